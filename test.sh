@@ -103,7 +103,7 @@ cargo build --profile ci --workspace --all-targets
 
 say "tests"
 # One test fills a small disk, which only root can mount. Without root it is left out, and said so.
-full_disk=a_full_disk_refuses_loudly_and_heals_by_itself
+full_disk=full_disk_rejects_publishes_and_recovers_by_itself
 left_out=()
 if [ "$(id -u)" != 0 ]; then
     echo "not root: $full_disk is left out; run 'sudo ./test.sh' for it too"

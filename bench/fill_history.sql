@@ -1,29 +1,29 @@
--- Fills a database with finished deliveries, as if they had been made over the last :days days: one event, one
--- delivery and one attempt each, spread over the webhooks that are there. One in a thousand is dead.
+-- Fills a database with finished deliveries, spread over the last :days days and over the existing webhooks: one
+-- event, one delivery and one attempt each. One delivery in a thousand is dead.
 --
--- Run by `bench/run --history` on a database whose schema and webhooks Redrive has made:
+-- Run by `bench/run --history` on a database whose schema and webhooks Redrive has created:
 --     psql -v n=2000000 -v days=60 -f bench/fill_history.sql
 --
--- It writes past the API, so it must follow the schema: the columns and indexes of events, deliveries, attempts
--- dead and undelivered, the numbers that stand for states, and how months are made (crates/store/src/postgres). What it
--- leaves out on purpose: rollups, which are kept for some hours only, and idempotency keys, which the load does
--- not use either.
+-- It bypasses the API, so it must follow the schema: the columns and indexes of events, deliveries, attempts,
+-- dead and undelivered, the numeric codes of states, and how monthly partitions are created
+-- (crates/store/src/postgres). Left out on purpose: rollups, which are kept for a few hours only, and idempotency
+-- keys, which the load does not use either.
 \set ON_ERROR_STOP on
 SET synchronous_commit = off;
 SET work_mem = '64MB';
 
--- An id of a time in milliseconds; `salt` keeps ids of different kinds apart, `n` those of one kind.
+-- Builds an id for a time in milliseconds; `salt` separates ids of different kinds, `n` ids of the same kind.
 CREATE FUNCTION pg_temp.id_at(ms bigint, salt text, n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT (lpad(to_hex(ms), 12, '0') || '7' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid
     FROM md5(salt || n) AS hash
 $$;
 
--- The least id of a time, where a month begins.
+-- Returns the smallest id of a time: the lower bound of a monthly partition.
 CREATE FUNCTION pg_temp.first_id_of(at timestamptz) RETURNS uuid LANGUAGE sql AS $$
     SELECT rpad(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0'), 32, '0')::uuid
 $$;
 
--- The months of the past. Redrive makes those of the present and future itself.
+-- Creates the monthly partitions of the past. Redrive creates the current and future ones itself.
 CREATE FUNCTION pg_temp.make_months(since timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     month timestamptz;
@@ -48,7 +48,7 @@ END $$;
 SET timezone = 'UTC';
 SELECT pg_temp.make_months(now() - :days * interval '1 day');
 
--- What is to be, oldest first; the newest is a minute old.
+-- The rows to insert, oldest first; the newest is one minute old.
 CREATE TEMP TABLE past AS
 SELECT n, ms, pg_temp.id_at(ms, 'event', n) AS event, pg_temp.id_at(ms, 'delivery', n) AS delivery,
        pg_temp.id_at(ms + 2, 'attempt', n) AS attempt, hooks.ids[1 + n % cardinality(hooks.ids)] AS webhook,
@@ -59,8 +59,8 @@ FROM (SELECT array_agg(id ORDER BY id) AS ids FROM webhooks WHERE NOT deleted) A
                      - (:n - 1 - n) * (:days * 86400000::bigint / :n) AS ms) AS time;
 ANALYZE past;
 
--- As large as the load's events: 512 bytes of data.
--- One in a hundred has a subject and a key, and one in ten thousand is of a type that is rare.
+-- The same size as the load's events: 512 bytes of data.
+-- One event in a hundred has a subject and an idempotency key, and one in ten thousand has a rare event type.
 INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, subject, priority, data)
 SELECT event, 'default', next_seq + n, CASE WHEN n % 10000 = 7 THEN 'bench.rare' ELSE 'bench.history' END, ms,
        CASE WHEN n % 100 = 7 THEN 'key-' || n END, CASE WHEN n % 100 = 7 THEN 'subject-' || n % 1000 END, 2,
@@ -68,7 +68,7 @@ SELECT event, 'default', next_seq + n, CASE WHEN n % 10000 = 7 THEN 'bench.rare'
 FROM past, tenants WHERE tenants.id = 'default' ORDER BY n;
 UPDATE tenants SET next_seq = next_seq + :n WHERE id = 'default';
 
--- Status 2 is delivered, 3 dead; dead by reason 2 (exhausted) after a failure of category 2 (server error).
+-- Status 2 is delivered, 3 is dead; dead reason 2 is exhausted, failure category 2 is server error.
 INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, attempt_count,
     last_status_code, failure_category, last_error, dead_reason, created_at, ended_at)
 SELECT delivery, 'default', event, webhook, 1, CASE WHEN died THEN 3 ELSE 2 END, 1, 2, 1,
@@ -89,7 +89,7 @@ SELECT delivery, 1, attempt, CASE WHEN died THEN 3 ELSE 1 END, CASE WHEN died TH
        convert_to(E'content-length: 0\n', 'UTF8'), 300, 300, ms, ms + 1, 0, 'history#1'
 FROM past ORDER BY n;
 
--- As a database that has had its time: every row known to be visible, and nothing left for the runs to tidy.
+-- Brings the database into the state of a long-running one: every row frozen, no vacuum work left for the runs.
 DROP TABLE past;
 VACUUM (FREEZE, ANALYZE);
 CHECKPOINT;

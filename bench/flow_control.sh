@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The cases of `bench/run --gates`, which sources this file. A case is named WHO-WHAT: `gated` is Redrive with
+# The cases of `bench/run --flow-control`, which sources this file. A case is named WHO-WHAT: `gated` is Redrive with
 # every gate set so wide that it never closes, `redrive` the same program with nothing set, `baseline` the
 # older one.
 

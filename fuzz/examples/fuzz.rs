@@ -1,6 +1,6 @@
 //! The long run: `fuzz/run --inputs N [--seed S] [--target NAME]`.
 
-// What it prints is what it is for.
+// This program prints its results.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;

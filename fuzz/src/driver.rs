@@ -11,22 +11,22 @@ use crate::{
     mutate::{Generator, mutate},
 };
 
-/// An input that made a target panic.
+/// An input for which a target panicked.
 #[derive(Debug)]
 pub struct Crash {
-    /// The target.
+    /// The name of the target.
     pub target: &'static str,
-    /// What it was given.
+    /// The input.
     pub input: Vec<u8>,
 }
 
 impl Target {
-    /// The folder of its seeds.
+    /// Returns the folder of its seeds.
     pub fn corpus(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
     }
 
-    /// Its seeds, in the order of their names.
+    /// Returns its seeds, ordered by file name.
     pub fn seeds(&self) -> Vec<Vec<u8>> {
         let entries = fs::read_dir(self.corpus()).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -34,7 +34,7 @@ impl Target {
         paths.iter().filter_map(|path| fs::read(path).ok()).collect()
     }
 
-    /// Runs it over its seeds and over so many mutations of them. Returns how many inputs it took.
+    /// Runs it over its seeds and over `inputs` mutations of them. Returns the number of inputs.
     pub fn run_mutations(&self, inputs: u64, seed: u64) -> Result<u64, Crash> {
         let seeds = self.seeds();
         let mut generator = Generator::new(seed);

@@ -1,7 +1,8 @@
-//! Fuzz targets for every parser that untrusted input reaches, and a driver that mutates seeds.
+//! Fuzz targets for every parser that receives untrusted input, and a driver that mutates seeds.
 //!
-//! A target takes any bytes and panics if a property does not hold. It must never depend on time, order or chance: an
-//! input that fails once fails always. Seeds are in `corpus/<target>`, and an input that once failed is one of them.
+//! A target accepts any bytes and panics if a property does not hold. It must never depend on time, order or
+//! chance: an input that fails once must always fail. Seeds are in `corpus/<target>`, together with every input
+//! that once failed.
 
 pub mod driver;
 pub mod mutate;
@@ -12,11 +13,11 @@ mod targets;
 pub struct Target {
     /// Its name, which is also its folder in `corpus`.
     pub name: &'static str,
-    /// Parses the input and checks what came of it.
+    /// Parses the input and checks the properties of the result.
     pub run: fn(&[u8]),
-    /// Pieces of its language, for mutations.
+    /// Tokens of its input language, for mutations.
     pub tokens: &'static [&'static str],
-    /// How many times more inputs than others it gets: cheap ones get many, costly ones few.
+    /// The relative number of inputs: high for cheap targets, low for costly ones.
     pub weight: u64,
 }
 

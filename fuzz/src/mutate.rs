@@ -1,6 +1,6 @@
-//! Mutations of seeds, from a generator that needs nothing but a number.
+//! Mutations of seeds, from a deterministic pseudo-random generator.
 
-/// The longest input that a mutation makes.
+/// The maximum length of a mutated input.
 pub const MAX_INPUT_BYTES: usize = 2_048;
 
 /// A small generator of pseudo-random numbers (xorshift64*). The same seed gives the same inputs.
@@ -8,12 +8,12 @@ pub const MAX_INPUT_BYTES: usize = 2_048;
 pub struct Generator(u64);
 
 impl Generator {
-    /// Starts at a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -21,7 +21,7 @@ impl Generator {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `end`, or 0 where that is 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next_number() >> 33).unwrap_or(0).checked_rem(end).unwrap_or(0)
     }
@@ -50,11 +50,11 @@ const NUMBERS: &[&str] = &[
     "9999999999999999999999999999999999",
 ];
 
-/// Makes the next input: one of the seeds with a few changes.
+/// Returns the next input: one of the seeds with a few changes.
 pub fn mutate(generator: &mut Generator, seeds: &[Vec<u8>], tokens: &[&str]) -> Vec<u8> {
     let at = generator.below(seeds.len());
     let mut input = seeds.get(at).cloned().unwrap_or_default();
-    // Most inputs are close to a seed, since those get the furthest into a parser.
+    // Few changes per input, because inputs close to a seed get furthest into a parser.
     for _ in 0..=generator.below(6) {
         change(generator, &mut input, seeds, tokens);
     }

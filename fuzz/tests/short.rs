@@ -2,11 +2,11 @@
 
 use redrive_fuzz::TARGETS;
 
-/// Inputs of a target whose weight is 1. All targets together take seconds in a debug build.
+/// The number of inputs of a target with weight 1. All targets together take seconds in a debug build.
 const INPUTS: u64 = 100;
 
 #[test]
-fn every_target_holds_for_its_corpus_and_mutations() {
+fn all_targets_pass_for_corpus_and_mutations() {
     for target in TARGETS {
         assert!(target.seeds().len() >= 3, "corpus/{} has too few seeds", target.name);
         let inputs = INPUTS * target.weight;
@@ -17,7 +17,7 @@ fn every_target_holds_for_its_corpus_and_mutations() {
 }
 
 #[test]
-fn corpus_has_a_folder_for_every_target_and_no_other() {
+fn corpus_folders_match_the_targets() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let mut folders: Vec<String> = std::fs::read_dir(corpus)
         .unwrap()

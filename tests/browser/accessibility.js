@@ -1,4 +1,5 @@
-// Every page, in both themes, on a desk and on a phone: no hurdle that axe finds serious, and nothing sticks out.
+// Every page, in both themes, on desktop and phone: no serious accessibility violation, and no overflowing
+// element.
 "use strict";
 const { assert, flaws, story } = require("./lib");
 
@@ -7,7 +8,7 @@ const KILOBYTE = 1024;
 
 story(async (stage) => {
   const found = [];
-  // All pages are looked at before anything is told.
+  // All pages are checked before anything is reported.
   const looksRight = async (page) => found.push(...(await flaws(page)));
   const visitor = await stage.visitor();
   const door = await visitor.tab();
@@ -26,7 +27,7 @@ story(async (stage) => {
 
   const { visitor: inside, page } = await stage.loggedIn();
 
-  /** A page as it is reached, with what it brings along. */
+  /** Loads a page, checks its transfer size, and checks its accessibility and layout. */
   async function look(where) {
     const asked = [];
     const keep = (request) => asked.push(request);

@@ -1,4 +1,5 @@
-// An endpoint fails: its circuit opens, everybody can see why, and somebody who has mended it resets the circuit.
+// An endpoint fails: its circuit opens, the pages show the reason, and an operator who fixed it resets the
+// circuit.
 "use strict";
 const { assert, follow, story } = require("./lib");
 

@@ -1,4 +1,4 @@
-// Dead letters: found by their cause, counted, sent again at a rate, watched, held, and delivered.
+// Dead letters: found by cause, counted, resent with a rate limit, watched, paused, and delivered.
 "use strict";
 const { assert, follow, story } = require("./lib");
 

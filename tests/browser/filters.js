@@ -1,4 +1,4 @@
-// Finding things: filters that combine, pages, addresses that can be shared, and what leads from one thing to another.
+// Finding objects: combined filters, pagination, URLs that can be shared, and links between objects.
 "use strict";
 const { assert, follow, story } = require("./lib");
 

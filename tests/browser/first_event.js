@@ -1,4 +1,4 @@
-// From an empty installation to the first event: make a webhook, send a test, see it arrive.
+// From an empty installation to the first event: create a webhook, send a test event, see it delivered.
 "use strict";
 const { assert, follow, story } = require("./lib");
 

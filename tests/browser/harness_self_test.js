@@ -1,4 +1,4 @@
-// The harness itself: it must see what goes wrong, or the other stories mean nothing.
+// The harness itself: it must detect faults, otherwise the other scenarios prove nothing.
 "use strict";
 const { assert, hurdles, sticksOut, story } = require("./lib");
 

@@ -1,5 +1,6 @@
-// What all stories share: a browser, visitors whose every fault is noticed, receivers, the API, and a look at how a
-// page looks. A story waits for signals, never for time, and does what a person would: it finds things by their words.
+// Shared by all scenarios: a browser, visitors that record every fault, receivers, the API, and checks of a page's
+// accessibility and layout. A scenario waits for signals, never for time, and finds elements by their visible
+// text.
 "use strict";
 
 const assert = require("node:assert/strict");
@@ -10,16 +11,16 @@ const path = require("node:path");
 const readline = require("node:readline");
 const { chromium } = require("playwright-core");
 
-/** How long anything is waited for, in milliseconds. */
+/** The timeout of every wait, in milliseconds. */
 const PATIENCE = 20_000;
-/** How long a whole story may take. */
+/** The timeout of a whole scenario, in milliseconds. */
 const LONGEST = 200_000;
 const DESKTOP = { width: 1280, height: 800 };
 const PHONE = { width: 375, height: 812 };
 const AXE = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const CHROMIUMS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** Where Chromium is: REDRIVE_CHROMIUM, or where Debian and others put it. */
+/** Returns the path of Chromium: REDRIVE_CHROMIUM, or where Debian and others install it. */
 function chromiumPath() {
   const known = [process.env.REDRIVE_CHROMIUM, ...CHROMIUMS].filter(Boolean);
   const found = known.find((file) => fs.existsSync(file));
@@ -27,19 +28,19 @@ function chromiumPath() {
   return found;
 }
 
-/** A browser, as everything here uses it. */
+/** Starts a browser with the settings of all scenarios. */
 function launch() {
-  // Chromium refuses its sandbox to root.
+  // Chromium's sandbox does not work for root.
   return chromium.launch({ executablePath: chromiumPath(), chromiumSandbox: process.getuid() !== 0 });
 }
 
-/** Somebody with a browser of their own. Whatever goes wrong in it is a fault, unless the story allowed it. */
+/** A user with a separate browser context. Every error in it is a fault, unless the scenario allowed it. */
 class Visitor {
   constructor(stage, context) {
     Object.assign(this, { stage, context, faults: [], allowed: [] });
   }
 
-  /** Things that may go wrong in this story: texts that match are no faults. */
+  /** Allows errors in this scenario: texts that match one of the patterns are not faults. */
   allow(...patterns) {
     this.allowed.push(...patterns);
   }
@@ -48,7 +49,7 @@ class Visitor {
     if (!this.allowed.some((pattern) => pattern.test(text))) this.faults.push(text);
   }
 
-  /** Opens one more tab. */
+  /** Opens another tab. */
   async tab() {
     const page = await this.context.newPage();
     page.setDefaultTimeout(PATIENCE);
@@ -67,20 +68,20 @@ class Visitor {
     });
     page.on("requestfailed", (request) => {
       const why = request.failure()?.errorText ?? "";
-      // Leaving a page ends what it was still asking for.
+      // Leaving a page aborts its pending requests.
       if (why !== "net::ERR_ABORTED") this.#fault(`request: ${request.method()} ${request.url()}: ${why}`);
     });
     return page;
   }
 
-  /** Throws if something went wrong since the last look. */
+  /** Throws if there was a fault since the last check. */
   check() {
     const faults = this.faults.splice(0);
     assert.deepEqual(faults, [], "the browser noticed faults");
   }
 }
 
-/** An endpoint that keeps what arrives. `answer` may be changed at any time. */
+/** An endpoint that records requests. `answer` may be changed at any time. */
 class Receiver {
   constructor(answer) {
     Object.assign(this, { answer, arrivals: [], waiting: [] });
@@ -98,7 +99,7 @@ class Receiver {
     this.waiting = this.waiting.filter(([count, done]) => this.arrivals.length < count || done(this.arrivals));
   }
 
-  /** Waits until this many requests have arrived. */
+  /** Waits until this many requests were received. */
   async wait(count) {
     if (this.arrivals.length >= count) return this.arrivals;
     let timer;
@@ -111,14 +112,14 @@ class Receiver {
   }
 }
 
-/** What a story is played on: a server of its own, and a browser. */
+/** The fixture of a scenario: its own server, and a browser. */
 class Stage {
   constructor(settings, browser) {
     Object.assign(this, settings, { browser, visitors: [], receivers: [], home: "/dashboard/t/default" });
     this.answers = readline.createInterface({ input: process.stdin });
   }
 
-  /** Somebody new: no cookies, no memory. Options as Playwright's contexts take them. */
+  /** Creates a visitor without cookies or stored data. Takes the options of a Playwright context. */
   async visitor(options = {}) {
     const context = await this.browser.newContext({ baseURL: this.url, viewport: DESKTOP, ...options });
     const visitor = new Visitor(this, context);
@@ -126,7 +127,7 @@ class Stage {
     return visitor;
   }
 
-  /** Somebody new who is logged in by link, and the tab that they look at. */
+  /** Creates a visitor that is logged in by link, and returns it with its open tab. */
   async loggedIn(page = `${this.home}/deliveries`, { key = this.key, ...options } = {}) {
     const visitor = await this.visitor(options);
     const tab = await visitor.tab();
@@ -136,7 +137,7 @@ class Stage {
     return { visitor, page: tab };
   }
 
-  /** Calls the API with the admin key, or with another. */
+  /** Calls the API with the admin key, or with another key. */
   async api(method, where, body, key = this.key) {
     const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
     const answer = await fetch(this.url + where, { method, headers, body: body && JSON.stringify(body) });
@@ -145,7 +146,7 @@ class Stage {
     return text && JSON.parse(text);
   }
 
-  /** Makes a webhook for all events. */
+  /** Creates a webhook for all events. */
   webhook(url, extra = {}) {
     return this.api("POST", "/v1/webhooks", { url, events: ["*"], ...extra });
   }
@@ -155,7 +156,7 @@ class Stage {
     return this.api("POST", "/v1/events", { event_type: type, data });
   }
 
-  /** Asks the API until it answers as wanted. */
+  /** Polls the API until `condition` holds for the response. */
   async eventually(what, where, condition) {
     const until = Date.now() + PATIENCE;
     for (;;) {
@@ -166,7 +167,7 @@ class Stage {
     }
   }
 
-  /** An endpoint; what it answers with is `{ status, headers, body }`. */
+  /** Starts an endpoint that responds with the `{ status, headers, body }` that `answer` returns. */
   async receiver(answer = () => ({ status: 200 })) {
     const receiver = new Receiver(answer);
     await new Promise((done) => receiver.server.listen(0, "127.0.0.1", done));
@@ -175,14 +176,14 @@ class Stage {
     return receiver;
   }
 
-  /** Has whoever started this do something with the server: "stop" or "start". */
+  /** Asks the test process to control the server: "stop" or "start". */
   async have(what) {
     const answer = once(this.answers, "line");
     process.stdout.write(`>> ${what}\n`);
     assert.deepEqual(await answer, ["done"]);
   }
 
-  /** One scene. Afterwards no visitor may have met a fault. */
+  /** Runs one step. Afterwards no visitor may have recorded a fault. */
   async scene(name, play) {
     const began = Date.now();
     try {
@@ -194,7 +195,7 @@ class Stage {
     console.log(`  ${name} (${Date.now() - began} ms)`);
   }
 
-  /** Keeps what can be seen at the moment, for whoever has to find out what went wrong. */
+  /** Saves screenshots of all open tabs, to diagnose a failure. */
   async keepPictures() {
     const pages = this.visitors.flatMap((visitor) => visitor.context.pages());
     fs.mkdirSync(this.pictures, { recursive: true });
@@ -217,23 +218,23 @@ class Stage {
   }
 }
 
-/** Clicks what leads to another address, and waits until its page is there with its scripts. */
+/** Clicks a link to another URL, and waits until its page and scripts are loaded. */
 async function follow(page, link) {
   const before = page.url();
   await link.click();
   await page.waitForURL((url) => url.href !== before);
 }
 
-/** What axe finds on a page, as it is now, that would keep somebody from using it. */
+/** Returns the serious and critical accessibility violations that axe finds on a page. */
 async function hurdles(page) {
-  // Through the browser's own door: the page's policy against foreign scripts stays in force.
+  // Injected through the browser's own interface, so the page's content security policy stays in force.
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
   const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
   return grave.flatMap(({ id, help, nodes }) => nodes.map((node) => `${id} (${help}): ${node.html}`));
 }
 
-/** What sticks out of a page to the side, so that all of it scrolls. */
+/** Returns the elements that overflow the page to the side, so that the whole page scrolls. */
 function sticksOut(page) {
   return page.evaluate(() => {
     const { scrollWidth, clientWidth } = document.documentElement;
@@ -243,10 +244,10 @@ function sticksOut(page) {
   });
 }
 
-/** What is wrong with a page in either theme, on a desk or on a phone: hurdles, and what sticks out. */
+/** Returns accessibility violations and overflowing elements of a page, in both themes, on desktop and phone. */
 async function flaws(page) {
   const found = new Set();
-  // Colours are the same on a phone: there, one theme tells as much as two.
+  // Colours are the same on a phone, so one theme is enough there.
   for (const [colorScheme, size] of [["light", DESKTOP], ["dark", DESKTOP], ["dark", PHONE]]) {
     await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
     await page.setViewportSize(size);
@@ -259,7 +260,7 @@ async function flaws(page) {
   return [...found];
 }
 
-/** Plays a story, and ends the process with 0 if all of it went well. */
+/** Runs a scenario, and ends the process with status 0 if it succeeded. */
 async function story(play) {
   setTimeout(() => {
     console.log(`the story took longer than ${LONGEST / 1000} s`);

@@ -1,4 +1,4 @@
-// The list of deliveries while things happen: nobody reloads anything.
+// The list of deliveries updates live, without a reload.
 "use strict";
 const { assert, story } = require("./lib");
 

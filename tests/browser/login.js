@@ -1,4 +1,4 @@
-// Coming in with a key or a link, going out, and the theme that the user has chosen.
+// Logging in with a key or a link, logging out, and the theme that the user has chosen.
 "use strict";
 const { assert, story } = require("./lib");
 
@@ -63,7 +63,7 @@ story(async (stage) => {
     await page.getByRole("navigation", { name: "Rooms" }).waitFor();
     assert.ok(!page.url().includes(stage.key), page.url());
     assert.ok(seen.length > 3 && seen.every((url) => !url.split("#")[0].includes(stage.key)), seen.join(" "));
-    // Nor does the browser remember it.
+    // The key is not in the browser history either.
     await page.goBack();
     assert.ok(!page.url().includes(stage.key), page.url());
   });

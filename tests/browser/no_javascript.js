@@ -1,4 +1,4 @@
-// A browser that runs no scripts: everything can be read, filtered and paged through.
+// A browser without JavaScript: all pages can be read, filtered and paged through.
 "use strict";
 const { assert, follow, story } = require("./lib");
 

@@ -1,9 +1,9 @@
-// A customer comes by a link: they see and change what is their own, and nothing else is there for them.
+// A tenant's user logs in by portal link, sees and changes the tenant's own objects, and reaches nothing else.
 "use strict";
 const { assert, follow, story } = require("./lib");
 
 story(async (stage) => {
-  // Portal sessions verify their webhooks, so the receiver sends challenges back.
+  // Portal sessions must verify their webhooks, so the receiver echoes challenges.
   const receiver = await stage.receiver(({ body }) => ({ status: 200, body: JSON.parse(body).challenge ?? "" }));
   const webhooks = {};
   for (const tenant of ["acme", "globex"]) {

@@ -1,4 +1,4 @@
-// Pictures of the dashboard for the documentation: node screenshots.js BINARY FOLDER MINUTES
+// Screenshots of the dashboard for the documentation: node screenshots.js BINARY FOLDER MINUTES
 "use strict";
 const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
@@ -8,19 +8,19 @@ const os = require("node:os");
 const path = require("node:path");
 const readline = require("node:readline");
 
-// People see the dashboard in the font of their system. Here it is one that reads well in a picture, where there is one.
+// Users see the dashboard in their system font. Screenshots prefer a font that reads well, if it is installed.
 const FONTS = `<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
 <include ignore_missing="yes">/etc/fonts/fonts.conf</include>
 ${["system-ui", "sans", "sans-serif"].map((family) => `<match target="pattern">
 <test name="family"><string>${family}</string></test>
 <edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match>`).join("\n")}
 </fontconfig>`;
-/** The most bytes of a picture. */
+/** The maximum size of a screenshot, in bytes. */
 const MOST = 150_000;
 const DESKTOP = { width: 1280, height: 860 };
 const PHONE = { width: 375, height: 812 };
 
-/** Starts the demo, and gives its process and its link. */
+/** Starts the demo, and returns its process and its login link. */
 async function demo(binary) {
   const child = spawn(binary, ["demo", "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });
   for await (const line of readline.createInterface({ input: child.stdout })) {
@@ -30,7 +30,7 @@ async function demo(binary) {
   throw new Error("the demo ended before it said where it is");
 }
 
-/** What is worth a picture, found by the API: where it is, by name. */
+/** Finds the pages for screenshots through the API, and returns their paths by name. */
 async function subjects({ origin, hash }) {
   const get = async (where) => {
     const answer = await fetch(origin + where, { headers: { authorization: `Bearer ${hash.slice(1)}` } });
@@ -50,7 +50,7 @@ async function subjects({ origin, hash }) {
   };
 }
 
-/** One picture, as good as fits into its bytes. */
+/** Takes one screenshot, with the best quality that fits the maximum size. */
 async function picture(page, file) {
   const session = await page.context().newCDPSession(page);
   for (let quality = 90; quality > 30; quality -= 10) {
@@ -64,7 +64,7 @@ async function picture(page, file) {
   throw new Error(`${file} does not fit into ${MOST} bytes`);
 }
 
-/** Pictures of everything, as one kind of visitor sees it. */
+/** Takes all screenshots with one set of browser options. */
 async function pictures(browser, link, wanted, folder, kind, options) {
   const context = await browser.newContext({ baseURL: link.origin, reducedMotion: "reduce", ...options });
   const page = await context.newPage();

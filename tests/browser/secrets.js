@@ -1,9 +1,9 @@
-// A secret is rotated: the new one is shown once, and both sign until the old one ends.
+// A secret is rotated: the new one is shown once, and both sign until the old one expires.
 "use strict";
 const { createHmac } = require("node:crypto");
 const { assert, story } = require("./lib");
 
-/** How many of a request's signatures were made with this secret. */
+/** Returns the number of a request's signatures that were computed with this secret. */
 function signedWith(secret, { headers, body }) {
   const key = Buffer.from(secret.replace("whsec_", ""), "base64");
   const signed = `${headers["webhook-id"]}.${headers["webhook-timestamp"]}.${body}`;

@@ -1,5 +1,5 @@
-// Text of others, wherever it is shown: it stays text. Whatever ran would be a fault by itself, since the pages' policy
-// refuses it and the browser says so; here nothing may even have become an element.
+// Untrusted text stays text wherever it is shown. A script that ran would be reported as a fault anyway, because
+// the content security policy blocks it and the browser logs that; here the text must not even become an element.
 "use strict";
 const { assert, story } = require("./lib");
 
@@ -7,7 +7,7 @@ const MARKUP = `"'><img src=x onerror=alert(1)><script>alert(2)</script><!--/liv
 const HUGE = "<b>huge</b>".repeat(20_000);
 const BINARY = Buffer.from([0, 255, 1, 2, 60, 115, 99, 114, 105, 112, 116, 62, 0x1b, 91, 51, 49, 109]);
 
-/** What the endpoint answers, by the event. */
+/** The endpoint's response, by event type. */
 function answer({ body }) {
   const headers = { "x-note": MARKUP, "content-type": "text/html" };
   const kind = JSON.parse(body).type.split(".")[1];
@@ -31,8 +31,8 @@ story(async (stage) => {
   const made = await stage.api("POST", "/v1/admin-keys", { name: MARKUP });
   const { visitor, page } = await stage.loggedIn(undefined, { key: made.key });
 
-  /** Nothing on the page came from somebody else's text, and the text is there if it should be. */
-  // Pages say when their live part has been sent again.
+  /** `isInert` asserts that untrusted text created no element of the page, and is shown if expected. */
+  // Pages dispatch this event when their live part was replaced.
   await page.addInitScript(() => document.addEventListener("redrive:part", () => (window.partsSeen = (window.partsSeen ?? 0) + 1)));
   const alien = page.locator("img[src=x], svg[onload], script:not([src]), [onerror], [onload], main b:text-is('huge'), iframe");
 
@@ -42,7 +42,7 @@ story(async (stage) => {
     assert.equal(await alien.count(), 0, `${where}: text became an element`);
     const text = await page.locator("body").evaluate((body) => body.textContent);
     if (shown) assert.ok(text.includes(shown), `${where}: it is shown as it is`);
-    // Nor may it come to life when the page is sent again, which happens once at least.
+    // The text must not become an element either when the live part is replaced, which happens at least once.
     if ((await answered.text()).includes("<!--live-->")) {
       await page.waitForFunction(() => window.partsSeen > 0);
       assert.equal(await alien.count(), 0, `${where}: text became an element when it was sent again`);

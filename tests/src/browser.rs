@@ -1,5 +1,5 @@
-//! Stories that are played in a real browser, in `browser/`: each is a script for Node.js that has a server of
-//! its own, and says by its end whether all went well.
+//! Scenarios that run in a real browser, in `browser/`: each is a Node.js script with its own server, and its exit
+//! status is the result.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,14 +13,14 @@ use tokio::{
     process::Command,
 };
 
-/// What the scripts need, with exact versions.
+/// The packages of the scripts, with exact versions.
 const PACKAGES: &str = include_str!("../browser/package.json");
-/// How a script begins a line that asks for something.
+/// The prefix of an output line by which a script requests an action.
 const ASKS: &str = ">> ";
 
-/// Plays a story on this server; panics if it does not go well. What it printed is shown then.
+/// Runs a scenario on this server; panics with its output if it fails.
 pub async fn play(story: &str, redrive: &mut Redrive) {
-    let stage = json!({
+    let context = json!({
         "url": format!("http://{}", redrive.address()),
         "key": redrive.key(),
         "pictures": pictures(),
@@ -29,33 +29,33 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
     let mut child = Command::new("node")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("browser").join(format!("{story}.js")))
         .env("NODE_PATH", modules)
-        .env("REDRIVE_STAGE", stage.to_string())
+        .env("REDRIVE_STAGE", context.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap_or_else(|error| panic!("node did not start: {error}; on Debian: apt-get install nodejs npm"));
-    let mut answers = child.stdin.take().expect("stdin is piped");
+    let mut responses = child.stdin.take().expect("stdin is piped");
     let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-    let mut said = String::new();
+    let mut message = String::new();
     while let Some(line) = lines.next_line().await.expect("stories print text") {
-        let Some(asked) = line.strip_prefix(ASKS) else {
-            said += &format!("{line}\n");
+        let Some(request) = line.strip_prefix(ASKS) else {
+            message += &format!("{line}\n");
             continue;
         };
-        match asked {
+        match request {
             "stop" => redrive.kill(),
             "start" => redrive.restart().await,
             other => panic!("{story} asks for {other:?}, which nobody knows"),
         }
-        // A story that has ended meanwhile says so by its status.
-        answers.write_all(b"done\n").await.ok();
+        // The script may have ended already; its exit status then has the result.
+        responses.write_all(b"done\n").await.ok();
     }
     let status = child.wait().await.expect("node can be waited for");
-    assert!(status.success(), "{story} did not go well ({status}):\n{said}");
+    assert!(status.success(), "{story} did not go well ({status}):\n{message}");
 }
 
-/// Where the scripts' packages are.
+/// Returns the folder of the scripts' packages.
 fn modules() -> PathBuf {
     let package: Value = serde_json::from_str(PACKAGES).expect("package.json is JSON");
     let wanted = package["dependencies"].as_object().expect("package.json has dependencies");
@@ -64,7 +64,7 @@ fn modules() -> PathBuf {
     node_with(&wanted.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Where pictures of what went wrong go: beside the binary.
+/// Returns the folder for screenshots of failures, next to the binary.
 fn pictures() -> PathBuf {
     binary().with_file_name("browser-pictures")
 }

@@ -1,4 +1,4 @@
-//! Several nodes on one PostgreSQL, and publishers that use whichever answers.
+//! A cluster of nodes on one PostgreSQL, and publishers that use whichever node responds.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,16 +10,16 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redrive_testkit::{Api, Arrival, Redrive, Setup};
+use redrive_testkit::{Api, ReceivedRequest, Redrive, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::{entries, id, text};
 
-/// How long a node may be silent before the others take over, in these suites.
+/// The cluster lease in these suites: how long a node may be silent before the others take over.
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// How a node of a fleet is started.
+/// Returns the setup of one node of a cluster.
 pub fn node(url: &str, name: &str) -> Setup {
     Setup::new()
         .database_url(url)
@@ -27,7 +27,7 @@ pub fn node(url: &str, name: &str) -> Setup {
         .env("REDRIVE_CLUSTER_LEASE", format!("{}s", LEASE.as_secs()))
 }
 
-/// So many nodes that do everything, named a, b, c and so on.
+/// Starts `count` nodes with all roles, named a, b, c and so on.
 pub async fn nodes(url: &str, count: usize) -> Vec<Redrive> {
     let mut nodes = Vec::new();
     for name in ["a", "b", "c", "d"].into_iter().take(count) {
@@ -36,26 +36,26 @@ pub async fn nodes(url: &str, count: usize) -> Vec<Redrive> {
     nodes
 }
 
-/// An event that was acknowledged.
+/// An acknowledged event.
 #[derive(Clone, Debug)]
 pub struct Acked {
-    /// Its idempotency key, which is also its data.
+    /// The idempotency key, which is also the payload.
     pub key: String,
-    /// Its id.
+    /// The event id.
     pub event: String,
 }
 
-/// Publishers that go on until they are stopped. Each event is sent again, with the same key and to another
-/// node, until it is acknowledged.
-pub struct Load {
+/// Publishers that run until stopped. Each event is sent again, with the same key and to another node, until it is
+/// acknowledged.
+pub struct PublishLoad {
     stop: Arc<AtomicBool>,
     publishers: JoinSet<Vec<Acked>>,
     apis: Arc<Mutex<Vec<Api>>>,
     refused: Arc<Mutex<Vec<String>>>,
 }
 
-impl Load {
-    /// So many publishers to these nodes, each pausing for so long between two events.
+impl PublishLoad {
+    /// Starts this many publishers to these nodes, each with a pause between two events.
     pub fn start(apis: Vec<Api>, publishers: usize, pause: Duration) -> Self {
         let (stop, apis) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(apis)));
         let refused = Arc::new(Mutex::new(Vec::new()));
@@ -66,17 +66,17 @@ impl Load {
         Self { stop, publishers: tasks, apis, refused }
     }
 
-    /// From now on they use these nodes.
+    /// Makes the publishers use these nodes from now on.
     pub fn use_nodes(&self, apis: Vec<Api>) {
         *self.apis.lock() = apis;
     }
 
-    /// What publishers were told when they were not acknowledged.
+    /// Returns the responses to publishes that were not acknowledged.
     pub fn refused(&self) -> Vec<String> {
         self.refused.lock().clone()
     }
 
-    /// Has every publisher finish the event it is at, and gives all that were acknowledged.
+    /// Lets every publisher finish its current event, and returns all acknowledged events.
     pub async fn finish(self) -> Vec<Acked> {
         self.stop.store(true, Relaxed);
         self.publishers.join_all().await.into_iter().flatten().collect()
@@ -102,13 +102,13 @@ async fn publish(
                 apis[turn % apis.len()].clone()
             };
             match api.try_post("/v1/events", &event).await {
-                Ok(answer) if matches!(answer.status, 200 | 202) => {
-                    acked.push(Acked { key, event: id(&answer.json()).to_owned() });
+                Ok(response) if matches!(response.status, 200 | 202) => {
+                    acked.push(Acked { key, event: id(&response.json()).to_owned() });
                     break;
                 }
-                Ok(answer) => {
-                    assert_eq!(answer.status, 503, "{:?}", answer.json());
-                    refused.lock().push(answer.problem());
+                Ok(response) => {
+                    assert_eq!(response.status, 503, "{:?}", response.json());
+                    refused.lock().push(response.problem());
                 }
                 Err(error) => refused.lock().push(error),
             }
@@ -119,10 +119,10 @@ async fn publish(
     acked
 }
 
-/// Waits until nothing is pending any more, and gives all deliveries.
-pub async fn all_over(api: &Api) -> Vec<Value> {
+/// Waits until no delivery is pending, and returns all deliveries.
+pub async fn wait_until_settled(api: &Api) -> Vec<Value> {
     let over = |page: &Value| page["data"].as_array().is_some_and(Vec::is_empty);
-    api.eventually("every delivery to be over", "/v1/deliveries?status=pending&limit=1", over).await;
+    api.wait_until("every delivery to be over", "/v1/deliveries?status=pending&limit=1", over).await;
     let mut deliveries = Vec::new();
     let mut path = "/v1/deliveries?limit=500".to_owned();
     loop {
@@ -135,9 +135,9 @@ pub async fn all_over(api: &Api) -> Vec<Value> {
     }
 }
 
-/// Asserts that each acknowledged event was delivered once to each of so many webhooks, and that everything that
-/// arrived was acknowledged.
-pub fn assert_no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival], webhooks: usize) {
+/// Asserts that each acknowledged event was delivered once to each of `webhooks` webhooks, and that every received
+/// event was acknowledged.
+pub fn assert_no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[ReceivedRequest], webhooks: usize) {
     let by_event: HashMap<&str, &str> = acked.iter().map(|acked| (&*acked.event, &*acked.key)).collect();
     assert_eq!(by_event.len(), acked.len(), "one event for each key");
     for delivery in deliveries {
@@ -153,8 +153,8 @@ pub fn assert_no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival
     }
 }
 
-/// Arrivals beyond the recorded attempts of their deliveries.
-pub fn duplicates(deliveries: &[Value], arrivals: &[Arrival]) -> usize {
+/// Returns the number of received requests beyond the recorded attempts of their deliveries.
+pub fn duplicates(deliveries: &[Value], arrivals: &[ReceivedRequest]) -> usize {
     let mut sent: HashMap<&str, usize> = HashMap::new();
     for arrival in arrivals {
         *sent.entry(arrival.header("x-webhook-delivery").unwrap_or_default()).or_default() += 1;

@@ -1,51 +1,51 @@
-//! Every way by which a request can leave Redrive, tried with any URL. A new way out is one more line in
-//! [`Way::ALL`] and in [`Way::send`], and is then tried with everything that the others are.
+//! Every path by which a request can leave Redrive, tested with any URL. A new path is one more line in
+//! [`EgressPath::ALL`] and in [`EgressPath::send`], and all tests then cover it.
 
 use redrive_testkit::{Api, Receiver, Setup};
 use serde_json::{Value, json};
 
-use crate::{attempts_of, column, delivery_of, delivery_when, id, text};
+use crate::{attempts_of, column, delivery_of, id, text, wait_for_delivery};
 
-/// The one thing that a tenant is told, whatever is or is not at the address.
-pub const REFUSED: &str = "the URL's host, port or address is one that requests may not go to";
-/// What a tenant sees of a name that does not exist, is denied, or resolves to a refused address.
+/// The one message that a tenant gets for a refused URL, whatever is or is not at the address.
+pub const REFUSAL_TEXT: &str = "the URL's host, port or address is one that requests may not go to";
+/// The message that a tenant gets for a name that does not exist, is denied, or resolves to a refused address.
 pub const NO_SUCH_NAME: &str = "the URL's host name has no address";
-/// What a tenant sees where plain http is off.
+/// The message that a tenant gets if plain http is off.
 pub const HTTPS_ONLY: &str = "this installation sends to https:// only; change the webhook's URL";
 
-/// A way out.
+/// A path by which a request can leave Redrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// An event that was published, and its retries.
+pub enum EgressPath {
+    /// A published event, and its retries.
     Delivery,
     /// A test event.
     TestEvent,
-    /// A challenge that the endpoint is to echo.
+    /// A challenge that the endpoint must echo.
     Challenge,
 }
 
-/// What became of an attempt to have a URL called.
+/// The result of making Redrive call a URL.
 #[derive(Clone, Debug)]
-pub enum Called {
-    /// The URL was not taken in the first place; this was said.
-    NotTaken(String),
-    /// It was tried and failed: the delivery, and its attempts.
+pub enum CallResult {
+    /// The webhook could not be created with this URL; the message of the response.
+    UrlRejected(String),
+    /// The delivery failed: the delivery, and its attempts.
     Failed(Value, Vec<Value>),
-    /// It was tried and failed; its owner is told this.
+    /// The challenge failed: the error that the owner sees.
     NotVerified(String),
-    /// Somebody answered 2xx.
+    /// The endpoint responded with 2xx.
     Reached,
 }
 
-impl Way {
-    /// All of them.
+impl EgressPath {
+    /// All paths.
     pub const ALL: [Self; 3] = [Self::Delivery, Self::TestEvent, Self::Challenge];
 
-    /// Has a URL called this way, alone, so many times at the most and without waits of our own in between,
-    /// and tells what became of it.
-    pub async fn call(self, api: &Api, url: &str, tries: usize) -> Called {
+    /// Makes Redrive call a URL on this path, from a new webhook with at most `tries` attempts and no retry delay, and
+    /// returns the result.
+    pub async fn call(self, api: &Api, url: &str, tries: usize) -> CallResult {
         match register(api, url, tries).await {
-            Err(said) => Called::NotTaken(said),
+            Err(message) => CallResult::UrlRejected(message),
             Ok(webhook) => {
                 let called = self.send(api, &webhook).await;
                 api.delete(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(204);
@@ -54,8 +54,8 @@ impl Way {
         }
     }
 
-    /// Has a registered webhook called this way.
-    pub async fn send(self, api: &Api, webhook: &Value) -> Called {
+    /// Makes Redrive call an existing webhook on this path.
+    pub async fn send(self, api: &Api, webhook: &Value) -> CallResult {
         let event = match self {
             Self::Delivery => api.publish("order.created", json!({})).await,
             Self::TestEvent => {
@@ -66,81 +66,83 @@ impl Way {
         let delivery = delivery_of(api, &event).await;
         let over = |delivery: &Value| delivery["status"] != "pending" && delivery["status"] != "in_flight";
         let what = format!("the end of {self:?} to {}", webhook["url"]);
-        let delivery = delivery_when(api, id(&delivery), &what, over).await;
+        let delivery = wait_for_delivery(api, id(&delivery), &what, over).await;
         match text(&delivery["status"]) {
-            "delivered" => Called::Reached,
+            "delivered" => CallResult::Reached,
             _ => {
                 let attempts = attempts_of(api, id(&delivery)).await;
-                Called::Failed(delivery, attempts)
+                CallResult::Failed(delivery, attempts)
             }
         }
     }
 }
 
-async fn challenge(api: &Api, webhook: &Value) -> Called {
+async fn challenge(api: &Api, webhook: &Value) -> CallResult {
     let path = format!("/v1/webhooks/{}", id(webhook));
     api.post(&format!("{path}/verify"), json!({})).await.expect(200);
-    let asked =
+    let request =
         |webhook: &Value| !webhook["verification"]["last_error"].is_null() || webhook["state"] == "active";
-    let webhook = api.eventually("it was asked for an echo", &path, asked).await;
-    // Whatever came of it, other ways are open again.
+    let webhook = api.wait_until("it was asked for an echo", &path, request).await;
+    // Ends the verification whatever its result, so that the other paths work again.
     api.patch(&path, json!({"verify_url": false})).await.expect(200);
     match webhook["verification"]["last_error"].as_str() {
-        Some(said) if !said.starts_with("the endpoint answered 2") => Called::NotVerified(said.to_owned()),
-        _ => Called::Reached,
+        Some(message) if !message.starts_with("the endpoint answered 2") => {
+            CallResult::NotVerified(message.to_owned())
+        }
+        _ => CallResult::Reached,
     }
 }
 
-/// Registers a webhook that is tried so many times, or tells what was said against its URL.
+/// Creates a webhook with `tries` attempts, or returns the message that rejects its URL.
 pub async fn register(api: &Api, url: &str, tries: usize) -> Result<Value, String> {
     let schedule = vec![0; tries];
     let webhook = json!({"url": url, "events": ["*"], "retry_config": {"schedule": schedule}});
-    let answer = api.post("/v1/webhooks", webhook).await;
-    if answer.status == 400 {
-        let problem = answer.json();
+    let response = api.post("/v1/webhooks", webhook).await;
+    if response.status == 400 {
+        let problem = response.json();
         assert_eq!(problem["field"], "url", "{url}: {problem}");
         return Err(text(&problem["detail"]).to_owned());
     }
-    Ok(answer.expect(201))
+    Ok(response.expect(201))
 }
 
-/// The production profile; http so that the address alone is what is refused.
+/// Returns the production profile with http allowed, so that only the address can be refused.
 pub fn production() -> Setup {
     Setup::new().command("serve").env("REDRIVE_EGRESS_ALLOW_HTTP", "true")
 }
 
-/// The port of a receiver.
+/// Returns the port of a receiver.
 pub fn port_of(receiver: &Receiver) -> u16 {
     receiver.url().rsplit(':').next().unwrap().trim_end_matches("/hook").parse().unwrap()
 }
 
-/// Checks that a URL is refused on every way out: at the door, or three times and then dead.
-pub async fn is_refused(api: &Api, url: &str) {
-    for way in Way::ALL {
-        let called = way.call(api, url, 5).await;
-        if !matches!(called, Called::NotTaken(_)) {
-            was_refused(way, url, called);
+/// Asserts that a URL is refused on every path: when the webhook is created, or by three attempts and then dead.
+pub async fn assert_refused(api: &Api, url: &str) {
+    for path in EgressPath::ALL {
+        let called = path.call(api, url, 5).await;
+        if !matches!(called, CallResult::UrlRejected(_)) {
+            assert_refusal_text(path, url, called);
         }
     }
 }
 
-/// Checks that a URL whose host is a name is refused on every path, exactly as if the name did not exist.
+/// Asserts that a URL whose host is a name is refused on every path exactly as if the name did not exist.
 pub async fn is_unknown_name(api: &Api, url: &str) {
-    for way in Way::ALL {
-        let called = way.call(api, url, 1).await;
-        was_unknown_name(way, url, called);
+    for path in EgressPath::ALL {
+        let called = path.call(api, url, 1).await;
+        was_unknown_name(path, url, called);
     }
 }
 
-/// Checks that the only attempt of a delivery failed as one to a name that does not exist.
-pub fn was_unknown_name(way: Way, url: &str, called: Called) {
+/// Asserts that the only attempt of a delivery failed as one to a name that does not exist.
+pub fn was_unknown_name(path: EgressPath, url: &str, called: CallResult) {
     let (delivery, attempts) = match called {
-        Called::Failed(delivery, attempts) => (delivery, attempts),
-        Called::NotVerified(error) => return assert_eq!(error, NO_SUCH_NAME, "{way:?} to {url}"),
-        called => panic!("{way:?} to {url}: {called:?}"),
+        CallResult::Failed(delivery, attempts) => (delivery, attempts),
+        CallResult::NotVerified(error) => return assert_eq!(error, NO_SUCH_NAME, "{path:?} to {url}"),
+        called => panic!("{path:?} to {url}: {called:?}"),
     };
     let ended = (&delivery["status"], &delivery["dead_reason"], &delivery["attempt_count"]);
-    assert_eq!(ended, (&json!("dead"), &json!("exhausted"), &json!(1)), "{way:?} to {url}: {delivery:#}");
+    assert_eq!(ended, (&json!("dead"), &json!("exhausted"), &json!(1)), "{path:?} to {url}: {delivery:#}");
     assert_eq!(delivery["failure_category"], "dns", "{url}");
     assert_eq!(delivery["likely_recoverable"], true, "{url}");
     for attempt in &attempts {
@@ -153,25 +155,25 @@ pub fn was_unknown_name(way: Way, url: &str, called: Called) {
     }
 }
 
-/// Checks that an attempt was refused in the words that are the same for all.
-pub fn was_refused(way: Way, url: &str, called: Called) {
-    was_refused_as(way, url, called, REFUSED);
+/// Asserts that an attempt was refused with the uniform message.
+pub fn assert_refusal_text(path: EgressPath, url: &str, called: CallResult) {
+    was_refused_as(path, url, called, REFUSAL_TEXT);
 }
 
-/// Checks that an attempt was refused with this message.
-pub fn was_refused_as(way: Way, url: &str, called: Called, message: &str) {
+/// Asserts that an attempt was refused with this message.
+pub fn was_refused_as(path: EgressPath, url: &str, called: CallResult, message: &str) {
     let (delivery, attempts) = match called {
-        Called::Failed(delivery, attempts) => (delivery, attempts),
-        Called::NotVerified(said) => {
-            return assert_eq!(said, message, "{way:?} to {url}: the same words for all");
+        CallResult::Failed(delivery, attempts) => (delivery, attempts),
+        CallResult::NotVerified(text) => {
+            return assert_eq!(text, message, "{path:?} to {url}: the same words for all");
         }
-        called => panic!("{way:?} to {url}: {called:?}"),
+        called => panic!("{path:?} to {url}: {called:?}"),
     };
-    let told = (&delivery["status"], &delivery["dead_reason"], &delivery["attempt_count"]);
+    let reported = (&delivery["status"], &delivery["dead_reason"], &delivery["attempt_count"]);
     assert_eq!(
-        told,
+        reported,
         (&json!("dead"), &json!("blocked_address"), &json!(3)),
-        "{way:?} to {url}: {delivery:#}"
+        "{path:?} to {url}: {delivery:#}"
     );
     assert_eq!(delivery["likely_recoverable"], false, "{url}");
     assert_eq!(column(&attempts, "status"), ["failed", "failed", "exhausted"], "{url}");
@@ -183,25 +185,25 @@ pub fn was_refused_as(way: Way, url: &str, called: Called, message: &str) {
     }
 }
 
-/// Checks that a URL is not reached on any way out, for whatever reason, and nothing was dialled for it.
-pub async fn is_not_reached(api: &Api, url: &str) {
-    for way in Way::ALL {
-        match way.call(api, url, 1).await {
-            Called::NotTaken(_) | Called::NotVerified(_) => {}
-            Called::Reached => panic!("{way:?} reached {url:?}"),
-            Called::Failed(_, attempts) => {
-                assert!(!attempts.is_empty(), "{way:?} to {url:?}");
+/// Asserts that a URL is not reached on any path, for whatever reason, and that no connection was attempted.
+pub async fn assert_not_reached(api: &Api, url: &str) {
+    for path in EgressPath::ALL {
+        match path.call(api, url, 1).await {
+            CallResult::UrlRejected(_) | CallResult::NotVerified(_) => {}
+            CallResult::Reached => panic!("{path:?} reached {url:?}"),
+            CallResult::Failed(_, attempts) => {
+                assert!(!attempts.is_empty(), "{path:?} to {url:?}");
                 let dialled = attempts.iter().any(|attempt| attempt["connect_ms"] != Value::Null);
-                assert!(!dialled, "{way:?} to {url:?}: {attempts:#?}");
+                assert!(!dialled, "{path:?} to {url:?}: {attempts:#?}");
             }
         }
     }
 }
 
-/// Checks that a URL is reached on every way out, once on each.
-pub async fn is_reached(api: &Api, url: &str) {
-    for way in Way::ALL {
-        let called = way.call(api, url, 1).await;
-        assert!(matches!(called, Called::Reached), "{way:?} to {url}: {called:?}");
+/// Asserts that a URL is reached once on every path.
+pub async fn assert_reached(api: &Api, url: &str) {
+    for path in EgressPath::ALL {
+        let called = path.call(api, url, 1).await;
+        assert!(matches!(called, CallResult::Reached), "{path:?} to {url}: {called:?}");
     }
 }

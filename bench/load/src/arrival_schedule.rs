@@ -1,5 +1,5 @@
-//! When calls are due. At a fixed rate the times are laid down beforehand, and a call that had to wait for a
-//! free connection still counts from its time: a sender that stalls cannot hide the calls it held up.
+//! Schedule of the publish calls. At a fixed rate all times are set in advance, and a call that had to wait for a
+//! free connection still counts from its scheduled time, so a stalled sender cannot hide delayed calls.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -9,17 +9,17 @@ use crate::ledger::Ledger;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Gives out the turns to call.
-pub(crate) enum Pace {
-    /// Each connection calls again as soon as it is answered.
-    Free,
+/// Decides when the next call may start.
+pub(crate) enum ArrivalSchedule {
+    /// Each connection calls again as soon as it has a response.
+    ClosedLoop,
     /// Call number n is due at `start + n × interval` nanoseconds.
-    Fixed { start: u64, interval: u64, turns: Semaphore },
+    OpenLoop { start: u64, interval: u64, turns: Semaphore },
 }
 
-impl Pace {
-    /// Starts the clock of `calls` calls. At a fixed rate the kernel's timer is asked directly, since
-    /// tokio's own counts in whole milliseconds.
+impl ArrivalSchedule {
+    /// Starts the schedule of `calls` calls. A fixed rate uses the kernel's timer directly, since tokio's timer
+    /// has a resolution of one millisecond.
     pub(crate) fn start(
         rate: u32,
         batch: u32,
@@ -28,40 +28,40 @@ impl Pace {
         ledger: &Ledger,
     ) -> Result<Arc<Self>, Box<dyn Error>> {
         if rate == 0 {
-            return Ok(Arc::new(Self::Free));
+            return Ok(Arc::new(Self::ClosedLoop));
         }
         let interval = (SECOND * u64::from(batch) / u64::from(rate)).max(1);
-        let mut timer = arm(interval)?;
-        let pace = Arc::new(Self::Fixed { start: ledger.now(), interval, turns: Semaphore::new(0) });
-        let ticking = Arc::clone(&pace);
+        let mut timer = start_timer(interval)?;
+        let schedule = Arc::new(Self::OpenLoop { start: ledger.now(), interval, turns: Semaphore::new(0) });
+        let ticking = Arc::clone(&schedule);
         tokio::spawn(async move {
             if let Err(error) = ticking.tick(&mut timer, calls, connections).await {
                 eprintln!("the timer failed: {error}");
                 std::process::exit(1);
             }
         });
-        Ok(pace)
+        Ok(schedule)
     }
 
-    /// Waits for a turn.
-    pub(crate) async fn turn(&self) {
-        if let Self::Fixed { turns, .. } = self
+    /// Waits until the next call may start.
+    pub(crate) async fn wait_for_turn(&self) {
+        if let Self::OpenLoop { turns, .. } = self
             && let Ok(turn) = turns.acquire().await
         {
             turn.forget();
         }
     }
 
-    /// The moment that call number `call` counts from.
+    /// Returns the time from which the latency of call number `call` counts.
     pub(crate) fn due(&self, call: usize, ledger: &Ledger) -> u64 {
         match self {
-            Self::Free => ledger.now(),
-            Self::Fixed { start, interval, .. } => start + interval * call as u64,
+            Self::ClosedLoop => ledger.now(),
+            Self::OpenLoop { start, interval, .. } => start + interval * call as u64,
         }
     }
 
     async fn tick(&self, timer: &mut pipe::Receiver, calls: usize, connections: u32) -> io::Result<()> {
-        let Self::Fixed { turns, .. } = self else { return Ok(()) };
+        let Self::OpenLoop { turns, .. } = self else { return Ok(()) };
         let mut left = calls;
         while left > 0 {
             let mut expired = [0; 8];
@@ -70,16 +70,16 @@ impl Pace {
             turns.add_permits(due);
             left -= due;
         }
-        // One more turn for each connection, so that all of them learn that no call is left.
+        // One more permit for each connection, so that all of them wake and find that no call is left.
         turns.add_permits(connections as usize);
         Ok(())
     }
 }
 
-/// A timer that fires now and then every `interval` nanoseconds; reading it gives the number of times it
-/// fired since. To tokio it passes for a pipe, since it is read like one.
+/// Starts a timer that fires now and then every `interval` nanoseconds; reading it returns the number of times
+/// it has fired since the last read. It is wrapped as a pipe for tokio, since it is read like one.
 #[cfg(target_os = "linux")]
-fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
+fn start_timer(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
         timerfd_settime,
@@ -97,7 +97,7 @@ fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
     Ok(pipe::Receiver::from_owned_fd_unchecked(timer)?)
 }
 
-/// The same without a kernel timer that can be read: a thread sleeps until each time and writes the count.
+/// Fallback without a readable kernel timer: a thread sleeps until each time and writes the count to a pipe.
 #[cfg(not(target_os = "linux"))]
 fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
     use std::{
@@ -114,7 +114,7 @@ fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
         loop {
             let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let due = elapsed / interval + 1;
-            // Fails once the reader is dropped: nothing waits for this timer any more.
+            // Fails once the reader is dropped; nothing waits for this timer then.
             if due > fired && writer.write_all(&(due - fired).to_ne_bytes()).is_err() {
                 return;
             }

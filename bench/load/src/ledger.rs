@@ -1,8 +1,7 @@
-//! What both sides know of every event of a stream: when it was due, whether it was acknowledged, when it
-//! arrived where. Written by the publishers and by the receiver's thread without a lock; read when the load
-//! is over.
+//! Records of every event of a stream: when it was due, whether it was acknowledged, when it arrived at each
+//! webhook. Written by the publishers and by the receiver's thread without a lock; read when the load is over.
 //!
-//! Times are nanoseconds since the run began, and 0 stands for "not yet".
+//! Times are nanoseconds since the run began; 0 means "not yet".
 
 use std::{
     ops::RangeBounds,
@@ -13,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Digits of an event's number behind its mark.
+/// Digits of the event number that follows the mark.
 pub(crate) const DIGITS: usize = 10;
 
 /// One row per event, and per event and webhook.
@@ -21,9 +20,9 @@ pub(crate) struct Ledger {
     epoch: Instant,
     mark: String,
     fanout: usize,
-    manner: Manner,
+    manner: ReceiverBehavior,
     events: Box<[Sent]>,
-    /// Event by event, each with its webhooks in order.
+    /// Grouped by event, then in the order of the webhooks.
     deliveries: Box<[Arrival]>,
 }
 
@@ -41,27 +40,33 @@ struct Arrival {
 }
 
 /// How the receiver treats the events of a stream.
-pub(crate) enum Manner {
+pub(crate) enum ReceiverBehavior {
     Accept,
-    /// The first request of every n-th event gets this answer, which is not a 2xx; all others are accepted.
+    /// The first request of every n-th event gets this non-2xx response; all others are accepted.
     RefuseFirst {
         every: usize,
-        answer: Arc<str>,
+        status: Arc<str>,
     },
-    /// No request is ever answered.
+    /// No request gets a response.
     Hang,
 }
 
-/// How the receiver is to answer.
+/// How the receiver responds to one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum ResponseAction {
     Accept,
     Refuse(Arc<str>),
     Hang,
 }
 
 impl Ledger {
-    pub(crate) fn new(epoch: Instant, mark: String, events: usize, fanout: usize, manner: Manner) -> Self {
+    pub(crate) fn new(
+        epoch: Instant,
+        mark: String,
+        events: usize,
+        fanout: usize,
+        manner: ReceiverBehavior,
+    ) -> Self {
         Self {
             epoch,
             mark,
@@ -72,7 +77,7 @@ impl Ledger {
         }
     }
 
-    /// What precedes an event's number in its payload.
+    /// Returns the text that precedes an event's number in its payload.
     pub(crate) fn mark(&self) -> &str {
         &self.mark
     }
@@ -93,31 +98,35 @@ impl Ledger {
         self.events[event].acknowledged.store(true, Relaxed);
     }
 
-    /// Books a request of the receiver; none where there is no such event or webhook. What is refused counts
-    /// neither as an arrival nor as a duplicate.
-    pub(crate) fn arrived(&self, event: usize, webhook: usize) -> Option<Verdict> {
+    /// Records a request at the receiver. Returns `None` if there is no such event or webhook. A refused request
+    /// counts neither as an arrival nor as a duplicate.
+    pub(crate) fn arrived(&self, event: usize, webhook: usize) -> Option<ResponseAction> {
         if event >= self.events.len() || webhook >= self.fanout {
             return None;
         }
         let arrival = &self.deliveries[event * self.fanout + webhook];
-        if let Manner::RefuseFirst { every, answer } = &self.manner
+        if let ReceiverBehavior::RefuseFirst { every, status: response } = &self.manner
             && event.is_multiple_of(*every)
             && arrival.refused.load(Relaxed) == 0
         {
             arrival.refused.store(self.now(), Relaxed);
-            return Some(Verdict::Refuse(Arc::clone(answer)));
+            return Some(ResponseAction::Refuse(Arc::clone(response)));
         }
         if arrival.accepted.fetch_add(1, Relaxed) == 0 {
             arrival.first.store(self.now(), Relaxed);
         }
-        Some(if matches!(self.manner, Manner::Hang) { Verdict::Hang } else { Verdict::Accept })
+        Some(if matches!(self.manner, ReceiverBehavior::Hang) {
+            ResponseAction::Hang
+        } else {
+            ResponseAction::Accept
+        })
     }
 
-    /// Waits until everything that was acknowledged has arrived. May wait for ever.
+    /// Waits until every acknowledged event has arrived at all its webhooks. Has no timeout.
     pub(crate) async fn await_all(&self) {
         let mut settled = 0;
         loop {
-            settled = self.settled_from(settled);
+            settled = self.first_unsettled(settled);
             if settled == self.events.len() {
                 return;
             }
@@ -125,18 +134,18 @@ impl Ledger {
         }
     }
 
-    /// The first event from `event` on that was acknowledged and is still missing somewhere.
-    fn settled_from(&self, event: usize) -> usize {
+    /// Returns the first event from `event` on that was acknowledged and has not arrived at every webhook.
+    fn first_unsettled(&self, event: usize) -> usize {
         (event..self.events.len()).find(|event| self.missing(*event) > 0).unwrap_or(self.events.len())
     }
 
-    /// How many deliveries were refused before a moment.
+    /// Counts the deliveries that were refused before a time.
     pub(crate) fn refused_before(&self, moment: u64) -> u64 {
         let refused = self.deliveries.iter().map(|arrival| arrival.refused.load(Relaxed));
         refused.filter(|at| (1..moment).contains(at)).count() as u64
     }
 
-    /// How many deliveries were accepted before a moment.
+    /// Counts the deliveries that were accepted before a time.
     pub(crate) fn arrived_before(&self, moment: u64) -> u64 {
         let arrived = self.deliveries.iter().map(|arrival| arrival.first.load(Relaxed));
         arrived.filter(|at| (1..moment).contains(at)).count() as u64
@@ -153,9 +162,9 @@ impl Ledger {
         &self.deliveries[event * self.fanout..(event + 1) * self.fanout]
     }
 
-    /// Adds up the events that were due in a span of time. `late` is called with each arrival's latency in
+    /// Sums up the events that were due in a time range. `late` is called with each arrival's latency in
     /// nanoseconds.
-    pub(crate) fn sum_up(&self, span: impl RangeBounds<u64>, mut late: impl FnMut(u64)) -> Totals {
+    pub(crate) fn summarize(&self, span: impl RangeBounds<u64>, mut late: impl FnMut(u64)) -> Totals {
         let mut totals = Totals::default();
         for (event, sent) in self.events.iter().enumerate() {
             let due = sent.due.load(Relaxed);
@@ -177,7 +186,7 @@ impl Ledger {
         totals
     }
 
-    /// The age of every acknowledged event of a span that is missing somewhere: it is at least so late.
+    /// Reports the age of every missing delivery of an acknowledged event in the range: a lower bound of its latency.
     pub(crate) fn overdue(&self, span: impl RangeBounds<u64>, mut late: impl FnMut(u64)) {
         let now = self.now();
         for (event, sent) in self.events.iter().enumerate() {
@@ -189,14 +198,14 @@ impl Ledger {
     }
 }
 
-/// The receiver's side of a finished stream.
+/// Receiver-side totals of a finished stream.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) arrivals: u64,
     pub(crate) last_arrival: u64,
-    /// Acknowledged and never arrived.
+    /// Deliveries of acknowledged events that never arrived.
     pub(crate) missing: usize,
-    /// Accepted again after it had been accepted.
+    /// Deliveries that were accepted more than once; each repetition counts.
     pub(crate) duplicates: u64,
     pub(crate) refused: u64,
 }
@@ -205,45 +214,45 @@ pub(crate) struct Totals {
 mod tests {
     use super::*;
 
-    fn ledger(events: usize, fanout: usize, manner: Manner) -> Ledger {
+    fn ledger(events: usize, fanout: usize, manner: ReceiverBehavior) -> Ledger {
         Ledger::new(Instant::now(), "~test~".into(), events, fanout, manner)
     }
 
     #[test]
-    fn counts_losses_only_of_what_was_acknowledged() {
-        let ledger = ledger(3, 1, Manner::Accept);
+    fn only_acknowledged_events_count_as_missing() {
+        let ledger = ledger(3, 1, ReceiverBehavior::Accept);
         ledger.acknowledged(0);
         ledger.acknowledged(1);
         ledger.arrived(1, 0);
-        assert_eq!(ledger.settled_from(0), 0);
-        let totals = ledger.sum_up(.., |_| ());
+        assert_eq!(ledger.first_unsettled(0), 0);
+        let totals = ledger.summarize(.., |_| ());
         assert_eq!((totals.arrivals, totals.missing, totals.duplicates), (1, 1, 0));
         ledger.arrived(0, 0);
-        assert_eq!(ledger.settled_from(0), 3);
+        assert_eq!(ledger.first_unsettled(0), 3);
     }
 
     #[test]
-    fn a_refused_first_arrival_is_no_duplicate() {
-        let answer: Arc<str> = "no".into();
-        let ledger = ledger(4, 2, Manner::RefuseFirst { every: 2, answer: Arc::clone(&answer) });
-        assert_eq!(ledger.arrived(0, 1), Some(Verdict::Refuse(answer)));
-        assert_eq!(ledger.arrived(0, 1), Some(Verdict::Accept));
-        assert_eq!(ledger.arrived(1, 1), Some(Verdict::Accept));
-        assert_eq!(ledger.arrived(1, 1), Some(Verdict::Accept));
-        let totals = ledger.sum_up(.., |_| ());
+    fn refused_first_arrival_is_not_a_duplicate() {
+        let response: Arc<str> = "no".into();
+        let ledger = ledger(4, 2, ReceiverBehavior::RefuseFirst { every: 2, status: Arc::clone(&response) });
+        assert_eq!(ledger.arrived(0, 1), Some(ResponseAction::Refuse(response)));
+        assert_eq!(ledger.arrived(0, 1), Some(ResponseAction::Accept));
+        assert_eq!(ledger.arrived(1, 1), Some(ResponseAction::Accept));
+        assert_eq!(ledger.arrived(1, 1), Some(ResponseAction::Accept));
+        let totals = ledger.summarize(.., |_| ());
         assert_eq!((totals.arrivals, totals.refused, totals.duplicates), (2, 1, 1));
         assert_eq!((ledger.refused_before(u64::MAX), ledger.refused_before(1)), (1, 0));
     }
 
     #[test]
-    fn only_the_span_asked_for_is_summed_up() {
-        let ledger = ledger(3, 1, Manner::Accept);
+    fn summary_covers_only_the_requested_range() {
+        let ledger = ledger(3, 1, ReceiverBehavior::Accept);
         for (event, due) in [100, 200, 300].into_iter().enumerate() {
             ledger.sent(event, due);
             ledger.acknowledged(event);
         }
         ledger.arrived(1, 0);
-        let totals = ledger.sum_up(150..=300, |_| ());
+        let totals = ledger.summarize(150..=300, |_| ());
         assert_eq!((totals.arrivals, totals.missing), (1, 1));
         let mut overdue = 0;
         ledger.overdue(150..=300, |_| overdue += 1);

@@ -1,9 +1,9 @@
-//! Plays both outsiders of a webhook sender: the publishers that hand it events and the receiver that they
-//! should arrive at. It reports only what an outsider sees, as one line of JSON: how fast events were
-//! acknowledged, how fast and how late they arrived, and whether any was lost or came twice.
+//! Load generator for a webhook sender: plays the publishers that send events and the receiver of the deliveries.
+//! It reports only what is visible from outside, as one line of JSON: how fast events were acknowledged, how fast
+//! and how late they arrived, and whether any was lost or delivered twice.
 //!
-//! It shares the machine with what it measures, so it does as little as it can: requests are prepared once
-//! and only their numbers are rewritten, and the few lines of HTTP that both sides need are in [`wire`].
+//! It shares the machine with the sender under test, so it does as little work as possible: requests are prepared
+//! once and only their numbers are rewritten, and the small part of HTTP that both sides need is in [`wire`].
 
 #![allow(clippy::disallowed_methods)] // A benchmark reads clocks.
 
@@ -27,18 +27,18 @@ use std::{
 };
 
 use clap::Parser;
-use ledger::{Ledger, Manner};
+use ledger::{Ledger, ReceiverBehavior};
 use options::{Load, Options, Scenario, Sender};
-use publisher::{Stop, Tally};
-use report::Played;
-use run_log::Books;
+use publisher::{PublishStats, Stop};
+use report::StreamResult;
+use run_log::RunLog;
 use serde_json::Value;
 use stream::Stream;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     options.load.check()?;
-    let books = Arc::new(Books::new());
+    let books = Arc::new(RunLog::new());
     receiver::start(options.sender.receiver_port, Arc::clone(&books))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let line = runtime.block_on(async {
@@ -52,38 +52,38 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn run(sender: &Sender, load: &Load, books: &Books) -> Result<Value, Box<dyn Error>> {
+async fn run(sender: &Sender, load: &Load, books: &RunLog) -> Result<Value, Box<dyn Error>> {
     let manner = match load.fail_every {
-        0 => Manner::Accept,
-        every => Manner::RefuseFirst { every, answer: receiver::FAILED.into() },
+        0 => ReceiverBehavior::Accept,
+        every => ReceiverBehavior::RefuseFirst { every, status: receiver::FAILED.into() },
     };
-    let ledger = books.open(load.events, load.fanout, manner);
+    let ledger = books.add_stream(load.events, load.fanout, manner);
     if !load.skip_setup {
         setup::create_webhooks(sender, load).await?;
     }
-    let mut tally = Tally::default();
+    let mut counts = PublishStats::default();
     if load.events > 0 {
         settle().await;
-        let stream = Stream { batch: load.batch, ..Stream::of("bench.event", load.rate) };
-        tally = publisher::publish(sender, &stream, &ledger, &Stop::default()).await?;
+        let stream = Stream { batch: load.batch, ..Stream::new("bench.event", load.rate) };
+        counts = publisher::publish(sender, &stream, &ledger, &Stop::default()).await?;
         await_arrivals(&[&ledger], Duration::from_secs(sender.drain)).await;
     }
-    report::single(sender, load, books, &Played { ledger, tally })
+    report::single(sender, load, books, &StreamResult { ledger, stats: counts })
 }
 
-/// What the sender does after a change of its webhooks is not part of the load.
+/// Waits until the sender has applied a change of its webhooks, which is not part of the load.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(300)).await;
 }
 
-/// Waits until everything owed has arrived, then a little longer for what should not come: duplicates.
-async fn await_arrivals(ledgers: &[&Ledger], patience: Duration) {
+/// Waits until every acknowledged delivery has arrived, then a little longer to catch duplicates.
+async fn await_arrivals(ledgers: &[&Ledger], timeout: Duration) {
     let arrived = async {
         for ledger in ledgers {
             ledger.await_all().await;
         }
     };
-    // What is missing when patience ends is reported as such.
-    tokio::time::timeout(patience, arrived).await.ok();
+    // Deliveries that are missing at the timeout are reported as missing.
+    tokio::time::timeout(timeout, arrived).await.ok();
     tokio::time::sleep(Duration::from_millis(250)).await;
 }

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! Command-line options.
 
 use std::net::SocketAddr;
 
@@ -13,19 +13,19 @@ pub(crate) struct Options {
     pub(crate) sender: Sender,
     #[command(flatten)]
     pub(crate) load: Load,
-    /// Without one, the options above describe a single load.
+    /// Without a scenario, the options above describe a single load.
     #[command(subcommand)]
     pub(crate) scenario: Option<Scenario>,
 }
 
-/// Loads of several streams, each measured against another.
+/// Loads of several streams, which measure one stream against another.
 #[derive(Subcommand)]
 pub(crate) enum Scenario {
     Neighbour(Neighbour),
     Storm(Storm),
 }
 
-/// Where the sender is and how it is talked to: the same for a load and for every scenario.
+/// Address of the sender and how to call it: the same for a load and for every scenario.
 #[derive(Args)]
 pub(crate) struct Sender {
     /// Address of the sender's API.
@@ -34,7 +34,7 @@ pub(crate) struct Sender {
     /// API key, sent as a bearer token.
     #[arg(long, global = true, env = "REDRIVE_ADMIN_KEY", default_value = "", hide_env_values = true)]
     pub(crate) key: String,
-    /// Keep-alive connections that publish at the same time; of each stream, where there are several.
+    /// Keep-alive connections that publish concurrently, per stream.
     #[arg(long, global = true, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
     /// Bytes of each event's `data`.
@@ -57,20 +57,20 @@ pub(crate) struct Load {
     /// Events to publish; 0 only creates the webhooks.
     #[arg(long, default_value_t = 20_000)]
     pub(crate) events: usize,
-    /// Events per second, evenly spaced; latencies then count from the moment an event should have been
-    /// sent. 0 publishes as fast as acknowledgements come back.
+    /// Events per second, evenly spaced; latencies then count from the scheduled time of an event.
+    /// 0 publishes as fast as acknowledgements come back.
     #[arg(long, default_value_t = 0)]
     pub(crate) rate: u32,
-    /// Events per call, by the batch endpoint where it is more than one.
+    /// Events per call; more than one uses the batch endpoint.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,
-    /// Webhooks to create, each of which gets every event.
+    /// Webhooks to create; each receives every event.
     #[arg(long, default_value_t = 1)]
     pub(crate) fanout: usize,
-    /// Create no webhook: the sender already knows where to deliver.
+    /// Create no webhooks: the sender already has them.
     #[arg(long)]
     pub(crate) skip_setup: bool,
-    /// Answer 500 to the first arrival of every n-th event, so that it must be retried; 0 for none.
+    /// Respond 500 to the first arrival of every n-th event, so that it must be retried; 0 for none.
     #[arg(long, default_value_t = 0)]
     pub(crate) fail_every: usize,
 }

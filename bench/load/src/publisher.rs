@@ -1,5 +1,5 @@
-//! The publishers: each keeps one connection, and on its turn posts the next event, or the next batch of
-//! them. An event is sent once: one that was refused or whose answer never came is counted, not repeated.
+//! The publishers: each keeps one connection and, when its turn comes, posts the next event or batch of events.
+//! An event is sent once; one that was refused or got no response is counted, not retried.
 
 use std::{
     collections::BTreeMap,
@@ -17,32 +17,32 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 
 use crate::{
-    arrival_schedule::Pace,
+    arrival_schedule::ArrivalSchedule,
     ledger::Ledger,
     options::Sender,
     stream::{Call, Stream},
     wire::{Message, Wire},
 };
 
-/// How long a sender may be away before the run is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the sender may be unavailable before the run fails.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What publishers saw. Times are nanoseconds of the ledger, latencies microseconds.
-pub(crate) struct Tally {
-    pub(crate) began: u64,
+/// Publisher-side statistics. Times are nanoseconds of the ledger, latencies microseconds.
+pub(crate) struct PublishStats {
+    pub(crate) started_at: u64,
     pub(crate) ended: u64,
     pub(crate) acknowledged: usize,
     pub(crate) ack_us: Histogram<u64>,
-    /// Events that were not acknowledged, by the status of the answer; 0 where none came.
+    /// Events that were not acknowledged, by status code of the response; 0 if there was no response.
     pub(crate) refused: BTreeMap<u16, usize>,
-    /// The first such answer, to see what is wrong.
+    /// The first such response, for diagnosis.
     pub(crate) complaint: Option<String>,
 }
 
-impl Default for Tally {
+impl Default for PublishStats {
     fn default() -> Self {
         Self {
-            began: 0,
+            started_at: 0,
             ended: 0,
             acknowledged: 0,
             ack_us: Histogram::new(3).expect("three digits are allowed"),
@@ -52,8 +52,8 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
-    /// Events that were not acknowledged.
+impl PublishStats {
+    /// Counts the events that were not acknowledged.
     pub(crate) fn errors(&self) -> usize {
         self.refused.values().sum()
     }
@@ -75,7 +75,7 @@ impl Tally {
     }
 }
 
-/// Ends a stream before all of its events are published.
+/// Flag that ends a stream before all of its events are published.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -89,22 +89,22 @@ impl Stop {
     }
 }
 
-/// Longer than this a stream takes only if the sender is stuck.
-fn patience(stream: &Stream<'_>, events: usize) -> Duration {
+/// Timeout for publishing a stream; exceeded only if the sender is stuck.
+fn timeout(stream: &Stream<'_>, events: usize) -> Duration {
     let slowest = if stream.rate == 0 { 100 } else { (stream.rate / 2).max(1) };
-    PATIENCE * 2 + Duration::from_secs(events as u64 / u64::from(slowest))
+    CONNECT_TIMEOUT * 2 + Duration::from_secs(events as u64 / u64::from(slowest))
 }
 
-/// Publishes a stream, as many events as the ledger has room for, and returns when the last was answered.
+/// Publishes all events of the ledger and returns after the last response.
 pub(crate) async fn publish(
     sender: &Sender,
     stream: &Stream<'_>,
     ledger: &Arc<Ledger>,
     stop: &Stop,
-) -> Result<Tally, Box<dyn Error>> {
-    let patience = patience(stream, ledger.events());
-    let published = tokio::time::timeout(patience, publish_all(sender, stream, ledger, stop)).await;
-    published.map_err(|_| format!("{} was not published after {patience:?}", stream.event_type))?
+) -> Result<PublishStats, Box<dyn Error>> {
+    let timeout = timeout(stream, ledger.events());
+    let published = tokio::time::timeout(timeout, publish_all(sender, stream, ledger, stop)).await;
+    published.map_err(|_| format!("{} was not published after {timeout:?}", stream.event_type))?
 }
 
 async fn publish_all(
@@ -112,17 +112,17 @@ async fn publish_all(
     stream: &Stream<'_>,
     ledger: &Arc<Ledger>,
     stop: &Stop,
-) -> Result<Tally, Box<dyn Error>> {
+) -> Result<PublishStats, Box<dyn Error>> {
     let calls = ledger.events() / stream.batch as usize;
     let call = Call::new(sender, stream, ledger.mark());
     let next = Arc::new(AtomicUsize::new(0));
-    // Connected before the clock starts: a fixed rate must not begin with a queue.
+    // Connect before the clock starts: a fixed rate must not start with a queue.
     let mut wires = Vec::new();
     for _ in 0..sender.connections {
         wires.push(connect(sender.api).await?);
     }
-    let mut all = Tally { began: ledger.now(), ..Tally::default() };
-    let pace = Pace::start(stream.rate, stream.batch, calls, sender.connections, ledger)?;
+    let mut all = PublishStats { started_at: ledger.now(), ..PublishStats::default() };
+    let schedule = ArrivalSchedule::start(stream.rate, stream.batch, calls, sender.connections, ledger)?;
     let publishers: Vec<_> = wires
         .into_iter()
         .map(|wire| Publisher {
@@ -131,10 +131,10 @@ async fn publish_all(
             call: call.clone(),
             calls,
             next: Arc::clone(&next),
-            pace: Arc::clone(&pace),
+            pace: Arc::clone(&schedule),
             stop: stop.clone(),
             ledger: Arc::clone(ledger),
-            tally: Tally::default(),
+            stats: PublishStats::default(),
         })
         .map(|publisher| tokio::spawn(publisher.run()))
         .collect();
@@ -145,13 +145,13 @@ async fn publish_all(
     Ok(all)
 }
 
-/// Connects, and keeps trying while the sender restarts.
+/// Connects, retrying while the sender restarts.
 pub(crate) async fn connect(api: SocketAddr) -> io::Result<Wire> {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         match Wire::connect(api).await {
             Ok(wire) => return Ok(wire),
-            Err(error) if began.elapsed() > PATIENCE => return Err(error),
+            Err(error) if started.elapsed() > CONNECT_TIMEOUT => return Err(error),
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
@@ -163,20 +163,20 @@ struct Publisher {
     call: Call,
     calls: usize,
     next: Arc<AtomicUsize>,
-    pace: Arc<Pace>,
+    pace: Arc<ArrivalSchedule>,
     stop: Stop,
     ledger: Arc<Ledger>,
-    tally: Tally,
+    stats: PublishStats,
 }
 
 impl Publisher {
-    async fn run(mut self) -> io::Result<Tally> {
+    async fn run(mut self) -> io::Result<PublishStats> {
         let batch = self.call.events();
         loop {
-            self.pace.turn().await;
+            self.pace.wait_for_turn().await;
             let call = self.next.fetch_add(1, Relaxed);
             if call >= self.calls || self.stop.is_due() {
-                return Ok(self.tally);
+                return Ok(self.stats);
             }
             let due = self.pace.due(call, &self.ledger);
             let first = call * batch;
@@ -188,35 +188,36 @@ impl Publisher {
         }
     }
 
-    /// Makes the call; false when the connection is of no more use.
+    /// Makes the call. Returns `false` if the connection cannot be used again.
     async fn post(&mut self, first: usize, due: u64) -> bool {
         let batch = self.call.events();
-        let Ok(answer) = self.wire.exchange(self.call.request()).await else {
-            self.tally.refuse(0, batch, b"the connection broke");
+        let Ok(response) = self.wire.exchange(self.call.request()).await else {
+            self.stats.refuse(0, batch, b"the connection broke");
             return false;
         };
         let took = self.ledger.now().saturating_sub(due) / 1_000;
         let mut acknowledged = 0;
-        for item in accepted(&answer, batch) {
+        for item in accepted(&response, batch) {
             self.ledger.acknowledged(first + item);
-            self.tally.ack_us += took;
+            self.stats.ack_us += took;
             acknowledged += 1;
         }
-        self.tally.acknowledged += acknowledged;
-        self.tally.refuse(answer.status(), batch - acknowledged, answer.body);
-        !answer.close
+        self.stats.acknowledged += acknowledged;
+        self.stats.refuse(response.status(), batch - acknowledged, response.body);
+        !response.close
     }
 }
 
-/// Which items of a call were accepted. A batch is answered item by item: those that carry an error are not.
-fn accepted(answer: &Message<'_>, batch: usize) -> Vec<usize> {
-    if !(200..300).contains(&answer.status()) {
+/// Returns the items of a call that were accepted. A batch response has one result per item; one with an error
+/// was not accepted.
+fn accepted(response: &Message<'_>, batch: usize) -> Vec<usize> {
+    if !(200..300).contains(&response.status()) {
         return Vec::new();
     }
     if batch == 1 {
         return vec![0];
     }
-    let parsed: Value = serde_json::from_slice(answer.body).unwrap_or_default();
+    let parsed: Value = serde_json::from_slice(response.body).unwrap_or_default();
     let items = parsed.as_array().or_else(|| parsed.as_object()?.values().find_map(Value::as_array));
     let good = |item: &Value| {
         item.get("error").is_none_or(Value::is_null)
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_judged_item_by_item() {
+    fn batch_response_is_evaluated_per_item() {
         let body = r#"{"data":[{"id":"a"},{"error":{"code":"x"}},{"status":409},{"id":"b","error":null}]}"#;
         assert_eq!(accepted(&answer("HTTP/1.1 202 Accepted", body), 4), [0, 3]);
         assert_eq!(accepted(&answer("HTTP/1.1 202 Accepted", "{}"), 1), [0]);

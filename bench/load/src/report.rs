@@ -1,4 +1,4 @@
-//! Turns what was seen into JSON. Rates are per second, latencies milliseconds.
+//! Formats the results as JSON. Rates are per second, latencies in milliseconds.
 
 use std::{error::Error, fs, ops::RangeBounds, sync::Arc};
 
@@ -8,45 +8,45 @@ use serde_json::{Value, json};
 use crate::{
     ledger::Ledger,
     options::{Load, Sender},
-    publisher::Tally,
-    run_log::Books,
+    publisher::PublishStats,
+    run_log::RunLog,
 };
 
-/// A stream that was published, and what arrived of it.
-pub(crate) struct Played {
+/// A published stream with its publisher statistics and its ledger.
+pub(crate) struct StreamResult {
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) tally: Tally,
+    pub(crate) stats: PublishStats,
 }
 
-impl Played {
-    /// Publish to arrival, of the events due in a span of time. One that is missing counts as late as it is
-    /// by now: a sender must not look quicker for what it lost.
+impl StreamResult {
+    /// Returns the latency from publish to arrival of the events due in a time range. A missing delivery counts with
+    /// its current age, so that losing events does not improve the result.
     pub(crate) fn late_ms(&self, span: impl RangeBounds<u64> + Clone) -> Result<Value, Box<dyn Error>> {
         let mut late_us = Histogram::<u64>::new(3)?;
-        self.ledger.sum_up(span.clone(), |late| late_us += late / 1_000);
+        self.ledger.summarize(span.clone(), |late| late_us += late / 1_000);
         self.ledger.overdue(span, |late| late_us += late / 1_000);
         Ok(percentiles(&late_us))
     }
 
-    /// Arrivals over the time until the last of them.
+    /// Returns the arrivals per second, until the last arrival.
     pub(crate) fn arrivals_per_s(&self) -> f64 {
-        let totals = self.ledger.sum_up(.., |_| ());
-        per_second(totals.arrivals as f64, self.tally.began, totals.last_arrival)
+        let totals = self.ledger.summarize(.., |_| ());
+        per_second(totals.arrivals as f64, self.stats.started_at, totals.last_arrival)
     }
 }
 
-/// The line of a single load.
+/// Returns the report line of a single load.
 pub(crate) fn single(
     sender: &Sender,
     load: &Load,
-    books: &Books,
-    played: &Played,
+    books: &RunLog,
+    played: &StreamResult,
 ) -> Result<Value, Box<dyn Error>> {
-    let Played { ledger, tally } = played;
+    let StreamResult { ledger, stats: counts } = played;
     let mut late_us = Histogram::<u64>::new(3)?;
-    let totals = ledger.sum_up(.., |late| late_us += late / 1_000);
+    let totals = ledger.summarize(.., |late| late_us += late / 1_000);
     let refused: serde_json::Map<String, Value> =
-        tally.refused.iter().map(|(status, events)| (status.to_string(), json!(events))).collect();
+        counts.refused.iter().map(|(status, events)| (status.to_string(), json!(events))).collect();
     let mut line = json!({
         "events": load.events,
         "fanout": load.fanout,
@@ -54,29 +54,29 @@ pub(crate) fn single(
         "rate": load.rate,
         "batch": load.batch,
         "payload": sender.payload,
-        "acks_per_s": per_second(tally.acknowledged as f64, tally.began, tally.ended),
+        "acks_per_s": per_second(counts.acknowledged as f64, counts.started_at, counts.ended),
         "arrivals": totals.arrivals,
-        "arrivals_per_s": per_second(totals.arrivals as f64, tally.began, totals.last_arrival),
-        "ack_ms": percentiles(&tally.ack_us),
+        "arrivals_per_s": per_second(totals.arrivals as f64, counts.started_at, totals.last_arrival),
+        "ack_ms": percentiles(&counts.ack_us),
         "arrival_ms": percentiles(&late_us),
         "errors_by_status": refused,
     });
-    merge(&mut line, promises(books, &[played]));
+    merge(&mut line, delivery_guarantees(books, &[played]));
     Ok(line)
 }
 
-/// What was promised and kept, over all streams of a run; complaints go to standard error.
-pub(crate) fn promises(books: &Books, played: &[&Played]) -> Value {
+/// Returns how the delivery guarantees held over all streams of a run; error responses go to standard error.
+pub(crate) fn delivery_guarantees(books: &RunLog, played: &[&StreamResult]) -> Value {
     let (mut acked, mut errors, mut missing, mut duplicates, mut refused) = (0, 0, 0, 0, 0);
-    for Played { ledger, tally } in played {
-        let totals = ledger.sum_up(.., |_| ());
-        acked += tally.acknowledged;
-        errors += tally.errors();
+    for StreamResult { ledger, stats: counts } in played {
+        let totals = ledger.summarize(.., |_| ());
+        acked += counts.acknowledged;
+        errors += counts.errors();
         missing += totals.missing;
         duplicates += totals.duplicates;
         refused += totals.refused;
     }
-    if let Some(complaint) = played.iter().find_map(|played| played.tally.complaint.as_ref()) {
+    if let Some(complaint) = played.iter().find_map(|played| played.stats.complaint.as_ref()) {
         eprintln!("first answer that was no acknowledgement: {complaint}");
     }
     if missing > 0 {
@@ -111,8 +111,8 @@ pub(crate) fn percentiles(us: &Histogram<u64>) -> Value {
     })
 }
 
-/// Processor time of this process so far: its share of the machine that the sender did not get. Linux counts
-/// it in hundredths of a second, in fields 14 and 15 of its stat line.
+/// Returns the CPU time of this process so far, which the sender did not get. Linux counts it in hundredths of a
+/// second, in fields 14 and 15 of its stat line.
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;

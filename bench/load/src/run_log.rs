@@ -1,4 +1,4 @@
-//! The ledgers of a run, one for each stream of events, and the marks by which a request finds its own.
+//! The ledgers of a run, one per stream of events, and the marks that assign a received request to its ledger.
 
 use std::{
     sync::{
@@ -8,28 +8,28 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use crate::ledger::{DIGITS, Ledger, Manner, Verdict};
+use crate::ledger::{DIGITS, Ledger, ReceiverBehavior, ResponseAction};
 
 /// Digits of a stream's number in a mark.
 const STREAM_DIGITS: usize = 2;
 
-/// What the receiver books in.
-pub(crate) struct Books {
+/// All ledgers of a run; the receiver records requests here.
+pub(crate) struct RunLog {
     epoch: Instant,
-    /// Differs from run to run, so that what an earlier run left in a sender's database is told apart.
+    /// Unique per run, so that events an earlier run left in the sender's database are not counted.
     run: String,
     ledgers: RwLock<Vec<Arc<Ledger>>>,
-    /// Requests at the receiver that belong to no event of this run.
+    /// Requests at the receiver that match no event of this run.
     stray: AtomicU64,
 }
 
-impl Books {
+impl RunLog {
     pub(crate) fn new() -> Self {
         Self { epoch: Instant::now(), run: run_name(), ledgers: RwLock::default(), stray: AtomicU64::new(0) }
     }
 
-    /// Begins a stream of `events` events, each of which goes to `fanout` webhooks.
-    pub(crate) fn open(&self, events: usize, fanout: usize, manner: Manner) -> Arc<Ledger> {
+    /// Adds a stream of `events` events, each of which goes to `fanout` webhooks.
+    pub(crate) fn add_stream(&self, events: usize, fanout: usize, manner: ReceiverBehavior) -> Arc<Ledger> {
         let mut ledgers = self.ledgers.write().unwrap_or_else(PoisonError::into_inner);
         let mark = format!("~{}{:0STREAM_DIGITS$}~", self.run, ledgers.len());
         let ledger = Arc::new(Ledger::new(self.epoch, mark, events, fanout, manner));
@@ -37,15 +37,15 @@ impl Books {
         ledger
     }
 
-    /// Books a request of the receiver and says how to answer it.
-    pub(crate) fn arrived(&self, webhook: usize, payload: &[u8]) -> Verdict {
-        let booked = self.place_in(payload).and_then(|(stream, event)| {
+    /// Records a request at the receiver and returns how to respond.
+    pub(crate) fn arrived(&self, webhook: usize, payload: &[u8]) -> ResponseAction {
+        let booked = self.position_in(payload).and_then(|(stream, event)| {
             let ledgers = self.ledgers.read().unwrap_or_else(PoisonError::into_inner);
             ledgers.get(stream)?.arrived(event, webhook)
         });
         booked.unwrap_or_else(|| {
             self.stray.fetch_add(1, Relaxed);
-            Verdict::Accept
+            ResponseAction::Accept
         })
     }
 
@@ -53,8 +53,8 @@ impl Books {
         self.stray.load(Relaxed)
     }
 
-    /// The stream and the event that a payload's mark names, whatever JSON surrounds it.
-    fn place_in(&self, payload: &[u8]) -> Option<(usize, usize)> {
+    /// Returns the stream and the event that a payload's mark names, regardless of the surrounding JSON.
+    fn position_in(&self, payload: &[u8]) -> Option<(usize, usize)> {
         let mut rest = payload;
         loop {
             let at = rest.iter().position(|byte| *byte == b'~')?;
@@ -86,25 +86,28 @@ mod tests {
     }
 
     #[test]
-    fn every_stream_has_its_own_ledger() {
-        let books = Books::new();
-        let (healthy, hanging) = (books.open(2, 1, Manner::Accept), books.open(2, 1, Manner::Hang));
-        assert_eq!(books.arrived(0, &payload(&healthy, 1)), Verdict::Accept);
-        assert_eq!(books.arrived(0, &payload(&hanging, 0)), Verdict::Hang);
-        assert_eq!(healthy.sum_up(.., |_| ()).arrivals, 1);
-        assert_eq!(hanging.sum_up(.., |_| ()).arrivals, 1);
+    fn each_stream_has_its_own_ledger() {
+        let books = RunLog::new();
+        let (healthy, hanging) = (
+            books.add_stream(2, 1, ReceiverBehavior::Accept),
+            books.add_stream(2, 1, ReceiverBehavior::Hang),
+        );
+        assert_eq!(books.arrived(0, &payload(&healthy, 1)), ResponseAction::Accept);
+        assert_eq!(books.arrived(0, &payload(&hanging, 0)), ResponseAction::Hang);
+        assert_eq!(healthy.summarize(.., |_| ()).arrivals, 1);
+        assert_eq!(hanging.summarize(.., |_| ()).arrivals, 1);
         assert_eq!(books.stray(), 0);
     }
 
     #[test]
-    fn strangers_are_counted_apart() {
-        let books = Books::new();
-        let ledger = books.open(1, 1, Manner::Accept);
+    fn unknown_requests_are_counted_as_stray() {
+        let books = RunLog::new();
+        let ledger = books.add_stream(1, 1, ReceiverBehavior::Accept);
         books.arrived(0, b"{}");
         books.arrived(0, b"~0000000000~0000000000");
         books.arrived(0, ledger.mark().as_bytes());
         books.arrived(0, &payload(&ledger, 1));
         books.arrived(7, &payload(&ledger, 0));
-        assert_eq!((ledger.sum_up(.., |_| ()).arrivals, books.stray()), (0, 5));
+        assert_eq!((ledger.summarize(.., |_| ()).arrivals, books.stray()), (0, 5));
     }
 }

@@ -1,4 +1,4 @@
-//! Creates what the events need: webhooks at this process's receiver, and tenants.
+//! Creates the webhooks that point at this process's receiver, and the tenants.
 
 use std::{error::Error, time::Duration};
 
@@ -10,20 +10,20 @@ use crate::{
     wire::{self, Wire},
 };
 
-/// How long one call may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of one call.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A webhook to create.
-pub(crate) struct Hook<'a> {
+pub(crate) struct WebhookRequest<'a> {
     pub(crate) tenant: Option<&'a str>,
-    /// Path of its URL. It ends in the webhook's place in the fan-out of its events.
+    /// Path of its URL, which ends in the index of the webhook in the fan-out of its events.
     pub(crate) path: String,
     pub(crate) events: &'a [&'a str],
     /// Further fields.
     pub(crate) extra: Map<String, Value>,
 }
 
-/// The sender's API, one call after another.
+/// Client of the sender's API; makes one call at a time.
 pub(crate) struct Api<'a> {
     wire: Wire,
     sender: &'a Sender,
@@ -34,12 +34,12 @@ impl<'a> Api<'a> {
         Ok(Self { wire: publisher::connect(sender.api).await?, sender })
     }
 
-    pub(crate) async fn create_webhook(&mut self, hook: Hook<'_>) -> Result<(), Box<dyn Error>> {
-        let mut body = hook.extra;
-        let url = format!("http://127.0.0.1:{}{}", self.sender.receiver_port, hook.path);
+    pub(crate) async fn create_webhook(&mut self, webhook: WebhookRequest<'_>) -> Result<(), Box<dyn Error>> {
+        let mut body = webhook.extra;
+        let url = format!("http://127.0.0.1:{}{}", self.sender.receiver_port, webhook.path);
         body.insert("url".into(), json!(url));
-        body.insert("events".into(), json!(hook.events));
-        if let Some(tenant) = hook.tenant {
+        body.insert("events".into(), json!(webhook.events));
+        if let Some(tenant) = webhook.tenant {
             body.insert("tenant_id".into(), json!(tenant));
         }
         self.post("/v1/webhooks", &Value::Object(body)).await
@@ -51,12 +51,12 @@ impl<'a> Api<'a> {
 
     async fn post(&mut self, path: &str, body: &Value) -> Result<(), Box<dyn Error>> {
         let request = wire::post(path, self.sender.api, &self.sender.key, &body.to_string());
-        let exchange = tokio::time::timeout(PATIENCE, self.wire.exchange(request.as_bytes()));
-        let answer =
-            exchange.await.map_err(|_| format!("POST {path} was not answered in {PATIENCE:?}"))??;
-        if !(200..300).contains(&answer.status()) {
-            let text = String::from_utf8_lossy(answer.body);
-            return Err(format!("POST {path} was answered {}: {text}", answer.status()).into());
+        let exchange = tokio::time::timeout(CONNECT_TIMEOUT, self.wire.exchange(request.as_bytes()));
+        let response =
+            exchange.await.map_err(|_| format!("POST {path} was not answered in {CONNECT_TIMEOUT:?}"))??;
+        if !(200..300).contains(&response.status()) {
+            let text = String::from_utf8_lossy(response.body);
+            return Err(format!("POST {path} was answered {}: {text}", response.status()).into());
         }
         Ok(())
     }
@@ -68,13 +68,13 @@ pub(crate) async fn create_webhooks(sender: &Sender, load: &Load) -> Result<(), 
     let mut api = Api::connect(sender).await?;
     for webhook in 0..load.fanout {
         let path = format!("/hook/{webhook}");
-        let hook = Hook { tenant: None, path, events: &["bench.event"], extra: extra.clone() };
-        api.create_webhook(hook).await?;
+        let resolved = WebhookRequest { tenant: None, path, events: &["bench.event"], extra: extra.clone() };
+        api.create_webhook(resolved).await?;
     }
     Ok(())
 }
 
-/// The fields of a JSON object.
+/// Parses a JSON object and returns its fields.
 pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, Box<dyn Error>> {
     match serde_json::from_str(text)? {
         Value::Object(fields) => Ok(fields),

@@ -1,16 +1,16 @@
-//! Streams of events, and the requests that publish them. A request is prepared once; for each call only the
-//! numbers in it are written anew.
+//! Streams of events, and the requests that publish them. A request is prepared once; each call only rewrites the
+//! numbers in it.
 
 use crate::{ledger::DIGITS, options::Sender, wire};
 
-/// Digits of a type's number where a stream has several.
+/// Digits of the event type's number if a stream has several types.
 const TYPE_DIGITS: usize = 3;
 
 /// Which events are published, and how fast.
 pub(crate) struct Stream<'a> {
     pub(crate) tenant: Option<&'a str>,
     pub(crate) event_type: &'a str,
-    /// More than one: the events take turns at so many types, which end in the digits of their number.
+    /// If more than one, the events rotate over this many event types, whose names end in the digits of their number.
     pub(crate) types: usize,
     /// Events per second; 0 publishes as fast as acknowledgements come back.
     pub(crate) rate: u32,
@@ -18,20 +18,20 @@ pub(crate) struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    /// Single events of one type, of no particular tenant.
-    pub(crate) fn of(event_type: &'a str, rate: u32) -> Self {
+    /// Returns a stream of single events of one type, without a tenant.
+    pub(crate) fn new(event_type: &'a str, rate: u32) -> Self {
         Self { tenant: None, event_type, types: 1, rate, batch: 1 }
     }
 }
 
-/// A prepared request, of which only the events' numbers change, and those of their types.
+/// A prepared request in which only the numbers of the events and of their types change.
 #[derive(Clone)]
 pub(crate) struct Call {
     request: Vec<u8>,
-    /// Where each event's number stands in it.
+    /// Offset of each event's number in the request.
     numbers: Vec<usize>,
     types: usize,
-    /// Where the number of each event's type stands, if there are several types.
+    /// Offset of each event type's number, if there are several types.
     type_numbers: Vec<usize>,
 }
 
@@ -62,7 +62,7 @@ impl Call {
         self.numbers.len()
     }
 
-    /// Makes it the call of the events from this number on.
+    /// Rewrites the request for the events from number `first` on.
     pub(crate) fn number_from(&mut self, first: usize) {
         for (item, at) in self.numbers.iter().enumerate() {
             write_digits(&mut self.request[*at..at + DIGITS], first + item);
@@ -80,12 +80,12 @@ fn write_digits(digits: &mut [u8], mut number: usize) {
     }
 }
 
-/// One of several types of a stream.
+/// Returns the name of one of several types of a stream.
 pub(crate) fn numbered_type(event_type: &str, number: usize) -> String {
     format!("{event_type}.{number:0TYPE_DIGITS$}")
 }
 
-/// An event whose `data` has `payload` bytes, or as few as its number needs.
+/// Returns an event whose `data` has `payload` bytes, or more if its number needs more.
 fn event(stream: &Stream<'_>, mark: &str, payload: usize) -> String {
     let data = |pad: usize| format!(r#"{{"seq":"{mark}{:0DIGITS$}","pad":"{}"}}"#, 0, "x".repeat(pad));
     let data = data(payload.saturating_sub(data(0).len()));
@@ -105,21 +105,21 @@ mod tests {
 
     #[test]
     fn numbers_are_rewritten_in_place() {
-        let stream = Stream { types: 100, tenant: Some("a"), ..Stream::of("bench.many", 0) };
+        let stream = Stream { types: 100, tenant: Some("a"), ..Stream::new("bench.many", 0) };
         let body = format!("[{0},{0}]", event(&stream, "~ab~", 64));
         let mut call = Call::prepare(body, &stream, "~ab~");
         call.number_from(99);
         let text = String::from_utf8(call.request).unwrap();
         let events: Value = serde_json::from_str(&text).unwrap();
-        let told = [0, 1].map(|at| (events[at]["data"]["seq"].clone(), events[at]["event_type"].clone()));
-        assert_eq!(told[0], ("~ab~0000000099".into(), numbered_type("bench.many", 99).into()));
-        assert_eq!(told[1], ("~ab~0000000100".into(), numbered_type("bench.many", 0).into()));
+        let reported = [0, 1].map(|at| (events[at]["data"]["seq"].clone(), events[at]["event_type"].clone()));
+        assert_eq!(reported[0], ("~ab~0000000099".into(), numbered_type("bench.many", 99).into()));
+        assert_eq!(reported[1], ("~ab~0000000100".into(), numbered_type("bench.many", 0).into()));
     }
 
     #[test]
-    fn data_has_the_size_asked_for() {
+    fn data_has_the_requested_size() {
         let event: Value =
-            serde_json::from_str(&event(&Stream::of("bench.event", 0), "~12345678~", 512)).unwrap();
+            serde_json::from_str(&event(&Stream::new("bench.event", 0), "~12345678~", 512)).unwrap();
         assert_eq!(event["data"].to_string().len(), 512);
         assert_eq!((&event["event_type"], event.get("tenant_id")), (&"bench.event".into(), None));
     }

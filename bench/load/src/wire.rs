@@ -1,5 +1,5 @@
-//! As much of HTTP/1.1 as both sides of the load need: messages with a `content-length`, one after another
-//! on a kept-alive connection. A chunked message is refused rather than misread.
+//! The part of HTTP/1.1 that both sides of the load need: messages with a `content-length`, one after another on a
+//! keep-alive connection. A chunked message is rejected.
 
 use std::{
     io::{self, ErrorKind},
@@ -14,15 +14,15 @@ use tokio::{
 
 const BUFFER: usize = 16 * 1024;
 
-/// A connection and what was read from it ahead of need.
+/// A connection and its read buffer.
 pub(crate) struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Length of the message handed out last; dropped from the buffer when the next is asked for.
+    /// Length of the message returned last; dropped from the buffer when the next one is read.
     done: usize,
 }
 
-/// Where a message's parts lie in the buffer.
+/// Offsets of a message's parts in the buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     first_line: Range<usize>,
@@ -39,13 +39,13 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The status code of a response.
+    /// Returns the status code of a response.
     pub(crate) fn status(&self) -> u16 {
         let digits = self.first_line.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
         digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
     }
 
-    /// The number that ends a request's path, 0 where it has none.
+    /// Returns the number that ends a request's path, or 0 if there is none.
     pub(crate) fn path_number(&self) -> usize {
         let path = self.first_line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -63,7 +63,7 @@ impl Wire {
         Ok(Self { stream, buffer: Vec::with_capacity(BUFFER), done: 0 })
     }
 
-    /// The next message; none when the peer closed the connection between two of them.
+    /// Reads the next message. Returns `None` if the peer closed the connection between two messages.
     pub(crate) async fn read(&mut self) -> io::Result<Option<Message<'_>>> {
         self.buffer.drain(..self.done);
         self.done = 0;
@@ -87,14 +87,14 @@ impl Wire {
         self.stream.write_all(bytes).await
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Message<'_>> {
         self.write(request).await?;
         self.read().await?.ok_or_else(|| ErrorKind::UnexpectedEof.into())
     }
 }
 
-/// A JSON request, complete with its length.
+/// Builds a JSON request with its `content-length`.
 pub(crate) fn post(path: &str, host: SocketAddr, key: &str, body: &str) -> String {
     let bearer = if key.is_empty() { String::new() } else { format!("authorization: Bearer {key}\r\n") };
     format!(
@@ -104,7 +104,7 @@ pub(crate) fn post(path: &str, host: SocketAddr, key: &str, body: &str) -> Strin
     )
 }
 
-/// Finds the first whole message in `bytes`; none while more must be read.
+/// Finds the first complete message in `bytes`. Returns `None` if more must be read.
 fn frame(bytes: &[u8]) -> io::Result<Option<Frame>> {
     let mut first_line = None;
     let (mut length, mut close, mut at) = (0, false, 0);
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_for_the_whole_message() {
+    fn incomplete_message_is_not_returned() {
         let whole = b"POST /hook/12 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbodyPOST";
         for cut in 0..whole.len() - 4 {
             assert_eq!(frame(&whole[..cut]).unwrap(), None, "cut at {cut}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_status_and_a_farewell() {
+    fn status_and_connection_close_are_parsed() {
         let whole = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\r\n";
         let found = frame(whole).unwrap().unwrap();
         let message = Message { first_line: &whole[found.first_line], body: b"", close: found.close };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_chunks() {
+    fn chunked_message_is_rejected() {
         assert!(frame(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! The publishers' side: `POST` an event, be answered 202 when it is durable.
-//! A `GET` is answered with the numbers of commits and statements, so that the benchmark can ask it what it
-//! asks Redrive, and creating a webhook is agreed to and forgotten: there is only the one receiver.
+//! The publish API: `POST` an event, receive 202 when it is durable. A `GET` returns the numbers of commits and
+//! statements, so that the benchmark can query it like Redrive. Creating a webhook succeeds without effect,
+//! since there is only one receiver.
 
 use std::{convert::Infallible, error::Error, sync::Arc, time::SystemTime};
 
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::writer::{Publish, Writer};
 
-type Answer = Response<Full<Bytes>>;
+type FullResponse = Response<Full<Bytes>>;
 
 #[derive(Deserialize)]
 struct Body<'a> {
@@ -29,26 +29,26 @@ struct Body<'a> {
     data: &'a RawValue,
 }
 
-/// Accepts publishers for ever.
+/// Accepts connections of publishers until the process ends.
 pub(crate) async fn serve(
     listener: TcpListener,
     writer: Writer,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 ) -> Result<(), Box<dyn Error>> {
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let (writer, room) = (writer.clone(), Arc::clone(&room));
+        let (writer, capacity) = (writer.clone(), Arc::clone(&capacity));
         let service = service_fn(move |request| {
-            let (writer, room) = (writer.clone(), Arc::clone(&room));
-            async move { Ok::<_, Infallible>(answer(request, &writer, &room).await) }
+            let (writer, capacity) = (writer.clone(), Arc::clone(&capacity));
+            async move { Ok::<_, Infallible>(respond(request, &writer, &capacity).await) }
         });
-        // A publisher that breaks its connection is no concern of ours.
+        // A publisher that closes its connection early is not an error.
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
 }
 
-async fn answer(request: Request<Incoming>, writer: &Writer, room: &Semaphore) -> Answer {
+async fn respond(request: Request<Incoming>, writer: &Writer, capacity: &Semaphore) -> FullResponse {
     if request.method() == Method::GET {
         return plain(StatusCode::OK, metrics(writer));
     }
@@ -58,7 +58,7 @@ async fn answer(request: Request<Incoming>, writer: &Writer, room: &Semaphore) -
     let Ok(body) = request.into_body().collect().await else {
         return plain(StatusCode::BAD_REQUEST, "the body ended early".into());
     };
-    match publish(&body.to_bytes(), writer, room).await {
+    match publish(&body.to_bytes(), writer, capacity).await {
         Ok(event) => plain(StatusCode::ACCEPTED, format!(r#"{{"id":"{event}"}}"#)),
         Err(status) => plain(status, String::new()),
     }
@@ -69,13 +69,13 @@ fn metrics(writer: &Writer) -> String {
     format!("redrive_store_commits_total {commits}\nredrive_store_statements_total {statements}\n")
 }
 
-/// Answers with the event's id once it is on disk.
-async fn publish(body: &[u8], writer: &Writer, room: &Semaphore) -> Result<Uuid, StatusCode> {
+/// Returns the event's id once it is on disk.
+async fn publish(body: &[u8], writer: &Writer, capacity: &Semaphore) -> Result<Uuid, StatusCode> {
     let Body { event_type, data } = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
     let (event, delivery) = (Uuid::now_v7(), Uuid::now_v7());
     let payload = format!(r#"{{"id":"{event}","type":"{event_type}","data":{}}}"#, data.get());
-    // Given back by the writer when the delivery has ended.
-    room.acquire().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?.forget();
+    // The writer returns the permit when the delivery has ended.
+    capacity.acquire().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?.forget();
     let (ack, durable) = oneshot::channel();
     writer.publish(Publish {
         event,
@@ -89,10 +89,10 @@ async fn publish(body: &[u8], writer: &Writer, room: &Semaphore) -> Result<Uuid,
     Ok(event)
 }
 
-fn plain(status: StatusCode, text: String) -> Answer {
-    let mut answer = Response::new(Full::from(text));
-    *answer.status_mut() = status;
-    answer
+fn plain(status: StatusCode, text: String) -> FullResponse {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    response
 }
 
 fn unix_seconds() -> i64 {

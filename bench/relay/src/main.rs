@@ -1,9 +1,9 @@
-//! The reference relay: the least a webhook sender can do and still keep its promises on disk.
+//! The reference relay: the minimum that a webhook sender can do with the same durability.
 //!
-//! A publish is acknowledged once its event and its delivery are committed; the delivery is then sent as a
-//! signed POST to the one receiver, and its attempt and its end are committed too. There is nothing else: no
-//! retries, no subscriptions, no keys, no recovery after a restart. What it reaches is therefore about what
-//! the machine allows at this durability, and the benchmark states Redrive's figures as a share of it.
+//! A publish is acknowledged once its event and its delivery are committed; the delivery is then sent as a signed
+//! POST to the one receiver, and its attempt and its outcome are committed too. There are no retries, no
+//! subscriptions, no API keys and no recovery after a restart. Its throughput is therefore about what the machine
+//! allows at this durability, and the benchmark states Redrive's results as a share of it.
 
 #![allow(clippy::disallowed_methods)] // A benchmark reads clocks.
 
@@ -23,22 +23,22 @@ use tokio::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Events accepted and not yet finished; a publish beyond that waits for room before it is written.
-const ROOM: usize = 20_000;
+/// Maximum number of accepted, unfinished events; a publish beyond it waits before it is written.
+const MAX_UNFINISHED_EVENTS: usize = 20_000;
 
-/// A sender with no features, to compare a real one with.
+/// A webhook sender without features, as a baseline for comparison.
 #[derive(Parser)]
 struct Options {
-    /// Where publishers post events.
+    /// Address where publishers post events.
     #[arg(long, default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
-    /// The SQLite file, created where it is missing, or the URL of a PostgreSQL database, `postgres://…`.
+    /// The SQLite file, created if missing, or the URL of a PostgreSQL database, `postgres://…`.
     #[arg(long, default_value = "reference-relay.db")]
     database: String,
-    /// Where every event is delivered.
+    /// URL to which every event is delivered.
     #[arg(long, default_value = "http://127.0.0.1:9321/hook/0")]
     sink: Uri,
-    /// Threads for HTTP; SQLite has one more. One is fastest on two cores that publishers and receiver share.
+    /// Threads for HTTP; SQLite uses one more. One is fastest on two cores shared with publishers and receiver.
     #[arg(long, default_value_t = 1)]
     threads: usize,
 }
@@ -54,10 +54,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
-    let room = Arc::new(Semaphore::new(ROOM));
+    let capacity = Arc::new(Semaphore::new(MAX_UNFINISHED_EVENTS));
     let (committed_tx, committed) = mpsc::unbounded_channel();
-    let writer = writer::spawn(&options.database, committed_tx, Arc::clone(&room)).await?;
+    let writer = writer::spawn(&options.database, committed_tx, Arc::clone(&capacity)).await?;
     sender::spawn(&options.sink, committed, &writer);
     let listener = TcpListener::bind(options.listen).await?;
-    api::serve(listener, writer, room).await
+    api::serve(listener, writer, capacity).await
 }

@@ -1,5 +1,5 @@
-//! Sends committed deliveries as signed POSTs, 64 at a time, and hands their outcomes to the writer.
-//! Every delivery is tried once: the reference has no retries.
+//! Sends committed deliveries as signed POSTs, 64 concurrently, and passes their outcomes to the writer.
+//! Every delivery is attempted once: the reference relay has no retries.
 
 use std::{
     collections::VecDeque,
@@ -32,7 +32,7 @@ const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// A committed delivery that waits for one of the 64.
+/// A committed delivery that waits for one of the 64 senders.
 struct Job {
     event: Uuid,
     delivery: Uuid,
@@ -40,14 +40,14 @@ struct Job {
     payload: Bytes,
 }
 
-/// The waiting jobs; the semaphore holds one permit for each, so that a whole commit wakes as many senders
-/// as it has deliveries with one call.
-struct Lane {
+/// Queue of waiting jobs. The semaphore holds one permit per job, so that one call wakes as many senders as a
+/// commit has deliveries.
+struct JobQueue {
     jobs: Mutex<VecDeque<Job>>,
     waiting: Semaphore,
 }
 
-impl Lane {
+impl JobQueue {
     fn put(&self, jobs: impl ExactSizeIterator<Item = Job>) {
         let count = jobs.len();
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).extend(jobs);
@@ -65,7 +65,7 @@ pub(crate) fn spawn(sink: &Uri, committed: UnboundedReceiver<Vec<Publish>>, writ
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IN_FLIGHT).build(connector);
-    let lane = Arc::new(Lane { jobs: Mutex::default(), waiting: Semaphore::new(0) });
+    let lane = Arc::new(JobQueue { jobs: Mutex::default(), waiting: Semaphore::new(0) });
     for _ in 0..IN_FLIGHT {
         let sender = Sender {
             lane: Arc::clone(&lane),
@@ -76,14 +76,14 @@ pub(crate) fn spawn(sink: &Uri, committed: UnboundedReceiver<Vec<Publish>>, writ
         };
         tokio::spawn(sender.run());
     }
-    tokio::spawn(announce(committed, lane));
+    tokio::spawn(acknowledge_and_send(committed, lane));
 }
 
-/// Acknowledges what a commit made durable, then lets it be sent.
-async fn announce(mut committed: UnboundedReceiver<Vec<Publish>>, lane: Arc<Lane>) {
+/// Acknowledges the publishes of each commit, then queues their deliveries.
+async fn acknowledge_and_send(mut committed: UnboundedReceiver<Vec<Publish>>, lane: Arc<JobQueue>) {
     while let Some(publishes) = committed.recv().await {
         lane.put(publishes.into_iter().map(|new| {
-            // A publisher that hung up still gets its event delivered.
+            // The event is delivered even if the publisher has disconnected.
             let _ = new.ack.send(());
             Job { event: new.event, delivery: new.delivery, created_at: new.created_at, payload: new.payload }
         }));
@@ -91,10 +91,10 @@ async fn announce(mut committed: UnboundedReceiver<Vec<Publish>>, lane: Arc<Lane
 }
 
 struct Sender {
-    lane: Arc<Lane>,
+    lane: Arc<JobQueue>,
     client: Client<HttpConnector, Full<Bytes>>,
     sink: Uri,
-    /// Keyed once; each signature starts from a copy.
+    /// Initialized with the key once; each signature starts from a copy.
     mac: Hmac<Sha256>,
     writer: Writer,
 }
@@ -103,22 +103,22 @@ impl Sender {
     async fn run(self) {
         while let Some(job) = self.lane.take().await {
             let delivery = job.delivery;
-            let began = Instant::now();
+            let started = Instant::now();
             let http_status = self.send(job).await.unwrap_or(0);
-            let duration_us = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+            let duration_us = i64::try_from(started.elapsed().as_micros()).unwrap_or(i64::MAX);
             self.writer.record(Outcome { delivery, attempt: Uuid::now_v7(), http_status, duration_us });
         }
     }
 
     async fn send(&self, job: Job) -> Option<u16> {
-        let answer = self.client.request(self.request(job)).await.ok()?;
-        let status = answer.status().as_u16();
-        // Read to its end, or the connection cannot be used again.
-        answer.into_body().collect().await.ok()?;
+        let response = self.client.request(self.request(job)).await.ok()?;
+        let status = response.status().as_u16();
+        // Read the body to its end; otherwise the connection cannot be reused.
+        response.into_body().collect().await.ok()?;
         Some(status)
     }
 
-    /// Signs `id.timestamp.payload`, as the Standard Webhooks do.
+    /// Signs `id.timestamp.payload`, as Standard Webhooks specifies.
     fn request(&self, job: Job) -> Request<Full<Bytes>> {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
         let id = job.event.hyphenated().encode_lower(&mut text);

@@ -1,4 +1,4 @@
-//! Typed ids: UUIDv7 inside, `wh_018f…` outside. An id of one kind never passes for another.
+//! Typed ids: UUIDv7 internally, `wh_018f…` externally. An id of one kind is never accepted as another.
 
 use std::{fmt, str::FromStr};
 
@@ -7,22 +7,22 @@ use uuid::Uuid;
 
 use crate::time::Time;
 
-/// Ten random bytes: what a UUIDv7 holds beside its time.
-pub type Randomness = [u8; 10];
+/// Ten random bytes: the part of a UUIDv7 beside its time.
+pub type RandomBytes = [u8; 10];
 
-fn uuid_v7(at: Time, random: &Randomness) -> Uuid {
+fn uuid_v7(at: Time, random: &RandomBytes) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(at.millis().unsigned_abs(), random).into_uuid()
 }
 
-/// Why a text is no id of the wanted kind.
+/// Error for a text that is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected an id of the form {prefix}<32 hex digits>")]
-pub struct BadId {
+pub struct InvalidId {
     prefix: &'static str,
 }
 
-/// The bytes of the least id of a time, of whatever type.
-pub fn first_at(at: Time) -> [u8; 16] {
+/// Returns the bytes of the smallest id of a time, for any type of id.
+pub fn min_bytes_at(at: Time) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..6].copy_from_slice(&at.millis().to_be_bytes()[2..]);
     bytes
@@ -35,30 +35,30 @@ macro_rules! typed_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// What every id of this kind begins with.
+            /// Prefix of every id of this kind.
             pub const PREFIX: &'static str = $prefix;
 
-            /// A new id, made of a time and ten random bytes.
-            pub fn new(at: Time, random: &Randomness) -> Self {
+            /// Creates an id from a time and ten random bytes.
+            pub fn new(at: Time, random: &RandomBytes) -> Self {
                 Self(uuid_v7(at, random))
             }
 
-            /// The id as stored.
+            /// Returns the stored form.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
             }
 
-            /// The id that was stored as these bytes.
+            /// Builds an id from its stored form.
             pub const fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
 
-            /// The least id of a time: those made then or later are no less.
+            /// Returns the smallest id of a time: ids created then or later are not smaller.
             pub fn first_at(at: Time) -> Self {
-                Self::from_bytes(first_at(at))
+                Self::from_bytes(min_bytes_at(at))
             }
 
-            /// When the id was made, as the id itself tells it.
+            /// Returns the creation time that the id contains.
             pub fn time(&self) -> Time {
                 let bytes = self.0.as_bytes();
                 let millis = bytes[..6].iter().fold(0i64, |all, byte| all << 8 | i64::from(*byte));
@@ -79,11 +79,11 @@ macro_rules! typed_id {
         }
 
         impl FromStr for $name {
-            type Err = BadId;
+            type Err = InvalidId;
 
-            fn from_str(text: &str) -> Result<Self, BadId> {
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
                 let hex = text.strip_prefix($prefix).filter(|hex| hex.len() == 32);
-                hex.and_then(|hex| Uuid::try_parse(hex).ok()).map(Self).ok_or(BadId { prefix: $prefix })
+                hex.and_then(|hex| Uuid::try_parse(hex).ok()).map(Self).ok_or(InvalidId { prefix: $prefix })
             }
         }
 
@@ -106,7 +106,7 @@ typed_id!(
     WebhookId, "wh_"
 );
 typed_id!(
-    /// An event: what was published.
+    /// A published event.
     EventId, "evt_"
 );
 typed_id!(
@@ -114,7 +114,7 @@ typed_id!(
     DeliveryId, "dlv_"
 );
 typed_id!(
-    /// An attempt: one try of one delivery.
+    /// An attempt: one HTTP request for one delivery, or its recorded failure without a request.
     AttemptId, "att_"
 );
 typed_id!(
@@ -130,8 +130,8 @@ typed_id!(
     OperationId, "op_"
 );
 typed_id!(
-    /// Something that an owner is told.
-    NoticeId, "ntc_"
+    /// A notification to owners.
+    NotificationId, "ntf_"
 );
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_survives_text_and_bytes_and_keeps_its_time() {
+    fn id_round_trips_through_text_and_bytes_and_keeps_its_time() {
         let at = Time::from_millis(1_700_000_000_123);
         let id = EventId::new(at, &[7; 10]);
         assert_eq!(id.to_string().parse(), Ok(id));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_and_other_spellings_are_refused() {
+    fn other_kinds_and_spellings_are_rejected() {
         let id = EventId::new(Time::from_millis(1), &[1; 10]).to_string();
         let hex = &id[4..];
         assert!(id.parse::<WebhookId>().is_err());
@@ -166,18 +166,18 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn no_text_breaks_an_id_and_what_passes_is_its_only_spelling_but_for_case(
+        fn id_parse_never_panics_and_accepts_one_spelling_up_to_case(
             text in prop_oneof!["(wh|evt|dlv)_[0-9a-fA-F{}-]{30,40}", "evt_[0-9a-fA-F]{32}", any::<String>()],
         ) {
             if let Ok(id) = text.parse::<EventId>() {
                 prop_assert_eq!(id.to_string(), text.to_ascii_lowercase());
-                prop_assert!(id.time() <= Time::FOREVER);
+                prop_assert!(id.time() <= Time::FAR_FUTURE);
                 prop_assert!(text.parse::<WebhookId>().is_err());
             }
         }
 
         #[test]
-        fn any_bytes_are_an_id(bytes: [u8; 16]) {
+        fn any_bytes_are_a_valid_id(bytes: [u8; 16]) {
             let id = DeliveryId::from_bytes(bytes);
             prop_assert_eq!(id.to_string().parse(), Ok(id));
             prop_assert_eq!(id.as_bytes(), &bytes);

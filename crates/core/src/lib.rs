@@ -1,10 +1,11 @@
-//! The rules of Redrive, and nothing else.
+//! The decision logic of Redrive.
 //!
-//! Everything here is a pure function of its arguments: the time and the roll of the dice come in from
-//! outside, and what should happen goes out as data. No async, no I/O, no clock, no global randomness.
-//! Each question of policy has its one home in this crate; the engine carries the answers out.
+//! Everything here is a pure function of its arguments: time and random values are passed in, and decisions are
+//! returned as data. No async, no I/O, no clock, no global randomness. Each policy decision is made in exactly
+//! one place of this crate; the engine applies it.
 
-// In this crate because all others depend on it: a build on Windows fails here first, with this text alone.
+// Placed in this crate because all others depend on it: a build on Windows fails here first, with only this
+// message.
 #[cfg(windows)]
 compile_error!(
     "Redrive does not support Windows: it needs Unix signals, file permissions and directory syncs. Build and run it on \
@@ -28,9 +29,8 @@ pub mod time;
 pub mod webhook;
 
 pub use cluster::node::Role;
-pub use delivery::response::FailureCategory;
-pub use delivery::{DeadReason, DeliveryStatus};
-pub use field_error::Invalid;
-pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId};
+pub use delivery::{DeadReason, DeliveryStatus, response::FailureCategory};
+pub use field_error::FieldError;
+pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, WebhookId};
 pub use tenancy::TenantId;
 pub use time::Time;

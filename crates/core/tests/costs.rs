@@ -1,5 +1,5 @@
-//! Whether work is counted for the worst known input of each keyword of schemas, and of filters. The counts alone are
-//! checked here; `cargo bench -p redrive-core --bench prices` compares them with the time that the checks take.
+//! Checks the work counted for the worst known input of each schema keyword and of filters. Only the counts are
+//! checked here; `cargo bench -p redrive-core --bench prices` compares them with the measured time.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 #[path = "costs/cases.rs"]
@@ -13,13 +13,13 @@ use redrive_core::{
 
 const SMALL: usize = 24 * 1024;
 const LARGE: usize = 96 * 1024;
-/// The most work that is done on a runtime thread (`MAX_INLINE_WORK` of the engine).
+/// Maximum work done on a runtime thread (`MAX_INLINE_WORK` of the engine).
 const MAX_INLINE_WORK: u64 = 1 << 18;
 
 fn schema_work(case: &Case) -> u64 {
     let schema =
         Schema::parse(&case.rule.to_string()).unwrap_or_else(|error| panic!("{}: {error}", case.name));
-    schema.work(case.payload.as_bytes())
+    schema.max_work(case.payload.as_bytes())
 }
 
 fn filter_work(case: &Case) -> u64 {
@@ -28,7 +28,7 @@ fn filter_work(case: &Case) -> u64 {
     Filter::work([&filter].into_iter(), case.payload.as_bytes())
 }
 
-/// Each byte of a payload counts for at least one unit, and each further byte for at least one more.
+/// Asserts that work is at least linear: one unit or more per byte of payload, and per additional byte.
 fn assert_linear(work: fn(&Case) -> u64, small: &[Case], large: &[Case]) {
     for (small, large) in small.iter().zip(large) {
         let (less, more) = (work(small), work(large));
@@ -39,17 +39,17 @@ fn assert_linear(work: fn(&Case) -> u64, small: &[Case], large: &[Case]) {
 }
 
 #[test]
-fn work_of_schemas_grows_with_the_payload() {
+fn schema_work_grows_with_payload() {
     assert_linear(schema_work, &schema_cases(SMALL), &schema_cases(LARGE));
 }
 
 #[test]
-fn work_of_filters_grows_with_the_payload() {
+fn filter_work_grows_with_payload() {
     assert_linear(filter_work, &filter_cases(SMALL), &filter_cases(LARGE));
 }
 
 #[test]
-fn every_keyword_counts_for_more_than_reading_the_payload() {
+fn every_keyword_costs_more_than_parsing_payload() {
     let reads_only = |case: &Case| case.rule == true;
     for case in schema_cases(LARGE).into_iter().filter(|case| !reads_only(case)) {
         let work = schema_work(&case);
@@ -60,14 +60,14 @@ fn every_keyword_counts_for_more_than_reading_the_payload() {
 }
 
 #[test]
-fn division_of_extremes_is_not_checked_on_the_runtime() {
+fn multiple_of_extremes_is_not_checked_on_runtime_thread() {
     let cases: Vec<_> =
         schema_cases(LARGE).into_iter().filter(|case| case.name.starts_with("multipleOf")).collect();
     assert_eq!(cases.len(), 3);
     for case in cases {
-        // A schema that is refused costs nothing.
+        // A refused schema causes no work.
         let Ok(schema) = Schema::parse(&case.rule.to_string()) else { continue };
-        let work = schema.work(case.payload.as_bytes());
+        let work = schema.max_work(case.payload.as_bytes());
         assert!(work > MAX_INLINE_WORK, "{}: {work} units for {} bytes", case.name, case.payload.len());
     }
 }

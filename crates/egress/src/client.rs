@@ -1,5 +1,5 @@
-//! One exchange: a request out, an answer in, all of it under one deadline.
-//! This is the hot path: nothing is parsed, formatted or copied here that could have been before.
+//! One HTTP exchange: a request sent and its response read, under one deadline.
+//! This is the hot path: it must not parse, format or copy anything that can be prepared earlier.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -15,21 +15,21 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use parking_lot::RwLock;
-use redrive_core::security::egress_rules::ReachRules;
+use redrive_core::security::egress_rules::EgressRules;
 use tokio::time::timeout;
 
 use crate::{
-    Answered, Config, Exchange, Failed, MAX_BUFFER_BYTES, Outbound, Timings,
+    Config, EgressFailure, EgressResponse, Exchange, MAX_BUFFER_BYTES, OutboundRequest, Timings,
     connector::{Connector, REQUEST, RequestContext},
-    error::{self, SetupError, Verdict},
-    stream::{Link, Payload, Phases, is_unsent},
+    error::{self, DescribedFailure, SetupError},
+    stream::{ConnectionState, Payload, Phases, is_unsent},
 };
 
-/// How much of an answer's body is kept.
+/// Number of bytes of a response body that are kept.
 const SAMPLE_BYTES: usize = 1024;
-/// How many headers an answer may have.
+/// Maximum number of response headers.
 const MAX_HEADERS: usize = 100;
-/// What says where a message ends is hyper's to write, lest two readers of it disagree.
+/// Framing headers, which only hyper may write; otherwise two parsers could disagree on where a message ends.
 const FRAMING: [HeaderName; 6] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -39,14 +39,14 @@ const FRAMING: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 
-/// The guarded HTTP client. Cheap to clone; all clones share their connections.
+/// HTTP client that enforces the egress rules. Cheap to clone; all clones share their connections.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
 type Pool = legacy::Client<Connector, Full<Payload>>;
 
 struct Inner {
-    /// The connections that may be used; others when the rules have changed.
+    /// Current connection pool; replaced when the rules change.
     pool: RwLock<Pool>,
     builder: legacy::Builder,
     connector: Connector,
@@ -54,13 +54,13 @@ struct Inner {
     stopwatch: fn() -> Duration,
 }
 
-/// How far an exchange has come: what is known of it even if it never ends.
+/// Progress of an exchange, known even if it is cancelled.
 struct Progress {
     phases: Phases,
     ttfb: Option<Duration>,
     status: Option<u16>,
     connection: CaptureConnection,
-    link: Option<Arc<Link>>,
+    link: Option<Arc<ConnectionState>>,
     unsent: Arc<()>,
 }
 
@@ -69,15 +69,15 @@ impl Progress {
         Self { phases: Phases::default(), ttfb: None, status: None, connection, link: None, unsent }
     }
 
-    fn learn(&mut self, extensions: &mut Extensions) {
-        self.link = extensions.remove::<Arc<Link>>();
+    fn record_connection(&mut self, extensions: &mut Extensions) {
+        self.link = extensions.remove::<Arc<ConnectionState>>();
         if let Some(phases) = self.link.as_ref().and_then(|link| link.take_phases()) {
             self.phases = phases;
         }
     }
 
-    /// Finds out about the connection even if no answer came on it.
-    fn settle(&mut self) {
+    /// Reads the connection's phases even if no response arrived.
+    fn finish_phases(&mut self) {
         if self.link.is_some() {
             return;
         }
@@ -85,33 +85,33 @@ impl Progress {
         if let Some(connected) = self.connection.connection_metadata().as_ref() {
             connected.get_extras(&mut extensions);
         }
-        self.learn(&mut extensions);
+        self.record_connection(&mut extensions);
     }
 }
 
-/// However an exchange ends, even by being dropped, it leaves no connection behind that still writes.
+/// Aborts the connection if the request is still being written when the exchange ends or is dropped.
 impl Drop for Progress {
     fn drop(&mut self) {
         if !is_unsent(&self.unsent) {
             return;
         }
-        self.settle();
+        self.finish_phases();
         if let Some(link) = &self.link {
-            link.cut();
+            link.abort();
         }
     }
 }
 
 impl Client {
-    /// A client with its own pool of connections.
+    /// Creates a client with its own connection pool.
     pub fn new(config: Config) -> Result<Self, SetupError> {
-        let Config { max_response_bytes, stopwatch, .. } = config;
+        let Config { max_response_bytes, monotonic_clock: stopwatch, .. } = config;
         let mut builder = legacy::Client::builder(TokioExecutor::new());
         builder
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(config.idle_timeout)
             .pool_max_idle_per_host(config.idle_per_host)
-            // An attempt is one request; trying again is decided elsewhere.
+            // An attempt is exactly one request; retries are decided elsewhere.
             .retry_canceled_requests(false)
             .set_host(true)
             .http1_max_buf_size(MAX_BUFFER_BYTES)
@@ -121,27 +121,27 @@ impl Client {
         Ok(Self(Arc::new(Inner { pool, builder, connector, max_response_bytes, stopwatch })))
     }
 
-    /// Puts other rules in force. Everything that begins after this goes by them, over new connections: old
-    /// ones are closed, those in use when their exchange is over. To be called within a runtime.
-    pub fn set_rules(&self, rules: ReachRules) {
+    /// Replaces the rules. Every exchange that starts afterwards uses them, over new connections: idle connections are
+    /// closed, and those in use are closed when their exchange ends. Must be called within a runtime.
+    pub fn set_rules(&self, rules: EgressRules) {
         let Inner { pool, builder, connector, .. } = &*self.0;
-        // In this order, so that no connection made by the old rules can get into the new pool.
+        // In this order, so that no connection opened under the old rules can enter the new pool.
         connector.set_rules(rules);
         let old = mem::replace(&mut *pool.write(), builder.build(connector.clone()));
         drop(old);
         connector.retire_connections();
     }
 
-    /// How many connections were refused since the start, by the label of the reason.
+    /// Returns the number of refused connections since the start, by reason label.
     pub fn refusals(&self) -> impl IntoIterator<Item = (&'static str, u64)> + use<> {
         self.0.connector.refusals()
     }
 
-    /// Sends one POST and reads the answer.
+    /// Sends one POST and reads the response.
     ///
-    /// It never follows a redirect, never sends the request twice, and always ends by the request's
-    /// timeout. Dropping the future gives the exchange up.
-    pub async fn post(&self, request: Outbound) -> Exchange {
+    /// It never follows a redirect, never sends the request twice, and always ends by the request's timeout. Dropping
+    /// the future cancels the exchange.
+    pub async fn post(&self, request: OutboundRequest) -> Exchange {
         let start = (self.0.stopwatch)();
         let context = RequestContext { owner: request.owner, timeout: request.timeout };
         let (mut request, unsent) = prepare(request);
@@ -151,12 +151,12 @@ impl Client {
             Ok(result) => result,
             Err(_) => Err(error::timed_out(progress.status.is_some())),
         };
-        let result = result.map_err(|Verdict { failure, message }| Failed {
+        let result = result.map_err(|DescribedFailure { failure, message }| EgressFailure {
             failure,
             message,
             status: progress.status,
         });
-        progress.settle();
+        progress.finish_phases();
         if let (Ok(_), Some(link)) = (&result, &progress.link) {
             link.exchange_ended();
         }
@@ -170,18 +170,18 @@ impl Inner {
         request: Request<Full<Payload>>,
         start: Duration,
         progress: &mut Progress,
-    ) -> Result<Answered, Verdict> {
-        let answer = self.pool.read().request(request);
-        let answer = answer.await;
-        let mut answer = answer.map_err(|error| unanswered(&error, progress))?;
+    ) -> Result<EgressResponse, DescribedFailure> {
+        let response = self.pool.read().request(request);
+        let response = response.await;
+        let mut response = response.map_err(|error| failed_exchange(&error, progress))?;
         progress.ttfb = Some((self.stopwatch)().saturating_sub(start));
-        progress.status = Some(answer.status().as_u16());
-        progress.learn(answer.extensions_mut());
+        progress.status = Some(response.status().as_u16());
+        progress.record_connection(response.extensions_mut());
 
-        let (head, body) = answer.into_parts();
+        let (head, body) = response.into_parts();
         let sample = read_sample(body, self.max_response_bytes).await;
-        let body_sample = sample.map_err(|error| error::within_body(&error))?;
-        Ok(Answered { status: head.status.as_u16(), headers: head.headers, body_sample })
+        let body_sample = sample.map_err(|error| error::body_failure(&error))?;
+        Ok(EgressResponse { status: head.status.as_u16(), headers: head.headers, body_sample })
     }
 
     fn timings(&self, start: Duration, progress: &Progress) -> Timings {
@@ -190,9 +190,9 @@ impl Inner {
     }
 }
 
-/// The request as hyper takes it, and the mark that tells whether it has left.
-fn prepare(outbound: Outbound) -> (Request<Full<Payload>>, Arc<()>) {
-    let Outbound { target, mut headers, body, timeout: _, owner: _ } = outbound;
+/// Builds the request for hyper, and the marker that tells whether its body was written.
+fn prepare(outbound: OutboundRequest) -> (Request<Full<Payload>>, Arc<()>) {
+    let OutboundRequest { target, mut headers, body, timeout: _, owner: _ } = outbound;
     for name in &FRAMING {
         headers.remove(name);
     }
@@ -205,15 +205,15 @@ fn prepare(outbound: Outbound) -> (Request<Full<Payload>>, Arc<()>) {
     (request, unsent)
 }
 
-fn unanswered(error: &legacy::Error, progress: &mut Progress) -> Verdict {
+fn failed_exchange(error: &legacy::Error, progress: &mut Progress) -> DescribedFailure {
     if let Some(failed) = error::connect_failure(error) {
         progress.phases = failed.phases;
     }
-    error::before_answer(error)
+    error::no_response(error)
 }
 
-/// Reads a body to its end or to `limit`, whichever comes first, and keeps its beginning. A body that is
-/// dropped before its end takes its connection with it.
+/// Reads a body to its end or to `limit`, whichever comes first, and keeps its beginning. Dropping a body before
+/// its end closes its connection.
 ///
 /// The sample is a copy, because a slice would keep hyper's whole buffer alive.
 async fn read_sample(mut body: Incoming, limit: usize) -> Result<Bytes, hyper::Error> {

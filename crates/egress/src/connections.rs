@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 use redrive_core::dispatch::fairness::{TENANT_FACTOR, may_take};
 use tokio::{sync::Notify, time::timeout};
 
-/// Open connections by address. Cheap to clone.
+/// Counts of open connections by address. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Connections(Arc<Inner>);
 
 struct Inner {
-    /// Connections per address; `None` for any number.
+    /// Maximum number of connections per address; `None` for no limit.
     max: Option<usize>,
     by_address: Mutex<HashMap<IpAddr, Usage>>,
 }
@@ -33,7 +33,7 @@ struct Usage {
     closed: Arc<Notify>,
 }
 
-/// The right to have one connection open, until dropped.
+/// Permit for one open connection, released on drop.
 pub(crate) struct Permit {
     connections: Weak<Inner>,
     address: IpAddr,
@@ -45,8 +45,8 @@ impl Connections {
         Self(Arc::new(Inner { max: max.map(|max| max.max(1)), by_address: Mutex::default() }))
     }
 
-    /// Counts one more connection to `address`, waiting for at most `wait`. Returns `None` if none may be opened by
-    /// then.
+    /// Acquires a permit for one more connection to `address`, waiting for at most `wait`. Returns `None` if none
+    /// became available in that time.
     pub(crate) async fn acquire(&self, address: IpAddr, owner: u64, wait: Duration) -> Option<Permit> {
         let address = address.to_canonical();
         timeout(wait, async {
@@ -57,7 +57,7 @@ impl Connections {
                 };
                 let mut next_close = std::pin::pin!(closed.notified());
                 next_close.as_mut().enable();
-                // A connection that was closed before this waiter was registered has not notified it.
+                // Try again: a connection closed before this waiter was registered did not notify it.
                 match self.try_acquire(address, owner) {
                     Ok(permit) => return permit,
                     Err(_) => next_close.await,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_owner_leaves_connections_to_others() {
+    async fn owner_cannot_take_all_connections_of_address() {
         let connections = Connections::new(Some(10));
         let mut held = Vec::new();
         while let Some(permit) = connections.acquire(HERE, 1, SHORT).await {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_limit_nothing_is_counted() {
+    async fn connections_are_not_counted_without_limit() {
         let connections = Connections::new(None);
         let permits = [connections.acquire(HERE, 1, SHORT).await, connections.acquire(HERE, 1, SHORT).await];
         assert!(permits.iter().all(Option::is_some));

@@ -1,5 +1,5 @@
-//! What can go wrong, and how a tenant hears of it. Failures are told apart by typed causes, never by
-//! texts, and no message here may tell more about the network than the tenant already knows.
+//! Failures of exchanges, and their messages for tenants. Failures are distinguished by typed causes, never by
+//! message texts, and no message may reveal more about the network than the tenant already knows.
 
 use std::{error::Error, fmt, io};
 
@@ -7,7 +7,7 @@ use redrive_core::delivery::response::SendFailure;
 
 use crate::{stream::Phases, tls};
 
-/// Why the client could not be made.
+/// Error of creating the client.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A root certificate is unusable.
@@ -18,50 +18,50 @@ pub enum SetupError {
     Tls(#[source] rustls::Error),
 }
 
-/// Why a URL is no target.
+/// Reason why a URL cannot be a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadTarget {
-    /// It does not parse.
+pub enum InvalidTarget {
+    /// It is not a valid URL.
     #[error("is not a valid URL; give one like https://example.com/webhooks")]
-    NoUrl,
+    Unparsable,
     /// It is neither `http` nor `https`.
     #[error("must begin with https:// or http://")]
     Scheme,
-    /// It carries a user name or password.
+    /// It contains a user name or password.
     #[error("must not contain a user name or password; use a header instead")]
     UserInfo,
-    /// It carries a fragment.
+    /// It contains a fragment.
     #[error("must not contain a fragment (#…), which is never sent")]
     Fragment,
 }
 
-/// Why no connection came about.
+/// Reason why no connection was established.
 #[derive(Debug)]
-pub(crate) enum Cause {
+pub(crate) enum ConnectError {
     /// The port, or a host that is an IP address, is refused.
     Refused,
     /// The scheme is refused.
     PlainHttp,
-    /// The host is a name without an address, or one that is refused: the two must not be told apart.
+    /// The host is a name without an address, or a refused one; the two must not be distinguishable.
     NoSuchName,
-    /// As many connections as allowed are open to the host's addresses.
+    /// The connection limit of the host's addresses is reached.
     AddressBusy,
-    /// No name server said whether the host has an address.
+    /// No name server reported whether the host has an address.
     ResolverFailed,
-    /// No address could be reached. Deliberately without the reason.
+    /// No address could be reached. The reason is deliberately omitted.
     Unreachable,
-    /// The TLS handshake did not end.
+    /// The TLS handshake did not finish in time.
     HandshakeStalled,
-    /// The connection went away during the TLS handshake.
+    /// The connection was closed during the TLS handshake.
     HandshakeClosed,
-    /// The TLS handshake failed, for this reason.
+    /// The TLS handshake failed with this error.
     Tls(rustls::Error),
 }
 
-/// What the connector hands through hyper: the cause, and how long the phases before it took.
+/// Error that the connector passes through hyper: the cause, and the durations of the phases before it.
 #[derive(Debug)]
 pub(crate) struct ConnectFailed {
-    pub(crate) cause: Cause,
+    pub(crate) cause: ConnectError,
     pub(crate) phases: Phases,
 }
 
@@ -73,102 +73,106 @@ impl fmt::Display for ConnectFailed {
 
 impl Error for ConnectFailed {}
 
-/// A failure and its words for the tenant.
+/// A failure and its message for the tenant.
 #[derive(Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct DescribedFailure {
     pub(crate) failure: SendFailure,
     pub(crate) message: String,
 }
 
-fn verdict(failure: SendFailure, message: impl Into<String>) -> Verdict {
-    Verdict { failure, message: message.into() }
+fn describe(failure: SendFailure, message: impl Into<String>) -> DescribedFailure {
+    DescribedFailure { failure, message: message.into() }
 }
 
-/// The deadline came first.
-pub(crate) fn timed_out(answering: bool) -> Verdict {
+/// Describes an exchange that reached its deadline.
+pub(crate) fn timed_out(answering: bool) -> DescribedFailure {
     let message = match answering {
         true => "the receiver did not finish its answer in time",
         false => "the receiver did not answer in time",
     };
-    verdict(SendFailure::Timeout, message)
+    describe(SendFailure::Timeout, message)
 }
 
-/// The error that the connector put into this chain, if it was the connector's.
+/// Returns the connector's error in this chain, if there is one.
 pub(crate) fn connect_failure<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ConnectFailed> {
     find(error)
 }
 
-/// Why there was no answer at all.
-pub(crate) fn before_answer(error: &(dyn Error + 'static)) -> Verdict {
+/// Describes why no response arrived.
+pub(crate) fn no_response(error: &(dyn Error + 'static)) -> DescribedFailure {
     if let Some(failed) = connect_failure(error) {
         return no_connection(&failed.cause);
     }
     if let Some(fault) = tls_fault(error) {
-        return verdict(SendFailure::Tls, tls::explain(fault));
+        return describe(SendFailure::Tls, tls::explain(fault));
     }
-    let closed = || verdict(SendFailure::Reset, "the receiver closed the connection before answering");
+    let closed = || describe(SendFailure::Reset, "the receiver closed the connection before answering");
     match find::<hyper::Error>(error) {
         Some(error) if error.is_parse_too_large() => {
-            verdict(SendFailure::Protocol, "the headers of the receiver's answer are too large")
+            describe(SendFailure::Protocol, "the headers of the receiver's answer are too large")
         }
         Some(error) if error.is_parse() => not_http(),
         Some(error) if error.is_incomplete_message() || error.is_canceled() || error.is_closed() => closed(),
-        // The pool lost a connection before the request was handed to it.
+        // The pool lost the connection before the request was handed to it.
         None => closed(),
         Some(_) => match find::<io::Error>(error) {
-            Some(error) if is_garbled(error) => not_http(),
+            Some(error) if is_malformed(error) => not_http(),
             Some(_) => closed(),
             None => not_http(),
         },
     }
 }
 
-/// Why an answer did not come to its end.
-pub(crate) fn within_body(error: &hyper::Error) -> Verdict {
+/// Describes why a response body is incomplete.
+pub(crate) fn body_failure(error: &hyper::Error) -> DescribedFailure {
     match find::<io::Error>(error) {
-        Some(error) if is_garbled(error) => not_http(),
-        _ => verdict(SendFailure::CutOff, "the receiver's answer was cut off midway"),
+        Some(error) if is_malformed(error) => not_http(),
+        _ => describe(SendFailure::Truncated, "the receiver's answer was cut off midway"),
     }
 }
 
-/// Whether what came made no sense, rather than too little having come.
-fn is_garbled(error: &io::Error) -> bool {
+/// Returns whether the received data was malformed rather than incomplete.
+fn is_malformed(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
         && tls_fault_of(error).is_none()
 }
 
-fn not_http() -> Verdict {
-    verdict(SendFailure::Protocol, "the receiver's answer is not valid HTTP/1.1")
+fn not_http() -> DescribedFailure {
+    describe(SendFailure::Protocol, "the receiver's answer is not valid HTTP/1.1")
 }
 
-fn no_connection(cause: &Cause) -> Verdict {
-    match cause {
-        Cause::Refused => verdict(
+fn no_connection(occurrence: &ConnectError) -> DescribedFailure {
+    match occurrence {
+        ConnectError::Refused => describe(
             SendFailure::BlockedAddress,
             "the URL's host, port or address is one that requests may not go to",
         ),
-        Cause::PlainHttp => verdict(
+        ConnectError::PlainHttp => describe(
             SendFailure::BlockedAddress,
             "this installation sends to https:// only; change the webhook's URL",
         ),
-        Cause::AddressBusy => verdict(
+        ConnectError::AddressBusy => describe(
             SendFailure::HostBusy,
             "too many connections to the receiver's address are open from here",
         ),
-        Cause::NoSuchName => verdict(SendFailure::Dns, "the URL's host name has no address"),
-        Cause::ResolverFailed => verdict(SendFailure::Dns, "the URL's host name could not be resolved"),
-        Cause::Unreachable => verdict(SendFailure::Connect, "no connection to the receiver could be made"),
-        Cause::HandshakeStalled => {
-            verdict(SendFailure::Timeout, "the receiver did not finish the TLS handshake in time")
+        ConnectError::NoSuchName => describe(SendFailure::Dns, "the URL's host name has no address"),
+        ConnectError::ResolverFailed => {
+            describe(SendFailure::Dns, "the URL's host name could not be resolved")
         }
-        Cause::HandshakeClosed => {
-            verdict(SendFailure::Reset, "the receiver closed the connection during the TLS handshake")
+        ConnectError::Unreachable => {
+            describe(SendFailure::Connect, "no connection to the receiver could be made")
         }
-        Cause::Tls(error) => verdict(SendFailure::Tls, tls::explain(error)),
+        ConnectError::HandshakeStalled => {
+            describe(SendFailure::Timeout, "the receiver did not finish the TLS handshake in time")
+        }
+        ConnectError::HandshakeClosed => {
+            describe(SendFailure::Reset, "the receiver closed the connection during the TLS handshake")
+        }
+        ConnectError::Tls(error) => describe(SendFailure::Tls, tls::explain(error)),
     }
 }
 
-/// The first error of type `E` in a chain of causes.
+/// Returns the first error of type `E` in a chain of sources.
 fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -180,12 +184,12 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
     None
 }
 
-/// The TLS fault that broke a connection after its handshake, such as a missing client certificate.
+/// Returns the TLS error that broke a connection after its handshake, such as a missing client certificate.
 fn tls_fault<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     find::<io::Error>(error).and_then(tls_fault_of)
 }
 
-/// The TLS fault inside an I/O error. `source()` skips it, so it has to be asked for.
+/// Returns the TLS error inside an I/O error. `source()` skips it, so it is read explicitly.
 pub(crate) fn tls_fault_of(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }

@@ -1,8 +1,8 @@
-//! The way out: the one guarded HTTP client, through which every request of Redrive leaves.
+//! Egress: the one guarded HTTP client that sends every outgoing request of Redrive.
 //!
-//! An address is checked when connecting, for every connection, whatever the host looked like in the URL.
-//! Nothing here follows a redirect, uses a proxy, unpacks a body or sends a request a second time, and no
-//! receiver can hold an exchange, or the memory behind it, beyond its deadline.
+//! An address is checked on connecting, for every connection, regardless of how the URL spells the host. The
+//! client must never follow a redirect, use a proxy, decompress a body or send a request twice, and no endpoint
+//! can keep an exchange, or its memory, beyond the deadline.
 
 mod client;
 mod connections;
@@ -17,51 +17,51 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use redrive_core::{delivery::response::SendFailure, security::egress_rules::ReachRules};
+use redrive_core::{delivery::response::SendFailure, security::egress_rules::EgressRules};
 pub use rustls::pki_types::CertificateDer;
 
 pub use crate::{
     client::Client,
-    error::{BadTarget, SetupError},
+    error::{InvalidTarget, SetupError},
     target::Target,
 };
 
-/// How much of an answer hyper may hold at once; also the limit of its headers' size.
+/// Maximum number of response bytes that hyper buffers; also the maximum size of the response headers.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How the client behaves, fixed when it is made but for the rules.
+/// Configuration of the client. Only the rules can be changed later.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which hosts, ports and addresses may be called, to begin with: see [`Client::set_rules`].
-    pub rules: ReachRules,
-    /// Name servers to ask instead of the system's; empty for those.
+    /// Initial rules for hosts, ports and addresses: see [`Client::set_rules`].
+    pub rules: EgressRules,
+    /// Name servers to query; empty for the system's.
     pub dns_servers: Vec<SocketAddr>,
-    /// How long reaching a receiver may take, over all its addresses, and again for the TLS handshake.
+    /// Timeout of connecting, over all addresses, and separately of the TLS handshake.
     pub connect_timeout: Duration,
-    /// How long resolving a name may take.
+    /// Timeout of resolving a name.
     pub dns_timeout: Duration,
-    /// How much of an answer's body is read before the connection is dropped.
+    /// Number of bytes of a response body to read before the connection is dropped.
     pub max_response_bytes: usize,
-    /// How many idle connections are kept per host.
+    /// Maximum number of idle connections per host.
     pub idle_per_host: usize,
-    /// How many connections may be open to one IP address, over all hosts; `None` for any number.
+    /// Maximum number of open connections to one IP address, over all hosts; `None` for no limit.
     pub max_connections_per_address: Option<usize>,
-    /// How long an idle connection is kept. Shorter than what receivers commonly use, so that a request
-    /// seldom meets a connection that is just being closed.
+    /// Time for which an idle connection is kept. Shorter than the usual keep-alive of endpoints, so that a request
+    /// rarely uses a connection that is just being closed.
     pub idle_timeout: Duration,
-    /// Where Redrive itself listens: never a destination, even if the rules allow the address.
+    /// Addresses that Redrive itself listens on: never a destination, even if the rules allow the address.
     pub own_listeners: Vec<SocketAddr>,
-    /// A monotonic reading, from any origin.
-    pub stopwatch: fn() -> Duration,
-    /// Who may vouch for a receiver's certificate.
+    /// Monotonic clock with an arbitrary origin.
+    pub monotonic_clock: fn() -> Duration,
+    /// Trusted certificate authorities.
     pub roots: Roots,
 }
 
 impl Config {
-    /// The defaults: public addresses only, and the usual limits.
+    /// Returns the default configuration: public addresses only, and the usual limits.
     pub fn new(stopwatch: fn() -> Duration) -> Self {
         Self {
-            rules: ReachRules::default(),
+            rules: EgressRules::default(),
             dns_servers: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             dns_timeout: Duration::from_secs(5),
@@ -70,69 +70,69 @@ impl Config {
             max_connections_per_address: None,
             idle_timeout: Duration::from_secs(4),
             own_listeners: Vec::new(),
-            stopwatch,
+            monotonic_clock: stopwatch,
             roots: Roots::WebPki,
         }
     }
 }
 
-/// Who may vouch for a receiver's certificate.
+/// Trusted certificate authorities.
 #[derive(Clone, Debug)]
 pub enum Roots {
     /// The public authorities.
     WebPki,
-    /// The public authorities and an operator's own.
+    /// The public authorities and the operator's own.
     WebPkiPlus(Vec<CertificateDer<'static>>),
 }
 
 /// One POST to send.
 #[derive(Clone, Debug)]
-pub struct Outbound {
-    /// Where to.
+pub struct OutboundRequest {
+    /// Destination.
     pub target: Target,
-    /// The headers. `Host` and those that frame the body are set by the client, whatever is in here.
+    /// Headers. The client overrides `Host` and the framing headers.
     pub headers: HeaderMap,
-    /// The body, sent as it is.
+    /// Body, sent unchanged.
     pub body: Bytes,
-    /// The deadline of the whole exchange, the answer's body included.
+    /// Timeout of the whole exchange, including the response body.
     pub timeout: Duration,
-    /// For whom it is sent: a key of the tenant. Owners share an address's connections fairly.
+    /// Key of the tenant for which it is sent. Owners share the connections of an address fairly.
     pub owner: u64,
 }
 
-/// How one POST went.
+/// Result of one POST.
 #[derive(Debug)]
 pub struct Exchange {
-    /// What came back, or why nothing usable did.
-    pub result: Result<Answered, Failed>,
-    /// How long each phase took.
+    /// The response, or the failure.
+    pub result: Result<EgressResponse, EgressFailure>,
+    /// Durations of the phases.
     pub timings: Timings,
 }
 
-/// A complete answer, of whatever status.
+/// A complete response of any status.
 #[derive(Debug)]
-pub struct Answered {
+pub struct EgressResponse {
     /// The status code.
     pub status: u16,
-    /// The answer's headers.
+    /// The response headers.
     pub headers: HeaderMap,
-    /// The first bytes of the body, at most 1 KiB, as they came.
+    /// The first bytes of the body, at most 1 KiB, unmodified.
     pub body_sample: Bytes,
 }
 
-/// An exchange without a complete answer.
+/// An exchange without a complete response.
 #[derive(Debug)]
-pub struct Failed {
-    /// What kind of failure it was.
+pub struct EgressFailure {
+    /// Kind of failure.
     pub failure: SendFailure,
-    /// What happened, in words that a tenant may read: they reveal nothing about the network inside, neither which
-    /// names exist there nor which ports are open.
+    /// Message that is safe to show to a tenant: it reveals nothing about the internal network, neither which names
+    /// exist there nor which ports are open.
     pub message: String,
-    /// The status, if the headers had arrived before the exchange broke off.
+    /// The status, if the headers arrived before the failure.
     pub status: Option<u16>,
 }
 
-/// How long each phase took. What did not happen is `None`: there is no DNS for an IP address, no TLS for
+/// Durations of the phases. A phase that did not happen is `None`: there is no DNS for an IP address, no TLS for
 /// `http`, and none of the first three on a reused connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
@@ -142,7 +142,7 @@ pub struct Timings {
     pub connect: Option<Duration>,
     /// The TLS handshake.
     pub tls: Option<Duration>,
-    /// From the start of the exchange to the answer's headers.
+    /// From the start of the exchange to the response headers.
     pub ttfb: Option<Duration>,
     /// The whole exchange.
     pub total: Duration,

@@ -1,5 +1,5 @@
-//! Names to addresses, with the system's name servers or the operator's, and the hosts file.
-//! A name that cannot be resolved for certain has no address: every error fails closed.
+//! Resolves names with the system's name servers or the operator's, and the hosts file.
+//! Every error fails closed: a name that cannot be resolved for certain has no address.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -14,23 +14,23 @@ use hickory_resolver::{
     net::{NetError, runtime::TokioRuntimeProvider},
 };
 
-use crate::error::Cause;
+use crate::error::ConnectError;
 
-/// How many names are remembered.
-const CACHED_NAMES: u64 = 4096;
-/// Answers are remembered at least so long, lest a zero TTL makes every connection wait for DNS.
+/// Maximum number of cached names.
+const CACHE_ENTRIES: u64 = 4096;
+/// Minimum time that responses are cached; without it a zero TTL would make every connection wait for DNS.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// Answers are remembered at most so long, so that a receiver that moved is found again soon.
+/// Maximum time that responses are cached, so that an endpoint that changed its address is found soon.
 const MAX_TTL: Duration = Duration::from_secs(60);
 
-/// Resolves names. Without a usable system configuration it resolves none.
+/// Resolver. Without a usable system configuration it resolves no names.
 pub(crate) struct Resolver {
     inner: Option<TokioResolver>,
     timeout: Duration,
 }
 
 impl Resolver {
-    /// A resolver that asks these name servers, or without any those that the system is configured with.
+    /// Creates a resolver that queries these name servers, or the system's if the list is empty.
     pub(crate) fn new(servers: &[SocketAddr], timeout: Duration) -> Self {
         let inner = build(servers, timeout)
             .inspect_err(|error| {
@@ -40,22 +40,22 @@ impl Resolver {
         Self { inner, timeout }
     }
 
-    /// All addresses of `host`, of both families, at least one.
+    /// Returns all addresses of `host`, of both families, at least one.
     ///
-    /// The query is fully qualified. The system's search domains would otherwise turn a URL's host into names of the
-    /// network inside.
-    pub(crate) async fn lookup(&self, host: &str) -> Result<Vec<IpAddr>, Cause> {
-        let resolver = self.inner.as_ref().ok_or(Cause::ResolverFailed)?;
+    /// The query is fully qualified. Otherwise the system's search domains would turn a URL's host into names of the
+    /// internal network.
+    pub(crate) async fn lookup(&self, host: &str) -> Result<Vec<IpAddr>, ConnectError> {
+        let resolver = self.inner.as_ref().ok_or(ConnectError::ResolverFailed)?;
         let absolute = format!("{}.", host.strip_suffix('.').unwrap_or(host));
         let found = tokio::time::timeout(self.timeout, resolver.lookup_ip(absolute)).await;
-        let found = found.map_err(|_| Cause::ResolverFailed)?.map_err(|error| cause(&error))?;
+        let found = found.map_err(|_| ConnectError::ResolverFailed)?.map_err(|error| cause(&error))?;
         let addresses: Vec<IpAddr> = found.iter().collect();
-        if addresses.is_empty() { Err(Cause::NoSuchName) } else { Ok(addresses) }
+        if addresses.is_empty() { Err(ConnectError::NoSuchName) } else { Ok(addresses) }
     }
 }
 
-fn cause(error: &NetError) -> Cause {
-    if error.is_no_records_found() { Cause::NoSuchName } else { Cause::ResolverFailed }
+fn cause(error: &NetError) -> ConnectError {
+    if error.is_no_records_found() { ConnectError::NoSuchName } else { ConnectError::ResolverFailed }
 }
 
 fn build(servers: &[SocketAddr], timeout: Duration) -> Result<TokioResolver, NetError> {
@@ -81,7 +81,7 @@ fn finish(
 }
 
 fn name_server(address: &SocketAddr) -> NameServerConfig {
-    // A long answer is asked for again over TCP.
+    // A truncated response is requested again over TCP.
     let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
     for connection in &mut connections {
         connection.port = address.port();
@@ -90,12 +90,12 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 }
 
 fn set_limits(options: &mut ResolverOpts, timeout: Duration) {
-    // One lost datagram should not cost the lookup: leave room for a second try.
+    // Half the timeout per try, so that one lost datagram leaves time for a second try.
     options.timeout = timeout / 2;
     options.attempts = 1;
-    options.cache_size = CACHED_NAMES;
+    options.cache_size = CACHE_ENTRIES;
     options.use_hosts_file = ResolveHosts::Always;
-    // Both families, because a name is refused if any of its addresses is.
+    // Both families, because one refused address of either refuses the name.
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.positive_min_ttl = Some(MIN_TTL);
     options.negative_min_ttl = Some(MIN_TTL);
@@ -108,16 +108,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_a_configuration_no_name_has_an_address() {
+    async fn resolver_without_configuration_resolves_no_names() {
         let resolver = Resolver { inner: None, timeout: Duration::from_secs(1) };
-        assert!(matches!(resolver.lookup("localhost").await, Err(Cause::ResolverFailed)));
+        assert!(matches!(resolver.lookup("localhost").await, Err(ConnectError::ResolverFailed)));
     }
 
     #[tokio::test]
-    async fn lookup_with_search_domains_asks_for_the_host_alone() {
+    async fn lookup_ignores_search_domains() {
         let dns = redrive_testkit::Dns::start().await;
         for inside in ["db.corp.test", "www.example.corp.test", "db.lan.test"] {
-            dns.script(inside, [redrive_testkit::Say::addresses(&["10.0.0.1"])]);
+            dns.script(inside, [redrive_testkit::DnsReply::addresses(&["10.0.0.1"])]);
         }
         let name = |text: &str| text.parse().unwrap();
         let config = ResolverConfig::from_parts(
@@ -128,16 +128,16 @@ mod tests {
         let timeout = Duration::from_secs(2);
         let resolver = Resolver { inner: build_with_config(config, timeout).ok(), timeout };
         for host in ["db", "db.", "www.example", "db.corp"] {
-            assert!(matches!(resolver.lookup(host).await, Err(Cause::NoSuchName)), "{host}");
+            assert!(matches!(resolver.lookup(host).await, Err(ConnectError::NoSuchName)), "{host}");
         }
         for inside in ["db.corp.test", "www.example.corp.test", "db.lan.test"] {
-            assert_eq!(dns.asked(inside), 0, "{inside}");
+            assert_eq!(dns.queries(inside), 0, "{inside}");
         }
         assert_eq!(resolver.lookup("db.corp.test").await.unwrap().len(), 1);
     }
 
     #[test]
-    fn answers_are_remembered_for_a_second_to_a_minute() {
+    fn responses_are_cached_for_a_second_to_a_minute() {
         let mut options = ResolverOpts::default();
         set_limits(&mut options, Duration::from_secs(5));
         assert_eq!((options.positive_min_ttl, options.positive_max_ttl), (Some(MIN_TTL), Some(MAX_TTL)));

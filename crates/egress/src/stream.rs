@@ -1,5 +1,5 @@
-//! A connection as hyper uses it, plain or TLS, and its link to the exchanges on it.
-//! The link exists so that a receiver which answers early and never reads cannot keep what it was sent.
+//! A connection as used by hyper, plain or TLS, and the state it shares with the exchanges on it. The shared state
+//! lets an exchange abort a connection whose endpoint responded early and never reads the request.
 
 use std::{
     io::{self, IoSlice},
@@ -26,7 +26,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::connections::Permit;
 
-/// How long making a connection took.
+/// Durations of the phases of opening a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Phases {
     pub(crate) dns: Option<Duration>,
@@ -34,42 +34,42 @@ pub(crate) struct Phases {
     pub(crate) tls: Option<Duration>,
 }
 
-/// What a connection and the exchanges on it know about each other.
-pub(crate) struct Link {
+/// State shared by a connection and the exchanges on it.
+pub(crate) struct ConnectionState {
     phases: Phases,
     phases_taken: AtomicBool,
-    cut: AtomicBool,
+    aborted: AtomicBool,
     blocked_writer: Mutex<Option<Waker>>,
-    /// Whether it must not be used again.
+    /// Whether it must not be reused.
     retired: AtomicBool,
-    /// Exchanges that were begun on it, and those that came to a good end: as many if it is idle.
-    begun: AtomicUsize,
+    /// Exchanges started on it, and those that completed; equal if the connection is idle.
+    started: AtomicUsize,
     ended: AtomicUsize,
     waiting_reader: Mutex<Option<Waker>>,
 }
 
-impl Link {
+impl ConnectionState {
     fn new(phases: Phases) -> Self {
         Self {
             phases,
             phases_taken: AtomicBool::new(false),
-            cut: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
             blocked_writer: Mutex::new(None),
             retired: AtomicBool::new(false),
-            // It is made for an exchange, which is about to begin.
-            begun: AtomicUsize::new(1),
+            // A connection is opened for an exchange that is about to start.
+            started: AtomicUsize::new(1),
             ended: AtomicUsize::new(0),
             waiting_reader: Mutex::new(None),
         }
     }
 
-    /// Ends the connection as soon as no exchange is on it, which may be now.
+    /// Closes the connection as soon as it is idle, possibly immediately.
     pub(crate) fn retire(&self) {
         self.retired.store(true, SeqCst);
         self.wake_reader();
     }
 
-    /// Notes that an exchange has had its whole answer.
+    /// Records that an exchange has received its complete response.
     pub(crate) fn exchange_ended(&self) {
         self.ended.fetch_add(1, SeqCst);
         if self.retired.load(SeqCst) {
@@ -83,44 +83,44 @@ impl Link {
         }
     }
 
-    /// Whether the connection is idle and must not be used again.
-    fn is_over(&self) -> bool {
-        self.retired.load(SeqCst) && self.ended.load(SeqCst) >= self.begun.load(SeqCst)
+    /// Returns whether the connection is idle and must not be reused.
+    fn is_retired_idle(&self) -> bool {
+        self.retired.load(SeqCst) && self.ended.load(SeqCst) >= self.started.load(SeqCst)
     }
 
-    /// Lets a read wait, unless the connection is over, which reads as its end.
-    fn unless_over(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    /// Lets a read wait, or reports end of stream if the connection is retired and idle.
+    fn check_retired(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         {
             let mut waiting = self.waiting_reader.lock();
             if !waiting.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 *waiting = Some(cx.waker().clone());
             }
         }
-        if self.is_over() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.is_retired_idle() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// The phases, for the first exchange that asks; later ones did not wait for them.
+    /// Returns the phases to the first caller only; later exchanges did not wait for them.
     pub(crate) fn take_phases(&self) -> Option<Phases> {
         (!self.phases_taken.swap(true, Relaxed)).then_some(self.phases)
     }
 
-    /// Ends a connection on which a request is still being written although its exchange is over.
+    /// Aborts a connection on which a request is still being written although its exchange has ended.
     ///
-    /// hyper would go on writing without a deadline, even to close the connection. An honest receiver has
-    /// read the whole request before its answer ends, so this only meets the others.
-    pub(crate) fn cut(&self) {
-        self.cut.store(true, SeqCst);
+    /// hyper would continue writing without a deadline, even to close the connection. A well-behaved endpoint reads
+    /// the whole request before its response ends, so this affects only misbehaving ones.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, SeqCst);
         if let Some(writer) = self.blocked_writer.lock().take() {
             writer.wake();
         }
     }
 
-    /// Lets a write's outcome through, unless the connection was cut. One that waits will be woken then.
-    fn unless_cut<T>(&self, cx: &Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Passes on the result of a write unless the connection was aborted. A pending write is woken by the abort.
+    fn check_aborted<T>(&self, cx: &Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_pending() {
             *self.blocked_writer.lock() = Some(cx.waker().clone());
         }
-        if self.cut.load(SeqCst) {
+        if self.aborted.load(SeqCst) {
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
         } else {
             outcome
@@ -128,22 +128,22 @@ impl Link {
     }
 }
 
-/// A request's body on its way out. hyper drops it once it is written, which is how an exchange can tell
-/// whether its request has left, apart from all others on the same connection.
+/// A request body. hyper drops it once it is written, which tells an exchange whether its own request was sent,
+/// independent of others on the same connection.
 pub(crate) struct Payload {
     bytes: Bytes,
     _unsent: Arc<()>,
 }
 
 impl Payload {
-    /// The body, and the mark by which [`is_unsent`] knows it.
+    /// Creates the body, and the marker to pass to [`is_unsent`].
     pub(crate) fn new(bytes: Bytes) -> (Self, Arc<()>) {
         let mark = Arc::new(());
         (Self { bytes, _unsent: mark.clone() }, mark)
     }
 }
 
-/// Whether hyper still holds the body of this mark.
+/// Returns whether hyper still holds the body of this marker.
 pub(crate) fn is_unsent(mark: &Arc<()>) -> bool {
     Arc::strong_count(mark) > 1
 }
@@ -167,7 +167,7 @@ enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Calls the same method on whichever transport it is.
+/// Calls the same method on either transport.
 macro_rules! either {
     ($stream:expr, $io:ident => $call:expr) => {
         match &mut $stream.transport {
@@ -186,44 +186,50 @@ macro_rules! either {
 /// A connection to a checked address.
 pub(crate) struct Stream {
     transport: Transport,
-    link: Arc<Link>,
-    /// Bytes that came since the last byte went out.
-    answered: usize,
-    /// What no honest answer exceeds. Without it a receiver could keep us reading `100 Continue` for as long
-    /// as the deadline allows, at the cost of everybody else's time.
-    most: usize,
+    link: Arc<ConnectionState>,
+    /// Bytes received since the last write.
+    received_bytes: usize,
+    /// Maximum number of bytes that a valid response can have. Without this limit an endpoint could send
+    /// `100 Continue` until the deadline and consume CPU time at the expense of other exchanges.
+    max_received_bytes: usize,
     /// Counts this connection against its address's limit.
     _permit: Permit,
 }
 
 impl Stream {
-    pub(crate) fn plain(socket: TcpStream, permit: Permit, phases: Phases, most: usize) -> Self {
-        Self::new(Transport::Plain(socket), permit, phases, most)
+    pub(crate) fn plain(socket: TcpStream, permit: Permit, phases: Phases, max: usize) -> Self {
+        Self::new(Transport::Plain(socket), permit, phases, max)
     }
 
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, permit: Permit, phases: Phases, most: usize) -> Self {
-        Self::new(Transport::Tls(Box::new(stream)), permit, phases, most)
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, permit: Permit, phases: Phases, max: usize) -> Self {
+        Self::new(Transport::Tls(Box::new(stream)), permit, phases, max)
     }
 
-    fn new(transport: Transport, permit: Permit, phases: Phases, most: usize) -> Self {
-        Self { transport, link: Arc::new(Link::new(phases)), answered: 0, most, _permit: permit }
+    fn new(transport: Transport, permit: Permit, phases: Phases, max: usize) -> Self {
+        Self {
+            transport,
+            link: Arc::new(ConnectionState::new(phases)),
+            received_bytes: 0,
+            max_received_bytes: max,
+            _permit: permit,
+        }
     }
 
-    /// What the exchanges on it know of it.
-    pub(crate) fn link(&self) -> &Arc<Link> {
+    /// Returns the state shared with the exchanges on this connection.
+    pub(crate) fn link(&self) -> &Arc<ConnectionState> {
         &self.link
     }
 
-    /// Notes that something is about to be sent; what follows an answer is the next exchange. One that is
-    /// answered before it was sent in full may count as two, and its connection then never as idle.
+    /// Records the start of a write; a write after received bytes belongs to the next exchange. A request that gets
+    /// its response before it was written completely may count as two, and its connection then never counts as idle.
     fn begin_write(&mut self) -> io::Result<()> {
-        if self.answered > 0 {
-            if self.link.is_over() {
+        if self.received_bytes > 0 {
+            if self.link.is_retired_idle() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            self.link.begun.fetch_add(1, SeqCst);
+            self.link.started.fetch_add(1, SeqCst);
         }
-        self.answered = 0;
+        self.received_bytes = 0;
         Ok(())
     }
 }
@@ -242,11 +248,11 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = either!(self, io => io.poll_read(cx, buf));
-        self.answered += buf.filled().len() - before;
-        if self.answered > self.most {
+        self.received_bytes += buf.filled().len() - before;
+        if self.received_bytes > self.max_received_bytes {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        if read.is_pending() { self.link.unless_over(cx) } else { read }
+        if read.is_pending() { self.link.check_retired(cx) } else { read }
     }
 }
 
@@ -254,7 +260,7 @@ impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.begin_write()?;
         let wrote = either!(self, io => io.poll_write(cx, buf));
-        self.link.unless_cut(cx, wrote)
+        self.link.check_aborted(cx, wrote)
     }
 
     fn poll_write_vectored(
@@ -264,7 +270,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         self.begin_write()?;
         let wrote = either!(self, io => io.poll_write_vectored(cx, bufs));
-        self.link.unless_cut(cx, wrote)
+        self.link.check_aborted(cx, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -276,10 +282,10 @@ impl AsyncWrite for Stream {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = either!(self, io => io.poll_flush(cx));
-        self.link.unless_cut(cx, flushed)
+        self.link.check_aborted(cx, flushed)
     }
 
-    /// Tries once to say goodbye. Waiting for a peer that does not read would keep the socket for ever.
+    /// Tries the shutdown once. Waiting for a peer that does not read would keep the socket forever.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match either!(self, io => io.poll_shutdown(cx)) {
             Poll::Pending => Poll::Ready(Ok(())),

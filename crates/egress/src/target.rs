@@ -1,14 +1,14 @@
-//! Where a request goes: a URL that was parsed and made canonical once, and is used for every attempt.
-//! It says nothing about whether its address is allowed; that is asked when connecting.
+//! Request target: a URL parsed and canonicalised once, and used for every attempt.
+//! It does not say whether its address is allowed; that is checked on connecting.
 
 use http::{HeaderValue, Uri};
 use redrive_core::security::egress_rules::HostKey;
 use url::{Position, Url};
 
-use crate::error::BadTarget;
+use crate::error::InvalidTarget;
 
-/// A URL made ready for sending. Every spelling of an IP address (`0x7f.1`, full-width digits) has become
-/// the address itself. Cheap to clone.
+/// A URL prepared for sending. Every spelling of an IP address (`0x7f.1`, full-width digits) is replaced by the
+/// address itself. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(crate) uri: Uri,
@@ -17,31 +17,31 @@ pub struct Target {
 }
 
 impl Target {
-    /// Makes an absolute `http` or `https` URL ready.
-    pub fn parse(url: &str) -> Result<Self, BadTarget> {
-        let url = Url::parse(url).map_err(|_| BadTarget::NoUrl)?;
+    /// Parses an absolute `http` or `https` URL.
+    pub fn parse(url: &str) -> Result<Self, InvalidTarget> {
+        let url = Url::parse(url).map_err(|_| InvalidTarget::Unparsable)?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(BadTarget::Scheme);
+            return Err(InvalidTarget::Scheme);
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(BadTarget::UserInfo);
+            return Err(InvalidTarget::UserInfo);
         }
         if url.fragment().is_some() {
-            return Err(BadTarget::Fragment);
+            return Err(InvalidTarget::Fragment);
         }
-        let uri = Uri::try_from(url.as_str()).map_err(|_| BadTarget::NoUrl)?;
+        let uri = Uri::try_from(url.as_str()).map_err(|_| InvalidTarget::Unparsable)?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
-        let host = HeaderValue::from_str(host).map_err(|_| BadTarget::NoUrl)?;
+        let host = HeaderValue::from_str(host).map_err(|_| InvalidTarget::Unparsable)?;
         let host_key = HostKey::from_host(uri.host().unwrap_or_default());
         Ok(Self { uri, host, host_key })
     }
 
-    /// The key of its host, the same for every URL to that host.
+    /// Returns the key of its host, equal for all URLs of that host.
     pub fn host_key(&self) -> HostKey {
         self.host_key
     }
 
-    /// The URL in its canonical form.
+    /// Returns the URL in canonical form.
     pub fn uri(&self) -> &Uri {
         &self.uri
     }
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_an_address_becomes_the_address() {
+    fn every_spelling_of_an_address_is_canonicalised() {
         let spellings = [
             "127.0.0.1",
             "2130706433",
@@ -80,32 +80,32 @@ mod tests {
     }
 
     #[test]
-    fn the_host_header_leaves_the_default_port_out() {
+    fn host_header_omits_default_port() {
         assert_eq!(Target::parse("https://a.example:443/x").unwrap().host, "a.example");
         assert_eq!(Target::parse("http://[::1]:8080/x").unwrap().host, "[::1]:8080");
     }
 
     #[test]
-    fn other_urls_are_refused() {
+    fn invalid_urls_are_refused() {
         for (url, why) in [
-            ("/path", BadTarget::NoUrl),
-            ("http://", BadTarget::NoUrl),
-            ("http://1.2.3.4.5/", BadTarget::NoUrl),
-            ("http://256.1.1.1/", BadTarget::NoUrl),
-            ("http://[fe80::1%25eth0]/", BadTarget::NoUrl),
-            ("http://a.example\r\nx: y/", BadTarget::NoUrl),
-            ("ftp://a.example/", BadTarget::Scheme),
-            ("file:///etc/passwd", BadTarget::Scheme),
-            ("http://user@a.example/", BadTarget::UserInfo),
-            ("http://a.example:80@127.0.0.1/", BadTarget::UserInfo),
-            ("http://:secret@a.example/", BadTarget::UserInfo),
-            ("http://a.example/#part", BadTarget::Fragment),
+            ("/path", InvalidTarget::Unparsable),
+            ("http://", InvalidTarget::Unparsable),
+            ("http://1.2.3.4.5/", InvalidTarget::Unparsable),
+            ("http://256.1.1.1/", InvalidTarget::Unparsable),
+            ("http://[fe80::1%25eth0]/", InvalidTarget::Unparsable),
+            ("http://a.example\r\nx: y/", InvalidTarget::Unparsable),
+            ("ftp://a.example/", InvalidTarget::Scheme),
+            ("file:///etc/passwd", InvalidTarget::Scheme),
+            ("http://user@a.example/", InvalidTarget::UserInfo),
+            ("http://a.example:80@127.0.0.1/", InvalidTarget::UserInfo),
+            ("http://:secret@a.example/", InvalidTarget::UserInfo),
+            ("http://a.example/#part", InvalidTarget::Fragment),
         ] {
             assert_eq!(Target::parse(url).unwrap_err(), why, "{url}");
         }
     }
 
-    /// Hosts in every spelling, and what is nearly one.
+    /// Generates hosts in various spellings, valid and nearly valid.
     fn any_host() -> impl Strategy<Value = String> {
         prop_oneof![
             "[a-z0-9-]{1,10}(\\.[a-z0-9-]{1,10}){0,2}\\.?",
@@ -120,7 +120,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn what_a_webhook_may_have_goes_where_it_says(
+        fn every_valid_webhook_url_becomes_the_same_target(
             scheme in "https?|HTTP", host in any_host(), port in "(:[0-9]{0,5})?", rest in "([/?]\\PC{0,20}){0,2}",
         ) {
             let text = format!("{scheme}://{host}{port}{rest}");
@@ -140,7 +140,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_it_and_what_is_canonical_stays_so(text in any::<String>(), host in any_host()) {
+        fn canonical_form_is_stable_for_arbitrary_text(text in any::<String>(), host in any_host()) {
             for text in [text.clone(), format!("http://{host}{text}")] {
                 if let Ok(target) = Target::parse(&text) {
                     let again = Target::parse(&target.uri.to_string()).unwrap();

@@ -1,5 +1,5 @@
-//! TLS towards receivers: who is trusted, and how a failed handshake is explained.
-//! Certificates are always verified; there is no switch that turns this off.
+//! TLS towards endpoints: trusted roots, and messages for failed handshakes.
+//! Certificates are always verified; there must never be a setting that turns this off.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto::ring}
 
 use crate::{Roots, error::SetupError};
 
-/// The TLS side of every connection.
+/// Builds the TLS configuration of all connections.
 pub(crate) fn client_config(roots: Roots) -> Result<Arc<ClientConfig>, SetupError> {
     let mut store = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Roots::WebPkiPlus(own) = roots {
@@ -15,7 +15,7 @@ pub(crate) fn client_config(roots: Roots) -> Result<Arc<ClientConfig>, SetupErro
             store.add(root).map_err(SetupError::Root)?;
         }
     }
-    // The provider is named here because a process-wide default may be missing, or be another one.
+    // The provider is explicit because a process-wide default may be missing or differ.
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(SetupError::Tls)?
@@ -25,7 +25,7 @@ pub(crate) fn client_config(roots: Roots) -> Result<Arc<ClientConfig>, SetupErro
     Ok(Arc::new(config))
 }
 
-/// Words for a tenant whose receiver failed the handshake.
+/// Returns the message for a tenant whose endpoint failed the handshake.
 pub(crate) fn explain(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(fault) => {

@@ -1,165 +1,181 @@
-//! Webhooks that one node alone sends to, and what that means for the others. Where nodes do not share a store,
-//! none of this matters.
+//! Assignments: webhooks that only one node may send to, and what that means for the other nodes. Unused if the
+//! store is not shared.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
     WebhookId,
-    cluster::assignment::{HomeFacts, needs_home},
+    cluster::assignment::{AssignmentInput, needs_assigned_node},
     delivery::lane::Ordering,
 };
 use redrive_store::{LaneKey, StoreError};
 
-use crate::{Inner, clock::ticks, dispatch::Whom, ids::ById, membership::Term, registry::Hook};
+use crate::{
+    Inner, clock::monotonic_now, dispatch::WebhookCaps, ids::ById, membership::NodeEpoch,
+    registry::ResolvedWebhook,
+};
 
-/// How long a home has nothing to do before it is left to whoever is next.
-const REST: Duration = Duration::from_secs(2);
-/// How often homes are looked at.
-const LOOK: Duration = Duration::from_millis(500);
+/// Idle time after which an assignment is released.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between checks for idle assignments.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The webhooks that are at home here.
+/// Webhooks assigned to this node.
 #[derive(Default)]
-pub(crate) struct Homes(Mutex<Known>);
+pub(crate) struct Assignments(Mutex<AssignmentState>);
 
 #[derive(Default)]
-struct Known {
-    /// Each with the time since which it has had nothing to do.
+struct AssignmentState {
+    /// Assigned webhooks, each with the time since which it has been idle.
     idle_since: ById<WebhookId, Option<Duration>>,
-    looked: Duration,
+    checked_at: Duration,
 }
 
-impl Homes {
-    /// Something of the webhook was claimed alone.
-    pub(crate) fn moved_in(&self, webhook: WebhookId) {
-        self.0.lock().idle_since.insert(webhook, None);
+impl Assignments {
+    /// Records that a claim assigned the webhook to this node.
+    pub(crate) fn assign(&self, webhook_id: WebhookId) {
+        self.0.lock().idle_since.insert(webhook_id, None);
     }
 
-    pub(crate) fn has(&self, webhook: WebhookId) -> bool {
-        self.0.lock().idle_since.contains_key(&webhook)
+    pub(crate) fn has(&self, webhook_id: WebhookId) -> bool {
+        self.0.lock().idle_since.contains_key(&webhook_id)
     }
 
-    /// They belonged to an epoch that is over.
-    pub(crate) fn forget_all(&self) {
+    /// Removes all assignments; they belonged to an epoch that has ended.
+    pub(crate) fn clear(&self) {
         self.0.lock().idle_since.clear();
     }
 
-    /// All of them, if it is time to look.
-    fn to_look_at(&self, now: Duration) -> Vec<WebhookId> {
-        let known = &mut *self.0.lock();
-        if known.idle_since.is_empty() || now.saturating_sub(known.looked) < LOOK {
+    /// Returns all assigned webhooks if a check is due.
+    fn due_for_check(&self, now: Duration) -> Vec<WebhookId> {
+        let entry = &mut *self.0.lock();
+        if entry.idle_since.is_empty() || now.saturating_sub(entry.checked_at) < CHECK_INTERVAL {
             return Vec::new();
         }
-        known.looked = now;
-        known.idle_since.keys().copied().collect()
+        entry.checked_at = now;
+        entry.idle_since.keys().copied().collect()
     }
 
-    /// Whether a home that is idle now has been so for long enough.
-    fn is_rested(&self, webhook: WebhookId, idle: bool, now: Duration) -> bool {
-        let known = &mut *self.0.lock();
-        let Some(since) = known.idle_since.get_mut(&webhook) else { return false };
+    /// Updates the idle time of an assignment and returns whether it has reached `IDLE_TIMEOUT`.
+    fn is_idle_long_enough(&self, webhook_id: WebhookId, idle: bool, now: Duration) -> bool {
+        let entry = &mut *self.0.lock();
+        let Some(since) = entry.idle_since.get_mut(&webhook_id) else { return false };
         *since = idle.then_some(since.unwrap_or(now));
-        since.is_some_and(|since| now.saturating_sub(since) >= REST)
+        since.is_some_and(|since| now.saturating_sub(since) >= IDLE_TIMEOUT)
     }
 
-    fn moved_out(&self, webhooks: &[WebhookId]) {
-        let known = &mut *self.0.lock();
-        for webhook in webhooks {
-            known.idle_since.remove(webhook);
+    fn unassign(&self, webhooks: &[WebhookId]) {
+        let entry = &mut *self.0.lock();
+        for webhook_id in webhooks {
+            entry.idle_since.remove(webhook_id);
         }
     }
 }
 
 impl Inner {
-    /// Whether one node alone must send to a webhook.
-    pub(crate) fn needs_home(&self, hook: &Hook) -> bool {
-        self.fleet.is_shared()
-            && needs_home(&HomeFacts {
-                ordered: hook.ordering != Ordering::None,
-                // Redis counts for all nodes, wherever they send from.
-                rate_limited: self.shared().is_none() && hook.rate_limit().is_some(),
-                troubled: self.shared().is_none() && self.coordination.is_troubled(hook.id, self.clock.now()),
-                max_in_flight: hook.max_in_flight as usize,
-                senders: hook.tenant.part().of,
+    /// Returns whether only one node may send to a webhook.
+    pub(crate) fn needs_assignment(&self, webhook: &ResolvedWebhook) -> bool {
+        self.membership.is_shared()
+            && needs_assigned_node(&AssignmentInput {
+                ordered: webhook.ordering != Ordering::None,
+                // With Redis, limits and circuits are counted for all nodes, so any node may send.
+                rate_limited: self.redis_coordinator().is_none() && webhook.rate_limit().is_some(),
+                impaired: self.redis_coordinator().is_none()
+                    && self.coordination.is_impaired(webhook.id, self.clock.now()),
+                max_in_flight: webhook.max_in_flight as usize,
+                senders: webhook.tenant.coordinated_share().senders,
             })
     }
 
-    /// Whether what is claimed from a lane makes this node the home of its webhook.
-    pub(crate) fn claims_alone(&self, key: &LaneKey) -> bool {
-        self.fleet.is_shared()
+    /// Returns whether a claim from this lane assigns its webhook to this node.
+    pub(crate) fn claims_exclusively(&self, key: &LaneKey) -> bool {
+        self.membership.is_shared()
             && (key.lane.is_ordered()
-                || self.registry.hook(key.webhook).is_some_and(|hook| self.needs_home(&hook)))
+                || self
+                    .registry
+                    .webhook(key.webhook_id)
+                    .is_some_and(|webhook| self.needs_assignment(&webhook)))
     }
 
-    /// Whom something is for, and how many requests this node may have under way for it: all that the webhook
-    /// may have if it is sent from one node alone, else this node's part of them.
-    pub(crate) fn whom<'a>(&self, hook: &'a Hook) -> Whom<'a> {
-        let most = hook.max_in_flight as usize;
-        Whom {
-            webhook: hook.id,
-            tenant: &hook.tenant.id,
-            max_in_flight: if self.needs_home(hook) { most } else { hook.tenant.part().of_count(most) },
-            tenant_max_in_flight: hook.tenant.max_in_flight(),
-            host: hook.host(),
+    /// Returns the limits of a webhook on this node: its whole `max_in_flight` if it needs an assigned node, else this
+    /// node's share.
+    pub(crate) fn webhook_caps<'a>(&self, webhook: &'a ResolvedWebhook) -> WebhookCaps<'a> {
+        let max = webhook.max_in_flight as usize;
+        WebhookCaps {
+            webhook_id: webhook.id,
+            tenant_id: &webhook.tenant.id,
+            max_in_flight: if self.needs_assignment(webhook) {
+                max
+            } else {
+                webhook.tenant.coordinated_share().split_count(max)
+            },
+            tenant_max_in_flight: webhook.tenant.max_in_flight(),
+            host: webhook.host(),
         }
     }
 
-    /// How many requests this node may have in flight to one destination host: its part of what all nodes that send
-    /// may have together, and at least one.
+    /// Returns how many requests this node may have in flight to one destination host: its share of the limit for all
+    /// sending nodes, at least one.
     pub(crate) fn host_limit(&self) -> usize {
         let limit = self.settings.host_max_in_flight;
-        limit.map_or(usize::MAX, |limit| self.shares.of_all().of_count(limit).max(1))
+        limit.map_or(usize::MAX, |limit| self.shares.cluster_share().split_count(limit).max(1))
     }
 
-    /// Gives back what is queued for a webhook that has to be sent from its home, if that is not here.
-    pub(crate) fn leave_to_home(self: &Arc<Self>, hook: &Hook) {
-        if self.needs_home(hook) && !self.fleet.homes.has(hook.id) {
-            let moves = self.dispatch.surrender(hook.id);
-            self.carry_out(moves);
+    /// Releases queued deliveries of a webhook that needs an assigned node, if that is not this node.
+    pub(crate) fn return_to_assigned_node(self: &Arc<Self>, webhook: &ResolvedWebhook) {
+        if self.needs_assignment(webhook) && !self.membership.assignments.has(webhook.id) {
+            let actions = self.dispatch.return_queued(webhook.id);
+            self.apply_actions(actions);
         }
     }
 
-    /// There are more or fewer to share with.
+    /// Applies new limit shares after the number of nodes has changed.
     pub(crate) fn shares_changed(self: &Arc<Self>) {
-        let moves = self.dispatch.set_host_limit(self.host_limit());
-        self.carry_out(moves);
-        for webhook in self.dispatch.webhooks() {
-            if let Some(hook) = self.registry.hook(webhook) {
-                self.leave_to_home(&hook);
-                let moves = self.dispatch.set_caps(self.whom(&hook));
-                self.carry_out(moves);
+        let actions = self.dispatch.set_host_limit(self.host_limit());
+        self.apply_actions(actions);
+        for webhook_id in self.dispatch.webhooks() {
+            if let Some(webhook) = self.registry.webhook(webhook_id) {
+                self.return_to_assigned_node(&webhook);
+                let actions = self.dispatch.set_caps(self.webhook_caps(&webhook));
+                self.apply_actions(actions);
             }
         }
-        self.alarm.ring();
+        self.scheduler_wakeup.wake();
     }
 
-    /// Leaves homes that have nothing to do, or are needed no longer. Only to be called where nothing is being
-    /// claimed meanwhile: nobody may move out of a home while something moves in.
-    pub(crate) async fn leave_homes(&self, term: &Term) -> Result<(), StoreError> {
-        let now = ticks();
-        let mut left = self.fleet.homes.to_look_at(now);
-        left.retain(|webhook| self.may_leave(*webhook, now));
+    /// Releases assignments that are idle or no longer needed. Must not run concurrently with a claim: the claim could
+    /// take deliveries for an assignment that is being released, and two nodes would send to the webhook.
+    pub(crate) async fn release_idle_assignments(&self, epoch: &NodeEpoch) -> Result<(), StoreError> {
+        let now = monotonic_now();
+        let mut left = self.membership.assignments.due_for_check(now);
+        left.retain(|webhook_id| self.may_unassign(*webhook_id, now));
         if !left.is_empty() {
-            self.store.leave(term.epoch, left.clone()).await?;
-            self.fleet.homes.moved_out(&left);
+            self.store.release_assignments(epoch.epoch, left.clone()).await?;
+            self.membership.assignments.unassign(&left);
         }
         Ok(())
     }
 
-    fn may_leave(&self, webhook: WebhookId, now: Duration) -> bool {
-        let hook = self.registry.hook(webhook);
-        if let Some(hook) = &hook
-            && !self.needs_home(hook)
+    fn may_unassign(&self, webhook_id: WebhookId, now: Duration) -> bool {
+        let webhook = self.registry.webhook(webhook_id);
+        if let Some(webhook) = &webhook
+            && !self.needs_assignment(webhook)
         {
-            // The others take their parts from now on, so this node must be content with its own.
-            return self.dispatch.sending(webhook) <= self.whom(hook).max_in_flight;
+            // Other nodes use their shares from now on, so this node must be within its own.
+            return self.dispatch.sending(webhook_id) <= self.webhook_caps(webhook).max_in_flight;
         }
-        let quiet = self.dispatch.is_quiet(webhook);
+        let quiet = self.dispatch.is_webhook_idle(webhook_id);
         if self.dispatch.is_draining() {
             return quiet;
         }
-        // Tokens that were used up and probes that were sent are known here alone.
-        let at_rest = |hook: &Hook| self.coordination.is_at_rest(hook, self.clock.now());
-        self.fleet.homes.is_rested(webhook, quiet && hook.is_none_or(|hook| at_rest(&hook)), now)
+        // Tokens used and probes sent are known to this node only.
+        let at_rest =
+            |webhook: &ResolvedWebhook| self.coordination.is_transferable(webhook, self.clock.now());
+        self.membership.assignments.is_idle_long_enough(
+            webhook_id,
+            quiet && webhook.is_none_or(|webhook| at_rest(&webhook)),
+            now,
+        )
     }
 }

@@ -1,28 +1,27 @@
-//! One try: build the request, sign it, send it through the guard, and take down what came back.
+//! One attempt: builds and signs the request, sends it through the egress client and passes its result on to be
+//! recorded.
 
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use redrive_core::{
     AttemptId, Time,
-    delivery::response::{Answer, SendFailure},
-    dispatch::retry_concurrency::Pace,
-    event::Event,
-    event::hops,
-    event::trace::SpanId,
-    protection::breaker::Call,
+    delivery::response::{AttemptResponse, SendFailure},
+    dispatch::retry_concurrency::RetryConcurrency,
+    event::{Event, hops, trace::SpanId},
+    protection::breaker::CallOutcome,
     security::signature,
 };
-use redrive_egress::{Answered, Exchange, Failed, Outbound, Timings};
+use redrive_egress::{EgressFailure, EgressResponse, Exchange, OutboundRequest, Timings};
 
 use crate::{
     Inner,
-    clock::{self, ticks},
-    coordination::Report,
-    dispatch::Ready,
-    gate::{Gate, Pass},
+    clock::{self, monotonic_now},
+    coordination::AttemptReport,
+    dispatch::LeasedDelivery,
+    gate::{Admission, PreSendCheck},
     notify::occurrences,
-    registry::Hook,
+    registry::ResolvedWebhook,
 };
 
 pub(crate) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -36,204 +35,236 @@ const X_WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("x-webhook-times
 pub(crate) const X_WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// How many deliveries of Redrive the event has come through with this one.
+/// Number of Redrive deliveries that the event has passed through, including this one.
 pub(crate) const REDRIVE_HOPS: HeaderName = HeaderName::from_static(hops::HEADER);
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
-/// How long a delivery waits in the store whose address had no connection to spare.
+/// Delay of a delivery that is returned to the store because the connection limit of its address was reached.
 const HOST_BUSY_DELAY: Duration = Duration::from_secs(1);
 
-/// A try and what came of it.
-pub(crate) struct Tried {
+/// An attempt and its result.
+pub(crate) struct AttemptResult {
     pub(crate) id: AttemptId,
     pub(crate) executed_at: Time,
     pub(crate) exchange: Exchange,
-    /// When it began, in nanoseconds, if it is to be in a trace.
-    pub(crate) traced: Option<u64>,
+    /// Start time in nanoseconds, if the trace is sampled.
+    pub(crate) started_nanos: Option<u64>,
 }
 
-impl Tried {
-    /// What came back, as the rules want to hear it.
-    pub(crate) fn answer(&self) -> Answer<'_> {
+impl AttemptResult {
+    /// Returns the response in the form that the decision rules take.
+    pub(crate) fn response(&self) -> AttemptResponse<'_> {
         match &self.exchange.result {
-            Ok(answered) => Answer::Status {
-                code: answered.status,
-                retry_after: answered.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()),
+            Ok(response) => AttemptResponse::Status {
+                code: response.status,
+                retry_after: response.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()),
             },
-            Err(failed) => Answer::Failed(failed.failure),
+            Err(failed) => AttemptResponse::Failed(failed.failure),
         }
     }
 }
 
 impl Inner {
-    /// Takes one delivery through its last look and one attempt to its record.
-    pub(crate) async fn deliver(self: Arc<Self>, ready: Ready, pass: Pass) {
-        match self.gate(&ready, &pass.hook).await {
-            Ok(Gate::Go) => {
-                let tried = self.attempt(&ready, &pass.hook).await;
-                match tried.answer() {
-                    Answer::Failed(SendFailure::HostBusy) => self.put_back_busy(ready, pass).await,
-                    _ => self.record_attempt(ready, pass, tried).await,
+    /// Takes one delivery through the pre-send check, one attempt and its recording.
+    pub(crate) async fn deliver(self: Arc<Self>, delivery: LeasedDelivery, admission: Admission) {
+        match self.pre_send_check(&delivery, &admission.webhook).await {
+            Ok(PreSendCheck::Send) => {
+                let result = self.attempt(&delivery, &admission.webhook).await;
+                match result.response() {
+                    AttemptResponse::Failed(SendFailure::HostBusy) => {
+                        self.put_back_busy(delivery, admission).await
+                    }
+                    _ => self.record_attempt(delivery, admission, result).await,
                 }
             }
-            Ok(Gate::Poison) => {
+            Ok(PreSendCheck::Poison) => {
                 let message = "the sending process died three times while sending this delivery";
-                let tried = self.failed_try(&ready, SendFailure::SenderDied, message);
-                self.record_attempt(ready, pass, tried).await;
+                let result = self.failed_without_request(&delivery, SendFailure::SenderDied, message);
+                self.record_attempt(delivery, admission, result).await;
             }
-            Ok(Gate::End(ending)) => {
-                self.not_sent(&ready, pass).await;
-                self.record_end(ready, ending);
+            Ok(PreSendCheck::Finish(ending)) => {
+                self.release_admission(&delivery, admission).await;
+                self.record_without_attempt(delivery, ending);
             }
-            Ok(Gate::Lost) => {
-                self.not_sent(&ready, pass).await;
-                self.lost(&ready);
+            Ok(PreSendCheck::LeaseLost) => {
+                self.release_admission(&delivery, admission).await;
+                self.drop_lost_lease(&delivery);
             }
-            Ok(Gate::Late) => {
-                self.not_sent(&ready, pass).await;
-                self.give_back(ready);
+            Ok(PreSendCheck::LeaseUncertain) => {
+                self.release_admission(&delivery, admission).await;
+                self.release_one(delivery);
             }
             Err(error) => {
                 tracing::warn!(
-                    delivery_id = %ready.id, webhook_id = %ready.webhook, tenant = %ready.event.tenant, %error,
+                    delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant = %delivery.event.tenant_id, %error,
                     "the store cannot be asked; the delivery goes back");
-                self.not_sent(&ready, pass).await;
-                self.give_back(ready);
+                self.release_admission(&delivery, admission).await;
+                self.release_one(delivery);
             }
         }
     }
 
-    /// Puts a delivery back into the store whose address had no connection to spare. No request was made, so this is
-    /// no attempt and says nothing about the endpoint.
-    async fn put_back_busy(self: &Arc<Self>, mut ready: Ready, pass: Pass) {
+    /// Returns a delivery to the store because the connection limit of its address was reached. No request was sent,
+    /// so this is not an attempt and says nothing about the endpoint.
+    async fn put_back_busy(self: &Arc<Self>, mut delivery: LeasedDelivery, admission: Admission) {
         self.metrics.host_busy.inc();
-        self.not_sent(&ready, pass).await;
-        ready.due = ready.due.max(self.clock.now() + HOST_BUSY_DELAY);
-        self.give_back(ready);
+        self.release_admission(&delivery, admission).await;
+        delivery.due = delivery.due.max(self.clock.now() + HOST_BUSY_DELAY);
+        self.release_one(delivery);
     }
 
-    /// Frees what a delivery had taken that is not sent after all.
-    async fn not_sent(self: &Arc<Self>, ready: &Ready, mut pass: Pass) {
-        drop(pass.slot.take());
-        if pass.probe.is_some() {
-            let report = Report { call: Call::Ignored, probe: pass.probe, success: None, hold_until: None };
-            let changed = self.tell_all(&pass.hook, report).await;
-            self.circuit_changed(&pass.hook, &changed);
-            if let Some(moved) = changed.circuit {
-                let cause = occurrences::of_circuit(&moved);
-                self.keep_soon(moved.tenant, moved.webhook, moved.saved, cause);
+    /// Releases the slot and the probe of a delivery that is not sent.
+    async fn release_admission(self: &Arc<Self>, delivery: &LeasedDelivery, mut admission: Admission) {
+        drop(admission.slot.take());
+        if admission.probe.is_some() {
+            let report = AttemptReport {
+                call: CallOutcome::Ignored,
+                probe: admission.probe,
+                success: None,
+                hold_until: None,
+            };
+            let changed = self.report_attempt(&admission.webhook, report).await;
+            self.apply_report_effects(&admission.webhook, &changed);
+            if let Some(change) = changed.circuit {
+                let occurrence = occurrences::circuit_transition(&change);
+                self.persist_circuit_later(change.tenant_id, change.webhook_id, change.saved, occurrence);
             }
         }
-        self.free_slot(ready);
+        self.free_slot(delivery);
     }
 
-    /// Lets more or fewer retries go at once, by what is learnt here.
-    pub(crate) fn pace(self: &Arc<Self>, learn: impl FnOnce(&mut Pace, usize, Duration)) {
-        let retries = self.dispatch.retries();
+    /// Updates the retry concurrency controller and applies a changed limit of concurrent retries.
+    pub(crate) fn adjust_retry_concurrency(
+        self: &Arc<Self>,
+        learn: impl FnOnce(&mut RetryConcurrency, usize, Duration),
+    ) {
+        let retries = self.dispatch.retries_in_flight();
         let window = {
-            let mut pace = self.pace.lock();
-            let before = pace.window();
-            learn(&mut pace, retries, ticks());
-            Some(pace.window()).filter(|window| *window != before)
+            let mut concurrency = self.retry_concurrency.lock();
+            let before = concurrency.limit();
+            learn(&mut concurrency, retries, monotonic_now());
+            Some(concurrency.limit()).filter(|window| *window != before)
         };
         if let Some(window) = window {
-            let moves = self.dispatch.set_retry_window(window);
-            self.carry_out(moves);
+            let actions = self.dispatch.set_retry_limit(window);
+            self.apply_actions(actions);
         }
     }
 
-    pub(crate) fn free_slot(self: &Arc<Self>, ready: &Ready) {
-        let moves = self.dispatch.answered(ready.webhook, ready.id);
-        self.carry_out(moves);
+    pub(crate) fn free_slot(self: &Arc<Self>, delivery: &LeasedDelivery) {
+        let actions = self.dispatch.free_webhook_slot(delivery.webhook_id, delivery.id);
+        self.apply_actions(actions);
     }
 
-    async fn attempt(self: &Arc<Self>, ready: &Ready, hook: &Hook) -> Tried {
+    async fn attempt(
+        self: &Arc<Self>,
+        delivery: &LeasedDelivery,
+        webhook: &ResolvedWebhook,
+    ) -> AttemptResult {
         let executed_at = self.clock.now();
-        let traced = self.nanos_if_recorded(&ready.event);
-        let id = AttemptId::new(executed_at, &clock::randomness());
-        if let Some(began) = ready.began {
-            self.pace(|pace, retries, now| pace.fresh(now.saturating_sub(began), retries, now));
+        let traced = self.nanos_if_sampled(&delivery.event);
+        let id = AttemptId::new(executed_at, &clock::random_id_bytes());
+        if let Some(started) = delivery.started_at {
+            self.adjust_retry_concurrency(|concurrency, retries, now| {
+                concurrency.on_fresh_sent(now.saturating_sub(started), retries, now)
+            });
         }
-        self.metrics.dispatch_latency.observe(executed_at.since(ready.due).as_secs_f64());
-        let Some(target) = hook.target().cloned() else {
-            return self.failed_try(ready, SendFailure::Protocol, "the webhook's URL cannot be used");
+        self.metrics.dispatch_latency.observe(executed_at.duration_since(delivery.due).as_secs_f64());
+        let Some(target) = webhook.target().cloned() else {
+            return self.failed_without_request(
+                delivery,
+                SendFailure::Protocol,
+                "the webhook's URL cannot be used",
+            );
         };
-        let body = ready.format.render(&ready.event);
-        let request = Outbound {
-            headers: self.headers(ready, hook, id, executed_at, &body),
+        let body = delivery.format.render(&delivery.event);
+        let request = OutboundRequest {
+            headers: self.headers(delivery, webhook, id, executed_at, &body),
             target,
             body,
-            timeout: hook.policy.timeout(ready.attempt),
-            owner: hook.tenant.key,
+            timeout: webhook.policy.timeout(delivery.attempt),
+            owner: webhook.tenant.key,
         };
-        let began = ticks();
+        let started = monotonic_now();
         let exchange = tokio::select! {
             exchange = self.egress.post(request) => exchange,
-            () = self.cut.cancelled() => cut_off(began),
+            () = self.cancel_requests.cancelled() => cut_off(started),
         };
-        self.metrics.exchanged(&exchange.timings);
+        self.metrics.record_exchange(&exchange.timings);
         if exchange.result.is_err() {
             self.metrics.set_egress_refused(self.egress.refusals());
         }
-        Tried { id, executed_at, exchange, traced }
+        AttemptResult { id, executed_at, exchange, started_nanos: traced }
     }
 
-    /// A try that did not get as far as a request.
-    fn failed_try(&self, ready: &Ready, failure: SendFailure, message: &str) -> Tried {
+    /// Creates the result of an attempt that failed before a request was sent.
+    fn failed_without_request(
+        &self,
+        delivery: &LeasedDelivery,
+        failure: SendFailure,
+        message: &str,
+    ) -> AttemptResult {
         let executed_at = self.clock.now();
-        let failed = Failed { failure, message: message.into(), status: None };
-        Tried {
-            id: AttemptId::new(executed_at, &clock::randomness()),
+        let failed = EgressFailure { failure, message: message.into(), status: None };
+        AttemptResult {
+            id: AttemptId::new(executed_at, &clock::random_id_bytes()),
             executed_at,
             exchange: Exchange { result: Err(failed), timings: Timings::default() },
-            traced: self.nanos_if_recorded(&ready.event),
+            started_nanos: self.nanos_if_sampled(&delivery.event),
         }
     }
 
-    /// The `traceparent` of a request: within the attempt's span if it is recorded, otherwise the publisher's as it
-    /// came.
+    /// Returns the `traceparent` of a request: the attempt's span if the trace is recorded here, otherwise the
+    /// publisher's context unchanged.
     pub(crate) fn traceparent(&self, event: &Event, attempt: AttemptId) -> Option<String> {
         let trace = event.trace.as_ref()?;
         let span = match self.recording(event) {
-            Some(_) => SpanId::of_attempt(attempt),
-            None => trace.parent.unwrap_or_else(|| SpanId::of_event(event.id)),
+            Some(_) => SpanId::for_attempt(attempt),
+            None => trace.parent.unwrap_or_else(|| SpanId::for_event(event.id)),
         };
         Some(trace.traceparent(span))
     }
 
-    fn headers(&self, ready: &Ready, hook: &Hook, id: AttemptId, at: Time, body: &[u8]) -> HeaderMap {
-        let event_id = ready.event.id.to_string();
-        let secrets: Vec<_> = signature::live(&hook.secrets, self.clock.confirmed_now()).collect();
-        let signatures = signature::sign(hook.signature, &secrets, &event_id, at, body);
-        let key = ready.event.idempotency_key.as_deref().unwrap_or(&event_id);
-        let mut headers = HeaderMap::with_capacity(16 + hook.headers.as_ref().map_or(0, |own| own.len()));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ready.format.content_type()));
+    fn headers(
+        &self,
+        delivery: &LeasedDelivery,
+        webhook: &ResolvedWebhook,
+        id: AttemptId,
+        at: Time,
+        body: &[u8],
+    ) -> HeaderMap {
+        let event_id = delivery.event.id.to_string();
+        let secrets: Vec<_> = signature::live_secrets(&webhook.secrets, self.clock.confirmed_now()).collect();
+        let signatures = signature::sign(webhook.signature, &secrets, &event_id, at, body);
+        let key = delivery.event.idempotency_key.as_deref().unwrap_or(&event_id);
+        let mut headers = HeaderMap::with_capacity(16 + webhook.headers.as_ref().map_or(0, |own| own.len()));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(delivery.format.content_type()));
         let own = [
             (header::USER_AGENT, text(&self.settings.user_agent)),
             (WEBHOOK_TIMESTAMP, HeaderValue::from(at.secs())),
             (WEBHOOK_SIGNATURE, owned(signatures.webhook_signature)),
-            (X_WEBHOOK_ID, owned(hook.id.to_string())),
-            (X_WEBHOOK_EVENT, text(&ready.event.event_type)),
-            (X_WEBHOOK_DELIVERY, owned(ready.id.to_string())),
-            (X_WEBHOOK_ATTEMPT, HeaderValue::from(ready.attempt)),
+            (X_WEBHOOK_ID, owned(webhook.id.to_string())),
+            (X_WEBHOOK_EVENT, text(&delivery.event.event_type)),
+            (X_WEBHOOK_DELIVERY, owned(delivery.id.to_string())),
+            (X_WEBHOOK_ATTEMPT, HeaderValue::from(delivery.attempt)),
             (X_WEBHOOK_TIMESTAMP, owned(at.to_string())),
             (X_WEBHOOK_SIGNATURE, owned(signatures.x_webhook_signature)),
             (X_IDEMPOTENCY_KEY, text(key)),
             (WEBHOOK_ID, owned(event_id)),
-            (REDRIVE_HOPS, HeaderValue::from(u16::from(hops::next(ready.event.hops)))),
+            (REDRIVE_HOPS, HeaderValue::from(u16::from(hops::next(delivery.event.hops)))),
         ];
         headers.extend(own);
-        for (name, value) in ready.format.headers(&ready.event) {
+        for (name, value) in delivery.format.headers(&delivery.event) {
             if let Ok(name) = HeaderName::try_from(name) {
                 headers.insert(name, owned(value));
             }
         }
-        if let Some(traceparent) = self.traceparent(&ready.event, id) {
+        if let Some(traceparent) = self.traceparent(&delivery.event, id) {
             headers.insert(TRACEPARENT, owned(traceparent));
-            let state = ready.event.trace.as_ref().and_then(|trace| trace.state());
+            let state = delivery.event.trace.as_ref().and_then(|trace| trace.state());
             headers.extend(state.map(|state| (TRACESTATE, text(state))));
         }
-        for (name, value) in hook.headers.iter().flat_map(|own| own.iter()) {
+        for (name, value) in webhook.headers.iter().flat_map(|own| own.iter()) {
             headers.insert(name.clone(), value.clone());
         }
         headers
@@ -241,7 +272,7 @@ impl Inner {
 }
 
 pub(crate) fn text(text: &str) -> HeaderValue {
-    // Keys may hold any letters; a header value takes their bytes. Nothing checked at publish fails here.
+    // Keys may contain non-ASCII text; a header value takes its bytes. Values validated on publish never fail here.
     HeaderValue::from_bytes(text.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
@@ -249,22 +280,22 @@ pub(crate) fn owned(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
 }
 
-fn cut_off(began: Duration) -> Exchange {
-    let failed = Failed {
-        failure: SendFailure::Drained,
+fn cut_off(started: Duration) -> Exchange {
+    let failed = EgressFailure {
+        failure: SendFailure::DrainDeadline,
         message: "the request was cut off because the server was shutting down".into(),
         status: None,
     };
-    let timings = Timings { total: ticks().saturating_sub(began), ..Timings::default() };
+    let timings = Timings { total: monotonic_now().saturating_sub(started), ..Timings::default() };
     Exchange { result: Err(failed), timings }
 }
 
-/// The headers of an answer as `name: value` lines, as many as fit.
-pub(crate) fn header_lines(answered: &Answered) -> Vec<u8> {
-    const MOST: usize = 4096;
+/// Formats response headers as `name: value` lines, up to `MAX_HEADER_BYTES`.
+pub(crate) fn header_lines(response: &EgressResponse) -> Vec<u8> {
+    const MAX_HEADER_BYTES: usize = 4096;
     let mut lines = Vec::with_capacity(128);
-    for (name, value) in &answered.headers {
-        if lines.len() + name.as_str().len() + value.len() + 3 > MOST {
+    for (name, value) in &response.headers {
+        if lines.len() + name.as_str().len() + value.len() + 3 > MAX_HEADER_BYTES {
             break;
         }
         lines.extend_from_slice(name.as_str().as_bytes());

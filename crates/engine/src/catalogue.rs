@@ -1,14 +1,17 @@
-//! Tenants' event types in memory: what may be published, and what payloads have to look like.
+//! Tenants' event types in memory: which types may be published, and the schemas of their payloads.
 //!
-//! A catalogue is as old as the webhooks it is kept with: a publish that was checked by an older one is refused by
-//! the store, and checked again. A schema is compiled when it is first needed, once on each node.
+//! A catalogue has the version of the webhooks it is cached with: the store refuses a publish that was checked
+//! against an older version, and it is checked again. A schema is compiled on first use, once per node.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
-use redrive_core::{TenantId, event::Event, event::schema::Schema};
+use redrive_core::{
+    TenantId,
+    event::{Event, schema::Schema},
+};
 use redrive_store::{Store, StoreError, VersionedType};
 
 use crate::{
@@ -17,60 +20,60 @@ use crate::{
     publish::PublishError,
 };
 
-/// Event types read at one go.
-const PAGE: usize = 64;
+/// Number of event types read per query.
+const PAGE_SIZE: usize = 64;
 
 /// One tenant's event types at one version.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalogue {
     pub(crate) version: i64,
-    by_name: HashMap<Box<str>, Arc<Rule>>,
+    by_name: HashMap<Box<str>, Arc<TypeRule>>,
 }
 
-/// What is said about one event type.
+/// Rules of one event type.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub(crate) struct TypeRule {
     archived: bool,
     schema: Option<Box<str>>,
     compiled: OnceLock<Option<Schema>>,
 }
 
-/// Where an event's type stands.
+/// Status of an event's type in the catalogue.
 #[derive(Clone, Debug)]
-pub(crate) enum Standing {
-    /// Nothing is said about it, and nothing has to be.
-    Free,
-    /// This is.
-    Ruled(Arc<Rule>),
-    /// It has to be registered, and is not.
+pub(crate) enum TypeStatus {
+    /// It is not registered and does not need to be.
+    Unrestricted,
+    /// It is registered with these rules.
+    Registered(Arc<TypeRule>),
+    /// It must be registered and is not.
     Unregistered,
 }
 
 impl Catalogue {
-    pub(crate) fn standing(&self, event_type: &str, strict: bool) -> Standing {
+    pub(crate) fn status_of(&self, event_type: &str, strict: bool) -> TypeStatus {
         match self.by_name.get(event_type) {
-            Some(rule) => Standing::Ruled(rule.clone()),
-            None if strict => Standing::Unregistered,
-            None => Standing::Free,
+            Some(rule) => TypeStatus::Registered(rule.clone()),
+            None if strict => TypeStatus::Unregistered,
+            None => TypeStatus::Unrestricted,
         }
     }
 
-    /// What it has become by `version`. What is read may be newer; then the version is not the tenant's any more, and
-    /// this is done once more.
-    pub(crate) async fn refreshed(
+    /// Returns the catalogue updated to `version`. Rows that are read may be newer; then `version` is no longer the
+    /// tenant's current one, and the caller refreshes again.
+    pub(crate) async fn refresh(
         &self,
         store: &dyn Store,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         version: i64,
     ) -> Result<Self, StoreError> {
         let mut catalogue = Self { version, by_name: self.by_name.clone() };
         let mut since = self.version;
         loop {
-            let changed = store.event_types_since(tenant.clone(), since, PAGE).await?;
-            let more = changed.len() == PAGE;
+            let changed = store.event_types_since(tenant_id.clone(), since, PAGE_SIZE).await?;
+            let more = changed.len() == PAGE_SIZE;
             since = changed.last().map_or(since, |last| last.revision);
             for VersionedType { event_type, .. } in changed {
-                let rule = Rule {
+                let rule = TypeRule {
                     archived: event_type.archived,
                     schema: event_type.schema.map(String::into_boxed_str),
                     compiled: OnceLock::new(),
@@ -81,18 +84,18 @@ impl Catalogue {
                 break;
             }
         }
-        let names: HashSet<_> = store.event_type_names(tenant.clone()).await?.into_iter().collect();
+        let names: HashSet<_> = store.event_type_names(tenant_id.clone()).await?.into_iter().collect();
         catalogue.by_name.retain(|name, _| names.contains(&**name));
         Ok(catalogue)
     }
 }
 
-impl Rule {
+impl TypeRule {
     fn schema(&self) -> Option<&Schema> {
         let text = self.schema.as_deref()?;
         let compile = || match Schema::parse(text) {
             Ok(schema) => Some(schema),
-            // It was checked when it was saved; rules that changed since must not stop events.
+            // The schema was validated when it was saved; validation rules that became stricter must not block events.
             Err(invalid) => {
                 tracing::error!(%invalid, "a stored schema cannot be used; payloads are not checked by it");
                 None
@@ -103,36 +106,38 @@ impl Rule {
 
     fn check(&self, data: &[u8]) -> Result<(), PublishError> {
         let Some(schema) = self.schema() else { return Ok(()) };
-        schema.check(data).map_err(|misfit| PublishError::Misfit(misfit.of("data")))
+        schema
+            .check(data)
+            .map_err(|violation| PublishError::SchemaViolation(violation.into_field_error("data")))
     }
 }
 
 impl Inner {
-    /// Refuses an event that the catalogue does not allow.
-    pub(crate) async fn check_standing(
+    /// Checks an event against the catalogue. Fails if its type or payload is not allowed.
+    pub(crate) async fn check_event_type(
         &self,
         event: &Event,
-        standing: &Standing,
+        status: &TypeStatus,
         batch: Option<&BatchProgress>,
     ) -> Result<(), PublishError> {
-        let rule = match standing {
-            Standing::Free => return Ok(()),
-            Standing::Unregistered => return Err(PublishError::Unregistered(event.event_type.clone())),
-            Standing::Ruled(rule) if rule.archived => {
+        let rule = match status {
+            TypeStatus::Unrestricted => return Ok(()),
+            TypeStatus::Unregistered => return Err(PublishError::Unregistered(event.event_type.clone())),
+            TypeStatus::Registered(rule) if rule.archived => {
                 return Err(PublishError::Archived(event.event_type.clone()));
             }
-            Standing::Ruled(rule) => rule,
+            TypeStatus::Registered(rule) => rule,
         };
         if rule.schema.is_none() {
             return Ok(());
         }
         if rule.compiled.get().is_none() {
             let compiled = rule.clone();
-            self.run_work(&event.tenant, COMPILE_WORK, batch, move || compiled.schema().is_some()).await?;
+            self.run_work(&event.tenant_id, COMPILE_WORK, batch, move || compiled.schema().is_some()).await?;
         }
         let Some(schema) = rule.schema() else { return Ok(()) };
         let (rule, data) = (rule.clone(), event.data.clone());
-        let work = schema.work(&data);
-        self.run_work(&event.tenant, work, batch, move || rule.check(&data)).await?
+        let work = schema.max_work(&data);
+        self.run_work(&event.tenant_id, work, batch, move || rule.check(&data)).await?
     }
 }

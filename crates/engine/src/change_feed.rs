@@ -1,5 +1,5 @@
-//! What other nodes changed: read from the store every now and then, at once where it gives a hint, and followed
-//! as if it had been changed here.
+//! Change feed reader: polls the changes of other nodes, immediately on a hint, and applies them as if they had
+//! been made on this node.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,51 +12,50 @@ use std::{
 
 use parking_lot::RwLock;
 use redrive_core::{DeliveryId, TenantId, WebhookId};
-use redrive_store::{Change, Hint, Mark, StoreError};
+use redrive_store::{Change, ChangeCursor, Hint, StoreError};
 use tokio::sync::Notify;
 
-use crate::{Engine, Inner, clock::ticks, coordination::Learnt, registry::Hook};
+use crate::{Engine, Inner, clock::monotonic_now, coordination::RuntimeChange, registry::ResolvedWebhook};
 
-/// Between two readings: at least so long, however many hints there are, and with the rest at the most so long
-/// if there is none.
-const BREATH: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_millis(450);
-/// After so long without a reading everything is read anew: what was missed may be forgotten.
-const GAP: Duration = Duration::from_secs(5 * 60);
-/// How long changes are kept for those that are behind, and how often the older ones are forgotten.
-const KEPT: Duration = Duration::from_secs(10 * 60);
-const FORGET: Duration = Duration::from_secs(60);
-/// Webhooks asked about at one go.
-const STEP: usize = 500;
+/// Minimum interval between two polls, however many hints arrive; `POLL_WAIT` is added to it if there is no hint.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_WAIT: Duration = Duration::from_millis(450);
+/// Time without a successful poll after which everything is reloaded, because missed changes may have been pruned.
+const RESYNC_AFTER: Duration = Duration::from_secs(5 * 60);
+/// Retention of changes for nodes that lag behind, and the interval at which older changes are pruned.
+const CHANGE_RETENTION: Duration = Duration::from_secs(10 * 60);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
+/// Webhooks read per store call.
+const BATCH_SIZE: usize = 500;
 
-/// Who is to be told of what.
+/// Signals to the change feed loop, and the callbacks for changed API keys.
 #[derive(Default)]
-pub(crate) struct News {
-    /// There is something to read.
+pub(crate) struct ChangeSignal {
+    /// Wakes the loop because there may be changes to read.
     there: Notify,
-    /// Changes may have been missed.
+    /// Changes may have been missed: resync.
     missed: AtomicBool,
-    /// What is known may be of another server, whose versions mean nothing on this one.
+    /// Cached state may come from another database server, whose versions are not comparable with those of this one.
     is_foreign: AtomicBool,
     on_keys: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
-impl News {
-    /// Has what is new read at once.
-    pub(crate) fn is_there(&self) {
+impl ChangeSignal {
+    /// Triggers a poll of the change feed now.
+    pub(crate) fn notify(&self) {
         self.there.notify_one();
     }
 
-    /// Has everything read anew.
-    pub(crate) fn missed_some(&self) {
+    /// Triggers a full resync.
+    pub(crate) fn request_resync(&self) {
         self.missed.store(true, Relaxed);
         self.there.notify_one();
     }
 
-    /// Has everything read again, whatever its version.
+    /// Triggers a full resync that ignores cached versions.
     pub(crate) fn server_changed(&self) {
         self.is_foreign.store(true, Relaxed);
-        self.missed_some();
+        self.request_resync();
     }
 
     fn keys_changed(&self) {
@@ -65,211 +64,217 @@ impl News {
 }
 
 impl Engine {
-    /// Has `call` called whenever API keys may have been made or revoked on another node. It must not block.
+    /// Registers a callback for API keys that may have been created or revoked on another node. It must not block.
     pub fn on_keys_changed(&self, call: Box<dyn Fn() + Send + Sync>) {
-        self.0.fleet.news.on_keys.write().push(call);
+        self.0.membership.change_signal.on_keys.write().push(call);
     }
 }
 
-/// Places in the row of changes, from the oldest on, with the times at which they were reached.
+/// Positions in the change feed, oldest first, with the times at which they were reached.
 #[derive(Default)]
-struct Trail(VecDeque<(Duration, Mark)>);
+struct CursorHistory(VecDeque<(Duration, ChangeCursor)>);
 
-impl Trail {
-    /// Notes a place, once in a while. Gives the one before which everybody has read everything.
-    fn note(&mut self, now: Duration, mark: &Mark) -> Option<Mark> {
+impl CursorHistory {
+    /// Records a position, at most once per `PRUNE_INTERVAL`. Returns the position before which changes may be pruned.
+    fn record(&mut self, now: Duration, cursor: &ChangeCursor) -> Option<ChangeCursor> {
         let age = |at: Duration| now.saturating_sub(at);
-        if self.0.back().is_some_and(|(at, _)| age(*at) < FORGET) {
+        if self.0.back().is_some_and(|(at, _)| age(*at) < PRUNE_INTERVAL) {
             return None;
         }
-        self.0.push_back((now, mark.clone()));
+        self.0.push_back((now, cursor.clone()));
         let mut old = None;
-        while let Some((_, mark)) = self.0.pop_front_if(|(at, _)| age(*at) >= KEPT) {
-            old = Some(mark);
+        while let Some((_, cursor)) = self.0.pop_front_if(|(at, _)| age(*at) >= CHANGE_RETENTION) {
+            old = Some(cursor);
         }
         old
     }
 }
 
 impl Inner {
-    /// Has the store ring when there is something to send or to read.
-    pub(crate) fn heed_hints(self: &Arc<Self>) {
-        // The store must not keep the engine alive that keeps the store.
+    /// Subscribes to the store's hints, which wake the scheduler or the change feed.
+    pub(crate) fn subscribe_to_hints(self: &Arc<Self>) {
+        // Weak reference: the store owns this callback and the engine owns the store, so a strong one would leak both.
         let inner = Arc::downgrade(self);
         self.store.on_hint(Box::new(move |hint| {
             let Some(inner) = inner.upgrade() else { return };
             match hint {
-                Hint::Work => inner.alarm.ring(),
-                Hint::Change => inner.fleet.news.there.notify_one(),
+                Hint::Work => inner.scheduler_wakeup.wake(),
+                Hint::Change => inner.membership.change_signal.there.notify_one(),
             }
         }));
     }
 
-    /// Follows what others change from a mark on, for as long as the engine runs.
-    pub(crate) async fn keep_following(self: Arc<Self>, mut mark: Mark) {
-        let mut trail = Trail::default();
+    /// Applies the changes of other nodes after a cursor, until the engine stops.
+    pub(crate) async fn run_change_feed(self: Arc<Self>, mut cursor: ChangeCursor) {
+        let mut trail = CursorHistory::default();
         let mut unsure = BTreeSet::new();
-        let mut read_at = ticks();
+        let mut read_at = monotonic_now();
         loop {
-            tokio::time::sleep(BREATH).await;
+            tokio::time::sleep(MIN_POLL_INTERVAL).await;
             tokio::select! {
-                () = tokio::time::sleep(PATIENCE) => {}
-                () = self.fleet.news.there.notified() => {}
+                () = tokio::time::sleep(POLL_WAIT) => {}
+                () = self.membership.change_signal.there.notified() => {}
                 () = self.stop.cancelled() => return,
             }
-            let missed = self.fleet.news.missed.swap(false, Relaxed);
-            let anew = missed || ticks().saturating_sub(read_at) > GAP;
-            let read =
-                if anew { self.reread(&mut unsure).await } else { self.read(&mark, &mut unsure).await };
+            let missed = self.membership.change_signal.missed.swap(false, Relaxed);
+            let rewrapped = missed || monotonic_now().saturating_sub(read_at) > RESYNC_AFTER;
+            let read = if rewrapped {
+                self.resync(&mut unsure).await
+            } else {
+                self.apply_changes(&cursor, &mut unsure).await
+            };
             match read {
-                Ok(next) => (mark, read_at) = (next, ticks()),
+                Ok(next) => (cursor, read_at) = (next, monotonic_now()),
                 Err(error) => {
-                    self.fleet.news.missed.fetch_or(anew, Relaxed);
+                    self.membership.change_signal.missed.fetch_or(rewrapped, Relaxed);
                     tracing::debug!(%error, "what others changed cannot be read yet");
                     continue;
                 }
             }
-            if let Some(old) = trail.note(ticks(), &mark)
-                && let Err(error) = self.store.forget_changes(old).await
+            if let Some(old) = trail.record(monotonic_now(), &cursor)
+                && let Err(error) = self.store.prune_changes(old).await
             {
                 tracing::debug!(%error, "old changes are forgotten later");
             }
         }
     }
 
-    /// Follows the changes since a mark. Gives the next one.
-    async fn read(
+    /// Applies the changes after a cursor. Returns the next cursor.
+    async fn apply_changes(
         self: &Arc<Self>,
-        since: &Mark,
+        since: &ChangeCursor,
         unsure: &mut BTreeSet<WebhookId>,
-    ) -> Result<Mark, StoreError> {
-        let told = self.store.changes(Some(since.clone())).await?;
+    ) -> Result<ChangeCursor, StoreError> {
+        let reported = self.store.changes(Some(since.clone())).await?;
         let mut gates = unsure.clone();
         let mut tenants: BTreeMap<TenantId, Vec<WebhookId>> = BTreeMap::new();
         let mut cancelled = Vec::new();
-        for change in told.changes {
+        for change in reported.changes {
             match change {
-                Change::Webhook(tenant, webhook) => {
-                    tenants.entry(tenant).or_default().push(webhook);
-                    // Whoever enables a webhook forgives it its failures.
-                    gates.insert(webhook);
+                Change::Webhook(tenant_id, webhook_id) => {
+                    tenants.entry(tenant_id).or_default().push(webhook_id);
+                    // Enabling a webhook also clears its failures.
+                    gates.insert(webhook_id);
                 }
-                Change::Tenant(tenant) => drop(tenants.entry(tenant).or_default()),
-                Change::Gate(webhook) => drop(gates.insert(webhook)),
-                Change::Cancel(webhook, delivery) => cancelled.push((webhook, delivery)),
-                Change::Keys => self.fleet.news.keys_changed(),
+                Change::Tenant(tenant_id) => drop(tenants.entry(tenant_id).or_default()),
+                Change::Runtime(webhook_id) => drop(gates.insert(webhook_id)),
+                Change::Cancel(webhook_id, delivery_id) => cancelled.push((webhook_id, delivery_id)),
+                Change::Keys => self.membership.change_signal.keys_changed(),
             }
         }
-        for (tenant, webhooks) in tenants {
-            self.follow_tenant(&tenant, &webhooks).await?;
+        for (tenant_id, webhooks) in tenants {
+            self.refresh_tenant(&tenant_id, &webhooks).await?;
         }
-        *unsure = self.learn(gates).await?;
-        for (webhook, delivery) in cancelled {
-            self.call_off_one(webhook, delivery);
+        *unsure = self.refresh_runtime(gates).await?;
+        for (webhook_id, delivery_id) in cancelled {
+            self.release_cancelled(webhook_id, delivery_id);
         }
-        Ok(told.mark)
+        Ok(reported.cursor)
     }
 
-    /// Reads everything anew that is known here.
-    async fn reread(self: &Arc<Self>, unsure: &mut BTreeSet<WebhookId>) -> Result<Mark, StoreError> {
-        let mark = self.store.changes(None).await?.mark;
+    /// Reloads everything that is cached on this node.
+    async fn resync(self: &Arc<Self>, unsure: &mut BTreeSet<WebhookId>) -> Result<ChangeCursor, StoreError> {
+        let cursor = self.store.changes(None).await?.cursor;
         let here = self.dispatch.webhooks();
-        let mut gates: BTreeSet<WebhookId> = self.coordination.known().into_iter().collect();
-        gates.extend(self.store.troubled().await?.into_iter().map(|runtime| runtime.webhook));
+        let mut gates: BTreeSet<WebhookId> = self.coordination.tracked_webhooks().into_iter().collect();
+        gates.extend(self.store.list_runtime().await?.into_iter().map(|runtime| runtime.webhook_id));
         gates.extend(&here);
-        let is_foreign = self.fleet.news.is_foreign.swap(false, Relaxed);
-        for tenant in self.registry.tenants() {
+        let is_foreign = self.membership.change_signal.is_foreign.swap(false, Relaxed);
+        for tenant_id in self.registry.tenants() {
             let read = match is_foreign {
-                true => self.registry.reload_tenant(&*self.store, &tenant).await,
+                true => self.registry.reload_tenant(&*self.store, &tenant_id).await,
                 false => Ok(()),
             };
             let read = match read {
-                Ok(()) => self.follow_tenant(&tenant, &[]).await,
+                Ok(()) => self.refresh_tenant(&tenant_id, &[]).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = read {
-                self.fleet.news.is_foreign.fetch_or(is_foreign, Relaxed);
+                self.membership.change_signal.is_foreign.fetch_or(is_foreign, Relaxed);
                 return Err(error);
             }
         }
-        for webhook in here {
-            self.follow(webhook);
+        for webhook_id in here {
+            self.apply_webhook_change(webhook_id);
         }
-        self.fleet.news.keys_changed();
-        *unsure = self.learn(gates).await?;
-        Ok(mark)
+        self.membership.change_signal.keys_changed();
+        *unsure = self.refresh_runtime(gates).await?;
+        Ok(cursor)
     }
 
-    /// A tenant's rules, or these webhooks of it, have changed.
-    async fn follow_tenant(
+    /// Refreshes a tenant whose settings or whose given webhooks have changed.
+    async fn refresh_tenant(
         self: &Arc<Self>,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         webhooks: &[WebhookId],
     ) -> Result<(), StoreError> {
-        if self.registry.knows(tenant) {
-            self.registry.refresh(&*self.store, tenant).await?;
-            self.tenant_changed(tenant);
-            webhooks.iter().for_each(|webhook| self.follow(*webhook));
+        if self.registry.knows(tenant_id) {
+            self.registry.refresh(&*self.store, tenant_id).await?;
+            self.tenant_changed(tenant_id);
+            webhooks.iter().for_each(|webhook_id| self.apply_webhook_change(*webhook_id));
         }
         Ok(())
     }
 
-    /// Reads what holds these webhooks back. Gives those that are on the move here, and have to be asked about
+    /// Reads the runtime state of these webhooks. Returns those with a concurrent local transition, which must be read
     /// again.
-    pub(crate) async fn learn(
+    pub(crate) async fn refresh_runtime(
         self: &Arc<Self>,
         webhooks: BTreeSet<WebhookId>,
     ) -> Result<BTreeSet<WebhookId>, StoreError> {
         let mut unsure = BTreeSet::new();
         let webhooks: Vec<_> = webhooks.into_iter().collect();
-        for part in webhooks.chunks(STEP) {
-            // Whatever moves here from now on may be newer than what is read.
-            let since = self.coordination.moves();
-            let found = self.store.trouble_of(part.to_vec()).await?;
-            let mut found: BTreeMap<_, _> = found.into_iter().map(|one| (one.webhook, one)).collect();
-            for webhook in part {
-                let runtime = found.remove(webhook);
-                let hook = match self.registry.hook(*webhook) {
-                    None if runtime.is_some() => self.registry.find(&*self.store, *webhook).await?,
-                    hook => hook,
+        for part in webhooks.chunks(BATCH_SIZE) {
+            // Local transitions from here on may be newer than the state that is read.
+            let since = self.coordination.transition_count();
+            let found = self.store.get_runtime(part.to_vec()).await?;
+            let mut found: BTreeMap<_, _> = found.into_iter().map(|one| (one.webhook_id, one)).collect();
+            for webhook_id in part {
+                let runtime = found.remove(webhook_id);
+                let webhook = match self.registry.webhook(*webhook_id) {
+                    None if runtime.is_some() => self.registry.find(&*self.store, *webhook_id).await?,
+                    webhook => webhook,
                 };
-                let Some(hook) = hook else { continue };
-                let learnt = self.coordination.learn(&hook, runtime, since, self.clock.now());
-                if learnt == Learnt::Unsure {
-                    unsure.insert(*webhook);
+                let Some(webhook) = webhook else { continue };
+                let learnt = self.coordination.merge_stored(&webhook, runtime, since, self.clock.now());
+                if learnt == RuntimeChange::Stale {
+                    unsure.insert(*webhook_id);
                 }
-                self.act_on_learnt(&hook, learnt);
+                self.apply_runtime_change(&webhook, learnt);
             }
         }
         if !webhooks.is_empty() {
-            self.gate_alarm.notify_one();
+            self.gate_wakeup.notify_one();
         }
         Ok(unsure)
     }
 
-    pub(crate) fn act_on_learnt(self: &Arc<Self>, hook: &Hook, learnt: Learnt) {
+    pub(crate) fn apply_runtime_change(self: &Arc<Self>, webhook: &ResolvedWebhook, learnt: RuntimeChange) {
         match learnt {
-            Learnt::Unsure | Learnt::Nothing => {}
-            Learnt::Elsewhere => {
-                if let (Some(shared), Some(hook)) = (self.shared(), self.registry.hook(hook.id)) {
-                    shared.look_soon(hook);
+            RuntimeChange::Stale | RuntimeChange::Unchanged => {}
+            RuntimeChange::AskRedis => {
+                if let (Some(shared), Some(webhook)) =
+                    (self.redis_coordinator(), self.registry.webhook(webhook.id))
+                {
+                    shared.refresh_circuit_later(webhook);
                 }
             }
-            Learnt::Blocked(until) => self.park(hook, Some(until)),
-            Learnt::Free(trickle) => {
-                self.leave_to_home(hook);
-                let moves = self.dispatch.unpark(self.whom(hook), trickle);
-                self.carry_out(moves);
-                self.alarm.ring();
+            RuntimeChange::Blocked(until) => self.park(webhook, Some(until)),
+            RuntimeChange::Unblocked(trickle) => {
+                self.return_to_assigned_node(webhook);
+                let actions = self.dispatch.unpark(self.webhook_caps(webhook), trickle);
+                self.apply_actions(actions);
+                self.scheduler_wakeup.wake();
             }
         }
     }
 
-    /// A delivery was called off elsewhere. If it is queued here it goes back, and the store, which knows the
-    /// reason, ends it. If a request is under way the store says so when its outcome is recorded.
-    fn call_off_one(self: &Arc<Self>, webhook: WebhookId, delivery: DeliveryId) {
-        if let Some(queued) = self.dispatch.take_cancelled(webhook, delivery) {
-            self.give_back(queued);
+    /// Handles a delivery that was cancelled on another node. If it is queued here it is released, and the store,
+    /// which has the reason, ends it. If its request is in flight, the store reports the cancellation when the outcome
+    /// is recorded.
+    fn release_cancelled(self: &Arc<Self>, webhook_id: WebhookId, delivery_id: DeliveryId) {
+        if let Some(queued) = self.dispatch.take_cancelled(webhook_id, delivery_id) {
+            self.release_one(queued);
         }
     }
 }
@@ -279,15 +284,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_kept_for_those_that_are_behind() {
-        let mut trail = Trail::default();
+    fn changes_are_pruned_after_retention() {
+        let mut trail = CursorHistory::default();
         let mut forgotten = Vec::new();
         for second in 0..=1_200 {
-            let old = trail.note(Duration::from_secs(second), &Mark::at(second as i64));
-            forgotten.extend(old.map(|mark| (second, mark.position)));
+            let old = trail.record(Duration::from_secs(second), &ChangeCursor::at(second as i64));
+            forgotten.extend(old.map(|cursor| (second, cursor.position)));
         }
         let expected: Vec<_> = (600..=1_200).step_by(60).map(|at| (at, at as i64 - 600)).collect();
         assert_eq!(forgotten, expected);
-        assert_eq!(trail.note(Duration::from_secs(9_999), &Mark::at(2_000)), Some(Mark::at(1_200)));
+        assert_eq!(
+            trail.record(Duration::from_secs(9_999), &ChangeCursor::at(2_000)),
+            Some(ChangeCursor::at(1_200))
+        );
     }
 }

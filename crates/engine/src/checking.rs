@@ -1,5 +1,5 @@
-//! Work that a tenant's schemas, filters and payloads make expensive: counted before it is done, done on the runtime only
-//! while it is little, and otherwise on a few threads that tenants share.
+//! Runs work whose cost depends on tenants' schemas, filters and payloads. The cost is computed first: cheap work
+//! runs on the runtime, expensive work on a few threads that tenants share.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -15,20 +15,20 @@ use crate::{
     tenant_slots::{SlotLimits, TenantSlots},
 };
 
-/// The most work that is done on a runtime thread without a pause: about half a millisecond. A unit takes one to
-/// four nanoseconds.
+/// Maximum work done on a runtime thread without yielding: about half a millisecond. A unit takes one to four
+/// nanoseconds.
 pub const MAX_INLINE_WORK: u64 = 1 << 18;
-/// The most work that the checks of one batch may be: about a second.
+/// Maximum total work of the checks of one batch: about a second.
 pub const MAX_BATCH_WORK: u64 = 1 << 29;
-/// What compiling a schema counts for: some milliseconds.
+/// Work charged for compiling a schema: a few milliseconds.
 pub(crate) const COMPILE_WORK: u64 = 1 << 21;
-/// How many checks of one tenant wait for a thread, and how many in all.
+/// Maximum number of checks waiting for a thread, per tenant and in total.
 const MAX_WAITING_PER_TENANT: usize = 256;
 const MAX_WAITING: usize = 4096;
-/// How long a check waits for a thread.
+/// Maximum time that a check waits for a thread.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The threads that do larger checks. One tenant has half of them at the most.
+/// Creates the slots of the threads for expensive checks. One tenant gets at most half of them.
 pub(crate) fn checking_slots() -> TenantSlots {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let total = (cores / 2).max(2);
@@ -42,16 +42,16 @@ pub(crate) fn checking_slots() -> TenantSlots {
     })
 }
 
-/// How far the publishes of one batch have come, and what their checks have cost. They share it.
+/// Progress of the publishes of one batch and the work of their checks; shared by all of them.
 #[derive(Debug)]
 pub struct BatchProgress {
-    /// Work that may still be done.
+    /// Remaining work budget.
     left: AtomicU64,
-    /// Work done on the runtime since it was last asked for.
+    /// Work done on the runtime since the last yield.
     inline: AtomicU64,
-    /// Whether an event was handed to the store since it was last asked for.
+    /// Whether an event was handed to the store since the last query.
     handed_over: AtomicBool,
-    /// The version of the tenant's configuration that was found to be the current one.
+    /// Version of the tenant's configuration that was verified to be current.
     current_version: AtomicI64,
 }
 
@@ -67,12 +67,12 @@ impl Default for BatchProgress {
 }
 
 impl BatchProgress {
-    /// Counts work that is done on the runtime outside of the engine, such as reading the batch itself.
+    /// Counts work done on the runtime outside the engine, such as parsing the batch itself.
     pub fn add_inline_work(&self, work: u64) {
         self.inline.fetch_add(work, Ordering::Relaxed);
     }
 
-    /// Whether so much was done on the runtime that other tasks are due. Starts to count again if so.
+    /// Returns whether the batch should yield to other tasks, and resets the counter if so.
     pub fn must_yield(&self) -> bool {
         let must = self.inline.load(Ordering::Relaxed) > MAX_INLINE_WORK / 2;
         if must {
@@ -81,7 +81,7 @@ impl BatchProgress {
         must
     }
 
-    /// Whether an event was handed to the store since the last call.
+    /// Returns whether an event was handed to the store since the last call.
     pub fn take_handed_over(&self) -> bool {
         self.handed_over.swap(false, Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ impl BatchProgress {
     }
 
     fn charge(&self, work: u64) -> Result<(), PublishError> {
-        // The publishes of a batch run one after the other.
+        // The publishes of a batch run sequentially, so load and store need not be atomic together.
         let left = self.left.load(Ordering::Relaxed);
         match left.checked_sub(work) {
             Some(left) => {
@@ -112,41 +112,42 @@ impl BatchProgress {
 }
 
 impl Engine {
-    /// Does work for a tenant that may take long on one of the threads for checks. Fails if too much waits for them.
+    /// Runs possibly expensive work of a tenant on one of the threads for checks. Fails if too many checks are
+    /// waiting.
     pub async fn run_check<T: Send + 'static>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.0.run_on_thread(tenant, job).await
+        self.0.run_on_thread(tenant_id, job).await
     }
 
-    /// Does work of a known size for a tenant: immediately if it is little, otherwise on one of the threads for checks.
-    /// Fails if too much waits for them.
+    /// Runs work of a known cost for a tenant: inline if it is cheap, otherwise on one of the threads for checks.
+    /// Fails if too many checks are waiting.
     pub async fn run_counted<T: Send + 'static>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         work: u64,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         if work > MAX_INLINE_WORK {
-            return self.run_check(tenant, job).await;
+            return self.run_check(tenant_id, job).await;
         }
-        self.note_inline_work(work);
+        self.record_inline_work(work);
         Ok(job())
     }
 
-    /// Counts work that the caller does on the runtime itself: at most [`MAX_INLINE_WORK`].
-    pub fn note_inline_work(&self, work: u64) {
-        self.0.note_inline_work(work);
+    /// Records work that the caller does on the runtime itself: at most [`MAX_INLINE_WORK`].
+    pub fn record_inline_work(&self, work: u64) {
+        self.0.record_inline_work(work);
     }
 }
 
 impl Inner {
-    /// Does work of a known size: on the spot if it is little, otherwise on a thread for checks.
+    /// Runs work of a known cost: inline if it is cheap, otherwise on a thread for checks.
     pub(crate) async fn run_work<T: Send + 'static>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         work: u64,
         batch: Option<&BatchProgress>,
         job: impl FnOnce() -> T + Send + 'static,
@@ -155,17 +156,17 @@ impl Inner {
             batch.charge(work)?;
         }
         if work > MAX_INLINE_WORK {
-            return Ok(self.run_on_thread(tenant, job).await?);
+            return Ok(self.run_on_thread(tenant_id, job).await?);
         }
-        self.note_inline_work(work);
+        self.record_inline_work(work);
         if let Some(batch) = batch {
             batch.add_inline_work(work);
         }
         Ok(job())
     }
 
-    fn note_inline_work(&self, work: u64) {
-        // Most work is less than the largest so far, and reading alone does not take the cache line from other cores.
+    fn record_inline_work(&self, work: u64) {
+        // Read first: most work is below the maximum, and a plain load does not take the cache line from other cores.
         if work > self.largest_inline_work.load(Ordering::Relaxed)
             && work > self.largest_inline_work.fetch_max(work, Ordering::Relaxed)
         {
@@ -175,12 +176,12 @@ impl Inner {
 
     pub(crate) async fn run_on_thread<T: Send + 'static>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let busy = |_| StoreError::Busy("too many large payloads and schemas are being checked".into());
-        let slot = self.checking.acquire(tenant).await.map_err(busy)?;
-        // The slot lasts as long as the job, even if the caller has gone away.
+        let slot = self.checking.acquire(tenant_id).await.map_err(busy)?;
+        // The job holds the slot until it ends, even if the caller was cancelled.
         let job = self.runtime.spawn_blocking(move || {
             let _slot = slot;
             job()

@@ -1,174 +1,184 @@
-//! Circuits on the move: what follows when one opens, tries again or closes, by itself or by hand.
+//! Transitions of circuits, automatic and manual: applies their effects on the dispatcher and persists them.
 
 use std::sync::Arc;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notification::Cause,
+    notification::Occurrence,
     protection::breaker::{CircuitState, SavedCircuit},
 };
 use redrive_store::StoreError;
 
 use crate::{
     Engine, Inner,
-    coordination::{Changed, CircuitAction, Moved, redis::Away},
+    coordination::{CircuitAction, CircuitChange, ReportEffects, redis::RedisUnavailable},
     notify::occurrences,
-    registry::Hook,
+    registry::ResolvedWebhook,
 };
 
-/// How often an operator's action on a circuit is applied to a newer state that another node has stored meanwhile.
+/// How often an operator's action is applied again because another node stored a newer state concurrently.
 const MAX_CIRCUIT_ACTIONS: usize = 3;
 
 impl Inner {
-    /// Acts on what a report changed. What is to be stored of it goes along with the outcome.
-    pub(crate) fn circuit_changed(self: &Arc<Self>, hook: &Hook, changed: &Changed) {
-        if let Some(moved) = &changed.circuit {
-            self.act_on(hook, moved);
-        } else if changed.trickle.is_some() {
-            let moves = self.dispatch.unpark(self.whom(hook), changed.trickle);
-            self.carry_out(moves);
+    /// Applies the effects of a report. The changed state is stored together with the outcome.
+    pub(crate) fn apply_report_effects(self: &Arc<Self>, webhook: &ResolvedWebhook, changed: &ReportEffects) {
+        if let Some(change) = &changed.circuit {
+            self.apply_circuit_change(webhook, change);
+        } else if changed.probe_cap.is_some() {
+            let actions = self.dispatch.unpark(self.webhook_caps(webhook), changed.probe_cap);
+            self.apply_actions(actions);
         }
-        self.gate_alarm.notify_one();
+        self.gate_wakeup.notify_one();
     }
 
-    fn act_on(self: &Arc<Self>, hook: &Hook, moved: &Moved) {
-        let (from, to) = (moved.transition.from, moved.transition.to);
+    fn apply_circuit_change(self: &Arc<Self>, webhook: &ResolvedWebhook, change: &CircuitChange) {
+        let (from, to) = (change.transition.from, change.transition.to);
         if from != to {
-            tracing::info!(webhook_id = %moved.webhook, tenant = %moved.tenant, from = from.name(), to = to.name(), "a circuit has moved");
-            self.metrics.circuit_moved(from, to);
+            tracing::info!(webhook_id = %change.webhook_id, tenant = %change.tenant_id, from = from.name(), to = to.name(), "a circuit has moved");
+            self.metrics.record_transition(from, to);
         }
-        match moved.saved.blocked_until() {
-            Some(until) => self.park(hook, Some(until)),
+        match change.saved.blocked_until() {
+            Some(until) => self.park(webhook, Some(until)),
             None => {
-                let moves = self.dispatch.unpark(self.whom(hook), moved.trickle);
-                self.carry_out(moves);
+                let actions = self.dispatch.unpark(self.webhook_caps(webhook), change.probe_cap);
+                self.apply_actions(actions);
             }
         }
         if to != CircuitState::Open {
-            self.alarm.ring();
+            self.scheduler_wakeup.wake();
         }
     }
 
-    /// Stores a circuit that moved without an outcome, however long that takes.
-    async fn keep(
+    /// Stores a circuit that changed without an outcome, retrying until it succeeds or the engine stops.
+    async fn persist_circuit(
         self: &Arc<Self>,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         saved: SavedCircuit,
-        cause: Option<Cause>,
+        occurrence: Option<Occurrence>,
     ) {
         let stored = loop {
-            match self.store.set_circuit(tenant.clone(), webhook, saved.clone(), cause.clone()).await {
+            match self
+                .store
+                .set_circuit(tenant_id.clone(), webhook_id, saved.clone(), occurrence.clone())
+                .await
+            {
                 Ok(stored) => break stored,
                 Err(error) => {
-                    tracing::warn!(webhook_id = %webhook, %error, "a circuit's state cannot be stored yet");
+                    tracing::warn!(webhook_id = %webhook_id, %error, "a circuit's state cannot be stored yet");
                 }
             }
             if self.stop.is_cancelled() {
                 return;
             }
-            tokio::time::sleep(crate::record::OFFER_AGAIN).await;
+            tokio::time::sleep(crate::record::RECORD_RETRY_INTERVAL).await;
         };
-        self.coordination.circuit_stored(webhook);
-        if !stored && let Err(error) = self.learn([webhook].into()).await {
-            tracing::warn!(webhook_id = %webhook, %error, "a newer circuit of another node cannot be read yet");
+        self.coordination.circuit_stored(webhook_id);
+        if !stored && let Err(error) = self.refresh_runtime([webhook_id].into()).await {
+            tracing::warn!(webhook_id = %webhook_id, %error, "a newer circuit of another node cannot be read yet");
         }
-        self.alarm.ring();
-        if cause.is_some() {
-            self.notifying.ring();
+        self.scheduler_wakeup.wake();
+        if occurrence.is_some() {
+            self.notifier.wake();
         }
     }
 
-    /// The same, not waited for: whatever else is due now must not wait for the disk.
-    pub(crate) fn keep_soon(
+    /// Stores the circuit in the background, so that the caller does not wait for the store.
+    pub(crate) fn persist_circuit_later(
         self: &Arc<Self>,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         saved: SavedCircuit,
-        cause: Option<Cause>,
+        occurrence: Option<Occurrence>,
     ) {
         let inner = self.clone();
-        self.runtime.spawn(async move { inner.keep(tenant, webhook, saved, cause).await });
+        self.runtime
+            .spawn(async move { inner.persist_circuit(tenant_id, webhook_id, saved, occurrence).await });
     }
 
-    /// Acts on a circuit that moved without an outcome, and stores it.
-    pub(crate) fn moved(self: &Arc<Self>, hook: &Hook, moved: Moved) {
-        self.act_on(hook, &moved);
-        // A breaker that was turned off lets go, which says nothing about the endpoint.
-        let cause = occurrences::of_circuit(&moved).filter(|_| hook.breaker.enabled);
-        self.keep_soon(moved.tenant, moved.webhook, moved.saved, cause);
+    /// Applies and stores the transition of a circuit that changed without an outcome.
+    pub(crate) fn apply_and_persist(self: &Arc<Self>, webhook: &ResolvedWebhook, change: CircuitChange) {
+        self.apply_circuit_change(webhook, &change);
+        // Disabling the breaker closes the circuit, which says nothing about the endpoint: no notification.
+        let occurrence = occurrences::circuit_transition(&change).filter(|_| webhook.breaker.enabled);
+        self.persist_circuit_later(change.tenant_id, change.webhook_id, change.saved, occurrence);
     }
 
-    /// Something of a webhook is about to be claimed. If its circuit is due to move, then as much of it as may go
-    /// afterwards; but not every node that asks makes the move.
-    pub(crate) fn foresee(self: &Arc<Self>, hook: &Hook) {
-        if self.fleet.is_shared()
-            && let Some(trickle) = self.coordination.foresee(hook, self.clock.now())
+    /// Called before deliveries of a webhook are claimed. If a transition of its circuit is due, unblocks the webhook
+    /// with the cap of the new state, without performing the transition: not every node that claims may perform it.
+    pub(crate) fn open_for_due_probe(self: &Arc<Self>, webhook: &ResolvedWebhook) {
+        if self.membership.is_shared()
+            && let Some(trickle) = self.coordination.preview_transition(webhook, self.clock.now())
         {
-            let moves = self.dispatch.unpark(self.whom(hook), trickle);
-            self.carry_out(moves);
+            let actions = self.dispatch.unpark(self.webhook_caps(webhook), trickle);
+            self.apply_actions(actions);
         }
     }
 
-    /// Makes the move of a circuit that is due by now: where there are other nodes, whoever got something to send
-    /// makes it.
-    pub(crate) fn move_on(self: &Arc<Self>, hook: &Hook) {
-        if self.fleet.is_shared()
-            && let Some(moved) = self.coordination.move_on(hook, self.clock.now())
+    /// Performs the transition of a circuit if it is due. With several nodes, the node that claimed deliveries of the
+    /// webhook performs it.
+    pub(crate) fn advance_circuit(self: &Arc<Self>, webhook: &ResolvedWebhook) {
+        if self.membership.is_shared()
+            && let Some(change) = self.coordination.advance(webhook, self.clock.now())
         {
-            self.moved(hook, moved);
+            self.apply_and_persist(webhook, change);
         }
     }
 
-    /// Whether the circuit of a webhook is moved by this node: it is at home here, or some of its deliveries are.
-    fn moves_circuit_of(&self, webhook: WebhookId) -> bool {
-        !self.fleet.is_shared() || self.fleet.homes.has(webhook) || self.dispatch.has_any(webhook)
+    /// Returns whether this node performs the timed transitions of a webhook's circuit: it is assigned here, or this
+    /// node holds some of its deliveries.
+    fn owns_circuit_timer(&self, webhook_id: WebhookId) -> bool {
+        !self.membership.is_shared()
+            || self.membership.assignments.has(webhook_id)
+            || self.dispatch.has_deliveries(webhook_id)
     }
 
-    /// Remembers circuits, holds and failures from before a restart. Nothing is sent before that.
-    pub(crate) async fn restore_gates(&self) -> Result<(), StoreError> {
+    /// Restores circuits, holds and failures from the store. Nothing is sent before that.
+    pub(crate) async fn restore_runtime(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
-        for runtime in self.store.troubled().await? {
+        for runtime in self.store.list_runtime().await? {
             let over = runtime.hold_until.is_none_or(|until| until <= now);
             if over && runtime.circuit.is_none() && runtime.failing_since.is_none() {
                 continue;
             }
-            // A circuit moves by its webhook's policy, which has to be known for that.
-            let hook = self.registry.find(&*self.store, runtime.webhook).await?;
+            // Load the webhook first: transitions of its circuit depend on its policy.
+            let webhook = self.registry.find(&*self.store, runtime.webhook_id).await?;
             self.coordination.restore(runtime, now);
-            if let Some(hook) = hook
-                && let Some(trickle) = self.coordination.reconsider(&hook)
+            if let Some(webhook) = webhook
+                && let Some(trickle) = self.coordination.probe_capacity(&webhook)
             {
-                self.dispatch.unpark(self.whom(&hook), Some(trickle));
+                self.dispatch.unpark(self.webhook_caps(&webhook), Some(trickle));
             }
         }
         Ok(())
     }
 
-    /// Moves circuits, and lets go what was held back, when the time has come.
-    pub(crate) async fn keep_gates(self: Arc<Self>) {
+    /// Performs transitions of circuits and ends holds when they are due.
+    pub(crate) async fn run_gate_timer(self: Arc<Self>) {
         loop {
             let now = self.clock.now();
-            let find = |webhook| self.registry.hook(webhook);
-            let ours = |webhook| self.moves_circuit_of(webhook);
+            let find = |webhook_id| self.registry.webhook(webhook_id);
+            let ours = |webhook_id| self.owns_circuit_timer(webhook_id);
             let ticked = self.coordination.tick(now, &find, &ours);
-            if let Some(shared) = self.shared() {
-                ticked.look.into_iter().for_each(|hook| shared.look_soon(hook));
+            if let Some(shared) = self.redis_coordinator() {
+                ticked.to_refresh.into_iter().for_each(|webhook| shared.refresh_circuit_later(webhook));
             }
-            for hook in ticked.half_open {
-                // A probe may have been lost: another one takes its place.
-                let moves = self.dispatch.unpark(self.whom(&hook), self.coordination.reconsider(&hook));
-                self.carry_out(moves);
+            for webhook in ticked.half_open {
+                // A probe may have been lost: admit another one.
+                let actions = self
+                    .dispatch
+                    .unpark(self.webhook_caps(&webhook), self.coordination.probe_capacity(&webhook));
+                self.apply_actions(actions);
             }
-            for (hook, moved) in ticked.moved {
-                self.moved(&hook, moved);
+            for (webhook, change) in ticked.changes {
+                self.apply_and_persist(&webhook, change);
             }
-            let moves = self.dispatch.wake_up(now);
-            self.carry_out(moves);
+            let actions = self.dispatch.expire_holds(now);
+            self.apply_actions(actions);
             let next = [self.dispatch.next_wake(), self.coordination.next_tick()].into_iter().flatten().min();
             tokio::select! {
-                () = self.clock.sleep_until(next.unwrap_or_default()), if next.is_some_and(|at| at < Time::FOREVER) => {}
-                () = self.gate_alarm.notified() => {}
+                () = self.clock.sleep_until(next.unwrap_or_default()), if next.is_some_and(|at| at < Time::FAR_FUTURE) => {}
+                () = self.gate_wakeup.notified() => {}
                 () = self.stop.cancelled() => return,
             }
         }
@@ -176,46 +186,49 @@ impl Inner {
 }
 
 impl Engine {
-    /// Resets or forces a webhook's circuit. False: there is no such webhook.
-    pub async fn act_on_circuit(
+    /// Resets or forces a webhook's circuit. Returns false if there is no such webhook.
+    pub async fn control_circuit(
         &self,
-        tenant: &TenantId,
-        webhook: WebhookId,
+        tenant_id: &TenantId,
+        webhook_id: WebhookId,
         action: CircuitAction,
     ) -> Result<bool, StoreError> {
         let inner = &self.0;
-        let Some(hook) = inner.registry.find(&*inner.store, webhook).await? else { return Ok(false) };
-        if hook.tenant.id != *tenant {
+        let Some(webhook) = inner.registry.find(&*inner.store, webhook_id).await? else { return Ok(false) };
+        if webhook.tenant.id != *tenant_id {
             return Ok(false);
         }
         for _ in 0..MAX_CIRCUIT_ACTIONS {
-            if inner.fleet.is_shared() {
-                // Another node may have moved it just now.
-                inner.learn([webhook].into()).await?;
+            if inner.membership.is_shared() {
+                // Another node may have just changed it.
+                inner.refresh_runtime([webhook_id].into()).await?;
             }
-            let shared = match inner.shared() {
-                Some(shared) => shared.act(&hook, action.clone()).await,
-                None => Err(Away),
+            let shared = match inner.redis_coordinator() {
+                Some(shared) => shared.apply_action(&webhook, action.clone()).await,
+                None => Err(RedisUnavailable),
             };
-            let moved =
-                shared.unwrap_or_else(|_| inner.coordination.act(&hook, action.clone(), inner.clock.now()));
-            let Some(moved) = moved else { return Ok(true) };
-            inner.act_on(&hook, &moved);
-            // What a person does by hand is not told.
-            let stored =
-                inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone(), None).await;
-            inner.alarm.ring();
-            inner.gate_alarm.notify_one();
+            let change = shared.unwrap_or_else(|_| {
+                inner.coordination.apply_action(&webhook, action.clone(), inner.clock.now())
+            });
+            let Some(change) = change else { return Ok(true) };
+            inner.apply_circuit_change(&webhook, &change);
+            // Manual actions cause no notification.
+            let stored = inner
+                .store
+                .set_circuit(change.tenant_id.clone(), webhook_id, change.saved.clone(), None)
+                .await;
+            inner.scheduler_wakeup.wake();
+            inner.gate_wakeup.notify_one();
             match stored {
                 Ok(stored) => {
-                    inner.coordination.circuit_stored(webhook);
+                    inner.coordination.circuit_stored(webhook_id);
                     if stored {
                         return Ok(true);
                     }
                 }
                 Err(error) => {
-                    // It holds here already: it is stored as soon as that is possible, whatever the caller hears.
-                    inner.keep_soon(moved.tenant, webhook, moved.saved, None);
+                    // The action is already in effect here, so store it in the background even though the caller gets an error.
+                    inner.persist_circuit_later(change.tenant_id, webhook_id, change.saved, None);
                     return Err(error);
                 }
             }
@@ -223,9 +236,9 @@ impl Engine {
         Err(StoreError::Busy("other nodes are changing this circuit; send the request again".into()))
     }
 
-    /// How many circuits are in which state.
+    /// Returns the number of circuits in each state.
     pub fn circuits(&self) -> Circuits {
-        let census = self.0.coordination.census(self.0.clock.now());
+        let census = self.0.coordination.count_circuits(self.0.clock.now());
         Circuits {
             closed: self.0.registry.len().saturating_sub(census.open + census.half_open),
             half_open: census.half_open,
@@ -234,19 +247,19 @@ impl Engine {
         }
     }
 
-    /// How many deliveries wait behind open circuits; those of the first hundred circuits are counted, and up
-    /// to ten thousand of each.
+    /// Returns the number of due deliveries blocked by open circuits. Counts the first hundred circuits, and up to ten
+    /// thousand deliveries of each.
     pub async fn blocked_deliveries(&self) -> Result<u64, StoreError> {
-        const CIRCUITS: usize = 100;
-        const EACH: usize = 10_000;
+        const MAX_COUNTED_CIRCUITS: usize = 100;
+        const MAX_COUNTED_PER_CIRCUIT: usize = 10_000;
         let now = self.0.clock.now();
-        let open = self.0.coordination.open(CIRCUITS);
-        let backlogs = self.0.store.backlogs(None, open, now, EACH).await?;
+        let open = self.0.coordination.open(MAX_COUNTED_CIRCUITS);
+        let backlogs = self.0.store.backlogs(None, open, now, MAX_COUNTED_PER_CIRCUIT).await?;
         Ok(backlogs.iter().map(|(_, backlog)| backlog.due).sum())
     }
 }
 
-/// Circuits by state, among the webhooks that this node knows.
+/// Number of circuits by state, among the webhooks known to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Circuits {
     /// Closed.

@@ -1,8 +1,10 @@
-//! The one place that reads a clock or rolls dice. Everything else is told the time and the roll.
+//! The only module that reads a clock or generates random values. All others get the time and random values passed
+//! in.
 //!
-//! Time advances with a monotonic clock (the kind that counts a laptop's sleep). What it is set to is decided by
-//! `core::clock_discipline` from readings: of the store's clock where nodes share a store, of the host's wall clock
-//! otherwise. [`Clock::now`] is for scheduling; [`Clock::confirmed_now`] is for whatever destroys something.
+//! Time advances with a monotonic clock (one that includes the time a laptop sleeps). `core::clock_discipline`
+//! decides its offset from readings: of the store's clock if nodes share a store, otherwise of the host's wall
+//! clock. [`Clock::now`] is for scheduling; [`Clock::confirmed_now`] must be used for everything that destroys
+//! data.
 
 #![allow(clippy::disallowed_methods, reason = "this is where clocks and dice live")]
 
@@ -19,15 +21,15 @@ use rand::Rng;
 use redrive_core::{
     Time,
     cluster::clock_discipline::{ClockDiscipline, ClockEvent, ClockReading},
-    id::Randomness,
+    id::RandomBytes,
 };
 use rustix::time::ClockId;
 use tokio::sync::Notify;
 
 /// Nanoseconds in a millisecond.
-const MILLI: i64 = 1_000_000;
+const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// What time it is. Cheap to clone.
+/// Clock. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
 
@@ -39,57 +41,58 @@ enum Kind {
 
 #[derive(Debug)]
 struct System {
-    /// The monotonic reading at the start.
+    /// Monotonic time at the start.
     start: Duration,
     speed: f64,
-    /// What to add to the host's wall clock, in milliseconds.
+    /// Milliseconds added to the host's wall clock.
     skew: i64,
     origins: RwLock<Origins>,
     discipline: Mutex<Option<ClockDiscipline>>,
-    /// How often time was set back: sleepers wake then.
+    /// Number of times that time was set back; wakes sleepers.
     set_backs: AtomicU64,
 }
 
-/// Times at the start, in milliseconds.
+/// Times at the start of the clock, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Origins {
     scheduling: i64,
     confirmed: i64,
-    /// The latest time that was used before the last small correction: time stands still rather than go back.
+    /// Latest time that was returned before the last small correction: time stands still instead of going back.
     floor: i64,
 }
 
 impl System {
-    /// Milliseconds since the start.
-    fn passed(&self) -> i64 {
-        (self.passed_nanos() / MILLI as f64) as i64
+    /// Returns the milliseconds since the start.
+    fn elapsed_ms(&self) -> i64 {
+        (self.passed_nanos() / NANOS_PER_MILLI as f64) as i64
     }
 
     fn passed_nanos(&self) -> f64 {
-        (ticks() - self.start).as_nanos() as f64 * self.speed
+        (monotonic_now() - self.start).as_nanos() as f64 * self.speed
     }
 
-    // The monotonic clock is read under the lock: no reader can use an old origin after a correction.
+    // Reads the monotonic clock under the lock, so that no reader uses an old origin after a correction.
     fn now(&self) -> i64 {
         let origins = self.origins.read();
-        (origins.scheduling + self.passed()).max(origins.floor)
+        (origins.scheduling + self.elapsed_ms()).max(origins.floor)
     }
 
     fn confirmed_now(&self) -> i64 {
         let origins = self.origins.read();
-        origins.confirmed + self.passed()
+        origins.confirmed + self.elapsed_ms()
     }
 
     fn nanos(&self) -> i64 {
         let origins = self.origins.read();
-        let time = origins.scheduling.saturating_mul(MILLI).saturating_add(self.passed_nanos() as i64);
-        time.max(origins.floor.saturating_mul(MILLI))
+        let time =
+            origins.scheduling.saturating_mul(NANOS_PER_MILLI).saturating_add(self.passed_nanos() as i64);
+        time.max(origins.floor.saturating_mul(NANOS_PER_MILLI))
     }
 
-    /// Time goes on from here. It stands still rather than go back, unless it is set back.
+    /// Sets the time. It stands still instead of going back, unless `is_set_back`.
     fn set(&self, scheduling: i64, confirmed: i64, is_set_back: bool) {
         let mut origins = self.origins.write();
-        let latest = (origins.scheduling + self.passed()).max(origins.floor);
+        let latest = (origins.scheduling + self.elapsed_ms()).max(origins.floor);
         *origins = Origins { scheduling, confirmed, floor: if is_set_back { i64::MIN } else { latest } };
         drop(origins);
         if is_set_back {
@@ -110,23 +113,23 @@ struct Manual {
 }
 
 impl Clock {
-    /// The real time.
+    /// Creates a clock of real time.
     pub fn system() -> Self {
         Self::at_speed(1.0)
     }
 
-    /// A time that begins now and runs `speed` times as fast: three days of retries in a minute.
+    /// Creates a clock that starts now and runs `speed` times as fast: three days of retries in a minute.
     pub fn at_speed(speed: f64) -> Self {
         Self::new(speed, 0)
     }
 
-    /// A time that runs `speed` times as fast, on a machine whose wall clock is `skew` milliseconds ahead (or
+    /// Creates a clock that runs `speed` times as fast, on a machine whose wall clock is `skew` milliseconds ahead (or
     /// behind, if negative).
     pub fn new(speed: f64, skew: i64) -> Self {
         let origin = wall_millis() + skew;
         let origins = Origins { scheduling: origin, confirmed: origin, floor: i64::MIN };
         Self(Kind::System(Arc::new(System {
-            start: ticks(),
+            start: monotonic_now(),
             speed,
             skew,
             origins: RwLock::new(origins),
@@ -135,12 +138,12 @@ impl Clock {
         })))
     }
 
-    /// A time that stands still until it is moved.
+    /// Creates a clock that stands still until it is advanced.
     pub fn manual(start: Time) -> Self {
         Self(Kind::Manual(Arc::new(Manual { millis: AtomicI64::new(start.millis()), moved: Notify::new() })))
     }
 
-    /// The time now, for scheduling and for timestamps.
+    /// Returns the current time, for scheduling and timestamps.
     pub fn now(&self) -> Time {
         match &self.0 {
             Kind::System(system) => Time::from_millis(system.now()),
@@ -148,8 +151,8 @@ impl Clock {
         }
     }
 
-    /// The time that is certain to have been reached, for whatever expires, disables, prunes or deletes. It is behind
-    /// [`Clock::now`] while a jump of the clock is not confirmed.
+    /// Returns the time that has certainly been reached, for everything that expires, disables, prunes or deletes. It
+    /// lags [`Clock::now`] while a jump of the clock is unconfirmed.
     pub fn confirmed_now(&self) -> Time {
         match &self.0 {
             Kind::System(system) => Time::from_millis(system.confirmed_now().min(system.now())),
@@ -157,17 +160,18 @@ impl Clock {
         }
     }
 
-    /// The time now in nanoseconds since 1970, for measuring; never before what [`Clock::now`] has told.
+    /// Returns the current time in nanoseconds since 1970, for measuring; never earlier than what [`Clock::now`]
+    /// returned.
     pub fn nanos(&self) -> u64 {
         let nanos = match &self.0 {
             Kind::System(system) => system.nanos(),
-            Kind::Manual(manual) => manual.millis.load(Relaxed).saturating_mul(MILLI),
+            Kind::Manual(manual) => manual.millis.load(Relaxed).saturating_mul(NANOS_PER_MILLI),
         };
         nanos.unsigned_abs()
     }
 
-    /// The clock that readings discipline: one of real time. A manual clock, and one that runs at another speed, go
-    /// their own way.
+    /// Returns the clock that readings discipline: only one of real time. A manual clock and one of another speed
+    /// ignore readings.
     fn disciplined(&self) -> Option<&Arc<System>> {
         match &self.0 {
             Kind::System(system) if system.speed == 1.0 => Some(system),
@@ -175,13 +179,13 @@ impl Clock {
         }
     }
 
-    /// Whether readings of another clock change this one.
+    /// Returns whether readings of another clock adjust this one.
     pub fn is_disciplined(&self) -> bool {
         self.disciplined().is_some()
     }
 
-    /// Begins to follow a clock, which showed `time` between the monotonic times `sent` and `received`, given the last
-    /// heartbeat that was stored before. To be called before anything uses the time.
+    /// Starts following a clock that showed `time` between the monotonic times `sent` and `received`, given the last
+    /// heartbeat stored before. Must be called before anything uses the time.
     pub fn begin(
         &self,
         (sent, received): (Duration, Duration),
@@ -196,7 +200,7 @@ impl Clock {
         event
     }
 
-    /// Takes another reading of the followed clock. Returns what it changed.
+    /// Applies another reading of the followed clock. Returns what it changed.
     pub fn observe(&self, sent: Duration, received: Duration, time: Time) -> Option<ClockEvent> {
         let system = self.disciplined()?;
         let mut guard = system.discipline.lock();
@@ -206,36 +210,36 @@ impl Clock {
         event
     }
 
-    /// Confirms the time that the followed clock shows. Returns what that changed.
+    /// Confirms the time of the followed clock. Returns what that changed.
     pub fn confirm(&self) -> Option<ClockEvent> {
         let system = self.disciplined()?;
         let mut guard = system.discipline.lock();
         let discipline = guard.as_mut()?;
-        let event = discipline.confirm(ticks().saturating_sub(system.start));
+        let event = discipline.confirm(monotonic_now().saturating_sub(system.start));
         system.apply(discipline, event);
         event
     }
 
-    /// By how many milliseconds the followed clock differs from the prediction without being confirmed.
+    /// Returns the unconfirmed difference between the followed clock and its prediction, in milliseconds.
     pub fn unconfirmed_jump_ms(&self) -> Option<i64> {
         self.disciplined()?.discipline.lock().as_ref()?.unconfirmed_jump_ms()
     }
 
-    /// What the host's wall clock shows.
+    /// Returns the time of the host's wall clock.
     pub fn host_time(&self) -> Time {
         let skew = if let Kind::System(system) = &self.0 { system.skew } else { 0 };
         Time::from_millis(wall_millis() + skew)
     }
 
-    /// Sets a clock that nothing has used yet, for a command that reads the store's clock once.
+    /// Sets a clock that has not been used yet, for a command that reads the store's clock once.
     pub fn set(&self, time: Time) {
         if let Some(system) = self.disciplined() {
-            let origin = time.millis() - system.passed();
+            let origin = time.millis() - system.elapsed_ms();
             system.set(origin, origin, true);
         }
     }
 
-    /// Moves a manual clock on.
+    /// Advances a manual clock.
     ///
     /// # Panics
     /// If it is not a manual clock.
@@ -245,25 +249,25 @@ impl Clock {
         manual.moved.notify_waiters();
     }
 
-    /// Returns at `at`, or soon after; and when time was set back, since `at` may have been computed before that.
+    /// Waits until `at`. Also returns when time is set back, since `at` may have been computed from the earlier time.
     pub async fn sleep_until(&self, at: Time) {
         match &self.0 {
             Kind::System(system) => {
                 let set_backs = system.set_backs.load(Relaxed);
                 while self.now() < at && system.set_backs.load(Relaxed) == set_backs {
-                    let wait = at.since(self.now()).as_secs_f64() / system.speed;
-                    // Never for long: the clock may be corrected in between. And rounded up: waking a moment
-                    // early would find nothing due.
+                    let wait = at.duration_since(self.now()).as_secs_f64() / system.speed;
+                    // Sleeps in short steps, since the clock may be corrected in between, and rounds up, since waking early
+                    // would find nothing due.
                     tokio::time::sleep(Duration::from_secs_f64(wait.min(1.0)) + Duration::from_millis(1))
                         .await;
                 }
             }
             Kind::Manual(manual) => loop {
-                let moved = manual.moved.notified();
+                let changed = manual.moved.notified();
                 if self.now() >= at {
                     return;
                 }
-                moved.await;
+                changed.await;
             },
         }
     }
@@ -273,22 +277,22 @@ fn wall_millis() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
-/// A reading by the monotonic time since the clock's start, so that offsets are times at the start.
+/// Creates a reading relative to the clock's start, so that offsets are times at the start.
 fn reading(system: &System, sent: Duration, received: Duration, time: Time) -> ClockReading {
     ClockReading::between(sent.saturating_sub(system.start), received.saturating_sub(system.start), time)
 }
 
-/// A monotonic reading for measuring how long things take.
-pub fn ticks() -> Duration {
+/// Returns the monotonic time, for measuring durations.
+pub fn monotonic_now() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = ClockId::Boottime;
-    // On macOS it goes on while the machine sleeps, as Linux's boot time does.
+    // On macOS this clock includes sleep, as `Boottime` does on Linux.
     #[cfg(not(target_os = "linux"))]
     let clock = ClockId::Monotonic;
     read_clock(clock)
 }
 
-/// Processor time that this process has used.
+/// Returns the CPU time that this process has used.
 pub fn processor_time() -> Duration {
     read_clock(ClockId::ProcessCPUTime)
 }
@@ -298,33 +302,33 @@ fn read_clock(clock: ClockId) -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// A random number of any size.
+/// Returns a random `i64`.
 pub(crate) fn random_i64() -> i64 {
-    let bytes = randomness();
+    let bytes = random_id_bytes();
     bytes.first_chunk().map_or(0, |first| i64::from_le_bytes(*first))
 }
 
-/// The random part of a new id.
-pub fn randomness() -> Randomness {
-    let mut bytes = Randomness::default();
+/// Returns the random part of a new id.
+pub fn random_id_bytes() -> RandomBytes {
+    let mut bytes = RandomBytes::default();
     rand::rng().fill_bytes(&mut bytes);
     bytes
 }
 
-/// 256 random bits for a secret or a key.
+/// Returns 256 random bits for a secret or a key.
 pub fn secret_bytes() -> [u8; 32] {
     let mut bytes = [0; 32];
     rand::rng().fill_bytes(&mut bytes);
     bytes
 }
 
-/// The same in hexadecimal digits.
+/// Returns 256 random bits in hexadecimal digits.
 pub fn secret_hex() -> String {
     secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A roll of the dice, uniform in [0, 1).
-pub fn roll() -> f64 {
+/// Returns a random value, uniform in [0, 1).
+pub fn random_unit() -> f64 {
     rand::random()
 }
 
@@ -335,7 +339,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_manual_clock_wakes_whoever_waits() {
+    async fn manual_clock_wakes_sleepers() {
         let clock = Clock::manual(Time::from_millis(1_000));
         let sleeper = tokio::spawn({
             let clock = clock.clone();
@@ -350,19 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn nanoseconds_never_fall_behind_what_was_told() {
+    fn nanos_never_lag_now() {
         for clock in [Clock::system(), Clock::at_speed(1000.0), Clock::manual(Time::from_millis(1_000))] {
             for _ in 0..10_000 {
-                let told = clock.now();
+                let reported = clock.now();
                 let (one, other) = (clock.nanos(), clock.nanos());
-                assert!(one >= told.millis() as u64 * 1_000_000 && other >= one);
+                assert!(one >= reported.millis() as u64 * 1_000_000 && other >= one);
                 assert!(one / 1_000_000 <= clock.now().millis() as u64 + 1);
             }
         }
     }
 
     #[tokio::test]
-    async fn a_fast_clock_runs_ahead() {
+    async fn fast_clock_runs_ahead() {
         let clock = Clock::at_speed(10_000.0);
         let start = clock.now();
         clock.sleep_until(start + Duration::from_secs(60)).await;
@@ -375,21 +379,21 @@ mod tests {
         Time::from_millis(wall_millis())
     }
 
-    /// Whether two times are the same but for what a busy machine takes.
+    /// Returns whether two times are equal, with tolerance for a busy machine.
     fn alike(one: Time, other: Time) -> bool {
-        one.since(other).max(other.since(one)) < Duration::from_secs(30)
+        one.duration_since(other).max(other.duration_since(one)) < Duration::from_secs(30)
     }
 
-    /// A clock that follows one that is right.
+    /// Returns a clock that follows a correct one.
     fn following() -> Clock {
         let clock = Clock::system();
-        assert_eq!(clock.begin((ticks(), ticks()), wall(), None), None);
+        assert_eq!(clock.begin((monotonic_now(), monotonic_now()), wall(), None), None);
         clock
     }
 
-    /// One reading a second of a clock that is wrong by `error` milliseconds, from `since` on.
+    /// Observes one reading per second, from `since` on, of a clock that is wrong by `error` milliseconds.
     fn read(clock: &Clock, since: Duration, seconds: std::ops::Range<u64>, error: i64) -> Vec<ClockEvent> {
-        let right = wall().millis() - (ticks() - since).as_millis() as i64;
+        let right = wall().millis() - (monotonic_now() - since).as_millis() as i64;
         let read = |second: u64| {
             let at = since + Duration::from_secs(second);
             clock.observe(at, at, Time::from_millis(right + second as i64 * 1000 + error))
@@ -402,7 +406,7 @@ mod tests {
         for skew in [-3_600_000, 0, 3_600_000] {
             assert!(alike(Clock::new(1.0, skew).now(), Time::from_millis(wall().millis() + skew)));
             let clock = Clock::new(1.0, skew);
-            clock.begin((ticks(), ticks()), wall(), None);
+            clock.begin((monotonic_now(), monotonic_now()), wall(), None);
             assert!(alike(clock.now(), wall()) && alike(clock.confirmed_now(), wall()), "{skew}");
             let command = Clock::new(1.0, skew);
             command.set(wall());
@@ -412,7 +416,7 @@ mod tests {
 
     #[test]
     fn jump_is_followed_by_every_clone_and_not_confirmed() {
-        let (clock, since) = (following(), ticks());
+        let (clock, since) = (following(), monotonic_now());
         let clone = clock.clone();
         read(&clock, since, 1..30, 3_600_000);
         assert!(alike(clone.now(), wall()));
@@ -426,7 +430,7 @@ mod tests {
 
     #[test]
     fn undone_jump_sets_time_back() {
-        let (clock, since) = (following(), ticks());
+        let (clock, since) = (following(), monotonic_now());
         read(&clock, since, 1..40, 3_600_000);
         assert!(alike(clock.now(), wall() + HOUR));
         read(&clock, since, 40..43, 0);
@@ -436,7 +440,7 @@ mod tests {
     #[test]
     fn small_corrections_never_set_time_back() {
         let clock = following();
-        let (began, latest) = (ticks(), AtomicI64::new(0));
+        let (started, latest) = (monotonic_now(), AtomicI64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -449,29 +453,29 @@ mod tests {
                 });
             }
             for step in 0..10_000u64 {
-                read(&clock, began, step..step + 1, step as i64 * 7919 % 1000);
+                read(&clock, started, step..step + 1, step as i64 * 7919 % 1000);
             }
         });
     }
 
     #[test]
-    fn only_a_clock_of_real_time_follows_another() {
+    fn only_real_time_clock_follows_another() {
         let manual = Clock::manual(Time::from_millis(1_000));
-        manual.begin((ticks(), ticks()), Time::from_millis(5_000), None);
+        manual.begin((monotonic_now(), monotonic_now()), Time::from_millis(5_000), None);
         manual.set(Time::from_millis(5_000));
         assert_eq!(
             (manual.now(), manual.confirmed_now()),
             (Time::from_millis(1_000), Time::from_millis(1_000))
         );
         let fast = Clock::at_speed(2.0);
-        fast.begin((ticks(), ticks()), fast.now() + HOUR, None);
+        fast.begin((monotonic_now(), monotonic_now()), fast.now() + HOUR, None);
         assert!(alike(fast.now(), wall()) && alike(fast.confirmed_now(), fast.now()));
         assert!(!fast.is_disciplined() && !manual.is_disciplined());
     }
 
     #[tokio::test]
     async fn sleeper_wakes_soon_after_a_jump_was_followed_or_undone() {
-        let (clock, since) = (following(), ticks());
+        let (clock, since) = (following(), monotonic_now());
         let sleep = |at| {
             let clock = clock.clone();
             tokio::spawn(async move { clock.sleep_until(at).await })
@@ -481,7 +485,7 @@ mod tests {
         assert!(!sleeper.is_finished());
         read(&clock, since, 1..40, 3_600_000);
         tokio::time::timeout(Duration::from_secs(30), sleeper).await.unwrap().unwrap();
-        // A time that was computed from the wrong time is not waited for.
+        // A deadline computed from the wrong time is not waited for.
         let sleeper = sleep(clock.now() + HOUR);
         tokio::time::sleep(Duration::from_millis(20)).await;
         read(&clock, since, 40..43, 0);

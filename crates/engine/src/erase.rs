@@ -1,42 +1,45 @@
-//! Taking payloads away because a person said so: what is pending of them is called off, their history stays.
+//! Erasure of event payloads on request: pending deliveries are cancelled, delivery history stays.
 
-use redrive_core::{EventId, TenantId, event::ERASED};
-use redrive_store::{DeliveryCursor, DeliveryFilter, Erased, PageRequest, StatusFilter, StoreError};
+use redrive_core::{EventId, TenantId, event::REASON_ERASED};
+use redrive_store::{DeliveryCursor, DeliveryFilter, EraseResult, PageRequest, StatusFilter, StoreError};
 
 use crate::Engine;
 
-/// Deliveries looked at in one step.
-const STEP: usize = 200;
+/// Deliveries read per page, and responses erased per store call.
+const BATCH_SIZE: usize = 200;
 
 impl Engine {
-    /// Takes an event's payload and metadata away for good, with what endpoints answered to it. What waits of it is
-    /// called off; a request under way is let finish. Doing it again finishes what was interrupted.
-    pub async fn erase(&self, tenant: &TenantId, event: EventId) -> Result<Erased, StoreError> {
+    /// Erases the payload and metadata of an event permanently, and the endpoints' responses to it. Cancels its
+    /// pending deliveries; a request in flight is allowed to finish. Calling it again completes an interrupted
+    /// erasure.
+    pub async fn erase(&self, tenant_id: &TenantId, event_id: EventId) -> Result<EraseResult, StoreError> {
         let store = &self.0.store;
-        let erased = store.erase(tenant.clone(), event, self.0.clock.now()).await?;
-        if erased == Erased::Missing {
+        let erased = store.erase(tenant_id.clone(), event_id, self.0.clock.now()).await?;
+        if erased == EraseResult::NotFound {
             return Ok(erased);
         }
-        self.call_off(tenant, event).await?;
-        while store.erase_answers(tenant.clone(), event, STEP).await? == STEP {
+        self.cancel_pending(tenant_id, event_id).await?;
+        while store.erase_responses(tenant_id.clone(), event_id, BATCH_SIZE).await? == BATCH_SIZE {
             tokio::task::yield_now().await;
         }
         Ok(erased)
     }
 
-    async fn call_off(&self, tenant: &TenantId, event: EventId) -> Result<(), StoreError> {
-        let pending = Some(StatusFilter::Is(redrive_core::DeliveryStatus::Pending));
+    async fn cancel_pending(&self, tenant_id: &TenantId, event_id: EventId) -> Result<(), StoreError> {
+        let pending = Some(StatusFilter::Exactly(redrive_core::DeliveryStatus::Pending));
         let mut after = None;
         loop {
-            let filter = DeliveryFilter { event: Some(event), status: pending, ..DeliveryFilter::default() };
-            let page = PageRequest { after, offset: 0, limit: STEP as u32 };
-            let found = self.0.store.list_deliveries(tenant.clone(), filter, page).await?;
+            let filter =
+                DeliveryFilter { event_id: Some(event_id), status: pending, ..DeliveryFilter::default() };
+            let page = PageRequest { after, offset: 0, limit: BATCH_SIZE as u32 };
+            let found = self.0.store.list_deliveries(tenant_id.clone(), filter, page).await?;
             for delivery in &found.found {
-                self.cancel(tenant.clone(), delivery.id, delivery.webhook, ERASED.into()).await?;
+                self.cancel(tenant_id.clone(), delivery.id, delivery.webhook_id, REASON_ERASED.into())
+                    .await?;
             }
-            let last = found.found.last().filter(|_| found.found.len() == STEP);
-            let last = last.map(|last| DeliveryCursor { event: last.event, delivery: last.id });
-            // A page of what is rare may end early, and there may be more.
+            let last = found.found.last().filter(|_| found.found.len() == BATCH_SIZE);
+            let last = last.map(|last| DeliveryCursor { event_id: last.event_id, delivery_id: last.id });
+            // A page of a selective filter may end before it is full although more rows match; `stopped` says where.
             after = found.stopped.or(last);
             if after.is_none() {
                 return Ok(());

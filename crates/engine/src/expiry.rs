@@ -1,30 +1,31 @@
-//! The end of waiting: deliveries that were held back for too long, and webhooks whose time is over.
+//! Expiry: gives up on deliveries that exceeded `give_up_after`, and disables webhooks past `expires_at`.
 
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     DeadReason, DeliveryStatus, TenantId, Time, WebhookId,
     delivery::decide,
-    notification::{Facts, Kind},
+    notification::{NotificationKind, OccurrenceDetails},
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::{Next, StoreError};
+use redrive_store::{NextState, StoreError};
 
-use crate::{ChangeError, Engine, Inner, notify::occurrences::cause, verification::VerifyResult};
+use crate::{ChangeError, Engine, Inner, notify::occurrences::occurrence, verification::VerifyResult};
 
-/// Why a webhook is disabled whose time is over.
-pub(crate) const EXPIRED: &str = "expired";
-/// How often waiting deliveries are looked through for those to give up on. What is sent is checked anyway;
-/// this is for those that something holds back.
-const LOOK: Duration = Duration::from_secs(30);
-/// Webhooks looked at, and deliveries ended, in one step.
-const STEP: usize = 500;
-/// How long a challenge waits when the host of its URL has no free slot, or its address no free connection.
+/// Disable reason of a webhook past its `expires_at`.
+pub(crate) const REASON_EXPIRED: &str = "expired";
+/// Interval between scans for expired deliveries. A delivery that is sent is checked anyway; the scan is for
+/// deliveries that are blocked.
+const SCAN_INTERVAL: Duration = Duration::from_secs(30);
+/// Webhooks read, and deliveries ended, per store call.
+const BATCH_SIZE: usize = 500;
+/// Delay of a challenge if the host of its URL has no free slot, or its address no free connection.
 pub(crate) const HOST_BUSY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Gives up on what has waited for too long, whatever held it back.
-    pub(crate) async fn keep_expiring(self: Arc<Self>) {
+    /// Marks expired deliveries dead regardless of what blocks them, and disables expired webhooks, until the engine
+    /// stops.
+    pub(crate) async fn run_expiry(self: Arc<Self>) {
         loop {
             self.expire_queued();
             if let Err(error) = self.expire_deliveries().await {
@@ -37,95 +38,102 @@ impl Inner {
                     None
                 }
             };
-            let soon = self.clock.now() + LOOK;
+            let soon = self.clock.now() + SCAN_INTERVAL;
             tokio::select! {
                 () = self.clock.sleep_until(next.unwrap_or(soon).min(soon)) => {}
-                () = self.expiry_alarm.notified() => {}
+                () = self.expiry_wakeup.notified() => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    /// Gives up on what waits in memory, for a token or a slot.
+    /// Marks expired deliveries dead that are queued in memory, waiting for a token or a slot.
     fn expire_queued(self: &Arc<Self>) {
         let now = self.clock.confirmed_now();
-        let over = self.dispatch.take_over(|ready| {
-            let hook = self.registry.hook(ready.webhook);
-            hook.is_some_and(|hook| now >= decide::gives_up_at(ready.created_at, &hook.policy))
+        let over = self.dispatch.take_expired(|delivery| {
+            let webhook = self.registry.webhook(delivery.webhook_id);
+            webhook.is_some_and(|webhook| now >= decide::give_up_at(delivery.created_at, &webhook.policy))
         });
-        for ready in over {
-            self.record_end(ready, Next::Dead { reason: DeadReason::Expired }.into());
+        for delivery in over {
+            self.record_without_attempt(delivery, NextState::Dead { reason: DeadReason::Expired }.into());
         }
     }
 
     async fn expire_deliveries(&self) -> Result<(), StoreError> {
         let mut after = None;
         loop {
-            let page = self.store.oldest(after, STEP).await?;
+            let page = self.store.oldest_waiting(after, BATCH_SIZE).await?;
             let Some((last, _)) = page.last() else { return Ok(()) };
             after = Some(*last);
-            for (webhook, oldest) in page {
-                self.expire_of(webhook, oldest).await?;
+            for (webhook_id, oldest) in page {
+                self.expire_webhook_deliveries(webhook_id, oldest).await?;
             }
         }
     }
 
-    async fn expire_of(&self, webhook: WebhookId, oldest: Time) -> Result<(), StoreError> {
-        let Some(hook) = self.registry.find(&*self.store, webhook).await? else { return Ok(()) };
+    async fn expire_webhook_deliveries(&self, webhook_id: WebhookId, oldest: Time) -> Result<(), StoreError> {
+        let Some(webhook) = self.registry.find(&*self.store, webhook_id).await? else { return Ok(()) };
         let now = self.clock.confirmed_now();
-        let patience = hook.policy.give_up_after.get().as_millis() as i64;
-        // Made at this very moment or before: their time is up.
-        let made_before = Time::from_millis(now.millis() - patience + 1);
+        let timeout = webhook.policy.give_up_after.as_duration().as_millis() as i64;
+        // Deliveries created exactly `give_up_after` ago or earlier are expired.
+        let made_before = Time::from_millis(now.millis() - timeout + 1);
         if oldest >= made_before {
             return Ok(());
         }
         loop {
-            let facts = Facts { reason: Some(DeadReason::Expired.name().into()), ..Facts::default() };
-            let cause = cause(&hook.tenant.id, Some(webhook), Kind::DeliveryDead, now, facts);
-            let step = self.store.expire(webhook, made_before, now, STEP, Some(cause)).await?;
-            if step.moved > 0 {
-                self.notifying.ring();
+            let facts = OccurrenceDetails {
+                reason: Some(DeadReason::Expired.name().into()),
+                ..OccurrenceDetails::default()
+            };
+            let occurrence =
+                occurrence(&webhook.tenant.id, Some(webhook_id), NotificationKind::DeliveryDead, now, facts);
+            let step = self
+                .store
+                .expire_deliveries(webhook_id, made_before, now, BATCH_SIZE, Some(occurrence))
+                .await?;
+            if step.changed > 0 {
+                self.notifier.wake();
             }
-            self.metrics.expired(&hook.tenant.id, webhook, step.moved as u64);
-            self.health.ended(&hook.tenant.id, DeliveryStatus::Dead, step.moved as u64, now);
+            self.metrics.expired(&webhook.tenant.id, webhook_id, step.changed as u64);
+            self.rollups.record_ended(&webhook.tenant.id, DeliveryStatus::Dead, step.changed as u64, now);
             if step.finished {
-                tracing::info!(webhook_id = %webhook, "deliveries that waited for too long are given up on");
-                self.alarm.ring();
+                tracing::info!(webhook_id = %webhook_id, "deliveries that waited for too long are given up on");
+                self.scheduler_wakeup.wake();
                 return Ok(());
             }
         }
     }
 
-    /// Disables webhooks whose time is over, and has endpoints asked to echo. Gives the time of the next one.
+    /// Disables expired webhooks and sends due verification challenges. Returns when the next webhook is due.
     async fn expire_webhooks(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
-        // Tenants that have no slot left for verifications: theirs must not hide those of others behind them.
+        // Tenants without a free verification slot: skipped in the next page, so that they do not hide other tenants.
         let mut without_slot: Vec<TenantId> = Vec::new();
         let mut retry_at: Option<Time> = None;
         loop {
             let now = self.clock.now();
-            let found = self.store.expiring(now, STEP, without_slot.clone()).await?;
-            let is_full = found.expired.len() == STEP;
+            let found = self.store.expiring_webhooks(now, BATCH_SIZE, without_slot.clone()).await?;
+            let is_full = found.expired.len() == BATCH_SIZE;
             let (mut done, known) = (0, without_slot.len());
-            for (tenant, webhook) in found.expired {
-                if without_slot.contains(&tenant) && self.awaits_verification(webhook) {
+            for (tenant_id, webhook_id) in found.expired {
+                if without_slot.contains(&tenant_id) && self.awaits_verification(webhook_id) {
                     continue;
                 }
-                match self.expire_webhook(&tenant, webhook, now).await {
+                match self.expire_webhook(&tenant_id, webhook_id, now).await {
                     Ok(VerifyResult::Done) => done += 1,
-                    Ok(VerifyResult::NoSlot) => without_slot.push(tenant),
-                    // Nothing wakes this loop when a slot of the host is free.
+                    Ok(VerifyResult::NoSlot) => without_slot.push(tenant_id),
+                    // Freeing a slot of the host does not wake this loop.
                     Ok(VerifyResult::HostBusy) => retry_at = Some(now + HOST_BUSY_RETRY_DELAY),
                     Ok(VerifyResult::NotDue) => {}
-                    // Too many reads of its tenant run at the moment.
+                    // The tenant has too many concurrent reads at the moment.
                     Err(StoreError::Busy(_)) => {}
-                    // One webhook that cannot be read must not keep all others waiting.
-                    Err(StoreError::Refused(why)) => {
-                        tracing::error!(webhook_id = %webhook, error = why, "a webhook cannot be read, and not be disabled");
+                    // One unreadable webhook must not block the others.
+                    Err(StoreError::InvalidItem(why)) => {
+                        tracing::error!(webhook_id = %webhook_id, error = why, "a webhook cannot be read, and not be disabled");
                     }
                     Err(error) => return Err(error),
                 }
             }
-            // What is left is for other nodes, or for later.
+            // What remains is left to other nodes or to a later run.
             let may_hide_others = is_full && without_slot.len() > known;
             if done == 0 && !may_hide_others {
                 return Ok(found.next.into_iter().chain(retry_at).min());
@@ -133,36 +141,37 @@ impl Inner {
         }
     }
 
-    fn awaits_verification(&self, webhook: WebhookId) -> bool {
-        let hook = self.registry.hook(webhook);
-        hook.is_some_and(|hook| matches!(hook.state, WebhookState::PendingVerification(_)))
+    fn awaits_verification(&self, webhook_id: WebhookId) -> bool {
+        let webhook = self.registry.webhook(webhook_id);
+        webhook.is_some_and(|webhook| matches!(webhook.state, WebhookState::PendingVerification(_)))
     }
 
-    /// Does what is due about a webhook.
+    /// Sends the due challenge of a webhook, or disables it if it has expired.
     async fn expire_webhook(
         self: &Arc<Self>,
-        tenant: &TenantId,
-        webhook: WebhookId,
+        tenant_id: &TenantId,
+        webhook_id: WebhookId,
         now: Time,
     ) -> Result<VerifyResult, StoreError> {
-        match self.verify_if_due(tenant, webhook, now).await? {
+        match self.verify_if_due(tenant_id, webhook_id, now).await? {
             VerifyResult::NotDue => {}
             verified => return Ok(verified),
         }
         let confirmed_now = self.clock.confirmed_now();
         let disable = |webhook: &mut Webhook| {
-            // It may have been given more time since, or another node was faster.
+            // `expires_at` may have been extended since the page was read, or another node has already disabled the
+            // webhook.
             let over = webhook.spec.expires_at.is_some_and(|at| at <= confirmed_now);
             let is_on = matches!(webhook.state, WebhookState::Active | WebhookState::Paused);
             if !is_on || !over {
                 return Err(());
             }
-            webhook.state = WebhookState::Disabled(EXPIRED.into());
+            webhook.state = WebhookState::Disabled(REASON_EXPIRED.into());
             Ok(())
         };
-        match Engine(self.clone()).change_webhook_ourselves(tenant, webhook, disable).await {
+        match Engine(self.clone()).change_webhook_automatically(tenant_id, webhook_id, disable).await {
             Ok(_) => Ok(VerifyResult::Done),
-            Err(ChangeError::Missing | ChangeError::Refused(())) => Ok(VerifyResult::NotDue),
+            Err(ChangeError::NotFound | ChangeError::Rejected(())) => Ok(VerifyResult::NotDue),
             Err(ChangeError::Store(error)) => Err(error),
         }
     }

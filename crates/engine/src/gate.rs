@@ -1,304 +1,348 @@
-//! The last look before sending: may this delivery go out now, must it wait, or is it over?
+//! The gate: decides right before sending whether a delivery is sent now, has to wait, or ends without a request.
 
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeadReason, Time, delivery::decide, dispatch::gate::WaitingOn, event::ERASED,
+    DeadReason, Time, delivery::decide, dispatch::gate::WaitingOn, event::REASON_ERASED,
     protection::breaker::CircuitState,
 };
-use redrive_store::{Next, StoreError};
+use redrive_store::{NextState, StoreError};
 
 use crate::{
     Inner,
     coordination::{
-        Ask, Grant, Says,
-        redis::{Asked, Given, Shared, Slot},
+        AdmissionRequest, Grant, LocalDecision,
+        redis::{GrantWithSlot, RedisAdmissionRequest, RedisCoordinator, Slot},
     },
-    dispatch::{Moves, Ready, Refusal, Refused},
+    dispatch::{Deferral, DeferredDelivery, DispatchActions, LeasedDelivery},
     record::Ending,
-    registry::Hook,
+    registry::ResolvedWebhook,
 };
 
-/// A delivery that the gate lets pass, and how.
-pub(crate) struct Pass {
-    pub(crate) hook: Arc<Hook>,
-    /// The ticket of a probe of a half-open circuit.
+/// Permit to send one delivery now.
+pub(crate) struct Admission {
+    pub(crate) webhook: Arc<ResolvedWebhook>,
+    /// Probe id, if the request is a probe of a half-open circuit.
     pub(crate) probe: Option<u64>,
     pub(crate) circuit: CircuitState,
-    /// Its place among the requests that all nodes together may have under way to the webhook.
+    /// Slot of the webhook's cluster-wide concurrency limit.
     pub(crate) slot: Option<Slot>,
 }
 
-/// What the gate says of one that nothing holds back.
-pub(crate) enum Gate {
-    /// Send it.
-    Go,
-    /// It is over without a request.
-    End(Ending),
-    /// Nodes keep dying while they send it: counted as a failed attempt.
+/// Result of the last check of an admitted delivery.
+pub(crate) enum PreSendCheck {
+    /// Send the request.
+    Send,
+    /// End the delivery without a request.
+    Finish(Ending),
+    /// Too many nodes died while sending it: record a failed attempt.
     Poison,
-    /// It is not ours any more.
-    Lost,
-    /// It may not be ours any more.
-    Late,
+    /// The lease belongs to another node.
+    LeaseLost,
+    /// The lease may belong to another node.
+    LeaseUncertain,
 }
 
-/// The longest that a webhook is turned away without asking again. Whatever blocks it for longer is in the
-/// store; should it have ended meanwhile, this is how long that can go unnoticed.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// Longest time that a webhook is parked without checking again. A longer block is kept in the store; if it ends
+/// early and this node does not notice, sending resumes after this time.
+const MAX_PARK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Until when to turn a webhook away that is blocked until then, or nobody knows how long.
+/// Returns until when to park a webhook that is blocked until `until`, or for an unknown time if `None`.
 fn parked_until(until: Option<Time>, now: Time) -> Time {
-    until.unwrap_or(Time::FOREVER).min(now + ASK_AGAIN)
+    until.unwrap_or(Time::FAR_FUTURE).min(now + MAX_PARK_INTERVAL)
 }
 
-/// How long a probe that was sent may stay away beyond its timeout before it counts as lost.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time beyond the request timeout after which a probe without a result counts as lost.
+const PROBE_GRACE: Duration = Duration::from_secs(10);
 
 const CLOSED: CircuitState = CircuitState::Closed;
 
-fn patience(ready: &Ready, hook: &Hook) -> Duration {
-    hook.policy.timeout(ready.attempt) + GRACE
+fn probe_timeout(delivery: &LeasedDelivery, webhook: &ResolvedWebhook) -> Duration {
+    webhook.policy.timeout(delivery.attempt) + PROBE_GRACE
 }
 
 impl Inner {
-    /// Starts what dispatch lets go and the gate lets pass, gives back what has to wait in the store, and has
-    /// the store asked for more if there is room.
-    pub(crate) fn carry_out(self: &Arc<Self>, mut moves: Moves) {
+    /// Starts the deliveries that the gate admits, releases those that have to wait in the store, and wakes the
+    /// scheduler if there is capacity for more.
+    pub(crate) fn apply_actions(self: &Arc<Self>, mut actions: DispatchActions) {
         loop {
-            if moves.refill {
-                self.alarm.ring();
+            if actions.refill {
+                self.scheduler_wakeup.wake();
             }
-            if !moves.hand_back.is_empty() {
-                self.hand_back(std::mem::take(&mut moves.hand_back));
+            if !actions.release.is_empty() {
+                self.release_queued(std::mem::take(&mut actions.release));
             }
-            if moves.start.is_empty() {
+            if actions.start.is_empty() {
                 return;
             }
-            let refused = self.start(moves.start);
+            let refused = self.start(actions.start);
             if refused.is_empty() {
                 return;
             }
-            moves = self.dispatch.refuse(refused);
-            // Something may have to be woken sooner than was planned.
-            self.gate_alarm.notify_one();
+            actions = self.dispatch.defer(refused);
+            // A deferred delivery may need an earlier wake-up than the one that is set.
+            self.gate_wakeup.notify_one();
         }
     }
 
-    /// Sends nothing to a webhook that is blocked until then, or nobody knows how long.
-    pub(crate) fn park(self: &Arc<Self>, hook: &Hook, until: Option<Time>) {
-        let moves = self.dispatch.park(self.whom(hook), parked_until(until, self.clock.now()));
-        self.carry_out(moves);
-        self.gate_alarm.notify_one();
+    /// Parks a webhook that is blocked until `until`, or for an unknown time if `None`.
+    pub(crate) fn park(self: &Arc<Self>, webhook: &ResolvedWebhook, until: Option<Time>) {
+        let actions = self.dispatch.park(self.webhook_caps(webhook), parked_until(until, self.clock.now()));
+        self.apply_actions(actions);
+        self.gate_wakeup.notify_one();
     }
 
-    /// Asks for all of them at once and starts those that may go. Gives those that may not.
-    fn start(self: &Arc<Self>, start: Vec<Ready>) -> Vec<Refused> {
-        if !self.fleet.may_send() {
-            return start.into_iter().map(|ready| Refused { ready, how: Refusal::Silence }).collect();
+    /// Requests admission for all deliveries in one call and starts those that are admitted. Returns the others.
+    fn start(self: &Arc<Self>, start: Vec<LeasedDelivery>) -> Vec<DeferredDelivery> {
+        if !self.membership.may_send() {
+            return start
+                .into_iter()
+                .map(|delivery| DeferredDelivery { delivery, how: Deferral::SuspendNode })
+                .collect();
         }
         let (now, confirmed_now) = (self.clock.now(), self.clock.confirmed_now());
         let mut known = Vec::with_capacity(start.len());
-        for ready in start {
-            match self.registry.hook(ready.webhook) {
-                // What is over needs nobody's leave to end, and no token.
-                Some(hook)
-                    if ready.term.is_over()
-                        || end_without_request(&ready, &hook, confirmed_now).is_some() =>
+        for delivery in start {
+            match self.registry.webhook(delivery.webhook_id) {
+                // A delivery that must end without a request (epoch ended, webhook gone, payload erased, expired) skips
+                // admission and takes no token.
+                Some(webhook)
+                    if delivery.epoch.is_ended()
+                        || end_before_send(&delivery, &webhook, confirmed_now).is_some() =>
                 {
-                    self.spawn(ready, Pass { hook, probe: None, circuit: CircuitState::Closed, slot: None });
+                    self.spawn(
+                        delivery,
+                        Admission { webhook, probe: None, circuit: CircuitState::Closed, slot: None },
+                    );
                 }
-                Some(hook) => known.push((ready, hook)),
-                None => self.start_unknown(ready),
+                Some(webhook) => known.push((delivery, webhook)),
+                None => self.start_unknown(delivery),
             }
         }
-        match self.shared() {
-            Some(shared) => self.start_shared(shared.clone(), known, now),
-            None => self.start_here(known, now),
+        match self.redis_coordinator() {
+            Some(shared) => self.admit_through_redis(shared.clone(), known, now),
+            None => self.admit_locally(known, now),
         }
     }
 
-    /// Starts those that may go as far as this node knows.
-    fn start_here(self: &Arc<Self>, known: Vec<(Ready, Arc<Hook>)>, now: Time) -> Vec<Refused> {
+    /// Starts the deliveries that this node's local coordinator admits. Returns the others.
+    fn admit_locally(
+        self: &Arc<Self>,
+        known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
+        now: Time,
+    ) -> Vec<DeferredDelivery> {
         let asks: Vec<_> = known
             .iter()
-            .map(|(ready, hook)| Ask { hook, event: ready.event.id, patience: patience(ready, hook) })
+            .map(|(delivery, webhook)| AdmissionRequest {
+                webhook,
+                event_id: delivery.event.id,
+                probe_timeout: probe_timeout(delivery, webhook),
+            })
             .collect();
         let grants = self.coordination.admit(&asks, now);
         drop(asks);
-        // Without Redis each node has its part; what is under way by then Redis hears of when it is back.
-        let count =
-            |hook: &Hook| self.shared.as_ref().map(|shared| shared.slots.count(hook.id, hook.max_in_flight));
-        let granted = known.into_iter().zip(grants).map(|((ready, hook), grant)| {
-            let slot = matches!(grant, Grant::Go { .. }).then(|| count(&hook)).flatten();
-            ((ready, hook), (grant, slot))
+        // In fallback each node uses its share of the slots. Slots in use are reported to Redis when it is available
+        // again.
+        let count = |webhook: &ResolvedWebhook| {
+            self.redis
+                .as_ref()
+                .map(|shared| shared.slots.acquire_in_fallback(webhook.id, webhook.max_in_flight))
+        };
+        let granted = known.into_iter().zip(grants).map(|((delivery, webhook), grant)| {
+            let slot = matches!(grant, Grant::Go { .. }).then(|| count(&webhook)).flatten();
+            ((delivery, webhook), (grant, slot))
         });
-        self.start_granted(granted, now)
+        self.start_admitted(granted, now)
     }
 
-    /// Starts those that nothing limits and nothing is known against, if this node holds a slot for them, and asks
-    /// for the others, all at once.
-    fn start_shared(
+    /// Starts deliveries of webhooks without limits or blocks if this node holds a slot for them, and requests
+    /// admission from Redis for the others in one call.
+    fn admit_through_redis(
         self: &Arc<Self>,
-        shared: Arc<Shared>,
-        known: Vec<(Ready, Arc<Hook>)>,
+        shared: Arc<RedisCoordinator>,
+        known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
         now: Time,
-    ) -> Vec<Refused> {
-        let (mut waits, mut asked) = (Vec::new(), Vec::new());
-        for (ready, hook) in known {
-            match self.coordination.says(&hook, now) {
-                Says::Wait(grant) => waits.push(((ready, hook), (grant, None))),
-                Says::Go => match shared.slots.take(hook.id, hook.max_in_flight) {
-                    slot @ Some(_) => self.spawn(ready, Pass { hook, probe: None, circuit: CLOSED, slot }),
-                    None => asked.push((ready, hook, None)),
+    ) -> Vec<DeferredDelivery> {
+        let (mut waits, mut request) = (Vec::new(), Vec::new());
+        for (delivery, webhook) in known {
+            match self.coordination.decide_locally(&webhook, now) {
+                LocalDecision::Wait(grant) => waits.push(((delivery, webhook), (grant, None))),
+                LocalDecision::Go => match shared.slots.try_acquire(webhook.id, webhook.max_in_flight) {
+                    slot @ Some(_) => {
+                        self.spawn(delivery, Admission { webhook, probe: None, circuit: CLOSED, slot })
+                    }
+                    None => request.push((delivery, webhook, None)),
                 },
-                Says::Ask => {
-                    let slot = shared.slots.take(hook.id, hook.max_in_flight);
-                    asked.push((ready, hook, slot));
+                LocalDecision::AskRedis => {
+                    let slot = shared.slots.try_acquire(webhook.id, webhook.max_in_flight);
+                    request.push((delivery, webhook, slot));
                 }
             }
         }
-        if !asked.is_empty() {
+        if !request.is_empty() {
             let inner = self.clone();
-            self.runtime.spawn(async move { inner.ask(shared, asked).await });
+            self.runtime.spawn(async move { inner.request_admission(shared, request).await });
         }
-        self.start_granted(waits, now)
+        self.start_admitted(waits, now)
     }
 
-    /// Asks all nodes, as it were, for leave to send these.
-    async fn ask(self: Arc<Self>, shared: Arc<Shared>, asked: Vec<(Ready, Arc<Hook>, Option<Slot>)>) {
-        let asks = asked.iter().map(|(ready, hook, slot)| Asked {
-            hook: hook.clone(),
-            event: ready.event.id,
-            patience: patience(ready, hook).as_millis() as u64,
+    /// Requests admission from Redis, which decides for all nodes.
+    async fn request_admission(
+        self: Arc<Self>,
+        shared: Arc<RedisCoordinator>,
+        request: Vec<(LeasedDelivery, Arc<ResolvedWebhook>, Option<Slot>)>,
+    ) {
+        let asks = request.iter().map(|(delivery, webhook, slot)| RedisAdmissionRequest {
+            webhook: webhook.clone(),
+            event_id: delivery.event.id,
+            probe_timeout: probe_timeout(delivery, webhook).as_millis() as u64,
             has_slot: slot.is_some(),
         });
         let given = shared.admit(asks.collect()).await;
         let now = self.clock.now();
         let refused = match given {
             Ok(given) => {
-                let granted = asked.into_iter().zip(given).map(|((ready, hook, had), (grant, slot))| {
-                    ((ready, hook), (grant, slot.or(had.filter(|_| matches!(grant, Grant::Go { .. })))))
-                });
-                self.start_granted(granted, now)
+                let granted =
+                    request.into_iter().zip(given).map(|((delivery, webhook, had), (grant, slot))| {
+                        (
+                            (delivery, webhook),
+                            (grant, slot.or(had.filter(|_| matches!(grant, Grant::Go { .. })))),
+                        )
+                    });
+                self.start_admitted(granted, now)
             }
-            Err(_) => self.start_here(asked.into_iter().map(|(ready, hook, _)| (ready, hook)).collect(), now),
+            Err(_) => self.admit_locally(
+                request.into_iter().map(|(delivery, webhook, _)| (delivery, webhook)).collect(),
+                now,
+            ),
         };
         if !refused.is_empty() {
-            let moves = self.dispatch.refuse(refused);
-            self.carry_out(moves);
-            self.gate_alarm.notify_one();
+            let actions = self.dispatch.defer(refused);
+            self.apply_actions(actions);
+            self.gate_wakeup.notify_one();
         }
     }
 
-    /// Starts those that may go. Gives the others.
-    fn start_granted(
+    /// Starts the admitted deliveries. Returns the others.
+    fn start_admitted(
         self: &Arc<Self>,
-        granted: impl IntoIterator<Item = ((Ready, Arc<Hook>), Given)>,
+        granted: impl IntoIterator<Item = ((LeasedDelivery, Arc<ResolvedWebhook>), GrantWithSlot)>,
         now: Time,
-    ) -> Vec<Refused> {
+    ) -> Vec<DeferredDelivery> {
         let mut refused = Vec::new();
-        for ((ready, hook), (grant, slot)) in granted {
+        for ((delivery, webhook), (grant, slot)) in granted {
             match grant {
-                Grant::Go { probe, circuit } => self.spawn(ready, Pass { hook, probe, circuit, slot }),
-                Grant::Wait { until, why, scope } => {
-                    self.metrics.held_back(why);
-                    let how = match (why, until) {
-                        (WaitingOn::RateLimit, Some(until)) if !self.is_held(&hook, now) => {
-                            Refusal::Soon(scope, until)
-                        }
-                        // The others have all slots: soon one is free.
-                        (WaitingOn::InFlightLimit, Some(until)) => Refusal::Soon(scope, until),
-                        (WaitingOn::CircuitOpen | WaitingOn::RateLimit, until) => {
-                            Refusal::Park(parked_until(until, now))
-                        }
-                        // Whatever it is, the store knows it and keeps the delivery until it is over.
-                        _ => Refusal::Alone(ready.due),
-                    };
-                    refused.push(Refused { ready, how });
+                Grant::Go { probe, circuit } => {
+                    self.spawn(delivery, Admission { webhook, probe, circuit, slot })
                 }
-                Grant::Probed { until } => refused.push(Refused { ready, how: Refusal::Alone(until) }),
-                Grant::NoProbe => refused.push(Refused { ready, how: Refusal::NoProbe }),
+                Grant::Wait { until, why, scope } => {
+                    self.metrics.record_hold(why);
+                    let how = match (why, until) {
+                        (WaitingOn::RateLimit, Some(until)) if !self.is_endpoint_hold(&webhook, now) => {
+                            Deferral::Hold(scope, until)
+                        }
+                        // Other nodes use all slots; one will be free shortly.
+                        (WaitingOn::InFlightLimit, Some(until)) => Deferral::Hold(scope, until),
+                        (WaitingOn::CircuitOpen | WaitingOn::RateLimit, until) => {
+                            Deferral::ParkWebhook(parked_until(until, now))
+                        }
+                        // Other blocks are recorded in the store, which keeps the delivery until they end.
+                        _ => Deferral::ReturnOne(delivery.due),
+                    };
+                    refused.push(DeferredDelivery { delivery, how });
+                }
+                Grant::Probed { until } => {
+                    refused.push(DeferredDelivery { delivery, how: Deferral::ReturnOne(until) })
+                }
+                Grant::NoProbe => refused.push(DeferredDelivery { delivery, how: Deferral::NoProbe }),
             }
         }
         refused
     }
 
-    fn spawn(self: &Arc<Self>, ready: Ready, pass: Pass) {
+    fn spawn(self: &Arc<Self>, delivery: LeasedDelivery, admission: Admission) {
         let inner = self.clone();
-        self.runtime.spawn(async move { inner.deliver(ready, pass).await });
+        self.runtime.spawn(async move { inner.deliver(delivery, admission).await });
     }
 
-    /// Whether it is the endpoint that wants a rest, not a bucket that is empty.
-    fn is_held(&self, hook: &Hook, now: Time) -> bool {
-        self.coordination.held_until(hook.id, now).is_some()
+    /// Returns whether the wait comes from a 429 response of the endpoint and not from an empty token bucket.
+    fn is_endpoint_hold(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
+        self.coordination.held_until(webhook.id, now).is_some()
     }
 
-    /// A delivery whose webhook this node has not read yet, or which is gone.
-    fn start_unknown(self: &Arc<Self>, ready: Ready) {
+    /// Starts a delivery whose webhook is not cached on this node, or was deleted.
+    fn start_unknown(self: &Arc<Self>, delivery: LeasedDelivery) {
         let inner = self.clone();
         self.runtime.spawn(async move {
-            match inner.registry.find(&*inner.store, ready.webhook).await {
-                Ok(Some(hook)) if hook.state.cancels_because().is_none() => {
-                    // Known now: it takes its turn again.
-                    let how = Refusal::Soon(redrive_core::dispatch::gate::Scope::Webhook, inner.clock.now());
-                    let moves = inner.dispatch.refuse(vec![Refused { ready, how }]);
-                    inner.carry_out(moves);
-                    inner.gate_alarm.notify_one();
+            match inner.registry.find(&*inner.store, delivery.webhook_id).await {
+                Ok(Some(webhook)) if webhook.state.cancel_reason().is_none() => {
+                    // The webhook is cached now: queue the delivery again.
+                    let how = Deferral::Hold(redrive_core::dispatch::gate::Scope::Webhook, inner.clock.now());
+                    let actions = inner.dispatch.defer(vec![DeferredDelivery { delivery, how }]);
+                    inner.apply_actions(actions);
+                    inner.gate_wakeup.notify_one();
                 }
-                Ok(hook) => {
-                    let reason = hook.and_then(|hook| hook.state.cancels_because().map(str::to_owned));
-                    inner.free_slot(&ready);
+                Ok(webhook) => {
+                    let reason = webhook.and_then(|webhook| webhook.state.cancel_reason().map(str::to_owned));
+                    inner.free_slot(&delivery);
                     let reason = reason.unwrap_or_else(|| "the webhook is gone".into());
-                    inner.record_end(ready, Ending::of_webhook(reason));
+                    inner.record_without_attempt(delivery, Ending::for_ended_webhook(reason));
                 }
                 Err(error) => {
                     tracing::warn!(
-                    delivery_id = %ready.id, webhook_id = %ready.webhook, tenant = %ready.event.tenant, %error,
+                    delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant = %delivery.event.tenant_id, %error,
                     "the store cannot be asked; the delivery goes back");
-                    inner.free_slot(&ready);
-                    inner.give_back(ready);
+                    inner.free_slot(&delivery);
+                    inner.release_one(delivery);
                 }
             }
         });
     }
 
-    /// Whether a delivery that nothing holds back is to be sent at all.
-    pub(crate) async fn gate(&self, ready: &Ready, hook: &Hook) -> Result<Gate, StoreError> {
-        if ready.term.is_over() {
-            return Ok(Gate::Lost);
+    /// Checks whether an admitted delivery is to be sent.
+    pub(crate) async fn pre_send_check(
+        &self,
+        delivery: &LeasedDelivery,
+        webhook: &ResolvedWebhook,
+    ) -> Result<PreSendCheck, StoreError> {
+        if delivery.epoch.is_ended() {
+            return Ok(PreSendCheck::LeaseLost);
         }
-        if let Some(ending) = end_without_request(ready, hook, self.clock.confirmed_now()) {
-            return Ok(Gate::End(ending));
+        if let Some(ending) = end_before_send(delivery, webhook, self.clock.confirmed_now()) {
+            return Ok(PreSendCheck::Finish(ending));
         }
-        if ready.deaths >= decide::POISON_DEATHS {
-            return Ok(Gate::Poison);
+        if delivery.deaths >= decide::MAX_SENDER_DEATHS {
+            return Ok(PreSendCheck::Poison);
         }
-        // Only a delivery that has already outlived a node is worth a note of its own before it is sent.
-        if ready.rescues > 0 && !self.store.mark_sending(ready.term.epoch, ready.id).await? {
-            return Ok(Gate::Lost);
+        // Only a delivery that was rescued from a dead node is worth an extra write before it is sent.
+        if delivery.rescues > 0 && !self.store.mark_sending(delivery.epoch.epoch, delivery.id).await? {
+            return Ok(PreSendCheck::LeaseLost);
         }
-        // It may have been cancelled between its start and now.
-        if let Some(reason) = self.dispatch.cancel_reason(ready.id) {
-            return Ok(Gate::End(Next::Cancelled { reason }.into()));
+        // The delivery may have been cancelled since it was started.
+        if let Some(reason) = self.dispatch.cancel_reason(delivery.id) {
+            return Ok(PreSendCheck::Finish(NextState::Cancelled { reason }.into()));
         }
-        // Getting here may have taken its time.
-        Ok(if self.fleet.may_send() { Gate::Go } else { Gate::Late })
+        // The checks above may have outlasted the send lease.
+        Ok(if self.membership.may_send() { PreSendCheck::Send } else { PreSendCheck::LeaseUncertain })
     }
 }
 
-/// How a delivery ends before it is sent, if it does: its webhook is over, its payload is gone, or it has waited for
-/// too long by the confirmed time.
-fn end_without_request(ready: &Ready, hook: &Hook, confirmed_now: Time) -> Option<Ending> {
-    if let Some(reason) = hook.state.cancels_because() {
-        return Some(Ending::of_webhook(reason));
+/// Returns how a delivery ends before it is sent, if it does: its webhook cancels deliveries or has expired, its
+/// payload was erased, or it has exceeded `give_up_after` by the confirmed time.
+fn end_before_send(
+    delivery: &LeasedDelivery,
+    webhook: &ResolvedWebhook,
+    confirmed_now: Time,
+) -> Option<Ending> {
+    if let Some(reason) = webhook.state.cancel_reason() {
+        return Some(Ending::for_ended_webhook(reason));
     }
-    if ready.event.is_erased() {
-        return Some(Next::Cancelled { reason: ERASED.into() }.into());
+    if delivery.event.is_erased() {
+        return Some(NextState::Cancelled { reason: REASON_ERASED.into() }.into());
     }
-    if hook.has_expired(confirmed_now) {
-        return Some(Ending::of_webhook(crate::expiry::EXPIRED));
+    if webhook.has_expired(confirmed_now) {
+        return Some(Ending::for_ended_webhook(crate::expiry::REASON_EXPIRED));
     }
-    let too_old = confirmed_now >= decide::gives_up_at(ready.created_at, &hook.policy);
-    too_old.then(|| Next::Dead { reason: DeadReason::Expired }.into())
+    let too_old = confirmed_now >= decide::give_up_at(delivery.created_at, &webhook.policy);
+    too_old.then(|| NextState::Dead { reason: DeadReason::Expired }.into())
 }

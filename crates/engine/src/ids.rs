@@ -1,14 +1,14 @@
-//! Maps by id. Ids end in random bytes, so there is nothing left to hash.
+//! Maps keyed by ids. Ids end in random bytes, which serve as the hash.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
 };
 
-/// A map whose keys are ids that this server made.
+/// Map keyed by ids that this server generated.
 pub(crate) type ById<K, V> = HashMap<K, V, BuildHasherDefault<LastBytes>>;
 
-/// Takes the last eight bytes for the hash.
+/// Hasher that uses the last eight bytes.
 #[derive(Default)]
 pub(crate) struct LastBytes(u64);
 
@@ -22,7 +22,7 @@ impl Hasher for LastBytes {
     fn write_usize(&mut self, _length: usize) {}
 
     fn finish(&self) -> u64 {
-        // Tables look at the lowest and at the highest bits.
+        // Hash tables use the lowest and the highest bits.
         self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
     }
 }

@@ -1,10 +1,10 @@
-//! Finds what the store says this epoch owns and memory does not know: leases, lanes that it holds, webhooks that are
-//! assigned to it. A delivery whose lease memory does not know is never sent, and neither is what follows it in its
-//! order; only the end of the epoch would free it.
+//! Lease audit: finds leases, lane holds and assignments that this epoch owns according to the store but that this
+//! node's memory does not know. A delivery with such a lease is never sent, nor are its successors in an ordered
+//! lane; otherwise only the end of the epoch would free it.
 //!
-//! A check reads the store, then waits until every transfer that was open by then has ended, then asks memory. So a lease
-//! that is committed and not handed over yet is not suspected, however slow the machine is. What two consecutive checks
-//! find is recovered.
+//! A check reads the store, then waits until every transfer that was open at that time has ended, then compares
+//! with memory. A lease that is committed and not handed over yet is therefore not suspected, however slow the
+//! machine is. Findings of two consecutive checks are recovered.
 
 use std::{
     collections::BTreeSet,
@@ -18,14 +18,14 @@ use std::{
 use redrive_core::{DeliveryId, WebhookId};
 use redrive_store::{Epoch, LaneKey, StoreError};
 
-use crate::{Inner, clock::ticks};
+use crate::{Inner, clock::monotonic_now};
 
-/// Rows read at a time.
+/// Rows read per store call.
 const PAGE_SIZE: usize = 1_000;
-/// How long a check waits for open transfers. If one takes longer the check is repeated later.
+/// Time that a check waits for open transfers; if it runs out, the check is repeated later.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 const TRANSFER_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A check that took long is repeated only after this many times its duration.
+/// A check is repeated no sooner than this multiple of its duration.
 const MIN_PAUSE_FACTOR: u32 = 20;
 const MAX_LOGGED_IDS: usize = 10;
 
@@ -37,7 +37,7 @@ pub(crate) struct Transfers {
     open: [AtomicUsize; 2],
 }
 
-/// An open transfer; it ends when this is dropped.
+/// Open transfer; it ends on drop.
 pub(crate) struct Transfer {
     transfers: Arc<Transfers>,
     phase: usize,
@@ -50,7 +50,7 @@ impl Drop for Transfer {
 }
 
 impl Transfers {
-    /// Opens a transfer. To be called before the store is asked.
+    /// Opens a transfer. Must be called before the store call that may commit leases.
     pub(crate) fn open(self: &Arc<Self>) -> Transfer {
         let phase = self.phase.load(SeqCst) % 2;
         self.open[phase].fetch_add(1, SeqCst);
@@ -61,7 +61,7 @@ impl Transfers {
     async fn wait_for_open(&self, timeout: Duration) -> bool {
         let phase = self.phase.load(SeqCst) % 2;
         let waiting = async {
-            // Those of the other phase are left over from a check that timed out.
+            // Open transfers of the other phase remain from a check that timed out.
             self.wait_for(1 - phase).await;
             self.phase.store(1 - phase, SeqCst);
             self.wait_for(phase).await;
@@ -76,7 +76,7 @@ impl Transfers {
     }
 }
 
-/// What the store says an epoch owns and memory does not know.
+/// Leases, lanes and assignments that an epoch owns in the store and that memory does not know.
 #[derive(Default)]
 struct Unknown {
     leases: BTreeSet<DeliveryId>,
@@ -85,7 +85,7 @@ struct Unknown {
 }
 
 impl Unknown {
-    /// What both checks found.
+    /// Returns the findings common to both checks.
     fn confirmed_by(&self, other: &Self) -> Self {
         Self {
             leases: self.leases.intersection(&other.leases).copied().collect(),
@@ -96,7 +96,7 @@ impl Unknown {
 }
 
 impl Inner {
-    /// Checks and recovers, for as long as the engine runs.
+    /// Checks and recovers periodically until the engine stops.
     pub(crate) async fn audit_leases(self: Arc<Self>) {
         let interval = self.settings.lease_audit_interval;
         let (mut last, mut pause) = ((Epoch(0), Unknown::default()), interval);
@@ -105,8 +105,8 @@ impl Inner {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.cancelled() => return,
             }
-            let began = ticks();
-            let epoch = self.fleet.term().epoch;
+            let started = monotonic_now();
+            let epoch = self.membership.current_epoch().epoch;
             let found = match self.find_unknown(epoch).await {
                 Ok(found) => found.unwrap_or_default(),
                 Err(error) => {
@@ -118,14 +118,16 @@ impl Inner {
                 self.recover(epoch, found.confirmed_by(&last.1)).await;
             }
             last = (epoch, found);
-            pause = interval.max(ticks().saturating_sub(began) * MIN_PAUSE_FACTOR);
+            pause = interval.max(monotonic_now().saturating_sub(started) * MIN_PAUSE_FACTOR);
         }
     }
 
-    /// Returns `None` if memory cannot be compared now.
+    /// Returns the entries that memory does not know; `None` if store and memory cannot be compared now.
     async fn find_unknown(&self, epoch: Epoch) -> Result<Option<Unknown>, StoreError> {
         let is_comparable = || {
-            self.fleet.term().epoch == epoch && !self.fleet.term().is_over() && !self.dispatch.is_draining()
+            self.membership.current_epoch().epoch == epoch
+                && !self.membership.current_epoch().is_ended()
+                && !self.dispatch.is_draining()
         };
         if !is_comparable() {
             return Ok(None);
@@ -148,11 +150,11 @@ impl Inner {
         }
         unknown.leases.retain(|id| !self.dispatch.owns(*id));
         unknown.lanes.retain(|key| !self.dispatch.knows_lane(key));
-        unknown.assignments.retain(|webhook| !self.fleet.homes.has(*webhook));
+        unknown.assignments.retain(|webhook_id| !self.membership.assignments.has(*webhook_id));
         Ok(Some(unknown))
     }
 
-    /// Releases leases. Lanes and assignments are taken into memory, which leaves them when it has no use for them.
+    /// Releases unknown leases. Adds unknown lanes and assignments to memory, which releases them once they are idle.
     async fn recover(self: &Arc<Self>, epoch: Epoch, lost: Unknown) {
         let Unknown { leases, lanes, assignments } = lost;
         if leases.is_empty() && lanes.is_empty() && assignments.is_empty() {
@@ -168,20 +170,20 @@ impl Inner {
             "recovering leases that this node owned and did not know"
         );
         self.metrics.recovered("assignment", assignments.len());
-        assignments.iter().for_each(|webhook| self.fleet.homes.moved_in(*webhook));
+        assignments.iter().for_each(|webhook_id| self.membership.assignments.assign(*webhook_id));
         self.metrics.recovered("lane", lanes.len());
         for key in lanes {
-            let hook = self.registry.find(&*self.store, key.webhook).await.ok().flatten();
-            let moves = match &hook {
-                Some(hook) => self.dispatch.adopt_lane(self.whom(hook), &key.lane),
-                // Its webhook is gone: no node needs the lane for itself.
+            let webhook = self.registry.find(&*self.store, key.webhook_id).await.ok().flatten();
+            let actions = match &webhook {
+                Some(webhook) => self.dispatch.adopt_lane(self.webhook_caps(webhook), &key.lane),
+                // The webhook was deleted: the lane needs no exclusive holder.
                 None => {
-                    let left = self.store.leave(epoch, vec![key.webhook]).await;
+                    let left = self.store.release_assignments(epoch, vec![key.webhook_id]).await;
                     left.unwrap_or_else(|error| tracing::debug!(%error, "lane is still held; will retry"));
                     continue;
                 }
             };
-            self.carry_out(moves);
+            self.apply_actions(actions);
         }
         let (leases, now) = (Vec::from_iter(leases), self.clock.now());
         for part in leases.chunks(PAGE_SIZE) {
@@ -191,7 +193,7 @@ impl Inner {
                 Err(error) => tracing::warn!(%error, "releasing unknown leases failed; will retry"),
             }
         }
-        self.alarm.ring();
+        self.scheduler_wakeup.wake();
     }
 }
 
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_check_waits_for_transfers_that_were_open_and_not_for_later_ones() {
+    async fn check_waits_for_open_transfers_only() {
         let transfers = Arc::new(Transfers::default());
         let short = Duration::from_millis(60);
         assert!(transfers.wait_for_open(short).await, "nothing is open");

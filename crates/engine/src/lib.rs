@@ -1,22 +1,24 @@
-//! The data path of Redrive, one file per station, in this order:
+//! The data path of Redrive, one file per stage, in this order:
 //!
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
-//! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
-//! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for,
-//! `prune` forgets what is old, `notify` tells owners.
+//! Supporting modules: `coordination` decides admission for the gate, `circuit` applies circuit transitions,
+//! `expiry` ends deliveries that waited too long, `operations` runs bulk operations, `rollup_buffer` counts,
+//! `wait_reason` explains what a delivery waits for, `prune` deletes old data, `notify` notifies owners.
 //!
-//! `catalogue` is what a tenant says about its event types, and is asked before anything is stored. `checking` does what
-//! takes long on a few threads, which tenants share by `tenant_slots`.
+//! `catalogue` holds the event types of a tenant and is checked before anything is stored. `checking` runs
+//! expensive checks on a few threads, which tenants share through `tenant_slots`.
 //!
-//! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
-//! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together,
-//! `sharing` has Redis count it instead. `lease_auditor` recovers what the store says a node owns and memory does not know.
+//! With other nodes on the same store: `cluster` sends heartbeats and rescues leases of dead nodes, `change_feed`
+//! reads the changes of other nodes, `assignments` are webhooks that only one node sends to, `limit_shares`
+//! divides common limits, `redis_sync` has Redis count them instead. `lease_auditor` recovers what this node owns
+//! in the store and does not know in memory.
 //!
-//! `timekeeping` reads the clock that `clock` follows, and moves what was planned by a wrong time.
+//! `timekeeping` reads the reference time that `clock` follows, and shifts times that were scheduled by a wrong
+//! clock.
 //!
-//! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
-//! outcomes, only `queue` claims, `trace` makes spans of it all, only `clock` reads a clock or rolls dice.
+//! The engine executes what `redrive-core` decides and `redrive-store` stores. Only `record` writes outcomes, only
+//! `queue` claims, only `trace` creates spans, only `clock` reads a clock or generates random values.
 
 pub mod amqp;
 mod assignments;
@@ -61,41 +63,41 @@ mod webhooks;
 use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
-use redrive_core::dispatch::retry_concurrency::Pace;
+use redrive_core::dispatch::retry_concurrency::RetryConcurrency;
 use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
 use tokio::sync::Notify;
 
 pub use checking::{BatchProgress, MAX_BATCH_WORK, MAX_INLINE_WORK};
 pub use circuit::Circuits;
-pub use coordination::{CircuitAction, redis::Token};
-pub use dispatch::{Held, Load};
-pub use metrics::{Fault, Metrics, Series};
-pub use notify::{MailError, Mailed, Mailer, Mailing, Post};
-pub use operations::{Survey, TurnError};
-pub use publish::{Draft, PublishError, Receipt};
-pub use queue::amqp::Tickets;
-pub use registry::{Hook, Registry};
+pub use coordination::{CircuitAction, redis::TokenReply};
+pub use dispatch::{Load, TenantInMemory};
+pub use metrics::{BreakdownSettings, InternalError, Metrics};
+pub use notify::{MailError, MailFuture, Mailed, Mailer, MailerHandle};
+pub use operations::{DryRunCount, OperationActionError};
+pub use publish::{EventDraft, PublishError, PublishReceipt};
+pub use queue::amqp::TicketSettings;
+pub use registry::{Registry, ResolvedWebhook};
 pub use replay::{ReplayError, ReplayTo};
 pub use settings::{RedisSettings, Settings};
-pub use tenancy::Tenancy;
+pub use tenancy::TenantContext;
 pub use trace::{Span, SpanKind, Tracing, Value};
-pub use wait_reason::{GateView, Waiting};
+pub use wait_reason::{GateStatus, WaitReason};
 pub use webhooks::ChangeError;
 
 use crate::{
     clock::Clock,
-    coordination::{Local, redis::Shared},
+    coordination::{LocalCoordinator, redis::RedisCoordinator},
     dispatch::Dispatch,
     lease_auditor::Transfers,
-    limit_shares::Shares,
-    membership::Fleet,
-    notify::Notifying,
-    operations::Operating,
-    queue::amqp::Office,
-    record::Kept,
-    rollup_buffer::Health,
-    schedule::Alarm,
+    limit_shares::LimitShares,
+    membership::Membership,
+    notify::Notifier,
+    operations::OperationRunner,
+    queue::amqp::TicketBroker,
+    record::UnrecordedOutcomes,
+    rollup_buffer::RollupBuffer,
+    schedule::Wakeup,
     tenant_slots::TenantSlots,
 };
 
@@ -111,70 +113,70 @@ struct Inner {
     metrics: Metrics,
     registry: Registry,
     dispatch: Dispatch,
-    coordination: Arc<Local>,
-    /// What Redis decides for all nodes, where there is one.
-    shared: Option<Arc<Shared>>,
-    /// How many retries go at once.
-    pace: Mutex<Pace>,
-    /// How webhooks do, as far as it is not stored yet.
-    health: Health,
-    /// Something at the gate may move sooner than was planned.
-    gate_alarm: Notify,
-    /// A webhook may expire sooner than was planned.
-    expiry_alarm: Notify,
-    /// Slots for asking endpoints to echo a challenge.
+    coordination: Arc<LocalCoordinator>,
+    /// Coordinator through Redis, which decides for all nodes; `None` without Redis.
+    redis: Option<Arc<RedisCoordinator>>,
+    /// Limit of concurrent retries.
+    retry_concurrency: Mutex<RetryConcurrency>,
+    /// Rollups that are not stored yet.
+    rollups: RollupBuffer,
+    /// Wakes the gate timer: a block may end sooner than planned.
+    gate_wakeup: Notify,
+    /// Wakes the expiry loop: a webhook may expire sooner than planned.
+    expiry_wakeup: Notify,
+    /// Slots for verification challenges.
     verifying: TenantSlots,
-    /// The turn to sweep up after webhooks that have ended.
+    /// Serializes the cancellation of deliveries of ended webhooks.
     sweeping: tokio::sync::Mutex<()>,
-    /// The bulk operations that it carries on.
-    operating: Operating,
-    /// Threads for larger checks.
+    /// Bulk operations that this node runs.
+    operations: OperationRunner,
+    /// Slots of the threads for expensive checks.
     checking: TenantSlots,
-    /// The most work of one check on a runtime thread.
+    /// Largest cost of one check that ran on a runtime thread.
     largest_inline_work: AtomicU64,
-    /// What there is to tell to owners.
-    notifying: Notifying,
-    /// Outcomes that the store has not taken yet.
-    kept: Kept,
-    /// Operations that may commit leases and have not handed them over yet.
+    /// Pending notifications to owners.
+    notifier: Notifier,
+    /// Outcomes that the store has not accepted yet.
+    unrecorded: UnrecordedOutcomes,
+    /// Operations that may commit leases and have not handed them to the dispatcher yet.
     transfers: Arc<Transfers>,
-    /// When the scheduler looks again.
-    alarm: Alarm,
-    /// This node among others, and the epoch that it has now.
-    fleet: Fleet,
-    /// Its part of what all use together.
-    shares: Arc<Shares>,
-    /// Its part in carrying tickets, where there is a broker.
-    tickets: Option<Office>,
+    /// Wakes the scheduler.
+    scheduler_wakeup: Wakeup,
+    /// Cluster membership of this node, with its current epoch.
+    membership: Membership,
+    /// This node's shares of common limits.
+    shares: Arc<LimitShares>,
+    /// Ticket publisher and consumer; `None` without a broker.
+    tickets: Option<TicketBroker>,
     runtime: tokio::runtime::Handle,
-    /// Cuts requests off at the end of a drain.
-    cut: tokio_util::sync::CancellationToken,
+    /// Cancels requests in flight at the drain deadline.
+    cancel_requests: tokio_util::sync::CancellationToken,
     /// Stops the loops.
     stop: tokio_util::sync::CancellationToken,
 }
 
 impl Engine {
-    /// What is known of webhooks.
+    /// Returns the cache of webhooks and tenants.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// The clock that everything here goes by.
+    /// Returns the clock that the engine uses.
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
 
-    /// The store underneath.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
     }
 
-    /// The epoch that this node has now.
+    /// Returns the current epoch of this node.
     pub fn epoch(&self) -> Epoch {
-        self.0.fleet.term().epoch
+        self.0.membership.current_epoch().epoch
     }
 
-    /// How full this node is.
+    /// Returns how many deliveries and requests this node holds, and their limits.
     pub fn load(&self) -> Load {
         self.0.dispatch.load()
     }

@@ -1,65 +1,67 @@
-//! This node's part of what all that send may use together. Most of the time it is read: a word for each pool.
+//! This node's share of limits that all sending nodes use together. Read often, so each pool's share is one atomic
+//! word.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use redrive_core::{cluster::limit_share::Share, protection::limiter::RateLimit};
+use redrive_core::{cluster::limit_share::LimitShare, protection::limiter::RateLimit};
 use redrive_store::{Epoch, Node};
 
-/// The smallest rate that can be said. Whoever has no part of a rate sends nothing: see [`Shares::has_part`].
-const LEAST: RateLimit = RateLimit { requests_per_minute: 1, burst: Some(1) };
+/// Smallest rate that can be expressed. A node without a share of a rate sends nothing: see
+/// [`LimitShares::has_allowance`].
+const MIN_RATE: RateLimit = RateLimit { requests_per_minute: 1, burst: Some(1) };
 
-/// See the module. A node that is alone has all of everything.
+/// Shares of this node. A node that is alone has the whole of every limit.
 #[derive(Debug)]
-pub(crate) struct Shares {
-    /// The pools that this node serves, with its share among those that serve them too.
-    pools: Box<[(String, Cell)]>,
-    /// Its share among all that send.
-    all: Cell,
-    /// How fast is sent for all together.
-    global: Option<RateLimit>,
-    /// Redis counts what all use together, so that nothing has to be divided.
+pub(crate) struct LimitShares {
+    /// Pools that this node serves, with its share among the nodes that serve them.
+    pools: Box<[(String, AtomicShare)]>,
+    /// Share among all sending nodes.
+    all: AtomicShare,
+    /// Rate limit of all requests together.
+    global_rate: Option<RateLimit>,
+    /// Redis counts for all nodes, so that limits are not divided.
     whole: AtomicBool,
 }
 
-/// A share in one word.
+/// A share in one atomic word.
 #[derive(Debug)]
-struct Cell(AtomicU64);
+struct AtomicShare(AtomicU64);
 
-impl Cell {
+impl AtomicShare {
     fn new() -> Self {
-        Self(AtomicU64::new(Self::word(Share::ALONE)))
+        Self(AtomicU64::new(Self::word(LimitShare::WHOLE)))
     }
 
-    fn word(share: Share) -> u64 {
-        (share.place as u64) << 32 | share.of as u64
+    fn word(share: LimitShare) -> u64 {
+        (share.index as u64) << 32 | share.senders as u64
     }
 
-    fn get(&self) -> Share {
+    fn get(&self) -> LimitShare {
         let word = self.0.load(Relaxed);
-        Share { place: (word >> 32) as usize, of: (word & u64::from(u32::MAX)) as usize }
+        LimitShare { index: (word >> 32) as usize, senders: (word & u64::from(u32::MAX)) as usize }
     }
 
-    /// True if it was another one before.
-    fn set(&self, share: Share) -> bool {
+    /// Sets the share. Returns true if it has changed.
+    fn set(&self, share: LimitShare) -> bool {
         let word = Self::word(share);
         self.0.swap(word, Relaxed) != word
     }
 }
 
-impl Shares {
+impl LimitShares {
     pub(crate) fn new(pools: &[String], global: Option<RateLimit>) -> Self {
-        let pools = pools.iter().map(|pool| (pool.clone(), Cell::new())).collect();
-        Self { pools, all: Cell::new(), global, whole: AtomicBool::new(false) }
+        let pools = pools.iter().map(|pool| (pool.clone(), AtomicShare::new())).collect();
+        Self { pools, all: AtomicShare::new(), global_rate: global, whole: AtomicBool::new(false) }
     }
 
-    /// Takes note of who is there. True if this node's part of anything has changed.
-    pub(crate) fn learn(&self, own: Epoch, nodes: &[&Node]) -> bool {
+    /// Recomputes the shares from the live nodes. Returns true if a share of this node has changed.
+    pub(crate) fn update(&self, own: Epoch, nodes: &[&Node]) -> bool {
         let share_of = |serves: &dyn Fn(&Node) -> bool| {
             let mut senders: Vec<Epoch> =
                 nodes.iter().filter(|node| serves(node)).map(|node| node.epoch).collect();
             senders.sort_unstable();
-            let place = senders.iter().position(|epoch| *epoch == own);
-            place.map_or(Share::ALONE, |place| Share { place, of: senders.len() })
+            let position = senders.iter().position(|epoch| *epoch == own);
+            position.map_or(LimitShare::WHOLE, |index| LimitShare { index, senders: senders.len() })
         };
         let mut changed = self.all.set(share_of(&|node| !node.pools.is_empty()));
         for (pool, cell) in &self.pools {
@@ -68,48 +70,51 @@ impl Shares {
         changed
     }
 
-    /// Whether Redis counts what all use together.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Returns whether Redis counts for all nodes, so that limits are not divided.
+    pub(crate) fn is_undivided(&self) -> bool {
         self.whole.load(Relaxed)
     }
 
-    pub(crate) fn set_whole(&self, whole: bool) {
+    pub(crate) fn set_undivided(&self, whole: bool) {
         self.whole.store(whole, Relaxed);
     }
 
-    /// Where a pool is among those that this node serves.
-    pub(crate) fn place_of(&self, pool: &str) -> Option<usize> {
+    /// Returns the index of a pool among those that this node serves.
+    pub(crate) fn pool_index(&self, pool: &str) -> Option<usize> {
         self.pools.iter().position(|(name, _)| name == pool)
     }
 
-    /// This node's share of what those of a pool use together.
-    pub(crate) fn of_pool(&self, place: usize) -> Share {
-        self.pools.get(place).map_or(Share::ALONE, |(_, cell)| cell.get())
+    /// Returns this node's share of the limits of a pool's tenants.
+    pub(crate) fn pool_share(&self, index: usize) -> LimitShare {
+        self.pools.get(index).map_or(LimitShare::WHOLE, |(_, cell)| cell.get())
     }
 
-    /// This node's share among all that send.
-    pub(crate) fn of_all(&self) -> Share {
+    /// Returns this node's share among all sending nodes.
+    pub(crate) fn cluster_share(&self) -> LimitShare {
         self.all.get()
     }
 
-    /// This node's part of what is sent for all together.
-    pub(crate) fn global(&self) -> Option<RateLimit> {
-        self.global.map(|limit| if self.is_whole() { limit } else { part(self.all.get(), limit) })
+    /// Returns this node's share of the global rate limit.
+    pub(crate) fn global_rate(&self) -> Option<RateLimit> {
+        self.global_rate
+            .map(|limit| if self.is_undivided() { limit } else { share_of_rate(self.all.get(), limit) })
     }
 
-    /// Whether a share leaves anything of a limit to this node. With fewer requests a minute than nodes some
-    /// get none, and must leave the sending to the others.
-    pub(crate) fn has_part(&self, share: Share, limit: impl FnOnce() -> Option<RateLimit>) -> bool {
-        let leaves =
-            |share: Share, limit: Option<RateLimit>| limit.is_none_or(|limit| share.of_rate(limit).is_some());
-        let all = if self.is_whole() { Share::ALONE } else { self.all.get() };
-        (share == Share::ALONE || leaves(share, limit())) && (all == Share::ALONE || leaves(all, self.global))
+    /// Returns whether this node's share of a limit allows any request. With fewer requests per minute than nodes some
+    /// have no allowance and leave sending to the others.
+    pub(crate) fn has_allowance(&self, share: LimitShare, limit: impl FnOnce() -> Option<RateLimit>) -> bool {
+        let leaves = |share: LimitShare, limit: Option<RateLimit>| {
+            limit.is_none_or(|limit| share.split_rate(limit).is_some())
+        };
+        let all = if self.is_undivided() { LimitShare::WHOLE } else { self.all.get() };
+        (share == LimitShare::WHOLE || leaves(share, limit()))
+            && (all == LimitShare::WHOLE || leaves(all, self.global_rate))
     }
 }
 
-/// A part of a rate that [`Shares::has_part`] was asked about.
-pub(crate) fn part(share: Share, limit: RateLimit) -> RateLimit {
-    share.of_rate(limit).unwrap_or(LEAST)
+/// Returns the share of a rate for which [`LimitShares::has_allowance`] was true.
+pub(crate) fn share_of_rate(share: LimitShare, limit: RateLimit) -> RateLimit {
+    share.split_rate(limit).unwrap_or(MIN_RATE)
 }
 
 #[cfg(test)]
@@ -120,45 +125,62 @@ mod tests {
 
     fn node(epoch: i64, pools: &[&str]) -> Node {
         let pools = pools.iter().map(|pool| (*pool).to_owned()).collect();
-        Node { epoch: Epoch(epoch), incarnation: 0, name: String::new(), role: Role::All, pools, beats: 0 }
+        Node {
+            epoch: Epoch(epoch),
+            incarnation: 0,
+            name: String::new(),
+            role: Role::All,
+            pools,
+            heartbeats: 0,
+        }
     }
 
-    fn shares(global: u32) -> Shares {
-        Shares::new(&["a".into(), "b".into()], Some(RateLimit::per_minute(global)))
+    fn shares(global: u32) -> LimitShares {
+        LimitShares::new(&["a".into(), "b".into()], Some(RateLimit::per_minute(global)))
     }
 
     #[test]
-    fn a_node_that_is_alone_has_all_of_it() {
+    fn single_node_has_whole_limit() {
         let shares = shares(10);
-        assert_eq!((shares.of_pool(0), shares.of_pool(usize::MAX)), (Share::ALONE, Share::ALONE));
-        assert_eq!(shares.global(), Some(RateLimit::per_minute(10)));
-        assert!(!shares.learn(Epoch(7), &[&node(7, &["a", "b"])]), "nothing has changed");
-        assert!(shares.has_part(Share::ALONE, || Some(RateLimit::per_minute(1))));
+        assert_eq!(
+            (shares.pool_share(0), shares.pool_share(usize::MAX)),
+            (LimitShare::WHOLE, LimitShare::WHOLE)
+        );
+        assert_eq!(shares.global_rate(), Some(RateLimit::per_minute(10)));
+        assert!(!shares.update(Epoch(7), &[&node(7, &["a", "b"])]), "nothing has changed");
+        assert!(shares.has_allowance(LimitShare::WHOLE, || Some(RateLimit::per_minute(1))));
     }
 
     #[test]
-    fn each_pool_is_shared_by_those_that_serve_it() {
+    fn pool_limit_is_divided_among_its_nodes() {
         let shares = shares(10);
         let nodes = [node(3, &["b"]), node(5, &[]), node(7, &["a", "b"]), node(9, &["b", "c"])];
-        assert!(shares.learn(Epoch(7), &nodes.iter().collect::<Vec<_>>()));
-        let place = |pool| shares.of_pool(shares.place_of(pool).unwrap());
-        assert_eq!(place("a"), Share::ALONE);
-        assert_eq!(place("b"), Share { place: 1, of: 3 });
-        assert_eq!(shares.place_of("c"), None);
-        assert_eq!(shares.global(), Some(RateLimit::per_minute(3)), "a node that sends nothing gets nothing");
-        assert!(!shares.learn(Epoch(7), &nodes.iter().collect::<Vec<_>>()));
+        assert!(shares.update(Epoch(7), &nodes.iter().collect::<Vec<_>>()));
+        let location = |pool| shares.pool_share(shares.pool_index(pool).unwrap());
+        assert_eq!(location("a"), LimitShare::WHOLE);
+        assert_eq!(location("b"), LimitShare { index: 1, senders: 3 });
+        assert_eq!(shares.pool_index("c"), None);
+        assert_eq!(
+            shares.global_rate(),
+            Some(RateLimit::per_minute(3)),
+            "a node that sends nothing gets nothing"
+        );
+        assert!(!shares.update(Epoch(7), &nodes.iter().collect::<Vec<_>>()));
     }
 
     #[test]
-    fn with_fewer_requests_than_nodes_some_send_nothing() {
+    fn rate_below_node_count_leaves_some_nodes_without_allowance() {
         let shares = shares(2);
         let nodes = [node(3, &["a"]), node(5, &["a"]), node(7, &["a"])];
-        shares.learn(Epoch(7), &nodes.iter().collect::<Vec<_>>());
-        assert!(!shares.has_part(Share::ALONE, || None), "of two a minute the third of three gets none");
-        shares.learn(Epoch(5), &nodes.iter().collect::<Vec<_>>());
-        let share = shares.of_pool(0);
-        assert!(shares.has_part(share, || None));
-        assert!(shares.has_part(share, || Some(RateLimit::per_minute(2))));
-        assert!(!shares.has_part(share, || Some(RateLimit::per_minute(1))));
+        shares.update(Epoch(7), &nodes.iter().collect::<Vec<_>>());
+        assert!(
+            !shares.has_allowance(LimitShare::WHOLE, || None),
+            "of two a minute the third of three gets none"
+        );
+        shares.update(Epoch(5), &nodes.iter().collect::<Vec<_>>());
+        let share = shares.pool_share(0);
+        assert!(shares.has_allowance(share, || None));
+        assert!(shares.has_allowance(share, || Some(RateLimit::per_minute(2))));
+        assert!(!shares.has_allowance(share, || Some(RateLimit::per_minute(1))));
     }
 }

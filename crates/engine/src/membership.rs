@@ -1,6 +1,6 @@
-//! The life of a node among others that share its store: it shows that it is alive, sees who else is, takes over
-//! what the dead had, and begins anew if the others took it for dead. All of this goes by real time, whatever
-//! the engine's clock says.
+//! Cluster membership of a node: sends heartbeats, detects dead nodes, rescues their leases, and rejoins with a
+//! new epoch if other nodes have declared this one dead. Uses the monotonic clock, never the engine's adjustable
+//! clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,45 +14,46 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use redrive_core::{
     Time,
-    cluster::liveness::{self, Heartbeat, Observer, Pulse},
+    cluster::liveness::{self, FailureDetector, Heartbeat, SendLease},
 };
-use redrive_store::{Epoch, NewNode, Node, Roll, Store, StoreError};
+use redrive_store::{ClusterView, Epoch, NewNode, Node, Store, StoreError};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::{
     Engine, Inner, Settings,
-    assignments::Homes,
-    change_feed::News,
-    clock::{self, Clock, ticks},
+    assignments::Assignments,
+    change_feed::ChangeSignal,
+    clock::{self, Clock, monotonic_now},
 };
 
-/// How long a publish waits for a new epoch.
-const RENEWAL: Duration = Duration::from_secs(2);
+/// Time that a publish waits for a new epoch.
+const NEW_EPOCH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One epoch of this node: the right to all that is leased under it.
+/// One epoch of this node, the owner of everything leased under it.
 #[derive(Debug)]
-pub(crate) struct Term {
+pub(crate) struct NodeEpoch {
     pub(crate) epoch: Epoch,
-    /// The node's name and epoch, shown with every attempt.
+    /// Node name and epoch, recorded with every attempt.
     pub(crate) worker: Arc<str>,
-    /// The random value that the node's row has.
+    /// Random value in this node's row; distinguishes it from a row of another node with the same epoch.
     incarnation: i64,
     over: AtomicBool,
 }
 
-impl Term {
+impl NodeEpoch {
     pub(crate) fn new(node: &str, epoch: Epoch, incarnation: i64) -> Arc<Self> {
         let worker = format!("{node}#{}", epoch.0).into();
         Arc::new(Self { epoch, worker, incarnation, over: AtomicBool::new(false) })
     }
 
-    /// Whether the row of this epoch is another node's. That can be after a fail-over that lost the own row.
+    /// Returns whether the row of this epoch belongs to another node, possible after a failover that lost this node's
+    /// row.
     fn is_taken(&self, nodes: &[Node]) -> bool {
         nodes.iter().any(|node| node.epoch == self.epoch && node.incarnation != self.incarnation)
     }
 
-    /// Whether the others took the node for dead: what it had is theirs.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Returns whether this epoch has ended. Its leases then belong to other nodes.
+    pub(crate) fn is_ended(&self) -> bool {
         self.over.load(Relaxed)
     }
 
@@ -61,317 +62,323 @@ impl Term {
     }
 }
 
-/// What a node knows of itself among the others.
-pub(crate) struct Fleet {
+/// Membership state of this node in its cluster.
+pub(crate) struct Membership {
     shared: bool,
     lease: Duration,
-    term: RwLock<Arc<Term>>,
-    /// Whether this one is the first of those that are alive: it does what one node does for all.
+    epoch: RwLock<Arc<NodeEpoch>>,
+    /// Whether this node is the leader: the live node with the lowest epoch, which runs maintenance for all.
     first: AtomicBool,
-    /// Somebody waits for another term.
-    renewed: Notify,
-    pulse: Mutex<Pulse>,
-    /// Something looks as if the term were over.
-    alarmed: Notify,
-    /// The pools that any node serves, and how many do.
+    /// Signals that a new epoch has been taken.
+    epoch_renewed: Notify,
+    pulse: Mutex<SendLease>,
+    /// Triggers a heartbeat immediately because the epoch may have ended.
+    check_requested: Notify,
+    /// Pools served by live nodes, with the number of nodes.
     pools: RwLock<BTreeMap<String, usize>>,
-    /// Epochs that this node is taking over from.
+    /// Dead epochs whose leases this node is rescuing.
     rescuing: Mutex<BTreeSet<Epoch>>,
-    beating: Mutex<Option<JoinHandle<()>>>,
-    pub(crate) homes: Homes,
-    pub(crate) news: News,
-    /// How many due lanes this node left to others when it last looked.
-    pub(crate) declined: AtomicUsize,
+    heartbeat_task: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) assignments: Assignments,
+    pub(crate) change_signal: ChangeSignal,
+    /// Number of due lanes that the last claim left to other nodes.
+    pub(crate) declined_lanes: AtomicUsize,
 }
 
-/// What whoever beats remembers from one beat to the next.
-pub(crate) struct Watch {
-    observer: Observer,
-    /// Who had something in the store when it was last asked.
+/// State of the heartbeat loop between two heartbeats.
+pub(crate) struct HeartbeatState {
+    observer: FailureDetector,
+    /// Other epochs that held something in the store at the last check.
     suspects: Vec<Epoch>,
-    asked: Duration,
-    /// The database server that executed the last heartbeat, where it says which one it is.
+    requested_at: Duration,
+    /// Database server that executed the last heartbeat; `None` if the store does not identify it.
     server: Option<String>,
 }
 
-impl Fleet {
-    pub(crate) fn new(shared: bool, lease: Duration, joined: (Arc<Term>, Duration)) -> Self {
-        let (term, at) = joined;
+impl Membership {
+    pub(crate) fn new(shared: bool, lease: Duration, joined: (Arc<NodeEpoch>, Duration)) -> Self {
+        let (epoch, at) = joined;
         Self {
             shared,
             lease,
-            term: RwLock::new(term),
+            epoch: RwLock::new(epoch),
             first: AtomicBool::new(!shared),
-            renewed: Notify::new(),
-            pulse: Mutex::new(beginning(lease, at)),
-            alarmed: Notify::new(),
+            epoch_renewed: Notify::new(),
+            pulse: Mutex::new(initial_lease(lease, at)),
+            check_requested: Notify::new(),
             pools: RwLock::default(),
             rescuing: Mutex::default(),
-            beating: Mutex::default(),
-            homes: Homes::default(),
-            news: News::default(),
-            declined: AtomicUsize::new(0),
+            heartbeat_task: Mutex::default(),
+            assignments: Assignments::default(),
+            change_signal: ChangeSignal::default(),
+            declined_lanes: AtomicUsize::new(0),
         }
     }
 
-    /// Whether there may be other nodes.
+    /// Returns whether the store may be shared with other nodes.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Whether this node does what one does for all. Two may think so for a moment.
-    pub(crate) fn is_first(&self) -> bool {
+    /// Returns whether this node is the leader. Two nodes may be for a moment.
+    pub(crate) fn is_leader(&self) -> bool {
         self.first.load(Relaxed)
     }
 
-    /// What new work is taken on under.
-    pub(crate) fn term(&self) -> Arc<Term> {
-        self.term.read().clone()
+    /// Returns the epoch under which new work is leased.
+    pub(crate) fn current_epoch(&self) -> Arc<NodeEpoch> {
+        self.epoch.read().clone()
     }
 
-    /// Whether a request may begin now. A node that cannot show that it is alive may be taken for dead.
+    /// Returns whether a request may start now. A node that cannot renew its lease may have been declared dead.
     pub(crate) fn may_send(&self) -> bool {
-        !self.shared || self.pulse.lock().may_send(ticks())
+        !self.shared || self.pulse.lock().may_send(monotonic_now())
     }
 
-    /// Has this node find out at once whether its term is over.
-    pub(crate) fn alarm(&self) {
-        self.alarmed.notify_one();
+    /// Triggers a heartbeat now, which detects whether the epoch has ended.
+    pub(crate) fn check_epoch_now(&self) {
+        self.check_requested.notify_one();
     }
 
-    /// Whether any node serves a pool.
+    /// Returns whether any node serves this pool.
     pub(crate) fn serves(&self, pool: &str) -> bool {
         self.senders(pool) > 0
     }
 
-    /// The pools that any node serves.
+    /// Returns the pools served by at least one node.
     pub(crate) fn served_pools(&self) -> Vec<String> {
         self.pools.read().keys().cloned().collect()
     }
 
-    /// How many nodes serve a pool.
+    /// Returns the number of nodes that serve a pool.
     pub(crate) fn senders(&self, pool: &str) -> usize {
         self.pools.read().get(pool).copied().unwrap_or_default()
     }
 }
 
 impl Engine {
-    /// Whether any node sends for a pool.
+    /// Returns whether any node serves this pool.
     pub fn serves(&self, pool: &str) -> bool {
-        self.0.fleet.serves(pool)
+        self.0.membership.serves(pool)
     }
 
-    /// All nodes that share the store, this one too, in the order of their epochs; none if the store is its own.
+    /// Returns all nodes of the cluster including this one, ordered by epoch; empty if the store is not shared.
     pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
-        match self.0.fleet.is_shared() {
-            true => Ok(self.0.store.beat(Epoch::NONE).await?.nodes),
+        match self.0.membership.is_shared() {
+            true => Ok(self.0.store.heartbeat(Epoch::NONE).await?.nodes),
             false => Ok(Vec::new()),
         }
     }
 }
 
-/// Whether another server executed this heartbeat than the one before. Not known where either does not say.
+/// Returns whether another database server executed this heartbeat than the last; false if either is not
+/// identified.
 fn has_changed(before: &Option<String>, now: &Option<String>) -> bool {
     matches!((before, now), (Some(before), Some(now)) if before != now)
 }
 
-/// Joining counts as a beat.
-fn beginning(lease: Duration, joined: Duration) -> Pulse {
-    let mut pulse = Pulse::new(lease);
-    pulse.confirmed(joined);
+/// Creates the send lease of a new epoch. Joining counts as a heartbeat.
+fn initial_lease(lease: Duration, joined: Duration) -> SendLease {
+    let mut pulse = SendLease::new(lease);
+    pulse.renew(joined);
     pulse
 }
 
-/// What time it is by the store's clock, if it has one. A heartbeat of no epoch returns it without changing anything.
+/// Returns the time of the store's clock, if it has one. A heartbeat without an epoch reads it and changes
+/// nothing.
 pub(crate) async fn store_time(store: &dyn Store) -> Result<Option<Time>, StoreError> {
-    Ok(store.beat(Epoch::NONE).await?.time)
+    Ok(store.heartbeat(Epoch::NONE).await?.time)
 }
 
-/// Takes a new epoch. Gives it with the time at which it was asked for.
+/// Takes a new epoch. Returns it with the monotonic time at which it was requested.
 pub(crate) async fn join(
     store: &dyn Store,
     clock: &Clock,
     settings: &Settings,
-) -> Result<(Arc<Term>, Duration), StoreError> {
+) -> Result<(Arc<NodeEpoch>, Duration), StoreError> {
     let (name, pools) = (settings.node.clone(), settings.served_pools().to_vec());
     let incarnation = clock::random_i64();
     let node = NewNode { name, role: settings.role, pools, incarnation };
-    let at = ticks();
+    let at = monotonic_now();
     let epoch = store.join(node, clock.now()).await?;
-    Ok((Term::new(&settings.node, epoch, incarnation), at))
+    Ok((NodeEpoch::new(&settings.node, epoch, incarnation), at))
 }
 
 impl Inner {
-    /// Makes the first beat and sees to it that others follow, for as long as the engine runs.
-    pub(crate) async fn begin_beating(self: &Arc<Self>) {
-        let observer = Observer::new(self.fleet.lease);
-        let mut watch = Watch { observer, suspects: Vec::new(), asked: Duration::ZERO, server: None };
-        self.beat(&mut watch).await;
-        let beating = tokio::spawn(self.clone().keep_beating(watch));
-        *self.fleet.beating.lock() = Some(beating);
+    /// Sends the first heartbeat and spawns the loop that sends the following ones until the engine stops.
+    pub(crate) async fn start_heartbeat(self: &Arc<Self>) {
+        let observer = FailureDetector::new(self.membership.lease);
+        let mut watch =
+            HeartbeatState { observer, suspects: Vec::new(), requested_at: Duration::ZERO, server: None };
+        self.heartbeat(&mut watch).await;
+        let beating = tokio::spawn(self.clone().run_heartbeat(watch));
+        *self.membership.heartbeat_task.lock() = Some(beating);
     }
 
-    async fn keep_beating(self: Arc<Self>, mut watch: Watch) {
+    async fn run_heartbeat(self: Arc<Self>, mut watch: HeartbeatState) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(liveness::interval(self.fleet.lease)) => {}
-                () = self.fleet.alarmed.notified() => {}
+                () = tokio::time::sleep(liveness::heartbeat_interval(self.membership.lease)) => {}
+                () = self.membership.check_requested.notified() => {}
                 () = self.stop.cancelled() => return,
             }
-            self.beat(&mut watch).await;
+            self.heartbeat(&mut watch).await;
         }
     }
 
-    /// Returns when this node beats no more. It has to be stopped before.
-    pub(crate) async fn beats_no_more(&self) {
-        let beating = self.fleet.beating.lock().take();
+    /// Waits until the heartbeat loop has ended. The engine must have been stopped before.
+    pub(crate) async fn heartbeat_stopped(&self) {
+        let beating = self.membership.heartbeat_task.lock().take();
         if let Some(beating) = beating {
             let _ = beating.await;
         }
     }
 
-    /// Shows that this node is alive, and acts on what is to be seen of the others. A beat that fails changes
-    /// nothing: nobody dies of an outage of the store.
-    async fn beat(self: &Arc<Self>, watch: &mut Watch) {
-        let fleet = &self.fleet;
-        let term = fleet.term();
-        let sent = ticks();
-        let roll = match timeout(fleet.lease / 2, self.store.beat(term.epoch)).await {
-            Ok(Ok(roll)) => roll,
+    /// Sends a heartbeat and evaluates the membership read with it. A failed heartbeat changes no state, so a store
+    /// outage never declares a node dead.
+    async fn heartbeat(self: &Arc<Self>, watch: &mut HeartbeatState) {
+        let membership = &self.membership;
+        let epoch = membership.current_epoch();
+        let sent = monotonic_now();
+        let cluster = match timeout(membership.lease / 2, self.store.heartbeat(epoch.epoch)).await {
+            Ok(Ok(cluster)) => cluster,
             Ok(Err(error)) => {
                 return tracing::warn!(%error, "the store cannot be told that this node is alive");
             }
             Err(_) => return tracing::warn!("the store does not answer that this node is alive"),
         };
-        let answered = ticks();
-        if let Some(time) = roll.time {
-            self.read_store_clock(sent, answered, time);
+        let responded_at = monotonic_now();
+        if let Some(time) = cluster.time {
+            self.read_store_clock(sent, responded_at, time);
         }
-        if has_changed(&watch.server, &roll.server) {
-            if self.leave_former_server(&term, &roll).await {
-                watch.server = roll.server;
+        if has_changed(&watch.server, &cluster.server) {
+            if self.leave_former_server(&epoch, &cluster).await {
+                watch.server = cluster.server;
             }
             return;
         }
-        watch.server = roll.server.clone().or(watch.server.take());
-        if !roll.alive || term.is_taken(&roll.nodes) {
-            tracing::warn!(epoch = term.epoch.0, "this node was declared dead; rejoining with a new epoch");
-            self.begin_anew(&term).await;
+        watch.server = cluster.server.clone().or(watch.server.take());
+        if !cluster.alive || epoch.is_taken(&cluster.nodes) {
+            tracing::warn!(epoch = epoch.epoch.0, "this node was declared dead; rejoining with a new epoch");
+            self.rejoin(&epoch).await;
             return;
         }
-        let beat = Heartbeat { sent, received: answered, store_time: roll.time };
-        if !fleet.pulse.lock().beat(beat) {
+        let beat = Heartbeat { sent, received: responded_at, store_time: cluster.time };
+        if !membership.pulse.lock().heartbeat(beat) {
             tracing::warn!(
                 "the store's clock advanced further than this node's; this node was paused, or the store's clock \
                  jumped; nothing is sent before the next heartbeat"
             );
         }
-        let others = roll.nodes.iter().filter(|node| node.epoch != term.epoch);
-        let dead = watch.observer.read(answered, others.map(|node| (node.epoch.0, node.beats)));
+        let others = cluster.nodes.iter().filter(|node| node.epoch != epoch.epoch);
+        let dead = watch.observer.observe(responded_at, others.map(|node| (node.epoch.0, node.heartbeats)));
         let (dead, alive): (Vec<&Node>, Vec<&Node>) =
-            roll.nodes.iter().partition(|node| dead.contains(&node.epoch.0));
+            cluster.nodes.iter().partition(|node| dead.contains(&node.epoch.0));
         for node in &dead {
-            self.take_over(node.epoch, Some(node.beats));
+            self.take_over_epoch(node.epoch, Some(node.heartbeats));
         }
         let mut pools: BTreeMap<String, usize> = BTreeMap::new();
         for pool in alive.iter().flat_map(|node| &node.pools) {
             *pools.entry(pool.clone()).or_default() += 1;
         }
-        *fleet.pools.write() = pools;
-        if self.shares.learn(term.epoch, &alive) {
+        *membership.pools.write() = pools;
+        if self.shares.update(epoch.epoch, &alive) {
             self.shares_changed();
         }
-        let moves = self.dispatch.speak();
-        self.carry_out(moves);
-        let is_first = alive.first().is_some_and(|node| node.epoch == term.epoch);
-        fleet.first.store(is_first, Relaxed);
-        self.find_remains(&term, &roll, is_first, answered, watch).await;
+        let actions = self.dispatch.resume_node();
+        self.apply_actions(actions);
+        let is_first = alive.first().is_some_and(|node| node.epoch == epoch.epoch);
+        membership.first.store(is_first, Relaxed);
+        self.rescue_orphaned_epochs(&epoch, &cluster, is_first, responded_at, watch).await;
     }
 
-    /// Takes over what is left of epochs that ended before all they had was given back. One node looks for all.
-    async fn find_remains(
+    /// Rescues the leases of epochs that ended without releasing them. Only the leader searches for such epochs.
+    async fn rescue_orphaned_epochs(
         self: &Arc<Self>,
-        term: &Term,
-        roll: &Roll,
+        epoch: &NodeEpoch,
+        cluster: &ClusterView,
         is_first: bool,
         now: Duration,
-        watch: &mut Watch,
+        watch: &mut HeartbeatState,
     ) {
-        // They had something before this roll was called. Who is not on it has no row any more, and never will.
+        // These epochs held leases before this membership read. An epoch without a `nodes` row never gets one again, so
+        // it is safe to rescue.
         for suspect in std::mem::take(&mut watch.suspects) {
-            if suspect != term.epoch && roll.nodes.iter().all(|node| node.epoch != suspect) {
-                self.take_over(suspect, None);
+            if suspect != epoch.epoch && cluster.nodes.iter().all(|node| node.epoch != suspect) {
+                self.take_over_epoch(suspect, None);
             }
         }
-        let lease = self.fleet.lease;
-        if is_first && now.saturating_sub(watch.asked) >= lease {
-            watch.asked = now;
-            let others = timeout(liveness::interval(lease), self.store.others(term.epoch)).await;
+        let lease = self.membership.lease;
+        if is_first && now.saturating_sub(watch.requested_at) >= lease {
+            watch.requested_at = now;
+            let others =
+                timeout(liveness::heartbeat_interval(lease), self.store.other_epochs(epoch.epoch)).await;
             watch.suspects = others.ok().and_then(Result::ok).unwrap_or_default();
         }
     }
 
-    /// Makes what a dead epoch had due again, unless it has beaten since it was seen to have so many `beats`.
-    /// Beside everything else: the beats must go on.
-    fn take_over(self: &Arc<Self>, dead: Epoch, beats: Option<i64>) {
-        if self.fleet.rescuing.lock().insert(dead) {
+    /// Rescues the leases of a dead epoch, unless its heartbeat counter has advanced beyond `beats`. Runs in its own
+    /// task, because this node's heartbeats must continue.
+    fn take_over_epoch(self: &Arc<Self>, dead: Epoch, beats: Option<i64>) {
+        if self.membership.rescuing.lock().insert(dead) {
             let inner = self.clone();
             self.runtime.spawn(async move {
                 let is_over = match beats {
-                    Some(beats) => inner.store.end(dead, beats).await,
+                    Some(beats) => inner.store.end_epoch(dead, beats).await,
                     None => Ok(true),
                 };
                 if is_over == Ok(true) {
                     tracing::warn!(epoch = dead.0, "a node is dead; what it had is taken over");
                     inner.rescue(dead).await;
                 }
-                inner.fleet.rescuing.lock().remove(&dead);
+                inner.membership.rescuing.lock().remove(&dead);
             });
         }
     }
 
-    /// Another database server has taken over. It may lack the latest commits of the one before it: outcomes, leases and
-    /// changes that this node knows may be gone, and versions, epochs and positions in the change feed may be used again.
-    /// So the node gives up its epoch and reads everything again. Returns false if there is no new epoch yet.
-    async fn leave_former_server(self: &Arc<Self>, term: &Arc<Term>, roll: &Roll) -> bool {
+    /// Leaves the epoch after a database failover. The new server may lack the latest commits: outcomes, leases and
+    /// changes that this node knows may be gone, and versions, epochs and positions in the change feed may be reused.
+    /// The node therefore takes a new epoch and reloads everything. Returns false if there is no new epoch yet.
+    async fn leave_former_server(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, cluster: &ClusterView) -> bool {
         tracing::warn!(
-            epoch = term.epoch.0,
+            epoch = epoch.epoch.0,
             "database server changed (fail-over); rejoining with a new epoch and reloading"
         );
-        self.fleet.news.server_changed();
-        if !self.begin_anew(term).await {
+        self.membership.change_signal.server_changed();
+        if !self.rejoin(epoch).await {
             return false;
         }
-        if !term.is_taken(&roll.nodes) {
-            // Not left to the failure detector: nothing of it will be sent or recorded any more.
-            self.take_over(term.epoch, None);
+        if !epoch.is_taken(&cluster.nodes) {
+            // Rescued without waiting for failure detection: nothing under this epoch will be sent or recorded any
+            // more.
+            self.take_over_epoch(epoch.epoch, None);
         }
         true
     }
 
-    /// The epoch is over: deliveries that are only queued here belong to other nodes, outcomes of requests in flight will
-    /// not be recorded, and this node continues under a new epoch. Returns false if there is none yet.
-    async fn begin_anew(self: &Arc<Self>, term: &Arc<Term>) -> bool {
-        term.end();
-        self.fleet.homes.forget_all();
-        let moves = self.dispatch.throw_away();
-        self.carry_out(moves);
+    /// Ends the epoch and takes a new one. Deliveries that are only queued here now belong to other nodes; outcomes of
+    /// requests in flight will not be recorded. Returns false if there is no new epoch yet.
+    async fn rejoin(self: &Arc<Self>, epoch: &Arc<NodeEpoch>) -> bool {
+        epoch.end();
+        self.membership.assignments.clear();
+        let actions = self.dispatch.discard_ended_epoch();
+        self.apply_actions(actions);
         if self.stop.is_cancelled() {
             return false;
         }
         match join(&*self.store, &self.clock, &self.settings).await {
-            Ok((term, at)) => {
-                *self.fleet.pulse.lock() = beginning(self.fleet.lease, at);
-                tracing::info!(epoch = term.epoch.0, "this node is back");
-                *self.fleet.term.write() = term;
-                self.fleet.renewed.notify_waiters();
-                self.fleet.news.missed_some();
-                self.alarm.ring();
-                // Its place among the others is another one.
-                self.fleet.alarm();
+            Ok((epoch, at)) => {
+                *self.membership.pulse.lock() = initial_lease(self.membership.lease, at);
+                tracing::info!(epoch = epoch.epoch.0, "this node is back");
+                *self.membership.epoch.write() = epoch;
+                self.membership.epoch_renewed.notify_waiters();
+                self.membership.change_signal.request_resync();
+                self.scheduler_wakeup.wake();
+                // The new epoch changes this node's position among the nodes: recompute it with a heartbeat now.
+                self.membership.check_epoch_now();
                 true
             }
-            // The next beat finds the same, and tries again.
+            // The next heartbeat detects the ended epoch again and retries.
             Err(error) => {
                 tracing::warn!(%error, "there is no new epoch yet");
                 false
@@ -379,23 +386,23 @@ impl Inner {
         }
     }
 
-    /// An epoch is over: waits for the next one. False if there is none before long.
-    pub(crate) async fn renewed(&self, over: &Term) -> bool {
-        let fleet = &self.fleet;
-        if !fleet.shared || self.stop.is_cancelled() {
+    /// Waits until an ended epoch is replaced. Returns false if that takes longer than `NEW_EPOCH_TIMEOUT`.
+    pub(crate) async fn wait_for_new_epoch(&self, over: &NodeEpoch) -> bool {
+        let membership = &self.membership;
+        if !membership.shared || self.stop.is_cancelled() {
             return false;
         }
-        fleet.alarm();
+        membership.check_epoch_now();
         let renewal = async {
             loop {
-                let mut renewed = std::pin::pin!(fleet.renewed.notified());
+                let mut renewed = std::pin::pin!(membership.epoch_renewed.notified());
                 renewed.as_mut().enable();
-                if fleet.term().epoch != over.epoch {
+                if membership.current_epoch().epoch != over.epoch {
                     return;
                 }
                 renewed.await;
             }
         };
-        timeout(RENEWAL, renewal).await.is_ok()
+        timeout(NEW_EPOCH_TIMEOUT, renewal).await.is_ok()
     }
 }

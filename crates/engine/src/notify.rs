@@ -1,4 +1,5 @@
-//! Telling owners: makes notices of what stands, publishes them as events, and hands them to whoever sends mails.
+//! Notifications to owners: creates them from recorded occurrences, publishes them as events, and passes them to
+//! the mailer.
 
 mod checks;
 mod confirm;
@@ -18,213 +19,225 @@ use std::{
 
 use parking_lot::Mutex;
 use redrive_core::{
-    NoticeId, TenantId, Time, WebhookId,
-    maintenance::backoff::Backoff,
+    NotificationId, TenantId, Time, WebhookId,
+    maintenance::backoff::OutageBackoff,
     notification::{
-        Cause, Facts, Kind, confirmation::MailPolicy, is_operational, payload::event_data,
-        preferences::Wishes,
+        NotificationKind, Occurrence, OccurrenceDetails, confirmation::MailPolicy, is_operational,
+        payload::to_event_data, preferences::EffectivePreferences,
     },
     webhook::Webhook,
 };
-use redrive_store::{Channel, MailAddress, StoreError, StoredNotice, Telling, Told};
+use redrive_store::{Channel, ChannelResult, ChannelStatus, MailAddress, StoreError, StoredNotification};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    Draft, Engine, Inner, PublishError,
-    clock::{self, ticks},
+    Engine, EventDraft, Inner, PublishError,
+    clock::{self, monotonic_now},
 };
 
-/// The longest time between two looks, should a ring be missed, or another node have died before it told.
-const LOOK: Duration = Duration::from_secs(5);
-/// The shortest: a storm of causes rings all the time.
-const PAUSE: Duration = Duration::from_millis(100);
-/// After a failure of the store.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// Notices made, or sent, in one step. Two ids are made for each, since what is told may have a counterpart.
-const STEP: usize = 50;
-/// How long a notice is left to the node that has taken it, which may be dead: to publish it, and to send mails too.
-const HOLD: Duration = Duration::from_secs(10);
-const HOLD_TO_MAIL: Duration = Duration::from_secs(60);
-/// How long one try to send its mails may take: less than it is left to this node.
-const MAILING: Duration = Duration::from_secs(50);
-/// How long it is tried to send a mail.
-const PATIENCE: Duration = Duration::from_secs(3 * 24 * 3600);
-/// Notices whose mails are on their way at once, and how long another waits then.
-const MAILS: usize = 64;
-const BUSY: Duration = Duration::from_secs(1);
-/// How often a node writes down that the same quota of a tenant is used up, and of how many it remembers that.
-const QUOTA_NOTED: Duration = Duration::from_secs(60);
-const QUOTAS: usize = 10_000;
-/// The longest error that is kept.
-const ERROR: usize = 500;
+/// Maximum time between two polls, in case a wake-up was missed or another node died before it sent a
+/// notification.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between two polls; a burst of occurrences wakes the loop continuously.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Delay after a failure of the store.
+const STORE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Notifications created, or sent, per step. Two ids are generated for each, since it may come with its opposite.
+const BATCH_SIZE: usize = 50;
+/// Time that a claimed notification is reserved for its node, which may have died: to publish it, and to send
+/// email too.
+const CLAIM_TTL: Duration = Duration::from_secs(10);
+const CLAIM_TTL_WITH_MAIL: Duration = Duration::from_secs(60);
+/// Timeout of one attempt to send the emails of a notification; shorter than its claim.
+const MAIL_TIMEOUT: Duration = Duration::from_secs(50);
+/// Time after which sending a notification as email is given up.
+const MAIL_GIVE_UP_AFTER: Duration = Duration::from_secs(3 * 24 * 3600);
+/// Maximum number of notifications being sent as email concurrently, and the delay of further ones.
+const MAX_CONCURRENT_MAILS: usize = 64;
+const MAIL_BUSY_DELAY: Duration = Duration::from_secs(1);
+/// Minimum interval between records of the same exhausted quota of a tenant, and the number of quotas tracked for
+/// that.
+const QUOTA_REPORT_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_TRACKED_QUOTAS: usize = 10_000;
+/// Maximum length of a stored error.
+const MAX_ERROR_CHARS: usize = 500;
 
-/// What came of a mail, later.
-pub type Mailing<'a> = Pin<Box<dyn Future<Output = Result<Mailed, MailError>> + Send + 'a>>;
+/// Future of the result of sending email.
+pub type MailFuture<'a> = Pin<Box<dyn Future<Output = Result<Mailed, MailError>> + Send + 'a>>;
 
-/// Whoever sends notices as mails. A notice may come again, with the same id, if it is not known whether it was sent.
+/// Sends notifications as email. A notification may be passed again with the same id if its result is uncertain.
 pub trait Mailer: Send + Sync {
-    /// Sends a notice to those who want it. The webhook is the one that it is about, as it is now, even if it was
-    /// deleted; none for a notice about the tenant as a whole.
-    fn send(&self, notice: StoredNotice, webhook: Option<Webhook>) -> Mailing<'_>;
-    /// Asks the holder of an address to confirm it. `MailError::Later` only if the e-mail was certainly not sent.
-    fn send_confirmation(&self, address: MailAddress) -> Mailing<'_>;
-    /// What the operator decided about e-mails.
+    /// Sends a notification to its recipients. `webhook` is the current state of the webhook that it is about, even if
+    /// it was deleted; `None` for a notification about the tenant.
+    fn send(&self, notification: StoredNotification, webhook: Option<Webhook>) -> MailFuture<'_>;
+    /// Asks the holder of an address to confirm it. Returns `MailError::Transient` only if the email was certainly not
+    /// sent.
+    fn send_confirmation(&self, address: MailAddress) -> MailFuture<'_>;
+    /// Returns the operator's email policy.
     fn policy(&self) -> &MailPolicy;
 }
 
-/// What became of a notice as a mail.
+/// Result of sending a notification as email.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mailed {
-    /// It was taken by the mail server.
+    /// The mail server accepted it.
     Sent,
-    /// It was taken by the mail server, but not for all recipients: a limit was reached, which the text names.
+    /// The mail server accepted it, but not for all recipients: the limit named in the text was reached.
     SentToSome(String),
-    /// It was sent to no recipient: a limit was reached, which the text names.
+    /// It was sent to no recipient: the limit named in the text was reached.
     Suppressed(String),
-    /// No recipient has confirmed its address.
+    /// No recipient has confirmed their address.
     Unconfirmed,
-    /// There is nobody to send it to, or nobody who wants it.
-    Nobody,
+    /// There are no recipients, or none wants it.
+    NoRecipients,
 }
 
-/// Why a mail was not sent.
+/// Error of sending email.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MailError {
-    /// It may work later.
+    /// A retry may succeed.
     #[error("{0}")]
-    Later(String),
-    /// It will never work.
+    Transient(String),
+    /// No retry will succeed.
     #[error("{0}")]
-    Never(String),
+    Permanent(String),
 }
 
-/// The one who sends mails, as a setting.
+/// The mailer as a setting.
 #[derive(Clone)]
-pub struct Post(pub Arc<dyn Mailer>);
+pub struct MailerHandle(pub Arc<dyn Mailer>);
 
-impl fmt::Debug for Post {
+impl fmt::Debug for MailerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Post")
     }
 }
 
-/// What there is to tell, as far as this node knows.
-pub(crate) struct Notifying {
-    /// There may be something to tell.
-    alarm: Notify,
-    /// Webhooks whose hosts' names could not be looked up lately.
+/// State of the notifier on this node.
+pub(crate) struct Notifier {
+    /// Wakes the notifier: there may be something to send.
+    wakeup: Notify,
+    /// Webhooks with recent DNS failures.
     suspects: Mutex<HashMap<WebhookId, TenantId>>,
-    /// When it was last written down that a tenant's quota is used up, and which.
+    /// When an exhausted quota was last recorded, by tenant and reason.
     quotas: Mutex<HashMap<(TenantId, &'static str), Time>>,
     mailing: Arc<Semaphore>,
-    /// A confirmation e-mail may wait to be sent.
+    /// Wakes the confirmation loop: a confirmation email may be due.
     confirmations: Notify,
-    /// Whether the last mail did not go out.
-    mail_stuck: AtomicBool,
+    /// Whether the last email failed.
+    mail_failing: AtomicBool,
 }
 
-impl Default for Notifying {
+impl Default for Notifier {
     fn default() -> Self {
         Self {
-            alarm: Notify::new(),
+            wakeup: Notify::new(),
             suspects: Mutex::default(),
             quotas: Mutex::default(),
-            mailing: Arc::new(Semaphore::new(MAILS)),
+            mailing: Arc::new(Semaphore::new(MAX_CONCURRENT_MAILS)),
             confirmations: Notify::new(),
-            mail_stuck: AtomicBool::new(false),
+            mail_failing: AtomicBool::new(false),
         }
     }
 }
 
-impl Notifying {
-    /// Has what was written down told soon.
-    pub(crate) fn ring(&self) {
-        self.alarm.notify_one();
+impl Notifier {
+    /// Wakes the notifier, which sends recorded occurrences.
+    pub(crate) fn wake(&self) {
+        self.wakeup.notify_one();
     }
 }
 
 impl Engine {
-    /// Whether mails go out, as far as this node has tried; none if it sends none.
+    /// Returns whether this node's last email was sent; `None` if it sends none.
     pub fn mail_up(&self) -> Option<bool> {
-        self.0.settings.post.as_ref().map(|_| !self.0.notifying.mail_stuck.load(Relaxed))
+        self.0.settings.mailer.as_ref().map(|_| !self.0.notifier.mail_failing.load(Relaxed))
     }
 
-    /// Something was refused to a tenant because its quota is used up. Written down beside whatever goes on, and once
-    /// in a while: somebody may be refused very often.
-    pub fn quota_reached(&self, tenant: &TenantId, reason: &'static str, message: &str, until: Option<Time>) {
+    /// Records in the background that a request of a tenant was rejected because its quota is exhausted; at most once
+    /// per `QUOTA_REPORT_INTERVAL`, since a tenant may be rejected very often.
+    pub fn quota_reached(
+        &self,
+        tenant_id: &TenantId,
+        reason: &'static str,
+        message: &str,
+        until: Option<Time>,
+    ) {
         let inner = &self.0;
-        let (key, now) = ((tenant.clone(), reason), inner.clock.now());
+        let (key, now) = ((tenant_id.clone(), reason), inner.clock.now());
         {
-            let mut noted = inner.notifying.quotas.lock();
-            if noted.get(&key).is_some_and(|at| now < *at + QUOTA_NOTED) {
+            let mut noted = inner.notifier.quotas.lock();
+            if noted.get(&key).is_some_and(|at| now < *at + QUOTA_REPORT_INTERVAL) {
                 return;
             }
-            if noted.len() >= QUOTAS {
-                noted.retain(|_, at| now < *at + QUOTA_NOTED);
+            if noted.len() >= MAX_TRACKED_QUOTAS {
+                noted.retain(|_, at| now < *at + QUOTA_REPORT_INTERVAL);
             }
-            if noted.len() >= QUOTAS {
+            if noted.len() >= MAX_TRACKED_QUOTAS {
                 return;
             }
             noted.insert(key.clone(), now);
         }
         let (reason, message) = (Some(reason.to_owned()), Some(message.to_owned()));
-        let facts = Facts { reason, message, until, ..Facts::default() };
-        let cause = occurrences::cause(tenant, None, Kind::QuotaReached, now, facts);
+        let facts = OccurrenceDetails { reason, message, until, ..OccurrenceDetails::default() };
+        let occurrence = occurrences::occurrence(tenant_id, None, NotificationKind::QuotaReached, now, facts);
         let engine = self.clone();
         inner.runtime.spawn(async move {
-            if let Err(error) = engine.note(vec![cause]).await {
+            if let Err(error) = engine.record_occurrences(vec![occurrence]).await {
                 tracing::debug!(%error, "that a quota is used up is told later");
-                engine.0.notifying.quotas.lock().remove(&key);
+                engine.0.notifier.quotas.lock().remove(&key);
             }
         });
     }
 
-    /// Writes causes down, and has them told.
-    pub async fn note(&self, causes: Vec<Cause>) -> Result<(), StoreError> {
-        self.0.store.note(causes).await?;
-        self.0.notifying.ring();
+    /// Records occurrences and wakes the notifier.
+    pub async fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> Result<(), StoreError> {
+        self.0.store.record_occurrences(occurrences).await?;
+        self.0.notifier.wake();
         Ok(())
     }
 }
 
 impl Inner {
-    /// Tells what is to be told, for as long as the engine runs.
-    pub(crate) async fn keep_telling(self: Arc<Self>) {
+    /// Sends due notifications until the engine stops.
+    pub(crate) async fn run_notifier(self: Arc<Self>) {
         loop {
-            let next = match self.tell_due().await {
+            let next = match self.send_due().await {
                 Ok(next) => next,
                 Err(error) => {
                     tracing::debug!(%error, "owners are told later");
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
                     None
                 }
             };
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(MIN_POLL_INTERVAL).await;
             tokio::select! {
                 () = self.clock.sleep_until(next.unwrap_or_default()), if next.is_some() => {}
-                () = tokio::time::sleep(LOOK) => {}
-                () = self.notifying.alarm.notified() => {}
+                () = tokio::time::sleep(MAX_POLL_INTERVAL) => {}
+                () = self.notifier.wakeup.notified() => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    /// Tells what is due, a step of it. Gives when there is more, if that is known.
-    async fn tell_due(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
+    /// Creates and sends one step of due notifications. Returns when the next ones are due, if known.
+    async fn send_due(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
         let now = self.clock.now();
-        let next = self.store.next_notice().await?;
+        let next = self.store.next_notification_at().await?;
         if next.is_none_or(|next| next > now) {
             return Ok(next);
         }
-        let fresh = (0..2 * STEP).map(|_| NoticeId::new(now, &clock::randomness())).collect();
-        let made = self.store.make_notices(now, self.settings.folds, fresh).await?;
-        let hold = if self.settings.post.is_some() { HOLD_TO_MAIL } else { HOLD };
-        let (taken, since) = (self.store.take_notices(now, now + hold, STEP).await?, ticks());
+        let fresh =
+            (0..2 * BATCH_SIZE).map(|_| NotificationId::new(now, &clock::random_id_bytes())).collect();
+        let made = self.store.create_notifications(now, self.settings.group_intervals, fresh).await?;
+        let hold = if self.settings.mailer.is_some() { CLAIM_TTL_WITH_MAIL } else { CLAIM_TTL };
+        let (taken, since) =
+            (self.store.claim_notifications(now, now + hold, BATCH_SIZE).await?, monotonic_now());
         let more = made + taken.len() > 0;
         let mut failed = None;
-        // One that cannot be told must not keep those after it from being told.
-        for notice in taken {
-            if let Err(error) = self.tell(notice, since).await {
+        // A notification that fails must not block the ones after it.
+        for notification in taken {
+            if let Err(error) = self.send_notification(notification, since).await {
                 failed.get_or_insert(error);
             }
         }
@@ -234,59 +247,67 @@ impl Inner {
         }
     }
 
-    /// Sends a notice on every way on which it is to be sent. It has been this node's since then.
-    async fn tell(self: &Arc<Self>, notice: StoredNotice, since: Duration) -> Result<(), StoreError> {
-        let id = notice.notice.id;
-        let webhook = match notice.notice.webhook {
-            Some(webhook) => match self.store.webhooks_by_id(vec![webhook]).await {
-                // One that cannot be read is told of without its name.
-                Err(StoreError::Refused(_)) => None,
+    /// Sends a notification on every pending channel. This node has held its claim since `since`.
+    async fn send_notification(
+        self: &Arc<Self>,
+        notification: StoredNotification,
+        since: Duration,
+    ) -> Result<(), StoreError> {
+        let id = notification.notification.id;
+        let webhook = match notification.notification.webhook_id {
+            Some(webhook_id) => match self.store.webhooks_by_id(vec![webhook_id]).await {
+                // The notification of an unreadable webhook is sent without its name.
+                Err(StoreError::InvalidItem(_)) => None,
                 found => found?.pop(),
             },
             None => None,
         };
-        // The mail first: it has less time the later it begins.
-        if notice.mail == Telling::Waiting {
-            self.begin_mailing(&notice, webhook.clone(), since).await?;
+        // Email first: its timeout counts from the claim.
+        if notification.email_status == ChannelStatus::Pending {
+            self.spawn_mail(&notification, webhook.clone(), since).await?;
         }
-        if notice.event == Telling::Waiting {
-            let told = match self.publish_notice(&notice, webhook.as_ref()).await {
-                Err(StoreError::Refused(why)) => Told::Over(Telling::GivenUp, Some(why)),
-                told => told?,
+        if notification.webhook_status == ChannelStatus::Pending {
+            let result = match self.publish_notice(&notification, webhook.as_ref()).await {
+                Err(StoreError::InvalidItem(why)) => ChannelResult::Done(ChannelStatus::Failed, Some(why)),
+                result => result?,
             };
-            if let Told::Over(Telling::GivenUp, error) = &told {
-                let (tenant, error) = (&notice.notice.tenant, error.as_deref().unwrap_or_default());
-                tracing::error!(notice_id = %id, %tenant, error, "a notice is not told to webhooks: it is given up on");
+            if let ChannelResult::Done(ChannelStatus::Failed, error) = &result {
+                let (tenant_id, error) =
+                    (&notification.notification.tenant_id, error.as_deref().unwrap_or_default());
+                tracing::error!(notice_id = %id, %tenant_id, error, "a notice is not told to webhooks: it is given up on");
             }
-            self.metrics.notices.count(Channel::Event, &told);
-            self.store.notice_told(id, Channel::Event, told).await?;
+            self.metrics.notifications.count(Channel::Webhook, &result);
+            self.store.record_notification_result(id, Channel::Webhook, result).await?;
         }
         Ok(())
     }
 
-    /// Has a notice's mails sent beside whatever goes on.
-    async fn begin_mailing(
+    /// Sends the emails of a notification in a separate task.
+    async fn spawn_mail(
         self: &Arc<Self>,
-        notice: &StoredNotice,
+        notification: &StoredNotification,
         webhook: Option<Webhook>,
         since: Duration,
     ) -> Result<(), StoreError> {
-        let id = notice.notice.id;
-        let Some(post) = self.settings.post.clone() else {
-            let nobody = Told::Over(Telling::Nobody, None);
-            self.metrics.notices.count(Channel::Mail, &nobody);
-            return self.store.notice_told(id, Channel::Mail, nobody).await;
+        let id = notification.notification.id;
+        let Some(post) = self.settings.mailer.clone() else {
+            let unknown = ChannelResult::Done(ChannelStatus::NoRecipients, None);
+            self.metrics.notifications.count(Channel::Email, &unknown);
+            return self.store.record_notification_result(id, Channel::Email, unknown).await;
         };
-        let Ok(turn) = self.notifying.mailing.clone().try_acquire_owned() else {
-            let later = Told::Later(self.clock.now() + BUSY, "many other mails are on their way".into());
-            return self.store.notice_told(id, Channel::Mail, later).await;
+        let Ok(turn) = self.notifier.mailing.clone().try_acquire_owned() else {
+            let later = ChannelResult::RetryAt(
+                self.clock.now() + MAIL_BUSY_DELAY,
+                "many other mails are on their way".into(),
+            );
+            return self.store.record_notification_result(id, Channel::Email, later).await;
         };
-        let (inner, notice) = (self.clone(), notice.clone());
+        let (inner, notification) = (self.clone(), notification.clone());
         self.runtime.spawn(async move {
-            let left = MAILING.saturating_sub(ticks().saturating_sub(since));
-            let told = inner.mail(&post, notice, webhook, left).await;
-            inner.metrics.notices.count(Channel::Mail, &told);
-            if let Err(error) = inner.store.notice_told(id, Channel::Mail, told).await {
+            let left = MAIL_TIMEOUT.saturating_sub(monotonic_now().saturating_sub(since));
+            let result = inner.send_mail(&post, notification, webhook, left).await;
+            inner.metrics.notifications.count(Channel::Email, &result);
+            if let Err(error) = inner.store.record_notification_result(id, Channel::Email, result).await {
                 tracing::warn!(notice_id = %id, %error, "what came of a mail cannot be stored; it is sent again");
             }
             drop(turn);
@@ -294,116 +315,121 @@ impl Inner {
         Ok(())
     }
 
-    fn note_mail_sent(&self) {
-        if self.notifying.mail_stuck.swap(false, Relaxed) {
+    fn record_mail_sent(&self) {
+        if self.notifier.mail_failing.swap(false, Relaxed) {
             tracing::info!("mails to owners go out again");
         }
     }
 
-    async fn mail(
+    async fn send_mail(
         &self,
-        post: &Post,
-        notice: StoredNotice,
+        post: &MailerHandle,
+        notification: StoredNotification,
         webhook: Option<Webhook>,
         left: Duration,
-    ) -> Told {
-        let (id, tries, tenant) = (notice.notice.id, notice.tries, notice.notice.tenant.clone());
-        let (why, never) = match tokio::time::timeout(left, post.0.send(notice, webhook)).await {
+    ) -> ChannelResult {
+        let (id, tries, tenant_id) = (
+            notification.notification.id,
+            notification.attempts,
+            notification.notification.tenant_id.clone(),
+        );
+        let (why, never) = match tokio::time::timeout(left, post.0.send(notification, webhook)).await {
             Ok(Ok(Mailed::Sent)) => {
-                self.note_mail_sent();
-                return Told::Over(Telling::Told, None);
+                self.record_mail_sent();
+                return ChannelResult::Done(ChannelStatus::Sent, None);
             }
             Ok(Ok(Mailed::SentToSome(why))) => {
-                self.note_mail_sent();
-                return Told::Over(Telling::Told, Some(why));
+                self.record_mail_sent();
+                return ChannelResult::Done(ChannelStatus::Sent, Some(why));
             }
             Ok(Ok(Mailed::Suppressed(why))) => {
-                tracing::debug!(notice_id = %id, %tenant, reason = why, "notification e-mail suppressed");
-                return Told::Over(Telling::Suppressed, Some(why));
+                tracing::debug!(notice_id = %id, %tenant_id, reason = why, "notification e-mail suppressed");
+                return ChannelResult::Done(ChannelStatus::Suppressed, Some(why));
             }
             Ok(Ok(Mailed::Unconfirmed)) => {
                 let why = "no recipient has confirmed its address";
-                return Told::Over(Telling::Nobody, Some(why.into()));
+                return ChannelResult::Done(ChannelStatus::NoRecipients, Some(why.into()));
             }
-            Ok(Ok(Mailed::Nobody)) => return Told::Over(Telling::Nobody, None),
-            Ok(Err(MailError::Later(why))) => (why, false),
-            Ok(Err(MailError::Never(why))) => (why, true),
-            Err(_) => (format!("not all of its mails were sent within {} s", MAILING.as_secs()), false),
+            Ok(Ok(Mailed::NoRecipients)) => return ChannelResult::Done(ChannelStatus::NoRecipients, None),
+            Ok(Err(MailError::Transient(why))) => (why, false),
+            Ok(Err(MailError::Permanent(why))) => (why, true),
+            Err(_) => (format!("not all of its mails were sent within {} s", MAIL_TIMEOUT.as_secs()), false),
         };
-        let why: String = why.chars().filter(|char| *char != '\0').take(ERROR).collect();
+        let why: String = why.chars().filter(|char| *char != '\0').take(MAX_ERROR_CHARS).collect();
         let now = self.clock.now();
-        if never || self.clock.confirmed_now().since(id.time()) >= PATIENCE {
-            tracing::error!(notice_id = %id, %tenant, error = why, "a notice is not sent as a mail: it is given up on");
-            return Told::Over(Telling::GivenUp, Some(why));
+        if never || self.clock.confirmed_now().duration_since(id.time()) >= MAIL_GIVE_UP_AFTER {
+            tracing::error!(notice_id = %id, %tenant_id, error = why, "a notice is not sent as a mail: it is given up on");
+            return ChannelResult::Done(ChannelStatus::Failed, Some(why));
         }
-        // Of an outage one line is enough; notices have their own state.
-        if self.notifying.mail_stuck.swap(true, Relaxed) {
-            tracing::debug!(notice_id = %id, %tenant, attempt = tries, error = why, "a mail is sent later");
+        // One warning per outage; each notification has its own state.
+        if self.notifier.mail_failing.swap(true, Relaxed) {
+            tracing::debug!(notice_id = %id, %tenant_id, attempt = tries, error = why, "a mail is sent later");
         } else {
-            tracing::warn!(notice_id = %id, %tenant, attempt = tries, error = why, "mails to owners do not go out; they are tried again");
+            tracing::warn!(notice_id = %id, %tenant_id, attempt = tries, error = why, "mails to owners do not go out; they are tried again");
         }
-        Told::Later(now + wait_after(tries), why)
+        ChannelResult::RetryAt(now + retry_delay(tries), why)
     }
 
-    /// Publishes a notice for whoever subscribes to its type; under its id, so that it is published once.
+    /// Publishes a notification as an event, with its id as the idempotency key so that it is published once.
     async fn publish_notice(
         self: &Arc<Self>,
-        stored: &StoredNotice,
+        stored: &StoredNotification,
         webhook: Option<&Webhook>,
-    ) -> Result<Told, StoreError> {
-        let notice = &stored.notice;
-        let nobody = Ok(Told::Over(Telling::Nobody, None));
-        // Portal sessions read the tenant's events, and must not see webhooks that the operator manages.
+    ) -> Result<ChannelResult, StoreError> {
+        let notification = &stored.notification;
+        let unknown = Ok(ChannelResult::Done(ChannelStatus::NoRecipients, None));
+        // Portal sessions read the tenant's events and must not see webhooks that the operator manages.
         if webhook.is_some_and(|one| is_operational(&one.spec.events) || one.spec.is_operator_managed()) {
-            return nobody;
+            return unknown;
         }
-        let Some(tenant) = self.store.tenant(notice.tenant.clone()).await? else { return nobody };
+        let Some(tenant) = self.store.tenant(notification.tenant_id.clone()).await? else { return unknown };
         let owner = webhook.and_then(|webhook| webhook.spec.owner.as_ref());
-        if !(Wishes { tenant: &tenant.rules.notifications, owner }).tells(notice.kind) {
-            return nobody;
+        if !(EffectivePreferences { tenant: &tenant.rules.notifications, owner }).wants(notification.kind) {
+            return unknown;
         }
-        let (event_type, subject) = (notice.kind.event_type(), notice.webhook.map(|id| id.to_string()));
-        self.registry.refresh(&*self.store, &notice.tenant).await?;
+        let (event_type, subject) =
+            (notification.kind.event_type(), notification.webhook_id.map(|id| id.to_string()));
+        self.registry.refresh(&*self.store, &notification.tenant_id).await?;
         let wanted = self
             .registry
-            .fan_out(&*self.store, &notice.tenant, &event_type, subject.as_deref(), None)
+            .fan_out(&*self.store, &notification.tenant_id, &event_type, subject.as_deref(), None)
             .await?;
-        if wanted.is_none_or(|wanted| wanted.hooks.is_empty()) {
-            return nobody;
+        if wanted.is_none_or(|wanted| wanted.webhooks.is_empty()) {
+            return unknown;
         }
-        let data = match event_data(notice, webhook) {
+        let data = match to_event_data(notification, webhook) {
             Ok(data) => data,
-            Err(error) => return Ok(Told::Over(Telling::GivenUp, Some(error.to_string()))),
+            Err(error) => return Ok(ChannelResult::Done(ChannelStatus::Failed, Some(error.to_string()))),
         };
-        let draft = Draft {
-            tenant: notice.tenant.clone(),
+        let draft = EventDraft {
+            tenant_id: notification.tenant_id.clone(),
             event_type: event_type.into(),
             data: data.into(),
-            idempotency_key: Some(notice.id.to_string().into()),
+            idempotency_key: Some(notification.id.to_string().into()),
             source: Some("redrive".into()),
             subject: subject.map(Into::into),
             metadata: None,
             priority: redrive_core::delivery::lane::Priority::Normal,
-            only: None,
+            only_webhook: None,
             trace: None,
             hops: 0,
         };
-        match Engine(self.clone()).publish_own(draft).await {
-            // The webhook may have changed between two tries: then it was published as it was.
-            Ok(_) | Err(PublishError::KeyReused(_)) => Ok(Told::Over(Telling::Told, None)),
-            Err(PublishError::NoTenant) => nobody,
+        match Engine(self.clone()).publish_operational(draft).await {
+            // The webhook may have changed between two tries; the event was then published with its earlier state.
+            Ok(_) | Err(PublishError::KeyReused(_)) => Ok(ChannelResult::Done(ChannelStatus::Sent, None)),
+            Err(PublishError::NoTenant) => unknown,
             Err(PublishError::Store(error)) => Err(error),
-            Err(error) => Ok(Told::Over(Telling::GivenUp, Some(error.to_string()))),
+            Err(error) => Ok(ChannelResult::Done(ChannelStatus::Failed, Some(error.to_string()))),
         }
     }
 }
 
-/// How long to wait after so many tries.
-fn wait_after(tries: u32) -> Duration {
-    let mut backoff = Backoff::default();
-    let mut wait = backoff.next(clock::roll());
+/// Returns the delay before the next try after `tries` tries.
+fn retry_delay(tries: u32) -> Duration {
+    let mut backoff = OutageBackoff::default();
+    let mut wait = backoff.next_delay(clock::random_unit());
     for _ in 1..tries.min(100) {
-        wait = backoff.next(clock::roll());
+        wait = backoff.next_delay(clock::random_unit());
     }
     wait
 }

@@ -1,49 +1,49 @@
-//! Forgetting what is old, now and then: in short steps with pauses between them, by one node at a time.
+//! Pruning: deletes data past its retention periodically, in short steps with pauses, on the leader.
 //!
-//! What is old is decided in `core::retention`; a step that is repeated, or made by two nodes at once, does no
-//! harm. So a node that dies on the way costs nothing: the next round goes on from what is there.
+//! `core::retention` decides what is old. A step that is repeated, or run by two nodes concurrently, does no harm,
+//! so a node that dies during a run needs no recovery: the next run continues with what is left.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     TenantId, Time,
-    maintenance::retention::{Cutoffs, Stride, one_by_one_before},
+    maintenance::retention::{Cutoffs, PruneBatchSizer, row_prune_cutoff},
     notification::{confirmation::UNCONFIRMED_RETENTION, mail_limit::USAGE_RETENTION},
 };
-use redrive_store::{Dropped, Left, Old, StoreError};
+use redrive_store::{PartitionDrop, PruneCounts, PruneRequest, StoreError};
 
-use crate::{Engine, Inner, clock::ticks};
+use crate::{Engine, Inner, clock::monotonic_now};
 
-/// How often old things are looked for, by the engine's clock, and never more often than this.
-const EVERY: Duration = Duration::from_secs(3600);
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// The first look comes soon, for nodes that are started often.
-const FIRST: Duration = Duration::from_secs(60);
-/// Tenants, or webhooks, in one step.
-const PAGE: usize = 500;
-/// Rows in one step that are packed for the archive.
-const PACKED: usize = 500;
-/// How long notices are kept.
-const NOTICES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How much space is given back in one step.
-const SPACE: usize = 256 * 1024;
-/// How often it is tried to drop a month that others use just then.
-const TRIES: usize = 20;
-const BEFORE_NEXT_TRY: Duration = Duration::from_millis(500);
+/// Interval between runs by the engine's clock, and the minimum interval by real time.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(3600);
+const MIN_PRUNE_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay of the first run; short, for nodes that restart often.
+const FIRST_RUN_DELAY: Duration = Duration::from_secs(60);
+/// Tenants, or webhooks, read per store call.
+const PAGE_SIZE: usize = 500;
+/// Maximum rows per step if they are written to the archive outbox.
+const ARCHIVE_BATCH_ROWS: usize = 500;
+/// Retention of notifications.
+const NOTIFICATION_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Bytes of free space reclaimed per step.
+const RECLAIM_BYTES: usize = 256 * 1024;
+/// Number of tries to drop a partition that is in use, and the delay between them.
+const PARTITION_DROP_TRIES: usize = 20;
+const PARTITION_DROP_DELAY: Duration = Duration::from_millis(500);
 
 impl Inner {
-    /// Forgets what is old, for as long as the engine runs.
-    pub(crate) async fn keep_pruning(self: Arc<Self>) {
-        let mut wait = FIRST;
+    /// Prunes periodically until the engine stops.
+    pub(crate) async fn run_pruner(self: Arc<Self>) {
+        let mut wait = FIRST_RUN_DELAY;
         loop {
             let next = self.clock.now() + wait;
             tokio::select! {
-                () = async { tokio::join!(self.clock.sleep_until(next), tokio::time::sleep(AT_MOST_EVERY)); } => {}
+                () = async { tokio::join!(self.clock.sleep_until(next), tokio::time::sleep(MIN_PRUNE_INTERVAL)); } => {}
                 () = self.stop.cancelled() => return,
             }
-            wait = EVERY;
-            if self.fleet.is_first()
-                && let Err(error) = Pruner::new(&self).round().await
+            wait = PRUNE_INTERVAL;
+            if self.membership.is_leader()
+                && let Err(error) = Pruner::new(&self).prune_all().await
             {
                 tracing::warn!(%error, "what is old is forgotten later");
             }
@@ -52,45 +52,46 @@ impl Inner {
 }
 
 impl Engine {
-    /// Whether this node does what one node does for all, such as this. Two may think so for a moment.
-    pub fn is_first(&self) -> bool {
-        self.0.fleet.is_first()
+    /// Returns whether this node is the leader, which prunes for all. Two nodes may be for a moment.
+    pub fn is_leader(&self) -> bool {
+        self.0.membership.is_leader()
     }
 
-    /// Forgets what is old now, all of it.
+    /// Prunes everything that is past its retention now.
     pub async fn prune(&self) -> Result<(), StoreError> {
-        Pruner::new(&self.0).round().await
+        Pruner::new(&self.0).prune_all().await
     }
 }
 
-/// One round of forgetting.
+/// One pruning run.
 struct Pruner<'a> {
     inner: &'a Inner,
-    stride: Stride,
-    left: Left,
+    stride: PruneBatchSizer,
+    left: PruneCounts,
     months: usize,
 }
 
 impl<'a> Pruner<'a> {
     fn new(inner: &'a Inner) -> Self {
-        Self { inner, stride: Stride::default(), left: Left::default(), months: 0 }
+        Self { inner, stride: PruneBatchSizer::default(), left: PruneCounts::default(), months: 0 }
     }
 
-    async fn round(mut self) -> Result<(), StoreError> {
+    async fn prune_all(mut self) -> Result<(), StoreError> {
         let cutoffs = self.cutoffs().await?;
-        // Whole months first: that spares going through their rows. But what is archived is gone through.
+        // Whole partitions first, which avoids deleting their rows one by one; not with an archive, which reads the
+        // rows.
         let earliest = earliest(&cutoffs);
-        let keeps_months = self.inner.store.keeps_months();
+        let keeps_months = self.inner.store.has_partitions();
         let by_month = keeps_months && !self.inner.settings.archive;
         if let (true, Some(earliest)) = (by_month, earliest) {
             self.drop_months(earliest, false).await?;
         }
-        for (tenant, cutoffs) in &cutoffs {
-            self.events_of(tenant, cutoffs, if by_month { Some(earliest) } else { None }).await?;
+        for (tenant_id, cutoffs) in &cutoffs {
+            self.events_of(tenant_id, cutoffs, if by_month { Some(earliest) } else { None }).await?;
             if let Some(before) = cutoffs.dead {
-                self.dead_of(tenant, before).await?;
+                self.dead_of(tenant_id, before).await?;
             }
-            if self.is_over() {
+            if self.should_stop() {
                 return Ok(());
             }
         }
@@ -99,140 +100,144 @@ impl<'a> Pruner<'a> {
             self.drop_months(latest, true).await?;
         }
         self.periods(&cutoffs).await?;
-        self.notices().await?;
+        self.prune_notifications().await?;
         self.mail_addresses().await?;
-        self.note_oldest(&cutoffs).await?;
-        self.give_space_back().await?;
-        let Left { events, deliveries, attempts } = self.left;
+        self.update_oldest_event(&cutoffs).await?;
+        self.reclaim_space().await?;
+        let PruneCounts { events, deliveries, attempts } = self.left;
         if self.left.rows() + self.months > 0 {
             tracing::info!(events, deliveries, attempts, months = self.months, "what was old is forgotten");
         }
         Ok(())
     }
 
-    /// What is old now, for each tenant.
+    /// Returns the cutoffs of each tenant.
     async fn cutoffs(&self) -> Result<BTreeMap<TenantId, Cutoffs>, StoreError> {
         let now = self.inner.clock.confirmed_now();
         let server = self.inner.settings.retention;
         let mut all = BTreeMap::new();
         loop {
-            let after = all.last_key_value().map(|(tenant, _): (&TenantId, _)| tenant.clone());
-            let page = self.inner.store.retained(after, PAGE).await?;
-            let is_last = page.len() < PAGE;
-            all.extend(page.into_iter().map(|(id, rules)| (id, server.of(&rules.quotas).cutoffs(now))));
+            let after = all.last_key_value().map(|(tenant_id, _): (&TenantId, _)| tenant_id.clone());
+            let page = self.inner.store.retention_by_tenant(after, PAGE_SIZE).await?;
+            let is_last = page.len() < PAGE_SIZE;
+            all.extend(
+                page.into_iter().map(|(id, rules)| (id, server.for_tenant(&rules.quotas).cutoffs(now))),
+            );
             if is_last {
                 return Ok(all);
             }
         }
     }
 
-    /// Whether this is not for this node to do, or no longer.
-    fn is_over(&self) -> bool {
-        self.inner.stop.is_cancelled() || !self.inner.fleet.is_first()
+    /// Returns whether to stop: the engine stops, or this node is not the leader any more.
+    fn should_stop(&self) -> bool {
+        self.inner.stop.is_cancelled() || !self.inner.membership.is_leader()
     }
 
-    async fn pause(&mut self, began: Duration) {
-        let pause = self.stride.after(ticks().saturating_sub(began));
+    async fn pause(&mut self, started: Duration) {
+        let pause = self.stride.record_step(monotonic_now().saturating_sub(started));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = self.inner.stop.cancelled() => {}
         }
     }
 
-    fn old<C>(&self, tenant: &TenantId, before: Time, after: Option<C>) -> Old<C> {
+    fn prune_request<C>(&self, tenant_id: &TenantId, before: Time, after: Option<C>) -> PruneRequest<C> {
         let archive = self.inner.settings.archive;
-        let rows = if archive { self.stride.rows().min(PACKED) } else { self.stride.rows() };
-        Old { tenant: tenant.clone(), before, after, rows, archive }
+        let rows = if archive { self.stride.rows().min(ARCHIVE_BATCH_ROWS) } else { self.stride.rows() };
+        PruneRequest { tenant_id: tenant_id.clone(), before, after, rows, archive }
     }
 
-    fn note(&mut self, left: Left) {
-        self.left.events += left.events;
-        self.left.deliveries += left.deliveries;
-        self.left.attempts += left.attempts;
-        self.inner.metrics.pruned(&left);
+    fn record_counts(&mut self, counts: PruneCounts) {
+        self.left.events += counts.events;
+        self.left.deliveries += counts.deliveries;
+        self.left.attempts += counts.attempts;
+        self.inner.metrics.pruned(&counts);
     }
 
-    /// `earliest` is given where events are kept by month.
+    /// Prunes events of a tenant row by row. `earliest` is given if whole partitions are dropped as well.
     async fn events_of(
         &mut self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         cutoffs: &Cutoffs,
         earliest: Option<Option<Time>>,
     ) -> Result<(), StoreError> {
         let Some(cutoff) = cutoffs.events else { return Ok(()) };
-        let before = earliest.map_or(cutoff, |earliest| one_by_one_before(cutoff, earliest));
+        let before = earliest.map_or(cutoff, |earliest| row_prune_cutoff(cutoff, earliest));
         let store = &self.inner.store;
-        if store.oldest_event(tenant.clone()).await?.is_none_or(|oldest| oldest >= before) {
+        if store.oldest_event(tenant_id.clone()).await?.is_none_or(|oldest| oldest >= before) {
             return Ok(());
         }
         let mut after = None;
-        while !self.is_over() {
-            let began = ticks();
-            let old = self.old(tenant, before, after);
-            let step = store.prune_events(old).await?;
-            self.note(step.left);
+        while !self.should_stop() {
+            let started = monotonic_now();
+            let request = self.prune_request(tenant_id, before, after);
+            let step = store.prune_events(request).await?;
+            self.record_counts(step.left);
             if step.finished {
                 break;
             }
             after = step.last;
-            self.pause(began).await;
+            self.pause(started).await;
         }
         Ok(())
     }
 
-    async fn dead_of(&mut self, tenant: &TenantId, before: Time) -> Result<(), StoreError> {
+    async fn dead_of(&mut self, tenant_id: &TenantId, before: Time) -> Result<(), StoreError> {
         let mut after = None;
-        while !self.is_over() {
-            let began = ticks();
-            let old = self.old(tenant, before, after);
-            let step = self.inner.store.prune_dead(old).await?;
-            self.note(step.left);
+        while !self.should_stop() {
+            let started = monotonic_now();
+            let request = self.prune_request(tenant_id, before, after);
+            let step = self.inner.store.prune_dead(request).await?;
+            self.record_counts(step.left);
             if step.finished {
                 break;
             }
             after = step.last;
-            self.pause(began).await;
+            self.pause(started).await;
         }
         Ok(())
     }
 
     async fn drop_months(&mut self, before: Time, only_empty: bool) -> Result<(), StoreError> {
         let mut tries = 0;
-        while tries < TRIES && !self.is_over() {
-            let began = ticks();
+        while tries < PARTITION_DROP_TRIES && !self.should_stop() {
+            let started = monotonic_now();
             let rows = self.stride.rows();
-            match self.inner.store.drop_month(before, only_empty, rows).await? {
-                Dropped::None => break,
-                Dropped::Some { months } => {
+            match self.inner.store.drop_oldest_partition(before, only_empty, rows).await? {
+                PartitionDrop::None => break,
+                PartitionDrop::Dropped { months } => {
                     self.months += months;
                     self.inner.metrics.months_pruned.inc_by(months as u64);
-                    self.pause(began).await;
+                    self.pause(started).await;
                 }
-                Dropped::Busy => {
+                PartitionDrop::Busy => {
                     tries += 1;
-                    tokio::time::sleep(BEFORE_NEXT_TRY).await;
+                    tokio::time::sleep(PARTITION_DROP_DELAY).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// Periods of circuits go with the events of their time.
+    /// Prunes circuit periods by the retention of events.
     async fn periods(&mut self, cutoffs: &BTreeMap<TenantId, Cutoffs>) -> Result<(), StoreError> {
         let mut after = None;
-        while !self.is_over() {
-            let page = self.inner.store.with_periods(after, PAGE).await?;
+        while !self.should_stop() {
+            let page = self.inner.store.webhooks_with_periods(after, PAGE_SIZE).await?;
             let Some((last, _)) = page.last() else { break };
             after = Some(*last);
-            let is_last = page.len() < PAGE;
-            let before = |tenant| cutoffs.get(tenant).and_then(|cutoffs| cutoffs.events);
-            let old: Vec<_> =
-                page.iter().filter_map(|(webhook, tenant)| Some((*webhook, before(tenant)?))).collect();
+            let is_last = page.len() < PAGE_SIZE;
+            let before = |tenant_id| cutoffs.get(tenant_id).and_then(|cutoffs| cutoffs.events);
+            let old: Vec<_> = page
+                .iter()
+                .filter_map(|(webhook_id, tenant_id)| Some((*webhook_id, before(tenant_id)?)))
+                .collect();
             loop {
-                let (began, rows) = (ticks(), self.stride.rows());
-                let forgotten = self.inner.store.forget_periods(old.clone(), rows).await?;
-                self.pause(began).await;
-                if forgotten < rows || self.is_over() {
+                let (started, rows) = (monotonic_now(), self.stride.rows());
+                let forgotten = self.inner.store.prune_periods(old.clone(), rows).await?;
+                self.pause(started).await;
+                if forgotten < rows || self.should_stop() {
                     break;
                 }
             }
@@ -243,37 +248,38 @@ impl<'a> Pruner<'a> {
         Ok(())
     }
 
-    /// Addresses that were never confirmed, and usage that no limit counts any more.
+    /// Prunes addresses that were never confirmed, and email usage that no limit counts any more.
     async fn mail_addresses(&mut self) -> Result<(), StoreError> {
         let now = self.inner.clock.confirmed_now();
-        let (unconfirmed, usage) = (now.back(UNCONFIRMED_RETENTION), now.back(USAGE_RETENTION));
-        while !self.is_over() {
-            let (began, rows) = (ticks(), self.stride.rows());
+        let (unconfirmed, usage) =
+            (now.saturating_sub(UNCONFIRMED_RETENTION), now.saturating_sub(USAGE_RETENTION));
+        while !self.should_stop() {
+            let (started, rows) = (monotonic_now(), self.stride.rows());
             if self.inner.store.prune_mail_addresses(unconfirmed, usage, rows).await? < rows {
                 break;
             }
-            self.pause(began).await;
+            self.pause(started).await;
         }
         Ok(())
     }
 
-    /// What owners were told.
-    async fn notices(&mut self) -> Result<(), StoreError> {
-        let before = self.inner.clock.confirmed_now().back(NOTICES_KEPT);
-        while !self.is_over() {
-            let (began, rows) = (ticks(), self.stride.rows());
-            if self.inner.store.forget_notices(before, rows).await? < rows {
+    /// Prunes notifications.
+    async fn prune_notifications(&mut self) -> Result<(), StoreError> {
+        let before = self.inner.clock.confirmed_now().saturating_sub(NOTIFICATION_RETENTION);
+        while !self.should_stop() {
+            let (started, rows) = (monotonic_now(), self.stride.rows());
+            if self.inner.store.prune_notifications(before, rows).await? < rows {
                 break;
             }
-            self.pause(began).await;
+            self.pause(started).await;
         }
         Ok(())
     }
 
-    async fn note_oldest(&self, cutoffs: &BTreeMap<TenantId, Cutoffs>) -> Result<(), StoreError> {
+    async fn update_oldest_event(&self, cutoffs: &BTreeMap<TenantId, Cutoffs>) -> Result<(), StoreError> {
         let mut oldest: Option<Time> = None;
-        for tenant in cutoffs.keys() {
-            let of_tenant = self.inner.store.oldest_event(tenant.clone()).await?;
+        for tenant_id in cutoffs.keys() {
+            let of_tenant = self.inner.store.oldest_event(tenant_id.clone()).await?;
             oldest = match (oldest, of_tenant) {
                 (Some(oldest), Some(of_tenant)) => Some(oldest.min(of_tenant)),
                 (oldest, of_tenant) => oldest.or(of_tenant),
@@ -283,21 +289,21 @@ impl<'a> Pruner<'a> {
         Ok(())
     }
 
-    async fn give_space_back(&mut self) -> Result<(), StoreError> {
-        while !self.is_over() {
-            let began = ticks();
-            if self.inner.store.give_space_back(SPACE).await? == 0 {
+    async fn reclaim_space(&mut self) -> Result<(), StoreError> {
+        while !self.should_stop() {
+            let started = monotonic_now();
+            if self.inner.store.reclaim_space(RECLAIM_BYTES).await? == 0 {
                 break;
             }
-            self.pause(began).await;
+            self.pause(started).await;
         }
         Ok(())
     }
 }
 
-/// The time before which nobody needs anything; none if somebody keeps everything.
+/// Returns the time before which no tenant keeps events; `None` if a tenant keeps events forever.
 fn earliest(cutoffs: &BTreeMap<TenantId, Cutoffs>) -> Option<Time> {
-    let mut earliest = Time::FOREVER;
+    let mut earliest = Time::FAR_FUTURE;
     for cutoffs in cutoffs.values() {
         earliest = earliest.min(cutoffs.events?);
     }

@@ -1,174 +1,181 @@
-//! Taking an event in: fan out, reserve room, commit, hand over.
+//! Publishing an event: fan out, reserve capacity, commit, hand over.
 //!
-//! The handover to dispatch happens when the commit is known, whether or not the
-//! publisher still waits for its answer: a lease that was committed always reaches its lane.
+//! The commit callback hands leased deliveries to the dispatcher even if the publisher has disconnected: a
+//! committed lease always reaches its lane.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
     DeliveryId, EventId, TenantId, Time, WebhookId,
-    cluster::ticket::GRACE,
+    cluster::ticket::CLAIM_GRACE,
     delivery::lane::{Lane, Priority},
-    event::Event,
-    event::event_type,
-    event::trace::Trace,
-    field_error::Invalid,
+    event::{Event, event_type, trace::Trace},
+    field_error::FieldError,
     routing::filter::{Filter, Payload},
     webhook::WebhookState,
 };
-use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, OrderedPosition, Published, StoreError};
+use redrive_store::{
+    IdempotencyClaim, InitialState, NewDelivery, NewEvent, OrderedPosition, PublishResult, StoreError,
+};
 use tokio::sync::oneshot;
 
 use crate::{
     Engine, Inner,
     checking::BatchProgress,
     clock,
-    dispatch::Ready,
-    membership::Term,
-    queue::amqp::Issue,
-    registry::{FanOut, Hook},
+    dispatch::LeasedDelivery,
+    membership::NodeEpoch,
+    queue::amqp::TicketItem,
+    registry::{FanOut, ResolvedWebhook},
 };
 
-/// How often a fan-out is made again when webhooks keep changing under it.
+/// Number of fan-outs before giving up if the tenant's configuration keeps changing.
 const MAX_FAN_OUTS: usize = 20;
-/// How often a publish waits for another epoch.
-const MAX_RENEWALS: usize = 3;
+/// Number of times that a publish waits for a new epoch.
+const MAX_EPOCH_WAITS: usize = 3;
 
 /// An event to be published.
 #[derive(Clone, Debug)]
-pub struct Draft {
-    /// Whose it is.
-    pub tenant: TenantId,
-    /// Its type.
+pub struct EventDraft {
+    /// Tenant of the event.
+    pub tenant_id: TenantId,
+    /// Event type.
     pub event_type: Box<str>,
-    /// The payload: JSON, kept byte for byte.
+    /// Payload: JSON, kept byte for byte.
     pub data: Bytes,
-    /// The publisher's key, if it gave one.
+    /// Idempotency key of the publisher.
     pub idempotency_key: Option<Box<str>>,
-    /// Where it came from.
+    /// Origin of the event.
     pub source: Option<Box<str>>,
-    /// What it is about.
+    /// Subject of the event.
     pub subject: Option<Box<str>>,
-    /// The publisher's notes, a JSON object.
+    /// Metadata of the publisher, a JSON object.
     pub metadata: Option<Bytes>,
-    /// How urgent it is.
+    /// Priority.
     pub priority: Priority,
-    /// Send it to this webhook alone, whatever it subscribes to.
-    pub only: Option<WebhookId>,
-    /// The publisher's trace, if it has one.
+    /// Only recipient, whatever it subscribes to; for test events.
+    pub only_webhook: Option<WebhookId>,
+    /// Trace context of the publisher.
     pub trace: Option<Box<Trace>>,
-    /// How many deliveries of Redrive it came through.
+    /// Number of Redrive deliveries that led to this event.
     pub hops: u8,
 }
 
-/// What a publisher gets for its event.
+/// Result of a publish for the publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// The event's id; the first one's for a repeat.
-    pub event: EventId,
-    /// When it was published.
+pub struct PublishReceipt {
+    /// Event id; that of the original event for a duplicate.
+    pub event_id: EventId,
+    /// Time of publication.
     pub timestamp: Time,
-    /// Its place in the tenant's sequence; none for a repeat.
+    /// Position in the tenant's sequence; `None` for a duplicate.
     pub sequence_number: Option<i64>,
-    /// How many webhooks it goes to; none for a repeat.
+    /// Number of deliveries; `None` for a duplicate.
     pub deliveries: Option<usize>,
-    /// Whether the key had been used before for the same event.
+    /// Whether the idempotency key was used before for the same event.
     pub duplicate: bool,
 }
 
-/// Why an event was not taken.
+/// Reason for rejecting an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// Something about it is wrong.
+    /// A field is invalid.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// The type is one that only Redrive publishes.
+    Invalid(#[from] FieldError),
+    /// The event type is reserved for Redrive.
     #[error("event types beginning with \"redrive.\" are published by Redrive alone")]
     Reserved,
-    /// The payload does not fit the schema of its type.
+    /// The payload violates the schema of its type.
     #[error(transparent)]
-    Misfit(Invalid),
-    /// The tenant publishes registered types alone, and this is none.
+    SchemaViolation(FieldError),
+    /// The tenant allows only registered event types, and this one is not registered.
     #[error(
         "the event type {0} is not registered, and this tenant publishes registered types alone; register it with \
          POST /v1/event-types, or publish one that GET /v1/event-types lists"
     )]
     Unregistered(Box<str>),
-    /// The type is not to be published any more.
+    /// The event type is archived.
     #[error(
         "the event type {0} is archived; PATCH /v1/event-types/{0} with \"archived\": false to publish it again"
     )]
     Archived(Box<str>),
-    /// The key belongs to another event.
+    /// The idempotency key belongs to another event.
     #[error("the idempotency key was used before for another event ({0})")]
     KeyReused(EventId),
-    /// The batch that it is part of takes too much work to check.
+    /// Checking the batch of this event costs too much.
     #[error(
         "checking the events of this batch by their schemas and filters takes too much work, and this one was not taken; \
          publish it in a smaller batch"
     )]
     BatchTooCostly,
-    /// There is no such tenant.
+    /// The tenant does not exist.
     #[error("there is no such tenant")]
     NoTenant,
-    /// The store did not take it: it was not published.
+    /// The store failed: the event was not published.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Engine {
-    /// Reads a tenant's webhooks if they are not known yet. Events that are published one right after the other
-    /// from then on keep their order.
-    pub async fn learn(&self, tenant: &TenantId) -> Result<(), StoreError> {
-        self.0.registry.learn(&*self.0.store, tenant).await
+    /// Loads a tenant's webhooks if they are not cached. Events published one right after the other from then on keep
+    /// their order.
+    pub async fn preload_tenant(&self, tenant_id: &TenantId) -> Result<(), StoreError> {
+        self.0.registry.load_tenant(&*self.0.store, tenant_id).await
     }
 
-    /// The webhooks of a tenant that the operator manages, without those that were deleted.
-    pub async fn operator_webhooks(&self, tenant: &TenantId) -> Result<HashSet<WebhookId>, StoreError> {
-        self.learn(tenant).await?;
-        Ok(self.0.registry.operator_webhooks(tenant))
+    /// Returns the webhooks of a tenant that the operator manages, without deleted ones.
+    pub async fn operator_webhooks(&self, tenant_id: &TenantId) -> Result<HashSet<WebhookId>, StoreError> {
+        self.preload_tenant(tenant_id).await?;
+        Ok(self.0.registry.operator_webhooks(tenant_id))
     }
 
-    /// Publishes an event: durable, with all its deliveries, once this returns.
-    pub async fn publish(&self, draft: Draft) -> Result<Receipt, PublishError> {
-        // A test event goes to one webhook and is Redrive's own.
-        if event_type::is_reserved(&draft.event_type) && draft.only.is_none() {
+    /// Publishes an event. The event and all its deliveries are durable when this returns.
+    pub async fn publish(&self, draft: EventDraft) -> Result<PublishReceipt, PublishError> {
+        // A test event has a reserved type and goes to one webhook.
+        if event_type::is_reserved(&draft.event_type) && draft.only_webhook.is_none() {
             return Err(PublishError::Reserved);
         }
-        self.take_in(draft, Context::default()).await
+        self.publish_checked(draft, Context::default()).await
     }
 
     /// Publishes an event of a batch.
     pub async fn publish_in_batch(
         &self,
-        draft: Draft,
+        draft: EventDraft,
         batch: &BatchProgress,
-    ) -> Result<Receipt, PublishError> {
+    ) -> Result<PublishReceipt, PublishError> {
         if event_type::is_reserved(&draft.event_type) {
             return Err(PublishError::Reserved);
         }
-        self.take_in(draft, Context { batch: Some(batch), position: None }).await
+        self.publish_checked(draft, Context { batch: Some(batch), position: None }).await
     }
 
-    /// The same for an event that is stored after everything before it in an order. It fails if one of those fails.
+    /// Publishes an event that is stored after all events before it in an order. Fails if one of those fails.
     pub async fn publish_in_order(
         &self,
-        draft: Draft,
+        draft: EventDraft,
         position: OrderedPosition,
-    ) -> Result<Receipt, PublishError> {
+    ) -> Result<PublishReceipt, PublishError> {
         if event_type::is_reserved(&draft.event_type) {
             return Err(PublishError::Reserved);
         }
-        self.take_in(draft, Context { position: Some(&position), batch: None }).await
+        self.publish_checked(draft, Context { position: Some(&position), batch: None }).await
     }
 
-    /// The same for an event that Redrive itself has to tell.
-    pub(crate) async fn publish_own(&self, draft: Draft) -> Result<Receipt, PublishError> {
-        self.take_in(draft, Context::default()).await
+    /// Publishes an operational event of Redrive.
+    pub(crate) async fn publish_operational(
+        &self,
+        draft: EventDraft,
+    ) -> Result<PublishReceipt, PublishError> {
+        self.publish_checked(draft, Context::default()).await
     }
 
-    async fn take_in(&self, draft: Draft, context: Context<'_>) -> Result<Receipt, PublishError> {
+    async fn publish_checked(
+        &self,
+        draft: EventDraft,
+        context: Context<'_>,
+    ) -> Result<PublishReceipt, PublishError> {
         let inner = &self.0;
         let (event, only) = inner.event(draft);
         event.validate()?;
@@ -176,7 +183,7 @@ impl Engine {
         let publishing = inner.trace_publish(&event);
         let published = self.publish_event(&event, only, context).await;
         if let Some(publishing) = publishing {
-            publishing.ends(&published);
+            publishing.set_result(&published);
         }
         published
     }
@@ -186,48 +193,48 @@ impl Engine {
         event: &Arc<Event>,
         only: Option<WebhookId>,
         context: Context<'_>,
-    ) -> Result<Receipt, PublishError> {
+    ) -> Result<PublishReceipt, PublishError> {
         let inner = &self.0;
         let mut renewals = 0;
         for _ in 0..MAX_FAN_OUTS {
             let store = &*inner.store;
             let subject = event.subject.as_deref();
             let fan_out =
-                inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
+                inner.registry.fan_out(store, &event.tenant_id, &event.event_type, subject, only).await?;
             let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
-            fan_out.hooks.retain(|hook| !hook.has_expired(inner.clock.confirmed_now()));
-            inner.leave_out_filtered(event, only, &mut fan_out.hooks, context.batch).await?;
-            let deliveries = fan_out.hooks.len();
-            // What is Redrive's own is in nobody's catalogue.
+            fan_out.webhooks.retain(|webhook| !webhook.has_expired(inner.clock.confirmed_now()));
+            inner.apply_payload_filters(event, only, &mut fan_out.webhooks, context.batch).await?;
+            let deliveries = fan_out.webhooks.len();
+            // Redrive's own event types are in no catalogue.
             if only.is_none()
                 && !event_type::is_reserved(&event.event_type)
-                && let Err(refused) = inner.check_standing(event, &fan_out.standing, context.batch).await
+                && let Err(refused) = inner.check_event_type(event, &fan_out.type_status, context.batch).await
             {
-                match inner.reconsidered(event, fan_out, refused, context.batch).await? {
+                match inner.recheck_catalogue(event, fan_out, refused, context.batch).await? {
                     Some(receipt) => return Ok(receipt),
                     None => continue,
                 }
             }
-            // Checks may have taken a while: the epoch is the one of now.
-            let term = inner.fleet.term();
-            match inner.commit(&term, event, fan_out, context).await? {
-                Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
-                Published::New { sequence_number } => {
+            // Read after the checks, which may take a while: the epoch must be the current one.
+            let epoch = inner.membership.current_epoch();
+            match inner.commit(&epoch, event, fan_out, context).await? {
+                PublishResult::ConfigChanged => inner.registry.refresh(store, &event.tenant_id).await?,
+                PublishResult::New { sequence_number } => {
                     inner.metrics.published.inc();
-                    return Ok(Receipt {
-                        event: event.id,
+                    return Ok(PublishReceipt {
+                        event_id: event.id,
                         timestamp: event.timestamp,
                         sequence_number: Some(sequence_number),
                         deliveries: Some(deliveries),
                         duplicate: false,
                     });
                 }
-                Published::Duplicate { event } => return Ok(inner.repeated(event)),
-                Published::KeyReused { event } => return Err(PublishError::KeyReused(event)),
-                Published::NoTenant => return Err(PublishError::NoTenant),
-                Published::Fenced => {
+                PublishResult::Duplicate { event_id } => return Ok(inner.duplicate_receipt(event_id)),
+                PublishResult::KeyReused { event_id } => return Err(PublishError::KeyReused(event_id)),
+                PublishResult::NoTenant => return Err(PublishError::NoTenant),
+                PublishResult::Fenced => {
                     renewals += 1;
-                    if renewals > MAX_RENEWALS || !inner.renewed(&term).await {
+                    if renewals > MAX_EPOCH_WAITS || !inner.wait_for_new_epoch(&epoch).await {
                         return Err(StoreError::Fenced.into());
                     }
                     true
@@ -238,30 +245,30 @@ impl Engine {
     }
 }
 
-/// What a publish is part of.
+/// The batch or the order that a publish belongs to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Context<'a> {
     position: Option<&'a OrderedPosition>,
     batch: Option<&'a BatchProgress>,
 }
 
-/// One delivery on its way into the store, with the room it has or has not.
+/// One delivery to be stored; capacity is reserved for it if its initial state is leased.
 struct Planned {
     id: DeliveryId,
-    hook: Arc<Hook>,
+    webhook: Arc<ResolvedWebhook>,
     lane: Lane,
-    birth: Birth,
-    /// Others are told of it by a ticket.
+    initial_state: InitialState,
+    /// A ticket is published for it.
     ticketed: bool,
 }
 
 impl Inner {
-    fn event(&self, draft: Draft) -> (Event, Option<WebhookId>) {
+    fn event(&self, draft: EventDraft) -> (Event, Option<WebhookId>) {
         let now = self.clock.now();
-        let id = EventId::new(now, &clock::randomness());
+        let id = EventId::new(now, &clock::random_id_bytes());
         let event = Event {
             id,
-            tenant: draft.tenant,
+            tenant_id: draft.tenant_id,
             event_type: draft.event_type,
             data: draft.data,
             timestamp: now,
@@ -273,45 +280,52 @@ impl Inner {
             trace: self.trace_of(id, draft.trace),
             hops: draft.hops,
         };
-        (event, draft.only)
+        (event, draft.only_webhook)
     }
 
-    fn repeated(&self, event: EventId) -> Receipt {
+    fn duplicate_receipt(&self, event_id: EventId) -> PublishReceipt {
         self.metrics.duplicates.inc();
-        Receipt { event, timestamp: event.time(), sequence_number: None, deliveries: None, duplicate: true }
+        PublishReceipt {
+            event_id,
+            timestamp: event_id.time(),
+            sequence_number: None,
+            deliveries: None,
+            duplicate: true,
+        }
     }
 
-    /// What becomes of an event that the catalogue, as it is known here, does not allow. If it repeats one that was
-    /// taken before the rules changed, whoever got no answer then gets it now. None: the catalogue was behind.
-    async fn reconsidered(
+    /// Handles an event that the cached catalogue rejects. Returns the receipt of the original if it repeats an event
+    /// that was accepted before the catalogue changed. Returns `None` if the cached catalogue was outdated: check
+    /// again.
+    async fn recheck_catalogue(
         self: &Arc<Self>,
         event: &Arc<Event>,
         fan_out: FanOut,
         refused: PublishError,
         batch: Option<&BatchProgress>,
-    ) -> Result<Option<Receipt>, PublishError> {
-        // A check that was not made says nothing about the event.
+    ) -> Result<Option<PublishReceipt>, PublishError> {
+        // The check was not executed, so its failure says nothing about the event.
         if matches!(refused, PublishError::Store(_) | PublishError::BatchTooCostly) {
             return Err(refused);
         }
         let version = fan_out.version;
         if event.idempotency_key.is_some() {
-            // Offered by a version that never was, it is only looked up.
-            let nowhere = FanOut { version: -1, hooks: Vec::new(), ..fan_out };
-            let term = self.fleet.term();
-            if let Published::Duplicate { event } =
-                self.commit(&term, event, nowhere, Context::default()).await?
+            // Version -1 never matches, so this only checks the idempotency key and stores nothing.
+            let nowhere = FanOut { version: -1, webhooks: Vec::new(), ..fan_out };
+            let epoch = self.membership.current_epoch();
+            if let PublishResult::Duplicate { event_id } =
+                self.commit(&epoch, event, nowhere, Context::default()).await?
             {
-                return Ok(Some(self.repeated(event)));
+                return Ok(Some(self.duplicate_receipt(event_id)));
             }
         }
-        // One read is enough for all refused events of a batch.
+        // One refresh is enough for all rejected events of a batch.
         if batch.is_some_and(|batch| batch.is_current(version)) {
             return Err(refused);
         }
-        // No commit would tell that the catalogue is behind.
-        self.registry.refresh(&*self.store, &event.tenant).await?;
-        match self.registry.version(&event.tenant) == Some(version) {
+        // A rejected event is never committed, so no commit would detect an outdated catalogue.
+        self.registry.refresh(&*self.store, &event.tenant_id).await?;
+        match self.registry.version(&event.tenant_id) == Some(version) {
             true => {
                 if let Some(batch) = batch {
                     batch.set_current(version);
@@ -322,75 +336,75 @@ impl Inner {
         }
     }
 
-    /// Leaves out the webhooks whose filter the payload does not pass. The payload is read only if one of them has a
-    /// filter. Redrive's own events, a test for instance, pass always.
-    async fn leave_out_filtered(
+    /// Removes the webhooks whose filter rejects the payload. Parses the payload only if a webhook has a filter.
+    /// Redrive's own events, including test events, are not filtered.
+    async fn apply_payload_filters(
         &self,
         event: &Arc<Event>,
         only: Option<WebhookId>,
-        hooks: &mut Vec<Arc<Hook>>,
+        webhooks: &mut Vec<Arc<ResolvedWebhook>>,
         batch: Option<&BatchProgress>,
     ) -> Result<(), PublishError> {
         let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
-        if passes_always || !hooks.iter().any(|hook| hook.has_filter()) {
+        if passes_always || !webhooks.iter().any(|webhook| webhook.has_filter()) {
             return Ok(());
         }
-        let work = Filter::work(hooks.iter().filter_map(|hook| hook.filter()), &event.data);
-        let (event, mut asked) = (event.clone(), std::mem::take(hooks));
-        let tenant = event.tenant.clone();
+        let work = Filter::work(webhooks.iter().filter_map(|webhook| webhook.filter()), &event.data);
+        let (event, mut request) = (event.clone(), std::mem::take(webhooks));
+        let tenant_id = event.tenant_id.clone();
         let ask = move || {
             let payload = Payload::new(&event.data);
-            asked.retain(|hook| hook.wants_payload(&payload));
-            asked
+            request.retain(|webhook| webhook.passes_filter(&payload));
+            request
         };
-        *hooks = self.run_work(&tenant, work, batch, ask).await?;
+        *webhooks = self.run_work(&tenant_id, work, batch, ask).await?;
         Ok(())
     }
 
-    /// Commits an event with one fan-out and hands over what is born leased.
+    /// Commits an event with one fan-out and hands its leased deliveries to the dispatcher.
     async fn commit(
         self: &Arc<Self>,
-        term: &Arc<Term>,
+        epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
         fan_out: FanOut,
         context: Context<'_>,
-    ) -> Result<Published, StoreError> {
+    ) -> Result<PublishResult, StoreError> {
         let position = context.position;
         if let Some(ordered) = position {
             ordered.order.wait_for_turn(ordered.position).await?;
         }
-        let began = clock::ticks();
-        let traced = self.nanos_if_recorded(event);
+        let started = clock::monotonic_now();
+        let traced = self.nanos_if_sampled(event);
         let transfer = self.transfers.open();
-        let planned = self.plan(event, fan_out.hooks);
+        let planned = self.plan(event, fan_out.webhooks);
         let new = NewEvent {
             event: event.clone(),
-            claim: event.idempotency_key.as_ref().map(|_| KeyClaim {
+            claim: event.idempotency_key.as_ref().map(|_| IdempotencyClaim {
                 body_hash: event.body_hash(),
                 expires_at: event.timestamp + self.settings.idempotency_window,
                 confirmed_now: self.clock.confirmed_now(),
             }),
             config_version: fan_out.version,
-            epoch: term.epoch,
+            epoch: epoch.epoch,
             deliveries: planned
                 .iter()
                 .map(|planned| NewDelivery {
                     id: planned.id,
-                    webhook: planned.hook.id,
-                    format: planned.hook.payload_format,
+                    webhook_id: planned.webhook.id,
+                    format: planned.webhook.payload_format,
                     lane: planned.lane.clone(),
-                    birth: planned.birth,
+                    initial_state: planned.initial_state,
                 })
                 .collect(),
             order: position.cloned(),
         };
-        let (answer, answered) = oneshot::channel();
-        let (inner, event, term) = (self.clone(), event.clone(), term.clone());
-        let done = Box::new(move |result: Result<Published, StoreError>| {
+        let (answer, reply) = oneshot::channel();
+        let (inner, event, epoch) = (self.clone(), event.clone(), epoch.clone());
+        let done = Box::new(move |result: Result<PublishResult, StoreError>| {
             inner.trace_commit(&event, traced, &result);
-            inner.committed(&term, &event, planned, began, &result);
+            inner.committed(&epoch, &event, planned, started, &result);
             drop(transfer);
-            // The publisher may have gone away; its event is published all the same.
+            // The publisher may have disconnected; its event is published nevertheless.
             let _ = answer.send(result);
         });
         self.store.publish(new, done);
@@ -400,112 +414,116 @@ impl Inner {
         if let Some(ordered) = position {
             ordered.order.advance(ordered.position);
         }
-        answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store has stopped".into())))
+        reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store has stopped".into())))
     }
 
-    /// Decides how each delivery is born, reserving room for those that are sent at once.
-    fn plan(&self, event: &Event, hooks: Vec<Arc<Hook>>) -> Vec<Planned> {
-        let weight = event.weight();
+    /// Decides the initial state of each delivery, and reserves capacity for those that are sent immediately.
+    fn plan(&self, event: &Event, webhooks: Vec<Arc<ResolvedWebhook>>) -> Vec<Planned> {
+        let weight = event.memory_bytes();
         let issues_tickets = self.issues_tickets();
-        let plan = |hook: Arc<Hook>| {
-            let ordering = hook.ordering;
-            let lane = Lane::at_birth(ordering, &event.event_type, event.priority, false);
-            let wait = hook.policy.first_delay();
-            let ticketed = issues_tickets && wait.is_zero() && self.is_for_a_ticket(&hook, &lane);
-            let birth = if !wait.is_zero() {
-                Birth::Waiting(event.timestamp + wait)
+        let plan = |webhook: Arc<ResolvedWebhook>| {
+            let ordering = webhook.ordering;
+            let lane = Lane::for_new_delivery(ordering, &event.event_type, event.priority, false);
+            let wait = webhook.policy.first_delay();
+            let ticketed = issues_tickets && wait.is_zero() && self.wants_ticket(&webhook, &lane);
+            let initial_state = if !wait.is_zero() {
+                InitialState::Waiting(event.timestamp + wait)
             } else if ticketed {
-                // If nobody takes it by its ticket, it is found in the store.
-                Birth::Waiting(event.timestamp + GRACE)
-            } else if self.may_go(&hook, &lane) && self.dispatch.reserve(self.whom(&hook), &lane, weight) {
-                Birth::Leased
+                // If no node claims it by its ticket, it is claimed from the store after this time.
+                InitialState::Waiting(event.timestamp + CLAIM_GRACE)
+            } else if self.may_send_immediately(&webhook, &lane)
+                && self.dispatch.reserve(self.webhook_caps(&webhook), &lane, weight)
+            {
+                InitialState::Leased
             } else {
-                Birth::Waiting(event.timestamp)
+                InitialState::Waiting(event.timestamp)
             };
-            // A delivery's id takes its event's time: they are kept and forgotten together.
+            // A delivery id has the time of its event, so that both are pruned together.
             Planned {
-                id: DeliveryId::new(event.timestamp, &clock::randomness()),
-                hook,
+                id: DeliveryId::new(event.timestamp, &clock::random_id_bytes()),
+                webhook,
                 lane,
-                birth,
+                initial_state,
                 ticketed,
             }
         };
-        hooks.into_iter().map(plan).collect()
+        webhooks.into_iter().map(plan).collect()
     }
 
     fn committed(
         self: &Arc<Self>,
-        term: &Arc<Term>,
+        epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
         planned: Vec<Planned>,
-        began: Duration,
-        result: &Result<Published, StoreError>,
+        started: Duration,
+        result: &Result<PublishResult, StoreError>,
     ) {
         match result {
-            Ok(Published::New { .. }) => self.hand_over(term, event, planned, began),
+            Ok(PublishResult::New { .. }) => self.dispatch_leased(epoch, event, planned, started),
             _ => {
-                let weight = event.weight();
-                for planned in planned.iter().filter(|planned| planned.birth == Birth::Leased) {
-                    self.dispatch.unreserve(planned.hook.id, &planned.lane, 1, weight);
+                let weight = event.memory_bytes();
+                for planned in planned.iter().filter(|planned| planned.initial_state == InitialState::Leased)
+                {
+                    self.dispatch.unreserve(planned.webhook.id, &planned.lane, 1, weight);
                 }
             }
         }
         match result {
-            Ok(_) => drop(self.metrics.store.works()),
+            Ok(_) => drop(self.metrics.store.record_success()),
             Err(StoreError::Unavailable(_)) => self.store_failed(),
             Err(_) => {}
         }
     }
 
-    fn hand_over(
+    fn dispatch_leased(
         self: &Arc<Self>,
-        term: &Arc<Term>,
+        epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
         planned: Vec<Planned>,
-        began: Duration,
+        started: Duration,
     ) {
-        let ticketed = planned.iter().filter(|planned| planned.ticketed).map(|planned| Issue {
-            pool: planned.hook.tenant.pool(),
+        let ticketed = planned.iter().filter(|planned| planned.ticketed).map(|planned| TicketItem {
+            pool: planned.webhook.tenant.pool(),
             priority: event.priority,
-            webhook: planned.hook.id,
-            delivery: planned.id,
+            webhook_id: planned.webhook.id,
+            delivery_id: planned.id,
         });
-        self.issue(ticketed.collect());
+        self.publish_tickets(ticketed.collect());
         for planned in &planned {
-            if let Birth::Waiting(due) = planned.birth {
-                self.alarm.ring_at(due);
-                if due <= event.timestamp && self.may_go(&planned.hook, &planned.lane) {
-                    let moves = self.dispatch.fell_behind(planned.hook.id, &planned.lane);
-                    self.carry_out(moves);
+            if let InitialState::Waiting(due) = planned.initial_state {
+                self.scheduler_wakeup.wake_at(due);
+                if due <= event.timestamp && self.may_send_immediately(&planned.webhook, &planned.lane) {
+                    let actions = self.dispatch.mark_behind(planned.webhook.id, &planned.lane);
+                    self.apply_actions(actions);
                 }
             }
         }
-        let leased =
-            planned.into_iter().filter(|planned| planned.birth == Birth::Leased).map(|planned| Ready {
+        let leased = planned.into_iter().filter(|planned| planned.initial_state == InitialState::Leased).map(
+            |planned| LeasedDelivery {
                 id: planned.id,
-                term: term.clone(),
-                webhook: planned.hook.id,
+                epoch: epoch.clone(),
+                webhook_id: planned.webhook.id,
                 lane: planned.lane,
                 event: event.clone(),
-                format: planned.hook.payload_format,
+                format: planned.webhook.payload_format,
                 attempt: 1,
                 created_at: event.timestamp,
                 due: event.timestamp,
                 rescues: 0,
                 deaths: 0,
-                began: Some(began),
-            });
-        let moves = self.dispatch.admit(leased);
-        self.carry_out(moves);
+                started_at: Some(started),
+            },
+        );
+        let actions = self.dispatch.accept_published(leased);
+        self.apply_actions(actions);
     }
 
-    /// Whether a delivery may be sent as it is born, as far as its webhook and its lane go. An order is sent from
-    /// the store alone, where the sequence is; and so is what one of several nodes alone may send.
-    fn may_go(&self, hook: &Hook, lane: &Lane) -> bool {
-        hook.state == WebhookState::Active
-            && hook.tenant.is_served()
+    /// Returns whether webhook and lane allow to send a delivery from memory right after its commit. Ordered
+    /// deliveries, and those of webhooks that need an assigned node, are only sent after a claim from the store.
+    fn may_send_immediately(&self, webhook: &ResolvedWebhook, lane: &Lane) -> bool {
+        webhook.state == WebhookState::Active
+            && webhook.tenant.is_served()
             && !lane.is_ordered()
-            && !self.needs_home(hook)
+            && !self.needs_assignment(webhook)
     }
 }

@@ -1,173 +1,193 @@
-//! Writing outcomes down: the only place that does. What the store does not take is kept and offered again
-//! until it does, and until then nothing new is sent in its place.
+//! Records outcomes; no other module does. Outcomes that the store does not accept are kept in memory and retried
+//! until it does; until then they occupy their node slots and nothing new is sent instead.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
     AttemptId, DeliveryStatus, FailureCategory,
-    delivery::decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
-    delivery::lane::Lane,
-    delivery::response::{SendFailure, Verdict, classify},
-    event::ERASED,
-    event::PayloadFormat,
-    protection::breaker::{Call, SavedCircuit},
+    delivery::{
+        decide::{AttemptContext, Decision, DecisionEffects, decide, should_disable},
+        lane::Lane,
+        response::{ResponseClass, SendFailure, classify},
+    },
+    event::{PayloadFormat, REASON_ERASED},
+    protection::breaker::{CallOutcome, SavedCircuit},
     webhook::WebhookState,
 };
 use redrive_egress::Timings;
 use redrive_store::{
-    Attempt, AttemptStatus, Disable, Effects, Next, Outcome, PhaseTimings, Recorded, StoreError,
+    Attempt, AttemptStatus, DisableWebhook, NextState, Outcome, PhaseTimings, RecordResult, StoreError,
+    WebhookEffects,
 };
 use tokio::sync::Notify;
 
 use crate::{
     Inner,
-    attempt::{Tried, header_lines},
+    attempt::{AttemptResult, header_lines},
     clock,
-    coordination::{Changed, Report},
-    dispatch::Ready,
-    gate::Pass,
-    metrics::Fault,
+    coordination::{AttemptReport, ReportEffects},
+    dispatch::LeasedDelivery,
+    gate::Admission,
+    metrics::InternalError,
     notify::occurrences,
-    registry::Hook,
+    registry::ResolvedWebhook,
 };
 
-/// How long to wait before outcomes are offered to a failed store again.
-pub(crate) const OFFER_AGAIN: Duration = Duration::from_millis(200);
+/// Interval between tries to record outcomes in a failed store.
+pub(crate) const RECORD_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often a store that nobody uses is asked whether it works, and for how long.
-const LOOK: Duration = Duration::from_secs(10);
-/// Why a webhook is disabled whose endpoint is gone.
-pub(crate) const GONE: &str = "the endpoint answered 410 Gone";
+/// Interval between pings of an idle store, and their timeout.
+const STORE_PING_INTERVAL: Duration = Duration::from_secs(10);
+/// Disable reason of a webhook whose endpoint responded 410.
+pub(crate) const REASON_GONE: &str = "the endpoint answered 410 Gone";
 
-/// An outcome on its way into the store, with what is needed to decide again or to let go.
-pub(crate) struct Pending {
+/// Outcome being recorded, with what is needed to decide again or to drop it.
+pub(crate) struct PendingOutcome {
     outcome: Arc<Outcome>,
-    ready: Ready,
-    verdict: Option<(Verdict, Arc<Hook>)>,
+    delivery: LeasedDelivery,
+    verdict: Option<(ResponseClass, Arc<ResolvedWebhook>)>,
 }
 
-/// How a delivery ends without a request.
+/// End of a delivery without a request.
 pub(crate) struct Ending {
-    next: Next,
+    next: NextState,
     requires_ended_webhook: bool,
 }
 
 impl Ending {
-    /// Cancelled because of the state of its webhook, which the store confirms or refuses.
-    pub(crate) fn of_webhook(reason: impl Into<String>) -> Self {
-        Self { next: Next::Cancelled { reason: reason.into() }, requires_ended_webhook: true }
+    /// Creates a cancellation because of the webhook's state, which the store verifies.
+    pub(crate) fn for_ended_webhook(reason: impl Into<String>) -> Self {
+        Self { next: NextState::Cancelled { reason: reason.into() }, requires_ended_webhook: true }
     }
 }
 
-impl From<Next> for Ending {
-    fn from(next: Next) -> Self {
+impl From<NextState> for Ending {
+    fn from(next: NextState) -> Self {
         Self { next, requires_ended_webhook: false }
     }
 }
 
-/// Outcomes that the store has not taken yet.
+/// Outcomes that the store has not accepted yet.
 #[derive(Default)]
-pub(crate) struct Kept {
-    pending: Mutex<Vec<Pending>>,
-    trouble: Notify,
+pub(crate) struct UnrecordedOutcomes {
+    pending: Mutex<Vec<PendingOutcome>>,
+    open_details: Notify,
 }
 
 impl Inner {
-    /// Decides what an attempt means and records it.
-    pub(crate) async fn record_attempt(self: &Arc<Self>, ready: Ready, mut pass: Pass, tried: Tried) {
-        // The request is over, and another one may go in its place.
-        drop(pass.slot.take());
+    /// Decides what an attempt means for the delivery and records the outcome.
+    pub(crate) async fn record_attempt(
+        self: &Arc<Self>,
+        delivery: LeasedDelivery,
+        mut admission: Admission,
+        result: AttemptResult,
+    ) {
+        // The request has ended, so its slot is free for another one.
+        drop(admission.slot.take());
         let now = self.clock.now();
-        let hook = &pass.hook;
-        let verdict = classify(&tried.answer(), &hook.policy, now);
-        let requested = self.dispatch.cancel_reason(ready.id);
+        let webhook = &admission.webhook;
+        let decision = classify(&result.response(), &webhook.policy, now);
+        let requested = self.dispatch.cancel_reason(delivery.id);
         let is_requested = requested.is_some();
-        let cancel = requested.or_else(|| self.webhook_over(&ready));
-        let decided = self.decide(&ready, hook, &verdict, cancel.is_some());
-        let report = self.report(&pass, &tried, &verdict, &decided, cancel.is_some());
-        let changed = self.tell_all(hook, report).await;
-        let disable = self.disable(&decided, &changed, category(&verdict).is_some());
-        self.circuit_changed(hook, &changed);
-        // Before the slot is free: queued deliveries return to the store and wait there until this outcome is recorded
-        // or refused. The webhook counts as disabled only once the store says so.
+        let cancel = requested.or_else(|| self.webhook_cancel_reason(&delivery));
+        let decided = self.decide(&delivery, webhook, &decision, cancel.is_some());
+        let report = self.build_report(&admission, &result, &decision, &decided, cancel.is_some());
+        let changed = self.report_attempt(webhook, report).await;
+        let disable = self.disable(&decided, &changed, category(&decision).is_some());
+        self.apply_report_effects(webhook, &changed);
+        // Parked before the slot is freed: queued deliveries return to the store and wait there until this outcome is
+        // recorded or refused. The webhook counts as disabled only after the store has confirmed it.
         if disable.is_some() {
-            self.park(hook, None);
+            self.park(webhook, None);
         }
         if let Some(until) = decided.hold_until {
-            self.park(hook, Some(until));
+            self.park(webhook, Some(until));
         }
-        self.free_slot(&ready);
-        let told = changed.circuit.as_ref().and_then(occurrences::of_circuit);
-        let effects = Effects {
-            circuit: changed.circuit.map(|moved| Box::new(moved.saved)),
+        self.free_slot(&delivery);
+        let reported = changed.circuit.as_ref().and_then(occurrences::circuit_transition);
+        let effects = WebhookEffects {
+            circuit: changed.circuit.map(|change| Box::new(change.saved)),
             hold_until: decided.hold_until,
             failing: changed.failing,
         };
-        let (traced, timings) = (tried.traced, tried.exchange.timings);
-        let mut attempt = self.describe(&ready, &pass, tried, &verdict, &decided);
-        self.trace_attempt(&ready, &pass.hook, traced, &attempt, &timings);
-        if cancel.as_deref() == Some(ERASED) {
-            // It may repeat what it was sent.
+        let (traced, timings) = (result.started_nanos, result.exchange.timings);
+        let mut attempt = self.build_attempt(&delivery, &admission, result, &decision, &decided);
+        self.trace_attempt(&delivery, &admission.webhook, traced, &attempt, &timings);
+        if cancel.as_deref() == Some(REASON_ERASED) {
+            // The response may repeat the erased payload.
             attempt.response_body_sample = None;
         }
-        // Nearly always there is nothing to tell, and nothing is allocated for it.
-        let mut causes: Vec<_> = told.into_iter().collect();
-        causes.extend(occurrences::died_of(&ready, &decided, attempt.error_message.as_deref(), now));
-        let because = |why: &String| occurrences::disabled(&ready.event.tenant, ready.webhook, why, now);
-        causes.extend(disable.as_ref().map(because));
+        // Usually empty, which allocates nothing.
+        let mut occurrences: Vec<_> = reported.into_iter().collect();
+        occurrences.extend(occurrences::delivery_dead_by(
+            &delivery,
+            &decided,
+            attempt.error_message.as_deref(),
+            now,
+        ));
+        let because = |why: &String| {
+            occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, why, now)
+        };
+        occurrences.extend(disable.as_ref().map(because));
         let next = next(&decided.decision, cancel.clone());
         let outcome = Outcome {
-            epoch: ready.term.epoch,
-            delivery: ready.id,
-            tenant: ready.event.tenant.clone(),
-            webhook: ready.webhook,
-            requires_ended_webhook: matches!(next, Next::Cancelled { .. }) && !is_requested,
+            epoch: delivery.epoch.epoch,
+            delivery_id: delivery.id,
+            tenant_id: delivery.event.tenant_id.clone(),
+            webhook_id: delivery.webhook_id,
+            requires_ended_webhook: matches!(next, NextState::Cancelled { .. }) && !is_requested,
             next,
             attempt: Some(attempt),
-            knows_cancel: cancel.is_some(),
-            disable: disable.map(|reason| Disable { reason, url: hook.url.to_string() }),
+            saw_cancel: cancel.is_some(),
+            disable: disable.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
             effects,
-            causes,
+            occurrences,
             at: now,
         };
-        self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, pass.hook)) });
+        self.submit(PendingOutcome {
+            outcome: Arc::new(outcome),
+            delivery,
+            verdict: Some((decision, admission.webhook)),
+        });
     }
 
-    /// Tells the statistics how it went, and makes up what the circuit is told.
-    fn report(
+    /// Updates statistics and returns the report of the attempt for its circuit.
+    fn build_report(
         &self,
-        pass: &Pass,
-        tried: &Tried,
-        verdict: &Verdict,
-        decided: &Decided,
+        admission: &Admission,
+        result: &AttemptResult,
+        decision: &ResponseClass,
+        decided: &DecisionEffects,
         cancelled: bool,
-    ) -> Report {
+    ) -> AttemptReport {
         let now = self.clock.now();
-        let category = category(verdict);
-        self.health.add(&pass.hook, tried.exchange.timings.total, category, now);
+        let category = category(decision);
+        self.rollups.record_attempt(&admission.webhook, result.exchange.timings.total, category, now);
         if category == Some(FailureCategory::Dns) {
-            self.suspect(pass.hook.id, &pass.hook.tenant.id);
+            self.track_dns_failure(admission.webhook.id, &admission.webhook.tenant.id);
         }
-        // What we cut off ourselves, or was called off, tells nothing about the endpoint.
-        let ours = matches!(&tried.exchange.result, Err(failed) if failed.failure == SendFailure::Drained);
+        // A request that was cut by the drain deadline, or failed after its cancellation, says nothing about the
+        // endpoint.
+        let ours =
+            matches!(&result.exchange.result, Err(failed) if failed.failure == SendFailure::DrainDeadline);
         let tells_nothing = category.is_some() && (cancelled || ours);
-        Report {
-            call: if tells_nothing { Call::Ignored } else { Call::of(category) },
-            probe: pass.probe,
+        AttemptReport {
+            call: if tells_nothing { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
+            probe: admission.probe,
             success: (!tells_nothing).then_some(category.is_none()),
             hold_until: decided.hold_until,
         }
     }
 
-    /// Why the webhook is to be disabled, if it is.
-    fn disable(&self, decided: &Decided, changed: &Changed, failed: bool) -> Option<String> {
+    /// Returns the reason to disable the webhook, if there is one.
+    fn disable(&self, decided: &DecisionEffects, changed: &ReportEffects, failed: bool) -> Option<String> {
         if decided.disable_webhook {
-            return Some(GONE.to_owned());
+            return Some(REASON_GONE.to_owned());
         }
         let at_most = self.settings.disable_after;
         let confirmed_now = self.clock.confirmed_now();
-        if !failed || !has_failed_for_too_long(changed.failing_since, at_most, confirmed_now) {
+        if !failed || !should_disable(changed.failing_since, at_most, confirmed_now) {
             return None;
         }
         let length = match at_most.unwrap_or_default().as_secs() {
@@ -177,103 +197,109 @@ impl Inner {
         Some(format!("no delivery succeeded for {length}"))
     }
 
-    /// Records the end of a delivery that was not sent.
-    pub(crate) fn record_end(self: &Arc<Self>, ready: Ready, ending: Ending) {
+    /// Records the end of a delivery without a request.
+    pub(crate) fn record_without_attempt(self: &Arc<Self>, delivery: LeasedDelivery, ending: Ending) {
         let Ending { next, requires_ended_webhook } = ending;
         let at = self.clock.now();
         let died = match &next {
-            Next::Dead { reason } => occurrences::died(&ready, *reason, None, at),
+            NextState::Dead { reason } => occurrences::delivery_dead(&delivery, *reason, None, at),
             _ => None,
         };
         let outcome = Outcome {
-            epoch: ready.term.epoch,
-            delivery: ready.id,
-            tenant: ready.event.tenant.clone(),
-            webhook: ready.webhook,
+            epoch: delivery.epoch.epoch,
+            delivery_id: delivery.id,
+            tenant_id: delivery.event.tenant_id.clone(),
+            webhook_id: delivery.webhook_id,
             attempt: None,
             next,
-            knows_cancel: true,
+            saw_cancel: true,
             requires_ended_webhook,
             disable: None,
-            effects: Effects::default(),
-            causes: died.into_iter().collect(),
+            effects: WebhookEffects::default(),
+            occurrences: died.into_iter().collect(),
             at,
         };
-        self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: None });
+        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: None });
     }
 
-    /// Lets go of a delivery that turned out to be somebody else's.
-    pub(crate) fn lost(self: &Arc<Self>, ready: &Ready) {
+    /// Drops a delivery whose lease belongs to another node.
+    pub(crate) fn drop_lost_lease(self: &Arc<Self>, delivery: &LeasedDelivery) {
         tracing::warn!(
-            delivery_id = %ready.id, event_id = %ready.event.id, webhook_id = %ready.webhook,
-            tenant = %ready.event.tenant, "the lease was lost; another node has the delivery"
+            delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
+            tenant = %delivery.event.tenant_id, "the lease was lost; another node has the delivery"
         );
         self.metrics.fenced.inc();
-        if !ready.term.is_over() {
-            self.fleet.alarm();
+        if !delivery.epoch.is_ended() {
+            self.membership.check_epoch_now();
         }
-        self.settle(ready, false);
+        self.settle_delivery(delivery, false);
     }
 
-    /// Why nothing more is sent to this webhook, if so. It was known at the gate: if it no longer is, it was
-    /// deleted meanwhile.
-    fn webhook_over(&self, ready: &Ready) -> Option<String> {
-        match self.registry.hook(ready.webhook) {
-            Some(hook) => hook.state.cancels_because().map(str::to_owned),
-            None => WebhookState::Deleted.cancels_because().map(str::to_owned),
+    /// Returns the reason why the webhook's deliveries are cancelled, if they are. The webhook was cached at the gate,
+    /// so one that is missing now was deleted since.
+    fn webhook_cancel_reason(&self, delivery: &LeasedDelivery) -> Option<String> {
+        match self.registry.webhook(delivery.webhook_id) {
+            Some(webhook) => webhook.state.cancel_reason().map(str::to_owned),
+            None => WebhookState::Deleted.cancel_reason().map(str::to_owned),
         }
     }
 
-    fn decide(&self, ready: &Ready, hook: &Hook, verdict: &Verdict, cancel_requested: bool) -> Decided {
-        let situation = Situation {
-            attempt: ready.attempt,
-            created_at: ready.created_at,
+    fn decide(
+        &self,
+        delivery: &LeasedDelivery,
+        webhook: &ResolvedWebhook,
+        decision: &ResponseClass,
+        cancel_requested: bool,
+    ) -> DecisionEffects {
+        let situation = AttemptContext {
+            attempt: delivery.attempt,
+            created_at: delivery.created_at,
             confirmed_now: self.clock.confirmed_now(),
             cancel_requested,
-            policy: &hook.policy,
+            policy: &webhook.policy,
         };
-        decide(&situation, verdict, self.clock.now(), clock::roll())
+        decide(&situation, decision, self.clock.now(), clock::random_unit())
     }
 
-    fn describe(
+    fn build_attempt(
         &self,
-        ready: &Ready,
-        pass: &Pass,
-        tried: Tried,
-        verdict: &Verdict,
-        decided: &Decided,
+        delivery: &LeasedDelivery,
+        admission: &Admission,
+        result: AttemptResult,
+        decision: &ResponseClass,
+        decided: &DecisionEffects,
     ) -> Attempt {
-        let timings = phases(&tried.exchange.timings);
-        let failure_category = category(verdict);
-        let (id, executed_at) = (tried.id, tried.executed_at);
+        let timings = phases(&result.exchange.timings);
+        let failure_category = category(decision);
+        let (id, executed_at) = (result.id, result.executed_at);
         let mut attempt = Attempt {
             id,
-            number: ready.attempt,
+            number: delivery.attempt,
             status: attempt_status(&decided.decision),
             failure_category,
             http_status_code: None,
             error_message: None,
-            custom_headers: self.custom_headers(ready, &pass.hook, id),
+            custom_headers: self.custom_headers(delivery, &admission.webhook, id),
             response_headers: None,
             response_body_sample: None,
             timings,
-            scheduled_at: ready.due,
+            scheduled_at: delivery.due,
             executed_at,
             next_retry_at: match decided.decision {
                 Decision::Retry { at } => Some(at),
                 _ => None,
             },
-            circuit: pass.circuit,
-            worker: ready.term.worker.clone(),
+            circuit: admission.circuit,
+            worker: delivery.epoch.worker.clone(),
         };
-        match tried.exchange.result {
-            Ok(answered) => {
-                attempt.http_status_code = Some(answered.status);
+        match result.exchange.result {
+            Ok(response) => {
+                attempt.http_status_code = Some(response.status);
                 attempt.error_message =
-                    failure_category.map(|_| format!("the endpoint answered {}", answered.status));
-                attempt.response_headers = Some(header_lines(&answered).into());
+                    failure_category.map(|_| format!("the endpoint answered {}", response.status));
+                attempt.response_headers = Some(header_lines(&response).into());
                 attempt.response_body_sample =
-                    (!answered.body_sample.is_empty()).then_some(answered.body_sample);
+                    (!response.body_sample.is_empty()).then_some(response.body_sample);
             }
             Err(failed) => {
                 attempt.http_status_code = failed.status;
@@ -283,242 +309,255 @@ impl Inner {
         attempt
     }
 
-    fn offer(self: &Arc<Self>, pending: Pending) {
+    fn submit(self: &Arc<Self>, pending: PendingOutcome) {
         let inner = self.clone();
         let outcome = pending.outcome.clone();
-        self.store.record(outcome, Box::new(move |result| inner.recorded(pending, result)));
+        self.store.record(outcome, Box::new(move |result| inner.on_record_result(pending, result)));
     }
 
-    /// What to do once the store has spoken. It must not block.
-    fn recorded(self: &Arc<Self>, pending: Pending, result: Result<Recorded, StoreError>) {
+    /// Handles the result of the store. Must not block.
+    fn on_record_result(self: &Arc<Self>, pending: PendingOutcome, result: Result<RecordResult, StoreError>) {
         match result {
-            Ok(Recorded::Done { config_version }) => self.done(&pending, config_version.is_some()),
-            // Whatever followed from it may not have been done.
-            Ok(Recorded::Again) => self.done(&pending, pending.outcome.disable.is_some()),
-            Ok(Recorded::CancelRequested(reason)) => self.decide_again(pending, reason),
-            Ok(Recorded::WebhookNotEnded) => self.decide_without_end(pending),
-            Ok(Recorded::Fenced) => {
-                self.keep_effects(&pending.outcome);
-                self.refresh_after_disable(&pending.outcome, false);
-                self.lost(&pending.ready);
+            Ok(RecordResult::Recorded { config_version }) => {
+                self.on_recorded(&pending, config_version.is_some())
             }
-            // Never to be stored as it is: without its details it can be.
-            Err(StoreError::Refused(why)) => self.without_details(pending, &why),
+            // The first recording may not have been followed up, so its effects are applied again.
+            Ok(RecordResult::AlreadyRecorded) => {
+                self.on_recorded(&pending, pending.outcome.disable.is_some())
+            }
+            Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, reason),
+            Ok(RecordResult::WebhookNotEnded) => self.decide_without_end(pending),
+            Ok(RecordResult::Fenced) => {
+                self.persist_effects(&pending.outcome);
+                self.refresh_after_disable(&pending.outcome, false);
+                self.drop_lost_lease(&pending.delivery);
+            }
+            // The store will never accept this outcome as it is: retry without details.
+            Err(StoreError::InvalidItem(why)) => self.retry_without_details(pending, &why),
             Err(_) => {
-                self.kept.pending.lock().push(pending);
+                self.unrecorded.pending.lock().push(pending);
                 self.store_failed();
             }
         }
     }
 
-    /// An outcome is not recorded. What it has shown of its endpoint's circuit is no less true.
-    fn keep_effects(self: &Arc<Self>, outcome: &Outcome) {
+    /// Persists the circuit change of an outcome that was not recorded: its observation of the endpoint is still
+    /// valid.
+    fn persist_effects(self: &Arc<Self>, outcome: &Outcome) {
         if let Some(circuit) = &outcome.effects.circuit {
-            let cause = outcome.causes.iter().find(|cause| cause.kind.counterpart().is_some()).cloned();
-            self.keep_soon(outcome.tenant.clone(), outcome.webhook, SavedCircuit::clone(circuit), cause);
+            let occurrence =
+                outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some()).cloned();
+            self.persist_circuit_later(
+                outcome.tenant_id.clone(),
+                outcome.webhook_id,
+                SavedCircuit::clone(circuit),
+                occurrence,
+            );
         }
         if outcome.effects.failing.is_some() {
-            self.coordination.failing_stored(outcome.webhook);
+            self.coordination.failing_stored(outcome.webhook_id);
         }
     }
 
     fn effects_stored(&self, outcome: &Outcome) {
         if outcome.effects.circuit.is_some() {
-            self.coordination.circuit_stored(outcome.webhook);
+            self.coordination.circuit_stored(outcome.webhook_id);
         }
         if outcome.effects.failing.is_some() {
-            self.coordination.failing_stored(outcome.webhook);
+            self.coordination.failing_stored(outcome.webhook_id);
         }
     }
 
-    fn done(self: &Arc<Self>, pending: &Pending, disabled: bool) {
-        self.metrics.store.works();
+    fn on_recorded(self: &Arc<Self>, pending: &PendingOutcome, disabled: bool) {
+        self.metrics.store.record_success();
         let outcome = &pending.outcome;
         self.effects_stored(outcome);
-        if !outcome.causes.is_empty() {
-            self.notifying.ring();
+        if !outcome.occurrences.is_empty() {
+            self.notifier.wake();
         }
         let status = match &outcome.next {
-            Next::Delivered => DeliveryStatus::Delivered,
-            Next::Retry { due } => {
-                self.alarm.ring_at(*due);
+            NextState::Delivered => DeliveryStatus::Delivered,
+            NextState::Retry { due } => {
+                self.scheduler_wakeup.wake_at(*due);
                 DeliveryStatus::Pending
             }
-            Next::Dead { .. } => DeliveryStatus::Dead,
-            Next::Cancelled { .. } => DeliveryStatus::Cancelled,
+            NextState::Dead { .. } => DeliveryStatus::Dead,
+            NextState::Cancelled { .. } => DeliveryStatus::Cancelled,
         };
-        self.health.ended(&outcome.tenant, status, 1, outcome.at);
+        self.rollups.record_ended(&outcome.tenant_id, status, 1, outcome.at);
         let attempt = outcome.attempt.as_ref().map(|attempt| (attempt.number, attempt.failure_category));
-        self.metrics.ended(&pending.ready, status, attempt);
+        self.metrics.record_end(&pending.delivery, status, attempt);
         self.refresh_after_disable(outcome, disabled);
-        self.say(pending);
+        self.log_outcome(pending);
         if status != DeliveryStatus::Pending {
-            let attempts = pending.ready.attempt - u32::from(outcome.attempt.is_none());
-            self.trace_end(&pending.ready, status, attempts);
+            let attempts = pending.delivery.attempt - u32::from(outcome.attempt.is_none());
+            self.trace_end(&pending.delivery, status, attempts);
         }
-        self.settle(&pending.ready, status == DeliveryStatus::Pending);
+        self.settle_delivery(&pending.delivery, status == DeliveryStatus::Pending);
     }
 
-    /// A delivery that was given up on is worth a line; a failed attempt is for whoever asks for details.
-    fn say(&self, pending: &Pending) {
-        let Pending { outcome, ready, .. } = pending;
+    /// Logs a dead delivery at info level, and a failed attempt at debug level.
+    fn log_outcome(&self, pending: &PendingOutcome) {
+        let PendingOutcome { outcome, delivery, .. } = pending;
         let failed = outcome.attempt.as_ref().and_then(|attempt| Some((attempt, attempt.failure_category?)));
         let failure_category = failed.map(|(_, category)| category.name());
         match (&outcome.next, failed) {
-            (Next::Dead { reason }, _) => tracing::info!(
-                delivery_id = %ready.id, event_id = %ready.event.id, webhook_id = %ready.webhook,
-                tenant = %outcome.tenant, attempt = ready.attempt, reason = reason.name(), failure_category,
+            (NextState::Dead { reason }, _) => tracing::info!(
+                delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
+                tenant = %outcome.tenant_id, attempt = delivery.attempt, reason = reason.name(), failure_category,
                 "a delivery is dead"
             ),
             (_, Some((attempt, _))) => tracing::debug!(
-                delivery_id = %ready.id, event_id = %ready.event.id, webhook_id = %ready.webhook,
-                tenant = %outcome.tenant, attempt = attempt.number, status = attempt.http_status_code,
+                delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
+                tenant = %outcome.tenant_id, attempt = attempt.number, status = attempt.http_status_code,
                 failure_category, "an attempt failed"
             ),
             _ => {}
         }
     }
 
-    /// The delivery is out of our hands. If it still waits, so does what comes after it in its order.
-    pub(crate) fn settle(self: &Arc<Self>, ready: &Ready, still_waits: bool) {
-        let moves = self.dispatch.settled(ready, still_waits);
-        self.carry_out(moves);
-        if matches!(ready.lane, Lane::Free { retry: true, .. }) {
-            self.pace(|pace, retries, now| pace.retried(retries, now));
+    /// Settles a delivery. If it is still pending, its successors in an ordered lane wait as well.
+    pub(crate) fn settle_delivery(self: &Arc<Self>, delivery: &LeasedDelivery, still_waits: bool) {
+        let actions = self.dispatch.settle(delivery, still_waits);
+        self.apply_actions(actions);
+        if matches!(delivery.lane, Lane::Unordered { retry: true, .. }) {
+            self.adjust_retry_concurrency(|concurrency, retries, now| {
+                concurrency.on_retry_done(retries, now)
+            });
         }
     }
 
-    /// The delivery was called off between the decision and its record.
-    fn decide_again(self: &Arc<Self>, pending: Pending, reason: String) {
-        let Pending { outcome, ready, verdict } = pending;
+    /// Decides again because the delivery was cancelled between the decision and its recording.
+    fn decide_again(self: &Arc<Self>, pending: PendingOutcome, reason: String) {
+        let PendingOutcome { outcome, delivery, verdict: decision } = pending;
         let mut outcome = Outcome::clone(&outcome);
-        outcome.knows_cancel = true;
-        if let (Some((verdict, hook)), Some(attempt)) = (&verdict, &mut outcome.attempt) {
-            let decided = self.decide(&ready, hook, verdict, true);
+        outcome.saw_cancel = true;
+        if let (Some((decision, webhook)), Some(attempt)) = (&decision, &mut outcome.attempt) {
+            let decided = self.decide(&delivery, webhook, decision, true);
             attempt.status = attempt_status(&decided.decision);
             attempt.next_retry_at = None;
-            if reason == ERASED {
+            if reason == REASON_ERASED {
                 attempt.response_body_sample = None;
             }
             outcome.next = next(&decided.decision, Some(reason));
         }
-        self.offer(Pending { outcome: Arc::new(outcome), ready, verdict });
+        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: decision });
     }
 
-    /// The delivery was to be cancelled because its webhook has ended, and the stored webhook has not: memory was
-    /// wrong. The webhook is read again; then an attempt is decided without the cancellation, and a delivery without
-    /// one returns to its lane.
-    fn decide_without_end(self: &Arc<Self>, pending: Pending) {
-        let Pending { outcome, ready, verdict } = pending;
+    /// Decides again because the delivery was to be cancelled for an ended webhook, and the stored webhook has not
+    /// ended: the cache was outdated. Reloads the webhook; then an attempt is decided without the cancellation, and a
+    /// delivery without an attempt returns to its lane.
+    fn decide_without_end(self: &Arc<Self>, pending: PendingOutcome) {
+        let PendingOutcome { outcome, delivery, verdict: decision } = pending;
         let inner = self.clone();
         self.runtime.spawn(async move {
-            inner.reload_webhook(&outcome.tenant, outcome.webhook).await;
+            inner.reload_webhook(&outcome.tenant_id, outcome.webhook_id).await;
             let mut outcome = Outcome::clone(&outcome);
-            let (Some((failure, hook)), Some(attempt)) = (&verdict, &mut outcome.attempt) else {
-                return inner.give_back(ready);
+            let (Some((failure, webhook)), Some(attempt)) = (&decision, &mut outcome.attempt) else {
+                return inner.release_one(delivery);
             };
-            let decided = inner.decide(&ready, hook, failure, false);
+            let decided = inner.decide(&delivery, webhook, failure, false);
             attempt.status = attempt_status(&decided.decision);
             attempt.next_retry_at = match decided.decision {
                 Decision::Retry { at } => Some(at),
                 _ => None,
             };
             let error = attempt.error_message.as_deref();
-            outcome.causes.extend(occurrences::died_of(&ready, &decided, error, outcome.at));
+            outcome.occurrences.extend(occurrences::delivery_dead_by(&delivery, &decided, error, outcome.at));
             outcome.next = next(&decided.decision, None);
             outcome.requires_ended_webhook = false;
-            outcome.knows_cancel = false;
-            inner.offer(Pending { outcome: Arc::new(outcome), ready, verdict });
+            outcome.saw_cancel = false;
+            inner.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: decision });
         });
     }
 
-    fn without_details(self: &Arc<Self>, pending: Pending, why: &str) {
-        let Pending { outcome, ready, verdict } = pending;
+    fn retry_without_details(self: &Arc<Self>, pending: PendingOutcome, why: &str) {
+        let PendingOutcome { outcome, delivery, verdict: decision } = pending;
         let mut outcome = Outcome::clone(&outcome);
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
                 tracing::error!(
-                    delivery_id = %ready.id, tenant = %outcome.tenant, error = why,
+                    delivery_id = %delivery.id, tenant = %outcome.tenant_id, error = why,
                     "an outcome was refused; recording it without details"
                 );
-                self.metrics.fault(Fault::Outcome).inc();
+                self.metrics.internal_error_counter(InternalError::Outcome).inc();
                 attempt.response_headers = None;
                 attempt.response_body_sample = None;
                 attempt.custom_headers = None;
-                self.offer(Pending { outcome: Arc::new(outcome), ready, verdict });
+                self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: decision });
             }
-            // Its lease stays in the store: the next start finds and sends it again.
+            // The lease stays in the store: the delivery is rescued and sent again after the next start.
             _ => {
                 tracing::error!(
-                    delivery_id = %ready.id, tenant = %outcome.tenant, error = why, "an outcome cannot be recorded"
+                    delivery_id = %delivery.id, tenant = %outcome.tenant_id, error = why, "an outcome cannot be recorded"
                 );
-                self.metrics.fault(Fault::Outcome).inc();
-                self.keep_effects(&outcome);
+                self.metrics.internal_error_counter(InternalError::Outcome).inc();
+                self.persist_effects(&outcome);
                 self.refresh_after_disable(&outcome, false);
-                self.settle(&ready, true);
-                // Sent again at the next start, and not by the lease auditor every few minutes.
-                self.dispatch.keep_owned(ready.id);
+                self.settle_delivery(&delivery, true);
+                // Keeps the lease auditor from releasing it, which would send it again every few minutes.
+                self.dispatch.retain_owned(delivery.id);
             }
         }
     }
 
     pub(crate) fn store_failed(&self) {
-        if self.metrics.store.failed() {
+        if self.metrics.store.record_failure() {
             tracing::error!("the store does not take writes; nothing is sent until it does");
         }
         self.dispatch.store_failed();
-        self.kept.trouble.notify_one();
+        self.unrecorded.open_details.notify_one();
     }
 
-    /// Asks the store whether it works, if it was not heard of for a while: otherwise nobody would know before the
-    /// next event comes.
-    async fn look_at_store(&self) {
-        if !self.metrics.store.was_quiet() {
+    /// Pings the store if no result was recorded for a while; otherwise an outage would be noticed only by the next
+    /// event.
+    async fn ping_store_if_idle(&self) {
+        if !self.metrics.store.take_idle() {
             return;
         }
-        match tokio::time::timeout(LOOK, self.store.ping()).await {
+        match tokio::time::timeout(STORE_PING_INTERVAL, self.store.ping()).await {
             Ok(Ok(())) => {}
             _ => self.store_failed(),
         }
     }
 
-    /// After a failure of the store: asks until it works, then offers what was kept and lets sending go on.
-    pub(crate) async fn keep_offering(self: Arc<Self>) {
+    /// After a store failure, pings until it responds, then records the kept outcomes and resumes sending.
+    pub(crate) async fn run_outcome_retry(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = self.kept.trouble.notified() => {}
-                () = tokio::time::sleep(LOOK) => {
-                    self.look_at_store().await;
+                () = self.unrecorded.open_details.notified() => {}
+                () = tokio::time::sleep(STORE_PING_INTERVAL) => {
+                    self.ping_store_if_idle().await;
                     continue;
                 }
                 () = self.stop.cancelled() => return,
             }
             while self.store.ping().await.is_err() {
-                self.metrics.store.failed();
-                tokio::time::sleep(OFFER_AGAIN).await;
+                self.metrics.store.record_failure();
+                tokio::time::sleep(RECORD_RETRY_INTERVAL).await;
             }
-            if self.metrics.store.works() {
+            if self.metrics.store.record_success() {
                 tracing::info!("the store takes writes again");
             }
-            let kept = std::mem::take(&mut *self.kept.pending.lock());
+            let kept = std::mem::take(&mut *self.unrecorded.pending.lock());
             for pending in kept {
-                self.offer(pending);
+                self.submit(pending);
             }
-            let moves = self.dispatch.store_works();
-            self.carry_out(moves);
-            self.alarm.ring();
-            // A store that takes a ping but no outcome is not asked without end.
-            tokio::time::sleep(OFFER_AGAIN).await;
+            let actions = self.dispatch.store_recovered();
+            self.apply_actions(actions);
+            self.scheduler_wakeup.wake();
+            // Limits the rate of retries if the store accepts pings but no outcomes.
+            tokio::time::sleep(RECORD_RETRY_INTERVAL).await;
         }
     }
 }
 
-fn next(decision: &Decision, cancel: Option<String>) -> Next {
+fn next(decision: &Decision, cancel: Option<String>) -> NextState {
     match decision {
-        Decision::Delivered => Next::Delivered,
-        Decision::Retry { at } => Next::Retry { due: *at },
-        Decision::Dead(reason) => Next::Dead { reason: *reason },
-        Decision::Cancelled => Next::Cancelled { reason: cancel.unwrap_or_default() },
+        Decision::Delivered => NextState::Delivered,
+        Decision::Retry { at } => NextState::Retry { due: *at },
+        Decision::Dead(reason) => NextState::Dead { reason: *reason },
+        Decision::Cancelled => NextState::Cancelled { reason: cancel.unwrap_or_default() },
     }
 }
 
@@ -530,10 +569,10 @@ fn attempt_status(decision: &Decision) -> AttemptStatus {
     }
 }
 
-fn category(verdict: &Verdict) -> Option<FailureCategory> {
-    match verdict {
-        Verdict::Success => None,
-        Verdict::Failed(failure) => Some(failure.category),
+fn category(decision: &ResponseClass) -> Option<FailureCategory> {
+    match decision {
+        ResponseClass::Success => None,
+        ResponseClass::Failed(failure) => Some(failure.category),
     }
 }
 
@@ -549,23 +588,28 @@ fn phases(timings: &Timings) -> PhaseTimings {
 }
 
 impl Inner {
-    /// The headers that not every request has: the format's, the trace's, and the names of the webhook's own. Their
-    /// values may be credentials: they are not kept.
-    fn custom_headers(&self, ready: &Ready, hook: &Hook, attempt: AttemptId) -> Option<bytes::Bytes> {
+    /// Returns the headers that not every request has: those of the format and the trace, and the names of the
+    /// webhook's custom headers. Their values may be credentials and are not stored.
+    fn custom_headers(
+        &self,
+        delivery: &LeasedDelivery,
+        webhook: &ResolvedWebhook,
+        attempt: AttemptId,
+    ) -> Option<bytes::Bytes> {
         let mut lines = String::new();
-        if ready.format == PayloadFormat::Cloudevents {
-            lines = format!("content-type: {}\n", ready.format.content_type());
+        if delivery.format == PayloadFormat::Cloudevents {
+            lines = format!("content-type: {}\n", delivery.format.content_type());
         }
-        for (name, value) in ready.format.headers(&ready.event) {
+        for (name, value) in delivery.format.headers(&delivery.event) {
             lines += &format!("{name}: {value}\n");
         }
-        if let Some(traceparent) = self.traceparent(&ready.event, attempt) {
+        if let Some(traceparent) = self.traceparent(&delivery.event, attempt) {
             lines += &format!("traceparent: {traceparent}\n");
         }
-        if let Some(state) = ready.event.trace.as_ref().and_then(|trace| trace.state()) {
+        if let Some(state) = delivery.event.trace.as_ref().and_then(|trace| trace.state()) {
             lines += &format!("tracestate: {state}\n");
         }
-        for name in hook.headers.iter().flat_map(|headers| headers.keys()) {
+        for name in webhook.headers.iter().flat_map(|headers| headers.keys()) {
             lines += &format!("{name}: [redacted]\n");
         }
         (!lines.is_empty()).then(|| lines.into())

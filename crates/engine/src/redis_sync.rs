@@ -1,240 +1,272 @@
-//! What nodes share through Redis, where there is one: asking it, hearing it, and going on without it.
+//! Synchronization with Redis, if configured: sends batches, receives messages of other nodes, switches to
+//! fallback.
 //!
-//! While it answers, any node may send to any webhook that keeps no order, and Redis says what all of them together
-//! may do. While it does not, the fleet is one without Redis: homes, and each node its part; see `homes` and `shares`.
+//! While Redis responds, any node may send to any webhook without ordering, and Redis decides limits for all of
+//! them. Otherwise the cluster works as without Redis: assignments, and each node its share; see `assignments` and
+//! `limit_shares`.
 
 use std::{sync::Arc, time::Duration};
 
 use redis::RedisError;
 use redrive_core::{
-    Time, maintenance::backoff::Backoff, protection::breaker::Call, protection::limiter::RateLimit,
+    Time,
+    maintenance::backoff::OutageBackoff,
+    protection::{breaker::CallOutcome, limiter::RateLimit},
 };
 use redrive_store::Hint;
 use tokio::time::{sleep, timeout};
 
 use crate::{
     Engine, Inner,
-    clock::{roll, ticks},
+    clock::{monotonic_now, random_unit},
     coordination::{
-        Changed, Learnt, Report,
-        redis::{Ear, Heard, Link, News, Shared, Taken, Token, advice},
+        AttemptReport, ReportEffects, RuntimeChange,
+        redis::{
+            CircuitUpdate, PeerMessage, PeerSubscriber, PreparedBatch, RedisCoordinator, RedisLink,
+            TokenReply, advice,
+        },
     },
-    registry::Hook,
+    registry::ResolvedWebhook,
 };
 
-/// The least time between two batches somebody waits for: more fit into each.
-const BREATH: Duration = Duration::from_millis(1);
-/// How long what nobody waits for may lie on the desk.
-const LAZY: Duration = Duration::from_millis(20);
-/// How often Redis is asked whether it is there, if nothing else is asked.
-const BEAT: Duration = Duration::from_secs(1);
-/// How long the end of a node waits for Redis.
-const GOODBYE: Duration = Duration::from_millis(500);
-/// The longest wait between two tries to reach Redis: it is to be found soon.
-const LONGEST: Duration = Duration::from_secs(3);
-/// A Redis that answered for so long was there.
-const STEADY: Duration = Duration::from_secs(2);
-/// After so long without news they are asked for anew.
-const SILENT: Duration = Duration::from_secs(30);
-/// Things carried out by one batch.
-const MOST: usize = 1_000;
-/// For so long a node may be without Redis, right after its start for instance, and nobody has to care.
-const SOON: Duration = Duration::from_secs(1);
+/// Minimum interval between two batches with waiting callers, so that more operations fit into each.
+const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(1);
+/// Maximum delay of operations that no caller waits for.
+const MAX_BATCH_DELAY: Duration = Duration::from_millis(20);
+/// Interval between empty batches that check whether Redis responds.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Time that a stopping node waits for Redis.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum delay between two tries to connect; short, so that an available Redis is used soon.
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(3);
+/// Uptime after which a connection counts as stable: backoff and logging are reset.
+const STABLE_AFTER: Duration = Duration::from_secs(2);
+/// Time without a message after which the subscription is renewed.
+const SUBSCRIBER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of operations per batch.
+const MAX_BATCH_OPS: usize = 1_000;
+/// Time without Redis, for example right after a start, that needs no catching up.
+const STARTUP_GRACE: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// What is shared, while Redis answers.
-    pub(crate) fn shared(&self) -> Option<&Arc<Shared>> {
-        self.shared.as_ref().filter(|shared| shared.is_up())
+    /// Returns the Redis coordinator while Redis responds, else `None`.
+    pub(crate) fn redis_coordinator(&self) -> Option<&Arc<RedisCoordinator>> {
+        self.redis.as_ref().filter(|shared| shared.is_up())
     }
 
-    /// Tells all nodes how a request went. Gives what this changed, here and for all.
-    pub(crate) async fn tell_all(&self, hook: &Arc<Hook>, report: Report) -> Changed {
+    /// Reports the result of a request to the coordinator. Returns the resulting changes, local and cluster-wide.
+    pub(crate) async fn report_attempt(
+        &self,
+        webhook: &Arc<ResolvedWebhook>,
+        report: AttemptReport,
+    ) -> ReportEffects {
         let now = self.clock.now();
-        let Some(shared) = self.shared() else { return self.coordination.report(hook, report, now) };
+        let Some(shared) = self.redis_coordinator() else {
+            return self.coordination.record_attempt(webhook, report, now);
+        };
         let reported = match (report.call, report.probe) {
-            (Call::Succeeded, None) => {
-                shared.succeeded(hook);
-                return self.coordination.note(hook, report, now);
+            (CallOutcome::Succeeded, None) => {
+                shared.report_success(webhook);
+                return self.coordination.record_without_circuit(webhook, report, now);
             }
-            (Call::Ignored, None) => return self.coordination.note(hook, report, now),
-            (call, probe) => shared.report(hook, call, probe).await,
+            (CallOutcome::Ignored, None) => {
+                return self.coordination.record_without_circuit(webhook, report, now);
+            }
+            (call, probe) => shared.report(webhook, call, probe).await,
         };
         match reported {
-            Ok(reported) => Changed {
-                circuit: reported.moved,
-                trickle: reported.trickle,
-                ..self.coordination.note(hook, report, now)
+            Ok(reported) => ReportEffects {
+                circuit: reported.change,
+                probe_cap: reported.trickle,
+                ..self.coordination.record_without_circuit(webhook, report, now)
             },
-            Err(_) => self.coordination.report(hook, report, now),
+            Err(_) => self.coordination.record_attempt(webhook, report, now),
         }
     }
 
-    /// Keeps in touch with Redis for as long as the engine runs.
-    pub(crate) async fn keep_sharing(self: Arc<Self>, shared: Arc<Shared>, mut link: Link) {
-        let (mut away_since, mut backoff) = (ticks(), Backoff::default());
-        // What was said last, so that a Redis that comes and goes is worth two lines and no more.
+    /// Keeps the connection to Redis until the engine stops.
+    pub(crate) async fn run_redis_sync(self: Arc<Self>, shared: Arc<RedisCoordinator>, mut link: RedisLink) {
+        let (mut away_since, mut backoff) = (monotonic_now(), OutageBackoff::default());
+        // What was logged last, so that a flapping Redis causes two log records and no more.
         let (mut said_away, mut said_back) = (None, false);
         let server = link.server();
         loop {
             match link.connect(self.clock.now()).await {
                 Ok(()) => {
-                    self.return_to(&shared, ticks().saturating_sub(away_since)).await;
+                    self.on_redis_up(&shared, monotonic_now().saturating_sub(away_since)).await;
                     if !said_back {
                         tracing::info!(server, "Redis answers: limits and circuits are shared through it");
                     }
-                    let began = ticks();
-                    let Some((error, unanswered)) = self.serve(&shared, &mut link).await else { return };
-                    away_since = ticks();
-                    self.go_alone(&shared, unanswered);
-                    let steady = away_since.saturating_sub(began) >= STEADY;
+                    let started = monotonic_now();
+                    let Some((error, unanswered)) = self.exchange_batches(&shared, &mut link).await else {
+                        return;
+                    };
+                    away_since = monotonic_now();
+                    self.on_redis_down(&shared, unanswered);
+                    let steady = away_since.saturating_sub(started) >= STABLE_AFTER;
                     said_back = !steady;
                     if steady {
                         backoff.reset();
                         said_away = None;
                     }
-                    say_away(&server, &error, &mut said_away);
+                    log_redis_down(&server, &error, &mut said_away);
                 }
-                Err(error) => say_away(&server, &error, &mut said_away),
+                Err(error) => log_redis_down(&server, &error, &mut said_away),
             }
             tokio::select! {
-                () = sleep(backoff.next(roll()).min(LONGEST)) => {}
+                () = sleep(backoff.next_delay(random_unit()).min(MAX_RECONNECT_DELAY)) => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    /// Redis answers: it decides from now on. It is told what has happened meanwhile.
-    async fn return_to(self: &Arc<Self>, shared: &Arc<Shared>, away: Duration) {
-        let moved_by_others = match away > SOON {
-            true => self.store.troubled().await.unwrap_or_default(),
+    /// Leaves fallback: Redis decides from now on, and gets the circuits that changed during the outage.
+    async fn on_redis_up(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, away: Duration) {
+        let moved_by_others = match away > STARTUP_GRACE {
+            true => self.store.list_runtime().await.unwrap_or_default(),
             false => Vec::new(),
         };
         let now = self.clock.now();
         for runtime in moved_by_others {
-            // What others stored and this node has not heard of yet: they may be gone.
-            if let Some(hook) = self.registry.hook(runtime.webhook) {
-                self.coordination.learn(&hook, Some(runtime), self.coordination.moves(), now);
+            // Transitions that other nodes stored and this node has not read yet; those nodes may be dead.
+            if let Some(webhook) = self.registry.webhook(runtime.webhook_id) {
+                self.coordination.merge_stored(
+                    &webhook,
+                    Some(runtime),
+                    self.coordination.transition_count(),
+                    now,
+                );
             }
         }
-        let troubled = self.coordination.troubled(&|webhook| self.registry.hook(webhook));
-        self.coordination.follow();
-        shared.begin(away > SOON);
-        for hook in troubled {
-            shared.look_soon(hook);
+        let troubled = self.coordination.circuits_to_resend(&|webhook_id| self.registry.webhook(webhook_id));
+        self.coordination.delegate_to_redis();
+        shared.mark_up(away > STARTUP_GRACE);
+        for webhook in troubled {
+            shared.refresh_circuit_later(webhook);
         }
-        self.shares.set_whole(true);
+        self.shares.set_undivided(true);
         self.shares_changed();
         self.metrics.redis_up.set(1);
         self.metrics.redis_fallback.set(0);
-        self.fleet.news.missed_some();
+        self.membership.change_signal.request_resync();
     }
 
-    /// Redis is away: this node goes by itself, as one of a fleet without Redis. Only then those hear of it that wait
-    /// for an answer, and whatever they begin goes by the rules of that fleet.
-    fn go_alone(self: &Arc<Self>, shared: &Arc<Shared>, unanswered: Taken) {
-        shared.close();
-        self.coordination.go_alone(self.clock.now());
-        self.shares.set_whole(false);
+    /// Enters fallback, as in a cluster without Redis. Pending requests fail only after the switch, so whatever they
+    /// start next uses the fallback limits.
+    fn on_redis_down(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, unanswered: PreparedBatch) {
+        shared.mark_down();
+        self.coordination.enter_fallback(self.clock.now());
+        self.shares.set_undivided(false);
         drop(unanswered);
-        shared.clear();
+        shared.fail_pending();
         self.metrics.redis_up.set(0);
         self.metrics.redis_fallback.set(1);
         self.shares_changed();
-        // What the store knows counts now.
-        self.fleet.news.missed_some();
-        self.gate_alarm.notify_one();
+        // In fallback the runtime state in the store counts, so it is read again.
+        self.membership.change_signal.request_resync();
+        self.gate_wakeup.notify_one();
     }
 
-    /// Carries batches until Redis answers no more, or the engine stops.
-    async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, link: &mut Link) -> Option<(RedisError, Taken)> {
-        let hearing = tokio::spawn(self.clone().keep_hearing(shared.clone(), link.ear()));
-        let mut began: Option<Time> = None;
-        let mut sent = ticks();
+    /// Sends batches until Redis fails or the engine stops. Returns the error, and the batch without a reply.
+    async fn exchange_batches(
+        self: &Arc<Self>,
+        shared: &Arc<RedisCoordinator>,
+        link: &mut RedisLink,
+    ) -> Option<(RedisError, PreparedBatch)> {
+        let hearing = tokio::spawn(self.clone().run_peer_subscriber(shared.clone(), link.subscriber()));
+        let mut started: Option<Time> = None;
+        let mut sent = monotonic_now();
         let ended = loop {
             tokio::select! {
-                () = shared.posted() => {}
-                () = sleep(LAZY) => {}
+                () = shared.wait_for_ops() => {}
+                () = sleep(MAX_BATCH_DELAY) => {}
                 () = self.stop.cancelled() => break None,
             }
-            let taken = shared.take(MOST);
-            if taken.is_empty() && ticks().saturating_sub(sent) < BEAT {
+            let taken = shared.take(MAX_BATCH_OPS);
+            if taken.is_empty() && monotonic_now().saturating_sub(sent) < PING_INTERVAL {
                 continue;
             }
-            sent = ticks();
+            sent = monotonic_now();
             self.metrics.redis_round_trips.inc();
             match link.send(taken, shared, self.clock.now()).await {
                 Ok((heard, memory)) => {
                     for heard in heard {
-                        self.heed(heard);
+                        self.apply_circuit_update(heard);
                     }
-                    if began.replace(memory).is_some_and(|before| before != memory) {
-                        // It has lost its memory: it is told what is known here.
-                        shared.tell_slots_again();
-                        for hook in self.coordination.troubled(&|webhook| self.registry.hook(webhook)) {
-                            shared.look_soon(hook);
+                    if started.replace(memory).is_some_and(|before| before != memory) {
+                        // Redis started a new state (its data was lost, or a node returned from fallback):
+                        // send the local state again.
+                        shared.resend_slots();
+                        for webhook in self
+                            .coordination
+                            .circuits_to_resend(&|webhook_id| self.registry.webhook(webhook_id))
+                        {
+                            shared.refresh_circuit_later(webhook);
                         }
                     }
                 }
                 Err(failed) => break Some(failed),
             }
-            sleep(BREATH).await;
+            sleep(MIN_BATCH_INTERVAL).await;
         };
         hearing.abort();
         ended
     }
 
-    /// Acts on what was learnt about a circuit.
-    fn heed(self: &Arc<Self>, heard: Heard) {
-        let Heard { hook, learnt, moved, trickle } = heard;
-        if let Some(moved) = moved {
-            self.moved(&hook, moved);
-        } else if let (Learnt::Nothing, Some(trickle)) = (learnt, trickle) {
-            // A probe may have been lost: another one takes its place.
-            let moves = self.dispatch.unpark(self.whom(&hook), Some(trickle));
-            self.carry_out(moves);
+    /// Applies an update of a circuit.
+    fn apply_circuit_update(self: &Arc<Self>, heard: CircuitUpdate) {
+        let CircuitUpdate { webhook, runtime_change: learnt, change, trickle } = heard;
+        if let Some(change) = change {
+            self.apply_and_persist(&webhook, change);
+        } else if let (RuntimeChange::Unchanged, Some(trickle)) = (learnt, trickle) {
+            // A probe may have been lost: allow another one.
+            let actions = self.dispatch.unpark(self.webhook_caps(&webhook), Some(trickle));
+            self.apply_actions(actions);
         } else {
-            self.act_on_learnt(&hook, learnt);
+            self.apply_runtime_change(&webhook, learnt);
         }
-        self.gate_alarm.notify_one();
+        self.gate_wakeup.notify_one();
     }
 
-    /// Heeds what other nodes tell, for as long as it is not aborted.
-    async fn keep_hearing(self: Arc<Self>, shared: Arc<Shared>, ear: Ear) {
+    /// Handles messages of other nodes until aborted.
+    async fn run_peer_subscriber(self: Arc<Self>, shared: Arc<RedisCoordinator>, ear: PeerSubscriber) {
         loop {
             if let Ok(mut hearing) = ear.listen().await {
-                // Something may have been told while nobody listened.
-                self.alarm.ring();
-                self.fleet.news.is_there();
-                // A connection that is silent for long may be none.
-                while let Ok(Some(news)) = timeout(SILENT, hearing.next()).await {
-                    match news {
-                        News::Work => self.alarm.ring(),
-                        News::Change => self.fleet.news.is_there(),
-                        News::Slots(webhook, nodes) => shared.slots_wanted(webhook, nodes),
-                        News::Circuit(webhook) => {
-                            if let Some(hook) = self.registry.hook(webhook) {
-                                shared.look_soon(hook);
+                // Messages may have been missed before the subscription.
+                self.scheduler_wakeup.wake();
+                self.membership.change_signal.notify();
+                // A connection without messages for this long may be dead.
+                while let Ok(Some(signal)) = timeout(SUBSCRIBER_TIMEOUT, hearing.next()).await {
+                    match signal {
+                        PeerMessage::Work => self.scheduler_wakeup.wake(),
+                        PeerMessage::Change => self.membership.change_signal.notify(),
+                        PeerMessage::Slots(webhook_id, nodes) => shared.on_slot_demand(webhook_id, nodes),
+                        PeerMessage::Circuit(webhook_id) => {
+                            if let Some(webhook) = self.registry.webhook(webhook_id) {
+                                shared.refresh_circuit_later(webhook);
                             }
                         }
                     }
                 }
             }
-            sleep(Backoff::FIRST).await;
+            sleep(OutageBackoff::INITIAL_DELAY).await;
         }
     }
 
-    /// Has the store's hints go through Redis while that answers.
-    pub(crate) fn hint_through(self: &Arc<Self>, shared: &Arc<Shared>) {
+    /// Routes the store's hints through Redis while it responds.
+    pub(crate) fn route_hints_through_redis(self: &Arc<Self>, shared: &Arc<RedisCoordinator>) {
         let shared = shared.clone();
-        self.store.carry_hints(Box::new(move |hint| shared.hint(hint == Hint::Work, hint == Hint::Change)));
+        self.store.set_hint_transport(Box::new(move |hint| {
+            shared.publish_hint(hint == Hint::Work, hint == Hint::Change)
+        }));
     }
 }
 
-/// Says that Redis is away, once for each reason.
-fn say_away(server: &str, error: &RedisError, said: &mut Option<String>) {
-    // Some are told in several lines.
+/// Logs that Redis is unavailable, once per reason.
+fn log_redis_down(server: &str, error: &RedisError, message: &mut Option<String>) {
+    // Some errors span several lines.
     let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    if said.as_deref() != Some(&reason) {
+    if message.as_deref() != Some(&reason) {
         let advice = advice(error);
         tracing::warn!(
             server,
@@ -242,40 +274,40 @@ fn say_away(server: &str, error: &RedisError, said: &mut Option<String>) {
             "Redis is away; this node goes by what it knows until it is back{}{advice}",
             if advice.is_empty() { "" } else { ". What to do: " }
         );
-        *said = Some(reason);
+        *message = Some(reason);
     }
 }
 
 impl Engine {
-    /// Gives back what this node holds of what all share, as far as that can be done at once.
-    pub(crate) async fn give_up_shared(&self) {
-        if let Some(shared) = self.0.shared() {
-            // If it fails it ends by itself, a little later.
-            let _ = timeout(GOODBYE, shared.give_up()).await;
+    /// Releases the slots that this node holds in Redis, waiting at most `SHUTDOWN_TIMEOUT`.
+    pub(crate) async fn release_shared_slots(&self) {
+        if let Some(shared) = self.0.redis_coordinator() {
+            // If this fails, the slots expire on their own a little later.
+            let _ = timeout(SHUTDOWN_TIMEOUT, shared.release_slots()).await;
         }
     }
 
-    /// Whether Redis answers; none where there is none.
+    /// Returns whether Redis responds; `None` if it is not configured.
     pub fn redis_up(&self) -> Option<bool> {
-        self.0.shared.as_ref().map(|shared| shared.is_up())
+        self.0.redis.as_ref().map(|shared| shared.is_up())
     }
 
-    /// Whether there is a Redis that does not answer, so that every node goes by itself.
+    /// Returns whether Redis is configured and does not respond, so that every node works in fallback.
     pub fn is_in_fallback(&self) -> bool {
         self.redis_up() == Some(false)
     }
 
-    /// Takes a token of a bucket that all nodes share, under a name of its own. None: there is no Redis, or it is
-    /// away.
-    pub async fn shared_token(&self, name: String, limit: RateLimit) -> Option<Token> {
-        self.0.shared()?.token(name, limit).await.ok()
+    /// Takes a token from a named bucket that all nodes share. Returns `None` if Redis is not configured or
+    /// unavailable.
+    pub async fn take_shared_token(&self, name: String, limit: RateLimit) -> Option<TokenReply> {
+        self.0.redis_coordinator()?.take_token(name, limit).await.ok()
     }
 
-    /// Brings what is known of a webhook's circuit up to date, for people to read.
-    pub(crate) async fn look_at(&self, hook: &Arc<Hook>) {
-        if let Some(shared) = self.0.shared() {
-            // What is known will do if nobody answers.
-            let _ = shared.look(hook).await;
+    /// Refreshes the local copy of a webhook's circuit for display.
+    pub(crate) async fn refresh_circuit(&self, webhook: &Arc<ResolvedWebhook>) {
+        if let Some(shared) = self.0.redis_coordinator() {
+            // If there is no reply, the local copy is displayed.
+            let _ = shared.refresh_circuit(webhook).await;
         }
     }
 }

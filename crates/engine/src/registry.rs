@@ -1,7 +1,7 @@
-//! What is known of tenants' webhooks, in memory: who wants an event, and how to send to them.
+//! In-memory cache of tenants' webhooks: which webhooks receive an event, and how to send to them.
 //!
-//! It may be behind the store. That is harmless: every publish names the version it fanned out by, and the
-//! store refuses a stale one, upon which the changes are read and the fan-out is made again.
+//! The cache may be outdated, which is harmless: every publish names the configuration version of its fan-out, and
+//! the store rejects an outdated one; then the changes are read and the fan-out is repeated.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,83 +12,92 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::RwLock;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    delivery::lane::Ordering,
-    delivery::retry::{RetryConfig, RetryPolicy},
-    event::PayloadFormat,
-    event::event_type::Pattern,
-    field_error::Invalid,
-    protection::breaker::{BreakerConfig, BreakerPolicy},
-    protection::limiter::RateLimit,
-    routing::filter::{Filter, Payload},
-    routing::subscription::{Interest, Subscriptions},
-    security::egress_rules::HostKey,
-    security::signature::{LiveSecret, SignatureConfig},
-    webhook::caps::{Caps, EffectiveLimits},
-    webhook::confidential::{EndpointAuth, Hidden},
-    webhook::{Webhook, WebhookSpec, WebhookState},
+    delivery::{
+        lane::Ordering,
+        retry::{RetryConfig, RetryPolicy},
+    },
+    event::{PayloadFormat, event_type::Pattern},
+    field_error::FieldError,
+    protection::{
+        breaker::{BreakerConfig, BreakerPolicy},
+        limiter::RateLimit,
+    },
+    routing::{
+        filter::{Filter, Payload},
+        subscription::{SubscriptionCriteria, Subscriptions},
+    },
+    security::{
+        egress_rules::HostKey,
+        signature::{LiveSecret, SignatureConfig},
+    },
+    webhook::{
+        Webhook, WebhookSpec, WebhookState,
+        caps::{Caps, EffectiveLimits},
+        confidential::{EndpointAuth, SecretString},
+    },
 };
 use redrive_egress::Target;
 use redrive_store::{Store, StoreError};
 
 use crate::{
-    catalogue::{Catalogue, Standing},
+    catalogue::{Catalogue, TypeStatus},
     ids::ById,
-    limit_shares::Shares,
+    limit_shares::LimitShares,
     settings::Settings,
-    tenancy::Tenancy,
+    tenancy::TenantContext,
 };
 
-/// Webhooks read at one go.
-const PAGE: usize = 64;
+/// Webhooks read per store call.
+const PAGE_SIZE: usize = 64;
 
-/// A webhook made ready for sending, and nothing beside: there may be very many.
+/// A webhook prepared for sending, with only what that needs, since there may be very many.
 #[derive(Clone, Debug)]
-pub struct Hook {
-    /// Its id.
+pub struct ResolvedWebhook {
+    /// Webhook id.
     pub id: WebhookId,
-    /// Whose it is, and what holds for all that is theirs.
-    pub tenant: Arc<Tenancy>,
-    /// Whether it gets events.
+    /// Tenant, with the settings common to its webhooks.
+    pub tenant: Arc<TenantContext>,
+    /// State, which says whether it receives events.
     pub state: WebhookState,
-    /// Where events are sent, as its owner wrote it.
+    /// Endpoint URL as its owner wrote it.
     pub url: Box<str>,
-    /// What the request body looks like.
+    /// Format of the request body.
     pub payload_format: PayloadFormat,
-    /// How requests are signed.
+    /// Signature scheme of its requests.
     pub signature: SignatureConfig,
-    /// The secrets that sign, newest first.
+    /// Signing secrets, newest first.
     pub secrets: Box<[LiveSecret]>,
-    /// Which of its deliveries wait for one another.
+    /// Ordering guarantee of its deliveries.
     pub ordering: Ordering,
-    /// Its retry policy with the server's defaults filled in. Shared with all that have the defaults.
+    /// Retry policy with the server's defaults filled in; shared by all webhooks that use the defaults.
     pub policy: Arc<RetryPolicy>,
-    /// Its circuit breaker with the server's defaults filled in. Shared in the same way.
+    /// Circuit breaker policy with the server's defaults filled in; shared in the same way.
     pub breaker: Arc<BreakerPolicy>,
-    /// Requests at once.
+    /// Maximum number of concurrent requests.
     pub max_in_flight: u32,
-    /// The headers that are the same for every request.
+    /// Headers that are the same for every request.
     pub headers: Option<Box<HeaderMap>>,
     /// Whether the operator manages it.
     pub is_operator_managed: bool,
     events: Box<[Pattern]>,
     subjects: Box<[String]>,
     filter: Option<Box<Filter>>,
-    /// When something is to be done about it.
+    /// Time of the next action of the expiry loop: verification or expiry.
     due_at: Option<Time>,
     expires_at: Option<Time>,
     rate_limit: Option<RateLimit>,
-    /// Where to send, made ready when it is first needed; none when the URL cannot be used at all.
+    /// Parsed target, created at first use; `None` if the URL is unusable.
     target: OnceLock<Option<Box<Target>>>,
-    /// The tenant's version that this was read at: a newer one replaces it, an older one does not.
+    /// Tenant version at which this was read: a newer one replaces it, an older one does not.
     version: i64,
 }
 
-impl Hook {
-    fn new(webhook: Webhook, version: i64, tenant: Arc<Tenancy>, defaults: &Defaults) -> Self {
-        let webhook_due = webhook.due_at();
+impl ResolvedWebhook {
+    fn new(webhook: Webhook, version: i64, tenant: Arc<TenantContext>, defaults: &Defaults) -> Self {
+        let webhook_due = webhook.next_action_at();
         let spec = webhook.spec;
         let caps = &defaults.settings.caps;
-        // All was checked when the webhook was saved; defaults and caps that changed since must not stop it.
+        // Validated when the webhook was saved; defaults and caps that changed since must not make it fail.
         let policy = match spec.retry_config == RetryConfig::default() {
             true => defaults.retry.clone(),
             false => match spec.retry_config.resolve(&defaults.retry) {
@@ -101,7 +110,7 @@ impl Hook {
             true => defaults.breaker.clone(),
             false => own.resolve(&defaults.breaker).map_or(defaults.breaker.clone(), Arc::new),
         };
-        let header = |(name, value): (&String, &Hidden)| {
+        let header = |(name, value): (&String, &SecretString)| {
             let mut value = HeaderValue::try_from(value.reveal()).ok()?;
             value.set_sensitive(true);
             Some((HeaderName::try_from(name).ok()?, value))
@@ -115,7 +124,7 @@ impl Hook {
             id: webhook.id,
             tenant,
             state: webhook.state,
-            // Copied, not taken over: what was read is strewn over memory that can then be given back.
+            // Copy into compact allocations so that the buffers of the read can be freed.
             url: Box::from(spec.url.as_str()),
             payload_format: spec.payload_format,
             signature: spec.signature,
@@ -137,117 +146,117 @@ impl Hook {
         }
     }
 
-    fn interest(&self) -> Interest<'_> {
-        Interest { events: &self.events, subjects: &self.subjects }
+    fn subscription_criteria(&self) -> SubscriptionCriteria<'_> {
+        SubscriptionCriteria { events: &self.events, subjects: &self.subjects }
     }
 
-    /// Whether it subscribes to such events.
-    pub(crate) fn wants(&self, event_type: &str, subject: Option<&str>) -> bool {
-        self.interest().wants(event_type, subject)
+    /// Returns whether it subscribes to events of this type and subject.
+    pub(crate) fn subscribes_to(&self, event_type: &str, subject: Option<&str>) -> bool {
+        self.subscription_criteria().accepts(event_type, subject)
     }
 
-    /// Where to send; none when the URL cannot be used at all.
+    /// Returns the request target; `None` if the URL is unusable.
     pub(crate) fn target(&self) -> Option<&Target> {
         self.target.get_or_init(|| Target::parse(&self.url).ok().map(Box::new)).as_deref()
     }
 
-    /// The host that its URL names.
+    /// Returns the host of its URL.
     pub(crate) fn host(&self) -> HostKey {
         self.target().map(Target::host_key).unwrap_or_default()
     }
 
-    /// How fast it is sent to.
+    /// Returns its rate limit.
     pub fn rate_limit(&self) -> Option<RateLimit> {
         self.rate_limit
     }
 
-    /// Whether it looks into payloads.
+    /// Returns whether it filters by payload.
     pub fn has_filter(&self) -> bool {
         self.filter.is_some()
     }
 
-    /// Its condition on payloads.
+    /// Returns its payload filter.
     pub fn filter(&self) -> Option<&Filter> {
         self.filter.as_deref()
     }
 
-    /// Whether it wants events with this payload.
-    pub fn wants_payload(&self, payload: &Payload<'_>) -> bool {
+    /// Returns whether its filter accepts this payload.
+    pub fn passes_filter(&self, payload: &Payload<'_>) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.matches(payload))
     }
 
-    /// Whether its time is over.
+    /// Returns whether it is past its `expires_at`.
     pub fn has_expired(&self, now: Time) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// Whether its time will be over at some point.
+    /// Returns whether the expiry loop has an action scheduled for it.
     pub(crate) fn expires(&self) -> bool {
         self.due_at.is_some()
     }
 }
 
-/// One tenant's webhooks at one version.
+/// Webhooks and event types of one tenant at one version.
 #[derive(Debug, Default)]
-struct Config {
+struct TenantConfig {
     version: i64,
-    hooks: ById<WebhookId, Arc<Hook>>,
+    webhooks: ById<WebhookId, Arc<ResolvedWebhook>>,
     subscriptions: Subscriptions,
     catalogue: Arc<Catalogue>,
     /// Whether only registered event types may be published.
     strict: bool,
 }
 
-impl Config {
-    fn put(&mut self, hook: Arc<Hook>) {
-        let id = hook.id;
-        if let Some(old) = self.hooks.remove(&id) {
-            self.subscriptions.remove(id, old.interest());
+impl TenantConfig {
+    fn put(&mut self, webhook: Arc<ResolvedWebhook>) {
+        let id = webhook.id;
+        if let Some(old) = self.webhooks.remove(&id) {
+            self.subscriptions.remove(id, old.subscription_criteria());
         }
-        if hook.state.gets_events() {
-            self.subscriptions.add(id, hook.interest());
+        if webhook.state.receives_events() {
+            self.subscriptions.add(id, webhook.subscription_criteria());
         }
-        if hook.state != WebhookState::Deleted {
-            self.hooks.insert(id, hook);
+        if webhook.state != WebhookState::Deleted {
+            self.webhooks.insert(id, webhook);
         }
     }
 }
 
-/// The webhooks that an event goes to, and the version that says so.
+/// Webhooks that receive an event, with the configuration version.
 pub(crate) struct FanOut {
     pub(crate) version: i64,
-    pub(crate) hooks: Vec<Arc<Hook>>,
-    /// What the tenant says about the event's type.
-    pub(crate) standing: Standing,
+    pub(crate) webhooks: Vec<Arc<ResolvedWebhook>>,
+    /// Catalogue entry of the event type.
+    pub(crate) type_status: TypeStatus,
 }
 
-/// What is known of one webhook.
+/// Cache entry of one webhook.
 #[derive(Debug)]
-enum Known {
-    There(Arc<Hook>),
-    /// Deleted at this version; remembered so that an older reading does not bring it back.
-    Gone(i64),
+enum CacheEntry {
+    Present(Arc<ResolvedWebhook>),
+    /// Deleted at this version; kept so that an older read does not restore it.
+    Deleted(i64),
 }
 
-impl Known {
+impl CacheEntry {
     fn version(&self) -> i64 {
         match self {
-            Self::There(hook) => hook.version,
-            Self::Gone(version) => *version,
+            Self::Present(webhook) => webhook.version,
+            Self::Deleted(version) => *version,
         }
     }
 }
 
-/// All tenants' webhooks, as far as they have been needed.
+/// Cache of the webhooks of all tenants that were needed so far.
 pub struct Registry {
-    tenants: RwLock<HashMap<TenantId, Arc<RwLock<Config>>>>,
-    by_id: RwLock<ById<WebhookId, Known>>,
-    tenancies: RwLock<HashMap<TenantId, Arc<Tenancy>>>,
-    shares: Arc<Shares>,
+    tenants: RwLock<HashMap<TenantId, Arc<RwLock<TenantConfig>>>>,
+    by_id: RwLock<ById<WebhookId, CacheEntry>>,
+    tenancies: RwLock<HashMap<TenantId, Arc<TenantContext>>>,
+    shares: Arc<LimitShares>,
     defaults: Defaults,
 }
 
-/// What holds for webhooks that do not say otherwise.
+/// Server defaults for webhooks.
 struct Defaults {
     retry: Arc<RetryPolicy>,
     breaker: Arc<BreakerPolicy>,
@@ -255,20 +264,20 @@ struct Defaults {
 }
 
 impl Defaults {
-    /// The concurrent requests that a webhook may have, within the caps.
+    /// Returns the concurrency limit of a webhook within the caps.
     fn max_in_flight(&self, spec: &WebhookSpec) -> u32 {
-        let asked = spec.max_in_flight.unwrap_or(self.settings.webhook_max_in_flight);
-        self.settings.caps.capped_in_flight(asked)
+        let requests = spec.max_in_flight.unwrap_or(self.settings.webhook_max_in_flight);
+        self.settings.caps.capped_in_flight(requests)
     }
 
-    /// The rate of a webhook, within the caps.
+    /// Returns the rate limit of a webhook within the caps.
     fn rate_limit(&self, spec: &WebhookSpec) -> Option<RateLimit> {
         self.settings.caps.capped_rate(spec.rate_limit.or(self.settings.webhook_rate_limit))
     }
 }
 
 impl Registry {
-    pub(crate) fn new(settings: Settings, shares: Arc<Shares>) -> Self {
+    pub(crate) fn new(settings: Settings, shares: Arc<LimitShares>) -> Self {
         let defaults = Defaults {
             retry: Arc::new(settings.caps.capped_policy(&settings.retry)),
             breaker: Arc::new(settings.breaker),
@@ -278,27 +287,27 @@ impl Registry {
         Self { tenants, by_id, tenancies, shares, defaults }
     }
 
-    /// Checks what a webhook asks for against this server's defaults and the operator's caps. What it had before, as
-    /// `old` says, is not held against it if a cap was lowered since.
-    pub fn check(&self, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), Invalid> {
+    /// Checks a webhook's settings against this server's defaults and the operator's caps. Values unchanged from `old`
+    /// are accepted even if a cap was lowered since.
+    pub fn check(&self, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), FieldError> {
         self.policies(spec)?;
         self.defaults.settings.caps.check(spec, old)
     }
 
-    /// What a webhook says about retries and its circuit, with this server's defaults for the rest, within the caps.
-    pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), Invalid> {
+    /// Returns a webhook's retry and circuit breaker policies, completed by this server's defaults, within the caps.
+    pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), FieldError> {
         let retry = spec.retry_config.resolve(&self.defaults.retry)?;
         let retry = self.defaults.settings.caps.capped_policy(&retry);
         Ok((retry, spec.circuit_breaker_config.resolve(&self.defaults.breaker)?))
     }
 
-    /// The operator's upper bounds on webhooks.
+    /// Returns the operator's caps on webhook settings.
     pub fn caps(&self) -> &Caps {
         &self.defaults.settings.caps
     }
 
-    /// The limits in force for a webhook: what it asks for, this server's defaults for the rest, and the caps.
-    pub fn effective_limits(&self, spec: &WebhookSpec) -> Result<EffectiveLimits, Invalid> {
+    /// Returns the effective limits of a webhook: its settings, completed by this server's defaults, within the caps.
+    pub fn effective_limits(&self, spec: &WebhookSpec) -> Result<EffectiveLimits, FieldError> {
         Ok(EffectiveLimits {
             max_in_flight: self.defaults.max_in_flight(spec),
             rate_limit: self.defaults.rate_limit(spec),
@@ -306,112 +315,118 @@ impl Registry {
         })
     }
 
-    /// What holds for a tenant, as far as it is known here.
-    pub fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
-        if let Some(known) = self.tenancies.read().get(tenant) {
+    /// Returns the cached settings of a tenant.
+    pub fn tenancy(&self, tenant_id: &TenantId) -> Arc<TenantContext> {
+        if let Some(known) = self.tenancies.read().get(tenant_id) {
             return known.clone();
         }
         let mut tenancies = self.tenancies.write();
         tenancies
-            .entry(tenant.clone())
+            .entry(tenant_id.clone())
             .or_insert_with(|| {
                 let settings = &self.defaults.settings;
-                Arc::new(Tenancy::new(tenant.clone(), settings, self.shares.clone()))
+                Arc::new(TenantContext::new(tenant_id.clone(), settings, self.shares.clone()))
             })
             .clone()
     }
 
-    /// How many webhooks are known here.
+    /// Returns the number of cached webhooks.
     pub fn len(&self) -> usize {
-        self.by_id.read().values().filter(|known| matches!(known, Known::There(_))).count()
+        self.by_id.read().values().filter(|entry| matches!(entry, CacheEntry::Present(_))).count()
     }
 
-    /// Whether none is.
+    /// Returns whether no webhook is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a tenant is known to exist.
-    pub fn knows(&self, tenant: &TenantId) -> bool {
-        self.tenants.read().contains_key(tenant)
+    /// Returns whether the tenant is cached.
+    pub fn knows(&self, tenant_id: &TenantId) -> bool {
+        self.tenants.read().contains_key(tenant_id)
     }
 
-    /// The version of a tenant's webhooks and event types that is known.
-    pub(crate) fn version(&self, tenant: &TenantId) -> Option<i64> {
-        self.tenants.read().get(tenant).map(|config| config.read().version)
+    /// Returns the cached version of a tenant's webhooks and event types.
+    pub(crate) fn version(&self, tenant_id: &TenantId) -> Option<i64> {
+        self.tenants.read().get(tenant_id).map(|config| config.read().version)
     }
 
-    /// A tenant's webhooks that the operator manages, as far as they are known.
-    pub(crate) fn operator_webhooks(&self, tenant: &TenantId) -> HashSet<WebhookId> {
-        let Some(config) = self.tenants.read().get(tenant).cloned() else { return HashSet::new() };
+    /// Returns the cached webhooks of a tenant that the operator manages.
+    pub(crate) fn operator_webhooks(&self, tenant_id: &TenantId) -> HashSet<WebhookId> {
+        let Some(config) = self.tenants.read().get(tenant_id).cloned() else { return HashSet::new() };
         let config = config.read();
-        config.hooks.values().filter(|hook| hook.is_operator_managed).map(|hook| hook.id).collect()
+        config
+            .webhooks
+            .values()
+            .filter(|webhook| webhook.is_operator_managed)
+            .map(|webhook| webhook.id)
+            .collect()
     }
 
-    /// Every tenant that is known to exist.
+    /// Returns all cached tenants.
     pub(crate) fn tenants(&self) -> Vec<TenantId> {
         self.tenants.read().keys().cloned().collect()
     }
 
-    /// A webhook by its id, if it is known and not deleted.
-    pub(crate) fn hook(&self, id: WebhookId) -> Option<Arc<Hook>> {
+    /// Returns a webhook if it is cached and not deleted.
+    pub(crate) fn webhook(&self, id: WebhookId) -> Option<Arc<ResolvedWebhook>> {
         match self.by_id.read().get(&id) {
-            Some(Known::There(hook)) => Some(hook.clone()),
-            Some(Known::Gone(_)) | None => None,
+            Some(CacheEntry::Present(webhook)) => Some(webhook.clone()),
+            Some(CacheEntry::Deleted(_)) | None => None,
         }
     }
 
-    /// A webhook by its id, from the store if need be.
+    /// Returns a webhook, from the store if it is not cached.
     pub(crate) async fn find(
         &self,
         store: &dyn Store,
         id: WebhookId,
-    ) -> Result<Option<Arc<Hook>>, StoreError> {
-        if let Some(hook) = self.hook(id) {
-            return Ok(Some(hook));
+    ) -> Result<Option<Arc<ResolvedWebhook>>, StoreError> {
+        if let Some(resolved) = self.webhook(id) {
+            return Ok(Some(resolved));
         }
         let Some(webhook) = store.webhooks_by_id(vec![id]).await?.into_iter().next() else { return Ok(None) };
-        if !self.knows(&webhook.tenant) {
-            // What holds for the tenant holds for this webhook.
-            self.refresh(store, &webhook.tenant).await?;
+        if !self.knows(&webhook.tenant_id) {
+            // The webhook needs the settings of its tenant.
+            self.refresh(store, &webhook.tenant_id).await?;
         }
-        Ok(Some(self.hook(id).unwrap_or_else(|| self.remember(webhook, 0))))
+        Ok(Some(self.webhook(id).unwrap_or_else(|| self.remember(webhook, 0))))
     }
 
-    /// Reads these webhooks of a tenant into memory, deleted ones too, as far as they are not there.
+    /// Loads these webhooks of a tenant into the cache, including deleted ones, unless they are there.
     pub(crate) async fn load(
         &self,
         store: &dyn Store,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         webhooks: &[WebhookId],
     ) -> Result<(), StoreError> {
-        self.learn(store, tenant).await?;
-        let unknown: Vec<_> = webhooks.iter().copied().filter(|id| self.hook(*id).is_none()).collect();
+        self.load_tenant(store, tenant_id).await?;
+        let unknown: Vec<_> = webhooks.iter().copied().filter(|id| self.webhook(*id).is_none()).collect();
         if unknown.is_empty() {
             return Ok(());
         }
         for webhook in store.webhooks_by_id(unknown).await? {
-            if webhook.tenant == *tenant && self.hook(webhook.id).is_none() {
+            if webhook.tenant_id == *tenant_id && self.webhook(webhook.id).is_none() {
                 self.remember(webhook, 0);
             }
         }
         Ok(())
     }
 
-    /// Who wants this event; `only` names one webhook whatever it subscribes to. None: no such tenant.
+    /// Returns the webhooks that receive this event; `only` names one webhook whatever it subscribes to. Returns
+    /// `None` if the tenant does not exist.
     pub(crate) async fn fan_out(
         &self,
         store: &dyn Store,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         event_type: &str,
         subject: Option<&str>,
         only: Option<WebhookId>,
     ) -> Result<Option<FanOut>, StoreError> {
-        let known = self.tenants.read().get(tenant).cloned();
+        let known = self.tenants.read().get(tenant_id).cloned();
         let config = match known {
             Some(config) => config,
-            None if !self.refresh(store, tenant).await? => return Ok(None),
-            None => match self.tenants.read().get(tenant) {
+            None if !self.refresh(store, tenant_id).await? => return Ok(None),
+            None => match self.tenants.read().get(tenant_id) {
                 Some(config) => config.clone(),
                 None => return Ok(None),
             },
@@ -421,36 +436,40 @@ impl Registry {
             Some(id) => vec![id],
             None => config.subscriptions.matching(event_type, subject),
         };
-        let hooks = ids.iter().filter_map(|id| config.hooks.get(id).cloned()).collect();
-        let standing = config.catalogue.standing(event_type, config.strict);
-        Ok(Some(FanOut { version: config.version, hooks, standing }))
+        let webhooks = ids.iter().filter_map(|id| config.webhooks.get(id).cloned()).collect();
+        let status = config.catalogue.status_of(event_type, config.strict);
+        Ok(Some(FanOut { version: config.version, webhooks, type_status: status }))
     }
 
-    /// Reads a tenant's webhooks if they are not known yet.
-    pub(crate) async fn learn(&self, store: &dyn Store, tenant: &TenantId) -> Result<(), StoreError> {
-        if !self.knows(tenant) {
-            self.refresh(store, tenant).await?;
+    /// Loads a tenant's webhooks if they are not cached.
+    pub(crate) async fn load_tenant(
+        &self,
+        store: &dyn Store,
+        tenant_id: &TenantId,
+    ) -> Result<(), StoreError> {
+        if !self.knows(tenant_id) {
+            self.refresh(store, tenant_id).await?;
         }
         Ok(())
     }
 
-    /// Reads what changed since the tenant was last looked at, page by page: there may be very many webhooks.
-    /// False: no such tenant.
-    pub(crate) async fn refresh(&self, store: &dyn Store, tenant: &TenantId) -> Result<bool, StoreError> {
+    /// Reads the tenant's changes since the cached version, page by page since there may be very many webhooks.
+    /// Returns false if the tenant does not exist.
+    pub(crate) async fn refresh(&self, store: &dyn Store, tenant_id: &TenantId) -> Result<bool, StoreError> {
         loop {
             let (known, catalogue) =
-                self.tenants.read().get(tenant).map_or_else(Default::default, |config| {
+                self.tenants.read().get(tenant_id).map_or_else(Default::default, |config| {
                     let config = config.read();
                     (config.version, config.catalogue.clone())
                 });
-            let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
+            let changes = store.config_changes(tenant_id.clone(), known, PAGE_SIZE).await?;
             let Some(changes) = changes else {
-                // It may have been there once.
-                if let Some(gone) = self.tenants.write().remove(tenant) {
+                // The tenant may have existed before.
+                if let Some(gone) = self.tenants.write().remove(tenant_id) {
                     let gone = gone.read();
                     let mut by_id = self.by_id.write();
-                    for id in gone.hooks.keys() {
-                        by_id.insert(*id, Known::Gone(gone.version));
+                    for id in gone.webhooks.keys() {
+                        by_id.insert(*id, CacheEntry::Deleted(gone.version));
                     }
                 }
                 return Ok(false);
@@ -458,126 +477,133 @@ impl Registry {
             let strict = changes.rules.strict_event_types;
             let catalogue = match catalogue.version == changes.types_version {
                 true => catalogue,
-                false => Arc::new(catalogue.refreshed(store, tenant, changes.types_version).await?),
+                false => Arc::new(catalogue.refresh(store, tenant_id, changes.types_version).await?),
             };
-            self.tenancy(tenant).set(changes.rules);
-            self.apply(tenant, known, changes.version, changes.webhooks, Some((catalogue, strict)));
+            self.tenancy(tenant_id).set(changes.rules);
+            self.apply(tenant_id, known, changes.version, changes.webhooks, Some((catalogue, strict)));
             if !changes.more {
                 return Ok(true);
             }
         }
     }
 
-    /// Takes in a webhook that this node has just stored as the tenant's `version`.
-    pub(crate) fn changed(&self, webhook: Webhook, version: i64) {
-        let tenant = webhook.tenant.clone();
-        self.apply(&tenant, version - 1, version, vec![webhook], None);
+    /// Adds a webhook that this node has just stored as the tenant's `version`.
+    pub(crate) fn apply_local_change(&self, webhook: Webhook, version: i64) {
+        let tenant_id = webhook.tenant_id.clone();
+        self.apply(&tenant_id, version - 1, version, vec![webhook], None);
     }
 
-    /// Applies changes made after `since`; those that do not connect to what is known are left to the next
+    /// Applies changes made after `since`; if they leave a gap to the cached version, they are left to the next
     /// refresh.
     fn apply(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         since: i64,
         version: i64,
         webhooks: Vec<Webhook>,
-        told: Option<(Arc<Catalogue>, bool)>,
+        reported: Option<(Arc<Catalogue>, bool)>,
     ) {
         let hooks: Vec<_> = webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
-        let config = self.tenants.read().get(tenant).cloned();
+        let config = self.tenants.read().get(tenant_id).cloned();
         let config = match config {
             Some(config) => config,
-            None if since == 0 => self.tenants.write().entry(tenant.clone()).or_default().clone(),
+            None if since == 0 => self.tenants.write().entry(tenant_id.clone()).or_default().clone(),
             None => return,
         };
         let mut config = config.write();
         if config.version > version || config.version < since {
             return;
         }
-        for hook in hooks {
-            config.put(hook);
+        for resolved in hooks {
+            config.put(resolved);
         }
-        if let Some((catalogue, strict)) = told {
+        if let Some((catalogue, strict)) = reported {
             (config.catalogue, config.strict) = (catalogue, strict);
         }
         config.version = version;
     }
 
-    /// Reads all webhooks and event types of a tenant again and replaces what memory knows, whatever its version: after a
-    /// fail-over the same version may mean something else.
-    pub(crate) async fn reload_tenant(&self, store: &dyn Store, tenant: &TenantId) -> Result<(), StoreError> {
-        let (mut fresh, mut known) = (Config::default(), 0);
+    /// Reloads all webhooks and event types of a tenant and replaces the cache whatever its version: after a failover
+    /// the same version may mean something else.
+    pub(crate) async fn reload_tenant(
+        &self,
+        store: &dyn Store,
+        tenant_id: &TenantId,
+    ) -> Result<(), StoreError> {
+        let (mut fresh, mut known) = (TenantConfig::default(), 0);
         loop {
-            let Some(changes) = store.config_changes(tenant.clone(), known, PAGE).await? else {
-                // It is unknown to this server: a refresh removes it.
-                return self.refresh(store, tenant).await.map(drop);
+            let Some(changes) = store.config_changes(tenant_id.clone(), known, PAGE_SIZE).await? else {
+                // The tenant does not exist on this server: a refresh removes it.
+                return self.refresh(store, tenant_id).await.map(drop);
             };
             let version = changes.version;
             for webhook in changes.webhooks {
-                let tenancy = self.tenancy(tenant);
-                fresh.put(Arc::new(Hook::new(webhook, version, tenancy, &self.defaults)));
+                let tenancy = self.tenancy(tenant_id);
+                fresh.put(Arc::new(ResolvedWebhook::new(webhook, version, tenancy, &self.defaults)));
             }
             known = version;
-            self.tenancy(tenant).set(changes.rules.clone());
+            self.tenancy(tenant_id).set(changes.rules.clone());
             fresh.strict = changes.rules.strict_event_types;
             if !changes.more {
                 let catalogue = Catalogue::default();
-                fresh.catalogue = Arc::new(catalogue.refreshed(store, tenant, changes.types_version).await?);
+                fresh.catalogue = Arc::new(catalogue.refresh(store, tenant_id, changes.types_version).await?);
                 fresh.version = version;
                 break;
             }
         }
         let mut by_id = self.by_id.write();
-        by_id.retain(|_, known| matches!(known, Known::There(hook) if hook.tenant.id != *tenant));
-        by_id.extend(fresh.hooks.iter().map(|(id, hook)| (*id, Known::There(hook.clone()))));
+        by_id.retain(
+            |_, entry| matches!(entry, CacheEntry::Present(resolved) if resolved.tenant.id != *tenant_id),
+        );
+        by_id
+            .extend(fresh.webhooks.iter().map(|(id, resolved)| (*id, CacheEntry::Present(resolved.clone()))));
         drop(by_id);
-        self.tenants.write().insert(tenant.clone(), Arc::new(RwLock::new(fresh)));
+        self.tenants.write().insert(tenant_id.clone(), Arc::new(RwLock::new(fresh)));
         Ok(())
     }
 
-    /// Reads one webhook from the store and replaces the entry in memory, even where the versions are equal. An entry
-    /// that another task replaces during the read stays.
+    /// Reads one webhook from the store and replaces its cache entry even if the versions are equal. An entry that
+    /// another task replaces during the read stays.
     pub(crate) async fn reload(
         &self,
         store: &dyn Store,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
     ) -> Result<(), StoreError> {
-        self.refresh(store, tenant).await?;
-        let Some(before) = self.hook(id) else { return Ok(()) };
+        self.refresh(store, tenant_id).await?;
+        let Some(before) = self.webhook(id) else { return Ok(()) };
         let Some(webhook) = store.webhooks_by_id(vec![id]).await?.pop() else { return Ok(()) };
-        let tenancy = self.tenancy(&webhook.tenant);
-        let found = Arc::new(Hook::new(webhook, before.version, tenancy, &self.defaults));
-        if !self.hook(id).is_some_and(|now| Arc::ptr_eq(&now, &before)) {
+        let tenancy = self.tenancy(&webhook.tenant_id);
+        let found = Arc::new(ResolvedWebhook::new(webhook, before.version, tenancy, &self.defaults));
+        if !self.webhook(id).is_some_and(|now| Arc::ptr_eq(&now, &before)) {
             return Ok(());
         }
         self.keep(&found);
-        let config = self.tenants.read().get(tenant).cloned();
+        let config = self.tenants.read().get(tenant_id).cloned();
         if let Some(config) = config {
             let mut config = config.write();
-            if config.hooks.get(&id).is_some_and(|known| known.version == found.version) {
+            if config.webhooks.get(&id).is_some_and(|known| known.version == found.version) {
                 config.put(found);
             }
         }
         Ok(())
     }
 
-    fn remember(&self, webhook: Webhook, version: i64) -> Arc<Hook> {
-        let tenancy = self.tenancy(&webhook.tenant);
-        let hook = Arc::new(Hook::new(webhook, version, tenancy, &self.defaults));
-        self.keep(&hook);
-        hook
+    fn remember(&self, webhook: Webhook, version: i64) -> Arc<ResolvedWebhook> {
+        let tenancy = self.tenancy(&webhook.tenant_id);
+        let resolved = Arc::new(ResolvedWebhook::new(webhook, version, tenancy, &self.defaults));
+        self.keep(&resolved);
+        resolved
     }
 
-    fn keep(&self, hook: &Arc<Hook>) {
+    fn keep(&self, webhook: &Arc<ResolvedWebhook>) {
         let mut by_id = self.by_id.write();
-        if by_id.get(&hook.id).is_none_or(|known| known.version() <= hook.version) {
-            let known = match hook.state {
-                WebhookState::Deleted => Known::Gone(hook.version),
-                _ => Known::There(hook.clone()),
+        if by_id.get(&webhook.id).is_none_or(|entry| entry.version() <= webhook.version) {
+            let entry = match webhook.state {
+                WebhookState::Deleted => CacheEntry::Deleted(webhook.version),
+                _ => CacheEntry::Present(webhook.clone()),
             };
-            by_id.insert(hook.id, known);
+            by_id.insert(webhook.id, entry);
         }
     }
 }

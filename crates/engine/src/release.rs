@@ -1,58 +1,60 @@
-//! Giving back to the store what this node has and does not send.
+//! Releases leases of deliveries that this node does not send.
 
 use std::sync::Arc;
 
 use redrive_core::{DeliveryId, Time};
 use redrive_store::{Epoch, StoreError};
 
-use crate::{Inner, dispatch::Ready, record::OFFER_AGAIN};
+use crate::{Inner, dispatch::LeasedDelivery, record::RECORD_RETRY_INTERVAL};
 
-/// Deliveries handed back in one transaction.
-pub(crate) const HAND_BACK: usize = 1_000;
+/// Deliveries released per transaction.
+pub(crate) const RELEASE_BATCH_SIZE: usize = 1_000;
 
 impl Inner {
-    /// Puts a delivery back into the store without an outcome, however long that takes.
-    pub(crate) fn give_back(self: &Arc<Self>, ready: Ready) {
+    /// Releases a delivery without an outcome, retrying until the store accepts it.
+    pub(crate) fn release_one(self: &Arc<Self>, delivery: LeasedDelivery) {
         let inner = self.clone();
         self.runtime.spawn(async move {
-            inner.release(std::slice::from_ref(&ready)).await;
-            inner.settle(&ready, true);
-            inner.alarm.ring();
+            inner.release(std::slice::from_ref(&delivery)).await;
+            inner.settle_delivery(&delivery, true);
+            inner.scheduler_wakeup.wake();
         });
     }
 
-    /// Puts queued deliveries back into the store; their room is taken until they are there.
-    pub(crate) fn hand_back(self: &Arc<Self>, deliveries: Vec<Ready>) {
+    /// Releases queued deliveries; they occupy capacity until the store has them.
+    pub(crate) fn release_queued(self: &Arc<Self>, deliveries: Vec<LeasedDelivery>) {
         let inner = self.clone();
         self.runtime.spawn(async move {
-            for part in deliveries.chunks(HAND_BACK) {
+            for part in deliveries.chunks(RELEASE_BATCH_SIZE) {
                 inner.release(part).await;
-                for ready in part {
-                    inner.dispatch.returned(ready);
+                for delivery in part {
+                    inner.dispatch.returned(delivery);
                 }
             }
-            inner.alarm.ring();
+            inner.scheduler_wakeup.wake();
         });
     }
 
-    async fn release(&self, deliveries: &[Ready]) {
-        for (epoch, ids) in by_epoch(deliveries) {
+    async fn release(&self, deliveries: &[LeasedDelivery]) {
+        for (epoch, ids) in group_by_epoch(deliveries) {
             loop {
                 match self.store.release(epoch, self.clock.now(), ids.clone()).await {
                     Ok(_) | Err(StoreError::Fenced) => break,
                     Err(_) if self.stop.is_cancelled() => return,
-                    Err(_) => tokio::time::sleep(OFFER_AGAIN).await,
+                    Err(_) => tokio::time::sleep(RECORD_RETRY_INTERVAL).await,
                 }
             }
         }
     }
 }
 
-/// Deliveries to give back, by the epoch that has leased them: one for all, unless the node has just begun anew.
-pub(crate) fn by_epoch(deliveries: &[Ready]) -> impl Iterator<Item = (Epoch, Vec<(DeliveryId, Time)>)> {
-    let same = |one: &Ready, other: &Ready| one.term.epoch == other.term.epoch;
+/// Groups deliveries by the epoch that leased them: one group, unless the node has just rejoined.
+pub(crate) fn group_by_epoch(
+    deliveries: &[LeasedDelivery],
+) -> impl Iterator<Item = (Epoch, Vec<(DeliveryId, Time)>)> {
+    let same = |one: &LeasedDelivery, other: &LeasedDelivery| one.epoch.epoch == other.epoch.epoch;
     deliveries.chunk_by(same).map(|part| {
-        let ids = part.iter().map(|ready| (ready.id, ready.due)).collect();
-        (part[0].term.epoch, ids)
+        let ids = part.iter().map(|delivery| (delivery.id, delivery.due)).collect();
+        (part[0].epoch.epoch, ids)
     })
 }

@@ -1,4 +1,4 @@
-//! Delivering again, or no more, because a person said so.
+//! Manual redelivery and cancellation: retry, replay, cancel.
 
 use std::sync::Arc;
 
@@ -7,186 +7,196 @@ use redrive_core::{
     delivery::lane::{Lane, Priority},
 };
 use redrive_store::{
-    Again, Cancelled, DeliveryFilter, NewRound, Next, PageRequest, Redriven, Replayed, StoreError, Versioned,
+    CancelResult, DeliveryFilter, NewRound, NextState, PageRequest, RedriveOptions, RedriveResult,
+    ReplayResult, StoreError, Versioned,
 };
 
-use crate::{Engine, Inner, clock, registry::Hook};
+use crate::{Engine, Inner, clock, registry::ResolvedWebhook};
 
-/// Which webhooks a replay goes to.
+/// Target webhooks of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayTo {
-    /// Every webhook that the event was delivered to, or was to be.
+    /// Every webhook that has a delivery of the event.
     All,
-    /// The same without those that the operator manages.
+    /// Every webhook that has a delivery of the event, except those that the operator manages.
     AllTenantManaged,
-    /// These.
+    /// The given webhooks.
     Webhooks(Vec<WebhookId>),
 }
 
-/// Why a replay was not made.
+/// Reason why a replay failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// There is no such event.
+    /// The event does not exist.
     #[error("there is no such event")]
-    Missing,
-    /// There is no such webhook.
+    NotFound,
+    /// The webhook does not exist.
     #[error("there is no such webhook: {0}")]
     NoWebhook(WebhookId),
-    /// Nothing to do: the event went to no webhook, or to none that gets events now.
+    /// The event went to no webhook, or to none that receives events now.
     #[error("no webhook that the event went to gets events now; name the webhooks to send it to")]
-    Nobody,
-    /// One of them is still under way.
+    NoTarget,
+    /// A delivery of the event to one of the webhooks is still pending.
     #[error("delivery {0} of this event is still pending; retry or cancel it first")]
     StillPending(DeliveryId),
-    /// There is nothing to send any more.
+    /// The payload was erased.
     #[error("the payload of this event was erased; there is nothing to send again")]
     Erased,
-    /// The store did not take it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The most webhooks that one replay goes to.
-const MOST: u32 = 10_000;
+/// Maximum number of past deliveries whose webhooks a replay selects.
+const MAX_WEBHOOKS: u32 = 10_000;
 
 impl Engine {
-    /// Makes a pending delivery due now, or an ended one a new round.
+    /// Makes a pending delivery due now, or creates a new round of an ended one.
     pub async fn retry(
         &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
         priority: Option<Priority>,
-    ) -> Result<Redriven, StoreError> {
-        let Some(old) = self.0.store.delivery(tenant.clone(), delivery).await? else {
-            return Ok(Redriven::Missing);
+    ) -> Result<RedriveResult, StoreError> {
+        let Some(old) = self.0.store.delivery(tenant_id.clone(), delivery_id).await? else {
+            return Ok(RedriveResult::NotFound);
         };
-        let hook = self.0.registry.find(&*self.0.store, old.webhook).await?;
-        let again = Again {
-            // Ids take their event's time, and so does the old one's.
-            id: DeliveryId::new(delivery.time(), &clock::randomness()),
-            lane: lane(hook.as_deref(), &old.event_type, priority.unwrap_or(old.priority)),
+        let webhook = self.0.registry.find(&*self.0.store, old.webhook_id).await?;
+        let options = RedriveOptions {
+            // A delivery id has the time of its event, as has the id of the previous round.
+            id: DeliveryId::new(delivery_id.time(), &clock::random_id_bytes()),
+            lane: redrive_lane(webhook.as_deref(), &old.event_type, priority.unwrap_or(old.priority)),
             priority,
             unless_purged: false,
         };
-        let redriven = self.0.store.retry(tenant, delivery, again, self.0.clock.now()).await?;
-        self.0.alarm.ring();
+        let redriven = self.0.store.retry(tenant_id, delivery_id, options, self.0.clock.now()).await?;
+        self.0.scheduler_wakeup.wake();
         Ok(redriven)
     }
 
-    /// Delivers an event again: one new round for each webhook.
+    /// Delivers an event again: creates one new round per webhook.
     pub async fn replay(
         &self,
-        tenant: TenantId,
-        event: EventId,
+        tenant_id: TenantId,
+        event_id: EventId,
         to: ReplayTo,
         priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, ReplayError> {
-        let Some(stored) = self.0.store.event(tenant.clone(), event).await? else {
-            return Err(ReplayError::Missing);
+        let Some(stored) = self.0.store.event(tenant_id.clone(), event_id).await? else {
+            return Err(ReplayError::NotFound);
         };
         let urgent = priority.unwrap_or(stored.event.priority);
-        let lane = |hook: Option<&Hook>| lane(hook, &stored.event.event_type, urgent);
+        let lane =
+            |webhook: Option<&ResolvedWebhook>| redrive_lane(webhook, &stored.event.event_type, urgent);
         let rounds = match to {
-            ReplayTo::All => self.former_rounds(&tenant, event, false, lane).await?,
-            ReplayTo::AllTenantManaged => self.former_rounds(&tenant, event, true, lane).await?,
-            ReplayTo::Webhooks(ids) => self.named_rounds(&tenant, event, ids, lane).await?,
+            ReplayTo::All => self.rounds_for_past_webhooks(&tenant_id, event_id, false, lane).await?,
+            ReplayTo::AllTenantManaged => {
+                self.rounds_for_past_webhooks(&tenant_id, event_id, true, lane).await?
+            }
+            ReplayTo::Webhooks(ids) => self.rounds_for_webhooks(&tenant_id, event_id, ids, lane).await?,
         };
-        let replayed = self.0.store.replay(tenant, event, rounds, priority, self.0.clock.now()).await?;
-        self.0.alarm.ring();
+        let replayed = self.0.store.replay(tenant_id, event_id, rounds, priority, self.0.clock.now()).await?;
+        self.0.scheduler_wakeup.wake();
         match replayed {
-            Replayed::Done(deliveries) if deliveries.is_empty() => Err(ReplayError::Nobody),
-            Replayed::Done(deliveries) => Ok(deliveries),
-            Replayed::StillPending(delivery) => Err(ReplayError::StillPending(delivery)),
-            Replayed::Erased => Err(ReplayError::Erased),
-            Replayed::Missing => Err(ReplayError::Missing),
+            ReplayResult::Done(deliveries) if deliveries.is_empty() => Err(ReplayError::NoTarget),
+            ReplayResult::Done(deliveries) => Ok(deliveries),
+            ReplayResult::StillPending(delivery_id) => Err(ReplayError::StillPending(delivery_id)),
+            ReplayResult::Erased => Err(ReplayError::Erased),
+            ReplayResult::NotFound => Err(ReplayError::NotFound),
         }
     }
 
-    async fn former_rounds(
+    async fn rounds_for_past_webhooks(
         &self,
-        tenant: &TenantId,
-        event: EventId,
+        tenant_id: &TenantId,
+        event_id: EventId,
         tenant_managed_only: bool,
-        lane: impl Fn(Option<&Hook>) -> Lane,
+        lane: impl Fn(Option<&ResolvedWebhook>) -> Lane,
     ) -> Result<Vec<NewRound>, StoreError> {
-        let filter = DeliveryFilter { event: Some(event), tenant_managed_only, ..DeliveryFilter::default() };
-        let page = PageRequest { after: None, offset: 0, limit: MOST };
-        let former = self.0.store.list_deliveries(tenant.clone(), filter, page).await?.found;
-        let mut webhooks: Vec<WebhookId> = former.into_iter().map(|delivery| delivery.webhook).collect();
+        let filter =
+            DeliveryFilter { event_id: Some(event_id), tenant_managed_only, ..DeliveryFilter::default() };
+        let page = PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS };
+        let former = self.0.store.list_deliveries(tenant_id.clone(), filter, page).await?.found;
+        let mut webhooks: Vec<WebhookId> = former.into_iter().map(|delivery| delivery.webhook_id).collect();
         webhooks.sort_unstable();
         webhooks.dedup();
         let mut rounds = Vec::with_capacity(webhooks.len());
-        for webhook in webhooks {
-            let hook = self.0.registry.find(&*self.0.store, webhook).await?;
-            // For others a round would be called off at once.
-            if let Some(hook) = hook.filter(|hook| hook.state.gets_events()) {
+        for webhook_id in webhooks {
+            let webhook = self.0.registry.find(&*self.0.store, webhook_id).await?;
+            // A round for any other webhook would be cancelled immediately.
+            if let Some(webhook) = webhook.filter(|webhook| webhook.state.receives_events()) {
                 rounds.push(NewRound {
-                    id: DeliveryId::new(event.time(), &clock::randomness()),
-                    webhook,
-                    lane: lane(Some(&hook)),
-                    format: hook.payload_format,
+                    id: DeliveryId::new(event_id.time(), &clock::random_id_bytes()),
+                    webhook_id,
+                    lane: lane(Some(&webhook)),
+                    format: webhook.payload_format,
                 });
             }
         }
         Ok(rounds)
     }
 
-    async fn named_rounds(
+    async fn rounds_for_webhooks(
         &self,
-        tenant: &TenantId,
-        event: EventId,
+        tenant_id: &TenantId,
+        event_id: EventId,
         mut ids: Vec<WebhookId>,
-        lane: impl Fn(Option<&Hook>) -> Lane,
+        lane: impl Fn(Option<&ResolvedWebhook>) -> Lane,
     ) -> Result<Vec<NewRound>, ReplayError> {
         ids.sort_unstable();
         ids.dedup();
         let mut rounds = Vec::with_capacity(ids.len());
         for id in ids {
-            let found = self.0.store.webhook(tenant.clone(), id).await?;
+            let found = self.0.store.webhook(tenant_id.clone(), id).await?;
             let Some(Versioned { webhook, .. }) = found else { return Err(ReplayError::NoWebhook(id)) };
-            let hook = self.0.registry.find(&*self.0.store, id).await?;
+            let resolved = self.0.registry.find(&*self.0.store, id).await?;
             rounds.push(NewRound {
-                id: DeliveryId::new(event.time(), &clock::randomness()),
-                webhook: id,
-                lane: lane(hook.as_deref()),
+                id: DeliveryId::new(event_id.time(), &clock::random_id_bytes()),
+                webhook_id: id,
+                lane: lane(resolved.as_deref()),
                 format: webhook.spec.payload_format,
             });
         }
         Ok(rounds)
     }
 
-    /// Calls a delivery off. A request that is under way is let finish: 2xx still delivers it.
+    /// Cancels a delivery. A request in flight is allowed to finish: a 2xx response still delivers it.
     pub async fn cancel(
         &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+        webhook_id: WebhookId,
         reason: String,
-    ) -> Result<Cancelled, StoreError> {
+    ) -> Result<CancelResult, StoreError> {
         let now = self.0.clock.now();
-        let cancelled = self.0.store.cancel(tenant.clone(), delivery, reason.clone(), now).await?;
-        // Whatever came after it in its order may go now.
-        self.0.alarm.ring();
+        let cancelled = self.0.store.cancel(tenant_id.clone(), delivery_id, reason.clone(), now).await?;
+        // The next delivery of an ordered lane may be due now.
+        self.0.scheduler_wakeup.wake();
         match &cancelled {
-            Cancelled::Requested => self.0.call_off_here(webhook, delivery, reason),
-            Cancelled::Done => self.0.health.ended(&tenant, DeliveryStatus::Cancelled, 1, now),
-            Cancelled::Over(_) | Cancelled::Missing => {}
+            CancelResult::Requested => self.0.cancel_if_queued(webhook_id, delivery_id, reason),
+            CancelResult::Done => self.0.rollups.record_ended(&tenant_id, DeliveryStatus::Cancelled, 1, now),
+            CancelResult::AlreadyEnded(_) | CancelResult::NotFound => {}
         }
         Ok(cancelled)
     }
 }
 
 impl Inner {
-    /// Calls a delivery off that a node has, should it be this one and have it queued only.
-    pub(crate) fn call_off_here(self: &Arc<Self>, webhook: WebhookId, delivery: DeliveryId, reason: String) {
-        if let Some(queued) = self.dispatch.cancel(webhook, delivery, reason.clone()) {
-            self.record_end(queued, Next::Cancelled { reason }.into());
+    /// Cancels a leased delivery if it is queued on this node.
+    pub(crate) fn cancel_if_queued(
+        self: &Arc<Self>,
+        webhook_id: WebhookId,
+        delivery_id: DeliveryId,
+        reason: String,
+    ) {
+        if let Some(queued) = self.dispatch.cancel(webhook_id, delivery_id, reason.clone()) {
+            self.record_without_attempt(queued, NextState::Cancelled { reason }.into());
         }
     }
 }
 
-/// The lane of something that is sent again: apart from what is fresh, or at the back of its order.
-pub(crate) fn lane(hook: Option<&Hook>, event_type: &str, priority: Priority) -> Lane {
-    let ordering = hook.map(|hook| hook.ordering).unwrap_or_default();
-    Lane::at_birth(ordering, event_type, priority, true)
+/// Returns the lane of a redriven delivery: a retry lane, or the end of its ordered lane.
+pub(crate) fn redrive_lane(webhook: Option<&ResolvedWebhook>, event_type: &str, priority: Priority) -> Lane {
+    let ordering = webhook.map(|webhook| webhook.ordering).unwrap_or_default();
+    Lane::for_new_delivery(ordering, event_type, priority, true)
 }

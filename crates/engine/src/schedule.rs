@@ -1,4 +1,5 @@
-//! When to look into the store: at the next due time, when a lane has room again, or when somebody rings.
+//! Scheduler: claims from the store at the next due time, when a lane has capacity again, or when woken. Also
+//! rescues, cancels for ended webhooks, and runs maintenance.
 
 use std::{
     sync::{
@@ -9,99 +10,100 @@ use std::{
 };
 
 use redrive_core::{DeliveryStatus, Time};
-use redrive_store::{Epoch, Step, StoreError};
+use redrive_store::{BatchProgress, Epoch, StoreError};
 use tokio::sync::Notify;
 
-use crate::{Inner, queue::Round};
+use crate::{Inner, queue::ClaimResult};
 
-/// The longest time between two looks, should a ring ever be missed.
-const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// The same where other nodes make work, and the store's hint of it may be lost.
-const LONGEST_NAP_OF_MANY: Duration = Duration::from_secs(1);
-/// After a failure of the store.
-const AFTER_FAILURE: Duration = Duration::from_millis(500);
-/// Deliveries moved by one step of a rescue or a sweep.
-const STEP: usize = 1_000;
-/// Idempotency keys forgotten in one step.
-const KEYS: usize = 2_000;
-/// How long bulk operations are remembered once they are over.
-const OPERATIONS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How often expired idempotency keys are forgotten.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
-/// How far ahead the store makes room for events, and after how many rounds of housekeeping it is asked to.
-pub(crate) const AHEAD: Duration = Duration::from_secs(40 * 24 * 3600);
-const ROUNDS: usize = 60;
+/// Maximum time between two claims, in case a wake-up was missed.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum time between two claims in a cluster, where the hint of another node's publish may be lost.
+const MAX_POLL_INTERVAL_SHARED: Duration = Duration::from_secs(1);
+/// Delay after a failure of the store.
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Deliveries moved per step of a rescue or a cancellation.
+const RESCUE_BATCH_SIZE: usize = 1_000;
+/// Idempotency keys pruned per step.
+const PRUNE_BATCH_SIZE: usize = 2_000;
+/// Retention of ended bulk operations.
+const OPERATION_RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Interval between maintenance runs.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+/// How far ahead the store creates partitions, and the number of maintenance runs between two checks for that.
+pub(crate) const PARTITION_HORIZON: Duration = Duration::from_secs(40 * 24 * 3600);
+const PARTITION_CHECK_EVERY: usize = 60;
 
-/// Wakes the scheduler: at once, or by a time that is earlier than the one it sleeps for.
-pub(crate) struct Alarm {
-    /// Milliseconds of the time it is set for.
-    set_for: AtomicI64,
-    ringing: Notify,
+/// Wakes the scheduler immediately, or at a time earlier than its current deadline.
+pub(crate) struct Wakeup {
+    /// Deadline in milliseconds.
+    deadline_ms: AtomicI64,
+    notify: Notify,
 }
 
-impl Alarm {
+impl Wakeup {
     pub(crate) fn new() -> Self {
-        Self { set_for: AtomicI64::new(i64::MAX), ringing: Notify::new() }
+        Self { deadline_ms: AtomicI64::new(i64::MAX), notify: Notify::new() }
     }
 
-    /// Look now.
-    pub(crate) fn ring(&self) {
-        self.ringing.notify_one();
+    /// Wakes the scheduler now.
+    pub(crate) fn wake(&self) {
+        self.notify.notify_one();
     }
 
-    /// Look no later than `at`.
-    pub(crate) fn ring_at(&self, at: Time) {
-        if self.set_for.fetch_min(at.millis(), Relaxed) > at.millis() {
-            self.ringing.notify_one();
+    /// Wakes the scheduler no later than `at`.
+    pub(crate) fn wake_at(&self, at: Time) {
+        if self.deadline_ms.fetch_min(at.millis(), Relaxed) > at.millis() {
+            self.notify.notify_one();
         }
     }
 }
 
 impl Inner {
-    /// Claims whatever is due, for as long as the engine runs.
-    pub(crate) async fn keep_scheduling(self: Arc<Self>) {
+    /// Claims due deliveries until the engine stops.
+    pub(crate) async fn run_scheduler(self: Arc<Self>) {
         loop {
-            let nap_until = match self.claim_round().await {
-                Ok(Round::Busy) => continue_unless_stopped(&self).await,
-                Ok(Round::Idle(next)) => next,
+            let nap_until = match self.claim_due().await {
+                Ok(ClaimResult::Claimed) => continue_unless_stopped(&self).await,
+                Ok(ClaimResult::Idle(next)) => next,
                 Err(error) => {
                     tracing::warn!(%error, "due deliveries cannot be claimed now");
                     if error == StoreError::Fenced {
-                        self.fleet.alarm();
+                        self.membership.check_epoch_now();
                     }
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
                     None
                 }
             };
             if self.stop.is_cancelled() {
                 return;
             }
-            self.nap(nap_until).await;
+            self.wait_for_work(nap_until).await;
         }
     }
 
-    async fn nap(&self, until: Option<Time>) {
-        let alarm = &self.alarm;
+    async fn wait_for_work(&self, until: Option<Time>) {
+        let wakeup = &self.scheduler_wakeup;
         let until = until.map_or(i64::MAX, Time::millis);
-        let earliest = alarm.set_for.fetch_min(until, Relaxed).min(until);
-        let longest = if self.fleet.is_shared() { LONGEST_NAP_OF_MANY } else { LONGEST_NAP };
+        let earliest = wakeup.deadline_ms.fetch_min(until, Relaxed).min(until);
+        let longest = if self.membership.is_shared() { MAX_POLL_INTERVAL_SHARED } else { MAX_POLL_INTERVAL };
         tokio::select! {
             () = self.clock.sleep_until(Time::from_millis(earliest)), if earliest < i64::MAX => {}
             () = tokio::time::sleep(longest) => {}
-            () = alarm.ringing.notified() => {}
+            () = wakeup.notify.notified() => {}
             () = self.stop.cancelled() => {}
         }
-        // Whoever rings from here on is heard by the look that follows.
+        // Work announced after this point is found by the claim that follows, so a deadline that has passed can be
+        // reset.
         let now = self.clock.now().millis();
-        if alarm.set_for.load(Relaxed) <= now {
-            alarm.set_for.store(i64::MAX, Relaxed);
+        if wakeup.deadline_ms.load(Relaxed) <= now {
+            wakeup.deadline_ms.store(i64::MAX, Relaxed);
         }
     }
 
-    /// Takes back what former epochs left behind. On a store that one process has at a time they are all dead.
+    /// Rescues the leases of all former epochs. If only one process uses the store at a time, they are all dead.
     pub(crate) async fn rescue_all(self: Arc<Self>) {
         loop {
-            match self.store.others(self.fleet.term().epoch).await {
+            match self.store.other_epochs(self.membership.current_epoch().epoch).await {
                 Ok(others) if others.is_empty() => return,
                 // An engine that was stopped must not end the epoch of its successor.
                 Ok(_) if self.stop.is_cancelled() => return,
@@ -112,7 +114,7 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "orphaned deliveries cannot be rescued yet");
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
                 }
             }
             if self.stop.is_cancelled() {
@@ -121,20 +123,20 @@ impl Inner {
         }
     }
 
-    /// Makes what a dead epoch had due again, in small steps.
+    /// Makes the deliveries leased by a dead epoch due again, in small steps.
     pub(crate) async fn rescue(&self, dead: Epoch) {
         let mut rescued = 0;
         loop {
-            let step = match self.store.rescue(dead, self.clock.now(), STEP).await {
+            let step = match self.store.rescue(dead, self.clock.now(), RESCUE_BATCH_SIZE).await {
                 Ok(step) => step,
                 Err(error) => {
                     tracing::warn!(%error, "orphaned deliveries cannot be rescued yet");
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
                     return;
                 }
             };
-            rescued += step.moved;
-            self.alarm.ring();
+            rescued += step.changed;
+            self.scheduler_wakeup.wake();
             if step.finished {
                 if rescued > 0 {
                     tracing::info!(
@@ -148,29 +150,34 @@ impl Inner {
         }
     }
 
-    /// Cancels, in small steps, what waits for webhooks that have ended.
-    pub(crate) async fn sweep_all(self: Arc<Self>) {
-        // One at a time: another one would only be in its way.
+    /// Cancels the waiting deliveries of ended webhooks, in small steps.
+    pub(crate) async fn cancel_for_ended_webhooks(self: Arc<Self>) {
+        // One run at a time; concurrent runs would only compete for the same rows.
         let _turn = self.sweeping.lock().await;
         loop {
-            let over = match self.store.sweeping().await {
+            let over = match self.store.webhooks_to_sweep().await {
                 Ok(over) if over.is_empty() => return,
                 Ok(over) => over,
                 Err(_) => {
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
                     continue;
                 }
             };
             for webhook in over {
-                let reason = webhook.state.cancels_because().unwrap_or_default();
+                let reason = webhook.state.cancel_reason().unwrap_or_default();
                 let now = self.clock.now();
-                match self.store.sweep(webhook.id, reason.to_owned(), now, STEP).await {
-                    Ok(Step { moved, .. }) => {
-                        self.health.ended(&webhook.tenant, DeliveryStatus::Cancelled, moved as u64, now);
+                match self.store.cancel_pending(webhook.id, reason.to_owned(), now, RESCUE_BATCH_SIZE).await {
+                    Ok(BatchProgress { changed: moved_count, .. }) => {
+                        self.rollups.record_ended(
+                            &webhook.tenant_id,
+                            DeliveryStatus::Cancelled,
+                            moved_count as u64,
+                            now,
+                        );
                     }
                     Err(error) => {
                         tracing::warn!(webhook_id = %webhook.id, %error, "pending deliveries cannot be cancelled yet");
-                        tokio::time::sleep(AFTER_FAILURE).await;
+                        tokio::time::sleep(STORE_RETRY_DELAY).await;
                     }
                 }
             }
@@ -180,23 +187,26 @@ impl Inner {
         }
     }
 
-    /// Forgets idempotency keys that have expired, and has room made for what is to come.
-    pub(crate) async fn keep_house(self: Arc<Self>) {
+    /// Prunes expired idempotency keys and old bulk operations, and creates partitions ahead of time.
+    pub(crate) async fn run_maintenance(self: Arc<Self>) {
         for round in 1.. {
             tokio::select! {
-                () = tokio::time::sleep(HOUSEKEEPING) => {}
+                () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
                 () = self.stop.cancelled() => return,
             }
-            if round % ROUNDS == 0
-                && let Err(error) = self.store.prepare(self.clock.now() + AHEAD).await
+            if round % PARTITION_CHECK_EVERY == 0
+                && let Err(error) = self.store.ensure_partitions(self.clock.now() + PARTITION_HORIZON).await
             {
                 tracing::warn!(%error, "the store has made no room for later events yet");
             }
-            while matches!(self.store.forget_keys(self.clock.confirmed_now(), KEYS).await, Ok(KEYS)) {
+            while matches!(
+                self.store.prune_idempotency_keys(self.clock.confirmed_now(), PRUNE_BATCH_SIZE).await,
+                Ok(PRUNE_BATCH_SIZE)
+            ) {
                 tokio::task::yield_now().await;
             }
-            let old = self.clock.confirmed_now().back(OPERATIONS_KEPT);
-            if let Err(error) = self.store.forget_operations(old, KEYS).await {
+            let old = self.clock.confirmed_now().saturating_sub(OPERATION_RETENTION);
+            if let Err(error) = self.store.prune_operations(old, PRUNE_BATCH_SIZE).await {
                 tracing::warn!(%error, "old bulk operations cannot be forgotten yet");
             }
         }
@@ -204,7 +214,7 @@ impl Inner {
 }
 
 async fn continue_unless_stopped(inner: &Inner) -> Option<Time> {
-    // Due now: the nap that follows ends at once.
+    // Due now: the wait that follows ends immediately.
     tokio::task::yield_now().await;
     Some(inner.clock.now())
 }

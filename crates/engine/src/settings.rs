@@ -1,98 +1,101 @@
-//! What the operator decides about the data path.
+//! Settings of the data path.
 
 use std::time::Duration;
 
 use redrive_core::{
-    Role, delivery::retry::RetryPolicy, maintenance::retention::Retention, notification::grouping::Folds,
-    protection::breaker::BreakerPolicy, protection::limiter::RateLimit, tenancy::DEFAULT_POOL,
+    Role,
+    delivery::retry::RetryPolicy,
+    maintenance::retention::Retention,
+    notification::grouping::GroupIntervals,
+    protection::{breaker::BreakerPolicy, limiter::RateLimit},
+    tenancy::DEFAULT_POOL,
     webhook::caps::Caps,
 };
 
-use crate::{Post, metrics::Series, queue::amqp::Tickets, trace::Tracing};
+use crate::{MailerHandle, metrics::BreakdownSettings, queue::amqp::TicketSettings, trace::Tracing};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This node's name, shown with every attempt it makes.
+    /// Name of this node, recorded with every attempt.
     pub node: String,
-    /// What this node is there for.
+    /// Role of this node.
     pub role: Role,
-    /// Where nodes share a store: whoever has not shown for so long that it is alive is dead, and the others take
-    /// over what it had.
+    /// Time without a heartbeat after which the other nodes of a cluster declare a node dead and rescue its leases.
     pub lease: Duration,
-    /// How often leases in the store are compared with memory; see `lease_auditor`.
+    /// Interval between comparisons of leases in the store with memory; see `lease_auditor`.
     pub lease_audit_interval: Duration,
-    /// Requests under way at once, over all webhooks; one counts until its outcome is stored.
+    /// Maximum number of unsettled requests of this node; a request counts until its outcome is stored.
     pub max_in_flight: usize,
-    /// Requests under way at once to one webhook that does not say otherwise.
+    /// Default maximum number of requests in flight per webhook.
     pub webhook_max_in_flight: u32,
-    /// Requests under way at once for one tenant that was given no number of its own.
+    /// Default maximum number of requests in flight per tenant.
     pub tenant_max_in_flight: Option<usize>,
-    /// Requests in flight to one destination host, over all webhooks and tenants; nodes that share a store divide it.
-    /// None for any number.
+    /// Maximum number of requests in flight to one destination host, over all webhooks and tenants; the nodes of a
+    /// cluster divide it. `None` for no limit.
     pub host_max_in_flight: Option<usize>,
-    /// How fast one webhook is sent to that does not say otherwise.
+    /// Default rate limit of a webhook.
     pub webhook_rate_limit: Option<RateLimit>,
-    /// How fast is sent for one tenant that was given no limit of its own.
+    /// Default rate limit of a tenant.
     pub tenant_rate_limit: Option<RateLimit>,
-    /// How fast is sent for all together.
+    /// Rate limit of all requests together.
     pub global_rate_limit: Option<RateLimit>,
-    /// The circuit breaker of webhooks that do not say otherwise.
+    /// Default circuit breaker policy.
     pub breaker: BreakerPolicy,
-    /// The pools of tenants that this node sends for.
+    /// Tenant pools that this node sends for.
     pub pools: Vec<String>,
-    /// A webhook that has only failed for so long is disabled; none for never.
+    /// Time of uninterrupted failure after which a webhook is disabled; `None` for never.
     pub disable_after: Option<Duration>,
-    /// Deliveries held in memory; what does not fit waits in the store.
+    /// Maximum number of deliveries in memory; further ones wait in the store.
     pub max_items: usize,
-    /// Payload bytes held in memory.
+    /// Maximum payload bytes in memory.
     pub max_bytes: usize,
-    /// Deliveries held in memory for one webhook.
-    pub lane_items: usize,
-    /// How long an idempotency key is remembered.
+    /// Maximum number of deliveries in memory per lane.
+    pub max_lane_items: usize,
+    /// Validity of idempotency keys.
     pub idempotency_window: Duration,
-    /// How long things are kept that are over.
+    /// Retention of ended data.
     pub retention: Retention,
-    /// Whether what is forgotten is kept for the archive.
+    /// Whether pruned data is written to the archive outbox.
     pub archive: bool,
-    /// The retry policy of webhooks that do not say otherwise.
+    /// Default retry policy.
     pub retry: RetryPolicy,
-    /// The operator's upper bounds on webhooks.
+    /// The operator's caps on webhook settings.
     pub caps: Caps,
-    /// What requests call us.
+    /// `User-Agent` of requests.
     pub user_agent: String,
-    /// The Redis that all nodes of a fleet share, if there is one.
+    /// Redis shared by all nodes of a cluster.
     pub redis: Option<RedisSettings>,
-    /// How ready work is told to other nodes beside the store; none without a broker.
-    pub tickets: Option<Tickets>,
-    /// Which figures are kept for each tenant, webhook and event type.
-    pub series: Series,
-    /// Where spans of traces go; none are made without it.
+    /// Tickets for other nodes over a broker; `None` without one.
+    pub tickets: Option<TicketSettings>,
+    /// Metrics per tenant, webhook and event type.
+    pub breakdowns: BreakdownSettings,
+    /// Destination of trace spans; `None` creates no spans.
     pub tracing: Option<Tracing>,
-    /// How long nothing more is told of a kind once something was.
-    pub folds: Folds,
-    /// How old a secret may be before its webhook's owner is told to change it; none for any age.
+    /// Grouping intervals: time during which further occurrences of a kind are collected after a notification.
+    pub group_intervals: GroupIntervals,
+    /// Age of a secret at which its webhook's owner is notified to rotate it; `None` for never.
     pub rotate_after: Option<Duration>,
-    /// Who sends notices as mails; without one none are sent.
-    pub post: Option<Post>,
+    /// Mailer for notifications; without one no email is sent.
+    pub mailer: Option<MailerHandle>,
 }
 
-/// Where Redis is, and how nodes find one another in it.
+/// Connection settings of Redis, and the namespace of a cluster in it.
 #[derive(Clone)]
 pub struct RedisSettings {
-    /// `redis://` or `rediss://`, with user and password if it asks for them.
+    /// `redis://` or `rediss://` URL, with user and password if required.
     pub url: String,
-    /// What its keys begin with: fleets that share a Redis have different ones.
+    /// Prefix of its keys; clusters that share a Redis use different ones.
     pub namespace: String,
-    /// How long an answer may take before the node goes by itself.
+    /// Timeout for a reply, after which the node enters fallback.
     pub timeout: Duration,
-    /// The certificate of the authority to trust, as PEM; the system's if there is none.
+    /// Certificate of the trusted authority as PEM; `None` for those of the system.
     pub ca: Option<Vec<u8>>,
 }
 
 impl std::fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The URL may hold a password.
+        // The URL may contain a password.
         f.debug_struct("RedisSettings").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
@@ -116,7 +119,7 @@ impl Default for Settings {
             disable_after: Some(Duration::from_secs(5 * 24 * 3600)),
             max_items: 20_000,
             max_bytes: 64 << 20,
-            lane_items: 2_000,
+            max_lane_items: 2_000,
             idempotency_window: Duration::from_secs(24 * 3600),
             retention: Retention::default(),
             archive: false,
@@ -125,17 +128,17 @@ impl Default for Settings {
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
             redis: None,
             tickets: None,
-            series: Series::default(),
+            breakdowns: BreakdownSettings::default(),
             tracing: None,
-            folds: Folds::default(),
+            group_intervals: GroupIntervals::default(),
             rotate_after: Some(Duration::from_secs(90 * 24 * 3600)),
-            post: None,
+            mailer: None,
         }
     }
 }
 
 impl Settings {
-    /// The pools that this node sends for; none if it sends nothing.
+    /// Returns the pools that this node sends for; empty if it sends nothing.
     pub(crate) fn served_pools(&self) -> &[String] {
         if self.role.sends() { &self.pools } else { &[] }
     }

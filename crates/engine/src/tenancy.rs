@@ -1,4 +1,4 @@
-//! What holds for everything of one tenant, as it is now, and this node's part of it.
+//! Current settings of a tenant, and this node's share of its limits.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -11,43 +11,43 @@ use std::{
 use parking_lot::RwLock;
 use redrive_core::{
     TenantId,
-    cluster::limit_share::Share,
+    cluster::limit_share::LimitShare,
     protection::limiter::RateLimit,
     tenancy::{TenantQuotas, TenantRules},
 };
 
 use crate::{
-    limit_shares::{self, Shares},
+    limit_shares::{self, LimitShares},
     settings::Settings,
 };
 
-/// What holds for everything of one tenant, as it is now.
+/// Current settings of a tenant.
 #[derive(Debug)]
-pub struct Tenancy {
-    /// The tenant.
+pub struct TenantContext {
+    /// Tenant id.
     pub id: TenantId,
-    /// Its key among the owners of connections.
+    /// Key of the tenant as an owner of connections.
     pub(crate) key: u64,
     rules: RwLock<TenantRules>,
-    /// The place of its pool among those that this node serves.
+    /// Index of its pool among those that this node serves.
     pool: AtomicUsize,
-    shares: Arc<Shares>,
+    shares: Arc<LimitShares>,
     default_rate: Option<RateLimit>,
     default_max_in_flight: usize,
 }
 
-/// The place of a pool that this node does not serve.
-const NOWHERE: usize = usize::MAX;
+/// Index of a pool that this node does not serve.
+const UNSERVED_POOL: usize = usize::MAX;
 
-impl Tenancy {
-    pub(crate) fn new(id: TenantId, settings: &Settings, shares: Arc<Shares>) -> Self {
+impl TenantContext {
+    pub(crate) fn new(id: TenantId, settings: &Settings, shares: Arc<LimitShares>) -> Self {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
         let tenancy = Self {
             id,
             key: hasher.finish(),
             rules: RwLock::default(),
-            pool: AtomicUsize::new(NOWHERE),
+            pool: AtomicUsize::new(UNSERVED_POOL),
             shares,
             default_rate: settings.tenant_rate_limit,
             default_max_in_flight: settings.tenant_max_in_flight.unwrap_or(usize::MAX),
@@ -57,52 +57,53 @@ impl Tenancy {
     }
 
     pub(crate) fn set(&self, rules: TenantRules) {
-        self.pool.store(self.shares.place_of(rules.pool()).unwrap_or(NOWHERE), Relaxed);
+        self.pool.store(self.shares.pool_index(rules.pool()).unwrap_or(UNSERVED_POOL), Relaxed);
         *self.rules.write() = rules;
     }
 
-    /// This node's share among all that send for it.
-    pub(crate) fn share(&self) -> Share {
-        self.shares.of_pool(self.pool.load(Relaxed))
+    /// Returns this node's share among the nodes that serve its pool.
+    pub(crate) fn limit_share(&self) -> LimitShare {
+        self.shares.pool_share(self.pool.load(Relaxed))
     }
 
-    /// This node's share of what Redis counts for all: everything while Redis does.
-    pub(crate) fn part(&self) -> Share {
-        if self.shares.is_whole() { Share::ALONE } else { self.share() }
+    /// Returns this node's share of limits that Redis can count: the whole while Redis responds.
+    pub(crate) fn coordinated_share(&self) -> LimitShare {
+        if self.shares.is_undivided() { LimitShare::WHOLE } else { self.limit_share() }
     }
 
-    /// How fast is sent for it, by all nodes together.
-    fn whole_rate(&self) -> Option<RateLimit> {
+    /// Returns its rate limit over all nodes.
+    fn total_rate(&self) -> Option<RateLimit> {
         self.rules.read().rate_limit.or(self.default_rate)
     }
 
-    /// How fast this node sends for it.
+    /// Returns its rate limit on this node.
     pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
-        self.whole_rate().map(|limit| limit_shares::part(self.part(), limit))
+        self.total_rate().map(|limit| limit_shares::share_of_rate(self.coordinated_share(), limit))
     }
 
-    /// Requests of this node at once.
+    /// Returns its maximum number of requests in flight on this node.
     pub(crate) fn max_in_flight(&self) -> usize {
-        let most = self.rules.read().max_in_flight.map_or(self.default_max_in_flight, |most| most as usize);
-        self.share().of_count(most).max(1)
+        let max = self.rules.read().max_in_flight.map_or(self.default_max_in_flight, |max| max as usize);
+        self.limit_share().split_count(max).max(1)
     }
 
-    /// How much it may have and do.
+    /// Returns its quotas.
     pub fn quotas(&self) -> TenantQuotas {
         self.rules.read().quotas
     }
 
-    /// Whether this node sends for it.
+    /// Returns whether this node sends for it: it serves its pool and has a share of its rate limit.
     pub(crate) fn is_served(&self) -> bool {
-        self.is_of_our_pools() && self.shares.has_part(self.part(), || self.whole_rate())
+        self.is_pool_served_here()
+            && self.shares.has_allowance(self.coordinated_share(), || self.total_rate())
     }
 
-    /// Whether it was given to a pool that this node serves.
-    pub(crate) fn is_of_our_pools(&self) -> bool {
-        self.pool.load(Relaxed) != NOWHERE
+    /// Returns whether this node serves its pool.
+    pub(crate) fn is_pool_served_here(&self) -> bool {
+        self.pool.load(Relaxed) != UNSERVED_POOL
     }
 
-    /// The pool that sends for it.
+    /// Returns its pool.
     pub(crate) fn pool(&self) -> String {
         self.rules.read().pool().to_owned()
     }

@@ -13,20 +13,20 @@ use parking_lot::Mutex;
 use redrive_core::{TenantId, dispatch::fairness::may_take};
 use tokio::sync::oneshot;
 
-/// How many slots there are, and how many requests may wait.
+/// Limits of slots and of waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotLimits {
     pub(crate) total: usize,
     pub(crate) per_tenant: usize,
-    /// How many times as many slots as are free one tenant may hold (`fairness::may_take`), so that a tenant without
-    /// slots finds one.
+    /// Multiple of the free slots that one tenant may hold (`fairness::may_take`), so that a tenant without slots
+    /// finds one.
     pub(crate) factor: usize,
     pub(crate) waiting_per_tenant: usize,
     pub(crate) waiting: usize,
     pub(crate) timeout: Duration,
 }
 
-/// Why no slot was granted: too many requests wait, or it took too long.
+/// Error if no slot was granted: too many requests wait, or the timeout has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overloaded;
 
@@ -53,10 +53,10 @@ struct TenantState {
     waiting: VecDeque<oneshot::Sender<Slot>>,
 }
 
-/// A slot, until it is dropped.
+/// A slot, held until dropped.
 pub(crate) struct Slot {
     shared: Arc<Shared>,
-    tenant: TenantId,
+    tenant_id: TenantId,
 }
 
 impl TenantSlots {
@@ -65,25 +65,25 @@ impl TenantSlots {
     }
 
     /// Takes a slot if one is free for this tenant now.
-    pub(crate) fn try_acquire(&self, tenant: &TenantId) -> Option<Slot> {
+    pub(crate) fn try_acquire(&self, tenant_id: &TenantId) -> Option<Slot> {
         let mut state = self.0.state.lock();
-        state.take(&self.0.limits, tenant).then(|| self.slot(tenant))
+        state.take(&self.0.limits, tenant_id).then(|| self.slot(tenant_id))
     }
 
     /// Waits for a slot.
-    pub(crate) async fn acquire(&self, tenant: &TenantId) -> Result<Slot, Overloaded> {
+    pub(crate) async fn acquire(&self, tenant_id: &TenantId) -> Result<Slot, Overloaded> {
         let granted = {
             let limits = &self.0.limits;
             let mut state = self.0.state.lock();
-            if state.take(limits, tenant) {
-                return Ok(self.slot(tenant));
+            if state.take(limits, tenant_id) {
+                return Ok(self.slot(tenant_id));
             }
             state.drop_abandoned();
-            let waits = state.tenants.get(tenant).map_or(0, |own| own.waiting.len());
+            let waits = state.tenants.get(tenant_id).map_or(0, |own| own.waiting.len());
             if state.waiting >= limits.waiting || waits >= limits.waiting_per_tenant {
                 return Err(Overloaded);
             }
-            state.enqueue(tenant)
+            state.enqueue(tenant_id)
         };
         match tokio::time::timeout(self.0.limits.timeout, granted).await {
             Ok(Ok(slot)) => Ok(slot),
@@ -91,61 +91,61 @@ impl TenantSlots {
         }
     }
 
-    fn slot(&self, tenant: &TenantId) -> Slot {
-        Slot { shared: self.0.clone(), tenant: tenant.clone() }
+    fn slot(&self, tenant_id: &TenantId) -> Slot {
+        Slot { shared: self.0.clone(), tenant_id: tenant_id.clone() }
     }
 }
 
 impl State {
     /// Counts one more slot of a tenant, if there is one.
-    fn take(&mut self, limits: &SlotLimits, tenant: &TenantId) -> bool {
-        let own = self.tenants.get(tenant).map_or(0, |own| own.used);
+    fn take(&mut self, limits: &SlotLimits, tenant_id: &TenantId) -> bool {
+        let own = self.tenants.get(tenant_id).map_or(0, |own| own.used);
         if own >= limits.per_tenant || !may_take(limits.total, self.used, own, limits.factor) {
             return false;
         }
-        self.tenants.entry(tenant.clone()).or_default().used += 1;
+        self.tenants.entry(tenant_id.clone()).or_default().used += 1;
         self.used += 1;
         true
     }
 
-    fn enqueue(&mut self, tenant: &TenantId) -> oneshot::Receiver<Slot> {
+    fn enqueue(&mut self, tenant_id: &TenantId) -> oneshot::Receiver<Slot> {
         let (sender, granted) = oneshot::channel();
-        let own = self.tenants.entry(tenant.clone()).or_default();
+        let own = self.tenants.entry(tenant_id.clone()).or_default();
         if own.waiting.is_empty() {
-            self.order.push_back(tenant.clone());
+            self.order.push_back(tenant_id.clone());
         }
         own.waiting.push_back(sender);
         self.waiting += 1;
         granted
     }
 
-    /// Forgets requests whose callers have stopped waiting.
+    /// Removes requests whose callers have stopped waiting.
     fn drop_abandoned(&mut self) {
         for own in self.tenants.values_mut() {
             own.waiting.retain(|sender| !sender.is_closed());
         }
         self.waiting = self.tenants.values().map(|own| own.waiting.len()).sum();
         let tenants = &mut self.tenants;
-        self.order.retain(|tenant| tenants.get(tenant).is_some_and(|own| !own.waiting.is_empty()));
+        self.order.retain(|tenant_id| tenants.get(tenant_id).is_some_and(|own| !own.waiting.is_empty()));
         tenants.retain(|_, own| own.used > 0 || !own.waiting.is_empty());
     }
 
-    /// The next request that gets a slot, already counted.
+    /// Returns the next request that gets a slot, and counts the slot.
     fn next(&mut self, limits: &SlotLimits) -> Option<(TenantId, oneshot::Sender<Slot>)> {
         for _ in 0..self.order.len() {
-            let tenant = self.order.pop_front()?;
-            let Some(own) = self.tenants.get_mut(&tenant) else { continue };
+            let tenant_id = self.order.pop_front()?;
+            let Some(own) = self.tenants.get_mut(&tenant_id) else { continue };
             let may =
                 own.used < limits.per_tenant && may_take(limits.total, self.used, own.used, limits.factor);
             let sender = if may { own.waiting.pop_front() } else { None };
             if !own.waiting.is_empty() {
-                self.order.push_back(tenant.clone());
+                self.order.push_back(tenant_id.clone());
             }
             if let Some(sender) = sender {
                 self.waiting -= 1;
                 own.used += 1;
                 self.used += 1;
-                return Some((tenant, sender));
+                return Some((tenant_id, sender));
             }
         }
         None
@@ -157,18 +157,18 @@ impl Drop for Slot {
         let next = {
             let mut state = self.shared.state.lock();
             state.used -= 1;
-            if let Some(own) = state.tenants.get_mut(&self.tenant) {
+            if let Some(own) = state.tenants.get_mut(&self.tenant_id) {
                 own.used -= 1;
                 if own.used == 0 && own.waiting.is_empty() {
-                    state.tenants.remove(&self.tenant);
+                    state.tenants.remove(&self.tenant_id);
                 }
             }
             state.drop_abandoned();
             state.next(&self.shared.limits)
         };
-        if let Some((tenant, sender)) = next {
+        if let Some((tenant_id, sender)) = next {
             // A caller that stopped waiting at this moment drops the slot, which grants it to the next one.
-            let _ = sender.send(Slot { shared: self.shared.clone(), tenant });
+            let _ = sender.send(Slot { shared: self.shared.clone(), tenant_id });
         }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newcomer_finds_a_slot_beside_greedy_tenants() {
+    async fn new_tenant_finds_slot_beside_greedy_tenants() {
         let limits = SlotLimits { factor: 1, ..slots(32, 8).0.limits };
         let slots = TenantSlots::new(limits);
         let mut held = Vec::new();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_ends_after_the_timeout_and_leaves_nothing_behind() {
+    async fn waiting_request_times_out_and_is_removed() {
         let slots = slots_with_timeout(1, 1, Duration::from_millis(20));
         let held = slots.try_acquire(&tenant("acme")).unwrap();
         assert!(slots.acquire(&tenant("globex")).await.is_err());

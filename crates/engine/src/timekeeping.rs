@@ -1,5 +1,5 @@
-//! Keeps this node's clock right: reads the clock that it follows, reports jumps, acts on an operator's confirmation,
-//! and moves what was planned by a wrong time.
+//! Clock discipline of this node: reads its reference clock, reports jumps, acts on an operator's confirmation,
+//! and shifts times that were scheduled by a wrong clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,40 +11,40 @@ use redrive_store::{LaneCursor, Store, StoreError};
 
 use crate::{
     Engine, Inner,
-    clock::{Clock, ticks},
+    clock::{Clock, monotonic_now},
     membership,
 };
 
-/// How often the host's clock is read, where the store has none.
+/// Interval between readings of the host's clock, if the store has none.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the store is asked for an operator's confirmation.
+/// Interval between checks for an operator's confirmation in the store.
 const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(3);
-/// How often the confirmed time is stored, for the next start.
+/// Interval at which the confirmed time is stored for the next start.
 const STORE_INTERVAL: Duration = Duration::from_secs(20);
-/// How long the other nodes have to see that a jump was undone, before stored due times are moved.
+/// Time for the other nodes to see that a jump was undone before stored due times are shifted.
 const SET_BACK_DELAY: Duration = Duration::from_secs(5);
-/// Lanes whose due times are moved in one step, unless that takes too long.
+/// Lanes whose due times are shifted per step, unless that takes too long.
 const SET_BACK_LANES: usize = 500;
-/// How long to wait before due times are moved again after a failure of the store.
+/// Delay before shifting is retried after a failure of the store.
 const SET_BACK_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a node knows about its clock when it starts.
+/// State of the clock at the start of a node.
 pub(crate) struct Timekeeping {
-    /// Whether the store's clock is followed; otherwise it is the host's.
+    /// Whether the store's clock is the reference; otherwise the host's is.
     by_store: bool,
-    /// How often an operator had confirmed the clock.
+    /// Number of confirmations by an operator so far.
     confirmations: i64,
-    /// What the first reading showed, to be logged.
+    /// Result of the first reading, to be logged.
     event: Option<ClockEvent>,
 }
 
 /// Sets the clock before anything uses it: by the store's clock if it has one, otherwise by the host's.
 pub(crate) async fn begin(store: &dyn Store, clock: &Clock) -> Result<Timekeeping, StoreError> {
     let state = store.clock_state().await?;
-    let sent = ticks();
+    let sent = monotonic_now();
     let store_time = if store.is_shared() { membership::store_time(store).await? } else { None };
     let time = store_time.unwrap_or_else(|| clock.host_time());
-    let event = clock.begin((sent, ticks()), time, state.confirmed_at);
+    let event = clock.begin((sent, monotonic_now()), time, state.confirmed_at);
     Ok(Timekeeping { by_store: store_time.is_some(), confirmations: state.confirmations, event })
 }
 
@@ -53,17 +53,17 @@ impl Inner {
     pub(crate) async fn run_timekeeping(self: Arc<Self>, timekeeping: Timekeeping) {
         let Timekeeping { by_store, mut confirmations, event } = timekeeping;
         self.handle_clock_event(event);
-        let (mut asked, mut stored) = (ticks(), None::<Duration>);
+        let (mut request, mut stored) = (monotonic_now(), None::<Duration>);
         loop {
             if !by_store {
-                let at = ticks();
+                let at = monotonic_now();
                 let event = self.clock.observe(at, at, self.clock.host_time());
                 self.handle_clock_event(event);
             }
             self.metrics.clock_jump.set(self.clock.unconfirmed_jump_ms().unwrap_or_default() as f64 / 1000.0);
-            let now = ticks();
-            if now.saturating_sub(asked) >= CONFIRMATION_INTERVAL {
-                asked = now;
+            let now = monotonic_now();
+            if now.saturating_sub(request) >= CONFIRMATION_INTERVAL {
+                request = now;
                 self.follow_confirmation(&mut confirmations).await;
             }
             if stored.is_none_or(|at| now.saturating_sub(at) >= STORE_INTERVAL) {
@@ -92,25 +92,25 @@ impl Inner {
 
     async fn store_confirmed_time(&self) {
         if self.clock.is_disciplined()
-            && self.fleet.is_first()
+            && self.membership.is_leader()
             && let Err(error) = self.store.store_confirmed_time(self.clock.confirmed_now()).await
         {
             tracing::debug!(%error, "the confirmed time could not be stored; it is tried again");
         }
     }
 
-    /// A reading of the store's clock, which came with a heartbeat.
+    /// Processes a reading of the store's clock that came with a heartbeat.
     pub(crate) fn read_store_clock(self: &Arc<Self>, sent: Duration, received: Duration, time: Time) {
         let event = self.clock.observe(sent, received, time);
         self.handle_clock_event(event);
     }
 
-    /// Logs what happened to the clock, and moves what was planned if time went back.
+    /// Logs a clock event, and shifts scheduled times if time went back.
     pub(crate) fn handle_clock_event(self: &Arc<Self>, event: Option<ClockEvent>) {
         let Some(ClockEvent { kind, jump_ms, set_back }) = event else { return };
         let jump_seconds = jump_ms as f64 / 1000.0;
         match kind {
-            ClockEventKind::Seen => {
+            ClockEventKind::Detected => {
                 self.metrics.clock_jumps.inc();
                 tracing::error!(
                     jump_seconds,
@@ -132,12 +132,12 @@ impl Inner {
             self.set_back(set_back);
         }
         // Wakes all tasks that sleep until a time.
-        self.alarm.ring();
-        self.gate_alarm.notify_one();
-        self.expiry_alarm.notify_one();
+        self.scheduler_wakeup.wake();
+        self.gate_wakeup.notify_one();
+        self.expiry_wakeup.notify_one();
     }
 
-    /// Time went back: moves what was planned by the time that is no longer used, in memory and in the store.
+    /// Shifts times that were scheduled by the abandoned time, in memory and in the store, after time went back.
     fn set_back(self: &Arc<Self>, set_back: SetBack) {
         self.coordination.set_back(&set_back);
         self.dispatch.set_back(&set_back);
@@ -145,7 +145,7 @@ impl Inner {
         self.runtime.spawn(async move {
             tokio::time::sleep(SET_BACK_DELAY).await;
             let mut progress = SetBackProgress::default();
-            while inner.fleet.is_first() && !inner.stop.is_cancelled() {
+            while inner.membership.is_leader() && !inner.stop.is_cancelled() {
                 match inner.set_store_back(set_back, &mut progress).await {
                     Ok(()) => {
                         tracing::info!("due times that were planned by a wrong clock are moved");
@@ -157,14 +157,14 @@ impl Inner {
                     }
                 }
             }
-            // Another node may have moved them; it had as long as this node waited for.
+            // Another node may be shifting them instead; it needs as long as this node has waited.
             tokio::time::sleep(SET_BACK_DELAY).await;
             inner.coordination.end_set_back();
         });
     }
 
-    /// Moves what is not moved yet. After a failure the next call goes on where this one stopped: rows that were moved
-    /// can still be later than `set_back.from`, and would be moved twice.
+    /// Shifts stored times that are not shifted yet. After a failure the next call continues where this one stopped:
+    /// rows that were shifted can still be later than `set_back.from`, and would be shifted twice.
     async fn set_store_back(
         &self,
         set_back: SetBack,
@@ -182,7 +182,7 @@ impl Inner {
                 progress.lanes_per_step = (progress.lanes_per_step / 4).max(1);
             }
             let last = step?;
-            self.alarm.ring();
+            self.scheduler_wakeup.wake();
             if last.is_none() {
                 return Ok(());
             }
@@ -191,11 +191,11 @@ impl Inner {
     }
 }
 
-/// How far the due times in the store are moved.
+/// Progress of shifting due times in the store.
 struct SetBackProgress {
     holds_are_moved: bool,
     last_lane: Option<LaneCursor>,
-    /// Lanes that are moved in one transaction; fewer after a transaction that took too long.
+    /// Lanes shifted per transaction; reduced after a transaction that took too long.
     lanes_per_step: usize,
 }
 
@@ -206,7 +206,7 @@ impl Default for SetBackProgress {
 }
 
 impl Engine {
-    /// Confirms the time that the clock shows now, for all nodes: the others follow within seconds.
+    /// Confirms the current time of the clock for all nodes; the others follow within seconds.
     pub async fn confirm_clock(&self) -> Result<(), StoreError> {
         self.0.store.confirm_clock().await?;
         self.0.handle_clock_event(self.0.clock.confirm());

@@ -1,82 +1,84 @@
-//! Spans: what happened to events that belong to a recorded trace, for whoever exports them.
+//! Trace spans of events that belong to a sampled trace, passed to the exporter.
 //!
-//! publish → commit, and for each delivery → dispatch and attempt, with the attempt's phases. Nothing is made for
-//! events of other traces or of none. Nothing waits: what finds no room with the exporter is dropped and counted.
-//! A span holds no payload, no secret and no URL, whose path may be one.
+//! publish → commit, and for each delivery → dispatch and attempt, with the attempt's phases. No spans are created
+//! for other events. Nothing waits: spans that do not fit into the exporter's queue are dropped and counted. A
+//! span contains no payload, no secret and no URL, since a URL's path may be a secret.
 
 use std::{sync::Arc, time::Duration};
 
 use prometheus_client::metrics::counter::Counter;
 use redrive_core::{
     DeliveryStatus, Time,
-    event::Event,
-    event::trace::{SpanId, Trace, TraceId},
+    event::{
+        Event,
+        trace::{SpanId, Trace, TraceId},
+    },
 };
 use redrive_egress::Timings;
-use redrive_store::{Attempt, AttemptStatus, Published, StoreError};
+use redrive_store::{Attempt, AttemptStatus, PublishResult, StoreError};
 use tokio::sync::mpsc;
 
-use crate::{Inner, PublishError, Receipt, dispatch::Ready, registry::Hook};
+use crate::{Inner, PublishError, PublishReceipt, dispatch::LeasedDelivery, registry::ResolvedWebhook};
 
-/// The parts of spans, by which they get ids of their own.
+/// Indexes of child spans, from which their ids are derived.
 const COMMIT: u8 = 1;
 const DISPATCH: u8 = 5;
 
-/// Where spans go, and how many traces begin here.
+/// Destination of spans, and the sampling of new traces.
 #[derive(Clone, Debug)]
 pub struct Tracing {
-    /// The share of events that begin a trace, of those that came without one.
-    pub share: f64,
-    /// Where spans go.
+    /// Ratio of events without a trace of their publisher that start a sampled trace.
+    pub sample_ratio: f64,
+    /// Queue of the exporter.
     pub spans: mpsc::Sender<Span>,
-    /// How many found no room there.
+    /// Number of spans dropped because the queue was full.
     pub dropped: Counter,
 }
 
-/// Who takes part in what a span is about.
+/// Kind of a span, as in OpenTelemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Something that goes on within.
+    /// Internal operation.
     Internal,
-    /// Something that somebody asked for.
+    /// Handling of an incoming request.
     Server,
-    /// Something that was asked of somebody.
+    /// Outgoing request.
     Client,
 }
 
-/// What is said about a span.
+/// Value of a span attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A text.
+    /// String value.
     Text(String),
-    /// A number.
+    /// Integer value.
     Number(i64),
-    /// Yes or no.
+    /// Boolean value.
     Flag(bool),
 }
 
-/// Something that took its time.
+/// A finished span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// Its trace.
+    /// Trace id.
     pub trace: TraceId,
-    /// Which one it is.
+    /// Span id.
     pub id: SpanId,
-    /// What it is a part of.
+    /// Parent span.
     pub parent: Option<SpanId>,
-    /// What other systems have to say about the trace.
+    /// `tracestate` of the trace.
     pub state: Option<Box<str>>,
-    /// What it is called.
+    /// Span name.
     pub name: &'static str,
-    /// Who takes part.
+    /// Span kind.
     pub kind: SpanKind,
-    /// When it began, in nanoseconds since 1970.
+    /// Start in nanoseconds since 1970.
     pub start: u64,
-    /// When it was over.
+    /// End in nanoseconds since 1970.
     pub end: u64,
-    /// What else is known.
+    /// Attributes.
     pub attributes: Vec<(&'static str, Value)>,
-    /// What went wrong, if something did.
+    /// Error, if the operation failed.
     pub error: Option<String>,
 }
 
@@ -92,19 +94,19 @@ fn nanos(time: Time) -> u64 {
     time.millis().unsigned_abs().saturating_mul(1_000_000)
 }
 
-fn of(duration: Duration) -> u64 {
+fn to_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An event's recorded trace, and where its spans go.
-pub(crate) struct Recording<'a> {
+/// Sampled trace of an event, and the destination of its spans.
+pub(crate) struct SampledTrace<'a> {
     tracing: &'a Tracing,
     trace: &'a Trace,
     event: &'a Event,
 }
 
-impl Recording<'_> {
-    fn give(&self, span: Span) {
+impl SampledTrace<'_> {
+    fn emit(&self, span: Span) {
         if self.tracing.spans.try_send(span).is_err() {
             self.tracing.dropped.inc();
         }
@@ -125,36 +127,36 @@ impl Recording<'_> {
         }
     }
 
-    /// The span in which the event was taken in.
+    /// Returns the span id of the publish.
     fn publish_id(&self) -> SpanId {
-        SpanId::of_event(self.event.id)
+        SpanId::for_event(self.event.id)
     }
 
-    fn about_delivery(&self, ready: &Ready) -> Vec<(&'static str, Value)> {
+    fn about_delivery(&self, delivery: &LeasedDelivery) -> Vec<(&'static str, Value)> {
         vec![
-            ("redrive.tenant", text(&self.event.tenant)),
+            ("redrive.tenant", text(&self.event.tenant_id)),
             ("redrive.event_id", text(self.event.id)),
-            ("redrive.delivery_id", text(ready.id)),
-            ("redrive.webhook_id", text(ready.webhook)),
+            ("redrive.delivery_id", text(delivery.id)),
+            ("redrive.webhook_id", text(delivery.webhook_id)),
         ]
     }
 }
 
-/// An event that is being taken in. Its span ends with this, however that comes about.
-pub(crate) struct Publishing {
+/// Span of a publish in progress; emitted on drop, even if the publish is abandoned.
+pub(crate) struct PublishSpan {
     inner: Arc<Inner>,
     event: Arc<Event>,
-    became: Option<Result<Receipt, String>>,
+    became: Option<Result<PublishReceipt, String>>,
 }
 
-impl Publishing {
-    /// What became of it.
-    pub(crate) fn ends(mut self, became: &Result<Receipt, PublishError>) {
+impl PublishSpan {
+    /// Ends the span with the result of the publish.
+    pub(crate) fn set_result(mut self, became: &Result<PublishReceipt, PublishError>) {
         self.became = Some(became.clone().map_err(|error| error.to_string()));
     }
 }
 
-impl Drop for Publishing {
+impl Drop for PublishSpan {
     fn drop(&mut self) {
         let Some(recording) = self.inner.recording(&self.event) else { return };
         let event = &self.event;
@@ -162,11 +164,11 @@ impl Drop for Publishing {
         let mut span = recording.span("publish", recording.publish_id(), recording.trace.parent, start, end);
         span.kind = SpanKind::Server;
         let id = match &self.became {
-            Some(Ok(receipt)) => receipt.event,
+            Some(Ok(receipt)) => receipt.event_id,
             _ => event.id,
         };
         span.attributes = vec![
-            ("redrive.tenant", text(&event.tenant)),
+            ("redrive.tenant", text(&event.tenant_id)),
             ("redrive.event_id", text(id)),
             ("redrive.event_type", text(&event.event_type)),
         ];
@@ -178,92 +180,92 @@ impl Drop for Publishing {
             Some(Err(error)) => span.error = Some(error),
             None => span.error = Some("the publisher went away before it had its answer".into()),
         }
-        recording.give(span);
+        recording.emit(span);
     }
 }
 
 impl Inner {
-    /// The recorded trace of an event, if it has one and spans are exported from here.
-    pub(crate) fn recording<'a>(&'a self, event: &'a Event) -> Option<Recording<'a>> {
+    /// Returns the sampled trace of an event, if it has one and spans are exported.
+    pub(crate) fn recording<'a>(&'a self, event: &'a Event) -> Option<SampledTrace<'a>> {
         let tracing = self.settings.tracing.as_ref()?;
         let trace = event.trace.as_deref().filter(|trace| trace.is_sampled())?;
-        Some(Recording { tracing, trace, event })
+        Some(SampledTrace { tracing, trace, event })
     }
 
-    /// The time in nanoseconds, if spans of this event need it.
-    pub(crate) fn nanos_if_recorded(&self, event: &Event) -> Option<u64> {
+    /// Returns the time in nanoseconds if the event is sampled.
+    pub(crate) fn nanos_if_sampled(&self, event: &Event) -> Option<u64> {
         self.recording(event).map(|_| self.clock.nanos())
     }
 
-    /// The trace of a new event.
+    /// Returns the trace of a new event: the caller's, or a new one by the sampling ratio.
     pub(crate) fn trace_of(
         &self,
-        event: redrive_core::EventId,
+        event_id: redrive_core::EventId,
         caller: Option<Box<Trace>>,
     ) -> Option<Box<Trace>> {
-        let share = self.settings.tracing.as_ref().map_or(0.0, |tracing| tracing.share);
+        let share = self.settings.tracing.as_ref().map_or(0.0, |tracing| tracing.sample_ratio);
         match caller {
             None if share <= 0.0 => None,
-            caller => Trace::of_event(event, caller.map(|caller| *caller), share).map(Box::new),
+            caller => Trace::for_event(event_id, caller.map(|caller| *caller), share).map(Box::new),
         }
     }
 
-    /// Begins the span of a publish.
-    pub(crate) fn trace_publish(self: &Arc<Self>, event: &Arc<Event>) -> Option<Publishing> {
+    /// Starts the span of a publish.
+    pub(crate) fn trace_publish(self: &Arc<Self>, event: &Arc<Event>) -> Option<PublishSpan> {
         self.recording(event)?;
-        Some(Publishing { inner: self.clone(), event: event.clone(), became: None })
+        Some(PublishSpan { inner: self.clone(), event: event.clone(), became: None })
     }
 
-    /// An event was offered to the store at `began`.
+    /// Emits the span of a commit that was submitted to the store at `began`.
     pub(crate) fn trace_commit(
         &self,
         event: &Event,
-        began: Option<u64>,
-        result: &Result<Published, StoreError>,
+        started: Option<u64>,
+        result: &Result<PublishResult, StoreError>,
     ) {
-        // It is offered again, and that is told.
-        if matches!(result, Ok(Published::ConfigChanged | Published::Fenced)) {
+        // The commit is retried, and the retry gets the span.
+        if matches!(result, Ok(PublishResult::ConfigChanged | PublishResult::Fenced)) {
             return;
         }
-        let (Some(recording), Some(began)) = (self.recording(event), began) else { return };
+        let (Some(recording), Some(started)) = (self.recording(event), started) else { return };
         let publish = recording.publish_id();
         let mut span =
-            recording.span("commit", publish.part(COMMIT), Some(publish), began, self.clock.nanos());
+            recording.span("commit", publish.child(COMMIT), Some(publish), started, self.clock.nanos());
         span.attributes = vec![("redrive.event_id", text(event.id))];
         span.error = result.as_ref().err().map(ToString::to_string);
-        recording.give(span);
+        recording.emit(span);
     }
 
-    /// An attempt was made that began at `began`.
+    /// Emits the spans of an attempt that started at `began`, with its dispatch and phases.
     pub(crate) fn trace_attempt(
         &self,
-        ready: &Ready,
-        hook: &Hook,
-        began: Option<u64>,
+        leased: &LeasedDelivery,
+        webhook: &ResolvedWebhook,
+        started: Option<u64>,
         attempt: &Attempt,
         timings: &Timings,
     ) {
-        let (Some(recording), Some(began)) = (self.recording(&ready.event), began) else { return };
-        let delivery = SpanId::of_delivery(ready.id);
-        let id = SpanId::of_attempt(attempt.id);
-        let due = nanos(ready.due).min(began);
-        let mut dispatch = recording.span("dispatch", id.part(DISPATCH), Some(delivery), due, began);
-        dispatch.attributes = recording.about_delivery(ready);
+        let (Some(recording), Some(started)) = (self.recording(&leased.event), started) else { return };
+        let delivery = SpanId::for_delivery(leased.id);
+        let id = SpanId::for_attempt(attempt.id);
+        let due = nanos(leased.due).min(started);
+        let mut dispatch = recording.span("dispatch", id.child(DISPATCH), Some(delivery), due, started);
+        dispatch.attributes = recording.about_delivery(leased);
         dispatch.attributes.push(("redrive.attempt", number(attempt.number)));
-        dispatch.attributes.push(("redrive.rescues", number(ready.rescues)));
-        recording.give(dispatch);
-        let end = began.saturating_add(of(timings.total));
-        let mut span = recording.span("attempt", id, Some(delivery), began, end);
+        dispatch.attributes.push(("redrive.rescues", number(leased.rescues)));
+        recording.emit(dispatch);
+        let end = started.saturating_add(to_nanos(timings.total));
+        let mut span = recording.span("attempt", id, Some(delivery), started, end);
         span.kind = SpanKind::Client;
-        span.attributes = recording.about_delivery(ready);
+        span.attributes = recording.about_delivery(leased);
         span.attributes.extend([
             ("redrive.attempt", number(attempt.number)),
             ("redrive.attempt_id", text(attempt.id)),
             ("redrive.worker", text(&attempt.worker)),
             ("http.request.method", text("POST")),
         ]);
-        // The host alone: whoever has the path of a webhook may be able to call it.
-        if let Some(uri) = hook.target().map(redrive_egress::Target::uri) {
+        // Only the host: the path of a webhook URL may be a secret that allows calling it.
+        if let Some(uri) = webhook.target().map(redrive_egress::Target::uri) {
             span.attributes.extend(uri.host().map(|host| ("server.address", text(host))));
             span.attributes.extend(uri.port_u16().map(|port| ("server.port", number(port))));
         }
@@ -274,32 +276,33 @@ impl Inner {
         if attempt.status != AttemptStatus::Success {
             span.error = attempt.error_message.clone().or_else(|| Some("the attempt failed".into()));
         }
-        recording.give(span);
+        recording.emit(span);
         for (n, (name, from, to)) in phases(timings).into_iter().flatten().enumerate() {
-            let (from, to) = (began.saturating_add(of(from)), began.saturating_add(of(to)).min(end));
-            recording.give(recording.span(name, id.part(n as u8 + 1), Some(id), from.min(to), to));
+            let (from, to) =
+                (started.saturating_add(to_nanos(from)), started.saturating_add(to_nanos(to)).min(end));
+            recording.emit(recording.span(name, id.child(n as u8 + 1), Some(id), from.min(to), to));
         }
     }
 
-    /// A delivery is over.
-    pub(crate) fn trace_end(&self, ready: &Ready, status: DeliveryStatus, attempts: u32) {
-        let Some(recording) = self.recording(&ready.event) else { return };
-        let id = SpanId::of_delivery(ready.id);
-        let (start, end) = (nanos(ready.created_at), self.clock.nanos());
+    /// Emits the span of an ended delivery.
+    pub(crate) fn trace_end(&self, delivery: &LeasedDelivery, status: DeliveryStatus, attempts: u32) {
+        let Some(recording) = self.recording(&delivery.event) else { return };
+        let id = SpanId::for_delivery(delivery.id);
+        let (start, end) = (nanos(delivery.created_at), self.clock.nanos());
         let mut span = recording.span("delivery", id, Some(recording.publish_id()), start, end);
-        span.attributes = recording.about_delivery(ready);
+        span.attributes = recording.about_delivery(delivery);
         span.attributes.push(("redrive.event_type", text(&recording.event.event_type)));
         span.attributes.push(("redrive.status", text(status.name())));
         span.attributes.push(("redrive.attempts", number(attempts)));
         if status == DeliveryStatus::Dead {
             span.error = Some("the delivery was given up on".into());
         }
-        recording.give(span);
+        recording.emit(span);
     }
 }
 
-/// The phases that there were, each from when to when after the beginning: one after the other, but for the time to
-/// the first byte, which is counted from the beginning as everywhere.
+/// Returns the phases with their start and end relative to the start of the attempt: one after the other, except
+/// the time to first byte, which is measured from the start as everywhere.
 fn phases(timings: &Timings) -> [Option<(&'static str, Duration, Duration)>; 4] {
     let mut at = Duration::ZERO;
     let mut next = |name: &'static str, took: Option<Duration>| {
@@ -319,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_follow_one_another() {
+    fn phases_are_consecutive() {
         let millis = Duration::from_millis;
         let timings = Timings {
             dns: Some(millis(2)),
@@ -328,10 +331,10 @@ mod tests {
             ttfb: Some(millis(20)),
             total: millis(30),
         };
-        let told: Vec<_> = phases(&timings).into_iter().flatten().collect();
+        let reported: Vec<_> = phases(&timings).into_iter().flatten().collect();
         let expected =
             [("dns", millis(0), millis(2)), ("tls", millis(2), millis(7)), ("ttfb", millis(0), millis(20))];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         assert_eq!(phases(&Timings::default()).into_iter().flatten().count(), 0);
     }
 }

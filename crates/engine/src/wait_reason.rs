@@ -1,11 +1,11 @@
-//! What a delivery waits for, in words. The same decision as at the gate, made for somebody who asks.
+//! Explains what a delivery waits for: evaluates the same decision as the gate, without side effects.
 
 use std::collections::HashMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
     cluster::ticket,
-    dispatch::gate::{Facts, Scope, Slots, Verdict, WaitingOn, gate},
+    dispatch::gate::{GateDecision, GateInput, Scope, Slots, WaitingOn, decide},
     protection::breaker::{CircuitState, CircuitView, Permit},
     webhook::WebhookState,
 };
@@ -13,183 +13,194 @@ use redrive_store::{Delivery, StoreError};
 
 use crate::{
     Engine, Inner,
-    coordination::Standing,
-    dispatch::{Held, Whereabouts},
-    registry::Hook,
+    coordination::BlockSnapshot,
+    dispatch::{MemoryState, TenantInMemory},
+    registry::ResolvedWebhook,
 };
 
-/// Said of what is leased, but not to this node.
-const ELSEWHERE: &str = "it is on its way on another node";
-/// Said of what only one node may send, which is not this one.
-const AT_HOME: &str = "it is its turn as soon as the node that sends to this webhook has room";
+/// Explanation for a delivery leased by another node.
+const ON_OTHER_NODE: &str = "it is on its way on another node";
+/// Explanation for a delivery of a webhook that is assigned to another node.
+const ON_ASSIGNED_NODE: &str = "it is its turn as soon as the node that sends to this webhook has room";
 
 /// What a pending delivery waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The reason.
+pub struct WaitReason {
+    /// Reason.
     pub on: WaitingOn,
-    /// Until when, where that is known.
+    /// End of the wait, if known.
     pub until: Option<Time>,
-    /// The same in words.
+    /// Explanation as text.
     pub explanation: String,
 }
 
-/// What holds a webhook back now.
+/// Current state of a webhook at the gate.
 #[derive(Clone, Debug)]
-pub struct GateView {
-    /// Whether it gets events, as far as this node knows.
+pub struct GateStatus {
+    /// Webhook state in this node's cache.
     pub state: WebhookState,
-    /// Its circuit.
+    /// Circuit.
     pub circuit: CircuitView,
-    /// Until when the endpoint asked not to be called.
+    /// End of the hold after a 429 response of the endpoint.
     pub held_until: Option<Time>,
-    /// When the first of an unbroken row of failures was.
+    /// Time of the first of the current consecutive failures.
     pub failing_since: Option<Time>,
-    /// What its due deliveries wait for; none if they only wait for their turn.
-    pub waiting: Option<Waiting>,
-    /// Requests under way.
+    /// What its due deliveries wait for; `None` if only for their turn.
+    pub wait_reason: Option<WaitReason>,
+    /// Requests in flight.
     pub in_flight: usize,
-    /// Deliveries that wait in this node's memory.
+    /// Deliveries queued in this node's memory.
     pub queued: usize,
 }
 
 impl Engine {
-    /// What a pending delivery waits for; none while a request is under way.
-    pub async fn waiting(&self, delivery: &Delivery) -> Result<Option<Waiting>, StoreError> {
+    /// Returns what a pending delivery waits for; `None` while its request is in flight.
+    pub async fn wait_reason(&self, delivery: &Delivery) -> Result<Option<WaitReason>, StoreError> {
         let inner = &self.0;
         if delivery.due.is_none() {
-            match inner.dispatch.whereabouts(delivery.webhook, delivery.id) {
-                Some(Whereabouts::Sending) => return Ok(None),
-                None if inner.fleet.is_shared() => return Ok(Some(capacity(ELSEWHERE))),
-                Some(Whereabouts::Queued) | None => {}
+            match inner.dispatch.memory_state(delivery.webhook_id, delivery.id) {
+                Some(MemoryState::InFlight) => return Ok(None),
+                None if inner.membership.is_shared() => return Ok(Some(capacity(ON_OTHER_NODE))),
+                Some(MemoryState::Queued) | None => {}
             }
         }
         let now = inner.clock.now();
-        let Some(hook) = inner.registry.find(&*inner.store, delivery.webhook).await? else {
+        let Some(webhook) = inner.registry.find(&*inner.store, delivery.webhook_id).await? else {
             return Ok(Some(capacity("its webhook is gone; it is about to be cancelled")));
         };
-        let held_back = inner.held_back(&hook, delivery, now);
-        // What waits for whoever takes its ticket is ready, and not scheduled.
-        let delay = hook.policy.first_delay();
+        let held_back = inner.delivery_wait_reason(&webhook, delivery, now);
+        // A delivery in the grace period of its ticket is ready, not scheduled.
+        let delay = webhook.policy.first_delay();
         let due = delivery
             .due
-            .map(|due| ticket::shown_due(delivery.created_at, due, delivery.attempt_count, delay));
+            .map(|due| ticket::displayed_due(delivery.created_at, due, delivery.attempt_count, delay));
         Ok(Some(match (due, held_back) {
             (Some(due), Some(waiting)) if due > now && waiting.until.is_some_and(|until| until <= due) => {
                 scheduled(due)
             }
-            // Busy now says nothing about then.
-            (Some(due), Some(waiting)) if due > now && is_passing(waiting.on) => scheduled(due),
+            // A transient limit does not predict the due time: report the schedule instead.
+            (Some(due), Some(waiting)) if due > now && is_transient(waiting.on) => scheduled(due),
             (_, Some(waiting)) => waiting,
             (Some(due), None) if due > now => scheduled(due),
-            (_, None) if inner.needs_home(&hook) && !inner.fleet.homes.has(hook.id) => capacity(AT_HOME),
+            (_, None)
+                if inner.needs_assignment(&webhook) && !inner.membership.assignments.has(webhook.id) =>
+            {
+                capacity(ON_ASSIGNED_NODE)
+            }
             (_, None) => capacity("it is its turn as soon as there is room"),
         }))
     }
 
-    /// What holds a webhook back now. None: there is no such webhook.
-    pub async fn gate_view(&self, webhook: WebhookId) -> Result<Option<GateView>, StoreError> {
+    /// Returns what blocks a webhook now. Returns `None` if the webhook does not exist.
+    pub async fn gate_status(&self, webhook_id: WebhookId) -> Result<Option<GateStatus>, StoreError> {
         let inner = &self.0;
-        let hook = inner.registry.find(&*inner.store, webhook).await?;
-        let Some(hook) = hook else { return Ok(None) };
-        self.look_at(&hook).await;
-        Ok(Some(inner.gate_view(&hook)))
+        let webhook = inner.registry.find(&*inner.store, webhook_id).await?;
+        let Some(webhook) = webhook else { return Ok(None) };
+        self.refresh_circuit(&webhook).await;
+        Ok(Some(inner.gate_status(&webhook)))
     }
 
-    /// The same for several webhooks of a tenant; those that it has not are left out.
-    pub async fn gate_views(
+    /// Returns what blocks these webhooks of a tenant now; unknown ones are left out.
+    pub async fn gate_statuses(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         webhooks: &[WebhookId],
-    ) -> Result<HashMap<WebhookId, GateView>, StoreError> {
+    ) -> Result<HashMap<WebhookId, GateStatus>, StoreError> {
         let inner = &self.0;
-        inner.registry.load(&*inner.store, tenant, webhooks).await?;
+        inner.registry.load(&*inner.store, tenant_id, webhooks).await?;
         let mut views = HashMap::new();
-        for webhook in webhooks.iter().copied() {
-            let hook = inner.registry.find(&*inner.store, webhook).await?;
-            if let Some(hook) = hook.filter(|hook| hook.tenant.id == *tenant) {
-                views.insert(webhook, inner.gate_view(&hook));
+        for webhook_id in webhooks.iter().copied() {
+            let webhook = inner.registry.find(&*inner.store, webhook_id).await?;
+            if let Some(webhook) = webhook.filter(|webhook| webhook.tenant.id == *tenant_id) {
+                views.insert(webhook_id, inner.gate_status(&webhook));
             }
         }
         Ok(views)
     }
 
-    /// What of a tenant's deliveries is in this node's memory.
-    pub fn held(&self, tenant: &TenantId) -> Held {
-        self.0.dispatch.held(tenant)
+    /// Returns the counts of a tenant's deliveries in this node's memory.
+    pub fn in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
+        self.0.dispatch.tenant_in_memory(tenant_id)
     }
 }
 
 impl Inner {
-    fn gate_view(&self, hook: &Hook) -> GateView {
+    fn gate_status(&self, webhook: &ResolvedWebhook) -> GateStatus {
         let now = self.clock.now();
-        let standing = self.coordination.standing(hook, now);
-        let waiting = self.waits_for(hook, &standing, true, now);
-        let usage = self.dispatch.usage(self.whom(hook));
-        GateView {
-            state: hook.state.clone(),
-            waiting: waiting.map(|(_, waiting)| waiting),
-            circuit: standing.circuit,
-            held_until: standing.held_until,
-            failing_since: standing.failing_since,
+        let snapshot = self.coordination.snapshot(webhook, now);
+        let waiting = self.webhook_wait_reason(webhook, &snapshot, true, now);
+        let usage = self.dispatch.usage(self.webhook_caps(webhook));
+        GateStatus {
+            state: webhook.state.clone(),
+            wait_reason: waiting.map(|(_, waiting)| waiting),
+            circuit: snapshot.circuit,
+            held_until: snapshot.held_until,
+            failing_since: snapshot.failing_since,
             in_flight: usage.webhook,
             queued: usage.queued,
         }
     }
 
-    fn held_back(&self, hook: &Hook, delivery: &Delivery, now: Time) -> Option<Waiting> {
-        let standing = self.coordination.standing(hook, now);
-        let (on, mut waiting) = self.waits_for(hook, &standing, delivery.behind.is_none(), now)?;
+    fn delivery_wait_reason(
+        &self,
+        webhook: &ResolvedWebhook,
+        delivery: &Delivery,
+        now: Time,
+    ) -> Option<WaitReason> {
+        let snapshot = self.coordination.snapshot(webhook, now);
+        let (on, mut waiting) =
+            self.webhook_wait_reason(webhook, &snapshot, delivery.behind.is_none(), now)?;
         if let (WaitingOn::Order, Some(first)) = (on, delivery.behind) {
             waiting.explanation = format!("{first} comes before it in its order and is not over yet");
         }
         Some(waiting)
     }
 
-    fn waits_for(
+    fn webhook_wait_reason(
         &self,
-        hook: &Hook,
-        standing: &Standing,
+        webhook: &ResolvedWebhook,
+        snapshot: &BlockSnapshot,
         first: bool,
         now: Time,
-    ) -> Option<(WaitingOn, Waiting)> {
-        let whom = self.whom(hook);
-        let usage = self.dispatch.usage(whom);
-        let most = whom.max_in_flight;
-        let slots = |used: usize, most: usize| Slots {
+    ) -> Option<(WaitingOn, WaitReason)> {
+        let caps = self.webhook_caps(webhook);
+        let usage = self.dispatch.usage(caps);
+        let max = caps.max_in_flight;
+        let slots = |used: usize, max: usize| Slots {
             used: u32::try_from(used).unwrap_or(u32::MAX),
-            most: u32::try_from(most).unwrap_or(u32::MAX),
+            max: u32::try_from(max).unwrap_or(u32::MAX),
         };
-        let facts = Facts {
-            state: &hook.state,
-            // By whomever, and whether or not it is a part of this node's.
-            pool_served: hook.tenant.is_of_our_pools() || self.fleet.serves(&hook.tenant.pool()),
-            held_until: standing.held_until,
-            circuit: permit(&standing.circuit, now),
+        let facts = GateInput {
+            state: &webhook.state,
+            // Served by any node, whether or not this node has a share of the limits.
+            pool_served: webhook.tenant.is_pool_served_here()
+                || self.membership.serves(&webhook.tenant.pool()),
+            held_until: snapshot.held_until,
+            circuit: permit(&snapshot.circuit, now),
             order: first,
-            webhook_slots: slots(usage.webhook, most),
-            tenant_slots: slots(usage.tenant, hook.tenant.max_in_flight()),
+            webhook_slots: slots(usage.webhook, max),
+            tenant_slots: slots(usage.tenant, webhook.tenant.max_in_flight()),
             host_has_slot: usage.host_has_slot,
             node_slots: slots(usage.node, self.settings.max_in_flight),
-            webhook_token: standing.tokens[0],
-            tenant_token: standing.tokens[1],
-            global_token: standing.tokens[2],
+            webhook_token: snapshot.tokens[0],
+            tenant_token: snapshot.tokens[1],
+            global_token: snapshot.tokens[2],
             now,
         };
-        let Verdict::Wait { until, why, scope } = gate(&facts) else { return None };
+        let GateDecision::Wait { until, why, scope } = decide(&facts) else { return None };
         let explanation = match why {
-            WaitingOn::CircuitOpen => circuit_words(&standing.circuit),
-            WaitingOn::RateLimit => match (standing.held_until, scope) {
+            WaitingOn::CircuitOpen => describe_circuit(&snapshot.circuit),
+            WaitingOn::RateLimit => match (snapshot.held_until, scope) {
                 (Some(until), _) => format!("the endpoint answered 429 and is left alone until {until}"),
                 (None, Scope::Webhook) => "the webhook's rate limit is used up for now".into(),
                 (None, Scope::Tenant) => "the tenant's rate limit is used up for now".into(),
                 (None, Scope::Host | Scope::Node) => "the rate limit of this server is used up for now".into(),
             },
             WaitingOn::InFlightLimit => {
-                format!("{} of {most} requests to this webhook are under way", usage.webhook)
+                format!("{} of {max} requests to this webhook are under way", usage.webhook)
             }
             WaitingOn::Order => "another one comes before it in its order and is not over yet".into(),
-            WaitingOn::Paused if matches!(hook.state, WebhookState::PendingVerification(_)) => {
+            WaitingOn::Paused if matches!(webhook.state, WebhookState::PendingVerification(_)) => {
                 "the webhook's endpoint has not echoed its challenge yet; it goes on when it has".into()
             }
             WaitingOn::Paused => "the webhook is paused; it goes on when the webhook is resumed".into(),
@@ -203,15 +214,15 @@ impl Inner {
             }
             WaitingOn::Capacity => "this server has as many requests under way as it may have".into(),
             WaitingOn::Pool => {
-                format!("no node serves the pool \"{}\"", hook.tenant.pool())
+                format!("no node serves the pool \"{}\"", webhook.tenant.pool())
             }
             WaitingOn::Schedule => "its next attempt is not due yet".into(),
         };
-        Some((why, Waiting { on: why, until, explanation }))
+        Some((why, WaitReason { on: why, until, explanation }))
     }
 }
 
-/// What the circuit would say to a delivery that asks now, without asking it: asking may use a probe up.
+/// Returns what the circuit would decide for a delivery now, without asking it, which could use up a probe.
 fn permit(circuit: &CircuitView, now: Time) -> Permit {
     if let Some(forced) = &circuit.forced {
         let over = forced.until.is_some_and(|until| until <= now);
@@ -223,12 +234,12 @@ fn permit(circuit: &CircuitView, now: Time) -> Permit {
     match circuit.state {
         CircuitState::Closed => Permit::Go,
         CircuitState::Open => Permit::Wait { until: circuit.next_half_open_at, forced: false },
-        // Either all probes are out, or this one is about to become one.
+        // Either all probes are in flight, or this delivery is about to become one.
         CircuitState::HalfOpen => Permit::Wait { until: None, forced: false },
     }
 }
 
-fn circuit_words(circuit: &CircuitView) -> String {
+fn describe_circuit(circuit: &CircuitView) -> String {
     let since = circuit.state_transition_at;
     if let Some(forced) = &circuit.forced {
         let end = forced.until.map_or("until somebody closes it".into(), |until| format!("until {until}"));
@@ -236,7 +247,7 @@ fn circuit_words(circuit: &CircuitView) -> String {
     }
     let counts = &circuit.counts;
     let mostly =
-        counts.worst().map_or(String::new(), |category| format!(", mostly with {}", category.name()));
+        counts.most_frequent().map_or(String::new(), |category| format!(", mostly with {}", category.name()));
     let failed = format!("{} of {} calls failed{mostly}", counts.failed, counts.total);
     match circuit.next_half_open_at {
         Some(next) => format!("circuit open since {since}, {failed}; next probe at {next}"),
@@ -249,19 +260,19 @@ fn circuit_words(circuit: &CircuitView) -> String {
     }
 }
 
-/// Whether a reason is of the moment, and says nothing about later.
-fn is_passing(on: WaitingOn) -> bool {
+/// Returns whether a reason is transient and does not predict later times.
+fn is_transient(on: WaitingOn) -> bool {
     matches!(on, WaitingOn::InFlightLimit | WaitingOn::Capacity | WaitingOn::RateLimit)
 }
 
-fn scheduled(due: Time) -> Waiting {
-    Waiting {
+fn scheduled(due: Time) -> WaitReason {
+    WaitReason {
         on: WaitingOn::Schedule,
         until: Some(due),
         explanation: format!("its next attempt is due at {due}"),
     }
 }
 
-fn capacity(explanation: &str) -> Waiting {
-    Waiting { on: WaitingOn::Capacity, until: None, explanation: explanation.into() }
+fn capacity(explanation: &str) -> WaitReason {
+    WaitReason { on: WaitingOn::Capacity, until: None, explanation: explanation.into() }
 }

@@ -1,4 +1,4 @@
-//! Changing webhooks: in the store first, then in memory, then whatever follows from the change.
+//! Changes of webhooks and tenants: stored first, then applied to the cache, then to queued deliveries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,119 +6,125 @@ use redrive_core::{
     TenantId, WebhookId,
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::{Changed, Outcome, StoreError, Tenant, Versioned};
+use redrive_store::{Outcome, StoreError, Tenant, UpdateResult, Versioned};
 
-use crate::{Engine, Inner, notify::occurrences::disabled_by, record::Ending};
+use crate::{Engine, Inner, notify::occurrences::webhook_disabled_by_change, record::Ending};
 
-/// The delay before a failed read of a webhook is repeated.
+/// Delay before a failed read of a webhook is repeated.
 const RELOAD_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Why a webhook was not changed.
+/// Reason why a webhook was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError<E> {
-    /// There is no such webhook (or tenant).
+    /// The webhook or the tenant does not exist.
     #[error("there is no such webhook")]
-    Missing,
-    /// The change itself was refused.
+    NotFound,
+    /// The change function rejected the change.
     #[error("the change was refused")]
-    Refused(E),
-    /// The store did not take it.
+    Rejected(E),
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Engine {
-    /// Stores a new webhook. Every event acknowledged from now on reaches it. False: no such tenant.
+    /// Stores a new webhook. Every event acknowledged from now on reaches it. Returns false if the tenant does not
+    /// exist.
     pub async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
         match self.0.store.create_webhook(webhook.clone()).await? {
-            Changed::Done { version } => {
-                if webhook.due_at().is_some() {
-                    self.0.expiry_alarm.notify_one();
+            UpdateResult::Updated { version } => {
+                if webhook.next_action_at().is_some() {
+                    self.0.expiry_wakeup.notify_one();
                 }
-                self.0.registry.changed(webhook, version);
+                self.0.registry.apply_local_change(webhook, version);
                 Ok(true)
             }
-            Changed::Stale | Changed::Missing => Ok(false),
+            UpdateResult::Stale | UpdateResult::NotFound => Ok(false),
         }
     }
 
-    /// Reads a webhook, changes it and stores it, again if somebody else was faster.
+    /// Reads a webhook, changes it and stores it; retries on a concurrent change.
     pub async fn change_webhook<E>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
         change: impl FnMut(&mut Webhook) -> Result<(), E>,
     ) -> Result<Webhook, ChangeError<E>> {
-        self.change_and_tell(tenant, id, change, false).await
+        self.change_and_notify(tenant_id, id, change, false).await
     }
 
-    /// The same for a change that nobody asked for: the owner is told if it disables the webhook.
-    pub(crate) async fn change_webhook_ourselves<E>(
+    /// Changes a webhook automatically: notifies the owner if the change disables it.
+    pub(crate) async fn change_webhook_automatically<E>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
         change: impl FnMut(&mut Webhook) -> Result<(), E>,
     ) -> Result<Webhook, ChangeError<E>> {
-        self.change_and_tell(tenant, id, change, true).await
+        self.change_and_notify(tenant_id, id, change, true).await
     }
 
-    async fn change_and_tell<E>(
+    async fn change_and_notify<E>(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<(), E>,
-        tell: bool,
+        report: bool,
     ) -> Result<Webhook, ChangeError<E>> {
         loop {
-            let Some(found) = self.0.store.webhook(tenant.clone(), id).await? else {
-                return Err(ChangeError::Missing);
+            let Some(found) = self.0.store.webhook(tenant_id.clone(), id).await? else {
+                return Err(ChangeError::NotFound);
             };
             let Versioned { mut webhook, revision } = found;
             let before = webhook.state.clone();
-            change(&mut webhook).map_err(ChangeError::Refused)?;
+            change(&mut webhook).map_err(ChangeError::Rejected)?;
             webhook.updated_at = self.0.clock.now();
-            let disabled = disabled_by(&before, &webhook, webhook.updated_at).filter(|_| tell);
-            let told = disabled.is_some();
+            let disabled =
+                webhook_disabled_by_change(&before, &webhook, webhook.updated_at).filter(|_| report);
+            let reported = disabled.is_some();
             match self.0.store.change_webhook(webhook.clone(), revision, disabled).await? {
-                Changed::Done { version } => {
-                    if told {
-                        self.0.notifying.ring();
+                UpdateResult::Updated { version } => {
+                    if reported {
+                        self.0.notifier.wake();
                     }
-                    self.0.registry.changed(webhook.clone(), version);
-                    if !before.gets_events() && webhook.state.gets_events() {
-                        self.0.coordination.forgive(webhook.id);
+                    self.0.registry.apply_local_change(webhook.clone(), version);
+                    if !before.receives_events() && webhook.state.receives_events() {
+                        self.0.coordination.clear_failing_since(webhook.id);
                     }
-                    self.0.follow(webhook.id);
-                    if let Some(hook) = self.0.registry.hook(webhook.id) {
-                        // A breaker that was turned off lets go at once.
-                        self.0.move_on(&hook);
+                    self.0.apply_webhook_change(webhook.id);
+                    if let Some(resolved) = self.0.registry.webhook(webhook.id) {
+                        // Disabling the circuit breaker unblocks the webhook immediately.
+                        self.0.advance_circuit(&resolved);
                     }
                     return Ok(webhook);
                 }
-                Changed::Missing => return Err(ChangeError::Missing),
-                Changed::Stale => {}
+                UpdateResult::NotFound => return Err(ChangeError::NotFound),
+                UpdateResult::Stale => {}
             }
         }
     }
 }
 
 impl Engine {
-    /// How many attempts a webhook's deliveries have; none if nothing is known of it.
-    pub async fn max_attempts(&self, webhook: WebhookId) -> Option<u32> {
-        let hook = self.0.registry.find(&*self.0.store, webhook).await;
-        hook.ok().flatten().map(|hook| hook.policy.max_attempts())
+    /// Returns the maximum number of attempts of a webhook's deliveries; `None` if the webhook is not known.
+    pub async fn max_attempts(&self, webhook_id: WebhookId) -> Option<u32> {
+        let webhook = self.0.registry.find(&*self.0.store, webhook_id).await;
+        webhook.ok().flatten().map(|webhook| webhook.policy.max_attempts())
     }
 }
 
 impl Engine {
-    /// Reads these webhooks of a tenant into memory, as far as they are not there, with few reads for all of them.
-    pub async fn load_webhooks(&self, tenant: &TenantId, webhooks: &[WebhookId]) -> Result<(), StoreError> {
-        self.0.registry.load(&*self.0.store, tenant, webhooks).await
+    /// Loads these webhooks of a tenant into the cache unless they are there, with few store calls.
+    pub async fn load_webhooks(
+        &self,
+        tenant_id: &TenantId,
+        webhooks: &[WebhookId],
+    ) -> Result<(), StoreError> {
+        self.0.registry.load(&*self.0.store, tenant_id, webhooks).await
     }
 }
 
 impl Engine {
-    /// Changes a tenant's name and rules. False: no such tenant.
+    /// Changes a tenant's name and settings. Returns false if the tenant does not exist.
     pub async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
         let id = tenant.id.clone();
         if !self.0.store.change_tenant(tenant).await? {
@@ -131,14 +137,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// Takes in what was changed in a tenant's catalogue of event types.
-    pub async fn catalogue_changed(&self, tenant: &TenantId) -> Result<(), StoreError> {
-        self.0.registry.refresh(&*self.0.store, tenant).await.map(drop)
+    /// Refreshes the cached event types of a tenant after a change.
+    pub async fn catalogue_changed(&self, tenant_id: &TenantId) -> Result<(), StoreError> {
+        self.0.registry.refresh(&*self.0.store, tenant_id).await.map(drop)
     }
 }
 
 impl Engine {
-    /// Ends a tenant whose webhooks are gone. False: no such tenant.
+    /// Deletes a tenant whose webhooks are deleted. Returns false if the tenant does not exist.
     pub async fn delete_tenant(&self, id: &TenantId) -> Result<bool, StoreError> {
         let deleted = self.0.store.delete_tenant(id.clone(), self.0.clock.now()).await?;
         self.0.registry.refresh(&*self.0.store, id).await?;
@@ -147,66 +153,68 @@ impl Engine {
 }
 
 impl Inner {
-    /// Whatever follows from a change of a tenant's rules, which are known here by now.
-    pub(crate) fn tenant_changed(self: &Arc<Self>, tenant: &TenantId) {
-        let most = self.registry.tenancy(tenant).max_in_flight();
-        let moves = self.dispatch.tenant_changed(tenant, most);
-        self.carry_out(moves);
-        self.alarm.ring();
+    /// Applies a change of a tenant's settings, which are in the cache by now.
+    pub(crate) fn tenant_changed(self: &Arc<Self>, tenant_id: &TenantId) {
+        let max = self.registry.tenancy(tenant_id).max_in_flight();
+        let actions = self.dispatch.tenant_changed(tenant_id, max);
+        self.apply_actions(actions);
+        self.scheduler_wakeup.wake();
     }
 
-    /// Whatever follows from a change of a webhook, which is known here by now.
-    pub(crate) fn follow(self: &Arc<Self>, webhook: WebhookId) {
-        let Some(hook) = self.registry.hook(webhook) else {
-            return self.call_off(webhook, &WebhookState::Deleted);
+    /// Applies a change of a webhook, which is in the cache by now.
+    pub(crate) fn apply_webhook_change(self: &Arc<Self>, webhook_id: WebhookId) {
+        let Some(webhook) = self.registry.webhook(webhook_id) else {
+            return self.cancel_pending(webhook_id, &WebhookState::Deleted);
         };
-        self.call_off(webhook, &hook.state);
-        if hook.expires() {
-            self.expiry_alarm.notify_one();
+        self.cancel_pending(webhook_id, &webhook.state);
+        if webhook.expires() {
+            self.expiry_wakeup.notify_one();
         }
-        if hook.state.holds_back() {
-            self.park(&hook, None);
+        if webhook.state.is_holding() {
+            self.park(&webhook, None);
         } else {
-            self.leave_to_home(&hook);
-            // If its circuit is open, the next look at it parks it again.
-            let moves = self.dispatch.unpark(self.whom(&hook), self.coordination.reconsider(&hook));
-            self.carry_out(moves);
+            self.return_to_assigned_node(&webhook);
+            // If its circuit is open, the next admission check parks it again.
+            let actions =
+                self.dispatch.unpark(self.webhook_caps(&webhook), self.coordination.probe_capacity(&webhook));
+            self.apply_actions(actions);
         }
-        self.alarm.ring();
-        self.gate_alarm.notify_one();
+        self.scheduler_wakeup.wake();
+        self.gate_wakeup.notify_one();
     }
 
-    /// Cancels what is pending for a webhook that gets no more events: first what is queued here, then, in
-    /// small steps, what waits in the store.
-    fn call_off(self: &Arc<Self>, webhook: WebhookId, state: &WebhookState) {
-        let Some(reason) = state.cancels_because() else { return };
-        for queued in self.dispatch.take_queued(webhook) {
-            self.record_end(queued, Ending::of_webhook(reason));
+    /// Cancels the pending deliveries of a webhook that receives no more events: first those queued here, then, in
+    /// small steps, those in the store.
+    fn cancel_pending(self: &Arc<Self>, webhook_id: WebhookId, state: &WebhookState) {
+        let Some(reason) = state.cancel_reason() else { return };
+        for queued in self.dispatch.take_queued(webhook_id) {
+            self.record_without_attempt(queued, Ending::for_ended_webhook(reason));
         }
-        self.runtime.spawn(self.clone().sweep_all());
+        self.runtime.spawn(self.clone().cancel_for_ended_webhooks());
     }
 
-    /// Reads a webhook again after an outcome that was to disable it, whether the store did so, refused, or did not
-    /// record the outcome at all. Then resumes sending, or cancels what is pending, by what the store says.
+    /// Reloads a webhook after an outcome that was to disable it, whether the store did so, refused, or did not record
+    /// the outcome. Then resumes sending, or cancels its pending deliveries, by its stored state.
     pub(crate) fn refresh_after_disable(self: &Arc<Self>, outcome: &Outcome, disabled: bool) {
         let Some(disable) = &outcome.disable else { return };
-        let (webhook, tenant) = (outcome.webhook, outcome.tenant.clone());
+        let (webhook_id, tenant_id) = (outcome.webhook_id, outcome.tenant_id.clone());
         if disabled {
-            tracing::warn!(webhook_id = %webhook, %tenant, reason = disable.reason, "webhook disabled");
+            tracing::warn!(webhook_id = %webhook_id, %tenant_id, reason = disable.reason, "webhook disabled");
         }
         let inner = self.clone();
-        self.runtime.spawn(async move { inner.reload_webhook(&tenant, webhook).await });
+        self.runtime.spawn(async move { inner.reload_webhook(&tenant_id, webhook_id).await });
     }
 
-    /// Replaces the entry of a webhook in memory by what the store says, however long that takes, and follows the change.
-    pub(crate) async fn reload_webhook(self: &Arc<Self>, tenant: &TenantId, webhook: WebhookId) {
-        while let Err(error) = self.registry.reload(&*self.store, tenant, webhook).await {
-            tracing::warn!(webhook_id = %webhook, %tenant, %error, "reading a webhook again failed; will retry");
-            if self.stop.is_cancelled() || matches!(error, StoreError::Refused(_)) {
+    /// Replaces the cache entry of a webhook by its stored state, retrying until the read succeeds, and applies the
+    /// change.
+    pub(crate) async fn reload_webhook(self: &Arc<Self>, tenant_id: &TenantId, webhook_id: WebhookId) {
+        while let Err(error) = self.registry.reload(&*self.store, tenant_id, webhook_id).await {
+            tracing::warn!(webhook_id = %webhook_id, %tenant_id, %error, "reading a webhook again failed; will retry");
+            if self.stop.is_cancelled() || matches!(error, StoreError::InvalidItem(_)) {
                 return;
             }
             tokio::time::sleep(RELOAD_RETRY_DELAY).await;
         }
-        self.follow(webhook);
+        self.apply_webhook_change(webhook_id);
     }
 }

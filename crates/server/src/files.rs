@@ -1,8 +1,8 @@
-//! Files for their owner's eyes alone.
+//! Creates files and folders that only their owner may access.
 
 use std::{io::Write, path::Path};
 
-/// Writes a line to a new file that nobody else may read; one that is there already is left alone.
+/// Writes a line to a new file that only the owner may read. Fails if the file exists.
 pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -13,25 +13,26 @@ pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     }
     let mut file = options.open(path)?;
     writeln!(file, "{text}")?;
-    // The database soon holds what only this key can read, so the key must survive a power cut as well.
+    // The database will hold data that only this key can decrypt, so the key must survive a power failure too.
     file.sync_all()?;
     sync_folder_of(path);
     Ok(())
 }
 
-/// Makes a new file's name durable. Not every file system can sync a folder, and the file itself is already written:
-/// errors are ignored.
+/// Makes a new file's name durable. Errors are ignored: not every file system can sync a folder, and the file
+/// itself is already written.
 fn sync_folder_of(path: &Path) {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(parent).and_then(|folder| folder.sync_all()).ok();
 }
 
-/// Makes a folder that nobody else may look into; one that is there already is left alone.
+/// Creates a folder that only the owner may access. An existing folder is left unchanged.
 pub(crate) fn make_private_folder(path: &Path) -> std::io::Result<()> {
     private_folder().recursive(true).create(path)
 }
 
-/// The same for one that must be new: where anybody may write, somebody could have put one there.
+/// Creates a folder that only the owner may access. Fails if it exists: where any user may write, another user
+/// could have created it.
 pub(crate) fn make_new_private_folder(path: &Path) -> std::io::Result<()> {
     private_folder().create(path)
 }

@@ -1,4 +1,4 @@
-//! Parsers of untrusted input, for the fuzz targets in `fuzz/` alone. Nothing of the server uses this module.
+//! Parsers of untrusted input for the fuzz targets in `fuzz/`. The server itself does not use this module.
 
 use std::collections::BTreeMap;
 
@@ -9,52 +9,53 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use redrive_core::{EventId, TenantId, webhook::WebhookSpec};
-use redrive_engine::Draft;
+use redrive_engine::EventDraft;
 use redrive_store::{DeliveryCursor, EventFilter};
 use serde_json::Value;
 
 use crate::{
     api::{
-        self, Beside, Cursor, DeliveryQuery, EventExportQuery, EventQuery, Query, TenantsQuery, WebhookInput,
+        self, Cursor, DeliveryQuery, EventExportQuery, EventOverrides, EventQuery, Query, TenantsQuery,
+        WebhookInput,
     },
     http::cookie,
-    sources::message::Reading,
+    sources::message::MessageParser,
 };
 
-/// The event of a document that is published.
-pub fn event_document(body: &Bytes) -> Option<Draft> {
-    api::document(body, &TenantId::default(), &Beside::default()).ok()
+/// Parses a published document.
+pub fn event_document(body: &Bytes) -> Option<EventDraft> {
+    api::from_document(body, &TenantId::default(), &EventOverrides::default()).ok()
 }
 
-/// The event of a CloudEvent in structured mode.
-pub fn structured_cloudevent(body: &Bytes) -> Option<Draft> {
+/// Parses a CloudEvent in structured mode.
+pub fn structured_cloudevent(body: &Bytes) -> Option<EventDraft> {
     api::structured_cloudevent(body, body, TenantId::default()).ok()
 }
 
-/// The event of a CloudEvent in binary mode.
-pub fn binary_cloudevent(attributes: BTreeMap<String, Value>, body: &Bytes) -> Option<Draft> {
+/// Parses a CloudEvent in binary mode.
+pub fn binary_cloudevent(attributes: BTreeMap<String, Value>, body: &Bytes) -> Option<EventDraft> {
     api::binary_cloudevent(attributes, body, TenantId::default()).ok()
 }
 
-/// A message of a queue.
+/// A message from a queue.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
-    /// The property of this name.
+    /// The property `content_type`.
     pub content_type: String,
     /// The property `type`.
     pub kind: String,
-    /// The property of this name.
+    /// The property `message_id`.
     pub message_id: String,
-    /// The property of this name.
+    /// The property `priority`.
     pub priority: u8,
-    /// Headers, each a text.
+    /// Headers with string values.
     pub headers: Vec<(String, Vec<u8>)>,
     /// The body.
     pub body: Bytes,
 }
 
-/// The event of a message of a queue.
-pub fn amqp_message(message: Message) -> Option<Draft> {
+/// Parses a message from a queue.
+pub fn amqp_message(message: Message) -> Option<EventDraft> {
     let mut headers = FieldTable::default();
     for (name, value) in message.headers {
         headers.insert(name.as_str().into(), AMQPValue::LongString(value.into()));
@@ -65,35 +66,35 @@ pub fn amqp_message(message: Message) -> Option<Draft> {
         .with_message_id(message.message_id.as_str().into())
         .with_priority(message.priority)
         .with_headers(headers);
-    let reading = Reading { tenant: TenantId::default(), event_type: None };
-    reading.read(&properties, &message.body).ok()
+    let parser = MessageParser { tenant_id: TenantId::default(), event_type: None };
+    parser.parse(&properties, &message.body).ok()
 }
 
-/// The filter of a listing's query string, and where its page begins, if the whole is valid.
+/// Parses the query string of the event list into its filter and cursor.
 pub fn event_query(uri: &Uri) -> Option<(EventFilter, Option<EventId>)> {
     let Query(query) = Query::<EventQuery>::read(uri).ok()?;
     let request = query.paging().request::<EventId>().ok()?;
     Some((query.filter(), request.after))
 }
 
-/// Reads a query string as every other kind of listing does. Returns how many kinds take it.
+/// Parses a query string as each other list does. Returns how many of them accept it.
 pub fn other_queries(uri: &Uri) -> usize {
     usize::from(Query::<DeliveryQuery>::read(uri).is_ok())
         + usize::from(Query::<EventExportQuery>::read(uri).is_ok())
         + usize::from(Query::<TenantsQuery>::read(uri).is_ok())
 }
 
-/// A cursor of a listing of deliveries, as it is written again.
+/// Parses a cursor of the delivery list and encodes it again.
 pub fn delivery_cursor(text: &str) -> Option<String> {
     DeliveryCursor::read(text).map(|cursor| cursor.write())
 }
 
-/// The session's cookie among headers.
+/// Returns the session cookie of a request.
 pub fn session_cookie(headers: &HeaderMap) -> Option<&str> {
     cookie::session(headers, false)
 }
 
-/// The webhook of a document, not checked against the operator's rules.
+/// Parses a webhook document, without checking it against the operator's rules.
 pub fn webhook_document(body: &[u8]) -> Option<WebhookSpec> {
     let input: WebhookInput = serde_json::from_slice(body).ok()?;
     input.new_spec().ok()

@@ -1,4 +1,5 @@
-//! The outside of Redrive: the command line, the settings, the HTTP API, the dashboard and sources of events over the use cases in `app`.
+//! The outer layer of Redrive: command line, settings, HTTP API, dashboard and event sources, over the use cases
+//! in `app`.
 
 pub mod api;
 pub mod app;

@@ -1,4 +1,4 @@
-//! The log: one line per thing worth knowing, on standard error, as text for people or as JSON for machines.
+//! Logging to standard error, as text for people or as JSON for machines.
 
 mod json;
 mod log_throttle;
@@ -14,18 +14,18 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-pub(crate) use log_throttle::LeftOut;
+pub(crate) use log_throttle::SuppressedLines;
 
 use crate::config::Log;
 
-/// What a line of the log looks like.
+/// Format of log records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// A line to be read.
+    /// Human-readable text.
     #[default]
     Text,
-    /// An object of JSON.
+    /// One JSON object per line.
     Json,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for LogFormat {
     }
 }
 
-/// Says what is wrong with a filter, if anything is.
+/// Validates a filter. The error names the problem.
 pub(crate) fn check(level: &str) -> Result<(), String> {
     for part in level.split(',') {
         let name = part.rsplit_once('=').map_or(part, |(_, name)| name);
@@ -49,16 +49,16 @@ pub(crate) fn check(level: &str) -> Result<(), String> {
     level.parse::<EnvFilter>().map(drop).map_err(|error| error.to_string())
 }
 
-/// Starts writing the log. The filter was checked with the other settings. Whoever runs for long has
-/// [`LeftOut::tell`] say what was not written.
-pub(crate) fn start(log: &Log) -> LeftOut {
-    // What this library has to say of a broker that is away is said once, by us.
+/// Starts logging. The filter has been validated with the settings. A long-running process must run
+/// [`SuppressedLines::report_suppressed`] to log how many records were suppressed.
+pub(crate) fn start(log: &Log) -> SuppressedLines {
+    // The library's own log is off: the engine logs an unavailable broker once.
     let filter = EnvFilter::new(format!("lapin=off,{}", log.level));
     let (repeats, left_out) = log_throttle::limited();
     let filter = filter.and(repeats);
     let ansi = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let registry = tracing_subscriber::registry();
-    // A second start in one process keeps the first one's log.
+    // A second start in one process keeps the first subscriber.
     let _ = match log.format {
         LogFormat::Text => {
             let lines = layer().with_writer(std::io::stderr).with_ansi(ansi);

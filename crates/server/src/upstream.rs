@@ -1,5 +1,5 @@
-//! HTTP connections to servers that the operator configured: the collector of traces and the archive's bucket. The
-//! addresses come from the settings and contain no input of tenants, so they do not pass the guard of `egress`.
+//! HTTP connections to servers configured by the operator: the trace collector and the archive's bucket. Their
+//! addresses come from the settings and contain no tenant input, so they bypass the `egress` guard.
 
 use std::{io, sync::Arc};
 
@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// TLS that trusts the public authorities and these.
+/// Returns a TLS connector that trusts the public CAs and these.
 pub(crate) fn tls_connector(
     authorities: Vec<CertificateDer<'static>>,
 ) -> Result<TlsConnector, rustls::Error> {
@@ -24,7 +24,7 @@ pub(crate) fn tls_connector(
     for authority in authorities {
         roots.add(authority)?;
     }
-    // The provider is named here because a process-wide default may be missing, or be another one.
+    // The provider is set explicitly, because the process-wide default may be missing or a different one.
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
@@ -32,7 +32,7 @@ pub(crate) fn tls_connector(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Connects to a host, which may be an address in brackets, and begins HTTP/1.1, over TLS if it is given.
+/// Opens an HTTP/1.1 connection to a host name or an address in brackets, over TLS if a connector is given.
 pub(crate) async fn connect<B>(
     host: &str,
     port: u16,

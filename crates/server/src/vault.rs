@@ -1,4 +1,4 @@
-//! The vault that a command works with: the configured master keys, or for `redrive dev` one that is made once.
+//! The vault of a command: the configured master keys, or for `redrive dev` a key that is created once.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,9 @@ use crate::{
     files::write_private,
 };
 
-/// Why there is no vault.
+/// Reason why the vault cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoVault {
+pub(crate) enum VaultError {
     /// No master key is configured.
     #[error(
         "there is no master key, and without one no webhook's secret can be kept: make one with \
@@ -21,64 +21,64 @@ pub(crate) enum NoVault {
          REDRIVE_SECRETS_MASTER_KEY_FILE=master.key"
     )]
     NotConfigured,
-    /// One is configured, and cannot be used.
+    /// The configured key is unusable.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The file of `redrive dev` cannot be used.
+    /// The key file of `redrive dev` is unusable.
     #[error("{}: {reason}; delete it to have a new one made, and all webhooks with it", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// Something is sealed with a key that is not configured.
+    /// Stored secrets are encrypted with a key that is not configured.
     #[error(
         "some webhooks are sealed with the master key {key}, which is not configured; name the file that holds it in \
-         secrets.other_master_key_files, or set it as the master key again"
+         secrets.additional_master_key_files, or set it as the master key again"
     )]
     Unknown {
-        /// The key's id.
+        /// Id of the key.
         key: String,
     },
-    /// The store could not be asked.
+    /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The vault of a command.
-pub(crate) fn open(config: &Config, profile: Profile, backend: &Backend) -> Result<Vault, NoVault> {
+/// Opens the vault of a command.
+pub(crate) fn open(config: &Config, profile: Profile, backend: &Backend) -> Result<Vault, VaultError> {
     let current = match config.secrets.current()? {
         Some(key) => key,
         None if profile == Profile::Dev => dev_key(backend)?,
-        None => return Err(NoVault::NotConfigured),
+        None => return Err(VaultError::NotConfigured),
     };
     Ok(Vault::new(&current, &config.secrets.others()?, clock::secret_bytes))
 }
 
-/// Refuses a store with something that this vault cannot open.
-pub(crate) async fn check(vault: &Vault, store: &dyn Store) -> Result<(), NoVault> {
-    match store.sealed_with().await?.into_iter().find(|key| !vault.knows(*key)) {
+/// Rejects a store that contains secrets which this vault cannot decrypt.
+pub(crate) async fn check(vault: &Vault, store: &dyn Store) -> Result<(), VaultError> {
+    match store.sealing_keys().await?.into_iter().find(|key| !vault.can_unseal(*key)) {
         None => Ok(()),
-        Some(key) => Err(NoVault::Unknown { key: key.to_string() }),
+        Some(key) => Err(VaultError::Unknown { key: key.to_string() }),
     }
 }
 
-/// A new master key.
+/// Creates a new master key.
 pub(crate) fn new_key() -> MasterKey {
     MasterKey::from_bytes(clock::secret_bytes())
 }
 
-/// The key that `redrive dev` made, kept beside the data.
-fn dev_key(backend: &Backend) -> Result<MasterKey, NoVault> {
-    let path = backend.beside("master.key");
+/// Returns the key of `redrive dev`, creating it next to the data if there is none.
+fn dev_key(backend: &Backend) -> Result<MasterKey, VaultError> {
+    let path = backend.sibling_path("master.key");
     match write_private(&path, &new_key().reveal()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(NoVault::File { path, reason: error.to_string() }),
+        Err(error) => return Err(VaultError::File { path, reason: error.to_string() }),
     }
     warn_if_exposed(&path);
     let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
     let key = read.and_then(|text| MasterKey::parse(&text).map_err(|error| error.message));
-    key.map_err(|reason| NoVault::File { path, reason })
+    key.map_err(|reason| VaultError::File { path, reason })
 }

@@ -1,7 +1,7 @@
-//! What the archive is made of: a line of JSON for each event, delivery and attempt, compressed in frames.
+//! Format of the archive: one line of JSON for each event, delivery and attempt, compressed in frames.
 //!
-//! Frames of one day are strung together to an object, which reads as one stream. No secret is ever in it: the
-//! headers that requests were sent with are left out.
+//! Frames of one day are concatenated into an object, which reads as one stream. An object never contains a
+//! secret: request headers are left out.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::{ArchiveObject, Delivery, Left, StoredAttempt, StoredEvent};
+use crate::{ArchiveObject, Delivery, PruneCounts, StoredAttempt, StoredEvent};
 
-/// Fast, and small enough.
-const LEVEL: i32 = 3;
-/// Text in one step, roughly: more is left to the next.
-const FULL: usize = 2 << 20;
+/// A zstd level that is fast and compresses well enough.
+const COMPRESSION_LEVEL: i32 = 3;
+/// Approximate uncompressed bytes in one step; the rest is left to the next step.
+const MAX_STEP_BYTES: usize = 2 << 20;
 
 #[derive(Serialize)]
 struct EventLine<'a> {
@@ -85,7 +85,8 @@ struct AttemptLine<'a> {
     worker: &'a str,
 }
 
-/// JSON as it was published, on one line: only between its parts can there be line breaks. None if it was erased.
+/// Returns the published JSON on one line: valid JSON has line breaks only between its tokens. Returns `None` if
+/// it was erased.
 fn one_line(json: &[u8]) -> serde_json::Result<Option<Box<RawValue>>> {
     if json.is_empty() {
         return Ok(None);
@@ -102,7 +103,7 @@ fn text(bytes: &[u8]) -> String {
 #[derive(Default)]
 struct Lines {
     text: Vec<u8>,
-    holds: Left,
+    holds: PruneCounts,
 }
 
 impl Lines {
@@ -113,39 +114,39 @@ impl Lines {
     }
 }
 
-/// Lines that are being gathered, by the day of their events.
+/// Collected lines by the day of their event or delivery.
 #[derive(Default)]
-pub(crate) struct Packing(BTreeMap<String, Lines>);
+pub(crate) struct FrameBuilder(BTreeMap<String, Lines>);
 
 /// Compressed lines of one day.
 pub(crate) struct Frame {
     pub(crate) day: String,
-    pub(crate) holds: Left,
+    pub(crate) holds: PruneCounts,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Packing {
-    fn of(&mut self, time: Time) -> &mut Lines {
+impl FrameBuilder {
+    fn day_lines(&mut self, time: Time) -> &mut Lines {
         let day: String = time.to_string().chars().take(10).collect();
         self.0.entry(day).or_default()
     }
 
-    /// Whether so much was gathered that it is time to store it.
+    /// Returns whether the collected lines have reached the size of one step.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.values().map(|lines| lines.text.len()).sum::<usize>() >= FULL
+        self.0.values().map(|lines| lines.text.len()).sum::<usize>() >= MAX_STEP_BYTES
     }
 
     pub(crate) fn event(&mut self, stored: &StoredEvent) -> serde_json::Result<()> {
         let event = &stored.event;
-        let lines = self.of(event.id.time());
+        let lines = self.day_lines(event.id.time());
         lines.holds.events += 1;
         lines.add(&EventLine {
             kind: "event",
-            tenant_id: event.tenant.as_str(),
+            tenant_id: event.tenant_id.as_str(),
             id: event.id.to_string(),
             event_type: &event.event_type,
             timestamp: event.timestamp,
-            idempotency_key: event.key(),
+            idempotency_key: event.effective_key(),
             source: event.source.as_deref(),
             subject: event.subject.as_deref(),
             priority: event.priority.name(),
@@ -163,16 +164,16 @@ impl Packing {
         delivery: &Delivery,
         attempts: &[StoredAttempt],
     ) -> serde_json::Result<()> {
-        let lines = self.of(delivery.id.time());
+        let lines = self.day_lines(delivery.id.time());
         lines.holds.deliveries += 1;
         lines.holds.attempts += attempts.len();
         lines.add(&DeliveryLine {
             kind: "delivery",
-            tenant_id: delivery.tenant.as_str(),
+            tenant_id: delivery.tenant_id.as_str(),
             id: delivery.id.to_string(),
-            event_id: delivery.event.to_string(),
+            event_id: delivery.event_id.to_string(),
             event_type: &delivery.event_type,
-            webhook_id: delivery.webhook.to_string(),
+            webhook_id: delivery.webhook_id.to_string(),
             round: delivery.round,
             status: delivery.status.name(),
             attempt_count: delivery.attempt_count,
@@ -190,10 +191,14 @@ impl Packing {
         attempts.iter().try_for_each(|stored| lines.add(&attempt_line(delivery, stored)))
     }
 
-    /// Compresses what was gathered.
+    /// Compresses the collected lines into one frame per day.
     pub(crate) fn frames(self) -> io::Result<Vec<Frame>> {
         let frame = |(day, lines): (String, Lines)| {
-            Ok(Frame { day, holds: lines.holds, bytes: zstd::encode_all(&lines.text[..], LEVEL)? })
+            Ok(Frame {
+                day,
+                holds: lines.holds,
+                bytes: zstd::encode_all(&lines.text[..], COMPRESSION_LEVEL)?,
+            })
         };
         self.0.into_iter().map(frame).collect()
     }
@@ -203,11 +208,11 @@ fn attempt_line<'a>(delivery: &'a Delivery, stored: &'a StoredAttempt) -> Attemp
     let attempt = &stored.attempt;
     AttemptLine {
         kind: "attempt",
-        tenant_id: delivery.tenant.as_str(),
+        tenant_id: delivery.tenant_id.as_str(),
         id: attempt.id.to_string(),
         delivery_id: delivery.id.to_string(),
-        event_id: delivery.event.to_string(),
-        webhook_id: delivery.webhook.to_string(),
+        event_id: delivery.event_id.to_string(),
+        webhook_id: delivery.webhook_id.to_string(),
         number: attempt.number,
         status: attempt.status.name(),
         failure_category: attempt.failure_category.map(|category| category.name()),
@@ -224,20 +229,20 @@ fn attempt_line<'a>(delivery: &'a Delivery, stored: &'a StoredAttempt) -> Attemp
     }
 }
 
-/// Strings frames together. The name depends on what is in it: nothing else is ever called the same, whichever store
-/// it comes from.
-pub(crate) fn object(day: &str, number: i64, frames: &[Vec<u8>], holds: Left) -> ArchiveObject {
+/// Concatenates frames into an object. Its name contains a checksum of its contents, so different contents never
+/// share a name, even if they come from different stores.
+pub(crate) fn build_object(day: &str, number: i64, frames: &[Vec<u8>], holds: PruneCounts) -> ArchiveObject {
     let bytes = frames.concat();
     let short: String = checksum(&bytes).chars().take(12).collect();
     ArchiveObject { name: format!("{day}/{number:010}-{short}"), holds, bytes }
 }
 
-/// SHA-256 in hexadecimal digits.
+/// Returns the SHA-256 in hexadecimal digits.
 pub fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The lines of an object.
+/// Returns the lines of an object.
 pub fn lines(object: impl Read) -> io::Result<impl Iterator<Item = io::Result<String>>> {
     Ok(BufReader::new(zstd::Decoder::new(object)?).lines())
 }

@@ -1,29 +1,29 @@
-//! Small numbers that stand for names in every backend; what they mean is fixed for good here.
+//! Numeric codes of enum values in every backend. A code must never change its meaning.
 
 use redrive_core::{
     DeadReason, DeliveryStatus, FailureCategory, Role, WebhookId,
     delivery::lane::Priority,
     event::PayloadFormat,
-    notification::{Kind, confirmation::ConfirmedBy, mail_limit::MailPurpose},
+    notification::{NotificationKind, confirmation::ConfirmedBy, mail_limit::MailPurpose},
     protection::breaker::CircuitState,
-    statistics::traffic::Grain,
+    statistics::traffic::Resolution,
 };
 
-use crate::{AttemptStatus, MailScope, Telling};
+use crate::{AttemptStatus, ChannelStatus, MailScope};
 
-/// What stands for the tenant as a whole, where a webhook is stored.
+/// Stored in place of a webhook id where a row is about the tenant as a whole.
 pub(crate) const NO_WEBHOOK: WebhookId = WebhookId::from_bytes([0; 16]);
 
-/// Something that is stored as a small number.
+/// A value that is stored as a small number.
 pub(crate) trait Code: Copy + std::fmt::Debug {
-    /// Its number.
+    /// Returns the code of the value.
     fn code(self) -> i16;
-    /// What a number stands for.
-    fn of(code: i16) -> Option<Self>;
+    /// Returns the value of a code, `None` if the code is unknown.
+    fn from_code(code: i16) -> Option<Self>;
 }
 
-/// A way to die as one number: `reason * 100 + category`, as the statements of both stores have it.
-pub(crate) fn way((reason, category): (DeadReason, Option<FailureCategory>)) -> i32 {
+/// Encodes a cause of death as one number, `reason * 100 + category`, as the statements of both stores do.
+pub(crate) fn death_code((reason, category): (DeadReason, Option<FailureCategory>)) -> i32 {
     i32::from(reason.code()) * 100 + i32::from(category.map_or(0, Code::code))
 }
 
@@ -34,7 +34,7 @@ macro_rules! codes {
                 match self { $($variant => $code),* }
             }
 
-            fn of(code: i16) -> Option<Self> {
+            fn from_code(code: i16) -> Option<Self> {
                 match code {
                     $($code => Some($variant),)*
                     _ => None,
@@ -49,7 +49,7 @@ codes! {
         Role::Api = 1,
         Role::Worker = 2,
     }
-    // `InFlight` is never stored: a request under way is known to the node that sends it.
+    // `InFlight` is never stored: only the node that sends a request knows that it is in flight.
     DeliveryStatus {
         DeliveryStatus::Pending = 0,
         DeliveryStatus::InFlight = 1,
@@ -57,9 +57,9 @@ codes! {
         DeliveryStatus::Dead = 3,
         DeliveryStatus::Cancelled = 4,
     }
-    Grain {
-        Grain::Minute = 1,
-        Grain::Hour = 2,
+    Resolution {
+        Resolution::Minute = 1,
+        Resolution::Hour = 2,
     }
     DeadReason {
         DeadReason::Permanent = 1,
@@ -85,21 +85,21 @@ codes! {
         AttemptStatus::Failed = 2,
         AttemptStatus::Exhausted = 3,
     }
-    Kind {
-        Kind::CircuitOpened = 1,
-        Kind::CircuitRecovered = 2,
-        Kind::WebhookDisabled = 3,
-        Kind::DeliveryDead = 4,
-        Kind::DnsFailing = 5,
-        Kind::SecretDue = 6,
-        Kind::QuotaReached = 7,
+    NotificationKind {
+        NotificationKind::CircuitOpened = 1,
+        NotificationKind::CircuitRecovered = 2,
+        NotificationKind::WebhookDisabled = 3,
+        NotificationKind::DeliveryDead = 4,
+        NotificationKind::DnsFailing = 5,
+        NotificationKind::SecretRotationDue = 6,
+        NotificationKind::QuotaReached = 7,
     }
-    Telling {
-        Telling::Waiting = 0,
-        Telling::Told = 1,
-        Telling::Nobody = 2,
-        Telling::GivenUp = 3,
-        Telling::Suppressed = 4,
+    ChannelStatus {
+        ChannelStatus::Pending = 0,
+        ChannelStatus::Sent = 1,
+        ChannelStatus::NoRecipients = 2,
+        ChannelStatus::Failed = 3,
+        ChannelStatus::Suppressed = 4,
     }
     ConfirmedBy {
         ConfirmedBy::Holder = 1,
@@ -135,11 +135,11 @@ codes! {
 mod tests {
     use super::*;
 
-    /// Statements of both stores find the counterpart of a kind at 3 less its code.
+    /// Statements of both stores compute the opposite of a kind as 3 minus its code.
     #[test]
-    fn a_kind_and_its_counterpart_add_up_to_three_and_no_others_do() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::of(3 - kind.code()), kind.counterpart(), "{kind:?}");
+    fn only_codes_of_opposite_kinds_add_up_to_three() {
+        for kind in NotificationKind::ALL {
+            assert_eq!(NotificationKind::from_code(3 - kind.code()), kind.opposite(), "{kind:?}");
         }
     }
 }

@@ -1,39 +1,39 @@
-//! What can go wrong with a store, as its callers need to tell it apart.
+//! Errors of a store, as far as callers need to tell them apart.
 
-/// Why a verb was not carried out.
+/// Reason why a store operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The store cannot be written or read now: disk full, I/O error, gone. Nothing is wrong with the request.
+    /// The store cannot be read or written now (disk full, I/O error, server gone). The request itself is valid.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// More is waiting to be written than the store takes on.
+    /// More writes are waiting than the store accepts.
     #[error("the store has more to write than it can take on")]
     Overloaded,
-    /// An event before it in the same order was not stored, so this one was not either.
+    /// An earlier event of the same order was not stored, so this one was not either.
     #[error("an event before this one was not stored; publish again from that one on")]
     OutOfOrder,
-    /// The caller's epoch is over: its deliveries belong to somebody else now.
+    /// The caller's epoch has ended: its deliveries belong to other nodes now.
     #[error("this node's epoch is over")]
     Fenced,
-    /// What the request needs is occupied: another transaction has locked it, or too many requests like it are running.
-    /// The store itself works.
+    /// A resource of the request is occupied: another transaction has locked it, or too many requests like it are
+    /// running. The store itself works.
     #[error("the store is busy: {0}")]
     Busy(String),
-    /// A query took longer than a query may.
+    /// A query exceeded its time limit.
     #[error("the query took too long and was stopped")]
     TooSlow,
-    /// So many of a listing cannot be left out: what is wanted is too rare. The same question has the same answer.
+    /// The offset of a listing cannot be reached because matches are too rare. A retry gets the same result.
     #[error("what is wanted is too rare for so many of it to be left out")]
     OffsetTooFar,
-    /// This one item cannot be stored, whatever is tried; its neighbours are fine.
+    /// This item can never be stored; the other items of its batch are not affected.
     #[error("the store refused an item: {0}")]
-    Refused(String),
+    InvalidItem(String),
 }
 
-/// Why a store did not open.
+/// Reason why a store did not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody else has the file.
+    /// Another process has the file open.
     #[error("{path} is in use by another redrive process; stop it first, or choose another --database-url")]
     InUse {
         /// The database's path.
@@ -52,55 +52,57 @@ pub enum OpenError {
         /// The newest version that this binary knows.
         known: i64,
     },
-    /// The server cannot be reached, or does not let us in.
-    #[error("the database at {place} cannot be used: {reason}; check database.url and that the server runs")]
+    /// The server cannot be reached, or refuses the connection.
+    #[error(
+        "the database at {database} cannot be used: {reason}; check database.url and that the server runs"
+    )]
     Unreachable {
-        /// Where it is, without the password.
-        place: String,
-        /// What went wrong.
+        /// Address of the database, without the password.
+        database: String,
+        /// Reason.
         reason: String,
     },
-    /// A crash of the server could lose what was acknowledged.
+    /// A crash of the server could lose acknowledged events.
     #[error(
-        "the database at {place} is not durable: {reason}. If losing events is acceptable, set \
+        "the database at {database} is not durable: {reason}. If losing events is acceptable, set \
          database.allow_unsafe_durability = true"
     )]
     Unsafe {
-        /// Where it is, without the password.
-        place: String,
-        /// Which setting is wrong, and what to do.
+        /// Address of the database, without the password.
+        database: String,
+        /// The wrong setting, and how to fix it.
         reason: String,
     },
-    /// The URL says something that cannot be.
+    /// The URL is invalid.
     #[error("the database URL cannot be used: {0}")]
     BadUrl(String),
-    /// The schema is older than this binary, and was not to be changed.
+    /// The schema is older than this binary, and automatic migration is off.
     #[error(
-        "the database at {place} has schema version {found}, and this redrive needs {known}; \
+        "the database at {database} has schema version {found}, and this redrive needs {known}; \
          run: redrive migrate"
     )]
     OlderSchema {
-        /// Where it is, without the password.
-        place: String,
-        /// The version there.
+        /// Address of the database, without the password.
+        database: String,
+        /// The version in the database.
         found: i64,
         /// The version needed.
         known: i64,
     },
-    /// Somebody began to copy an embedded store into it, and has not finished.
-    #[error("a copy into the database at {place} is not finished; run redrive store copy again")]
+    /// The database holds an unfinished copy of an embedded store.
+    #[error("a copy into the database at {database} is not finished; run redrive store copy again")]
     UnfinishedCopy {
-        /// Where it is, without the password.
-        place: String,
+        /// Address of the database, without the password.
+        database: String,
     },
-    /// The file is there but is no database of ours, or is broken.
+    /// The file exists but is not a Redrive database, or is damaged.
     #[error(
         "{path} cannot be opened: {reason}; check it, or choose another place with --database-url sqlite:PATH"
     )]
     Unusable {
         /// The database's path.
         path: String,
-        /// What the database said.
+        /// Error of the database.
         reason: String,
     },
 }

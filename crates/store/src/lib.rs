@@ -1,7 +1,7 @@
-//! The truth: what Redrive remembers, behind narrow traits whose methods are domain verbs.
+//! The store, Redrive's source of truth, behind narrow traits whose methods are domain verbs.
 //!
-//! Every backend passes the same conformance suite. Backends hold no policy: what should happen was
-//! decided before; here it is written down, all of it or nothing. No clock is read: `now` is an argument.
+//! Every backend passes the same conformance suite. Backends contain no policy: the engine decides, and the
+//! backend writes each decision atomically. A backend never reads a clock: `now` is an argument.
 
 mod access_path;
 pub mod archive;
@@ -22,15 +22,14 @@ mod tenant_reads;
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
+    AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
     cluster::clock_discipline::SetBack,
-    delivery::bulk_operation::OperationState,
-    delivery::lane::Priority,
+    delivery::{bulk_operation::OperationState, lane::Priority},
     maintenance::durability::Durability,
-    notification::{Cause, Kind, confirmation::ConfirmedBy, grouping::Folds},
+    notification::{NotificationKind, Occurrence, confirmation::ConfirmedBy, grouping::GroupIntervals},
     protection::breaker::SavedCircuit,
     security::vault::MasterKeyId,
-    statistics::traffic::{Grain, Traffic},
+    statistics::traffic::{Resolution, Traffic},
     tenancy::TenantRules,
     webhook::Webhook,
 };
@@ -39,602 +38,744 @@ pub use error::{OpenError, StoreError};
 pub use model::*;
 pub use order::{OrderedPosition, PublishOrder};
 
-/// What a verb answers, later.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+/// Future result of a store operation.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Called once when a batched verb is over; it must not block. It runs even if whoever asked has gone away,
-/// so that a committed lease always reaches the one who sends.
-pub type Done<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
+/// Callback of a batched operation, called once; it must not block. It runs even if the caller has disconnected,
+/// so that a committed lease always reaches the sender.
+pub type Completion<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
-/// Taking events in.
+/// Publishing events.
 pub trait Publish {
-    /// Stores an event and all its deliveries, or nothing. Commits are shared with whatever else waits.
-    fn publish(&self, event: NewEvent, done: Done<Published>);
+    /// Stores an event and all its deliveries, or nothing. The commit is shared with all other writes that wait.
+    fn publish(&self, event: NewEvent, done: Completion<PublishResult>);
 }
 
-/// Writing down what happened.
+/// Recording outcomes.
 pub trait Record {
     /// Records an outcome of a delivery that the caller's epoch has leased.
-    fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>);
+    fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>);
 }
 
-/// Handing out waiting work.
+/// Claiming waiting deliveries.
 pub trait Claim {
-    /// The lanes of these pools with something due that nobody holds, nothing blocks, and whose webhook is at
-    /// home nowhere else than with this epoch.
-    fn due_lanes(&self, epoch: Epoch, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes>;
-    /// Leases due deliveries from these lanes, as many as each has room for and `max_bytes` of payload in
-    /// all. A lane with more due is held by this epoch until a claim from it finds nothing more. An order is
-    /// given from its first on, and not at all while somebody has some of it; if the caller has, and more
-    /// of it is due, the lane is held and there is more.
+    /// Returns the lanes of these pools that have a due delivery, are not held or blocked, and whose webhook is not
+    /// assigned to another epoch.
+    fn due_lanes(
+        &self,
+        epoch: Epoch,
+        pools: Vec<String>,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, DueLanes>;
+    /// Leases due deliveries from these lanes, up to the limit of each lane and `max_bytes` of payload in total. A
+    /// lane with more due deliveries is held by this epoch until a claim from it finds no more. An ordered lane is
+    /// claimed from its first delivery on, and not at all while any of it is leased; if the caller has the lease and
+    /// more is due, the lane is held and `more` is true.
     ///
-    /// What is claimed `alone` makes the caller the home of its webhook: from then on nobody else is given
-    /// anything of it, until the home has left it or is rescued.
+    /// An `exclusive` claim that leases a delivery assigns the webhook to the caller: from then on no other node can
+    /// claim from it, until the caller releases the assignment or is rescued.
     fn claim(
         &self,
         epoch: Epoch,
         now: Time,
-        lanes: Vec<LaneRoom>,
+        lanes: Vec<LaneCapacity>,
         max_bytes: usize,
-    ) -> Answer<'_, Vec<LaneClaim>>;
-    /// Leases these deliveries, as far as they wait where they should, are due by then, and fit into `max_bytes` of
-    /// payload. Left out is whatever is leased or over, in an order, of a webhook that is blocked now, or of one
-    /// that is at home elsewhere; and what somebody else is just taking. Nobody's lane is held for it.
-    fn take(
+    ) -> StoreFuture<'_, Vec<LaneClaim>>;
+    /// Leases these deliveries if they wait in the named lane, are due by `by`, and fit into `max_bytes` of payload.
+    /// Skips deliveries that are leased, ended or ordered, that belong to a blocked webhook or one assigned to another
+    /// node, or that another node is claiming concurrently. Holds no lane.
+    fn claim_tickets(
         &self,
         epoch: Epoch,
         now: Time,
         by: Time,
-        wanted: Vec<Wanted>,
+        wanted: Vec<TicketEntry>,
         max_bytes: usize,
-    ) -> Answer<'_, Vec<Claimed>>;
-    /// Gives leased deliveries back, due at the time named with each. Their lanes are held no longer.
-    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize>;
-    /// Is the home of these webhooks no longer, nor holds any of their lanes.
-    fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()>;
-    /// What an epoch owns: up to `limit` leases after this one in the order of their ids and, without `after`, up to
-    /// `limit` lanes that it holds and `limit` webhooks that are assigned to it.
-    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> Answer<'_, Owned>;
-    /// Notes that a delivery which was rescued before is about to be sent. False if the lease is lost.
-    fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool>;
+    ) -> StoreFuture<'_, Vec<ClaimedDelivery>>;
+    /// Returns leased deliveries to `waiting`, each due at the given time. Their lanes are no longer held.
+    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>)
+    -> StoreFuture<'_, usize>;
+    /// Releases the assignments of these webhooks and all their lanes that the epoch holds.
+    fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()>;
+    /// Returns what an epoch owns: up to `limit` leases after this one by id and, without `after`, up to `limit` lanes
+    /// that it holds and `limit` webhooks that are assigned to it.
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned>;
+    /// Records that a previously rescued delivery is about to be sent. Returns `false` if the lease is lost.
+    fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool>;
 }
 
-/// Who is at work, and what the dead left behind.
+/// Cluster membership, and the rescue of dead nodes' leases.
 pub trait Nodes {
     /// Takes a new epoch.
-    fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch>;
-    /// Shows that an epoch is alive, and tells who else claims to be.
-    fn beat(&self, epoch: Epoch) -> Answer<'_, Roll>;
-    /// Whether several processes may use this store at once. Where not, every other epoch is over.
+    fn join(&self, node: NewNode, now: Time) -> StoreFuture<'_, Epoch>;
+    /// Records a heartbeat of an epoch and returns the nodes of the cluster.
+    fn heartbeat(&self, epoch: Epoch) -> StoreFuture<'_, ClusterView>;
+    /// Returns whether several processes may use this store concurrently. If not, every other epoch has ended.
     fn is_shared(&self) -> bool;
-    /// Every epoch but this one that still has a row, a lease or a lane.
-    fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>>;
-    /// Ends an epoch that has not beaten since it was seen to have so many beats. False: it has, or is over.
-    fn end(&self, epoch: Epoch, beats: i64) -> Answer<'_, bool>;
-    /// Ends an epoch and makes up to `limit` of its deliveries wait again, due now.
-    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step>;
-    /// What has changed since a mark, each change once, the caller's own included; without a mark, only a mark to begin
-    /// with. The cost does not grow with the age of transactions that other programs keep open. A store that is not shared
-    /// reports no changes.
-    fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes>;
-    /// Forgets changes that everybody has been told by this mark.
-    fn forget_changes(&self, before: Mark) -> Answer<'_, ()>;
-    /// Has `call` called, soon and at most a few hundred times a second, when another node (or this one) has
-    /// given cause to look: a hint, which may be lost. It must not block.
+    /// Returns every other epoch that still has a row, a lease or a lane.
+    fn other_epochs(&self, than: Epoch) -> StoreFuture<'_, Vec<Epoch>>;
+    /// Ends an epoch whose heartbeat count is still the given one. Returns `false` if it has changed, or the epoch has
+    /// already ended.
+    fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool>;
+    /// Ends an epoch and returns up to `limit` of its deliveries to `waiting`, due now.
+    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> StoreFuture<'_, BatchProgress>;
+    /// Returns the changes since a cursor, each once, including the caller's own; without a cursor, only a cursor to
+    /// start from. The cost does not grow with the age of transactions that other programs keep open. A store that is
+    /// not shared reports no changes.
+    fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes>;
+    /// Prunes changes before this cursor, which every node has read.
+    fn prune_changes(&self, before: ChangeCursor) -> StoreFuture<'_, ()>;
+    /// Sets a callback that is called soon, at most a few hundred times a second, when another node (or this one) has
+    /// announced work or changes. A hint may be lost. The callback must not block.
     fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>);
-    /// Has `carry` take hints to the other nodes in the store's stead, each of them; false from it: it cannot just now.
-    fn carry_hints(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>);
+    /// Sets a transport that carries every hint to the other nodes instead of the store. It returns `false` while it
+    /// cannot.
+    fn set_hint_transport(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>);
 }
 
-/// What holds webhooks back: stored once on the webhook, never on its deliveries.
-pub trait Gates {
-    /// Every webhook with a circuit, a hold or a row of failures to remember.
-    fn troubled(&self) -> Answer<'_, Vec<Runtime>>;
-    /// The same for these webhooks alone, and also those whose circuit has closed, for its generation.
-    fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>>;
-    /// Stores a circuit after a transition. Returns false if a newer generation is stored, which is kept. A cause is
-    /// recorded with it if the stored circuit makes that very transition (`core::notice::of_move`).
+/// Runtime state that blocks webhooks: stored once per webhook, never on its deliveries.
+pub trait RuntimeState {
+    /// Returns every webhook that has an unclosed circuit, a hold or a series of failures.
+    fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>>;
+    /// Returns the state of these webhooks only, including those whose circuit has closed, for its generation.
+    fn get_runtime(&self, webhooks: Vec<WebhookId>) -> StoreFuture<'_, Vec<WebhookRuntime>>;
+    /// Stores a circuit after a transition. Returns `false` if a newer generation is stored, which is kept. An
+    /// occurrence is recorded with it if the stored circuit makes that transition
+    /// (`core::notification::for_transition`).
     fn set_circuit(
         &self,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         circuit: SavedCircuit,
-        cause: Option<Cause>,
-    ) -> Answer<'_, bool>;
-    /// The times for which the circuit of a tenant's webhook was open and that were not over at `from`, oldest first.
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, bool>;
+    /// Returns the periods in which the circuit of a tenant's webhook was open and that had not ended at `from`,
+    /// oldest first.
     fn circuit_periods(
         &self,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         from: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<Period>>;
-    /// The times for which circuits of a tenant were open, those that opened last first.
-    fn incidents(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Incident>>;
-    /// Up to `limit` of a tenant's webhooks whose circuits are not closed, or were set manually.
-    fn circuits(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Runtime>>;
-    /// The times for which the circuits of several webhooks of a tenant were open, in one read; webhooks without such times are left out.
+    ) -> StoreFuture<'_, Vec<CircuitPeriod>>;
+    /// Returns the periods in which circuits of a tenant were open, last opened first.
+    fn incidents(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<Incident>>;
+    /// Returns up to `limit` of a tenant's webhooks whose circuits are not closed, or were set manually.
+    fn circuits(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<WebhookRuntime>>;
+    /// Returns the open periods of the circuits of several webhooks of a tenant in one read; webhooks without any are
+    /// left out.
     fn circuit_periods_of(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         webhooks: Vec<WebhookId>,
         from: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<(WebhookId, Vec<Period>)>>;
-    /// How much waits for each of these webhooks; counts no further than `most` of each kind. `for_tenant` is the tenant
-    /// that asked; none for the engine itself.
+    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>>;
+    /// Returns the backlog of each of these webhooks; counts at most `max` of each kind. `for_tenant` is the tenant
+    /// that asked; `None` for the engine itself.
     fn backlogs(
         &self,
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
-        most: usize,
-    ) -> Answer<'_, Vec<(WebhookId, Backlog)>>;
-    /// The webhooks of a tenant for which something waits. Looks at no more than so many webhooks.
-    fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged>;
-    /// The webhooks after this one for which something waits, each with the age of its oldest delivery.
-    fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>>;
-    /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired. A cause is written
-    /// down with them, with their number and the last of them; those of Redrive's own events do not count.
-    fn expire(
+        max: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Backlog)>>;
+    /// Returns the webhooks of a tenant that have a backlog. Reads at most `look_at` webhooks.
+    fn backlogged(&self, tenant_id: TenantId, look_at: usize) -> StoreFuture<'_, BackloggedWebhooks>;
+    /// Returns the webhooks after this one that have waiting deliveries, each with the creation time of the oldest.
+    fn oldest_waiting(
         &self,
-        webhook: WebhookId,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
+    /// Ends up to `limit` waiting deliveries of a webhook that were created before a time as expired. An occurrence is
+    /// recorded with their number and the last of them; deliveries of Redrive's own events do not count.
+    fn expire_deliveries(
+        &self,
+        webhook_id: WebhookId,
         made_before: Time,
         now: Time,
         limit: usize,
-        cause: Option<Cause>,
-    ) -> Answer<'_, Step>;
-    /// Webhooks that were to be disabled or verified by now, the longest due first. Verifications of the tenants in
-    /// `except` are left out.
-    fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring>;
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, BatchProgress>;
+    /// Returns the webhooks that are due to be disabled or verified, the longest due first. Verifications of the
+    /// tenants in `except` are left out.
+    fn expiring_webhooks(
+        &self,
+        now: Time,
+        limit: usize,
+        except: Vec<TenantId>,
+    ) -> StoreFuture<'_, ExpiringWebhooks>;
 }
 
-/// How webhooks and tenants do: what was sent, counted by the minute and by the hour.
-pub trait Figures {
-    /// Adds to what is known of webhooks' minutes and of tenants' minutes and hours: all of it or nothing.
-    fn add_figures(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> Answer<'_, ()>;
-    /// The minutes of these webhooks from this time on, webhook by webhook, oldest first. `for_tenant` is the tenant that
-    /// asked; none for the engine itself.
+/// Statistics of webhooks and tenants, per minute and per hour.
+pub trait Statistics {
+    /// Adds minute rollups of webhooks and rollups of tenants, atomically.
+    fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()>;
+    /// Returns the minute rollups of these webhooks from this time on, by webhook, oldest first. `for_tenant` is the
+    /// tenant that asked; `None` for the engine itself.
     fn rollups(
         &self,
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         from: Time,
-    ) -> Answer<'_, Vec<MinuteRollup>>;
-    /// When each of these webhooks last took a delivery in a minute that began no later than the time named with
-    /// it; those of which nothing is known are left out.
+    ) -> StoreFuture<'_, Vec<MinuteRollup>>;
+    /// Returns the last successful delivery of each of these webhooks in a minute that began no later than the given
+    /// time; webhooks without one are left out.
     fn last_successes(
         &self,
         for_tenant: TenantId,
-        asked: Vec<(WebhookId, Time)>,
-    ) -> Answer<'_, Vec<(WebhookId, Time)>>;
-    /// A tenant's minutes or hours from this time on, oldest first.
-    fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>>;
-    /// How many attempts failed from this time on, by webhook. Looks at no more than the latest `most` minutes of
-    /// webhooks with a failure.
-    fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Answer<'_, Failures>;
-    /// Forgets up to `limit` minutes of webhooks that lie before this time.
-    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize>;
-    /// Forgets up to `limit` minutes and hours of tenants that are to be kept no longer.
-    fn forget_traffic(&self, now: Time, limit: usize) -> Answer<'_, usize>;
+        request: Vec<(WebhookId, Time)>,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
+    /// Returns a tenant's rollups per minute or hour from this time on, oldest first.
+    fn traffic(
+        &self,
+        tenant_id: TenantId,
+        grain: Resolution,
+        from: Time,
+    ) -> StoreFuture<'_, Vec<(Time, Traffic)>>;
+    /// Returns the number of failed attempts from this time on, by webhook. Reads at most the latest `max` minute
+    /// rollups with a failure.
+    fn failures(&self, tenant_id: TenantId, from: Time, max: usize) -> StoreFuture<'_, WebhookFailures>;
+    /// Prunes up to `limit` minute rollups of webhooks before this time.
+    fn prune_rollups(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
+    /// Prunes up to `limit` tenant rollups whose retention has ended.
+    fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
 /// Webhooks, and the version that fan-out is checked against.
 pub trait Webhooks {
     /// Stores a new webhook.
-    fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed>;
-    /// Replaces a webhook that has not changed since `revision`. One that no longer gets events has its
-    /// waiting deliveries swept up from then on. A cause is written down with the change.
-    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed>;
-    /// One webhook, unless it was deleted.
-    fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>>;
-    /// Webhooks by id, deleted ones too, of whatever tenant: for deliveries that are claimed.
-    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>>;
-    /// Webhooks of a tenant by id, deleted ones too: for the tenant's own users.
-    fn tenant_webhooks_by_id(&self, tenant: TenantId, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>>;
-    /// A tenant's webhooks, newest first.
+    fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult>;
+    /// Replaces a webhook that has not changed since `revision`. If it no longer receives events, its waiting
+    /// deliveries are cancelled from then on. An occurrence is recorded with the change.
+    fn change_webhook(
+        &self,
+        webhook: Webhook,
+        revision: i64,
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, UpdateResult>;
+    /// Returns a webhook unless it was deleted.
+    fn webhook(&self, tenant_id: TenantId, id: WebhookId) -> StoreFuture<'_, Option<Versioned>>;
+    /// Returns webhooks of any tenant by id, including deleted ones: for claimed deliveries.
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Returns webhooks of a tenant by id, including deleted ones: for the tenant's own users.
+    fn tenant_webhooks_by_id(
+        &self,
+        tenant_id: TenantId,
+        ids: Vec<WebhookId>,
+    ) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Lists a tenant's webhooks, newest first.
     fn list_webhooks(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         visibility: Visibility,
         page: PageRequest<WebhookId>,
-    ) -> Answer<'_, Vec<Webhook>>;
-    /// The first `limit` changes after `version`; everything that is not deleted after version 0. None: no
-    /// such tenant.
+    ) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Returns the first `limit` changes after `version`; after version 0, everything that is not deleted. Returns
+    /// `None` if there is no such tenant.
     fn config_changes(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         version: i64,
         limit: usize,
-    ) -> Answer<'_, Option<ConfigChanges>>;
-    /// Webhooks whose waiting deliveries are still to be swept up, without what is confidential about them.
-    fn sweeping(&self) -> Answer<'_, Vec<Webhook>>;
-    /// Cancels up to `limit` waiting deliveries of a webhook that no longer gets events.
-    fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step>;
+    ) -> StoreFuture<'_, Option<ConfigChanges>>;
+    /// Returns the webhooks whose waiting deliveries are still to be cancelled, without their confidential fields.
+    fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Cancels up to `limit` waiting deliveries of a webhook that no longer receives events.
+    fn cancel_pending(
+        &self,
+        webhook_id: WebhookId,
+        reason: String,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, BatchProgress>;
 }
 
 /// The catalogue of event types. Every change is a change of the tenant's configuration.
 pub trait EventTypes {
-    /// Registers an event type, unless the tenant has `most` already.
-    fn create_event_type(&self, event_type: EventType, most: usize) -> Answer<'_, Registered>;
+    /// Registers an event type, unless the tenant already has `max`.
+    fn create_event_type(&self, event_type: EventType, max: usize) -> StoreFuture<'_, RegisterResult>;
     /// Replaces an event type that has not changed since `revision`.
-    fn change_event_type(&self, event_type: EventType, revision: i64) -> Answer<'_, Changed>;
-    /// Forgets an event type; false if there is none of this name.
-    fn delete_event_type(&self, tenant: TenantId, name: String) -> Answer<'_, bool>;
-    /// One event type.
-    fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>>;
-    /// A tenant's event types in the order of their names.
+    fn change_event_type(&self, event_type: EventType, revision: i64) -> StoreFuture<'_, UpdateResult>;
+    /// Deletes an event type; returns `false` if there is none of this name.
+    fn delete_event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, bool>;
+    /// Returns an event type.
+    fn event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, Option<VersionedType>>;
+    /// Lists a tenant's event types by name.
     fn list_event_types(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         archived: Option<bool>,
         page: PageRequest<String>,
-    ) -> Answer<'_, Vec<EventType>>;
-    /// The first `limit` that have changed after `revision`, in the order in which they did.
+    ) -> StoreFuture<'_, Vec<EventType>>;
+    /// Returns the first `limit` event types that changed after `revision`, in the order of their changes.
     fn event_types_since(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         revision: i64,
         limit: usize,
-    ) -> Answer<'_, Vec<VersionedType>>;
-    /// The names of all of them.
-    fn event_type_names(&self, tenant: TenantId) -> Answer<'_, Vec<String>>;
+    ) -> StoreFuture<'_, Vec<VersionedType>>;
+    /// Returns the names of all event types of a tenant.
+    fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>>;
 }
 
-/// Tenants and the keys that act for them.
+/// Tenants and API keys.
 pub trait Tenancy {
-    /// Makes a tenant; false if it exists.
-    fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
-    /// Replaces a tenant's name and rules; false if there is no such tenant. Fan-outs made before are refused.
-    fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
-    /// Ends a tenant: its keys are revoked, it publishes nothing any more, and its name is never used again. Its
-    /// webhooks must be gone by then. False: no such tenant.
-    fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool>;
-    /// One tenant.
-    fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>>;
-    /// Tenants in the order of their names.
-    fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>>;
-    /// Stores a key; false if its tenant does not exist.
-    fn create_key(&self, key: ApiKey) -> Answer<'_, bool>;
-    /// Every key that is not revoked.
-    fn live_keys(&self) -> Answer<'_, Vec<ApiKey>>;
-    /// The keys of a tenant, or with none the admin keys; revoked ones included, newest first.
-    fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>>;
-    /// Revokes a key; false if there is no such live key of that tenant.
-    fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool>;
-    /// Notes when keys were last used.
-    fn note_key_use(&self, uses: Vec<(KeyId, Time)>) -> Answer<'_, ()>;
-    /// Forgets up to `limit` keys for sessions that are over since this time.
-    fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    /// Creates a tenant; returns `false` if it exists.
+    fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool>;
+    /// Replaces a tenant's name and rules; returns `false` if there is no such tenant. Earlier fan-outs are refused.
+    fn change_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool>;
+    /// Deletes a tenant: its keys are revoked, its publishes are refused, and its name is never used again. Its
+    /// webhooks must have been deleted before. Returns `false` if there is no such tenant.
+    fn delete_tenant(&self, id: TenantId, now: Time) -> StoreFuture<'_, bool>;
+    /// Returns a tenant.
+    fn tenant(&self, id: TenantId) -> StoreFuture<'_, Option<Tenant>>;
+    /// Lists tenants by name.
+    fn list_tenants(&self, page: PageRequest<TenantId>) -> StoreFuture<'_, Vec<Tenant>>;
+    /// Stores a key; returns `false` if its tenant does not exist.
+    fn create_key(&self, key: ApiKey) -> StoreFuture<'_, bool>;
+    /// Returns every key that is not revoked.
+    fn live_keys(&self) -> StoreFuture<'_, Vec<ApiKey>>;
+    /// Lists the keys of a tenant, or the admin keys if `None`; including revoked ones, newest first.
+    fn list_keys(
+        &self,
+        tenant_id: Option<TenantId>,
+        page: PageRequest<KeyId>,
+    ) -> StoreFuture<'_, Vec<ApiKey>>;
+    /// Revokes a key; returns `false` if the tenant has no such live key.
+    fn revoke_key(&self, tenant_id: Option<TenantId>, id: KeyId, now: Time) -> StoreFuture<'_, bool>;
+    /// Records when keys were last used.
+    fn record_key_use(&self, uses: Vec<(KeyId, Time)>) -> StoreFuture<'_, ()>;
+    /// Prunes up to `limit` keys of portal sessions that ended before this time.
+    fn prune_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// Sessions of browsers. Revoking a key and deleting a tenant delete the sessions that their keys began.
+/// Browser sessions. Revoking a key or deleting a tenant deletes the sessions that were started with the keys.
 pub trait BrowserSessions {
     /// Stores a session and deletes the oldest of the same key, so that at most `max_per_key` remain.
-    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> Answer<'_, ()>;
-    /// The session with this id, whether expired or not.
-    fn browser_session(&self, id: [u8; 32]) -> Answer<'_, Option<BrowserSession>>;
-    /// Deletes a session; false if there is none with this id.
-    fn delete_browser_session(&self, id: [u8; 32]) -> Answer<'_, bool>;
-    /// The sessions of a key that expire after `now`, newest first.
-    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> Answer<'_, Vec<BrowserSession>>;
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()>;
+    /// Returns the session with this id, whether expired or not.
+    fn browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, Option<BrowserSession>>;
+    /// Deletes a session; returns `false` if there is none with this id.
+    fn delete_browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, bool>;
+    /// Returns the sessions of a key that expire after `now`, newest first.
+    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>>;
     /// Deletes all sessions of a key, and returns their number.
-    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> Answer<'_, usize>;
+    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> StoreFuture<'_, usize>;
     /// Deletes up to `limit` sessions that expired before this time, and returns their number.
-    fn prune_browser_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    fn prune_browser_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// Looking back. Every question names its tenant.
+/// Events, deliveries and attempts, always of one tenant.
 pub trait History {
-    /// One event.
-    fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>>;
-    /// Events, newest first. A cursor and what follows it stay what they are, whatever is written meanwhile.
+    /// Returns an event.
+    fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>>;
+    /// Lists events, newest first. A cursor stays valid, and the order after it stays the same, during concurrent
+    /// writes.
     fn list_events(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Answer<'_, Listed<StoredEvent, EventId>>;
-    /// One delivery.
-    fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>>;
-    /// Deliveries, newest event first.
+    ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>>;
+    /// Returns a delivery.
+    fn delivery(&self, tenant_id: TenantId, id: DeliveryId) -> StoreFuture<'_, Option<Delivery>>;
+    /// Lists deliveries, newest event first.
     fn list_deliveries(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
-    /// Dead deliveries that were not redriven, newest event first.
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>>;
+    /// Lists dead deliveries that were not redriven, newest event first.
     fn list_dead(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
-    /// Counts dead letters, no more than `most` of them. Of a filter, only what is about webhooks, event types,
-    /// failure categories, reasons, recoverability and times counts. `bounds` are times from the latest to the
-    /// earliest, by which ages are told apart.
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>>;
+    /// Counts dead letters, at most `max` of them. Of the filter, only webhooks, event types, failure categories,
+    /// reasons, recoverability and times apply. `bounds` are times from the latest to the earliest that separate the
+    /// age groups.
     fn count_dead(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         bounds: [Time; 2],
-        most: usize,
-    ) -> Answer<'_, DeadCount>;
-    /// How many dead letters a tenant has; counts no further than `most`.
-    fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize>;
-    /// The attempts of a delivery, first to last. None: no such delivery.
-    fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
-    /// The attempts of all deliveries of an event, oldest delivery first. None: no such event.
-    fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
+        max: usize,
+    ) -> StoreFuture<'_, DeadCounts>;
+    /// Counts the dead letters of a tenant up to `max`.
+    fn count_dead_up_to(&self, tenant_id: TenantId, max: usize) -> StoreFuture<'_, usize>;
+    /// Returns the attempts of a delivery, first to last, or `None` if there is no such delivery.
+    fn attempts(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+    ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>>;
+    /// Returns the attempts of all deliveries of an event, oldest delivery first, or `None` if there is no such event.
+    fn attempts_of_event(
+        &self,
+        tenant_id: TenantId,
+        event_id: EventId,
+    ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>>;
 }
 
-/// Delivering again, or no more.
+/// Retry, replay and cancellation.
 pub trait Redrive {
-    /// Makes a pending delivery due now, or an ended one a new round.
-    fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven>;
-    /// Makes a new round for each webhook, or none at all.
+    /// Makes a pending delivery due now, or creates a new round of an ended one.
+    fn retry(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+        options: RedriveOptions,
+        now: Time,
+    ) -> StoreFuture<'_, RedriveResult>;
+    /// Creates a new round for each webhook, or none at all.
     fn replay(
         &self,
-        tenant: TenantId,
-        event: EventId,
+        tenant_id: TenantId,
+        event_id: EventId,
         rounds: Vec<NewRound>,
         priority: Option<Priority>,
         now: Time,
-    ) -> Answer<'_, Replayed>;
-    /// Calls a delivery off.
+    ) -> StoreFuture<'_, ReplayResult>;
+    /// Cancels a delivery.
     fn cancel(
         &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
         reason: String,
         now: Time,
-    ) -> Answer<'_, Cancelled>;
+    ) -> StoreFuture<'_, CancelResult>;
 }
 
-/// Bulk operations. One node at a time carries each on; whoever comes after it goes on where it stopped.
+/// Bulk operations. One node at a time runs each; another node can resume it where it stopped.
 pub trait Operations {
-    /// Stores a new one.
-    fn create_operation(&self, operation: Operation) -> Answer<'_, ()>;
-    /// One operation.
-    fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>>;
-    /// A tenant's operations, newest first.
-    fn list_operations(&self, tenant: TenantId, page: PageRequest<OperationId>)
-    -> Answer<'_, Vec<Operation>>;
-    /// Moves an operation from one state to another; false if it is not in that one.
-    fn turn_operation(
+    /// Stores a new operation.
+    fn create_operation(&self, operation: Operation) -> StoreFuture<'_, ()>;
+    /// Returns an operation.
+    fn operation(&self, tenant_id: TenantId, id: OperationId) -> StoreFuture<'_, Option<Operation>>;
+    /// Lists a tenant's operations, newest first.
+    fn list_operations(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
+        page: PageRequest<OperationId>,
+    ) -> StoreFuture<'_, Vec<Operation>>;
+    /// Changes the state of an operation; returns `false` if it is not in the expected state.
+    fn set_operation_state(
+        &self,
+        tenant_id: TenantId,
         id: OperationId,
         from: OperationState,
         to: OperationState,
         now: Time,
-    ) -> Answer<'_, bool>;
-    /// Takes on up to `limit` operations that are due and that nobody alive carries on, other than those named.
-    fn take_operations(
+    ) -> StoreFuture<'_, bool>;
+    /// Claims up to `limit` operations that are due and that no other live node runs, except the named ones.
+    fn claim_operations(
         &self,
         epoch: Epoch,
         but: Vec<OperationId>,
         now: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<Operation>>;
-    /// Notes how many there are to do.
-    fn count_operation(&self, id: OperationId, epoch: Epoch, total: u64) -> Answer<'_, ()>;
-    /// Takes a step.
-    fn step_operation(&self, step: OperationStep) -> Answer<'_, Stepped>;
-    /// Looks at up to `limit` deliveries that an operation has queued, and notes which have ended how.
+    ) -> StoreFuture<'_, Vec<Operation>>;
+    /// Stores the total number of items of an operation.
+    fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()>;
+    /// Applies one step of an operation.
+    fn step_operation(&self, step: OperationStep) -> StoreFuture<'_, StepResult>;
+    /// Reads up to `limit` deliveries that an operation has queued, and records the results of those that have ended.
     fn settle_operation(
         &self,
         id: OperationId,
         epoch: Epoch,
         after: Option<DeliveryId>,
         limit: usize,
-    ) -> Answer<'_, Settled>;
-    /// Nothing is left to be known about it: nobody carries it on any more.
-    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> Answer<'_, ()>;
-    /// Deliveries, oldest event first.
-    fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked>;
-    /// Events, oldest first.
-    fn walk_events(
+    ) -> StoreFuture<'_, SettleProgress>;
+    /// Completes an operation whose results are all known, and releases it.
+    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()>;
+    /// Scans deliveries, oldest event first.
+    fn scan_deliveries(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage>;
+    /// Scans events, oldest first.
+    fn scan_events(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         from: Option<Time>,
         to: Option<Time>,
         after: Option<EventId>,
         limit: usize,
-    ) -> Answer<'_, Vec<EventHead>>;
-    /// Forgets up to `limit` operations that were over before this time.
-    fn forget_operations(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    ) -> StoreFuture<'_, Vec<EventSummary>>;
+    /// Prunes up to `limit` operations that ended before this time.
+    fn prune_operations(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// What is stored sealed, and with which master key.
+/// Encrypted fields of webhooks, and their master keys.
 pub trait Secrets {
-    /// The master keys that webhooks are sealed with.
-    fn sealed_with(&self) -> Answer<'_, Vec<MasterKeyId>>;
-    /// Seals the next `limit` webhooks after this one with the current master key, as far as they are not.
-    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Rewrapped>;
+    /// Returns the master keys that webhooks are encrypted with.
+    fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>>;
+    /// Re-encrypts those of the next `limit` webhooks after this one that do not use the current master key.
+    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> StoreFuture<'_, RewrapProgress>;
 }
 
-/// Who changed what. Entries are only ever added, and forgotten when they are old.
+/// The audit log. Entries are only ever added, and pruned when they are old.
 pub trait Audit {
-    /// Notes that somebody is about to change something.
-    fn begin_audit(&self, entry: AuditEntry) -> Answer<'_, ()>;
-    /// Notes how it went, once.
-    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> Answer<'_, ()>;
-    /// Entries of a tenant, or with none of all, newest first.
-    fn list_audit(&self, filter: AuditFilter, page: PageRequest<AuditId>) -> Answer<'_, Vec<AuditEntry>>;
-    /// Forgets up to `limit` entries from before this time.
-    fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    /// Records that a change is about to be made.
+    fn begin_audit(&self, entry: AuditEntry) -> StoreFuture<'_, ()>;
+    /// Records the result of a change, once.
+    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> StoreFuture<'_, ()>;
+    /// Lists the entries of a tenant, or of all if `None`, newest first.
+    fn list_audit(&self, filter: AuditFilter, page: PageRequest<AuditId>)
+    -> StoreFuture<'_, Vec<AuditEntry>>;
+    /// Prunes up to `limit` entries before this time.
+    fn prune_audit(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// Addresses that notifications are sent to: whether they are confirmed, and how many e-mails were sent. Addresses are
-/// deleted with their tenant; the usage of limits is not, so that no limit is reset by that.
+/// Email addresses that receive notifications: their confirmation, and the number of emails sent. Addresses are
+/// deleted with their tenant; usage of limits is not, so that deleting a tenant resets no limit.
 pub trait MailAddresses {
-    /// Requests a confirmation e-mail for an address, within the limits of the reservation. An address without a request
-    /// is stored only if the limits allow one.
-    fn request_confirmation(&self, reservation: MailReservation) -> Answer<'_, ConfirmationRequestResult>;
-    /// When the next requested confirmation e-mail is to be sent.
-    fn next_confirmation(&self) -> Answer<'_, Option<Time>>;
-    /// Takes up to `limit` requested confirmation e-mails that are due. Each is taken once: if its taker dies, it is not
-    /// sent, so that no crash sends more than the limits allow.
-    fn take_confirmations(&self, now: Time, limit: usize) -> Answer<'_, Vec<MailAddress>>;
-    /// Schedules a confirmation e-mail that was taken and certainly not sent.
-    fn retry_confirmation(&self, tenant: TenantId, address: String, send_at: Time) -> Answer<'_, ()>;
-    /// Marks an address as confirmed. Returns false if it was already, or there is no such tenant.
+    /// Requests a confirmation email for an address, within the limits of the reservation. An address without a
+    /// request is stored only if the limits allow one.
+    fn request_confirmation(
+        &self,
+        reservation: MailReservation,
+    ) -> StoreFuture<'_, ConfirmationRequestResult>;
+    /// Returns when the next requested confirmation email is to be sent.
+    fn next_confirmation(&self) -> StoreFuture<'_, Option<Time>>;
+    /// Claims up to `limit` requested confirmation emails that are due. Each is claimed once: if its node dies, it is
+    /// not sent, so that a crash never sends more than the limits allow.
+    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>>;
+    /// Schedules a confirmation email again that was claimed and certainly not sent.
+    fn retry_confirmation(&self, tenant_id: TenantId, address: String, send_at: Time) -> StoreFuture<'_, ()>;
+    /// Marks an address as confirmed. Returns `false` if it already was, or there is no such tenant.
     fn confirm_address(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         address: String,
         by: ConfirmedBy,
         now: Time,
-    ) -> Answer<'_, bool>;
-    /// What is known of these addresses of a tenant, by address: for the tenant's own users.
-    fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>>;
-    /// What is known of these addresses of a tenant, by address: for the sender of notifications, which does not wait
+    ) -> StoreFuture<'_, bool>;
+    /// Returns the state of these addresses of a tenant, by address: for the tenant's own users.
+    fn mail_addresses(
+        &self,
+        tenant_id: TenantId,
+        addresses: Vec<String>,
+    ) -> StoreFuture<'_, Vec<MailAddress>>;
+    /// Returns the state of these addresses of a tenant, by address: for the notification sender, which does not wait
     /// for the reads of the tenant's users.
-    fn recipient_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>>;
-    /// Counts an e-mail against its limits, or returns which one is reached.
-    fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult>;
-    /// Returns a reservation whose e-mail was not sent.
-    fn release_mail(&self, reservation: MailReservation) -> Answer<'_, ()>;
+    fn recipient_addresses(
+        &self,
+        tenant_id: TenantId,
+        addresses: Vec<String>,
+    ) -> StoreFuture<'_, Vec<MailAddress>>;
+    /// Counts an email against its limits, or returns which limit is reached.
+    fn reserve_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ReserveResult>;
+    /// Releases the reservation of an email that was not sent.
+    fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()>;
     /// Deletes up to `limit` unconfirmed addresses whose last request was before the first time, and up to `limit`
     /// records of usage that were last changed before the second.
-    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> Answer<'_, usize>;
+    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// Addresses that do not want to hear of something any more. They go with their tenant.
-pub trait Unsubscribing {
-    /// Notes that an address is not told of a kind any more. False: it was not anyway, or there is no such tenant.
-    fn unsubscribe(&self, tenant: TenantId, address: String, kind: Kind, now: Time) -> Answer<'_, bool>;
-    /// Tells an address of a kind again, or with none of everything. Gives how many kinds that changes.
-    fn resubscribe(&self, tenant: TenantId, address: String, kind: Option<Kind>) -> Answer<'_, usize>;
-    /// Who is not told of a kind any more, of these addresses.
-    fn unsubscribed(&self, tenant: TenantId, kind: Kind, of: Vec<String>) -> Answer<'_, Vec<String>>;
-    /// All of a tenant, by address and kind.
+/// Unsubscriptions of email addresses. They are deleted with their tenant.
+pub trait Unsubscriptions {
+    /// Unsubscribes an address from a kind. Returns `false` if it already was unsubscribed, or there is no such
+    /// tenant.
+    fn unsubscribe(
+        &self,
+        tenant_id: TenantId,
+        address: String,
+        kind: NotificationKind,
+        now: Time,
+    ) -> StoreFuture<'_, bool>;
+    /// Resubscribes an address to a kind, or to all kinds if `None`. Returns the number of kinds changed.
+    fn resubscribe(
+        &self,
+        tenant_id: TenantId,
+        address: String,
+        kind: Option<NotificationKind>,
+    ) -> StoreFuture<'_, usize>;
+    /// Returns those of these addresses that are unsubscribed from a kind.
+    fn unsubscribed(
+        &self,
+        tenant_id: TenantId,
+        kind: NotificationKind,
+        of: Vec<String>,
+    ) -> StoreFuture<'_, Vec<String>>;
+    /// Lists all unsubscriptions of a tenant, by address and kind.
     fn list_unsubscribed(
         &self,
-        tenant: TenantId,
-        page: PageRequest<UnsubscribedCursor>,
-    ) -> Answer<'_, Vec<Unsubscribed>>;
+        tenant_id: TenantId,
+        page: PageRequest<UnsubscriptionCursor>,
+    ) -> StoreFuture<'_, Vec<Unsubscription>>;
 }
 
-/// What owners are told without asking: what stands, folded, and the notices that are made of it.
-pub trait Notices {
-    /// Writes causes down that belong to no other change.
-    fn note(&self, causes: Vec<Cause>) -> Answer<'_, ()>;
-    /// When there is something to do next: to make a notice, or to send one. What stands may have to wait longer.
-    fn next_notice(&self) -> Answer<'_, Option<Time>>;
-    /// Makes notices of what is due to be told, as many as there are ids for; nothing more is told of each until its
-    /// time is over. Gives how many. See `core::notice::fold`.
-    fn make_notices(&self, now: Time, folds: Folds, fresh: Vec<NoticeId>) -> Answer<'_, usize>;
-    /// Hands out notices that are to be sent by now, the oldest first. Nobody else gets them until `hold_until`, unless
-    /// whoever has them says so.
-    fn take_notices(&self, now: Time, hold_until: Time, limit: usize) -> Answer<'_, Vec<StoredNotice>>;
-    /// Notes what came of sending one. What is over on every way is not sent again.
-    fn notice_told(&self, id: NoticeId, channel: Channel, told: Told) -> Answer<'_, ()>;
-    /// A tenant's notices, newest first.
-    fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>>;
-    /// Forgets up to `limit` notices from before this time, and as many standings that were quiet since then.
-    fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+/// Notification groups with their pending occurrences, and the notifications created from them.
+pub trait Notifications {
+    /// Records occurrences that belong to no other change.
+    fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> StoreFuture<'_, ()>;
+    /// Returns the earliest time at which a notification may have to be created or sent. A group may have to wait
+    /// longer.
+    fn next_notification_at(&self) -> StoreFuture<'_, Option<Time>>;
+    /// Creates notifications of the groups that are due, at most one per id, and suppresses each group until its
+    /// interval has passed. Returns their number. See `core::notification::grouping`.
+    fn create_notifications(
+        &self,
+        now: Time,
+        intervals: GroupIntervals,
+        fresh: Vec<NotificationId>,
+    ) -> StoreFuture<'_, usize>;
+    /// Claims notifications that are due to be sent, oldest first. No other node can claim them until `hold_until`,
+    /// unless the result recorded for them sets another time.
+    fn claim_notifications(
+        &self,
+        now: Time,
+        hold_until: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<StoredNotification>>;
+    /// Records the result of sending a notification on a channel. It is not sent again once every channel is done.
+    fn record_notification_result(
+        &self,
+        id: NotificationId,
+        channel: Channel,
+        result: ChannelResult,
+    ) -> StoreFuture<'_, ()>;
+    /// Lists a tenant's notifications, newest first.
+    fn list_notifications(
+        &self,
+        tenant_id: TenantId,
+        page: PageRequest<NotificationId>,
+    ) -> StoreFuture<'_, Vec<StoredNotification>>;
+    /// Prunes up to `limit` notifications before this time, and as many groups that have been idle since then.
+    fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// What nodes remember about their clock, and what they change when time goes back.
+/// Persisted clock state, and corrections of stored times after the clock was set back.
 pub trait Clocks {
-    /// What is stored about the clock.
-    fn clock_state(&self) -> Answer<'_, ClockState>;
+    /// Returns the stored clock state.
+    fn clock_state(&self) -> StoreFuture<'_, ClockState>;
     /// Stores a confirmed time, for the next start to compare with.
-    fn store_confirmed_time(&self, confirmed_at: Time) -> Answer<'_, ()>;
+    fn store_confirmed_time(&self, confirmed_at: Time) -> StoreFuture<'_, ()>;
     /// Counts a confirmation by an operator, which every node acts on. Returns their number.
-    fn confirm_clock(&self) -> Answer<'_, i64>;
-    /// Time went back: moves the due times of up to `limit` lanes after this one, as far as they may have been computed
-    /// from the time that is no longer used, and has those lanes looked at now. Returns the last of them, or none if
-    /// there were fewer.
+    fn confirm_clock(&self) -> StoreFuture<'_, i64>;
+    /// Moves the due times of up to `limit` lanes after this one, if they may have been computed from the time before
+    /// the clock was set back, and wakes those lanes now. Returns the last lane, or `None` if there were fewer.
     fn set_due_back(
         &self,
         set_back: SetBack,
         now: Time,
         after: Option<LaneCursor>,
         limit: usize,
-    ) -> Answer<'_, Option<LaneCursor>>;
-    /// Time went back: moves the times until which endpoints asked not to be called.
-    fn set_holds_back(&self, set_back: SetBack) -> Answer<'_, usize>;
+    ) -> StoreFuture<'_, Option<LaneCursor>>;
+    /// Moves holds and circuit times that were computed from the time before the clock was set back. A forced circuit
+    /// keeps its end.
+    fn set_holds_back(&self, set_back: SetBack) -> StoreFuture<'_, usize>;
 }
 
-/// Housekeeping and health.
-pub trait Upkeep {
-    /// Forgets up to `limit` idempotency keys that have expired.
-    fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize>;
-    /// Makes room for events up to this time, where that has to be made.
-    fn prepare(&self, until: Time) -> Answer<'_, ()>;
-    /// Whether the store can be written now.
-    fn ping(&self) -> Answer<'_, ()>;
-    /// The settings of the server on which it depends that commits survive a crash; none where there is no server.
-    fn durability(&self) -> Answer<'_, Option<Durability>>;
-    /// For each pool with something due in the store, since when its longest overdue delivery is due. Where a node has
-    /// taken lanes on, no more than a thousand of them are looked into.
-    fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>>;
-    /// Figures for the metrics page.
-    fn vitals(&self) -> Answer<'_, Vitals>;
-    /// How many tenants have more dead letters than this.
-    fn crowded(&self, dead: usize) -> Answer<'_, u64>;
-    /// How many reads this process has run since the store was opened.
+/// Maintenance and health.
+pub trait Maintenance {
+    /// Prunes up to `limit` expired idempotency keys.
+    fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize>;
+    /// Creates the partitions for events up to this time, if the store has partitions.
+    fn ensure_partitions(&self, until: Time) -> StoreFuture<'_, ()>;
+    /// Checks that the store can be written now.
+    fn ping(&self) -> StoreFuture<'_, ()>;
+    /// Returns the server settings that decide whether commits survive a crash; `None` for a store without a server.
+    fn durability(&self) -> StoreFuture<'_, Option<Durability>>;
+    /// Returns, for each pool with due deliveries in the store, since when the longest overdue one is due. Of the
+    /// lanes that nodes hold, at most a thousand are read.
+    fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>>;
+    /// Returns statistics for the metrics.
+    fn stats(&self) -> StoreFuture<'_, StoreStats>;
+    /// Returns how many tenants have more dead letters than this.
+    fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64>;
+    /// Returns how many reads this process has run since the store was opened.
     fn read_count(&self) -> u64;
 }
 
-/// Taking payloads away for good, while their history stays.
+/// Permanent erasure of payloads; the history stays.
 pub trait Erase {
-    /// Takes an event's payload and metadata away. From then on no round of it is made.
-    fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased>;
-    /// Takes away what endpoints answered to it, which may repeat it: of up to `limit` deliveries. Gives of how many.
-    fn erase_answers(&self, tenant: TenantId, event: EventId, limit: usize) -> Answer<'_, usize>;
-    /// Events about a subject whose payloads are still there, the oldest first.
-    fn events_to_erase(&self, tenant: TenantId, subject: String, limit: usize) -> Answer<'_, Vec<EventId>>;
+    /// Erases an event's payload and metadata. From then on it gets no new round.
+    fn erase(&self, tenant_id: TenantId, event_id: EventId, now: Time) -> StoreFuture<'_, EraseResult>;
+    /// Erases the stored responses to an event, which may repeat its payload, of up to `limit` deliveries. Returns of
+    /// how many.
+    fn erase_responses(&self, tenant_id: TenantId, event_id: EventId, limit: usize)
+    -> StoreFuture<'_, usize>;
+    /// Returns the events with a subject whose payloads are not erased, oldest first.
+    fn events_to_erase(
+        &self,
+        tenant_id: TenantId,
+        subject: String,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<EventId>>;
 }
 
-/// Forgetting what is old, in steps that hold nobody up. What has a delivery that is not over is never old.
-pub trait Retain {
-    /// The tenants after this one, those that are gone too, with what holds for them.
-    fn retained(&self, after: Option<TenantId>, limit: usize) -> Answer<'_, Vec<(TenantId, TenantRules)>>;
-    /// When the oldest event of a tenant was published that is still there.
-    fn oldest_event(&self, tenant: TenantId) -> Answer<'_, Option<Time>>;
-    /// Forgets events that were published before a time, the oldest first, with their deliveries and attempts.
-    /// One with a delivery that is not over is passed by.
-    fn prune_events(&self, old: Old<EventId>) -> Answer<'_, Pruned<EventId>>;
-    /// Forgets dead letters that died before a time, with their attempts. Their events stay.
-    fn prune_dead(&self, old: Old<DeliveryId>) -> Answer<'_, Pruned<DeliveryId>>;
-    /// The webhooks after this one with periods of their circuits, and whose they are.
-    fn with_periods(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, TenantId)>>;
-    /// Forgets up to `limit` periods of circuits that were over before the time named with each webhook.
-    fn forget_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> Answer<'_, usize>;
-    /// Whether events are kept by month, and whole months can be dropped.
-    fn keeps_months(&self) -> bool;
-    /// Drops the oldest month that was over before this time, unless something in it is not over yet; with
-    /// `only_empty` unless there is anything in it. At most about `rows` of what is kept beside it go in one step.
-    fn drop_month(&self, before: Time, only_empty: bool, rows: usize) -> Answer<'_, Dropped>;
-    /// Gives up to so many bytes of unused space back to the operating system, where it does not come back by
-    /// itself. Gives how many.
-    fn give_space_back(&self, bytes: usize) -> Answer<'_, usize>;
+/// Pruning of old data in small steps. An event with a pending delivery is never pruned.
+pub trait Prune {
+    /// Returns the tenants after this one with their rules, including deleted ones.
+    fn retention_by_tenant(
+        &self,
+        after: Option<TenantId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(TenantId, TenantRules)>>;
+    /// Returns when the oldest stored event of a tenant was published.
+    fn oldest_event(&self, tenant_id: TenantId) -> StoreFuture<'_, Option<Time>>;
+    /// Prunes events that were published before a time, oldest first, with their deliveries and attempts. Skips
+    /// events with a pending delivery.
+    fn prune_events(&self, request: PruneRequest<EventId>) -> StoreFuture<'_, PruneProgress<EventId>>;
+    /// Prunes dead letters that died before a time, with their attempts. Their events stay.
+    fn prune_dead(&self, request: PruneRequest<DeliveryId>) -> StoreFuture<'_, PruneProgress<DeliveryId>>;
+    /// Returns the webhooks after this one that have circuit periods, with their tenants.
+    fn webhooks_with_periods(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, TenantId)>>;
+    /// Prunes up to `limit` circuit periods that ended before the time given for each webhook.
+    fn prune_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize>;
+    /// Returns whether events are stored in monthly partitions that can be dropped as a whole.
+    fn has_partitions(&self) -> bool;
+    /// Drops the oldest partition whose month ended before this time, unless it has a pending delivery; with
+    /// `only_empty`, unless it has any row. One step deletes at most about `rows` dependent rows of other tables.
+    fn drop_oldest_partition(
+        &self,
+        before: Time,
+        only_empty: bool,
+        rows: usize,
+    ) -> StoreFuture<'_, PartitionDrop>;
+    /// Returns up to `bytes` of unused space to the operating system, if the store does not do so by itself. Returns
+    /// how many bytes.
+    fn reclaim_space(&self, bytes: usize) -> StoreFuture<'_, usize>;
 }
 
-/// What was pruned and waits for the archive.
-pub trait Archiving {
-    /// The object to be stored next: one that was begun before, or else the oldest of what waits, `most` bytes of one
-    /// day or a little more. None if less than `least` bytes wait. It stays the same until it is stored.
-    fn next_object(&self, least: usize, most: usize) -> Answer<'_, Option<ArchiveObject>>;
-    /// Forgets an object: it is in the archive.
-    fn object_stored(&self, name: String) -> Answer<'_, ()>;
+/// The archive outbox: pruned rows that wait to be archived.
+pub trait ArchiveOutbox {
+    /// Returns the object to archive next: one that was already started, or else the oldest waiting rows of one day,
+    /// about `max` bytes. Returns `None` if less than `min` bytes wait. The object stays the same until it is stored.
+    fn next_object(&self, min: usize, max: usize) -> StoreFuture<'_, Option<ArchiveObject>>;
+    /// Deletes an object from the outbox after it was archived.
+    fn object_stored(&self, name: String) -> StoreFuture<'_, ()>;
 }
 
-/// Figures about a store.
+/// Statistics of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vitals {
+pub struct StoreStats {
     /// Transactions committed since the start.
     pub commits: u64,
-    /// Statements sent to a server since the start; none where there is no server.
+    /// Statements sent to the server since the start; 0 for a store without a server.
     pub statements: u64,
-    /// Deliveries waiting in the store, by priority; those in an order count as normal.
+    /// Deliveries waiting in the store, by priority; ordered ones count as normal.
     pub waiting: [u64; 3],
-    /// Deliveries that a node has.
+    /// Leased deliveries.
     pub leased: u64,
     /// Dead deliveries that were not redriven.
     pub dead: u64,
@@ -642,14 +783,14 @@ pub struct Vitals {
     pub webhooks: u64,
 }
 
-/// All of it: what a backend provides.
+/// Everything that a backend implements.
 pub trait Store:
     Publish
     + Record
     + Claim
     + Nodes
-    + Gates
-    + Figures
+    + RuntimeState
+    + Statistics
     + Webhooks
     + EventTypes
     + Tenancy
@@ -660,13 +801,13 @@ pub trait Store:
     + Secrets
     + Audit
     + MailAddresses
-    + Unsubscribing
-    + Notices
+    + Unsubscriptions
+    + Notifications
     + Clocks
-    + Upkeep
-    + Retain
+    + Maintenance
+    + Prune
     + Erase
-    + Archiving
+    + ArchiveOutbox
     + Send
     + Sync
 {
@@ -677,9 +818,9 @@ impl<T> Store for T where
         + Record
         + Claim
         + Nodes
-        + Gates
-        + Figures
-        + Figures
+        + RuntimeState
+        + Statistics
+        + Statistics
         + Webhooks
         + EventTypes
         + Tenancy
@@ -690,13 +831,13 @@ impl<T> Store for T where
         + Secrets
         + Audit
         + MailAddresses
-        + Unsubscribing
-        + Notices
+        + Unsubscriptions
+        + Notifications
         + Clocks
-        + Upkeep
-        + Retain
+        + Maintenance
+        + Prune
         + Erase
-        + Archiving
+        + ArchiveOutbox
         + Send
         + Sync
 {

@@ -1,4 +1,4 @@
-//! What goes into a store and what comes out: plain data, the same for every backend.
+//! Input and output types of a store: plain data, the same for every backend.
 
 mod audit;
 mod browser_sessions;
@@ -22,7 +22,7 @@ mod tenancy;
 mod unsubscriptions;
 mod webhooks;
 
-pub(crate) use self::runtime_state::Counted;
+pub(crate) use self::runtime_state::BacklogCounts;
 pub use self::{
     audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, history::*,
     mail_addresses::*, nodes::*, notifications::*, operations::*, publish::*, record::*, redrive::*,

@@ -1,16 +1,16 @@
 //! Publishes that must be stored in the order in which they were made, although many wait for their commits
 //! concurrently: those of a source, which has to keep the order of its queue.
 //!
-//! Events take their places when they are handed to the store, and the store commits them in that order. What could
-//! break the order is one that fails while one behind it is stored. So a failure breaks the order off at its position:
-//! the store refuses all that come behind it, and the publisher starts again with a new order from the one that failed.
-//! Events before that position are stored as usual.
+//! Events take their positions when they are handed to the store, and the store commits them in that order. The
+//! order would break if an event failed and a later one were stored. So a failure breaks the order off at its
+//! position: the store refuses all later events, and the publisher starts again with a new order from the event
+//! that failed. Events before that position are stored as usual.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::{Published, error::StoreError};
+use crate::{PublishResult, error::StoreError};
 
 /// An order of publishes. Positions count from 0.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ pub struct PublishOrder(watch::Sender<Progress>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// The position that may be handed to the store now.
+    /// The next position to be handed to the store.
     next: u64,
-    /// The first position that failed: it and all behind it are refused.
+    /// The first position that failed: it and all later ones are refused.
     broken_at: Option<u64>,
 }
 
@@ -35,23 +35,23 @@ impl Progress {
 pub struct OrderedPosition {
     /// The order, which may be broken off.
     pub order: Arc<PublishOrder>,
-    /// Counts from 0.
+    /// The position, from 0.
     pub position: u64,
 }
 
 impl OrderedPosition {
-    /// Refuses this position and everything behind it.
+    /// Refuses this position and all later ones.
     pub fn break_off(&self) {
         self.order.break_off(self.position);
     }
 
-    /// Whether this position or one before it has failed.
+    /// Returns whether this position or an earlier one has failed.
     pub(crate) fn is_refused(&self) -> bool {
         self.order.0.borrow().refuses(self.position)
     }
 
-    /// Breaks the order off unless this result is final: stored, known before, or never to be stored.
-    pub(crate) fn note(&self, result: &Result<Published, StoreError>) {
+    /// Breaks the order off unless this result is final: stored, already stored, or never to be stored.
+    pub(crate) fn record(&self, result: &Result<PublishResult, StoreError>) {
         if !is_final(result) {
             self.break_off();
         }
@@ -65,7 +65,7 @@ impl Default for PublishOrder {
 }
 
 impl PublishOrder {
-    /// Waits until everything before this position was handed to the store or left out.
+    /// Waits until all earlier positions were handed to the store or left out.
     pub async fn wait_for_turn(&self, position: u64) -> Result<(), StoreError> {
         let mut progress = self.0.subscribe();
         let reached =
@@ -76,7 +76,7 @@ impl PublishOrder {
         }
     }
 
-    /// Notes that this position was handed to the store. Its turn must have come.
+    /// Records that this position was handed to the store. All earlier positions must have been.
     pub fn advance(&self, position: u64) {
         self.0.send_if_modified(|progress| {
             let is_new = progress.next == position;
@@ -85,14 +85,14 @@ impl PublishOrder {
         });
     }
 
-    /// Leaves out a position that is not to be stored at all.
+    /// Leaves out a position that must not be stored.
     pub async fn leave_out(&self, position: u64) {
         if self.wait_for_turn(position).await.is_ok() {
             self.advance(position);
         }
     }
 
-    /// Refuses this position and everything behind it. What comes before it is stored as usual.
+    /// Refuses this position and all later ones. Earlier ones are stored as usual.
     pub fn break_off(&self, position: u64) {
         self.0.send_if_modified(|progress| {
             let is_first = !progress.refuses(position);
@@ -103,18 +103,18 @@ impl PublishOrder {
         });
     }
 
-    /// Whether something failed.
+    /// Returns whether a position has failed.
     pub fn is_broken(&self) -> bool {
         self.0.borrow().broken_at.is_some()
     }
 }
 
-/// Whether a publish with this result is not to be repeated.
-pub(crate) fn is_final(result: &Result<Published, StoreError>) -> bool {
+/// Returns whether a publish with this result must not be repeated.
+pub(crate) fn is_final(result: &Result<PublishResult, StoreError>) -> bool {
     match result {
-        Ok(Published::New { .. } | Published::Duplicate { .. } | Published::KeyReused { .. })
-        | Err(StoreError::Refused(_)) => true,
-        Ok(Published::ConfigChanged | Published::NoTenant | Published::Fenced) | Err(_) => false,
+        Ok(PublishResult::New { .. } | PublishResult::Duplicate { .. } | PublishResult::KeyReused { .. })
+        | Err(StoreError::InvalidItem(_)) => true,
+        Ok(PublishResult::ConfigChanged | PublishResult::NoTenant | PublishResult::Fenced) | Err(_) => false,
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn positions_take_turns() {
+    async fn position_waits_for_all_earlier_ones() {
         let order = Arc::new(PublishOrder::default());
         assert_eq!(order.wait_for_turn(0).await, Ok(()));
         let second = tokio::spawn({
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failed_position_refuses_itself_and_all_behind_it() {
+    async fn failed_position_refuses_itself_and_all_later_ones() {
         let order = Arc::new(PublishOrder::default());
         let at = |position| OrderedPosition { order: order.clone(), position };
         order.advance(0);
@@ -150,10 +150,10 @@ mod tests {
             let order = order.clone();
             async move { order.wait_for_turn(3).await }
         });
-        at(1).note(&Ok(Published::New { sequence_number: 1 }));
-        at(1).note(&Err(StoreError::Refused("never".into())));
+        at(1).record(&Ok(PublishResult::New { sequence_number: 1 }));
+        at(1).record(&Err(StoreError::InvalidItem("never".into())));
         assert!(!order.is_broken());
-        at(2).note(&Err(StoreError::Overloaded));
+        at(2).record(&Err(StoreError::Overloaded));
         assert!(order.is_broken());
         assert_eq!(behind.await.unwrap(), Err(StoreError::OutOfOrder));
         assert_eq!(order.wait_for_turn(2).await, Err(StoreError::OutOfOrder));

@@ -1,75 +1,75 @@
-//! Webhooks as they are stored: whatever is confidential about them is sealed on the way in, and opened on the way
-//! out. In between, backends carry it along without being able to read it.
+//! Webhooks as they are stored: confidential fields are sealed before they are written, and unsealed after they
+//! are read. Backends handle only the sealed bytes and cannot read them.
 
 use redrive_core::{
-    security::vault::{Closed, Vault},
-    webhook::Webhook,
-    webhook::confidential,
+    security::vault::{UnsealError, Vault},
+    webhook::{Webhook, confidential},
 };
 
 use crate::{StoreError, Versioned};
 
-/// A webhook whose confidential part is sealed.
+/// Webhook whose confidential fields are sealed.
 #[derive(Clone, Debug)]
-pub(crate) struct Sealed {
-    /// The rest of it.
+pub(crate) struct SealedWebhook {
+    /// Other fields.
     pub(crate) webhook: Webhook,
-    /// The sealed part.
+    /// Sealed fields.
     pub(crate) sealed: Vec<u8>,
 }
 
-/// The same with the version it was read at.
+/// Sealed webhook with the revision it was read at.
 #[derive(Clone, Debug)]
 pub(crate) struct SealedVersion {
-    pub(crate) webhook: Sealed,
+    pub(crate) webhook: SealedWebhook,
     pub(crate) revision: i64,
 }
 
-/// Opens and seals for a backend; without a master key it refuses.
+/// Seals and unseals webhooks for a backend; fails without a master key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seals(pub(crate) Option<Vault>);
+pub(crate) struct WebhookSealer(pub(crate) Option<Vault>);
 
-impl Seals {
+impl WebhookSealer {
     fn vault(&self) -> Result<&Vault, StoreError> {
         self.0
             .as_ref()
-            .ok_or_else(|| StoreError::Refused("webhooks need a master key, and there is none".into()))
+            .ok_or_else(|| StoreError::InvalidItem("webhooks need a master key, and there is none".into()))
     }
 
     /// Seals a webhook.
-    pub(crate) fn seal(&self, webhook: Webhook) -> Result<Sealed, StoreError> {
-        let contents = confidential::contents_of(&webhook);
-        let sealed = self.vault()?.seal(&webhook.tenant, webhook.id, &contents);
-        Ok(Sealed { webhook, sealed })
+    pub(crate) fn seal(&self, webhook: Webhook) -> Result<SealedWebhook, StoreError> {
+        let contents = confidential::to_plaintext(&webhook);
+        let sealed = self.vault()?.seal(&webhook.tenant_id, webhook.id, &contents);
+        Ok(SealedWebhook { webhook, sealed })
     }
 
-    /// Opens a webhook.
-    pub(crate) fn open(&self, sealed: Sealed) -> Result<Webhook, StoreError> {
-        let Sealed { mut webhook, sealed } = sealed;
-        let refused = |closed: Closed| StoreError::Refused(format!("the webhook {}: {closed}", webhook.id));
-        let contents = self.vault()?.open(&webhook.tenant, webhook.id, &sealed).map_err(refused)?;
-        match confidential::put_back(&mut webhook, &contents) {
+    /// Unseals a webhook.
+    pub(crate) fn open(&self, sealed: SealedWebhook) -> Result<Webhook, StoreError> {
+        let SealedWebhook { mut webhook, sealed } = sealed;
+        let refused =
+            |closed: UnsealError| StoreError::InvalidItem(format!("the webhook {}: {closed}", webhook.id));
+        let contents = self.vault()?.open(&webhook.tenant_id, webhook.id, &sealed).map_err(refused)?;
+        match confidential::restore_plaintext(&mut webhook, &contents) {
             Some(()) => Ok(webhook),
-            None => Err(StoreError::Refused(format!("the webhook {} makes no sense", webhook.id))),
+            None => Err(StoreError::InvalidItem(format!("the webhook {} makes no sense", webhook.id))),
         }
     }
 
-    /// Opens several.
-    pub(crate) fn open_all(&self, sealed: Vec<Sealed>) -> Result<Vec<Webhook>, StoreError> {
+    /// Unseals several webhooks.
+    pub(crate) fn open_all(&self, sealed: Vec<SealedWebhook>) -> Result<Vec<Webhook>, StoreError> {
         sealed.into_iter().map(|sealed| self.open(sealed)).collect()
     }
 
-    /// Opens one, if there is one.
+    /// Unseals a webhook, if there is one.
     pub(crate) fn open_version(&self, found: Option<SealedVersion>) -> Result<Option<Versioned>, StoreError> {
         let open =
             |SealedVersion { webhook, revision }| Ok(Versioned { webhook: self.open(webhook)?, revision });
         found.map(open).transpose()
     }
 
-    /// The same webhook sealed with the current master key. None: it is already.
-    pub(crate) fn rewrap(&self, sealed: &Sealed) -> Result<Option<Vec<u8>>, StoreError> {
-        let Sealed { webhook, sealed } = sealed;
-        let anew = self.vault()?.rewrap(&webhook.tenant, webhook.id, sealed);
-        anew.map_err(|closed| StoreError::Refused(format!("the webhook {}: {closed}", webhook.id)))
+    /// Seals a webhook with the current master key. Returns `None` if it is sealed with that key already.
+    pub(crate) fn rewrap(&self, sealed: &SealedWebhook) -> Result<Option<Vec<u8>>, StoreError> {
+        let SealedWebhook { webhook, sealed } = sealed;
+        let rewrapped = self.vault()?.rewrap(&webhook.tenant_id, webhook.id, sealed);
+        rewrapped.map_err(|closed| StoreError::InvalidItem(format!("the webhook {}: {closed}", webhook.id)))
     }
 }

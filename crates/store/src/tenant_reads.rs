@@ -1,5 +1,4 @@
-//! A bound on the listings that each tenant runs concurrently, so that one tenant cannot occupy all connections that
-//! read.
+//! Limits the listings that each tenant runs concurrently, so that one tenant cannot occupy all read connections.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,12 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::StoreError;
 
-/// How long a listing waits for others of its tenant before it fails.
+/// Timeout of a listing that waits for other listings of its tenant.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Above this number, entries of tenants without listings are evicted.
+/// Number of entries above which those of tenants without listings are evicted.
 const MAX_IDLE_ENTRIES: usize = 1_024;
 
-/// The permits of all tenants.
+/// Permits of all tenants.
 pub(crate) struct TenantReads {
     max_per_tenant: usize,
     timeout: Duration,
@@ -26,22 +25,25 @@ impl TenantReads {
         Self { max_per_tenant, timeout: PERMIT_TIMEOUT, permits: Mutex::default() }
     }
 
-    /// Waits until the tenant may run one more listing. Fails if that takes too long.
-    pub(crate) async fn acquire(&self, tenant: &TenantId) -> Result<OwnedSemaphorePermit, StoreError> {
-        let permits = self.permits_for(tenant);
+    /// Waits until the tenant may run one more listing. Fails after the timeout.
+    pub(crate) async fn acquire(&self, tenant_id: &TenantId) -> Result<OwnedSemaphorePermit, StoreError> {
+        let permits = self.permits_for(tenant_id);
         match tokio::time::timeout(self.timeout, permits.acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(StoreError::Busy("too many listings of this tenant are running".into())),
         }
     }
 
-    fn permits_for(&self, tenant: &TenantId) -> Arc<Semaphore> {
+    fn permits_for(&self, tenant_id: &TenantId) -> Arc<Semaphore> {
         let mut permits = self.permits.lock();
         if permits.len() > MAX_IDLE_ENTRIES {
-            // A permit and a waiter each hold a reference of their own.
+            // Each permit and each waiter holds its own reference.
             permits.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
         }
-        permits.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.max_per_tenant))).clone()
+        permits
+            .entry(tenant_id.clone())
+            .or_insert_with(|| Arc::new(Semaphore::new(self.max_per_tenant)))
+            .clone()
     }
 }
 

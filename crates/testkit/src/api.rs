@@ -1,5 +1,5 @@
-//! A small JSON client for Redrive's API, as tests need it: it panics where the answer is not as expected
-//! and shows what was asked and what came back.
+//! A small JSON client for Redrive's API. It panics if a response is not as expected, with the request and the
+//! response in the message.
 
 use std::{borrow::Borrow, net::SocketAddr, time::Duration};
 
@@ -12,11 +12,11 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 
-use crate::PATIENCE;
+use crate::WAIT_TIMEOUT;
 
 const JSON: (&str, &str) = ("content-type", "application/json");
-/// The pause between two looks of [`Api::eventually`].
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The polling interval of [`Api::wait_until`].
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A client for one address. Clones share their connections.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// A client that sends `key` as its bearer token.
+    /// Creates a client that sends `key` as its bearer token.
     pub fn new(address: SocketAddr, key: &str) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -35,72 +35,72 @@ impl Api {
         Self { client, address, key: Some(key.to_owned()) }
     }
 
-    /// The same client with another key.
+    /// Returns the same client with another key.
     pub fn with_key(&self, key: &str) -> Self {
         Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
-    /// The same client without any key.
+    /// Returns the same client without a key.
     pub fn without_key(&self) -> Self {
         Self { key: None, ..self.clone() }
     }
 
-    /// `GET path`.
-    pub async fn get(&self, path: &str) -> Answer {
+    /// Sends `GET path`.
+    pub async fn get(&self, path: &str) -> ApiResponse {
         self.raw("GET", path, &[], "").await
     }
 
-    /// `POST path` with a JSON body.
-    pub async fn post(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+    /// Sends `POST path` with a JSON body.
+    pub async fn post(&self, path: &str, body: impl Borrow<Value>) -> ApiResponse {
         self.raw("POST", path, &[JSON], body.borrow().to_string()).await
     }
 
-    /// `PUT path` with a JSON body.
-    pub async fn put(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+    /// Sends `PUT path` with a JSON body.
+    pub async fn put(&self, path: &str, body: impl Borrow<Value>) -> ApiResponse {
         self.raw("PUT", path, &[JSON], body.borrow().to_string()).await
     }
 
-    /// `PATCH path` with a JSON body.
-    pub async fn patch(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+    /// Sends `PATCH path` with a JSON body.
+    pub async fn patch(&self, path: &str, body: impl Borrow<Value>) -> ApiResponse {
         self.raw("PATCH", path, &[JSON], body.borrow().to_string()).await
     }
 
-    /// `DELETE path`.
-    pub async fn delete(&self, path: &str) -> Answer {
+    /// Sends `DELETE path`.
+    pub async fn delete(&self, path: &str) -> ApiResponse {
         self.raw("DELETE", path, &[], "").await
     }
 
-    /// Any request. The key is added unless `headers` hold an `authorization` of their own.
+    /// Sends any request. The key is added unless `headers` contain an `authorization` header.
     pub async fn raw(
         &self,
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
-    ) -> Answer {
+    ) -> ApiResponse {
         self.try_raw(method, path, headers, body).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// `POST path`, where a server that is away is an error and no panic.
-    pub async fn try_post(&self, path: &str, body: impl Borrow<Value>) -> Result<Answer, String> {
+    /// Sends `POST path`; returns an error instead of panicking if the server is unavailable.
+    pub async fn try_post(&self, path: &str, body: impl Borrow<Value>) -> Result<ApiResponse, String> {
         self.try_raw("POST", path, &[JSON], body.borrow().to_string()).await
     }
 
-    /// Any request, where a server that is away is an error and no panic.
+    /// Sends any request; returns an error instead of panicking if the server is unavailable.
     pub async fn try_raw(
         &self,
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
-    ) -> Result<Answer, String> {
-        let asked = format!("{method} {path}");
+    ) -> Result<ApiResponse, String> {
+        let requested = format!("{method} {path}");
         let request = self.request(method, path, headers, body.into());
-        let answered = async { self.send(request?).await };
-        match tokio::time::timeout(PATIENCE, answered).await {
-            Ok(Ok((status, headers, body))) => Ok(Answer { status, headers, body, asked }),
-            Ok(Err(error)) => Err(format!("{asked}: {error}")),
-            Err(_) => Err(format!("{asked}: no answer within {PATIENCE:?}")),
+        let response = async { self.send(request?).await };
+        match tokio::time::timeout(WAIT_TIMEOUT, response).await {
+            Ok(Ok((status, headers, body))) => Ok(ApiResponse { status, headers, body, request: requested }),
+            Ok(Err(error)) => Err(format!("{requested}: {error}")),
+            Err(_) => Err(format!("{requested}: no answer within {WAIT_TIMEOUT:?}")),
         }
     }
 
@@ -146,26 +146,26 @@ impl Api {
         self.post("/v1/events", event).await.expect(202)
     }
 
-    /// Asks `GET path` again and again until it answers 2xx with JSON for which `condition` holds.
+    /// Polls `GET path` until it returns 2xx with JSON for which `condition` holds.
     ///
-    /// A server that is away for a while is waited for. Panics after 20 s with the last answer.
-    pub async fn eventually(&self, what: &str, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    /// Keeps polling while the server is unavailable. Panics after `WAIT_TIMEOUT` with the last response.
+    pub async fn wait_until(&self, what: &str, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let started = tokio::time::Instant::now();
         loop {
-            let answer = self.try_raw("GET", path, &[], "").await;
-            if let Some(value) = answer.as_ref().ok().and_then(Answer::good_json).filter(&condition) {
+            let response = self.try_raw("GET", path, &[], "").await;
+            if let Some(value) = response.as_ref().ok().and_then(ApiResponse::good_json).filter(&condition) {
                 return value;
             }
-            if started.elapsed() > PATIENCE {
-                let last = answer.map_or_else(|error| error, |answer| answer.told());
-                panic!("waited {PATIENCE:?} in vain for {what}; at last, {last}");
+            if started.elapsed() > WAIT_TIMEOUT {
+                let last = response.map_or_else(|error| error, |response| response.describe());
+                panic!("waited {WAIT_TIMEOUT:?} in vain for {what}; at last, {last}");
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// An error with its causes, since the client's own message is only "client error (Connect)".
+/// Formats an error with its causes, since the client's own message is only "client error (Connect)".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -176,40 +176,40 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What the API answered.
+/// A response of the API.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// The status.
     pub status: u16,
     /// The headers.
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
-    asked: String,
+    request: String,
 }
 
-impl Answer {
-    /// The body as JSON.
+impl ApiResponse {
+    /// Parses the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("expected JSON ({error}), but {}", self.told()))
+            .unwrap_or_else(|error| panic!("expected JSON ({error}), but {}", self.describe()))
     }
 
-    /// The body, if the status is this one: as JSON, or null where the body is empty.
+    /// Returns the body as JSON, or null if it is empty. Panics if the status is another one.
     pub fn expect(&self, status: u16) -> Value {
-        assert!(self.status == status, "expected {status}, but {}", self.told());
+        assert!(self.status == status, "expected {status}, but {}", self.describe());
         if self.body.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// The `code` of a problem.
+    /// Returns the `code` of a problem document.
     pub fn problem(&self) -> String {
         match self.json()["code"].as_str() {
             Some(code) => code.to_owned(),
-            None => panic!("expected a problem with a code, but {}", self.told()),
+            None => panic!("expected a problem with a code, but {}", self.describe()),
         }
     }
 
-    /// The first header of this name.
+    /// Returns the first header of this name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -219,8 +219,8 @@ impl Answer {
         good.then(|| serde_json::from_slice(&self.body).ok()).flatten()
     }
 
-    fn told(&self) -> String {
-        format!("{} answered {}: {}", self.asked, self.status, String::from_utf8_lossy(&self.body))
+    fn describe(&self) -> String {
+        format!("{} answered {}: {}", self.request, self.status, String::from_utf8_lossy(&self.body))
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn methods_bodies_and_keys_arrive() {
+    async fn client_sends_methods_bodies_and_keys() {
         let receiver = Receiver::with(|_| Reply::status(200).body("{}")).await;
         let api = api(&receiver);
         let body = json!({"a": 1});
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn webhooks_and_events_are_made() {
+    async fn webhooks_and_events_are_created() {
         let receiver = Receiver::with(|arrival| match &*arrival.path {
             "/v1/webhooks" => Reply::status(201).body(arrival.body.clone()),
             _ => Reply::status(202).body(arrival.body.clone()),
@@ -286,18 +286,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn eventually_looks_until_it_holds() {
+    async fn wait_until_polls_until_condition_holds() {
         let receiver = Receiver::with(|arrival| match arrival.number {
             1 => Reply::status(404).body(r#"{"n": 3}"#),
             n => Reply::status(200).body(json!({ "n": n }).to_string()),
         })
         .await;
-        let found = api(&receiver).eventually("the third", "/", |value| value["n"] == 3).await;
+        let found = api(&receiver).wait_until("the third", "/", |value| value["n"] == 3).await;
         assert_eq!((found, receiver.count()), (json!({"n": 3}), 3));
     }
 
     #[tokio::test]
-    async fn a_server_that_is_away_is_an_error() {
+    async fn unavailable_server_is_an_error() {
         let receiver = Receiver::start().await;
         let api = api(&receiver);
         drop(receiver);
@@ -309,14 +309,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_problem_has_a_code() {
+    async fn problem_code_is_returned() {
         let receiver = Receiver::with(|_| Reply::status(404).body(r#"{"code": "not_found"}"#)).await;
         assert_eq!(api(&receiver).get("/").await.problem(), "not_found");
     }
 
     #[tokio::test]
     #[should_panic(expected = "expected 200, but GET /v1/x answered 418: short and stout")]
-    async fn an_unexpected_answer_is_told() {
+    async fn unexpected_status_panics_with_the_response() {
         let receiver = Receiver::with(|_| Reply::status(418).body("short and stout")).await;
         api(&receiver).get("/v1/x").await.expect(200);
     }

@@ -1,4 +1,4 @@
-//! A listener that nobody may reach, and that counts who does.
+//! A listener that must not be reached and records every connection.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -10,19 +10,19 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{PATIENCE, watch_cell::Watched};
+use crate::{WAIT_TIMEOUT, watch_cell::WatchCell};
 
-/// Counts the connections to one port, until dropped. It says nothing to them.
+/// A listener that records the connections to one port, until dropped. It sends nothing.
 pub struct Canary {
     address: SocketAddr,
-    peers: Arc<Watched<Vec<SocketAddr>>>,
+    peers: Arc<WatchCell<Vec<SocketAddr>>>,
     accepting: JoinHandle<()>,
 }
 
 impl Canary {
-    /// One at every address of this machine, of both families where it has both, on a free port.
+    /// Listens on every address of this machine, IPv4 and IPv6 if it has both, on a free port.
     pub async fn everywhere() -> Self {
-        // Without IPv6 there is nothing of it to reach.
+        // Without IPv6, only IPv4 can be reached.
         let listener = match TcpListener::bind("[::]:0").await {
             Ok(listener) => listener,
             Err(_) => TcpListener::bind("0.0.0.0:0").await.expect("no free port"),
@@ -30,7 +30,7 @@ impl Canary {
         Self::with(listener)
     }
 
-    /// One at this address and port.
+    /// Listens on this address and port.
     pub async fn at(ip: &str, port: u16) -> Self {
         let ip: IpAddr = ip.parse().unwrap_or_else(|_| panic!("{ip} is no address"));
         let bound = TcpListener::bind((ip, port)).await;
@@ -39,7 +39,7 @@ impl Canary {
 
     fn with(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("a bound listener has an address");
-        let peers = Arc::new(Watched::<Vec<SocketAddr>>::default());
+        let peers = Arc::new(WatchCell::<Vec<SocketAddr>>::default());
         let seen = peers.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((_, peer)) = listener.accept().await {
@@ -49,13 +49,13 @@ impl Canary {
         Self { address, peers, accepting }
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Panics if anybody connected. What was not accepted yet counts as well: it is waited for by a
-    /// connection of our own, which is accepted after all that came before.
+    /// Panics if anything connected. Pending connections count too: this function connects itself, and its connection
+    /// is accepted after all earlier ones.
     pub async fn assert_untouched(&self) {
         let ip = match self.address.ip() {
             ip if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
@@ -64,7 +64,7 @@ impl Canary {
         let own = TcpStream::connect((ip, self.address.port())).await.expect("the canary is gone");
         let own = plain(own.local_addr().expect("a connected socket has an address"));
         let accepted = |peers: &Vec<SocketAddr>| peers.contains(&own).then_some(());
-        self.peers.find(PATIENCE, accepted).await.expect("the canary does not accept");
+        self.peers.wait_for(WAIT_TIMEOUT, accepted).await.expect("the canary does not accept");
         let strangers = self.peers.change(|peers| {
             peers.retain(|peer| *peer != own);
             peers.clone()
@@ -73,7 +73,7 @@ impl Canary {
     }
 }
 
-/// An address in its plain form: one socket may take both families, and shows IPv4 as mapped.
+/// Returns the canonical form of an address: a dual-stack socket shows IPv4 peers as mapped IPv6 addresses.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -90,7 +90,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "was reached")]
-    async fn a_canary_sees_who_comes() {
+    async fn canary_records_connections() {
         let canary = Canary::everywhere().await;
         canary.assert_untouched().await;
         canary.assert_untouched().await;

@@ -1,4 +1,4 @@
-//! A collector of traces: takes spans over OTLP/HTTP and reads them by OpenTelemetry's own definitions.
+//! A trace collector that receives spans over OTLP/HTTP and decodes them with OpenTelemetry's own definitions.
 
 use std::collections::BTreeMap;
 
@@ -10,110 +10,114 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 use serde_json::Value;
 
-use crate::{Arrival, Receiver, Reply};
+use crate::{ReceivedRequest, Receiver, Reply};
 
 /// A collector on a free loopback port. It stops when it is dropped.
 pub struct Collector {
     receiver: Receiver,
 }
 
-/// One span as it came.
+/// One received span.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// Its trace, in hexadecimal digits.
+pub struct ReceivedSpan {
+    /// The trace id in hexadecimal.
     pub trace: String,
-    /// Its id.
+    /// The span id.
     pub id: String,
-    /// What it is a part of; empty if of nothing.
+    /// The id of the parent span; empty for a root span.
     pub parent: String,
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// Who takes part.
+    /// The span kind.
     pub kind: SpanKind,
-    /// When it began, in nanoseconds.
+    /// The start time, in nanoseconds.
     pub start: u64,
-    /// When it was over.
+    /// The end time, in nanoseconds.
     pub end: u64,
-    /// The trace's state.
+    /// The `tracestate`.
     pub state: String,
-    /// What is known of it.
+    /// The attributes.
     pub attributes: BTreeMap<String, Value>,
-    /// What went wrong, if something did.
+    /// The error message, if the status is an error.
     pub error: Option<String>,
-    /// Who sent it.
+    /// The attributes of the resource that sent it.
     pub resource: BTreeMap<String, Value>,
 }
 
-impl Seen {
-    /// An attribute that must be a text.
+impl ReceivedSpan {
+    /// Returns an attribute that must be a string.
     pub fn text(&self, key: &str) -> &str {
         self.attributes.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("no {key} in {self:#?}"))
     }
 
-    /// An attribute that must be a number.
+    /// Returns an attribute that must be a number.
     pub fn number(&self, key: &str) -> i64 {
         self.attributes.get(key).and_then(Value::as_i64).unwrap_or_else(|| panic!("no {key} in {self:#?}"))
     }
 }
 
 impl Collector {
-    /// A collector that takes everything.
+    /// Starts a collector that accepts everything.
     pub async fn start() -> Self {
         Self { receiver: Receiver::start().await }
     }
 
-    /// A collector that answers as told.
-    pub async fn with(answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
-        Self { receiver: Receiver::with(answer).await }
+    /// Starts a collector that responds as `answer` returns.
+    pub async fn with(response: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
+        Self { receiver: Receiver::with(response).await }
     }
 
-    /// What to set `tracing.otlp_endpoint` to.
+    /// Returns the value for `tracing.otlp_endpoint`.
     pub fn url(&self) -> String {
         self.receiver.url_at("").trim_end_matches('/').to_owned()
     }
 
-    /// The requests that came.
+    /// Returns the receiver that records the export requests.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }
 
-    /// Every span that came so far.
-    pub fn spans(&self) -> Vec<Seen> {
+    /// Returns every span received so far.
+    pub fn spans(&self) -> Vec<ReceivedSpan> {
         spans(&self.receiver.arrivals())
     }
 
-    /// Waits until `condition` holds for the spans; panics after 20 s.
-    pub async fn wait_until(&self, what: &str, condition: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
+    /// Waits until `condition` holds for the spans; panics after `WAIT_TIMEOUT`.
+    pub async fn wait_until(
+        &self,
+        what: &str,
+        condition: impl Fn(&[ReceivedSpan]) -> bool,
+    ) -> Vec<ReceivedSpan> {
         spans(&self.receiver.wait_until(what, |arrivals| condition(&spans(arrivals))).await)
     }
 }
 
-fn spans(arrivals: &[Arrival]) -> Vec<Seen> {
+fn spans(arrivals: &[ReceivedRequest]) -> Vec<ReceivedSpan> {
     arrivals.iter().flat_map(read).collect()
 }
 
-fn read(arrival: &Arrival) -> Vec<Seen> {
+fn read(arrival: &ReceivedRequest) -> Vec<ReceivedSpan> {
     assert_eq!((&*arrival.method, &*arrival.path), ("POST", "/v1/traces"));
     assert_eq!(arrival.header("content-type"), Some("application/x-protobuf"));
     let request = ExportTraceServiceRequest::decode(&arrival.body[..]).expect("a request of OTLP");
-    let mut seen = Vec::new();
+    let mut details = Vec::new();
     for of_resource in request.resource_spans {
         let resource = of_resource.resource.map(|resource| table(resource.attributes)).unwrap_or_default();
         for of_scope in of_resource.scope_spans {
             assert_eq!(of_scope.scope.map(|scope| scope.name).as_deref(), Some("redrive"));
-            seen.extend(of_scope.spans.into_iter().map(|span| one(span, &resource)));
+            details.extend(of_scope.spans.into_iter().map(|span| one(span, &resource)));
         }
     }
-    seen
+    details
 }
 
-fn one(span: Span, resource: &BTreeMap<String, Value>) -> Seen {
+fn one(span: Span, resource: &BTreeMap<String, Value>) -> ReceivedSpan {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!((span.trace_id.len(), span.span_id.len()), (16, 8));
     assert!(span.parent_span_id.is_empty() || span.parent_span_id.len() == 8);
     assert_eq!(span.flags & SpanFlags::TraceFlagsMask as u32, 1, "it is recorded");
     let status = span.status.clone().unwrap_or_default();
-    Seen {
+    ReceivedSpan {
         trace: hex(&span.trace_id),
         id: hex(&span.span_id),
         parent: hex(&span.parent_span_id),

@@ -1,5 +1,5 @@
-//! A name server of the tests' own, over UDP and TCP on one loopback port, that answers as scripted: well,
-//! wrongly, differently each time, or not at all.
+//! A scripted name server over UDP and TCP on one loopback port. It replies correctly, wrongly, differently each
+//! time, or not at all.
 
 use std::{
     collections::HashMap,
@@ -21,55 +21,55 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What is said to one question about a name.
+/// The reply to one query for a name.
 #[derive(Clone, Debug)]
-pub enum Say {
-    /// It has these addresses; each question gets those of its kind.
+pub enum DnsReply {
+    /// The name has these addresses; each query gets those of its record type.
     Addresses(Vec<IpAddr>),
-    /// It is another name, which has these addresses, all in one answer.
+    /// The name is an alias of another name, whose addresses are in the same reply.
     Alias(&'static str, Vec<IpAddr>),
-    /// It is another name, and nothing about that one.
+    /// The name is an alias of another name, without that name's addresses.
     AliasAlone(&'static str),
-    /// It exists and has no address.
+    /// The name exists and has no address.
     Nothing,
-    /// It does not exist.
+    /// The name does not exist (`NXDOMAIN`).
     NoSuchName,
-    /// The server has trouble.
+    /// The server fails (`SERVFAIL`).
     ServerFailure,
-    /// No answer at all.
-    Silence,
-    /// Bytes that are no answer.
+    /// No reply.
+    NoReply,
+    /// Bytes that are not a DNS message.
     Garbage,
-    /// It has these addresses, but half of the answer is missing.
-    Halved(Vec<IpAddr>),
-    /// It has these addresses, which a datagram cannot hold: ask over TCP.
+    /// A reply with these addresses whose second half is missing.
+    TruncatedBytes(Vec<IpAddr>),
+    /// A truncated reply over UDP; these addresses over TCP.
     OverTcp(Vec<IpAddr>),
-    /// A datagram cannot hold it, and TCP neither.
+    /// A truncated reply over UDP and over TCP.
     Truncated,
-    /// These addresses for another name than was asked about.
-    AboutAnother(Vec<IpAddr>),
+    /// These addresses for a name other than the one queried.
+    WrongName(Vec<IpAddr>),
 }
 
-impl Say {
-    /// These addresses, as texts.
+impl DnsReply {
+    /// Builds `Addresses` from strings.
     pub fn addresses(texts: &[&str]) -> Self {
         Self::Addresses(addresses(texts))
     }
 }
 
-/// Addresses from texts.
+/// Parses addresses.
 pub fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap_or_else(|_| panic!("{text} is no address"))).collect()
 }
 
-/// What is to be said about a name, and how often it was asked about by kind.
+/// The scripted replies for a name, and the number of queries per record type.
 #[derive(Default)]
-struct Script {
-    lines: Vec<Say>,
-    asked: HashMap<RecordType, usize>,
+struct NameScript {
+    lines: Vec<DnsReply>,
+    queries: HashMap<RecordType, usize>,
 }
 
-type Scripts = Arc<Mutex<HashMap<String, Script>>>;
+type Scripts = Arc<Mutex<HashMap<String, NameScript>>>;
 
 /// A scripted name server, until dropped. Names without a script do not exist.
 pub struct Dns {
@@ -79,11 +79,11 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Starts one that knows no name.
+    /// Starts a server without scripted names.
     pub async fn start() -> Self {
         let (udp, tcp) = loop {
             let tcp = TcpListener::bind("127.0.0.1:0").await.expect("no free port on 127.0.0.1");
-            // The same port may be taken for the other protocol.
+            // The TCP port may be in use for UDP.
             if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()).await {
                 break (udp, tcp);
             }
@@ -95,22 +95,23 @@ impl Dns {
         Self { address, scripts, tasks }
     }
 
-    /// Where it listens, as `ip:port`.
+    /// Returns its address, as `ip:port`.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Says these things about a name, one for each question of a kind in turn, and the last from then on.
-    pub fn script(&self, name: &str, lines: impl IntoIterator<Item = Say>) {
-        let lines: Vec<Say> = lines.into_iter().collect();
+    /// Sets the replies for a name: one per query of each record type in turn, then the last one for all further
+    /// queries.
+    pub fn script(&self, name: &str, lines: impl IntoIterator<Item = DnsReply>) {
+        let lines: Vec<DnsReply> = lines.into_iter().collect();
         assert!(!lines.is_empty(), "a script needs something to say");
-        self.scripts.lock().insert(name.to_owned(), Script { lines, asked: HashMap::new() });
+        self.scripts.lock().insert(name.to_owned(), NameScript { lines, queries: HashMap::new() });
     }
 
-    /// How often the IPv4 address of a name was asked for.
-    pub fn asked(&self, name: &str) -> usize {
+    /// Returns the number of queries for the IPv4 address of a name.
+    pub fn queries(&self, name: &str) -> usize {
         let scripts = self.scripts.lock();
-        scripts.get(name).and_then(|script| script.asked.get(&RecordType::A)).copied().unwrap_or(0)
+        scripts.get(name).and_then(|script| script.queries.get(&RecordType::A)).copied().unwrap_or(0)
     }
 }
 
@@ -124,8 +125,8 @@ async fn serve_udp(socket: UdpSocket, scripts: Scripts) {
     let mut buffer = [0; 4096];
     loop {
         let Ok((length, peer)) = socket.recv_from(&mut buffer).await else { continue };
-        if let Some(answer) = answer(&buffer[..length], &scripts, true) {
-            socket.send_to(&answer, peer).await.ok();
+        if let Some(response) = reply(&buffer[..length], &scripts, true) {
+            socket.send_to(&response, peer).await.ok();
         }
     }
 }
@@ -137,18 +138,18 @@ async fn serve_tcp(listener: TcpListener, scripts: Scripts) {
     }
 }
 
-/// Over TCP each message is preceded by its length.
+/// Serves a TCP connection, where each message is preceded by its length.
 async fn serve_stream(mut stream: TcpStream, scripts: Scripts) -> Option<()> {
     loop {
         let mut question = vec![0; usize::from(stream.read_u16().await.ok()?)];
         stream.read_exact(&mut question).await.ok()?;
-        let answer = answer(&question, &scripts, false)?;
-        stream.write_u16(u16::try_from(answer.len()).ok()?).await.ok()?;
-        stream.write_all(&answer).await.ok()?;
+        let response = reply(&question, &scripts, false)?;
+        stream.write_u16(u16::try_from(response.len()).ok()?).await.ok()?;
+        stream.write_all(&response).await.ok()?;
     }
 }
 
-fn answer(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>> {
+fn reply(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let query = question.queries.first()?.clone();
     let say = next_line(scripts, query.name(), query.query_type());
@@ -163,36 +164,38 @@ fn answer(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>>
     let named = |name: &str| Name::from_ascii(format!("{name}.")).unwrap();
     let alias = |to: &Name| Record::from_rdata(query.name().clone(), 0, RData::CNAME(CNAME(to.clone())));
     match &say {
-        Say::Addresses(all) | Say::Halved(all) => message.answers = found(query.name(), all),
-        Say::OverTcp(all) if !datagram => message.answers = found(query.name(), all),
-        Say::OverTcp(_) | Say::Truncated => message.metadata.truncation = true,
-        Say::AboutAnother(all) => message.answers = found(&named("another.test"), all),
-        Say::Alias(to, all) => {
+        DnsReply::Addresses(all) | DnsReply::TruncatedBytes(all) => {
+            message.answers = found(query.name(), all)
+        }
+        DnsReply::OverTcp(all) if !datagram => message.answers = found(query.name(), all),
+        DnsReply::OverTcp(_) | DnsReply::Truncated => message.metadata.truncation = true,
+        DnsReply::WrongName(all) => message.answers = found(&named("another.test"), all),
+        DnsReply::Alias(to, all) => {
             message.answers = vec![alias(&named(to))];
             message.answers.extend(found(&named(to), all));
         }
-        Say::AliasAlone(to) => message.answers = vec![alias(&named(to))],
-        Say::Nothing => {}
-        Say::NoSuchName => message.metadata.response_code = ResponseCode::NXDomain,
-        Say::ServerFailure => message.metadata.response_code = ResponseCode::ServFail,
-        Say::Silence => return None,
-        Say::Garbage => return Some(b"\xff\xfe this is no answer \x00\x01\x02".to_vec()),
+        DnsReply::AliasAlone(to) => message.answers = vec![alias(&named(to))],
+        DnsReply::Nothing => {}
+        DnsReply::NoSuchName => message.metadata.response_code = ResponseCode::NXDomain,
+        DnsReply::ServerFailure => message.metadata.response_code = ResponseCode::ServFail,
+        DnsReply::NoReply => return None,
+        DnsReply::Garbage => return Some(b"\xff\xfe this is no answer \x00\x01\x02".to_vec()),
     }
     let mut bytes = message.to_vec().unwrap();
-    if matches!(say, Say::Halved(_)) {
+    if matches!(say, DnsReply::TruncatedBytes(_)) {
         bytes.truncate(bytes.len() - 3);
     }
     Some(bytes)
 }
 
-/// What the script has for this question.
-fn next_line(scripts: &Scripts, name: &Name, kind: RecordType) -> Say {
+/// Returns the scripted reply for this query.
+fn next_line(scripts: &Scripts, name: &Name, kind: RecordType) -> DnsReply {
     let mut scripts = scripts.lock();
     let name = name.to_ascii().trim_end_matches('.').to_lowercase();
-    let Some(script) = scripts.get_mut(&name) else { return Say::NoSuchName };
-    let asked = script.asked.entry(kind).or_default();
-    let line = (*asked).min(script.lines.len() - 1);
-    *asked += 1;
+    let Some(script) = scripts.get_mut(&name) else { return DnsReply::NoSuchName };
+    let requests = script.queries.entry(kind).or_default();
+    let line = (*requests).min(script.lines.len() - 1);
+    *requests += 1;
     script.lines[line].clone()
 }
 
@@ -202,7 +205,7 @@ fn record(owner: &Name, address: IpAddr, wanted: RecordType) -> Option<Record> {
         (IpAddr::V6(address), RecordType::AAAA) => RData::AAAA(AAAA(address)),
         _ => return None,
     };
-    // No time to live: every look-up should be a new question.
+    // A TTL of 0 makes every resolution a new query.
     Some(Record::from_rdata(owner.clone(), 0, data))
 }
 
@@ -212,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks over UDP, as a resolver does.
+    /// Sends a query over UDP, as a resolver does.
     async fn ask(dns: &Dns, name: &str, kind: RecordType) -> Message {
         let mut question = Message::query();
         question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
@@ -224,22 +227,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_question_of_a_kind_has_its_next_line_and_the_last_stays() {
+    async fn replies_follow_the_script_and_the_last_one_repeats() {
         let dns = Dns::start().await;
-        let lines = [Say::ServerFailure, Say::addresses(&["192.0.2.1", "2001:db8::1", "192.0.2.2"])];
+        let lines =
+            [DnsReply::ServerFailure, DnsReply::addresses(&["192.0.2.1", "2001:db8::1", "192.0.2.2"])];
         dns.script("a.test", lines);
-        for (kind, answers) in [(RecordType::A, 2), (RecordType::AAAA, 1)] {
+        for (kind, responses) in [(RecordType::A, 2), (RecordType::AAAA, 1)] {
             let first = ask(&dns, "A.test.", kind).await;
             assert_eq!(first.metadata.response_code, ResponseCode::ServFail);
             for _ in 0..2 {
                 let later = ask(&dns, "a.test.", kind).await;
                 assert_eq!(
                     (later.metadata.response_code, later.answers.len()),
-                    (ResponseCode::NoError, answers)
+                    (ResponseCode::NoError, responses)
                 );
             }
         }
-        assert_eq!((dns.asked("a.test"), dns.asked("b.test")), (3, 0));
+        assert_eq!((dns.queries("a.test"), dns.queries("b.test")), (3, 0));
         let unknown = ask(&dns, "b.test.", RecordType::A).await;
         assert_eq!(unknown.metadata.response_code, ResponseCode::NXDomain);
     }

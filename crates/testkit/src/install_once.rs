@@ -1,5 +1,4 @@
-//! What is made once per target directory and shared by all tests, in whatever process: environments of other
-//! languages, with packages of theirs.
+//! Installs packages of other languages once per target directory, shared by all test processes.
 
 use std::{
     ffi::OsStr,
@@ -9,27 +8,32 @@ use std::{
     process::Command,
 };
 
-/// A folder that holds these packages, made by `make` unless somebody has made it already.
+/// Returns a folder with these packages; runs `make` to create it if it does not exist yet.
 ///
-/// Blocks while it is made, by whomever.
-pub(crate) fn made_once(target: &Path, kind: &str, packages: &[&str], make: impl FnOnce(&Path)) -> PathBuf {
+/// Blocks while this or another process creates it.
+pub(crate) fn install_once(
+    target: &Path,
+    kind: &str,
+    packages: &[&str],
+    make: impl FnOnce(&Path),
+) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     packages.hash(&mut hasher);
-    let home = target.join(format!("test-{kind}-{:016x}", hasher.finish()));
-    let ready = home.join("ready");
+    let folder = target.join(format!("test-{kind}-{:016x}", hasher.finish()));
+    let ready = folder.join("ready");
 
-    // Other test processes may want the same at the same moment: one makes it, the rest wait.
-    let path = home.with_extension("lock");
+    // Other test processes may need the same folder at the same time: one creates it, the rest wait.
+    let path = folder.with_extension("lock");
     let lock = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     lock.lock().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     if !ready.exists() {
-        make(&home);
+        make(&folder);
         fs::write(&ready, packages.join("\n")).expect("what was made can be written to");
     }
-    home
+    folder
 }
 
-/// Runs a command, and panics with what it said and how to mend it if it fails.
+/// Runs a command; if it fails, panics with its output and a hint how to fix it.
 pub(crate) fn run(command: &mut Command, mend: &str) {
     let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
     let line = words.join(OsStr::new(" ")).display().to_string();
@@ -43,7 +47,7 @@ pub(crate) fn run(command: &mut Command, mend: &str) {
     );
 }
 
-/// The directory above the profile's: a test runs as `<target>/debug/deps/<test>`.
+/// Returns the directory above the profile's: a test runs as `<target>/debug/deps/<test>`.
 pub(crate) fn target_dir() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     test.ancestors().nth(3).expect("a test runs inside the target directory").to_path_buf()

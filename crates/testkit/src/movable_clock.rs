@@ -1,24 +1,24 @@
-//! A wall clock that a test moves while a server runs under it, by libfaketime. Monotonic clocks stay as they are.
+//! A wall clock, based on libfaketime, that a test moves while a server runs. Monotonic clocks are not affected.
 
 use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use tempfile::TempDir;
 
-/// Where Debian's package `libfaketime` puts the library for programs with threads.
+/// Paths where Debian's package `libfaketime` installs the library for multi-threaded programs.
 const LIBRARIES: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
 
-/// The wall clock of the processes that are started with its environment.
+/// The wall clock of the processes that are started with this environment.
 pub struct MovableClock {
     folder: TempDir,
     library: &'static str,
 }
 
 impl MovableClock {
-    /// A clock that shows the right time; panics with the remedy where libfaketime is missing.
+    /// Creates a clock that shows the correct time; panics with an installation hint if libfaketime is missing.
     pub fn new() -> Self {
         let library = LIBRARIES.into_iter().find(|path| Path::new(path).exists());
         let library =
@@ -31,15 +31,15 @@ impl MovableClock {
         clock
     }
 
-    /// Shows the right time plus this many seconds from now on.
+    /// Sets the offset from the correct time, in seconds.
     pub fn set_offset_seconds(&self, seconds: i64) {
         let (new, file) = (self.folder.path().join("new"), self.folder.path().join("offset"));
         fs::write(&new, format!("{seconds:+}\n")).expect("cannot write the offset");
-        // Replaced as a whole, since every reading of the clock reads the file.
+        // Replaced atomically, because every read of the clock reads this file.
         fs::rename(new, file).expect("cannot replace the offset");
     }
 
-    /// The environment of a process that uses this clock.
+    /// Returns the environment for a process that uses this clock.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         vec![
             ("LD_PRELOAD", self.library.into()),

@@ -1,6 +1,6 @@
-//! Packages for Node.js, for what only a browser shows.
+//! Node.js packages for browser tests.
 //!
-//! They are installed once per target directory and shared by all tests, in whatever process.
+//! They are installed once per target directory and shared by all test processes.
 
 use std::{
     fs,
@@ -8,37 +8,38 @@ use std::{
     process::Command,
 };
 
-use crate::install_once::{made_once, run, target_dir};
+use crate::install_once::{install_once, run, target_dir};
 
-/// A folder that holds these packages (as `npm install` takes them), for `NODE_PATH`.
+/// Returns a folder for `NODE_PATH` with these packages (in the syntax of `npm install`).
 ///
-/// Blocks while they are installed. Panics with npm's output when that fails.
+/// Blocks while they are installed. Panics with npm's output if that fails.
 pub fn node_with(packages: &[&str]) -> PathBuf {
     modules(&target_dir(), packages)
 }
 
 fn modules(target: &Path, packages: &[&str]) -> PathBuf {
-    made_once(target, "node", packages, |home| install(home, packages)).join("node_modules")
+    install_once(target, "node", packages, |folder| install(folder, packages)).join("node_modules")
 }
 
-fn install(home: &Path, packages: &[&str]) {
-    // Without this, npm would take the next `package.json` further up for its own.
-    fs::create_dir_all(home).unwrap_or_else(|error| panic!("{}: {error}", home.display()));
-    fs::write(home.join("package.json"), "{}").unwrap_or_else(|error| panic!("{}: {error}", home.display()));
-    // Nothing of what is installed runs while it is installed.
+fn install(folder: &Path, packages: &[&str]) {
+    // Without a `package.json` here, npm would use the nearest one in a parent folder.
+    fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    fs::write(folder.join("package.json"), "{}")
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    // Install scripts of the packages are not run.
     let quiet = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"];
     run(
         Command::new("npm")
             .args(["install", "--prefix"])
-            .arg(home)
+            .arg(folder)
             .args(quiet)
             .args(packages)
-            .current_dir(home),
-        MEND,
+            .current_dir(folder),
+        INSTALL_HINT,
     );
 }
 
-const MEND: &str = "on Debian, `apt-get install nodejs npm` brings npm; it must reach a registry, or have one set up: \
+const INSTALL_HINT: &str = "on Debian, `apt-get install nodejs npm` brings npm; it must reach a registry, or have one set up: \
                     see `npm config list`";
 
 #[cfg(test)]
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "apt-get install nodejs npm")]
-    fn packages_that_cannot_be_had_are_told_with_a_remedy() {
+    fn failed_install_panics_with_a_hint() {
         let dir = tempfile::TempDir::new().unwrap();
         modules(dir.path(), &["./no/such/package"]);
     }

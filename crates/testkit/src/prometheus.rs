@@ -1,7 +1,7 @@
-//! Throwaway Prometheus servers, from the program that the distribution's package brings, and `promtool` beside it.
+//! Throwaway Prometheus servers and `promtool`, from the distribution's package.
 //!
-//! Each scrapes every second, and keeps what it finds in a folder that goes with it; no other server of this machine
-//! is ever touched.
+//! Each scrapes every second and stores its data in a temporary folder; no other server of this machine is ever
+//! touched.
 
 use std::{
     collections::BTreeMap,
@@ -16,30 +16,30 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Api, PATIENCE,
-    service::{Keeper, Server, Told, User, blocking, free_port},
+    Api, WAIT_TIMEOUT,
+    service::{ErrorContext, ProcessGuard, Server, User, blocking, free_port},
 };
 
-/// One value of an answer, with its labels.
+/// One value of a query result, with its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Its labels, the name among them where the query leaves it there.
+    /// The labels, including the metric name if the query keeps it.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
+    /// The value.
     pub value: f64,
 }
 
-/// A server of one's own. Killed and removed when dropped.
+/// A private server. Killed and removed when dropped.
 pub struct Prometheus {
-    keeper: Option<Keeper>,
+    keeper: Option<ProcessGuard>,
     folder: TempDir,
     port: u16,
     api: Api,
 }
 
 impl Prometheus {
-    /// A fresh server that scrapes these nodes, each under the name that its `instance` is to be, and evaluates the
-    /// rules of these files. Ready once it has scraped each of them.
+    /// Starts a new server that scrapes these nodes, each with the given `instance` label, and evaluates the rules of
+    /// these files. Returns after it has scraped each node.
     pub async fn start(nodes: &[(&str, SocketAddr)], rules: &[&Path]) -> Self {
         let folder = blocking(|| TempDir::with_prefix("redrive-test-prometheus-")).await;
         let mut server = Self {
@@ -48,69 +48,73 @@ impl Prometheus {
             port: 0,
             api: Api::new(SocketAddr::from(([127, 0, 0, 1], 0)), "").without_key(),
         };
-        fs::write(server.config(), config(nodes, rules)).told(&server.config());
-        // Somebody else may take a port before the server does.
+        fs::write(server.config(), config(nodes, rules)).with_context(&server.config());
+        // Another process may take a port before the server does.
         for _ in 0..5 {
             server.port = free_port();
             server.api = Api::new(SocketAddr::from(([127, 0, 0, 1], server.port)), "").without_key();
             if server.launch().await {
-                server.eventually("count(up == 1)", |count| count == nodes.len() as f64).await;
+                server.wait_until("count(up == 1)", |count| count == nodes.len() as f64).await;
                 return server;
             }
         }
-        panic!("Prometheus did not start:\n{}", crate::service::said(server.folder.path()));
+        panic!("Prometheus did not start:\n{}", crate::service::server_log(server.folder.path()));
     }
 
-    /// What an expression is now. Panics with what the server says if it is none.
+    /// Evaluates an expression now. Panics with the server's message if the expression is invalid.
     pub async fn query(&self, expression: &str) -> Vec<Sample> {
         let path = format!("/api/v1/query?query={}", encoded(expression));
-        let answer = self.api.get(&path).await;
-        assert_eq!(answer.status, 200, "{expression}: {}", String::from_utf8_lossy(&answer.body));
-        let answer = answer.json();
-        let result = &answer["data"]["result"];
-        match answer["data"]["resultType"].as_str() {
+        let response = self.api.get(&path).await;
+        assert_eq!(response.status, 200, "{expression}: {}", String::from_utf8_lossy(&response.body));
+        let response = response.json();
+        let result = &response["data"]["result"];
+        match response["data"]["resultType"].as_str() {
             Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: number(&result[1]) }],
             Some("vector") => result.as_array().expect("a vector is a list").iter().map(sample).collect(),
             other => panic!("{expression}: an answer of type {other:?}"),
         }
     }
 
-    /// The one value that an expression has; none if it has none. Panics if there are several.
+    /// Returns the only value of an expression, or `None` if it has none. Panics if there are several.
     pub async fn value(&self, expression: &str) -> Option<f64> {
         let found = self.query(expression).await;
         assert!(found.len() < 2, "{expression}: {found:?}");
         found.first().map(|sample| sample.value)
     }
 
-    /// Waits until an expression has a value for which this holds, and gives it.
-    pub async fn eventually(&self, expression: &str, holds: impl Fn(f64) -> bool) -> f64 {
-        let began = tokio::time::Instant::now();
+    /// Waits until an expression has a value for which `holds` is true, and returns it.
+    pub async fn wait_until(&self, expression: &str, holds: impl Fn(f64) -> bool) -> f64 {
+        let started = tokio::time::Instant::now();
         loop {
             let value = self.value(expression).await;
             if let Some(value) = value.filter(|value| holds(*value)) {
                 return value;
             }
-            assert!(began.elapsed() < 2 * PATIENCE, "{expression} is {value:?} after {:?}", 2 * PATIENCE);
+            assert!(
+                started.elapsed() < 2 * WAIT_TIMEOUT,
+                "{expression} is {value:?} after {:?}",
+                2 * WAIT_TIMEOUT
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// Waits until an expression has this value.
-    pub async fn becomes(&self, expression: &str, value: f64) {
-        self.eventually(expression, |found| (found - value).abs() < 1e-9).await;
+    pub async fn wait_for_value(&self, expression: &str, value: f64) {
+        self.wait_until(expression, |found| (found - value).abs() < 1e-9).await;
     }
 
-    /// The rules that it evaluates, as its API tells of them.
+    /// Returns the rules that it evaluates, as its API lists them.
     pub async fn rules(&self) -> Vec<Value> {
-        let answer = self.api.get("/api/v1/rules").await.expect(200);
-        let groups = answer["data"]["groups"].as_array().expect("groups of rules").clone();
+        let response = self.api.get("/api/v1/rules").await.expect(200);
+        let groups = response["data"]["groups"].as_array().expect("groups of rules").clone();
         groups.iter().flat_map(|group| group["rules"].as_array().expect("rules").clone()).collect()
     }
 
-    /// Its targets, as its API tells of them.
+    /// Returns its targets, as its API lists them.
     pub async fn targets(&self) -> Vec<Value> {
-        let answer = self.api.get("/api/v1/targets").await.expect(200);
-        answer["data"]["activeTargets"].as_array().expect("targets").clone()
+        let response = self.api.get("/api/v1/targets").await.expect(200);
+        response["data"]["activeTargets"].as_array().expect("targets").clone()
     }
 
     fn config(&self) -> PathBuf {
@@ -129,23 +133,23 @@ impl Prometheus {
             name: "prometheus",
             crash: "KILL",
             folder: self.folder.path().to_owned(),
-            user: User::US,
+            user: User::CURRENT_USER,
             words: [program("prometheus").into()].into_iter().chain(words.map(Into::into)).collect(),
             settings: Vec::new(),
             foreign: &["PROMETHEUS"],
         };
-        let (keeper, api) = (self.keeper.insert(Keeper::start(&server)), &self.api);
+        let (keeper, api) = (self.keeper.insert(ProcessGuard::start(&server)), &self.api);
         keeper.is_ready(|| is_ready(api, &data)).await
     }
 }
 
-/// Runs `promtool` with these words.
+/// Runs `promtool` with these arguments.
 pub fn promtool(words: &[&str]) -> Output {
     let mut command = Command::new(program("promtool"));
     command.args(words).output().expect("promtool cannot be run")
 }
 
-/// A program of the package, or the remedy in a panic.
+/// Returns the path of a program of the package; panics with an installation hint if it is missing.
 fn program(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.exists());
@@ -154,7 +158,7 @@ fn program(name: &str) -> PathBuf {
     })
 }
 
-/// Whether the server of this folder, and no other that got the port first, is ready.
+/// Returns whether the server of this folder is ready, and not another one that took the port first.
 async fn is_ready(api: &Api, data: &Path) -> bool {
     let Ok(ready) = api.try_raw("GET", "/-/ready", &[], "").await else { return false };
     let Ok(flags) = api.try_raw("GET", "/api/v1/status/flags", &[], "").await else { return false };
@@ -184,7 +188,7 @@ fn sample(found: &Value) -> Sample {
     }
 }
 
-/// A text as a part of a URL.
+/// Percent-encodes a string for a URL.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

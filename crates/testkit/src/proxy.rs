@@ -1,4 +1,4 @@
-//! A proxy that breaks connections on order, in front of any server that speaks TCP.
+//! A fault-injecting proxy in front of any TCP server.
 
 use std::{
     io,
@@ -18,26 +18,27 @@ use tokio::{
 
 use crate::server::Server;
 
-/// A proxy on a free loopback port. It lets everything pass until told otherwise, and ends, with all its
+/// A proxy on a free loopback port. It forwards everything until instructed otherwise, and ends, with all its
 /// connections, when it is dropped.
 pub struct Proxy {
     server: Server,
     rules: Arc<watch::Sender<Rules>>,
-    seen: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     trap: Trap,
 }
 
-/// What a client has to send for its connection to lose the replies; taken by the first that sends it.
+/// The bytes that make a connection lose its replies; consumed by the first client that sends them.
 type Trap = Arc<Mutex<Option<&'static [u8]>>>;
 
-/// How long replies are swallowed before the connection is reset, so that the server has finished by then.
+/// The time during which replies are dropped before the connection is reset, so that the server has finished by
+/// then.
 const SWALLOWING: Duration = Duration::from_millis(300);
 
-/// What holds for all connections now.
+/// The current rules for all connections.
 #[derive(Clone, Copy)]
 struct Rules {
     flow: Flow,
-    /// Grows with every cut: a connection that has seen a smaller number is to be reset.
+    /// Incremented by every cut: a connection that started with a smaller number is reset.
     cuts: usize,
 }
 
@@ -50,7 +51,7 @@ enum Flow {
 }
 
 impl Proxy {
-    /// A proxy in front of the server at this address.
+    /// Starts a proxy in front of the server at this address.
     pub async fn to(address: SocketAddr) -> Self {
         let rules = Arc::new(watch::Sender::new(Rules { flow: Flow::Pass, cuts: 0 }));
         let seen = Arc::new(AtomicUsize::new(0));
@@ -61,47 +62,47 @@ impl Proxy {
             serve(stream, address, ruled.subscribe(), Arc::clone(&set))
         })
         .await;
-        Self { server, rules, seen, trap }
+        Self { server, rules, connections: seen, trap }
     }
 
-    /// Where it listens: what to connect to in place of the server.
+    /// Returns the address to connect to instead of the server's.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// How many connections were made to it so far, those included that it refused.
-    pub fn seen(&self) -> usize {
-        self.seen.load(Ordering::SeqCst)
+    /// Returns the number of connections accepted so far, including those it reset.
+    pub fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
-    /// Lets everything pass, also what was held back.
+    /// Forwards everything, including bytes that were held.
     pub fn pass(&self) {
         self.set(Flow::Pass, false);
     }
 
-    /// Resets every connection, and each new one as soon as it is made.
+    /// Resets every connection, and each new one as soon as it is accepted.
     pub fn refuse(&self) {
         self.set(Flow::Refuse, true);
     }
 
-    /// Holds back every byte both ways while all connections stay open, as a network that loses everything
-    /// does. What was held back passes later.
+    /// Holds every byte in both directions while all connections stay open, like a network that loses every packet.
+    /// Held bytes are forwarded later.
     pub fn stall(&self) {
         self.set(Flow::Stall, false);
     }
 
-    /// Resets the connections there are, and lets new ones pass.
+    /// Resets the existing connections, and forwards new ones.
     pub fn cut(&self) {
         self.set(Flow::Pass, true);
     }
 
-    /// Holds back every piece of what is sent, both ways, for this long.
+    /// Delays every chunk of data in both directions by this long.
     pub fn delay(&self, delay: Duration) {
         self.set(Flow::Delay(delay), false);
     }
 
-    /// Lets the next request that contains these bytes reach the server, swallows the replies to it, and then resets that
-    /// one connection: the server has done what its client hears nothing of.
+    /// Forwards the next request that contains these bytes, drops the replies to it, and then resets that connection:
+    /// the server has executed a request whose result the client never learns.
     pub fn lose_reply_to(&self, request: &'static [u8]) {
         *self.trap.lock().expect("no test panics with it") = Some(request);
     }
@@ -128,11 +129,11 @@ async fn serve(mut client: TcpStream, address: SocketAddr, rules: watch::Receive
         }
         server.set_zero_linger().ok();
     }
-    // With this, closing is a reset.
+    // With a linger of zero, closing sends a reset.
     client.set_zero_linger().ok();
 }
 
-/// Carries everything both ways until both sides have said their last.
+/// Forwards everything in both directions until both sides have closed.
 async fn pass(
     client: &mut TcpStream,
     server: &mut TcpStream,
@@ -152,12 +153,12 @@ async fn pass(
         }
         false
     };
-    let there = carry(from_client, to_server, rules.clone(), springs);
-    let back = carry(from_server, to_client, rules.clone(), |_| caught.load(Ordering::SeqCst));
+    let there = forward(from_client, to_server, rules.clone(), springs);
+    let back = forward(from_server, to_client, rules.clone(), |_| caught.load(Ordering::SeqCst));
     tokio::try_join!(there, back).map(|_| ())
 }
 
-async fn carry(
+async fn forward(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut rules: watch::Receiver<Rules>,
@@ -174,7 +175,7 @@ async fn carry(
         if let Flow::Delay(delay) = flow {
             tokio::time::sleep(delay).await;
         }
-        // An error means that the proxy is being dropped, and this with it.
+        // An error means that the proxy is being dropped together with this connection.
         rules.wait_for(|rules| rules.flow != Flow::Stall).await.map_err(io::Error::other)?;
         if length == 0 {
             return to.shutdown().await;
@@ -188,11 +189,11 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::PATIENCE;
+    use crate::WAIT_TIMEOUT;
 
     const MOMENT: Duration = Duration::from_millis(100);
 
-    /// A server that sends everything back, with a proxy before it.
+    /// Starts an echo server with a proxy in front of it.
     async fn echo() -> (Server, Proxy) {
         let server = Server::start(|mut stream| async move {
             let (mut reading, mut writing) = stream.split();
@@ -207,26 +208,26 @@ mod tests {
         TcpStream::connect(proxy.address()).await.unwrap()
     }
 
-    /// Sends a word and reads it back.
+    /// Sends a word and expects it back.
     async fn said_back(stream: &mut TcpStream) -> io::Result<()> {
         stream.write_all(b"hello").await?;
         heard(stream).await
     }
 
     async fn heard(stream: &mut TcpStream) -> io::Result<()> {
-        let mut answer = [0; 5];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap()?;
-        assert_eq!(&answer, b"hello");
+        let mut response = [0; 5];
+        tokio::time::timeout(WAIT_TIMEOUT, stream.read_exact(&mut response)).await.unwrap()?;
+        assert_eq!(&response, b"hello");
         Ok(())
     }
 
     async fn is_reset(stream: &mut TcpStream) -> bool {
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await.unwrap();
+        let read = tokio::time::timeout(WAIT_TIMEOUT, stream.read(&mut [0])).await.unwrap();
         read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
     }
 
     #[tokio::test]
-    async fn everything_passes_and_so_does_the_end() {
+    async fn proxy_forwards_data_and_close() {
         let (_server, proxy) = echo().await;
         let (mut reading, mut writing) = connected(&proxy).await.into_split();
         let sent: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
@@ -238,11 +239,11 @@ mod tests {
         let (_, read) = tokio::join!(send, reading.read_to_end(&mut received));
         read.unwrap();
         assert!(received == sent);
-        assert_eq!(proxy.seen(), 1);
+        assert_eq!(proxy.connection_count(), 1);
     }
 
     #[tokio::test]
-    async fn refusing_resets_what_is_there_and_what_comes() {
+    async fn refuse_resets_existing_and_new_connections() {
         let (_server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
         said_back(&mut before).await.unwrap();
@@ -251,11 +252,11 @@ mod tests {
         assert!(is_reset(&mut connected(&proxy).await).await);
         proxy.pass();
         said_back(&mut connected(&proxy).await).await.unwrap();
-        assert_eq!(proxy.seen(), 3);
+        assert_eq!(proxy.connection_count(), 3);
     }
 
     #[tokio::test]
-    async fn cutting_resets_only_what_is_there() {
+    async fn cut_resets_only_existing_connections() {
         let (_server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
         said_back(&mut before).await.unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stalling_holds_everything_back_and_loses_nothing() {
+    async fn stall_holds_all_bytes_and_loses_none() {
         let (_server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
         said_back(&mut before).await.unwrap();
@@ -287,19 +288,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn delay_is_added_both_ways() {
+    async fn delay_applies_in_both_directions() {
         let (_server, proxy) = echo().await;
         let mut stream = connected(&proxy).await;
         proxy.delay(MOMENT);
-        let began = Instant::now();
+        let started = Instant::now();
         said_back(&mut stream).await.unwrap();
-        assert!(began.elapsed() >= 2 * MOMENT);
+        assert!(started.elapsed() >= 2 * MOMENT);
         proxy.pass();
         said_back(&mut stream).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_server_that_is_gone_is_seen_through_the_proxy() {
+    async fn server_shutdown_is_visible_through_the_proxy() {
         let (server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
         said_back(&mut before).await.unwrap();

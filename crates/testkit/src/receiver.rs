@@ -1,6 +1,6 @@
-//! An endpoint that records what arrives and answers as told: a real HTTP server on a loopback port.
+//! A real HTTP endpoint on a loopback port that records requests and responds as scripted.
 //!
-//! Waiting for arrivals is driven by the arrivals themselves, never by sleeping.
+//! Waits are woken by received requests, never by sleeping.
 
 use std::{
     sync::Arc,
@@ -14,104 +14,112 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 use tokio::{net::TcpStream, sync::watch};
 
-use crate::{PATIENCE, server::Server, watch_cell::Watched};
+use crate::{WAIT_TIMEOUT, server::Server, watch_cell::WatchCell};
 
-type AnswerFn = Arc<dyn Fn(&Arrival) -> Reply + Send + Sync>;
+type ResponseFn = Arc<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>;
 
-/// A real HTTP endpoint on a free loopback port that records what arrives and answers as told.
+/// A real HTTP endpoint on a free loopback port that records requests and responds as scripted.
 ///
 /// It stops, with all its connections, when it is dropped.
 pub struct Receiver {
     server: Server,
-    state: Arc<Watched<State>>,
+    state: Arc<WatchCell<State>>,
 }
 
 struct State {
-    arrivals: Vec<Arrival>,
-    answer: AnswerFn,
+    arrivals: Vec<ReceivedRequest>,
+    response: ResponseFn,
 }
 
 impl Receiver {
-    /// A receiver that answers 200 without a body to everything.
+    /// Starts a receiver that responds to everything with 200 and no body.
     pub async fn start() -> Self {
-        Self::answering(200).await
+        Self::responding(200).await
     }
 
-    /// A receiver that answers everything with this status.
-    pub async fn answering(status: u16) -> Self {
+    /// Starts a receiver that responds to everything with this status.
+    pub async fn responding(status: u16) -> Self {
         Self::with(move |_| Reply::status(status)).await
     }
 
-    /// A receiver that asks `answer` what to say to each request.
-    pub async fn with(answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> Self {
-        let state = Arc::new(Watched::new(State { arrivals: Vec::new(), answer: Arc::new(answer) }));
+    /// Starts a receiver that calls `answer` for the response to each request.
+    pub async fn with(response: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
+        let state = Arc::new(WatchCell::new(State { arrivals: Vec::new(), response: Arc::new(response) }));
         let served = Arc::clone(&state);
         let server = Server::start(move |stream| serve(stream, Arc::clone(&served))).await;
         Self { server, state }
     }
 
-    /// A receiver that takes requests at once and answers them with this status when the gate is opened.
-    pub async fn held(status: u16) -> (Self, Gate) {
-        let gate = Gate::closed();
+    /// Starts a receiver that accepts requests immediately and responds with this status once the latch is opened.
+    pub async fn latched(status: u16) -> (Self, Latch) {
+        let gate = Latch::closed();
         let held = gate.clone();
-        (Self::with(move |_| Reply::status(status).held_by(&held)).await, gate)
+        (Self::with(move |_| Reply::status(status).latched_by(&held)).await, gate)
     }
 
-    /// Where to send requests.
+    /// Returns the URL to send requests to.
     pub fn url(&self) -> String {
         self.url_at("/hook")
     }
 
-    /// The same receiver at another path.
+    /// Returns the URL of this receiver with another path.
     pub fn url_at(&self, path: &str) -> String {
         self.server.url_at(path)
     }
 
-    /// Answers differently from the next request on.
-    pub fn answer_with(&self, answer: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) {
-        self.state.change(|state| state.answer = Arc::new(answer));
+    /// Replaces the response function from the next request on.
+    pub fn respond_with(&self, response: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) {
+        self.state.change(|state| state.response = Arc::new(response));
     }
 
-    /// Everything that arrived so far, in order.
-    pub fn arrivals(&self) -> Vec<Arrival> {
+    /// Returns all requests received so far, in order.
+    pub fn arrivals(&self) -> Vec<ReceivedRequest> {
         self.state.read(|state| state.arrivals.clone())
     }
 
-    /// How many requests arrived so far.
+    /// Returns the number of requests received so far.
     pub fn count(&self) -> usize {
         self.state.read(|state| state.arrivals.len())
     }
 
-    /// Waits until at least `n` requests have arrived; panics after 20 s without a new one and says what did arrive.
-    pub async fn wait_for(&self, n: usize) -> Vec<Arrival> {
+    /// Waits until at least `n` requests were received; panics after `WAIT_TIMEOUT` without a new one and lists those
+    /// received.
+    pub async fn wait_for(&self, n: usize) -> Vec<ReceivedRequest> {
         let mut seen = self.count();
         loop {
-            let look = |state: &State| (state.arrivals.len() >= n).then(|| state.arrivals.clone());
-            if let Some(arrivals) = self.state.find(PATIENCE, look).await {
+            let check = |state: &State| (state.arrivals.len() >= n).then(|| state.arrivals.clone());
+            if let Some(arrivals) = self.state.wait_for(WAIT_TIMEOUT, check).await {
                 return arrivals;
             }
             let count = self.count();
             if count == seen {
-                panic!("waited {PATIENCE:?} in vain for at least {n} arrivals; {}", told(&self.arrivals()));
+                panic!(
+                    "waited {WAIT_TIMEOUT:?} in vain for at least {n} arrivals; {}",
+                    summarize(&self.arrivals())
+                );
             }
             seen = count;
         }
     }
 
-    /// Waits until `condition` holds for what has arrived; panics after 20 s and says what did arrive.
+    /// Waits until `condition` holds for the requests received; panics after `WAIT_TIMEOUT` and lists those received.
     ///
-    /// The condition is asked under the receiver's lock: it must not ask this receiver anything itself.
-    pub async fn wait_until(&self, what: &str, condition: impl Fn(&[Arrival]) -> bool) -> Vec<Arrival> {
-        let look = |state: &State| condition(&state.arrivals).then(|| state.arrivals.clone());
-        match self.state.find(PATIENCE, look).await {
+    /// The condition runs under the receiver's lock: it must not call methods of this receiver.
+    pub async fn wait_until(
+        &self,
+        what: &str,
+        condition: impl Fn(&[ReceivedRequest]) -> bool,
+    ) -> Vec<ReceivedRequest> {
+        let check = |state: &State| condition(&state.arrivals).then(|| state.arrivals.clone());
+        match self.state.wait_for(WAIT_TIMEOUT, check).await {
             Some(arrivals) => arrivals,
-            None => panic!("waited {PATIENCE:?} in vain for {what}; {}", told(&self.arrivals())),
+            None => panic!("waited {WAIT_TIMEOUT:?} in vain for {what}; {}", summarize(&self.arrivals())),
         }
     }
 }
 
-/// What arrived, in a few lines for a panic's message.
-fn told(arrivals: &[Arrival]) -> String {
+/// Formats the requests received as a few lines for a panic message.
+fn summarize(arrivals: &[ReceivedRequest]) -> String {
     const SHOWN: usize = 20;
     let mut text = format!("{} requests arrived", arrivals.len());
     for arrival in arrivals.iter().take(SHOWN) {
@@ -126,37 +134,37 @@ fn told(arrivals: &[Arrival]) -> String {
     text
 }
 
-/// One request as it arrived.
+/// One received request.
 #[derive(Clone, Debug)]
-pub struct Arrival {
-    /// Its place among all requests to this receiver, from 1.
+pub struct ReceivedRequest {
+    /// The sequence number among all requests to this receiver, from 1.
     pub number: usize,
     /// The method, such as `POST`.
     pub method: String,
-    /// The path, with the query where there is one.
+    /// The path, with the query string if there is one.
     pub path: String,
     /// The headers in order of arrival; names in lower case.
     pub headers: Vec<(String, String)>,
     /// The whole body.
     pub body: Bytes,
-    /// When the whole of it had arrived.
+    /// The time when it was received completely.
     pub at: Instant,
 }
 
-impl Arrival {
-    /// The first header of this name, in whatever case.
+impl ReceivedRequest {
+    /// Returns the first header of this name, ignoring case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| {
             panic!("arrival #{} is not JSON ({error}): {}", self.number, String::from_utf8_lossy(&self.body))
         })
     }
 
-    /// The `webhook-id` header: the event's id, the same on every retry.
+    /// Returns the `webhook-id` header: the event's id, the same on every retry.
     pub fn webhook_id(&self) -> &str {
         self.header("webhook-id").unwrap_or_else(|| {
             panic!("arrival #{} has no webhook-id header: {:?}", self.number, self.headers)
@@ -164,49 +172,49 @@ impl Arrival {
     }
 }
 
-/// What a receiver answers, and when.
+/// The response of a receiver, and when it is sent.
 #[derive(Clone)]
 pub struct Reply {
     status: u16,
     headers: Vec<(String, String)>,
     body: Bytes,
     delay: Option<Duration>,
-    gate: Option<Gate>,
+    gate: Option<Latch>,
 }
 
 impl Reply {
-    /// An answer of this status, at once and without a body.
+    /// Creates a response with this status, sent immediately and without a body.
     pub fn status(status: u16) -> Self {
         Self { status, headers: Vec::new(), body: Bytes::new(), delay: None, gate: None }
     }
 
-    /// With one more header.
+    /// Adds a header.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With this body.
+    /// Sets the body.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// Only after this long.
+    /// Delays the response.
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// Only once the gate is open.
-    pub fn held_by(mut self, gate: &Gate) -> Self {
+    /// Holds the response until the latch is open.
+    pub fn latched_by(mut self, gate: &Latch) -> Self {
         self.gate = Some(gate.clone());
         self
     }
 
     async fn into_response(self) -> Response<Full<Bytes>> {
         if let Some(gate) = &self.gate {
-            gate.passed().await;
+            gate.wait_open().await;
         }
         if let Some(delay) = self.delay {
             tokio::time::sleep(delay).await;
@@ -219,56 +227,63 @@ impl Reply {
     }
 }
 
-/// Holds answers back until opened. Clones are the same gate.
+/// A latch that holds responses until it is opened. Clones share their state.
 #[derive(Clone)]
-pub struct Gate(Arc<watch::Sender<bool>>);
+pub struct Latch(Arc<watch::Sender<bool>>);
 
-impl Gate {
-    /// A gate that holds everything back.
+impl Latch {
+    /// Creates a closed latch.
     pub fn closed() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Lets everything pass, now and later.
+    /// Opens the latch for good.
     pub fn open(&self) {
         self.0.send_replace(true);
     }
 
-    /// Waits until the gate is open.
-    pub async fn passed(&self) {
+    /// Waits until the latch is open.
+    pub async fn wait_open(&self) {
         self.0.subscribe().wait_for(|open| *open).await.expect("the gate outlives who waits at it");
     }
 }
 
-async fn serve(stream: TcpStream, state: Arc<Watched<State>>) {
-    // Without this, answers could wait for the client's delayed acknowledgement.
+async fn serve(stream: TcpStream, state: Arc<WatchCell<State>>) {
+    // Without this, responses could be delayed until the client's delayed acknowledgement.
     stream.set_nodelay(true).ok();
     let service = service_fn(|request| respond(request, &state));
-    // An error here is a client that went away, which the client's own test judges.
+    // An error means that the client disconnected; the client's own test asserts on that.
     http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await.ok();
 }
 
 async fn respond(
     request: Request<Incoming>,
-    state: &Watched<State>,
+    state: &WatchCell<State>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let arrival = read(request).await?;
-    let (arrival, answer) = state.change(|state| {
-        let arrival = Arrival { number: state.arrivals.len() + 1, ..arrival };
+    let (arrival, response) = state.change(|state| {
+        let arrival = ReceivedRequest { number: state.arrivals.len() + 1, ..arrival };
         state.arrivals.push(arrival.clone());
-        (arrival, Arc::clone(&state.answer))
+        (arrival, Arc::clone(&state.response))
     });
-    Ok(answer(&arrival).into_response().await)
+    Ok(response(&arrival).into_response().await)
 }
 
-/// Reads the whole request; its number is given when it is recorded.
-async fn read(request: Request<Incoming>) -> Result<Arrival, hyper::Error> {
+/// Reads the whole request; its sequence number is assigned when it is recorded.
+async fn read(request: Request<Incoming>) -> Result<ReceivedRequest, hyper::Error> {
     let (head, body) = request.into_parts();
     let text = |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers = head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
     let body = body.collect().await?.to_bytes();
     let path = head.uri.path_and_query().map_or_else(String::new, ToString::to_string);
-    Ok(Arrival { number: 0, method: head.method.to_string(), path, headers, body, at: Instant::now() })
+    Ok(ReceivedRequest {
+        number: 0,
+        method: head.method.to_string(),
+        path,
+        headers,
+        body,
+        at: Instant::now(),
+    })
 }
 
 #[cfg(test)]
@@ -286,12 +301,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_arrives_is_recorded() {
+    async fn requests_are_recorded() {
         let receiver = Receiver::start().await;
         assert!(receiver.url().ends_with("/hook"));
         let headers = [("Webhook-Id", "evt_1"), ("x-two", "a"), ("x-two", "b")];
-        let answer = client(&receiver).raw("POST", "/hook?a=b", &headers, r#"{"n":1}"#).await;
-        assert_eq!((answer.status, answer.body.len()), (200, 0));
+        let response = client(&receiver).raw("POST", "/hook?a=b", &headers, r#"{"n":1}"#).await;
+        assert_eq!((response.status, response.body.len()), (200, 0));
 
         let arrival = &receiver.wait_for(1).await[0];
         assert_eq!((arrival.number, &*arrival.method, &*arrival.path), (1, "POST", "/hook?a=b"));
@@ -302,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_as_told_and_can_change() {
+    async fn responses_follow_the_script_and_can_change() {
         let receiver = Receiver::with(|arrival| match arrival.number {
             1 => Reply::status(429).header("retry-after", "1").body("slow down"),
             _ => Reply::status(204),
@@ -313,25 +328,25 @@ mod tests {
         assert_eq!((first.status, first.header("retry-after")), (429, Some("1")));
         assert_eq!(first.body, "slow down");
         assert_eq!(client.get("/").await.status, 204);
-        receiver.answer_with(|_| Reply::status(500));
+        receiver.respond_with(|_| Reply::status(500));
         assert_eq!(client.get("/").await.status, 500);
         assert_eq!(receiver.count(), 3);
     }
 
     #[tokio::test]
-    async fn a_gate_holds_answers_back_but_not_arrivals() {
-        let (receiver, gate) = Receiver::held(200).await;
+    async fn latch_holds_responses_but_not_requests() {
+        let (receiver, gate) = Receiver::latched(200).await;
         let client = client(&receiver);
         let asking = tokio::spawn(async move { client.get("/").await.status });
         receiver.wait_for(1).await;
         assert!(!asking.is_finished());
         gate.open();
         assert_eq!(asking.await.unwrap(), 200);
-        gate.passed().await;
+        gate.wait_open().await;
     }
 
     #[tokio::test]
-    async fn a_delay_delays() {
+    async fn delayed_response_is_sent_late() {
         let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(50))).await;
         let started = Instant::now();
         client(&receiver).get("/").await;
@@ -339,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_sees_every_arrival_of_many_clients() {
+    async fn wait_for_sees_every_request_of_many_clients() {
         let receiver = Receiver::start().await;
         let client = client(&receiver);
         let sending: Vec<_> = (0..20)
@@ -362,19 +377,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn arrivals_are_told_briefly() {
+    async fn summary_of_many_requests_is_short() {
         let receiver = Receiver::start().await;
-        assert_eq!(told(&receiver.arrivals()), "0 requests arrived");
+        assert_eq!(summarize(&receiver.arrivals()), "0 requests arrived");
         for _ in 0..21 {
             client(&receiver).raw("POST", "/hook", &[("webhook-id", "evt_1")], "hello").await;
         }
-        let text = told(&receiver.arrivals());
+        let text = summarize(&receiver.arrivals());
         assert!(text.starts_with("21 requests arrived\n  #1 POST /hook [evt_1] hello\n"), "{text}");
         assert!(text.ends_with("\n  … and 1 more"), "{text}");
     }
 
     #[tokio::test]
-    async fn a_dropped_receiver_is_gone_with_its_connections() {
+    async fn dropped_receiver_closes_its_connections() {
         let receiver = Receiver::start().await;
         let client = client(&receiver);
         client.get("/").await.expect(200);

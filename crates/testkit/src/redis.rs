@@ -1,7 +1,7 @@
-//! Throwaway Redis servers, from the program that the distribution's package brings.
+//! Throwaway Redis servers, from the program of the distribution's package.
 //!
-//! One is started within some milliseconds, so each test that needs one has its own. It keeps everything in memory,
-//! on a free port of 127.0.0.1; no other server of this machine is ever touched.
+//! Starting one takes milliseconds, so each test that needs one has its own. It keeps everything in memory, on a
+//! free port of 127.0.0.1; no other server of this machine is ever touched.
 
 use std::{
     fmt::Write as _,
@@ -19,97 +19,97 @@ use tokio::{
 };
 
 use crate::{
-    PATIENCE, Proxy,
-    service::{Keeper, Server, Told, User, blocking, free_port, make_certificates},
+    Proxy, WAIT_TIMEOUT,
+    service::{ErrorContext, ProcessGuard, Server, User, blocking, free_port, make_certificates},
 };
 
-/// A server of one's own, to stop, kill, freeze and start again. Killed and removed when dropped, and soon after
-/// the test's process is gone, however it went.
+/// A private server to stop, kill, freeze and start again. Killed and removed when dropped, and shortly after the
+/// test process ends for any reason.
 pub struct Redis {
-    /// While it runs.
-    keeper: Option<Keeper>,
+    /// `None` while the server is stopped.
+    keeper: Option<ProcessGuard>,
     /// The configuration, the log, and certificates.
     folder: TempDir,
-    /// Where it speaks plainly.
+    /// The port without TLS.
     plain: u16,
-    /// Where it speaks TLS, if it does.
+    /// The TLS port, if it supports TLS.
     tls: Option<u16>,
 }
 
 impl Redis {
-    /// A fresh server, empty.
+    /// Starts a new, empty server.
     pub async fn start() -> Self {
         Self::make(false).await
     }
 
-    /// A fresh server that speaks TLS, with a certificate for 127.0.0.1 and localhost of an authority of its own.
+    /// Starts a new server with TLS and a certificate for 127.0.0.1 and localhost from its own certificate authority.
     pub async fn start_with_tls() -> Self {
         Self::make(true).await
     }
 
-    /// How to connect, over TLS if the server speaks it.
+    /// Returns the URL, with TLS if the server supports it.
     pub fn url(&self) -> String {
         self.url_at(self.address(), "")
     }
 
-    /// How to connect through a proxy that stands before [`address`](Self::address).
+    /// Returns the URL through a proxy in front of [`address`](Self::address).
     pub fn url_through(&self, proxy: &Proxy) -> String {
         self.url_at(proxy.address(), "")
     }
 
-    /// Makes a user with a password that may do what the rules of Redis's `ACL SETUSER` say, also after a restart;
-    /// gives how to connect as this user.
+    /// Creates a user with a password and rules in the syntax of `ACL SETUSER`, which survive a restart; returns the
+    /// URL for this user.
     pub async fn add_user(&self, name: &str, password: &str, rules: &[&str]) -> String {
         let password_rule = format!(">{password}");
         let words = [&["ACL", "SETUSER", name, "on", &password_rule], rules].concat();
         assert_eq!(self.command(&words).await, "OK");
         let path = self.config();
-        let mut config = File::options().append(true).open(&path).told(&path);
-        writeln!(config, "user {name} on {password_rule} {}", rules.join(" ")).told(&path);
+        let mut config = File::options().append(true).open(&path).with_context(&path);
+        writeln!(config, "user {name} on {password_rule} {}", rules.join(" ")).with_context(&path);
         self.url_at(self.address(), &format!("{name}:{password}@"))
     }
 
-    /// Where it listens, over all restarts.
+    /// Returns the address, which does not change across restarts.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.tls.unwrap_or(self.plain)))
     }
 
-    /// The certificate of the authority to trust; panics for a server without TLS.
+    /// Returns the path of the CA certificate to trust; panics for a server without TLS.
     pub fn ca_path(&self) -> PathBuf {
         assert!(self.tls.is_some(), "this server has no certificate; start it with Redis::start_with_tls");
         self.folder.path().join("ca.pem")
     }
 
-    /// Asks it something and gives the answer as text, the members of a list in lines. Panics when that fails.
+    /// Runs a command and returns the reply as text, one line per list element. Panics if it fails.
     pub async fn command(&self, words: &[&str]) -> String {
-        let asked = tokio::time::timeout(PATIENCE, ask(self.plain, words)).await;
-        let answer = asked.unwrap_or_else(|_| panic!("{words:?}: no answer within {PATIENCE:?}"));
-        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        let request = tokio::time::timeout(WAIT_TIMEOUT, ask(self.plain, words)).await;
+        let reply = request.unwrap_or_else(|_| panic!("{words:?}: no answer within {WAIT_TIMEOUT:?}"));
+        reply.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Stops it in good order, and waits until it is gone.
+    /// Shuts the server down cleanly, and waits until it has ended.
     pub async fn stop(&mut self) {
         self.end("TERM").await;
     }
 
-    /// Ends it as a crash would, and waits until it is gone.
+    /// Ends the server as a crash would, and waits until it has ended.
     pub async fn kill(&mut self) {
         self.end("KILL").await;
     }
 
-    /// Starts it again on the same port, empty, ready for connections; panics when it still runs.
+    /// Starts it again on the same port, empty, and waits until it accepts connections; panics if it still runs.
     pub async fn start_again(&mut self) {
-        let ended = self.keeper.as_mut().is_none_or(Keeper::has_ended);
+        let ended = self.keeper.as_mut().is_none_or(ProcessGuard::has_ended);
         assert!(ended, "the server still runs; stop or kill it first");
         assert!(self.launch().await, "the server did not start again");
     }
 
-    /// Stops it in its tracks: its connections stay open, and nothing is answered until [`thaw`](Self::thaw).
+    /// Suspends the process: its connections stay open, and it sends no replies until [`thaw`](Self::thaw).
     pub fn freeze(&mut self) {
         self.keeper.as_mut().expect("the server runs").freeze(true);
     }
 
-    /// Lets it go on, with all that it was sent meanwhile.
+    /// Resumes the process, which then handles everything it was sent while frozen.
     pub fn thaw(&mut self) {
         self.keeper.as_mut().expect("the server runs").freeze(false);
     }
@@ -118,12 +118,12 @@ impl Redis {
         let mut redis = blocking(move || {
             let folder = TempDir::with_prefix("redrive-test-redis-").expect("no temporary directory");
             if tls {
-                make_certificates(User::US, folder.path(), folder.path());
+                make_certificates(User::CURRENT_USER, folder.path(), folder.path());
             }
             Self { keeper: None, folder, plain: 0, tls: None }
         })
         .await;
-        // Somebody else may take a port before the server does.
+        // Another process may take a port before the server does.
         for _ in 0..5 {
             (redis.plain, redis.tls) = (free_port(), tls.then(free_port));
             redis.configure();
@@ -151,25 +151,25 @@ impl Redis {
             );
             written.expect("text can be written into text");
         }
-        fs::write(self.config(), config).told(folder);
+        fs::write(self.config(), config).with_context(folder);
     }
 
     fn config(&self) -> PathBuf {
         self.folder.path().join("redis.conf")
     }
 
-    /// Starts it and waits until it takes connections; false when it has ended instead.
+    /// Starts it and waits until it accepts connections. Returns `false` if it has ended instead.
     async fn launch(&mut self) -> bool {
         let server = Server {
             name: "redis",
             crash: "KILL",
             folder: self.folder.path().to_owned(),
-            user: User::US,
+            user: User::CURRENT_USER,
             words: vec![program(&std::env::var_os("PATH").unwrap_or_default()).into(), self.config().into()],
             settings: Vec::new(),
             foreign: &["REDIS"],
         };
-        let keeper = self.keeper.insert(Keeper::start(&server));
+        let keeper = self.keeper.insert(ProcessGuard::start(&server));
         keeper.is_ready(|| is_ready(self.plain, self.folder.path())).await
     }
 
@@ -185,7 +185,7 @@ impl Redis {
     }
 }
 
-/// The server's program, or the remedy in a panic.
+/// Returns the path of the server's program; panics with an installation hint if it is missing.
 fn program(path: &std::ffi::OsStr) -> PathBuf {
     let mut names = std::env::split_paths(path)
         .flat_map(|folder| ["redis-server", "valkey-server"].map(|name| folder.join(name)));
@@ -194,23 +194,25 @@ fn program(path: &std::ffi::OsStr) -> PathBuf {
     })
 }
 
-/// Whether the server of this folder, and no other that got the port first, takes connections.
+/// Returns whether the server of this folder accepts connections, and not another one that took the port first.
 async fn is_ready(port: u16, folder: &Path) -> bool {
-    let asked = tokio::time::timeout(Duration::from_secs(1), ask(port, &["CONFIG", "GET", "dir"])).await;
-    let canonical = fs::canonicalize(folder).told(folder);
-    asked.is_ok_and(|said| said.is_ok_and(|said| said.lines().nth(1).map(Path::new) == Some(&canonical)))
+    let request = tokio::time::timeout(Duration::from_secs(1), ask(port, &["CONFIG", "GET", "dir"])).await;
+    let canonical = fs::canonicalize(folder).with_context(folder);
+    request.is_ok_and(|message| {
+        message.is_ok_and(|message| message.lines().nth(1).map(Path::new) == Some(&canonical))
+    })
 }
 
-/// One question and its answer on a connection of its own.
+/// Sends one command on a new connection and returns the reply.
 async fn ask(port: u16, words: &[&str]) -> io::Result<String> {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
     let mut question = format!("*{}\r\n", words.len());
     words.iter().for_each(|word| question.push_str(&format!("${}\r\n{word}\r\n", word.len())));
     stream.write_all(question.as_bytes()).await?;
-    answer(&mut stream).await
+    reply(&mut stream).await
 }
 
-async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
+async fn reply(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
     let mut line = String::new();
     if stream.read_line(&mut line).await? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -231,7 +233,7 @@ async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
         "*" => {
             let mut members = Vec::new();
             for _ in 0..count()? {
-                members.push(Box::pin(answer(stream)).await?);
+                members.push(Box::pin(reply(stream)).await?);
             }
             Ok(members.join("\n"))
         }
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "install it with: sudo apt-get install redis-server")]
-    fn a_missing_server_is_told_with_its_remedy() {
+    fn missing_server_panics_with_an_install_hint() {
         program("/nowhere:/nowhere/else".as_ref());
     }
 }

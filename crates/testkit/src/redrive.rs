@@ -1,6 +1,6 @@
-//! The real binary as a process: started, signalled, killed and started again as its user would.
+//! The real binary as a process: started, signalled, killed and started again as a user would.
 //!
-//! Everything it prints is kept, and shown when the test that owns it panics.
+//! All its output is recorded, and shown if the test that owns it panics.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -14,15 +14,14 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Api, MovableClock, PATIENCE, watch_cell::Watched};
+use crate::{Api, MovableClock, WAIT_TIMEOUT, watch_cell::WatchCell};
 
-/// The admin key that every process is started with.
 /// The master key of every server that a test starts: 32 times the same byte, in base64.
 const MASTER_KEY: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 const ADMIN_KEY: &str = "rdk_test_0123456789abcdef0123456789abcdef";
 const LISTENING: &str = "listening on http";
 
-/// How to start the binary, where that differs from `redrive dev` in a fresh directory.
+/// The command line and environment of the binary; `redrive dev` in a new directory by default.
 #[derive(Default)]
 pub struct Setup {
     binary: Option<PathBuf>,
@@ -30,19 +29,19 @@ pub struct Setup {
     data_dir: Option<PathBuf>,
     listen: Option<String>,
     database_url: Option<String>,
-    own_database: bool,
+    without_database_url: bool,
     args: Vec<String>,
     env: Vec<(String, String)>,
     without_env: Vec<String>,
 }
 
 impl Setup {
-    /// `redrive dev` in a fresh directory.
+    /// Creates the setup of `redrive dev` in a new directory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keeps the data in this directory, which is left alone afterwards.
+    /// Keeps the data in this directory, which is not removed afterwards.
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(dir.into());
         self
@@ -54,72 +53,75 @@ impl Setup {
         self
     }
 
-    /// Another database than `redrive.db` in the data directory, where the process is started.
+    /// Uses another database than `redrive.db` in the data directory.
     pub fn database_url(mut self, url: impl Into<String>) -> Self {
         self.database_url = Some(url.into());
         self
     }
 
-    /// Without a word about the database, for a command that knows where it is.
-    pub fn own_database(mut self) -> Self {
-        self.own_database = true;
+    /// Passes no database URL, for a command that has its own.
+    pub fn without_database_url(mut self) -> Self {
+        self.without_database_url = true;
         self
     }
 
-    /// As a node of this role, beside others on the same database.
+    /// Starts a node of this role.
     pub fn role(self, role: &str) -> Self {
         self.arg("--role").arg(role)
     }
 
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// One more variable in the environment.
+    /// Adds an environment variable.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// With a wall clock that the test moves.
+    /// Uses a wall clock that the test can move.
     pub fn clock(mut self, clock: &MovableClock) -> Self {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         self.env.extend(clock.environment().into_iter().map(|(name, value)| (name.to_owned(), text(value))));
         self
     }
 
-    /// Without a variable that is set otherwise, such as the admin key.
+    /// Removes a variable that is set by default, such as the admin key.
     pub fn without_env(mut self, name: impl Into<String>) -> Self {
         self.without_env.push(name.into());
         self
     }
 
-    /// Another command than `dev`.
+    /// Runs another command than `dev`.
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.command = Some(command.into());
         self
     }
 
-    /// Another binary than the one beside the tests.
+    /// Runs another binary than the one in the target directory of the tests.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
         self
     }
 
-    /// Runs a process that should end by itself, such as one that refuses its settings, and gives what it
-    /// said; panics when it still runs after 20 s.
+    /// Runs a process that should exit by itself, such as one that rejects its settings, and returns its output;
+    /// panics if it still runs after `WAIT_TIMEOUT`.
     pub async fn run_to_end(self) -> Output {
         let dir = TempDir::new().expect("no temporary directory");
         let data_dir = self.data_dir.clone().unwrap_or_else(|| dir.path().to_path_buf());
         let mut child = self.start(&data_dir, SocketAddr::from(([127, 0, 0, 1], 0)));
         let started = tokio::time::Instant::now();
         while child.try_wait().expect("cannot wait for redrive").is_none() {
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > WAIT_TIMEOUT {
                 child.kill().ok();
                 let output = child.wait_with_output().expect("cannot wait for redrive");
-                panic!("redrive still runs after {PATIENCE:?}:\n{}", String::from_utf8_lossy(&output.stdout));
+                panic!(
+                    "redrive still runs after {WAIT_TIMEOUT:?}:\n{}",
+                    String::from_utf8_lossy(&output.stdout)
+                );
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -135,9 +137,10 @@ impl Setup {
         );
         let listen = self.listen.clone().unwrap_or_else(|| listen.to_string());
         let database = || format!("sqlite:{}", data_dir.join("redrive.db").display());
-        let database_url = (!self.own_database).then(|| self.database_url.clone().unwrap_or_else(database));
+        let database_url =
+            (!self.without_database_url).then(|| self.database_url.clone().unwrap_or_else(database));
         let mut command = Command::new(&binary);
-        // Settings of the person who runs the tests must not change what is tested.
+        // Removes the user's own Redrive settings, so that they do not change what is tested.
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REDRIVE_"))
         {
@@ -150,7 +153,7 @@ impl Setup {
             .args(&self.args)
             .env("REDRIVE_ADMIN_KEY", ADMIN_KEY)
             .env("REDRIVE_SECRETS_MASTER_KEY", MASTER_KEY)
-            // The PostgreSQL server that tests share does not flush, since that is quick.
+            // The shared PostgreSQL server of the tests runs without fsync for speed.
             .env("REDRIVE_DATABASE_ALLOW_UNSAFE_DURABILITY", "true")
             .env("NO_COLOR", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
@@ -165,7 +168,7 @@ impl Setup {
     }
 }
 
-/// `REDRIVE_BIN`, or the binary beside the running test, which is `<target>/debug/deps/<test>`.
+/// Returns `REDRIVE_BIN`, or the binary next to the running test, which is `<target>/debug/deps/<test>`.
 pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("REDRIVE_BIN") {
         return named.into();
@@ -174,36 +177,36 @@ pub fn binary() -> PathBuf {
     test.ancestors().nth(2).expect("a test runs inside the target directory").join("redrive")
 }
 
-/// What the process has printed, over all its restarts.
+/// The output of the process, across restarts.
 #[derive(Default)]
-struct Printed {
+struct ProcessOutput {
     text: String,
-    /// Where the process that runs now listens, once it has said so.
+    /// The address of the current process, once it was printed.
     address: Option<SocketAddr>,
-    /// How many of its two streams have ended.
+    /// The number of output streams (of two) that have ended.
     ended: usize,
 }
 
-/// The real binary, started as its user would. Killed when dropped.
+/// The real binary, started as a user would. Killed when dropped.
 pub struct Redrive {
     setup: Setup,
     data_dir: PathBuf,
-    /// Removes the directory in the end, where it is ours.
+    /// The temporary directory, removed on drop if this test created it.
     _owned_dir: Option<TempDir>,
     child: Child,
     readers: Vec<JoinHandle<()>>,
-    printed: Arc<Watched<Printed>>,
+    printed: Arc<WatchCell<ProcessOutput>>,
     address: SocketAddr,
     api: Api,
 }
 
 impl Redrive {
-    /// `redrive dev` in a fresh directory, ready for requests.
+    /// Starts `redrive dev` in a new directory and waits until it listens.
     pub async fn start() -> Self {
         Self::start_with(Setup::new()).await
     }
 
-    /// The binary started as `setup` says, ready for requests.
+    /// Starts the binary with this setup and waits until it listens.
     pub async fn start_with(setup: Setup) -> Self {
         let owned_dir = setup.data_dir.is_none().then(|| TempDir::new().expect("no temporary directory"));
         let data_dir = match (&setup.data_dir, &owned_dir) {
@@ -226,51 +229,51 @@ impl Redrive {
         redrive
     }
 
-    /// A client with the admin key. Clients taken before a restart still work after it.
+    /// Returns a client with the admin key. Clients from before a restart still work after it.
     pub fn api(&self) -> Api {
         self.api.clone()
     }
 
-    /// The admin key.
+    /// Returns the admin key.
     pub fn key(&self) -> &str {
         ADMIN_KEY
     }
 
-    /// Where it listens.
+    /// Returns the listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its data is.
+    /// Returns the data directory.
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// The id of the process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Everything printed so far, on both streams, over all restarts.
+    /// Returns everything printed so far, on both streams, across restarts.
     pub fn output(&self) -> String {
         self.printed.read(|printed| printed.text.clone())
     }
 
-    /// Waits until this text has been printed; panics after 20 s.
+    /// Waits until this text was printed; panics after `WAIT_TIMEOUT`.
     pub async fn wait_output(&self, text: &str) {
-        let look = |printed: &Printed| printed.text.contains(text).then_some(());
-        let found = self.printed.find(PATIENCE, look).await;
-        assert!(found.is_some(), "waited {PATIENCE:?} in vain for the output {text:?}");
+        let check = |printed: &ProcessOutput| printed.text.contains(text).then_some(());
+        let found = self.printed.wait_for(WAIT_TIMEOUT, check).await;
+        assert!(found.is_some(), "waited {WAIT_TIMEOUT:?} in vain for the output {text:?}");
     }
 
-    /// Waits until this text has been printed so many times; panics after 20 s.
+    /// Waits until this text was printed `times` times; panics after `WAIT_TIMEOUT`.
     pub async fn wait_output_times(&self, text: &str, times: usize) {
-        let look = |printed: &Printed| (printed.text.matches(text).count() >= times).then_some(());
-        let found = self.printed.find(PATIENCE, look).await;
-        assert!(found.is_some(), "waited {PATIENCE:?} in vain for the output {text:?}, {times} times");
+        let check = |printed: &ProcessOutput| (printed.text.matches(text).count() >= times).then_some(());
+        let found = self.printed.wait_for(WAIT_TIMEOUT, check).await;
+        assert!(found.is_some(), "waited {WAIT_TIMEOUT:?} in vain for the output {text:?}, {times} times");
     }
 
-    /// Kills the process as a power cut would (`SIGKILL`) and waits until it is gone.
+    /// Kills the process with `SIGKILL` and waits until it has ended.
     pub fn kill(&mut self) {
         self.child.kill().expect("cannot kill redrive");
         self.child.wait().expect("cannot wait for redrive");
@@ -291,7 +294,7 @@ impl Redrive {
         assert!(sent.success(), "kill -s {name} {pid} failed; output of redrive:\n{}", self.output());
     }
 
-    /// Waits until the process ends by itself; panics when it still runs after `within`.
+    /// Waits until the process exits by itself; panics if it still runs after `within`.
     pub async fn wait_exit(&mut self, within: Duration) -> ExitStatus {
         let started = tokio::time::Instant::now();
         loop {
@@ -300,31 +303,31 @@ impl Redrive {
                 return status;
             }
             assert!(started.elapsed() < within, "redrive still runs after {within:?}");
-            // The end of another process wakes nobody here.
+            // Polled, because the exit of another process does not wake this task.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Reads what the new process prints until it says where it listens.
+    /// Waits until the new process prints its listen address.
     async fn wait_listening(&mut self) {
         self.printed.change(|printed| (printed.address, printed.ended) = (None, 0));
         let stdout = self.child.stdout.take().expect("stdout is piped");
         let stderr = self.child.stderr.take().expect("stderr is piped");
         self.readers = vec![self.keep(stdout, true), self.keep(stderr, false)];
-        let look = |printed: &Printed| match (printed.address, printed.ended) {
+        let check = |printed: &ProcessOutput| match (printed.address, printed.ended) {
             (Some(address), _) => Some(Some(address)),
             (None, 2) => Some(None),
             _ => None,
         };
-        match self.printed.find(PATIENCE, look).await {
+        match self.printed.wait_for(WAIT_TIMEOUT, check).await {
             Some(Some(address)) => self.address = address,
             Some(None) => panic!("redrive ended before it was listening:\n{}", self.take_output()),
-            None => panic!("no \"{LISTENING}…\" within {PATIENCE:?}:\n{}", self.take_output()),
+            None => panic!("no \"{LISTENING}…\" within {WAIT_TIMEOUT:?}:\n{}", self.take_output()),
         }
         self.api = Api::new(self.address, ADMIN_KEY);
     }
 
-    /// Keeps what a stream brings, on a thread so that the process is never held up by a busy test.
+    /// Records an output stream on its own thread, so that a busy test never blocks the process.
     fn keep(&self, stream: impl Read + Send + 'static, announces: bool) -> JoinHandle<()> {
         let printed = Arc::clone(&self.printed);
         std::thread::spawn(move || {
@@ -344,12 +347,12 @@ impl Redrive {
         })
     }
 
-    /// The output for a panic's message, so that dropping this does not show it twice.
+    /// Takes the output for a panic message, so that dropping this value does not print it again.
     fn take_output(&self) -> String {
         self.printed.change(|printed| std::mem::take(&mut printed.text))
     }
 
-    /// Waits for the last words of a process that has ended.
+    /// Waits until the remaining output of an ended process is read.
     fn join_readers(&mut self) {
         for reader in self.readers.drain(..) {
             reader.join().expect("reading the output of redrive failed");
@@ -357,9 +360,9 @@ impl Redrive {
     }
 }
 
-/// Panics if a server has printed what must never be printed: every server of every suite is checked.
-fn assert_discreet(output: &str) {
-    // Keys that a server made for trying things out are shown on purpose, and begin in another way than these.
+/// Panics if the output contains a secret. Checked for every server of every suite.
+fn assert_no_secrets_printed(output: &str) {
+    // Keys that `redrive dev` generates are printed on purpose; they contain none of these.
     let never = [ADMIN_KEY, MASTER_KEY, "whsec_", "rdp_", "planted"];
     if let Some(line) = output.lines().find(|line| never.iter().any(|secret| line.contains(secret))) {
         panic!("redrive printed a secret: {line}");
@@ -368,7 +371,7 @@ fn assert_discreet(output: &str) {
 
 impl Drop for Redrive {
     fn drop(&mut self) {
-        // Gone already is fine, and a panic here would hide the first one.
+        // The process may have ended already, and a panic here would hide the test's own panic.
         self.child.kill().ok();
         self.child.wait().ok();
         for reader in self.readers.drain(..) {
@@ -376,9 +379,9 @@ impl Drop for Redrive {
         }
         let output = self.output();
         if !std::thread::panicking() {
-            // Tests of this file have scripts in its place.
+            // Tests of this file run scripts instead of the binary, which print the admin key.
             if self.setup.binary.is_none() {
-                assert_discreet(&output);
+                assert_no_secrets_printed(&output);
             }
             return;
         }
@@ -388,7 +391,7 @@ impl Drop for Redrive {
     }
 }
 
-/// The address in a line such as `… listening on http://127.0.0.1:8080/ …`.
+/// Parses the address in a line such as `… listening on http://127.0.0.1:8080/ …`.
 fn address_in(line: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(LISTENING)?;
     let rest = rest.strip_prefix('s').unwrap_or(rest).strip_prefix("://")?;
@@ -402,7 +405,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell script in the place of the binary: `sh <script> --listen <address> …`.
+    /// Runs a shell script instead of the binary: `sh <script> --listen <address> …`.
     fn script(dir: &TempDir, text: &str) -> Setup {
         let path = dir.path().join("script.sh");
         std::fs::write(&path, text).unwrap();
@@ -417,7 +420,7 @@ echo \"run: listening on http://127.0.0.1:$port\"
 while :; do sleep 0.01; done";
 
     #[tokio::test]
-    async fn a_process_is_started_killed_and_started_again_on_its_port() {
+    async fn process_restarts_on_its_port_after_a_kill() {
         let dir = TempDir::new().unwrap();
         let setup = script(&dir, LISTENS).arg("--fast").env("EXTRA", "extra");
         let mut redrive = Redrive::start_with(setup).await;
@@ -430,7 +433,7 @@ while :; do sleep 0.01; done";
 
         redrive.signal("TERM");
         redrive.wait_output("bye").await;
-        assert_eq!(redrive.wait_exit(PATIENCE).await.code(), Some(3));
+        assert_eq!(redrive.wait_exit(WAIT_TIMEOUT).await.code(), Some(3));
         let (output, home) = (redrive.output(), redrive.data_dir().display().to_string());
         let expected = format!(
             "args: --listen 127.0.0.1:4711 --database-url sqlite:{home}/redrive.db --fast extra {ADMIN_KEY} in {home}"
@@ -454,18 +457,18 @@ while :; do sleep 0.01; done";
     }
 
     #[tokio::test]
-    async fn a_given_directory_is_used_and_kept() {
+    async fn given_data_dir_is_used_and_kept() {
         let dir = TempDir::new().unwrap();
         let mut redrive = Redrive::start_with(script(&dir, LISTENS).data_dir(dir.path())).await;
         assert_eq!(redrive.data_dir(), dir.path());
         redrive.signal("KILL");
-        assert_eq!(redrive.wait_exit(PATIENCE).await.signal(), Some(9));
+        assert_eq!(redrive.wait_exit(WAIT_TIMEOUT).await.signal(), Some(9));
         drop(redrive);
         assert!(dir.path().exists());
     }
 
     #[tokio::test]
-    async fn a_process_that_ends_by_itself_is_heard_out() {
+    async fn run_to_end_returns_status_and_output() {
         let dir = TempDir::new().unwrap();
         let text = "echo at $2 with $4 and ${REDRIVE_ADMIN_KEY:-no key}; echo refused >&2; exit 2";
         let setup = script(&dir, text).listen("0.0.0.0:1").database_url("sqlite:x");
@@ -477,19 +480,19 @@ while :; do sleep 0.01; done";
 
     #[tokio::test]
     #[should_panic(expected = "redrive ended before it was listening:\nno such flag")]
-    async fn an_early_end_is_told_with_its_output() {
+    async fn early_exit_panics_with_its_output() {
         let dir = TempDir::new().unwrap();
         Redrive::start_with(script(&dir, "echo no such flag >&2; exit 2")).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "no redrive binary at /nowhere/redrive; build it with: cargo build -p redrive")]
-    async fn a_missing_binary_is_told_with_its_remedy() {
+    async fn missing_binary_panics_with_a_build_hint() {
         Redrive::start_with(Setup::new().binary("/nowhere/redrive")).await;
     }
 
     #[test]
-    fn the_address_is_found_in_a_line() {
+    fn listen_address_is_parsed_from_a_line() {
         let found = |line: &str| address_in(line).map(|address| address.to_string());
         for (line, address) in [
             ("INFO listening on http://127.0.0.1:80\n", Some("127.0.0.1:80")),

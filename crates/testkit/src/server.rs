@@ -1,4 +1,4 @@
-//! A listener on a free loopback port whose connections all end when it is dropped.
+//! A listener on a free loopback port. All its connections end when it is dropped.
 
 use std::{future::Future, net::SocketAddr};
 
@@ -35,7 +35,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The connections live in the accepting task, so they end with it.
+        // The accept task owns the connections, so they end with it.
         self.accepting.abort();
     }
 }
@@ -47,7 +47,7 @@ where
 {
     let mut connections = JoinSet::new();
     loop {
-        // A failed accept concerns that one connection, and its client sees it.
+        // A failed accept affects only that connection, and its client sees the error.
         if let Ok((stream, _)) = listener.accept().await {
             connections.spawn(serve(stream));
         }

@@ -1,4 +1,4 @@
-//! A real mail server, aiosmtpd, that keeps what it gets and fails as told.
+//! A real SMTP server (aiosmtpd) that records emails and fails on request.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -13,51 +13,51 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Api, PATIENCE, python_with};
+use crate::{Api, WAIT_TIMEOUT, python_with};
 
-/// What the server runs: mails go out as lines of JSON, and commands come in as lines.
+/// The server's program: it writes emails as lines of JSON, and reads commands as lines.
 const SCRIPT: &str = include_str!("smtp.py");
 
-/// How the way to the server is protected.
+/// The encryption of connections to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Not at all.
+    /// No TLS.
     Plain,
-    /// It must turn to TLS before anything is said.
+    /// `STARTTLS` is required before anything else.
     StartTls,
     /// TLS from the first byte on.
     Tls,
 }
 
-/// A mail as it arrived.
+/// A received email.
 #[derive(Clone, Debug)]
-pub struct Arrived {
-    /// Who it is from, on its envelope.
+pub struct ReceivedMail {
+    /// The envelope sender.
     pub from: String,
-    /// Who it is to, on its envelope.
+    /// The envelope recipients.
     pub to: Vec<String>,
-    /// Its headers, parsed, in their order.
+    /// The parsed headers, in order.
     pub headers: Vec<(String, String)>,
     /// The plain text.
     pub text: String,
     /// The HTML.
     pub html: String,
-    /// Its parts by type, the whole first.
+    /// The content types of its MIME parts, the whole message first.
     pub parts: Vec<String>,
-    /// What the parser found wrong with it.
+    /// The defects that the parser found.
     pub defects: Vec<String>,
-    /// Whether it came over TLS.
+    /// Whether it was received over TLS.
     pub tls: bool,
 }
 
-impl Arrived {
-    /// The header of this name; empty if there is none.
+impl ReceivedMail {
+    /// Returns the header of this name, or an empty string.
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map_or("", |(_, value)| value)
     }
 
-    /// The path of the link by which an address is confirmed, if this is a confirmation e-mail.
+    /// Returns the path of the link that confirms an address, if this is a confirmation email.
     pub fn confirmation_path(&self) -> Option<String> {
         let link = self.text.split_whitespace().find(|word| word.contains("/confirm/"))?;
         let (_, rest) = link.split_once("://")?;
@@ -81,23 +81,23 @@ impl Arrived {
     }
 }
 
-/// A mail server on a loopback port, until dropped.
+/// An SMTP server on a loopback port, until dropped.
 pub struct Smtp {
     child: Child,
     commands: Mutex<ChildStdin>,
     port: u16,
-    mails: Arc<Mutex<Vec<Arrived>>>,
-    answers: std::sync::mpsc::Receiver<Value>,
+    emails: Arc<Mutex<Vec<ReceivedMail>>>,
+    replies: std::sync::mpsc::Receiver<Value>,
     folder: TempDir,
 }
 
 impl Smtp {
-    /// A server without a login.
+    /// Starts a server without authentication.
     pub fn start(protection: Protection) -> Self {
         Self::start_with(protection, None)
     }
 
-    /// A server that wants this user and password.
+    /// Starts a server that requires this user and password.
     pub fn start_with(protection: Protection, login: Option<(&str, &str)>) -> Self {
         let python = python_with(&["aiosmtpd==1.4.6"]);
         let folder = TempDir::new().expect("no temporary directory");
@@ -120,44 +120,44 @@ impl Smtp {
             .expect("cannot start the mail server");
         let commands = Mutex::new(child.stdin.take().expect("it listens"));
         let output = BufReader::new(child.stdout.take().expect("it speaks"));
-        let mails: Arc<Mutex<Vec<Arrived>>> = Arc::default();
-        let (sender, answers) = std::sync::mpsc::channel();
-        let kept = mails.clone();
+        let emails: Arc<Mutex<Vec<ReceivedMail>>> = Arc::default();
+        let (sender, replies) = std::sync::mpsc::channel();
+        let kept = emails.clone();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let line: Value = serde_json::from_str(&line).unwrap_or_default();
                 match line["mail"].is_object() {
-                    true => kept.lock().push(Arrived::read(&line["mail"])),
+                    true => kept.lock().push(ReceivedMail::read(&line["mail"])),
                     false => drop(sender.send(line)),
                 }
             }
         });
-        let mut server = Self { child, commands, port: 0, mails, answers, folder };
-        server.port = u16::try_from(server.answer()["port"].as_u64().unwrap_or_default()).unwrap_or_default();
+        let mut server = Self { child, commands, port: 0, emails, replies, folder };
+        server.port = u16::try_from(server.reply()["port"].as_u64().unwrap_or_default()).unwrap_or_default();
         assert_ne!(server.port, 0, "the mail server has no port");
         server
     }
 
-    fn answer(&self) -> Value {
-        self.answers.recv_timeout(PATIENCE).expect("the mail server does not answer")
+    fn reply(&self) -> Value {
+        self.replies.recv_timeout(WAIT_TIMEOUT).expect("the mail server does not answer")
     }
 
     fn command(&self, command: &str) {
         writeln!(self.commands.lock(), "{command}").expect("the mail server is gone");
-        self.answer();
+        self.reply();
     }
 
-    /// The port that it listens on.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The certificate of the authority that has signed the server's.
+    /// Returns the path of the CA certificate that signed the server's certificate.
     pub fn ca_file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// The settings of a server that sends through it, as variables of the environment.
+    /// Returns the environment variables that make Redrive send through this server.
     pub fn env(&self, protection: Protection) -> Vec<(String, String)> {
         let tls = match protection {
             Protection::Plain => "none",
@@ -177,65 +177,65 @@ impl Smtp {
         env
     }
 
-    /// Answers every recipient like this from now on: `451 4.3.0 not now`, `550 5.1.1 nobody here`; `hang` for not at
-    /// all. Empty for well.
-    pub fn answer_with(&self, answer: &str) {
-        self.command(&format!("answer {answer}"));
+    /// Sets the reply to every recipient: `451 4.3.0 not now`, `550 5.1.1 nobody here`, `hang` for no reply, or empty
+    /// for success.
+    pub fn reply_with(&self, response: &str) {
+        self.command(&format!("answer {response}"));
     }
 
-    /// Answers one recipient like this from now on.
-    pub fn answer_to(&self, address: &str, answer: &str) {
-        self.command(&format!("to {address} {answer}"));
+    /// Sets the reply to one recipient.
+    pub fn reply_to(&self, address: &str, response: &str) {
+        self.command(&format!("to {address} {response}"));
     }
 
-    /// Stops listening, and cuts off whoever is connected.
-    pub fn go_down(&self) {
+    /// Stops listening, and closes all connections.
+    pub fn stop_listening(&self) {
         self.command("down");
     }
 
     /// Listens again on the same port.
-    pub fn come_back(&self) {
+    pub fn resume_listening(&self) {
         self.command("up");
     }
 
-    /// What has arrived so far.
-    pub fn mails(&self) -> Vec<Arrived> {
-        self.mails.lock().clone()
+    /// Returns the emails received so far.
+    pub fn emails(&self) -> Vec<ReceivedMail> {
+        self.emails.lock().clone()
     }
 
-    /// What has arrived so far, without confirmation e-mails.
-    pub fn notifications(&self) -> Vec<Arrived> {
-        self.mails().into_iter().filter(|mail| mail.confirmation_path().is_none()).collect()
+    /// Returns the emails received so far, without confirmation emails.
+    pub fn notifications(&self) -> Vec<ReceivedMail> {
+        self.emails().into_iter().filter(|email| email.confirmation_path().is_none()).collect()
     }
 
-    /// Waits for the confirmation e-mail to an address, and confirms it as its holder would.
+    /// Waits for the confirmation email to an address, and follows its link.
     pub async fn confirm(&self, api: &Api, address: &str) {
-        let path_for = |mails: &[Arrived]| {
-            let to = |mail: &&Arrived| mail.to == [address];
-            mails.iter().filter(to).filter_map(Arrived::confirmation_path).next_back()
+        let path_for = |emails: &[ReceivedMail]| {
+            let to = |email: &&ReceivedMail| email.to == [address];
+            emails.iter().filter(to).filter_map(ReceivedMail::confirmation_path).next_back()
         };
-        let mails = self.wait_until(|mails| path_for(mails).is_some()).await;
-        let path = path_for(&mails).expect("it was waited for");
+        let emails = self.wait_until(|emails| path_for(emails).is_some()).await;
+        let path = path_for(&emails).expect("it was waited for");
         let form = [("content-type", "application/x-www-form-urlencoded")];
-        let answer = api.without_key().raw("POST", &path, &form, "").await;
-        assert_eq!(answer.status, 200, "{path} does not confirm");
+        let response = api.without_key().raw("POST", &path, &form, "").await;
+        assert_eq!(response.status, 200, "{path} does not confirm");
     }
 
-    /// Waits until so many mails have arrived, and gives them.
-    pub async fn wait_for(&self, count: usize) -> Vec<Arrived> {
-        self.wait_until(|mails| mails.len() >= count).await
+    /// Waits until `count` emails were received, and returns them.
+    pub async fn wait_for(&self, count: usize) -> Vec<ReceivedMail> {
+        self.wait_until(|emails| emails.len() >= count).await
     }
 
-    /// Waits until what has arrived is as wanted, and gives it.
-    pub async fn wait_until(&self, wanted: impl Fn(&[Arrived]) -> bool) -> Vec<Arrived> {
-        // Digests take their time.
-        let end = Instant::now() + 4 * PATIENCE;
+    /// Waits until `wanted` holds for the emails received, and returns them.
+    pub async fn wait_until(&self, wanted: impl Fn(&[ReceivedMail]) -> bool) -> Vec<ReceivedMail> {
+        // Digests are sent late.
+        let end = Instant::now() + 4 * WAIT_TIMEOUT;
         loop {
-            let mails = self.mails();
-            if wanted(&mails) {
-                return mails;
+            let emails = self.emails();
+            if wanted(&emails) {
+                return emails;
             }
-            assert!(Instant::now() < end, "the mails did not come; {} have: {mails:#?}", mails.len());
+            assert!(Instant::now() < end, "the mails did not come; {} have: {emails:#?}", emails.len());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -248,7 +248,7 @@ impl Drop for Smtp {
     }
 }
 
-/// An authority, and a certificate for this machine.
+/// Creates a certificate authority, and a certificate for this machine.
 fn certify(folder: &Path) {
     let ca_key = KeyPair::generate().expect("a key");
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters");

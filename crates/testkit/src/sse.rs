@@ -1,4 +1,4 @@
-//! Listening to server-sent events, as a page does.
+//! A client for server-sent events, as a page uses them.
 
 use std::net::SocketAddr;
 
@@ -8,12 +8,12 @@ use tokio::{
     time::timeout,
 };
 
-use crate::PATIENCE;
+use crate::WAIT_TIMEOUT;
 
-/// A stream of events.
+/// An open event stream.
 pub struct Events(BufReader<TcpStream>);
 
-/// Begins to listen, with a cookie.
+/// Opens a stream with a session cookie.
 pub async fn sse(address: SocketAddr, path: &str, cookie: &str) -> Events {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\ncookie: {cookie}\r\n\r\n");
@@ -25,26 +25,26 @@ pub async fn sse(address: SocketAddr, path: &str, cookie: &str) -> Events {
 }
 
 impl Events {
-    /// Waits until the server ends the stream; panics after 20 s.
+    /// Waits until the server ends the stream; panics after `WAIT_TIMEOUT`.
     pub async fn wait_end(&mut self) {
         let end = async {
             let mut line = String::new();
-            // The last chunk is empty; the connection itself may stay.
+            // The last chunk is empty; the connection itself may stay open.
             while self.0.read_line(&mut line).await.unwrap() > 0 && line.trim_end() != "0" {
                 line.clear();
             }
         };
-        timeout(PATIENCE, end).await.expect("the stream goes on");
+        timeout(WAIT_TIMEOUT, end).await.expect("the stream goes on");
     }
 
     async fn line(&mut self) -> String {
         let mut line = String::new();
-        let read = timeout(PATIENCE, self.0.read_line(&mut line)).await;
+        let read = timeout(WAIT_TIMEOUT, self.0.read_line(&mut line)).await;
         assert!(read.expect("waited in vain for an event").unwrap() > 0, "the stream has ended");
         line.trim_end_matches(['\r', '\n']).to_owned()
     }
 
-    /// The data of the next event of this name.
+    /// Returns the data of the next event of this name.
     pub async fn next(&mut self, name: &str) -> String {
         while self.line().await != format!("event: {name}") {}
         let mut data = String::new();
@@ -55,7 +55,7 @@ impl Events {
                     data.push_str(part);
                     data.push('\n');
                 }
-                // An empty line ends an event; where chunks end lies in between and means nothing.
+                // An empty line ends an event; chunk boundaries in between are ignored.
                 None if line.is_empty() && !data.is_empty() => return data,
                 None => {}
             }

@@ -1,4 +1,4 @@
-//! Events in every form in which they come.
+//! Targets that parse events in every accepted format.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,9 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use redrive_core::{
     EventId, Time,
-    event::cloudevents::from_header,
-    event::{Event, PayloadFormat},
+    event::{Event, PayloadFormat, cloudevents::from_header},
 };
-use redrive_engine::Draft;
+use redrive_engine::EventDraft;
 use redrive_server::fuzzing::{self, Message};
 use serde_json::Value;
 
@@ -42,14 +41,14 @@ const JSON: &[&str] = &[
     "1e400",
 ];
 
-/// Checks what holds for every draft, and for every body that is made of it.
-fn check_draft(draft: Draft, body: &Bytes) {
+/// Checks the properties of a draft, and of every body that is rendered from it.
+fn check_draft(draft: EventDraft, body: &Bytes) {
     let data: Result<Value, _> = serde_json::from_slice(&draft.data);
-    // No data at all is `null`.
+    // Missing data becomes `null`, which is 4 bytes.
     assert!(draft.data.len() <= body.len().max(4));
     let event = Event {
         id: EventId::first_at(Time::from_secs(1u32)),
-        tenant: draft.tenant,
+        tenant_id: draft.tenant_id,
         event_type: draft.event_type,
         data: draft.data,
         timestamp: Time::from_secs(1u32),
@@ -72,7 +71,7 @@ fn check_draft(draft: Draft, body: &Bytes) {
     ] {
         let rendered = format.render(&event);
         assert_eq!(rendered, format.render(&event));
-        // A payload that is nested too deeply for a document is passed on all the same.
+        // A payload that is nested too deeply to be parsed as a document is still forwarded.
         if data.is_ok() {
             assert!(rendered.len() < 2 * event.data.len() + 16 * 1024);
             let _ = serde_json::from_slice::<Value>(&rendered);
@@ -93,7 +92,7 @@ fn check_draft(draft: Draft, body: &Bytes) {
 
 pub(crate) const DOCUMENT: Target = Target { name: "event_document", run: document, tokens: JSON, weight: 8 };
 
-/// The payload is what a second parser finds under `data`.
+/// Checks that the payload equals what a second parser finds under `data`.
 fn document(input: &[u8]) {
     let body = Bytes::copy_from_slice(input);
     let Some(draft) = fuzzing::event_document(&body) else { return };
@@ -161,7 +160,7 @@ pub(crate) const CLOUDEVENTS_BINARY: Target = Target {
     weight: 8,
 };
 
-/// Lines of headers, a zero byte, and the body.
+/// Parses header lines, a zero byte, and the body.
 fn binary(input: &[u8]) {
     let (head, body) = halves(input);
     let body = Bytes::copy_from_slice(body);
@@ -199,7 +198,7 @@ pub(crate) const AMQP: Target = Target {
     weight: 8,
 };
 
-/// Lines: content type, type, message id, priority and headers; a zero byte; the body.
+/// Parses lines (content type, type, message id, priority, headers), a zero byte, and the body.
 fn amqp(input: &[u8]) {
     let (head, body) = halves(input);
     let body = Bytes::copy_from_slice(body);
@@ -208,7 +207,7 @@ fn amqp(input: &[u8]) {
     let (content_type, kind, message_id) = (line(), line(), line());
     let priority = line().parse().unwrap_or(0);
     let headers = lines.take(50).filter_map(|line| {
-        // Names may have a colon themselves: the last one counts.
+        // Header names may contain a colon: the last colon separates name and value.
         let at = line.iter().rposition(|byte| *byte == b':')?;
         Some((short(&text(&line[..at])), line[at + 1..].to_vec()))
     });
@@ -219,7 +218,7 @@ fn amqp(input: &[u8]) {
     }
 }
 
-/// As much of a text as a short string of AMQP takes.
+/// Truncates a text to the length of an AMQP short string.
 fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -231,7 +230,7 @@ pub(crate) const ARCHIVE: Target = Target {
     weight: 4,
 };
 
-/// An object that was damaged gives an error and no endless lines.
+/// Checks that a damaged archive object returns an error and not endless lines.
 fn archive(input: &[u8]) {
     let Ok(lines) = redrive_store::archive::lines(input) else { return };
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! What strangers write into URLs and headers.
+//! Targets that parse URLs and headers from untrusted users.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,10 +8,12 @@ use redrive_core::{
     Time,
     delivery::response::parse_retry_after,
     event::trace::{SpanId, Trace},
-    security::address::{self, AddressRules},
-    security::egress_rules::{HostKey, HostPattern, PortRange, ReachRules, literal_address},
-    security::forwarded,
-    time::Span,
+    security::{
+        address::{self, AddressRules},
+        egress_rules::{EgressRules, HostKey, HostPattern, PortRange, literal_address},
+        forwarded,
+    },
+    time::HumanDuration,
     webhook::{UrlRules, validate_url},
 };
 use redrive_egress::Target as SendTarget;
@@ -51,7 +53,7 @@ pub(crate) const URL: Target = Target {
     weight: 20,
 };
 
-/// A URL that a webhook may have is sent to exactly where a second parser says.
+/// Checks that a valid webhook URL leads to exactly the host, port and path that a second parser finds.
 fn url(input: &[u8]) {
     let text = text(input);
     let rules = UrlRules { allow_http: true, ..UrlRules::default() };
@@ -70,11 +72,11 @@ fn url(input: &[u8]) {
         let default = if url.scheme() == "https" { 443 } else { 80 };
         assert_eq!(Some(uri.port_u16().unwrap_or(default)), url.port_or_known_default());
         assert_eq!((uri.path(), uri.query()), (url.path(), url.query()));
-        // Both must agree on whether the host is an address: a name is resolved, an address is not.
+        // Both parsers must agree on whether the host is an address: a name is resolved, an address is not.
         let is_address = !matches!(url.host(), Some(url::Host::Domain(_)));
         assert_eq!(literal_address(host).is_some(), is_address, "{host}");
     }
-    let _ = ReachRules::default().check_name(host, uri.port_u16().unwrap_or(443));
+    let _ = EgressRules::default().check_name(host, uri.port_u16().unwrap_or(443));
 }
 
 pub(crate) const ADDRESS: Target = Target {
@@ -97,7 +99,7 @@ pub(crate) const ADDRESS: Target = Target {
     weight: 20,
 };
 
-/// Patterns are read as they are written, and no wrapping of an IPv4 address passes where the address does not.
+/// Checks that patterns survive a round trip, and that no IPv6 embedding of a denied IPv4 address is allowed.
 fn address(input: &[u8]) {
     let text = text(input);
     let rules = AddressRules::default();
@@ -149,14 +151,18 @@ pub(crate) const FORWARDED: Target = Target {
     weight: 20,
 };
 
-/// The client is the peer, or an address that a trusted proxy wrote.
+/// Checks that the client address is the peer, or an address in the header of a trusted proxy.
 fn forwarded(input: &[u8]) {
     let trusted: Vec<IpNet> = ["10.0.0.0/8", "fd00::/8"].iter().filter_map(|net| net.parse().ok()).collect();
     let lines = || input.split(|byte| *byte == b'\n');
     let stranger = IpAddr::from([203, 0, 113, 9]);
-    assert_eq!(forwarded::client(stranger, &trusted, lines()), stranger, "an untrusted peer is the client");
+    assert_eq!(
+        forwarded::client_address(stranger, &trusted, lines()),
+        stranger,
+        "an untrusted peer is the client"
+    );
     let proxy = IpAddr::from([10, 0, 0, 1]);
-    let client = forwarded::client(proxy, &trusted, lines());
+    let client = forwarded::client_address(proxy, &trusted, lines());
     assert_eq!(client, client.to_canonical());
     if client != proxy {
         let hops = lines().flat_map(|line| line.split(|byte| *byte == b','));
@@ -185,7 +191,7 @@ pub(crate) const RETRY_AFTER: Target = Target {
     weight: 20,
 };
 
-/// Whole seconds are taken as they are, a time relative to now.
+/// Checks that whole seconds are used as given, and that no result exceeds the maximum.
 fn retry_after(input: &[u8]) {
     let text = text(input);
     let now = Time::from_secs(1_700_000_000u32);
@@ -193,9 +199,12 @@ fn retry_after(input: &[u8]) {
     let trimmed = text.trim();
     if !trimmed.is_empty() && trimmed.len() < 18 && trimmed.bytes().all(|byte| byte.is_ascii_digit()) {
         let seconds: u64 = trimmed.parse().unwrap_or(u64::MAX);
-        assert_eq!(parsed.map(|wait| wait.as_secs()), Some(seconds.min(Span::MAX.get().as_secs())));
+        assert_eq!(
+            parsed.map(|wait| wait.as_secs()),
+            Some(seconds.min(HumanDuration::MAX.as_duration().as_secs()))
+        );
     }
-    assert!(parsed.is_none_or(|wait| wait <= Span::MAX.get()));
+    assert!(parsed.is_none_or(|wait| wait <= HumanDuration::MAX.as_duration()));
 }
 
 pub(crate) const COOKIE: Target = Target {
@@ -205,7 +214,7 @@ pub(crate) const COOKIE: Target = Target {
     weight: 20,
 };
 
-/// The session is part of a cookie line, and ends where the cookie does.
+/// Checks that the session is part of a cookie line and ends where the cookie does.
 fn cookie(input: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in input.split(|byte| *byte == b'\n').take(20) {
@@ -249,7 +258,7 @@ pub(crate) const QUERY: Target = Target {
     weight: 8,
 };
 
-/// Lists and pages are bounded, and cursors are written as they were read.
+/// Checks that lists and pages are bounded, and that cursors survive a round trip.
 fn query(input: &[u8]) {
     let text = text(input);
     if let Some(written) = fuzzing::delivery_cursor(&text) {
@@ -280,17 +289,17 @@ pub(crate) const TRACE: Target = Target {
     weight: 20,
 };
 
-/// A caller's trace is kept as it came, through the store and on to receivers.
+/// Checks that a caller's trace context is preserved through the store and on to receivers.
 fn trace(input: &[u8]) {
     let (parent, state) = super::halves(input);
     let _ = Trace::from_bytes(input);
-    let Some(trace) = Trace::of_caller(&text(parent), &text(state)) else { return };
+    let Some(trace) = Trace::from_headers(&text(parent), &text(state)) else { return };
     assert!(trace.state().is_none_or(|state| state.len() <= 512));
     assert_eq!(Trace::from_bytes(&trace.to_bytes()).as_ref(), Some(&trace));
     let span = trace
         .parent
-        .unwrap_or_else(|| SpanId::of_event(redrive_core::EventId::first_at(Time::from_secs(1u32))));
+        .unwrap_or_else(|| SpanId::for_event(redrive_core::EventId::first_at(Time::from_secs(1u32))));
     let written = trace.traceparent(span);
-    let again = Trace::of_caller(&written, trace.state().unwrap_or_default());
+    let again = Trace::from_headers(&written, trace.state().unwrap_or_default());
     assert_eq!(again.map(|again| again.traceparent(span)), Some(written));
 }

@@ -1,11 +1,13 @@
-//! What tenants write about their webhooks and event types.
+//! Targets that parse what tenants configure for their webhooks and event types.
 
 use redrive_core::{
     DeliveryId, EventId, Time, WebhookId,
-    event::event_type::{self, Pattern},
-    event::schema::Schema,
+    event::{
+        event_type::{self, Pattern},
+        schema::Schema,
+    },
     routing::filter::{Filter, Payload},
-    time::Span,
+    time::HumanDuration,
     webhook::{UrlRules, validate_url},
 };
 use redrive_egress::Target as SendTarget;
@@ -46,7 +48,7 @@ pub(crate) const FILTER: Target = Target {
     weight: 8,
 };
 
-/// A filter is read as it is written, and its explanation agrees with it.
+/// Checks that a filter survives a round trip, and that its explanation agrees with its result.
 fn filter(input: &[u8]) {
     let (rule, data) = halves(input);
     let Ok(filter) = Filter::parse(&text(rule)) else { return };
@@ -94,7 +96,7 @@ pub(crate) const SCHEMA: Target = Target {
     weight: 1,
 };
 
-/// Checking a payload ends, whatever the schema that was taken.
+/// Checks that validating a payload terminates with the same result for every accepted schema.
 fn schema(input: &[u8]) {
     let (rule, data) = halves(input);
     let Ok(schema) = Schema::parse(&text(rule)) else { return };
@@ -137,7 +139,7 @@ pub(crate) const WEBHOOK: Target = Target {
     weight: 4,
 };
 
-/// A webhook that is taken can be sent to.
+/// Checks that every accepted webhook can be sent to.
 fn webhook(input: &[u8]) {
     let Some(spec) = fuzzing::webhook_document(input) else { return };
     let rules = UrlRules { allow_http: true, ..UrlRules::default() };
@@ -159,7 +161,7 @@ pub(crate) const EVENT_TYPE: Target = Target {
     weight: 20,
 };
 
-/// A pattern matches what a second implementation says.
+/// Checks that a pattern matches what a second implementation says.
 fn event_type(input: &[u8]) {
     let (pattern, name) = halves(input);
     let (pattern, name) = (text(pattern), text(name));
@@ -196,7 +198,7 @@ pub(crate) const IDS_AND_TIMES: Target = Target {
     weight: 20,
 };
 
-/// Ids and times are written as they were read.
+/// Checks that ids and times survive a round trip.
 fn ids_and_times(input: &[u8]) {
     let text = text(input);
     if let Ok(id) = text.parse::<EventId>() {
@@ -211,5 +213,5 @@ fn ids_and_times(input: &[u8]) {
     if let Some(time) = Time::parse(&text) {
         assert_eq!(Time::parse(&time.to_string()), Some(time), "{text}");
     }
-    let _ = Span::parse(&text);
+    let _ = HumanDuration::parse(&text);
 }

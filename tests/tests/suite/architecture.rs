@@ -1,4 +1,4 @@
-//! The house keeps its rooms: what may be used where, read from the sources themselves.
+//! Architecture tests: forbidden APIs and dependencies per crate, found by scanning the sources.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ fn files_of_kind(kind: &str, folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of a crate by file, without comments and without the tests at the end of files.
+/// Returns the code of a crate by file, without comments and without the tests at the end of files.
 fn code_of(crate_name: &str) -> Vec<(String, String)> {
     let folder = root().join("crates").join(crate_name).join("src");
     let mut files = Vec::new();
@@ -26,7 +26,7 @@ fn code_of(crate_name: &str) -> Vec<(String, String)> {
     let code = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
         let (text, tests) = text.split_once("#[cfg(test)]\nmod tests {\n").unwrap_or((&text, "}\n"));
-        // Nothing may hide behind the tests.
+        // Code after the tests would not be scanned.
         assert!(
             tests.find("\n}\n").is_none_or(|end| end + 3 == tests.len()),
             "{}: code behind tests",
@@ -39,18 +39,18 @@ fn code_of(crate_name: &str) -> Vec<(String, String)> {
     files.into_iter().map(code).collect()
 }
 
-/// Whether a word of SQL stands in code in whatever case, not as a part of another word or a method of ours.
-fn says_sql(code: &str, word: &str) -> bool {
+/// Returns whether code contains a SQL word in any case, and not as part of another word or as a Rust method.
+fn contains_sql(code: &str, word: &str) -> bool {
     let code = code.to_lowercase();
     let apart = |c: char| !c.is_ascii_alphanumeric() && !"_.:".contains(c);
     code.match_indices(word).any(|(at, _)| code[..at].chars().next_back().is_none_or(apart))
 }
 
-/// Every place outside `allowed` where one of `words` stands in the code of `crates`.
-fn strays(crates: &[&str], words: &[&str], allowed: &[&str]) -> Vec<String> {
+/// Returns every occurrence of one of `words` in the code of `crates` outside `allowed`.
+fn find_violations(crates: &[&str], words: &[&str], allowed: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (file, code) in crates.iter().flat_map(|name| code_of(name)) {
-        if allowed.iter().any(|place| file.starts_with(place)) {
+        if allowed.iter().any(|location| file.starts_with(location)) {
             continue;
         }
         for word in words.iter().filter(|word| code.contains(**word)) {
@@ -75,12 +75,12 @@ fn core_does_no_input_or_output() {
         "rusqlite",
         "postgres",
     ];
-    assert_eq!(strays(&["core"], &words, &[]), [] as [String; 0]);
+    assert_eq!(find_violations(&["core"], &words, &[]), [] as [String; 0]);
 }
 
-/// The types and functions that reach out, by themselves: whoever wants to use one has to name it somewhere,
+/// Types and functions that access the network or other processes. Code that uses one must name it somewhere,
 /// however it is imported or renamed.
-const REACHES_OUT: [&str; 30] = [
+const NETWORK_APIS: [&str; 30] = [
     "SmtpTransport",
     "object_store::",
     "TcpStream",
@@ -113,34 +113,35 @@ const REACHES_OUT: [&str; 30] = [
     "AMQPUri",
 ];
 
-/// What would hide a name: imports of everything in a module, and code from elsewhere.
-const HIDES: [&str; 6] = ["net::*", "process::*", "hyper::*", "hyper_util::*", "include!(", "#[path"];
+/// Constructs that would hide a name: glob imports, and code included from elsewhere.
+const HIDING_IMPORTS: [&str; 6] =
+    ["net::*", "process::*", "hyper::*", "hyper_util::*", "include!(", "#[path"];
 
 #[test]
-fn only_the_way_out_opens_connections() {
-    // The command line may talk to the operator's own server, the store to the operator's own database, and the
-    // engine to the operator's own RabbitMQ.
+fn only_egress_opens_connections() {
+    // The command line may connect to the operator's own server, the store to the operator's database, and the engine
+    // to the operator's RabbitMQ.
     let own = [
         "server/src/cli/remote.rs",
-        "server/src/cli/pinned.rs",
+        "server/src/cli/pinned_tls.rs",
         "store/src/postgres/connect.rs",
         "engine/src/amqp/",
-        // Spans go to the operator's own collector, and the archive to the operator's bucket.
+        // Spans go to the operator's collector, and the archive to the operator's bucket.
         "server/src/upstream.rs",
         "server/src/otlp/collector.rs",
-        // The mail server is the operator's own; tenants choose recipients and nothing else.
+        // The SMTP server is the operator's; tenants choose only recipients.
         "server/src/mail/smtp.rs",
     ];
-    // The archive is where the operator says, and what is put there is named by Redrive alone.
+    // The operator sets the location of the archive, and only Redrive names its objects.
     let allowed = [&own[..], &["egress/src/", "server/src/archive/"]].concat();
-    let mut found = strays(&ALL, &REACHES_OUT, &allowed);
-    // A connection that came in has the same type as one that goes out; it is not made there.
+    let mut found = find_violations(&ALL, &NETWORK_APIS, &allowed);
+    // An accepted connection has the same type as an outgoing one, but is not opened there.
     let accepts = |file: &str| file.starts_with("server/src/http/");
     let http: String =
         code_of("server").into_iter().filter(|(file, _)| accepts(file)).map(|(_, code)| code).collect();
     assert!(http.contains("accept(") && !http.contains("connect("), "the server only accepts");
     found.retain(|stray| !accepts(stray) || !stray.ends_with(": TcpStream"));
-    // The operator's own command prints the master key; nobody else can name one.
+    // Runs the operator's configured command that prints the master key; no other caller can set it.
     let prints_key =
         ["Command::new", "process::Command"].map(|word| format!("server/src/config/secrets.rs: {word}"));
     found.retain(|stray| !prints_key.contains(stray));
@@ -151,27 +152,28 @@ fn only_the_way_out_opens_connections() {
         .collect();
     assert_eq!(runs.matches("Command::new").count(), 1);
     assert_eq!(found, [] as [String; 0]);
-    assert_eq!(strays(&ALL, &HIDES, &[]), [] as [String; 0]);
+    assert_eq!(find_violations(&ALL, &HIDING_IMPORTS, &[]), [] as [String; 0]);
 }
 
 #[test]
-fn the_way_out_is_where_it_is_looked_for() {
-    // Were the words wrong, or the folder, the test above would find nothing ever.
+fn egress_connects_in_one_place_behind_the_guard() {
+    // If the words or the folder were wrong, the test above would never find anything.
     for word in ["TcpStream", "UdpSocket", "hickory", "client::legacy", "TlsConnector"] {
-        assert!(!strays(&["egress"], &[word], &[]).is_empty(), "{word} is not even in egress");
+        assert!(!find_violations(&["egress"], &[word], &[]).is_empty(), "{word} is not even in egress");
     }
-    // Names are resolved in one file, sockets opened in one, and nothing is dialled but by the guard.
-    assert_eq!(strays(&["egress"], &["hickory"], &["egress/src/resolver.rs"]), [] as [String; 0]);
+    // Names are resolved in one file, sockets are opened in one file, and every connection passes the guard first.
+    assert_eq!(find_violations(&["egress"], &["hickory"], &["egress/src/resolver.rs"]), [] as [String; 0]);
     let dials = ["TcpStream::connect", "UdpSocket", "TcpSocket", "legacy::connect::HttpConnector"];
-    assert_eq!(strays(&["egress"], &dials, &["egress/src/connector.rs"]), [] as [String; 0]);
+    assert_eq!(find_violations(&["egress"], &dials, &["egress/src/connector.rs"]), [] as [String; 0]);
     let connector = code_of("egress").into_iter().find(|(file, _)| file.ends_with("connector.rs")).unwrap().1;
     assert_eq!(connector.matches("TcpStream::connect").count(), 1, "one place dials");
-    let (guarded, dialled) = (connector.find("self.guard(").unwrap(), connector.find("self.reach(").unwrap());
+    let (guarded, dialled) =
+        (connector.find("self.guard(").unwrap(), connector.find("self.connect_checked(").unwrap());
     assert!(guarded < dialled, "the guard comes first");
 }
 
 #[test]
-fn every_crate_is_looked_at() {
+fn every_crate_is_scanned() {
     let folders = std::fs::read_dir(root().join("crates")).unwrap();
     let mut names: Vec<String> =
         folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
@@ -183,7 +185,7 @@ fn every_crate_is_looked_at() {
 }
 
 #[test]
-fn only_the_way_out_depends_on_what_reaches_out() {
+fn only_allowed_crates_depend_on_network_clients() {
     let clients = [
         ("hickory-resolver", &["egress"][..]),
         ("hickory-proto", &[]),
@@ -202,9 +204,9 @@ fn only_the_way_out_depends_on_what_reaches_out() {
         ("mio", &[]),
         ("tonic", &[]),
         ("tokio-tungstenite", &[]),
-        // What goes to the operator's mail server; the connection is made in one place.
+        // Emails to the operator's SMTP server; the connection is opened in one place.
         ("lettre", &["server"]),
-        // What goes over connections to RabbitMQ; they are made in one place.
+        // Messages over connections to RabbitMQ, which are opened in one place.
         ("lapin", &["engine", "server"]),
         ("redrive-testkit", &[]),
     ];
@@ -222,7 +224,7 @@ fn only_the_way_out_depends_on_what_reaches_out() {
     assert!(!depends_on("hyper-util.workspace = true", "hyper"));
 }
 
-/// Whether the lines of a manifest name a dependency, under its own name or renamed.
+/// Returns whether the lines of a manifest name a dependency, under its own name or renamed.
 fn depends_on(dependencies: &str, name: &str) -> bool {
     dependencies.lines().any(|line| {
         line.starts_with(&format!("{name}."))
@@ -232,7 +234,7 @@ fn depends_on(dependencies: &str, name: &str) -> bool {
 }
 
 #[test]
-fn only_one_file_reads_clocks_and_rolls_dice() {
+fn only_one_file_reads_clocks_and_random_values() {
     let words = [
         "SystemTime::now",
         "Instant::now",
@@ -242,12 +244,12 @@ fn only_one_file_reads_clocks_and_rolls_dice() {
         "now_v7",
         "datetime(",
     ];
-    // The conformance suite measures, for people to read.
+    // The conformance suite prints measurements.
     let allowed = ["engine/src/clock.rs", "store/src/conformance/scale.rs"];
-    assert_eq!(strays(&ALL, &words, &allowed), [] as [String; 0]);
+    assert_eq!(find_violations(&ALL, &words, &allowed), [] as [String; 0]);
 }
 
-/// The words by which SQLite and PostgreSQL tell the time, or roll dice.
+/// The SQL words for the current time and for random values in SQLite and PostgreSQL.
 const CLOCKS: [&str; 16] = [
     "now()",
     "clock_timestamp",
@@ -268,7 +270,7 @@ const CLOCKS: [&str; 16] = [
 ];
 
 #[test]
-fn few_statements_ask_a_database_for_the_time() {
+fn only_allowed_statements_read_the_database_clock() {
     let mut found = Vec::new();
     let mut scripts = Vec::new();
     files_of_kind("sql", &root().join("crates/store/src"), &mut scripts);
@@ -279,39 +281,40 @@ fn few_statements_ask_a_database_for_the_time() {
         (path.file_name().unwrap().display().to_string(), lines.collect::<Vec<_>>().join("\n"))
     });
     for (file, code) in code_of("store").into_iter().chain(scripts) {
-        found
-            .extend(CLOCKS.iter().filter(|word| says_sql(&code, word)).map(|word| format!("{file}: {word}")));
+        found.extend(
+            CLOCKS.iter().filter(|word| contains_sql(&code, word)).map(|word| format!("{file}: {word}")),
+        );
     }
     found.sort();
-    // Nodes set their clocks by it, and a copy notes when it was begun.
+    // Nodes synchronize their clocks with the store, and a copy records its start time.
     let allowed =
         ["store/src/postgres/import.rs: clock_timestamp", "store/src/postgres/nodes.rs: clock_timestamp"];
     assert_eq!(found, allowed);
-    assert!(says_sql("SELECT Now()", "now()") && says_sql("(now(), 1)", "now()"));
-    assert!(!says_sql("clock.now() + snow() + Clock::now()", "now()"));
+    assert!(contains_sql("SELECT Now()", "now()") && contains_sql("(now(), 1)", "now()"));
+    assert!(!contains_sql("clock.now() + snow() + Clock::now()", "now()"));
 }
 
 #[test]
-fn outcomes_are_written_and_work_is_claimed_in_one_place_each() {
+fn outcomes_and_claims_each_have_one_call_site() {
     assert_eq!(
-        strays(&["engine", "server"], &["store.record("], &["engine/src/record.rs"]),
+        find_violations(&["engine", "server"], &["store.record("], &["engine/src/record.rs"]),
         [] as [String; 0]
     );
     assert_eq!(
-        strays(&["engine", "server"], &[".claim(", "store.take("], &["engine/src/queue/"]),
+        find_violations(&["engine", "server"], &[".claim(", "store.claim_tickets("], &["engine/src/queue/"]),
         [] as [String; 0]
     );
 }
 
 #[test]
-fn backends_hold_no_policy() {
-    let words = ["retry::", "decide::", "outcome::", "signature::sign", "jitter", "backoff"];
-    assert_eq!(strays(&["store"], &words, &["store/src/conformance/"]), [] as [String; 0]);
+fn backends_contain_no_policy() {
+    let words = ["retry::", "decide::", "response::", "signature::sign", "jitter", "backoff"];
+    assert_eq!(find_violations(&["store"], &words, &["store/src/conformance/"]), [] as [String; 0]);
 }
 
 #[test]
-fn surfaces_change_things_only_through_the_use_cases() {
-    // Handlers know the application; the store's verbs and the engine's are behind it.
+fn handlers_change_data_only_through_the_application_layer() {
+    // Handlers call the application layer, never the store or the engine directly.
     let words = [
         ".create_webhook(webhook",
         ".change_webhook(webhook",
@@ -319,13 +322,13 @@ fn surfaces_change_things_only_through_the_use_cases() {
         "store().cancel",
         "store().replay",
     ];
-    assert_eq!(strays(&["server"], &words, &["server/src/app/"]), [] as [String; 0]);
+    assert_eq!(find_violations(&["server"], &words, &["server/src/app/"]), [] as [String; 0]);
 }
 
 #[test]
 fn dependencies_point_one_way() {
     let order = ["core", "store", "egress", "engine", "server"];
-    // What each crate must not know.
+    // The dependencies that each crate must not have.
     for (name, unknown) in [
         (
             "core",
@@ -353,8 +356,8 @@ fn dependencies_point_one_way() {
     }
 }
 
-/// The tests that a table of a document names: `file.rs`: `test`, `test`. A file outside of `crates`
-/// is in `tests/tests/suite`.
+/// Returns the tests that the tables of a document name: `file.rs`: `test`, `test`. A file outside of `crates` is
+/// in `tests/tests/suite`.
 fn tests_named_in(document: &str) -> Vec<(PathBuf, String)> {
     let text = std::fs::read_to_string(root().join(document)).unwrap();
     let mut named = Vec::new();

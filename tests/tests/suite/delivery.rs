@@ -1,18 +1,18 @@
-//! From a publish to the requests that endpoints get: who gets what, in which form, and what the history says.
+//! From a publish to the requests that endpoints receive: fan-out, request format, and the history.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use redrive_testkit::{Api, Arrival, Gate, Receiver, Redrive, Reply};
+use redrive_testkit::{Api, Latch, ReceivedRequest, Receiver, Redrive, Reply};
 use redrive_tests::{
-    attempts_when, column, deliveries_of, delivery_is, delivery_of, delivery_when, entries, event_is, id,
-    millis, text,
+    attempts_when, column, deliveries_of, delivery_of, entries, id, millis, text, wait_for_delivery,
+    wait_for_event_status, wait_for_status,
 };
 use serde_json::{Value, json};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// The paths at which an event arrived, in alphabetical order.
-fn paths(arrivals: &[Arrival], event: &Value) -> Vec<String> {
+/// Returns the paths at which an event was received, in alphabetical order.
+fn paths(arrivals: &[ReceivedRequest], event: &Value) -> Vec<String> {
     let mut paths: Vec<_> = arrivals
         .iter()
         .filter(|arrival| arrival.webhook_id() == id(event))
@@ -22,7 +22,7 @@ fn paths(arrivals: &[Arrival], event: &Value) -> Vec<String> {
     paths
 }
 
-/// All pages of a listing, page by page.
+/// Returns all pages of a listing.
 async fn pages(api: &Api, path: &str) -> Vec<Vec<Value>> {
     let mut pages = Vec::new();
     let mut next = path.to_owned();
@@ -37,7 +37,7 @@ async fn pages(api: &Api, path: &str) -> Vec<Vec<Value>> {
 }
 
 #[tokio::test]
-async fn an_event_goes_to_every_webhook_that_wants_it_and_to_no_other() {
+async fn event_is_sent_to_every_subscribed_webhook_and_no_other() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -71,14 +71,14 @@ async fn an_event_goes_to_every_webhook_that_wants_it_and_to_no_other() {
         let event = publish(event_type, subject).await;
         assert_eq!(event["deliveries"], expected.len(), "{event_type} {subject:?}");
         for delivery in deliveries_of(&api, &event).await {
-            delivery_is(&api, id(&delivery), "delivered").await;
+            wait_for_status(&api, id(&delivery), "delivered").await;
         }
         assert_eq!(paths(&receiver.arrivals(), &event), expected, "{event_type} {subject:?}");
     }
 }
 
 #[tokio::test]
-async fn an_event_that_nobody_wants_is_kept_all_the_same() {
+async fn event_without_subscribers_is_stored() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let event = api.publish("order.created", json!({"n": 1})).await;
@@ -91,7 +91,7 @@ async fn an_event_that_nobody_wants_is_kept_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_request_has_every_header_and_the_envelope() {
+async fn request_has_all_headers_and_the_envelope() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -103,7 +103,7 @@ async fn a_request_has_every_header_and_the_envelope() {
         "idempotency_key": "my-key", "metadata": {"note": "not for endpoints"},
     });
     let event = api.post("/v1/events", event).await.expect(202);
-    let delivery = event_is(&api, &event, "delivered").await;
+    let delivery = wait_for_event_status(&api, &event, "delivered").await;
     let arrival = receiver.wait_for(1).await.remove(0);
 
     assert_eq!((&*arrival.method, &*arrival.path), ("POST", "/hook?x=1&y=%20"));
@@ -150,22 +150,22 @@ async fn a_request_has_every_header_and_the_envelope() {
 }
 
 #[tokio::test]
-async fn headers_that_redrive_owns_cannot_be_overridden() {
+async fn reserved_headers_cannot_be_overridden() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     for name in ["Host", "webhook-id", "X-Webhook-Event", "User-Agent", "Content-Length", "Transfer-Encoding"]
     {
         let webhook = json!({"url": "http://127.0.0.1:2/", "events": ["*"], "headers": {name: "x"}});
-        let answer = api.post("/v1/webhooks", webhook).await;
+        let response = api.post("/v1/webhooks", webhook).await;
         assert_eq!(
-            (answer.status, answer.json()["field"].clone()),
+            (response.status, response.json()["field"].clone()),
             (400, json!(format!("headers.{}", name.to_lowercase())))
         );
     }
 }
 
 #[tokio::test]
-async fn payloads_arrive_byte_for_byte() {
+async fn payloads_are_delivered_byte_for_byte() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -185,7 +185,7 @@ async fn payloads_arrive_byte_for_byte() {
         let body = format!("{{\"event_type\":\"odd.json\",\"data\":  {payload}  }}");
         let event = api.raw("POST", "/v1/events", &[JSON], body).await.expect(202);
         for delivery in deliveries_of(&api, &event).await {
-            delivery_is(&api, id(&delivery), "delivered").await;
+            wait_for_status(&api, id(&delivery), "delivered").await;
         }
         let arrivals = receiver.arrivals();
         let body = |path: &str| {
@@ -201,26 +201,26 @@ async fn payloads_arrive_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn the_largest_payload_arrives_and_a_larger_one_is_refused() {
+async fn largest_payload_is_delivered_and_larger_one_rejected() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({"payload_format": "data"})).await;
-    let most = 256 * 1024;
-    let event = api.publish("big.one", json!("x".repeat(most - 2))).await;
-    event_is(&api, &event, "delivered").await;
-    assert_eq!(receiver.arrivals()[0].body.len(), most);
-    for too_large in [most - 1, most + 100_000] {
+    let max = 256 * 1024;
+    let event = api.publish("big.one", json!("x".repeat(max - 2))).await;
+    wait_for_event_status(&api, &event, "delivered").await;
+    assert_eq!(receiver.arrivals()[0].body.len(), max);
+    for too_large in [max - 1, max + 100_000] {
         let event = json!({"event_type": "big.one", "data": "x".repeat(too_large)});
-        let answer = api.post("/v1/events", event).await;
-        assert_eq!(answer.status, 413, "{answer:?}");
-        assert!(text(&answer.json()["detail"]).contains("bytes"), "{answer:?}");
+        let response = api.post("/v1/events", event).await;
+        assert_eq!(response.status, 413, "{response:?}");
+        assert!(text(&response.json()["detail"]).contains("bytes"), "{response:?}");
     }
     assert_eq!(receiver.count(), 1);
 }
 
 #[tokio::test]
-async fn a_test_event_goes_to_its_webhook_alone() {
+async fn test_event_is_sent_only_to_its_webhook() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -230,14 +230,14 @@ async fn a_test_event_goes_to_its_webhook_alone() {
     let event = api.raw("POST", &path, &[], "").await.expect(202);
     let own = api.post(&path, json!({"data": {"mine": true}})).await.expect(202);
     for event in [&event, &own] {
-        event_is(&api, event, "delivered").await;
+        wait_for_event_status(&api, event, "delivered").await;
         assert_eq!(paths(&receiver.arrivals(), event), ["tested"]);
     }
     let arrivals = receiver.arrivals();
     assert_eq!(arrivals[0].header("x-webhook-event"), Some("redrive.test"));
     assert_eq!(arrivals[1].json()["data"], json!({"mine": true}));
 
-    // Nobody but Redrive publishes those.
+    // Only Redrive itself may publish `redrive.*` events.
     let forged = api.post("/v1/events", json!({"event_type": "redrive.test", "data": {}})).await;
     assert_eq!((forged.status, forged.json()["field"].clone()), (400, json!("event_type")));
     api.post(&format!("/v1/webhooks/{}/disable", id(&tested)), json!({})).await.expect(200);
@@ -246,8 +246,8 @@ async fn a_test_event_goes_to_its_webhook_alone() {
 }
 
 #[tokio::test]
-async fn a_changed_webhook_gets_what_comes_next_in_its_new_form() {
-    let (one, other) = (Receiver::answering(500).await, Receiver::start().await);
+async fn changed_webhook_gets_new_events_in_the_new_format() {
+    let (one, other) = (Receiver::responding(500).await, Receiver::start().await);
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api
@@ -263,12 +263,12 @@ async fn a_changed_webhook_gets_what_comes_next_in_its_new_form() {
     assert_eq!(changed["url"], other.url());
     assert_eq!(changed["metadata"], json!({"a": "1"}), "what was not named stays");
     assert_eq!(changed["retry_config"], webhook["retry_config"]);
-    // A pending delivery goes to the new place with the body it was made with.
+    // A pending delivery goes to the new URL with the body it was created with.
     api.post(&format!("/v1/deliveries/{}/retry", id(&pending)), json!({})).await.expect(202);
-    delivery_is(&api, id(&pending), "delivered").await;
+    wait_for_status(&api, id(&pending), "delivered").await;
     assert_eq!(other.arrivals()[0].body, one.arrivals()[0].body);
     let event = api.publish("order.created", json!({"n": 2})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     assert_eq!(&other.arrivals()[1].body[..], br#"{"n":2}"#);
     assert_eq!(api.publish("invoice.paid", json!({})).await["deliveries"], 0);
 
@@ -280,8 +280,8 @@ async fn a_changed_webhook_gets_what_comes_next_in_its_new_form() {
 }
 
 #[tokio::test]
-async fn disabling_cancels_what_is_pending_and_enabling_does_not_bring_it_back() {
-    let receiver = Receiver::answering(500).await;
+async fn disabling_cancels_pending_deliveries_for_good() {
+    let receiver = Receiver::responding(500).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"retry_config": {"schedule": [0, 3600]}})).await;
@@ -297,39 +297,39 @@ async fn disabling_cancels_what_is_pending_and_enabling_does_not_bring_it_back()
     let disabled = api.post(&format!("{path}/disable"), json!({})).await.expect(200);
     assert_eq!((&disabled["state"], &disabled["active"]), (&json!("disabled"), &json!(false)));
     for delivery in &waiting {
-        let delivery = delivery_is(&api, id(delivery), "cancelled").await;
+        let delivery = wait_for_status(&api, id(delivery), "cancelled").await;
         assert_eq!(delivery["cancel_reason"], disabled["disabled_reason"]);
     }
     assert_eq!(api.publish("order.created", json!({})).await["deliveries"], 0);
     assert_eq!(entries(&api.get("/v1/webhooks?active=true").await.expect(200)).len(), 0);
     assert_eq!(entries(&api.get("/v1/webhooks?active=false").await.expect(200)).len(), 1);
 
-    receiver.answer_with(|_| Reply::status(200));
+    receiver.respond_with(|_| Reply::status(200));
     api.patch(&path, json!({"active": true})).await.expect(200);
     let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     for delivery in &waiting {
-        assert_eq!(delivery_is(&api, id(delivery), "cancelled").await["attempt_count"], 1);
+        assert_eq!(wait_for_status(&api, id(delivery), "cancelled").await["attempt_count"], 1);
     }
     assert_eq!(receiver.count(), 4);
 }
 
 #[tokio::test]
-async fn deleting_cancels_what_is_pending_and_keeps_the_history() {
+async fn deleting_cancels_pending_deliveries_and_keeps_history() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"retry_config": {"schedule": [0, 3600]}})).await;
     let done = api.publish("order.created", json!({"n": 1})).await;
-    let done = event_is(&api, &done, "delivered").await;
-    receiver.answer_with(|_| Reply::status(500));
+    let done = wait_for_event_status(&api, &done, "delivered").await;
+    receiver.respond_with(|_| Reply::status(500));
     let event = api.publish("order.created", json!({"n": 2})).await;
     let pending = delivery_of(&api, &event).await;
     attempts_when(&api, id(&pending), 1).await;
 
     let path = format!("/v1/webhooks/{}", id(&webhook));
     api.delete(&path).await.expect(204);
-    let pending = delivery_is(&api, id(&pending), "cancelled").await;
+    let pending = wait_for_status(&api, id(&pending), "cancelled").await;
     assert_eq!(pending["cancel_reason"], "the webhook was deleted");
     assert_eq!(api.get(&path).await.status, 404);
     assert_eq!(api.delete(&path).await.status, 404);
@@ -339,7 +339,7 @@ async fn deleting_cancels_what_is_pending_and_keeps_the_history() {
     assert_eq!(column(&history, "id"), [&pending["id"], &done["id"]]);
     assert_eq!(attempts_when(&api, id(&done), 1).await.len(), 1);
 
-    // A replay has nobody left to go to, and says so.
+    // A replay is rejected, because no webhook is left to send to.
     let replay = api.post(&format!("/v1/events/{}/replay", id(&event)), json!({})).await;
     assert_eq!(replay.expect(409)["code"], "nothing_to_replay");
     assert_eq!(api.publish("order.created", json!({})).await["deliveries"], 0);
@@ -347,7 +347,7 @@ async fn deleting_cancels_what_is_pending_and_keeps_the_history() {
 }
 
 #[tokio::test]
-async fn a_webhook_gets_the_very_next_event() {
+async fn new_webhook_gets_the_next_event() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -364,7 +364,7 @@ async fn a_webhook_gets_the_very_next_event() {
 }
 
 #[tokio::test]
-async fn a_batch_is_judged_item_by_item() {
+async fn batch_items_are_validated_separately() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -387,7 +387,7 @@ async fn a_batch_is_judged_item_by_item() {
         assert!(taken || item["error"]["code"].is_string(), "{item}");
     }
     let arrivals = receiver.wait_for(2).await;
-    let mut arrived: Vec<_> = arrivals.iter().map(Arrival::webhook_id).collect();
+    let mut arrived: Vec<_> = arrivals.iter().map(ReceivedRequest::webhook_id).collect();
     arrived.sort_unstable();
     let mut taken = [id(&items[0]), id(&items[5])];
     taken.sort_unstable();
@@ -498,12 +498,12 @@ async fn deliveries_are_listed_and_filtered() {
 }
 
 #[tokio::test]
-async fn a_waiting_delivery_says_what_it_waits_for() {
-    let gate = Gate::closed();
+async fn waiting_delivery_shows_its_wait_reason() {
+    let gate = Latch::closed();
     let held = gate.clone();
     let receiver = Receiver::with(move |arrival| match &*arrival.path {
         "/failing" => Reply::status(500),
-        _ => Reply::status(200).held_by(&held),
+        _ => Reply::status(200).latched_by(&held),
     })
     .await;
     let redrive = Redrive::start().await;
@@ -515,13 +515,13 @@ async fn a_waiting_delivery_says_what_it_waits_for() {
     let event = api.publish("a.failing", json!({})).await;
     let delivery = delivery_of(&api, &event).await;
     let attempts = attempts_when(&api, id(&delivery), 1).await;
-    let waiting = delivery_is(&api, id(&delivery), "pending").await;
+    let waiting = wait_for_status(&api, id(&delivery), "pending").await;
     assert_eq!((&waiting["waiting_on"], &waiting["attempt_count"]), (&json!("schedule"), &json!(1)));
     assert_eq!(waiting["next_attempt_at"], attempts[0]["next_retry_at"]);
     assert_eq!((&waiting["last_status_code"], &waiting["max_attempts"]), (&json!(500), &json!(3)));
 
     let first = api.publish("a.held", json!({})).await;
-    let first = event_is(&api, &first, "in_flight").await;
+    let first = wait_for_event_status(&api, &first, "in_flight").await;
     assert_eq!((&first["waiting_on"], &first["next_attempt_at"]), (&Value::Null, &Value::Null));
     receiver.wait_until("the held request", |arrivals| arrivals.iter().any(|one| one.path == "/held")).await;
     let second = api.publish("a.held", json!({})).await;
@@ -532,12 +532,12 @@ async fn a_waiting_delivery_says_what_it_waits_for() {
     gate.open();
     for delivery in [first, second] {
         let over = |delivery: &Value| delivery["status"] == "delivered" && delivery["waiting_on"].is_null();
-        delivery_when(&api, id(&delivery), "both to be delivered", over).await;
+        wait_for_delivery(&api, id(&delivery), "both to be delivered", over).await;
     }
 }
 
 #[tokio::test]
-async fn tenants_see_nothing_of_each_other() {
+async fn tenants_are_isolated() {
     let receiver = Receiver::with(|arrival| Reply::status(arrival.path[1..].parse().unwrap())).await;
     let redrive = Redrive::start().await;
     let admin = redrive.api();
@@ -549,7 +549,7 @@ async fn tenants_see_nothing_of_each_other() {
         let webhook = api.create_webhook(&receiver.url_at("404"), json!({})).await;
         api.post("/v1/event-types", json!({"name": format!("of.{name}")})).await.expect(201);
         let event = api.publish("order.created", json!({"of": name})).await;
-        let delivery = event_is(&api, &event, "dead").await;
+        let delivery = wait_for_event_status(&api, &event, "dead").await;
         let later = json!({"start_at": "2100-01-01T00:00:00Z"});
         let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
         tenants.push((api, webhook, event, delivery, operation));
@@ -558,7 +558,7 @@ async fn tenants_see_nothing_of_each_other() {
     let (acme, own, ..) = &tenants[0];
     let (globex, webhook, event, delivery, operation) = &tenants[1];
 
-    // Every route there is, with the other tenant's ids.
+    // Every route of the API document, with the other tenant's ids.
     let openapi = admin.get("/openapi.json").await.expect(200);
     let mut tried = 0;
     for (path, methods) in openapi["paths"].as_object().unwrap() {
@@ -584,8 +584,8 @@ async fn tenants_see_nothing_of_each_other() {
                 Some("test") => r#"{"data": 1}"#,
                 _ => "{}",
             };
-            let answer = acme.raw(&method.to_uppercase(), &path, &[JSON], body).await;
-            assert_eq!((answer.status, &*answer.problem()), (404, "not_found"), "{method} {path}");
+            let response = acme.raw(&method.to_uppercase(), &path, &[JSON], body).await;
+            assert_eq!((response.status, &*response.problem()), (404, "not_found"), "{method} {path}");
             tried += 1;
         }
     }
@@ -595,7 +595,7 @@ async fn tenants_see_nothing_of_each_other() {
     let path = format!("/v1/events/{}/replay", id(&tenants[0].2));
     assert_eq!(acme.post(&path, json!({"webhook_ids": [id(webhook)]})).await.status, 404);
 
-    // Filters, cursors and tenant ids of the other open nothing.
+    // The other tenant's filters, cursors and tenant id give access to nothing.
     for listing in ["webhooks", "events", "deliveries", "dlq", "event-types"] {
         let listed = acme.get(&format!("/v1/{listing}")).await;
         assert!(!String::from_utf8_lossy(&listed.body).contains("globex"), "{listing}");
@@ -613,14 +613,14 @@ async fn tenants_see_nothing_of_each_other() {
     let smuggled = json!({"event_type": "order.created", "data": {}, "tenant_id": "globex"});
     assert_eq!(acme.post("/v1/events", smuggled).await.status, 403);
 
-    // Nothing of all that changed anything for the other tenant.
+    // The other tenant's objects are unchanged.
     assert_eq!(globex.get(&format!("/v1/webhooks/{}", id(webhook))).await.expect(200)["active"], true);
-    assert_eq!(delivery_is(globex, id(delivery), "dead").await["redriven_as"], Value::Null);
+    assert_eq!(wait_for_status(globex, id(delivery), "dead").await["redriven_as"], Value::Null);
     assert_eq!(receiver.count(), 2);
 }
 
 #[tokio::test]
-async fn scopes_are_kept_apart() {
+async fn scopes_are_enforced() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     let key = |scope: &'static str| {
@@ -643,8 +643,8 @@ async fn scopes_are_kept_apart() {
         assert_eq!(api.get("/v1/tenants").await.status, 403, "{scope}");
     }
     for api in [admin.without_key(), admin.with_key("rdk_wrong")] {
-        let answer = api.get("/v1/deliveries").await;
-        assert_eq!((answer.status, &*answer.problem()), (401, "unauthorized"));
-        assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        let response = api.get("/v1/deliveries").await;
+        assert_eq!((response.status, &*response.problem()), (401, "unauthorized"));
+        assert_eq!(response.header("www-authenticate"), Some("Bearer"));
     }
 }

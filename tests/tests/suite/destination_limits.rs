@@ -1,12 +1,12 @@
-//! What all tenants together may send to one destination.
+//! Limits on what all tenants together may send to one destination.
 
 use redrive_testkit::{Api, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{delivery_is, delivery_of, delivery_when, id, text};
+use redrive_tests::{delivery_of, id, text, wait_for_delivery, wait_for_status};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn delivery_beyond_the_limit_of_its_host_waits_without_an_attempt() {
-    let (slow, gate) = Receiver::held(200).await;
+async fn delivery_over_host_limit_waits_without_an_attempt() {
+    let (slow, gate) = Receiver::latched(200).await;
     let quick = Receiver::start().await;
     let setup = Setup::new().env("REDRIVE_EGRESS_MAX_REQUESTS_PER_HOST", "2");
     let redrive = Redrive::start_with(setup).await;
@@ -14,7 +14,7 @@ async fn delivery_beyond_the_limit_of_its_host_waits_without_an_attempt() {
     for n in 0..4 {
         api.create_webhook(&slow.url(), json!({"events": [format!("slow.{n}")]})).await;
     }
-    // The same address by another name is another host.
+    // The same address under another name counts as another host.
     let elsewhere = quick.url().replace("127.0.0.1", "localhost");
     api.create_webhook(&elsewhere, json!({"events": ["quick"]})).await;
     let mut deliveries = Vec::new();
@@ -27,7 +27,7 @@ async fn delivery_beyond_the_limit_of_its_host_waits_without_an_attempt() {
     let mut waiting = 0;
     for delivery in &deliveries {
         let settled = |delivery: &Value| waits(delivery) || delivery["status"] == "in_flight";
-        let delivery = delivery_when(&api, id(delivery), "in flight or waiting", settled).await;
+        let delivery = wait_for_delivery(&api, id(delivery), "in flight or waiting", settled).await;
         if waits(&delivery) {
             waiting += 1;
             assert_eq!(delivery["attempt_count"], 0, "{delivery:#}");
@@ -38,17 +38,17 @@ async fn delivery_beyond_the_limit_of_its_host_waits_without_an_attempt() {
     assert_eq!((waiting, slow.count()), (2, 2));
     let event = api.publish("quick", json!({})).await;
     let delivery = delivery_of(&api, &event).await;
-    delivery_is(&api, id(&delivery), "delivered").await;
+    wait_for_status(&api, id(&delivery), "delivered").await;
     gate.open();
     for delivery in &deliveries {
-        let delivery = delivery_is(&api, id(delivery), "delivered").await;
+        let delivery = wait_for_status(&api, id(delivery), "delivered").await;
         assert_eq!(delivery["attempt_count"], 1);
     }
 }
 
 #[tokio::test]
-async fn delivery_beyond_the_connections_of_its_address_is_put_back_without_an_attempt() {
-    let (slow, gate) = Receiver::held(200).await;
+async fn delivery_over_address_limit_is_returned_without_an_attempt() {
+    let (slow, gate) = Receiver::latched(200).await;
     let setup = Setup::new().env("REDRIVE_EGRESS_MAX_CONNECTIONS_PER_ADDRESS", "1");
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
@@ -66,14 +66,14 @@ async fn delivery_beyond_the_connections_of_its_address_is_put_back_without_an_a
     assert_eq!(slow.count(), 1, "both names lead to one address");
     gate.open();
     for delivery in &deliveries {
-        let delivery = delivery_is(&api, id(delivery), "delivered").await;
+        let delivery = wait_for_status(&api, id(delivery), "delivered").await;
         assert_eq!(delivery["attempt_count"], 1, "waiting for a connection is no attempt");
     }
 }
 
 #[tokio::test]
-async fn challenge_without_a_free_connection_is_no_try() {
-    let (slow, gate) = Receiver::held(200).await;
+async fn challenge_without_free_connection_counts_no_attempt() {
+    let (slow, gate) = Receiver::latched(200).await;
     let echo = Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await;
     let setup = Setup::new().env("REDRIVE_EGRESS_MAX_CONNECTIONS_PER_ADDRESS", "1");
     let redrive = Redrive::start_with(setup).await;
@@ -83,16 +83,16 @@ async fn challenge_without_a_free_connection_is_no_try() {
     slow.wait_for(1).await;
     let webhook = api.create_webhook(&echo.url(), json!({"events": ["*"], "verify_url": true})).await;
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    // Several challenges find the only connection in use.
+    // Several challenges are due while the only connection is in use.
     for _ in 0..8 {
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         let verification = api.get(&path).await.expect(200)["verification"].clone();
-        assert!(verification["tries"].as_u64().is_some_and(|tries| tries <= 1), "{verification}");
+        assert!(verification["attempts"].as_u64().is_some_and(|attempts| attempts <= 1), "{verification}");
         assert!(verification["last_error"].is_null(), "{verification}");
     }
     assert_eq!(echo.count(), 0);
     gate.open();
-    api.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
     assert_eq!(echo.count(), 1);
 }
 

@@ -1,12 +1,12 @@
-//! Told to stop, Redrive finishes what is under way, hands back the rest and loses nothing.
+//! Shutdown: Redrive finishes requests in flight, releases queued deliveries, and loses nothing.
 
 use std::{
     collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Arrival, Gate, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{attempts_of, column, delivery_is, delivery_of, event_is, id, text};
+use redrive_testkit::{Latch, ReceivedRequest, Receiver, Redrive, Reply, Setup};
+use redrive_tests::{attempts_of, column, delivery_of, id, text, wait_for_event_status, wait_for_status};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -15,17 +15,17 @@ use tokio::{
 };
 
 const STOPPING: &str = "stopping";
-const AT_ONCE: Duration = Duration::from_secs(5);
+const MAX_CONCURRENT: Duration = Duration::from_secs(5);
 
-/// A receiver that holds every answer back until the gate opens.
-async fn held(gate: &Gate) -> Receiver {
+/// Starts a receiver that holds every response until the latch opens.
+async fn held(gate: &Latch) -> Receiver {
     let gate = gate.clone();
-    Receiver::with(move |_| Reply::status(200).held_by(&gate)).await
+    Receiver::with(move |_| Reply::status(200).latched_by(&gate)).await
 }
 
 #[tokio::test]
-async fn what_is_under_way_finishes_and_what_is_queued_is_sent_once_after_the_restart() {
-    let gate = Gate::closed();
+async fn requests_in_flight_finish_and_queued_deliveries_are_sent_once() {
+    let gate = Latch::closed();
     let receiver = held(&gate).await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -39,56 +39,56 @@ async fn what_is_under_way_finishes_and_what_is_queued_is_sent_once_after_the_re
     redrive.signal("TERM");
     redrive.wait_output(STOPPING).await;
     gate.open();
-    assert_eq!(redrive.wait_exit(AT_ONCE).await.code(), Some(0));
+    assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(0));
     let sent = receiver.count();
     assert!(sent < events.len(), "most were only queued");
 
     redrive.restart().await;
     let api = redrive.api();
     for event in &events {
-        let delivery = event_is(&api, event, "delivered").await;
+        let delivery = wait_for_event_status(&api, event, "delivered").await;
         assert_eq!(delivery["attempt_count"], 1);
         assert_eq!(column(&attempts_of(&api, id(&delivery)).await, "status"), ["success"]);
     }
     assert_eq!(receiver.count(), events.len(), "each once, the one in flight included");
-    let first = event_is(&api, &events[0], "delivered").await;
+    let first = wait_for_event_status(&api, &events[0], "delivered").await;
     let worker = attempts_of(&api, id(&first)).await[0]["worker"].clone();
-    let last = event_is(&api, &events[5], "delivered").await;
+    let last = wait_for_event_status(&api, &events[5], "delivered").await;
     assert_ne!(attempts_of(&api, id(&last)).await[0]["worker"], worker, "another process sent the rest");
 }
 
 #[tokio::test]
-async fn a_request_past_the_deadline_is_cut_and_recorded_as_failed() {
-    let gate = Gate::closed();
+async fn request_past_drain_timeout_is_aborted_and_recorded_failed() {
+    let gate = Latch::closed();
     let receiver = held(&gate).await;
-    let mut redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_DRAIN_DEADLINE", "1s")).await;
+    let mut redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_DRAIN_TIMEOUT", "1s")).await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({"retry_config": {"schedule": [0, 3600]}})).await;
     let event = api.publish("order.created", json!({})).await;
     receiver.wait_for(1).await;
-    let told = Instant::now();
+    let reported = Instant::now();
     redrive.signal("TERM");
-    assert_eq!(redrive.wait_exit(AT_ONCE).await.code(), Some(0));
-    let took = told.elapsed();
+    assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(0));
+    let took = reported.elapsed();
     assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(10), "it took {took:?}");
 
-    receiver.answer_with(|_| Reply::status(200));
+    receiver.respond_with(|_| Reply::status(200));
     redrive.restart().await;
     let api = redrive.api();
-    let delivery = delivery_is(&api, id(&delivery_of(&api, &event).await), "pending").await;
+    let delivery = wait_for_status(&api, id(&delivery_of(&api, &event).await), "pending").await;
     assert_eq!((&delivery["waiting_on"], &delivery["attempt_count"]), (&json!("schedule"), &json!(1)));
     let attempts = attempts_of(&api, id(&delivery)).await;
     assert_eq!(column(&attempts, "status"), ["failed"]);
     assert_eq!(attempts[0]["failure_category"], "timeout");
     assert!(text(&attempts[0]["error_message"]).contains("shutting down"), "{:#}", attempts[0]);
     api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
-    delivery_is(&api, id(&delivery), "delivered").await;
+    wait_for_status(&api, id(&delivery), "delivered").await;
     assert_eq!(receiver.count(), 2);
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_at_once() {
-    let gate = Gate::closed();
+async fn second_signal_exits_immediately() {
+    let gate = Latch::closed();
     let receiver = held(&gate).await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -98,17 +98,17 @@ async fn a_second_signal_ends_at_once() {
     redrive.signal("INT");
     redrive.wait_output(STOPPING).await;
     redrive.signal("TERM");
-    assert_eq!(redrive.wait_exit(AT_ONCE).await.code(), Some(130));
+    assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(130));
 
-    // Whether the first got through is unknown, so it is sent again: at least once.
+    // Whether the first request succeeded is unknown, so the delivery is sent again: at least once.
     gate.open();
     redrive.restart().await;
-    event_is(&redrive.api(), &event, "delivered").await;
+    wait_for_event_status(&redrive.api(), &event, "delivered").await;
     assert_eq!(receiver.count(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn publishes_around_a_stop_are_refused_or_kept() {
+async fn publishes_during_shutdown_are_rejected_or_delivered() {
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -118,12 +118,12 @@ async fn publishes_around_a_stop_are_refused_or_kept() {
         let api = api.clone();
         publishers.spawn(async move {
             let mut acked = Vec::new();
-            // Until the server says that it will take no more, in whatever way.
+            // Publishes until the server stops accepting connections.
             for n in 0.. {
                 let event = json!({"event_type": "order.created", "data": [publisher, n]});
                 match api.try_post("/v1/events", event).await {
-                    Ok(answer) if answer.status == 202 => acked.push(id(&answer.json()).to_owned()),
-                    Ok(answer) => assert_eq!(answer.status, 503, "{answer:?}"),
+                    Ok(response) if response.status == 202 => acked.push(id(&response.json()).to_owned()),
+                    Ok(response) => assert_eq!(response.status, 503, "{response:?}"),
                     Err(_) => break,
                 }
             }
@@ -137,7 +137,7 @@ async fn publishes_around_a_stop_are_refused_or_kept() {
 
     redrive.restart().await;
     let over = |page: &Value| page["data"].as_array().unwrap().is_empty();
-    redrive.api().eventually("an end", "/v1/deliveries?status=pending&limit=1", over).await;
+    redrive.api().wait_until("an end", "/v1/deliveries?status=pending&limit=1", over).await;
     let mut arrived: HashMap<String, usize> = HashMap::new();
     for arrival in receiver.arrivals() {
         *arrived.entry(arrival.webhook_id().to_owned()).or_default() += 1;
@@ -150,8 +150,8 @@ async fn publishes_around_a_stop_are_refused_or_kept() {
 }
 
 #[tokio::test]
-async fn a_stopping_server_is_not_ready() {
-    let gate = Gate::closed();
+async fn stopping_server_is_not_ready() {
+    let gate = Latch::closed();
     let receiver = held(&gate).await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -162,25 +162,25 @@ async fn a_stopping_server_is_not_ready() {
     receiver.wait_for(1).await;
     redrive.signal("TERM");
     redrive.wait_output(STOPPING).await;
-    // Away or 503: both tell a load balancer to go elsewhere.
+    // A refused connection and a 503 both make a load balancer use another node.
     match api.try_raw("GET", "/readyz", &[], "").await {
-        Ok(answer) => assert_eq!((answer.status, &*answer.problem()), (503, "draining")),
+        Ok(response) => assert_eq!((response.status, &*response.problem()), (503, "draining")),
         Err(error) => assert!(error.contains("connection") || error.contains("refused"), "{error}"),
     }
     gate.open();
-    assert_eq!(redrive.wait_exit(AT_ONCE).await.code(), Some(0));
+    assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(0));
 }
 
 #[tokio::test]
-async fn a_slow_client_does_not_stretch_the_deadline() {
-    let gate = Gate::closed();
+async fn slow_client_does_not_extend_drain_timeout() {
+    let gate = Latch::closed();
     let receiver = held(&gate).await;
-    let mut redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_DRAIN_DEADLINE", "1s")).await;
+    let mut redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_DRAIN_TIMEOUT", "1s")).await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), Value::Null).await;
     api.publish("order.created", json!({})).await;
     receiver.wait_for(1).await;
-    // A publisher that stops in the middle of its request.
+    // A publisher that stalls in the middle of its request.
     let mut slow = TcpStream::connect(redrive.address()).await.unwrap();
     let head = format!(
         "POST /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
@@ -188,18 +188,18 @@ async fn a_slow_client_does_not_stretch_the_deadline() {
         redrive.key()
     );
     slow.write_all(head.as_bytes()).await.unwrap();
-    // The server asks for the body: from here on the request is under way.
+    // The server sends `100 Continue`: from here on the request is in progress.
     slow.read_exact(&mut [0; 12]).await.unwrap();
-    let told = Instant::now();
+    let reported = Instant::now();
     redrive.signal("TERM");
-    assert_eq!(redrive.wait_exit(redrive_testkit::PATIENCE).await.code(), Some(0));
-    let took = told.elapsed();
+    assert_eq!(redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await.code(), Some(0));
+    let took = reported.elapsed();
     assert!(took < Duration::from_secs(10), "a deadline of 1 s became {took:?}");
 }
 
 #[tokio::test]
-async fn retries_wait_through_a_stop() {
-    let receiver = Receiver::with(|arrival: &Arrival| match arrival.number {
+async fn scheduled_retries_survive_a_shutdown() {
+    let receiver = Receiver::with(|arrival: &ReceivedRequest| match arrival.number {
         1 => Reply::status(500),
         _ => Reply::status(200),
     })
@@ -211,9 +211,9 @@ async fn retries_wait_through_a_stop() {
     let delivery = delivery_of(&api, &event).await;
     let first = redrive_tests::attempts_when(&api, id(&delivery), 1).await.remove(0);
     redrive.signal("TERM");
-    assert_eq!(redrive.wait_exit(AT_ONCE).await.code(), Some(0));
+    assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(0));
     redrive.restart().await;
-    delivery_is(&redrive.api(), id(&delivery), "delivered").await;
+    wait_for_status(&redrive.api(), id(&delivery), "delivered").await;
     let attempts = attempts_of(&redrive.api(), id(&delivery)).await;
     assert_eq!(attempts.len(), 2);
     assert!(

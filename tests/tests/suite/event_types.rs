@@ -1,7 +1,7 @@
-//! The catalogue of event types: schemas that payloads have to fit, strict tenants, and who sees what.
+//! The event type catalogue: payload schemas, strict tenants, and visibility per role.
 
-use redrive_testkit::{Answer, Api, Postgres, Receiver, Redrive};
-use redrive_tests::{cluster::nodes, column, entries, event_is, id, text};
+use redrive_testkit::{Api, ApiResponse, Postgres, Receiver, Redrive};
+use redrive_tests::{cluster::nodes, column, entries, id, text, wait_for_event_status};
 use serde_json::{Value, json};
 
 fn order_schema() -> Value {
@@ -17,19 +17,19 @@ fn order_schema() -> Value {
     })
 }
 
-async fn publish(api: &Api, event_type: &str, data: Value) -> Answer {
+async fn publish(api: &Api, event_type: &str, data: Value) -> ApiResponse {
     api.post("/v1/events", json!({"event_type": event_type, "data": data})).await
 }
 
-/// The code and the field of a refusal, and what it says.
-fn refusal(answer: &Answer) -> (String, String, String) {
-    let problem = answer.expect(400);
-    let said = |name: &str| text(&problem[name]).to_owned();
-    (said("code"), said("field"), said("detail"))
+/// Returns the code, the field and the detail of a rejection.
+fn refusal(response: &ApiResponse) -> (String, String, String) {
+    let problem = response.expect(400);
+    let message = |name: &str| text(&problem[name]).to_owned();
+    (message("code"), message("field"), message("detail"))
 }
 
 #[tokio::test]
-async fn payloads_have_to_fit_the_schema_of_their_type() {
+async fn payload_must_match_the_schema_of_its_type() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -49,10 +49,10 @@ async fn payloads_have_to_fit_the_schema_of_their_type() {
     assert!(detail.contains("minimum") && detail.contains("/properties/count/minimum"), "{detail}");
     assert_eq!(refusal(&publish(&api, "order.created", json!({"id": "x"})).await).1, "data/id");
     assert_eq!(refusal(&publish(&api, "order.created", json!([])).await).1, "data");
-    // Other types are free, and so is whatever Redrive itself sends.
+    // Other event types are not restricted.
     publish(&api, "order.paid", json!([])).await.expect(202);
 
-    // Each event of a batch is judged alone.
+    // Each event of a batch is validated separately.
     let event = |data: Value| json!({"event_type": "order.created", "data": data});
     let batch =
         json!({"events": [event(json!({"id": "o-2"})), event(json!(1)), event(json!({"id": "o-3"}))]});
@@ -60,7 +60,7 @@ async fn payloads_have_to_fit_the_schema_of_their_type() {
     assert_eq!(column(&judged, "status"), [202, 400, 202]);
     assert_eq!(judged[1]["error"]["code"], "schema_violation");
 
-    // A change is for what comes later. What is stored stays, and is delivered and replayed as it is.
+    // A schema change applies to later publishes. Stored events are delivered and replayed unchanged.
     let keyed = json!({"event_type": "order.created", "data": {"id": "o-9"}, "idempotency_key": "nine"});
     let taken = api.post("/v1/events", &keyed).await.expect(202);
     let path = "/v1/event-types/order.created";
@@ -70,9 +70,10 @@ async fn payloads_have_to_fit_the_schema_of_their_type() {
     assert_eq!(api.patch(path, stricter).await.expect(200)["schema"], json!({"required": ["total"]}));
     publish(&api, "order.created", example.clone()).await.expect(400);
     publish(&api, "order.created", json!({"total": 1})).await.expect(202);
-    event_is(&api, &first, "delivered").await;
+    wait_for_event_status(&api, &first, "delivered").await;
     api.post(&format!("/v1/events/{}/replay", id(&first)), json!({})).await.expect(202);
-    // Whoever did not hear that it was taken is told now, and nobody else uses the key.
+    // A repeated publish with its key returns the stored event even under the new schema, and a rejected publish does
+    // not use up its key.
     let again = api.post("/v1/events", &keyed).await.expect(200);
     assert_eq!((&again["id"], &again["duplicate"]), (&taken["id"], &json!(true)));
     let other = json!({"event_type": "order.created", "data": {"id": "o-10"}, "idempotency_key": "ten"});
@@ -87,7 +88,7 @@ async fn payloads_have_to_fit_the_schema_of_their_type() {
 }
 
 #[tokio::test]
-async fn archived_types_are_not_published_and_deleted_ones_are_forgotten() {
+async fn archived_types_are_rejected_and_deleted_ones_unrestricted() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     api.post("/v1/event-types", json!({"name": "order.old", "archived": true})).await.expect(201);
@@ -110,7 +111,7 @@ async fn archived_types_are_not_published_and_deleted_ones_are_forgotten() {
 }
 
 #[tokio::test]
-async fn a_strict_tenant_publishes_registered_types_alone() {
+async fn strict_tenant_publishes_only_registered_types() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let admin = redrive.api();
@@ -128,7 +129,7 @@ async fn a_strict_tenant_publishes_registered_types_alone() {
     api.post("/v1/event-types", json!({"name": "order.created"})).await.expect(201);
     publish(&api, "order.created", json!(1)).await.expect(202);
     publish(&api, "order.creatde", json!(1)).await.expect(400);
-    // Others are not concerned, and tests are Redrive's own.
+    // Other tenants are not affected, and test events are Redrive's own.
     publish(&admin, "order.creatde", json!(1)).await.expect(202);
     api.post(&format!("/v1/webhooks/{}/test", id(&webhook)), json!({})).await.expect(202);
     admin.patch("/v1/tenants/acme", json!({"strict_event_types": false})).await.expect(200);
@@ -136,7 +137,7 @@ async fn a_strict_tenant_publishes_registered_types_alone() {
 }
 
 #[tokio::test]
-async fn customers_see_the_catalogue_and_do_not_change_it() {
+async fn read_only_callers_cannot_change_the_catalogue() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
@@ -181,7 +182,7 @@ async fn customers_see_the_catalogue_and_do_not_change_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_refused_with_its_place() {
+async fn invalid_event_type_is_rejected_with_its_field() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let long = json!({"description": "x".repeat(70_000)});
@@ -234,7 +235,7 @@ mod slow {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_schema_changed_on_one_node_holds_for_the_next_publish_on_another() {
+    async fn schema_change_applies_to_next_publish_on_another_node() {
         let database = Postgres::shared().await;
         let nodes = nodes(&database.url(), 2).await;
         let (one, other) = (nodes[0].api(), nodes[1].api());

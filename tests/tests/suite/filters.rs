@@ -1,14 +1,14 @@
-//! Which events a webhook gets: conditions on payloads, and one webhook per resource.
+//! Which events a webhook receives: payload filters, and one webhook per resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use redrive_core::Time;
-use redrive_testkit::{Arrival, Receiver, Redrive};
+use redrive_testkit::{ReceivedRequest, Receiver, Redrive};
 use redrive_tests::{entries, id, millis, redrive_at_speed, text};
 use serde_json::{Value, json};
 
-/// The numbers that arrived at a path, in order.
-fn numbers_at(arrivals: &[Arrival], path: &str) -> Vec<i64> {
+/// Returns the numbers received at a path, in order.
+fn numbers_at(arrivals: &[ReceivedRequest], path: &str) -> Vec<i64> {
     let here = arrivals.iter().filter(|arrival| &*arrival.path == path);
     let mut numbers: Vec<_> = here.map(|arrival| arrival.json()["data"]["n"].as_i64().unwrap()).collect();
     numbers.sort_unstable();
@@ -16,7 +16,7 @@ fn numbers_at(arrivals: &[Arrival], path: &str) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn only_events_that_pass_become_deliveries() {
+async fn only_matching_events_become_deliveries() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -42,9 +42,10 @@ async fn only_events_that_pass_become_deliveries() {
     assert_eq!(numbers_at(&arrivals, "/large"), [2, 5]);
     assert_eq!(numbers_at(&arrivals, "/all"), [1, 2, 3, 4, 5]);
 
-    // It is as good after a restart, and in a batch. What is not known to have arrived would be sent again.
+    // The filter also applies after a restart and to a batch. Waits first, because unrecorded deliveries are sent
+    // again.
     let none = |page: &Value| page["data"].as_array().unwrap().is_empty();
-    api.eventually("nothing is pending", "/v1/deliveries?status=pending&limit=1", none).await;
+    api.wait_until("nothing is pending", "/v1/deliveries?status=pending&limit=1", none).await;
     redrive.restart().await;
     let batch: Vec<_> =
         events.iter().map(|(data, _)| json!({"event_type": "order.paid", "data": data})).collect();
@@ -52,11 +53,11 @@ async fn only_events_that_pass_become_deliveries() {
     let deliveries: Vec<_> = taken.iter().map(|one| one["deliveries"].as_i64().unwrap()).collect();
     assert_eq!(deliveries, [1, 2, 1, 1, 2]);
 
-    // A test goes through always: it asks about the endpoint, not about the subscription.
+    // A test event ignores the filter: it tests the endpoint, not the subscription.
     let test = api.post(&format!("{path}/test"), json!({"data": {"n": 6, "amount": 0}})).await.expect(202);
     assert_eq!(test["deliveries"], 1);
 
-    // Whatever is left out stays; null clears.
+    // Omitted fields keep their value; null clears.
     let changed = api.patch(&path, json!({"description": "large ones"})).await.expect(200);
     assert_eq!(changed["filter"], large);
     let other = json!({"path": "/amount", "lt": 100});
@@ -69,7 +70,7 @@ async fn only_events_that_pass_become_deliveries() {
 }
 
 #[tokio::test]
-async fn a_fault_in_a_filter_is_named_with_its_place() {
+async fn invalid_filter_is_rejected_with_its_path() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook("https://example.com/", json!({})).await;
@@ -98,36 +99,36 @@ async fn a_fault_in_a_filter_is_named_with_its_place() {
 }
 
 #[tokio::test]
-async fn a_filter_can_be_tried_without_sending_anything() {
+async fn filter_can_be_tested_without_sending() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let filter = json!({"path": "/amount", "gte": 100});
     let webhook = api.create_webhook(&receiver.url(), json!({"filter": filter})).await;
     let path = format!("/v1/webhooks/{}/filter/test", id(&webhook));
-    let asked = async |body: Value| api.post(&path, body).await.expect(200);
+    let request = async |body: Value| api.post(&path, body).await.expect(200);
     assert_eq!(
-        asked(json!({"data": {"amount": 50}})).await,
+        request(json!({"data": {"amount": 50}})).await,
         json!({"matches": false, "why": "filter: /amount is 50, so gte 100 does not hold"})
     );
-    assert_eq!(asked(json!({"data": {"amount": 100.0}})).await["matches"], true);
+    assert_eq!(request(json!({"data": {"amount": 100.0}})).await["matches"], true);
     let other = json!({"path": "/amount", "exists": false});
-    assert_eq!(asked(json!({"data": {"amount": 50}, "filter": other})).await["matches"], false);
-    let none = asked(json!({"data": null, "filter": null})).await;
+    assert_eq!(request(json!({"data": {"amount": 50}, "filter": other})).await["matches"], false);
+    let none = request(json!({"data": null, "filter": null})).await;
     assert_eq!(none, json!({"matches": true, "why": "there is no filter, so every payload passes"}));
     api.post(&path, json!({})).await.expect(400);
     assert_eq!(entries(&api.get("/v1/events").await.expect(200)), [] as [Value; 0]);
     assert_eq!(receiver.count(), 0);
 }
 
-/// How many swaps there are; every second one is over soon.
+/// The number of swaps; every second one expires soon.
 const SWAPS: usize = 60;
 
 mod slow {
     use super::*;
 
     #[tokio::test]
-    async fn one_webhook_per_swap_gets_its_own_events_until_it_expires() {
+    async fn webhook_per_subject_gets_its_own_events_until_it_expires() {
         let receiver = Receiver::start().await;
         let redrive = redrive_at_speed(60).await;
         let api = redrive.api();
@@ -138,7 +139,7 @@ mod slow {
         };
         let mut webhooks = Vec::new();
         for swap in 0..SWAPS {
-            // Nobody waits for this one; its answer tells the server's time.
+            // No webhook subscribes to this event; its response has the server's time.
             let before = publish(swap, "swap.created").await;
             assert_eq!(before["deliveries"], 0);
             let lasts = if swap % 2 == 0 { 300_000 } else { 24 * 3_600_000 };
@@ -162,10 +163,10 @@ mod slow {
 
         for webhook in webhooks.iter().step_by(2) {
             let path = format!("/v1/webhooks/{}", id(webhook));
-            let over = api.eventually("it expires", &path, |one| one["state"] == "disabled").await;
+            let over = api.wait_until("it expires", &path, |one| one["state"] == "disabled").await;
             assert_eq!(over["disabled_reason"], "expired", "{over:#}");
             let late = millis(&over["updated_at"]) - millis(&webhook["expires_at"]);
-            // The clock runs sixty times as fast as the machine.
+            // The server's clock runs sixty times as fast as real time.
             assert!((0..120_000).contains(&late), "disabled {late} ms after its time");
         }
         let active = entries(&api.get("/v1/webhooks?active=true&limit=500").await.expect(200));

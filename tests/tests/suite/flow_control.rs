@@ -1,6 +1,6 @@
-//! What holds deliveries back, as users see it: circuits, limits, order, pause, priority, pools.
+//! Flow control as users see it: circuits, limits, ordering, pause, priority, pools.
 //!
-//! Rules and timing are tested with a clock of their own elsewhere; here it is the real binary, over HTTP.
+//! Rules and timing are tested elsewhere with a simulated clock; here it is the real binary, over HTTP.
 
 use std::{
     collections::BTreeMap,
@@ -11,17 +11,17 @@ use std::{
     time::Duration,
 };
 
-use redrive_testkit::{Answer, Api, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Api, ApiResponse, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
-    attempts_of, delivery_is, delivery_of, delivery_when, entries, id, millis, redrive_at_speed, text,
+    attempts_of, delivery_of, entries, id, millis, redrive_at_speed, text, wait_for_delivery, wait_for_status,
 };
 use serde_json::{Value, json};
 
-/// A receiver that fails until it is told to work.
+/// Starts a receiver that fails until its flag is set.
 async fn broken() -> (Receiver, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
-    let told = works.clone();
-    let receiver = Receiver::with(move |_| match told.load(SeqCst) {
+    let reported = works.clone();
+    let receiver = Receiver::with(move |_| match reported.load(SeqCst) {
         true => Reply::status(200),
         false => Reply::status(500).body("out of order"),
     })
@@ -38,20 +38,20 @@ async fn publish(api: &Api, numbers: std::ops::Range<usize>) -> Vec<Value> {
 }
 
 async fn health_when(api: &Api, webhook: &Value, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-    api.eventually(what, &format!("/v1/webhooks/{}/health", id(webhook)), condition).await
+    api.wait_until(what, &format!("/v1/webhooks/{}/health", id(webhook)), condition).await
 }
 
-/// Everything is delivered.
+/// Waits until nothing is pending, and asserts that nothing is dead.
 async fn all_delivered(api: &Api) {
     let none = |page: &Value| page["data"].as_array().unwrap().is_empty();
-    api.eventually("nothing is pending", "/v1/deliveries?status=pending&limit=1", none).await;
+    api.wait_until("nothing is pending", "/v1/deliveries?status=pending&limit=1", none).await;
     assert!(none(&api.get("/v1/dlq").await.expect(200)));
 }
 
-/// What a problem says, all of it.
-fn said(answer: &Answer) -> String {
-    assert!(answer.status >= 400, "{}", answer.status);
-    answer.json().to_string()
+/// Returns the whole problem document as text.
+fn wait_text(response: &ApiResponse) -> String {
+    assert!(response.status >= 400, "{}", response.status);
+    response.json().to_string()
 }
 
 fn numbers(receiver: &Receiver) -> Vec<u64> {
@@ -59,7 +59,7 @@ fn numbers(receiver: &Receiver) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_circuit_opens_survives_a_kill_recovers_and_tells_its_story() {
+async fn circuit_opens_survives_a_kill_recovers_and_shows_its_history() {
     let (receiver, works) = broken().await;
     let mut redrive = redrive_at_speed(20).await;
     let api = redrive.api();
@@ -111,14 +111,20 @@ async fn a_circuit_opens_survives_a_kill_recovers_and_tells_its_story() {
     assert!(!health["last_success_at"].is_null());
     assert_eq!(health["backlog"]["total"], 0);
 
-    // Who was held back shows it, without a number and without having used an attempt.
+    // A blocked delivery shows `circuit_blocked`, without a number and without counting as an attempt.
     let attempts = attempts_of(&api, id(&delivery)).await;
-    let told: Vec<_> = attempts.iter().map(|one| (text(&one["status"]), one["number"].as_u64())).collect();
-    assert_eq!(told, [("circuit_blocked", None), ("success", Some(1))], "{attempts:#?}");
+    let reported: Vec<_> =
+        attempts.iter().map(|one| (text(&one["status"]), one["number"].as_u64())).collect();
+    assert_eq!(reported, [("circuit_blocked", None), ("success", Some(1))], "{attempts:#?}");
     let retried = delivery_of(&api, &first[0]).await;
     let attempts = attempts_of(&api, id(&retried)).await;
-    let told: Vec<_> = attempts.iter().map(|one| (text(&one["status"]), one["number"].as_u64())).collect();
-    assert_eq!(told, [("failed", Some(1)), ("circuit_blocked", None), ("success", Some(2))], "{attempts:#?}");
+    let reported: Vec<_> =
+        attempts.iter().map(|one| (text(&one["status"]), one["number"].as_u64())).collect();
+    assert_eq!(
+        reported,
+        [("failed", Some(1)), ("circuit_blocked", None), ("success", Some(2))],
+        "{attempts:#?}"
+    );
     assert_eq!(attempts[0]["circuit_state_at_attempt"], "closed");
     let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
     assert!(metrics.contains("webhook_circuit_breaker_state{state=\"open\"} 0"), "{metrics}");
@@ -126,7 +132,7 @@ async fn a_circuit_opens_survives_a_kill_recovers_and_tells_its_story() {
 }
 
 #[tokio::test]
-async fn a_circuit_is_forced_and_reset_by_hand() {
+async fn circuit_is_forced_and_reset_manually() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -139,11 +145,11 @@ async fn a_circuit_is_forced_and_reset_by_hand() {
     let event = api.publish("order.created", json!({"n": 1})).await;
     let delivery = delivery_of(&api, &event).await;
     let waiting =
-        delivery_when(&api, id(&delivery), "held back", |one| one["waiting_on"] == "circuit_open").await;
+        wait_for_delivery(&api, id(&delivery), "held back", |one| one["waiting_on"] == "circuit_open").await;
     assert!(text(&waiting["waiting_explanation"]).contains("forced open by"), "{waiting:#}");
     assert_eq!(receiver.count(), 0);
     assert_eq!(api.patch(&path, json!({"action": "reset"})).await.expect(200)["state"], "closed");
-    delivery_is(&api, id(&delivery), "delivered").await;
+    wait_for_status(&api, id(&delivery), "delivered").await;
 
     for (body, field) in [
         (json!({"action": "explode"}), "action"),
@@ -153,7 +159,7 @@ async fn a_circuit_is_forced_and_reset_by_hand() {
     ] {
         let problem = api.patch(&path, &body).await;
         assert!((400..=422).contains(&problem.status), "{body}: {}", problem.status);
-        assert!(said(&problem).contains(field), "{body}: {}", said(&problem));
+        assert!(wait_text(&problem).contains(field), "{body}: {}", wait_text(&problem));
     }
 }
 
@@ -162,7 +168,7 @@ async fn strict_order_survives_kills() {
     let tries = Arc::new(AtomicUsize::new(0));
     let receiver = Receiver::with({
         let tries = tries.clone();
-        // Some fail, some are slow, so that every kill meets something under way.
+        // Some requests fail and some are slow, so that every kill finds requests in flight.
         move |_| match tries.fetch_add(1, SeqCst) % 7 {
             3 => Reply::status(503),
             5 => Reply::status(200).after(Duration::from_millis(30)),
@@ -191,7 +197,7 @@ async fn strict_order_survives_kills() {
 }
 
 #[tokio::test]
-async fn a_batch_keeps_its_order() {
+async fn batch_order_is_preserved() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -199,9 +205,9 @@ async fn a_batch_keeps_its_order() {
     for part in 0..2 {
         let event = |n| json!({"event_type": "a.b", "data": {"n": 200 * part + n}});
         let batch: Vec<_> = (0..200).map(event).collect();
-        let answer = api.post("/v1/events/batch", json!({"events": batch})).await.expect(202);
+        let response = api.post("/v1/events/batch", json!({"events": batch})).await.expect(202);
         let numbers: Vec<_> =
-            entries(&answer).iter().map(|one| one["sequence_number"].as_u64().unwrap()).collect();
+            entries(&response).iter().map(|one| one["sequence_number"].as_u64().unwrap()).collect();
         assert!(numbers.is_sorted(), "{numbers:?}");
     }
     all_delivered(&api).await;
@@ -209,7 +215,7 @@ async fn a_batch_keeps_its_order() {
 }
 
 #[tokio::test]
-async fn an_order_is_told_to_those_who_wait_in_it() {
+async fn ordered_delivery_shows_which_delivery_it_waits_for() {
     let receiver =
         Receiver::with(|arrival| Reply::status(if arrival.json()["data"]["n"] == 0 { 503 } else { 200 }))
             .await;
@@ -218,20 +224,20 @@ async fn an_order_is_told_to_those_who_wait_in_it() {
     api.create_webhook(&receiver.url(), json!({"ordering_guarantee": "per_event_type"})).await;
     let events = publish(&api, 0..3).await;
     let first = delivery_of(&api, &events[0]).await;
-    delivery_when(&api, id(&first), "the first has failed", |one| one["attempt_count"] == 1).await;
+    wait_for_delivery(&api, id(&first), "the first has failed", |one| one["attempt_count"] == 1).await;
     let behind = delivery_of(&api, &events[2]).await;
     assert_eq!(behind["waiting_on"], "order", "{behind:#}");
     assert!(text(&behind["waiting_explanation"]).contains(id(&first)), "{behind:#}");
     let other = api.publish("order.paid", json!({"n": 9})).await;
-    delivery_is(&api, id(&delivery_of(&api, &other).await), "delivered").await;
+    wait_for_status(&api, id(&delivery_of(&api, &other).await), "delivered").await;
     api.post(&format!("/v1/deliveries/{}/cancel", id(&first)), json!({})).await.expect(202);
     for event in &events[1..] {
-        delivery_is(&api, id(&delivery_of(&api, event).await), "delivered").await;
+        wait_for_status(&api, id(&delivery_of(&api, event).await), "delivered").await;
     }
 }
 
 #[tokio::test]
-async fn pausing_parks_and_resuming_goes_on_in_order() {
+async fn pause_parks_deliveries_and_resume_sends_them_in_order() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -252,13 +258,13 @@ async fn pausing_parks_and_resuming_goes_on_in_order() {
     api.post(&path("disable"), json!({})).await.expect(200);
     for verb in ["pause", "resume"] {
         let refused = api.post(&path(verb), json!({})).await;
-        assert_eq!(refused.status, 409, "{}", said(&refused));
-        assert!(said(&refused).contains("enable"), "{}", said(&refused));
+        assert_eq!(refused.status, 409, "{}", wait_text(&refused));
+        assert!(wait_text(&refused).contains("enable"), "{}", wait_text(&refused));
     }
 }
 
 #[tokio::test]
-async fn a_rate_limit_spreads_what_is_sent() {
+async fn rate_limit_spreads_requests() {
     const SPEED: u32 = 10;
     let receiver = Receiver::start().await;
     let redrive = redrive_at_speed(SPEED).await;
@@ -279,7 +285,7 @@ async fn a_rate_limit_spreads_what_is_sent() {
         times.push(millis(&attempts[0]["executed_at"]));
     }
     times.sort_unstable();
-    // Three at once, then one token a second; never more than that in any stretch of time.
+    // A burst of three, then one token per second; never more than that in any interval.
     for (at, from) in times.iter().enumerate() {
         for (further, to) in times[at..].iter().enumerate() {
             let allowed = 3 + (to - from) / 1000 + 1;
@@ -290,7 +296,7 @@ async fn a_rate_limit_spreads_what_is_sent() {
 }
 
 #[tokio::test]
-async fn a_429_holds_the_whole_webhook_back() {
+async fn status_429_holds_the_whole_webhook() {
     let calls = Arc::new(AtomicUsize::new(0));
     let receiver = Receiver::with(move |_| match calls.fetch_add(1, SeqCst) {
         0 => Reply::status(429).header("retry-after", "60"),
@@ -312,10 +318,10 @@ async fn a_429_holds_the_whole_webhook_back() {
 }
 
 #[tokio::test]
-async fn hung_endpoints_of_one_tenant_cost_another_nothing() {
-    let (hung, gate) = Receiver::held(200).await;
+async fn hung_endpoints_of_one_tenant_do_not_delay_another() {
+    let (hung, gate) = Receiver::latched(200).await;
     let healthy = Receiver::start().await;
-    // All endpoints of the tenant are on one host, whose limits are not what this test is about.
+    // All endpoints of the tenant are on one host, and host limits are not tested here.
     let setup = Setup::new()
         .env("REDRIVE_EGRESS_MAX_REQUESTS_PER_HOST", "0")
         .env("REDRIVE_EGRESS_MAX_CONNECTIONS_PER_ADDRESS", "0");
@@ -339,8 +345,8 @@ async fn hung_endpoints_of_one_tenant_cost_another_nothing() {
 }
 
 #[tokio::test]
-async fn urgent_events_go_first_and_a_retry_can_be_made_urgent() {
-    let (receiver, gate) = Receiver::held(200).await;
+async fn high_priority_goes_first_and_can_be_set_on_retry() {
+    let (receiver, gate) = Receiver::latched(200).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;
@@ -357,17 +363,17 @@ async fn urgent_events_go_first_and_a_retry_can_be_made_urgent() {
 
     api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
     let over = delivery_of(&api, &events[0]).await;
-    delivery_is(&api, id(&over), "delivered").await;
+    wait_for_status(&api, id(&over), "delivered").await;
     let path = format!("/v1/deliveries/{}/retry", id(&over));
     let again = api.post(&path, json!({"priority": "high"})).await.expect(202);
     let again = api.get(&format!("/v1/deliveries/{}", text(&again["delivery_id"]))).await.expect(200);
     assert_eq!(again["priority"], "high", "{again:#}");
     let refused = api.post("/v1/events", json!({"event_type": "a.b", "data": 1, "priority": "urgent"})).await;
-    assert!(said(&refused).contains("priority"), "{}", said(&refused));
+    assert!(wait_text(&refused).contains("priority"), "{}", wait_text(&refused));
 }
 
 #[tokio::test]
-async fn a_pool_that_nobody_serves_is_visible_and_served_when_a_node_comes() {
+async fn unserved_pool_is_visible_and_served_when_a_node_joins() {
     let receiver = Receiver::start().await;
     let folder = tempfile::tempdir().unwrap();
     let setup = || Setup::new().data_dir(folder.path());
@@ -388,20 +394,22 @@ async fn a_pool_that_nobody_serves_is_visible_and_served_when_a_node_comes() {
 }
 
 #[tokio::test]
-async fn a_key_that_asks_too_often_is_told_when_to_come_back() {
+async fn rate_limited_key_gets_retry_after() {
     let setup =
         Setup::new().env("REDRIVE_LIMITS_API_REQUESTS_PER_MINUTE", "60").env("REDRIVE_LIMITS_API_BURST", "5");
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
     let mut statuses = BTreeMap::new();
     for n in 0..12 {
-        let answer = api.get("/v1/webhooks").await;
-        *statuses.entry(answer.status).or_insert(0) += 1;
-        assert_eq!(answer.header("ratelimit-limit"), Some("60"), "answer {n}");
-        assert!(answer.header("ratelimit-remaining").is_some() && answer.header("ratelimit-reset").is_some());
-        if answer.status == 429 {
-            assert_eq!(answer.header("retry-after"), Some("1"));
-            assert!(said(&answer).contains("limit"), "{}", said(&answer));
+        let response = api.get("/v1/webhooks").await;
+        *statuses.entry(response.status).or_insert(0) += 1;
+        assert_eq!(response.header("ratelimit-limit"), Some("60"), "answer {n}");
+        assert!(
+            response.header("ratelimit-remaining").is_some() && response.header("ratelimit-reset").is_some()
+        );
+        if response.status == 429 {
+            assert_eq!(response.header("retry-after"), Some("1"));
+            assert!(wait_text(&response).contains("limit"), "{}", wait_text(&response));
         }
     }
     assert!(statuses[&429] >= 6 && statuses[&200] >= 5, "{statuses:?}");
@@ -410,7 +418,7 @@ async fn a_key_that_asks_too_often_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_webhook_expires() {
+async fn webhook_expires() {
     let receiver = Receiver::start().await;
     let redrive = redrive_at_speed(60).await;
     let api = redrive.api();
@@ -419,18 +427,18 @@ async fn a_webhook_expires() {
     let webhook = api.create_webhook(&receiver.url(), json!({"expires_at": soon})).await;
     assert_eq!(webhook["expires_at"], json!(soon));
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    let expired = api.eventually("it expires", &path, |one| one["state"] == "disabled").await;
+    let expired = api.wait_until("it expires", &path, |one| one["state"] == "disabled").await;
     assert!(expired.to_string().contains("expired"), "{expired:#}");
     let past = api.patch(&path, json!({"expires_at": "2020-01-01T00:00:00Z"})).await;
-    assert!(said(&past).contains("expires_at"), "{}", said(&past));
+    assert!(wait_text(&past).contains("expires_at"), "{}", wait_text(&past));
     let stays = api.post(&format!("{path}/enable"), json!({})).await;
-    assert!(stays.status >= 400 && said(&stays).contains("expires_at"), "{}", said(&stays));
+    assert!(stays.status >= 400 && wait_text(&stays).contains("expires_at"), "{}", wait_text(&stays));
     api.patch(&path, json!({"expires_at": null})).await.expect(200);
     api.post(&format!("{path}/enable"), json!({})).await.expect(200);
 }
 
 #[tokio::test]
-async fn every_gate_setting_is_checked_with_a_clear_error() {
+async fn every_flow_control_setting_is_validated() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     for (field, value, names) in [
@@ -466,8 +474,8 @@ async fn every_gate_setting_is_checked_with_a_clear_error() {
         ("expires_at", json!("tomorrow"), "expires_at"),
     ] {
         let body = json!({"url": "http://127.0.0.1:2/", "events": ["*"], field: value});
-        let answer = api.post("/v1/webhooks", &body).await;
-        assert!((400..=422).contains(&answer.status), "{field}: {value}: {}", answer.status);
-        assert!(said(&answer).contains(names), "{field}: {value}: {}", said(&answer));
+        let response = api.post("/v1/webhooks", &body).await;
+        assert!((400..=422).contains(&response.status), "{field}: {value}: {}", response.status);
+        assert!(wait_text(&response).contains(names), "{field}: {value}: {}", wait_text(&response));
     }
 }

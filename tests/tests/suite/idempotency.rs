@@ -1,9 +1,9 @@
-//! One key, one event: whoever repeats a publish gets the first event back, whatever happened in between.
+//! One key, one event: a repeated publish returns the first event, whatever happened in between.
 
 use std::collections::HashMap;
 
-use redrive_testkit::{Answer, Api, Receiver, Redrive};
-use redrive_tests::{entries, event_is, id};
+use redrive_testkit::{Api, ApiResponse, Receiver, Redrive};
+use redrive_tests::{entries, id, wait_for_event_status};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -13,7 +13,7 @@ fn order(key: &str, number: u32) -> Value {
     json!({"event_type": "order.created", "idempotency_key": key, "data": {"number": number}})
 }
 
-async fn publish_with_header(api: &Api, key: &str, event: &Value) -> Answer {
+async fn publish_with_header(api: &Api, key: &str, event: &Value) -> ApiResponse {
     api.raw("POST", "/v1/events", &[JSON, ("Idempotency-Key", key)], event.to_string()).await
 }
 
@@ -26,7 +26,7 @@ async fn server() -> (Receiver, Redrive, Api) {
 }
 
 #[tokio::test]
-async fn a_repeat_gives_the_first_event_back() {
+async fn repeated_publish_returns_the_first_event() {
     let (receiver, _redrive, api) = server().await;
     let first = api.post("/v1/events", order("k1", 1)).await.expect(202);
     assert_eq!((&first["duplicate"], &first["deliveries"]), (&json!(false), &json!(1)));
@@ -39,7 +39,7 @@ async fn a_repeat_gives_the_first_event_back() {
     let other = api.post("/v1/events", order("k2", 1)).await.expect(202);
     assert_ne!(other["id"], first["id"]);
     for event in [&first, &other] {
-        event_is(&api, event, "delivered").await;
+        wait_for_event_status(&api, event, "delivered").await;
     }
     let arrivals = receiver.arrivals();
     assert_eq!(arrivals.len(), 2);
@@ -51,7 +51,7 @@ async fn a_repeat_gives_the_first_event_back() {
 }
 
 #[tokio::test]
-async fn another_body_under_the_same_key_is_a_conflict() {
+async fn different_body_with_the_same_key_is_a_conflict() {
     let (_receiver, _redrive, api) = server().await;
     let first = api.post("/v1/events", order("k1", 1)).await.expect(202);
     let mut others = vec![order("k1", 2)];
@@ -61,10 +61,10 @@ async fn another_body_under_the_same_key_is_a_conflict() {
         others.push(other);
     }
     for other in others {
-        let answer = api.post("/v1/events", &other).await;
-        assert_eq!((answer.status, &*answer.problem()), (409, "idempotency_key_reused"), "{other}");
+        let response = api.post("/v1/events", &other).await;
+        assert_eq!((response.status, &*response.problem()), (409, "idempotency_key_reused"), "{other}");
         assert!(
-            answer.json()["detail"].as_str().unwrap().contains(id(&first)),
+            response.json()["detail"].as_str().unwrap().contains(id(&first)),
             "it says which event has the key"
         );
     }
@@ -72,11 +72,11 @@ async fn another_body_under_the_same_key_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn the_key_comes_in_the_header_or_the_body() {
+async fn key_is_read_from_header_or_body() {
     let (_receiver, _redrive, api) = server().await;
     let keyless = json!({"event_type": "order.created", "data": {"number": 1}});
     let first = publish_with_header(&api, "k1", &keyless).await.expect(202);
-    // Either form repeats the other, and both at once agree.
+    // A key in the body repeats one in the header, and both together are accepted if equal.
     let by_body = api.post("/v1/events", order("k1", 1)).await.expect(200);
     let by_both = publish_with_header(&api, "k1", &order("k1", 1)).await.expect(200);
     assert_eq!((&by_body["id"], &by_both["id"]), (&first["id"], &first["id"]));
@@ -88,7 +88,7 @@ async fn the_key_comes_in_the_header_or_the_body() {
         assert_eq!(publish_with_header(&api, bad, &keyless).await.status, 400, "{bad:?}");
         assert_eq!(api.post("/v1/events", order(bad, 1)).await.status, 400, "{bad:?}");
     }
-    // Without any key every publish is a new event, whose key is its id.
+    // Without a key every publish is a new event, whose key is its id.
     let one = api.post("/v1/events", &keyless).await.expect(202);
     let two = api.post("/v1/events", &keyless).await.expect(202);
     assert_ne!(one["id"], two["id"]);
@@ -97,11 +97,11 @@ async fn the_key_comes_in_the_header_or_the_body() {
 }
 
 #[tokio::test]
-async fn a_key_may_hold_any_letters() {
+async fn key_may_contain_non_ascii_characters() {
     let (receiver, _redrive, api) = server().await;
     let first = api.post("/v1/events", order("schlüssel ☃", 1)).await.expect(202);
     assert_eq!(api.post("/v1/events", order("schlüssel ☃", 1)).await.expect(200)["id"], first["id"]);
-    let delivery = event_is(&api, &first, "delivered").await;
+    let delivery = wait_for_event_status(&api, &first, "delivered").await;
     assert_eq!(receiver.arrivals()[0].header("x-idempotency-key"), Some("schlüssel ☃"));
     let attempts = redrive_tests::attempts_of(&api, id(&delivery)).await;
     let shown = json!({"name": "x-idempotency-key", "value": "schlüssel ☃"});
@@ -109,7 +109,7 @@ async fn a_key_may_hold_any_letters() {
 }
 
 #[tokio::test]
-async fn keys_belong_to_their_tenant() {
+async fn keys_are_scoped_to_their_tenant() {
     let (_receiver, _redrive, api) = server().await;
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     let ours = api.post("/v1/events", order("k1", 1)).await.expect(202);
@@ -120,48 +120,48 @@ async fn keys_belong_to_their_tenant() {
 }
 
 #[tokio::test]
-async fn a_batch_knows_keys_too() {
+async fn batch_items_honour_keys() {
     let (receiver, _redrive, api) = server().await;
     let first = api.post("/v1/events", order("k1", 1)).await.expect(202);
     let batch = json!({"events": [order("k1", 1), order("k1", 2), order("k2", 1), order("k2", 1)]});
-    let answer = entries(&api.post("/v1/events/batch", batch).await.expect(202));
-    let statuses: Vec<_> = answer.iter().map(|item| item["status"].as_u64().unwrap()).collect();
+    let response = entries(&api.post("/v1/events/batch", batch).await.expect(202));
+    let statuses: Vec<_> = response.iter().map(|item| item["status"].as_u64().unwrap()).collect();
     assert_eq!(statuses[..2], [200, 409]);
-    assert_eq!(answer[0]["id"], first["id"]);
-    // Which of two equal items comes first is not promised; that there is one event is.
+    assert_eq!(response[0]["id"], first["id"]);
+    // It is not guaranteed which of two equal items comes first, only that there is one event.
     let mut twins = statuses[2..].to_vec();
     twins.sort_unstable();
     assert_eq!(twins, [200, 202]);
-    assert_eq!(answer[2]["id"], answer[3]["id"]);
+    assert_eq!(response[2]["id"], response[3]["id"]);
     receiver.wait_for(2).await;
     assert_eq!(entries(&api.get("/v1/events").await.expect(200)).len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_500_concurrent_publishers_one_publishes() {
+async fn concurrent_publishes_with_one_key_create_one_event() {
     let (receiver, _redrive, api) = server().await;
     let mut publishers = JoinSet::new();
     for _ in 0..500 {
         let api = api.clone();
         publishers.spawn(async move { api.post("/v1/events", order("the one", 1)).await });
     }
-    let answers = publishers.join_all().await;
+    let responses = publishers.join_all().await;
     let mut statuses: HashMap<u16, usize> = HashMap::new();
-    for answer in &answers {
-        *statuses.entry(answer.status).or_default() += 1;
-        assert_eq!(id(&answer.json()), id(&answers[0].json()));
+    for response in &responses {
+        *statuses.entry(response.status).or_default() += 1;
+        assert_eq!(id(&response.json()), id(&responses[0].json()));
     }
     assert_eq!(statuses, HashMap::from([(202, 1), (200, 499)]));
-    event_is(&api, &answers[0].json(), "delivered").await;
+    wait_for_event_status(&api, &responses[0].json(), "delivered").await;
     assert_eq!(receiver.count(), 1);
     assert_eq!(entries(&api.get("/v1/events").await.expect(200)).len(), 1);
 }
 
 #[tokio::test]
-async fn a_key_is_remembered_through_a_kill() {
+async fn key_survives_a_kill() {
     let (receiver, mut redrive, api) = server().await;
     let first = api.post("/v1/events", order("k1", 1)).await.expect(202);
-    event_is(&api, &first, "delivered").await;
+    wait_for_event_status(&api, &first, "delivered").await;
     redrive.restart().await;
     let api = redrive.api();
     let repeat = api.post("/v1/events", order("k1", 1)).await.expect(200);

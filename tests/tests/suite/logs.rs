@@ -1,14 +1,14 @@
-//! The log: lines that machines can read, that lead from one thing to the next, and that are few whatever happens.
+//! The log: machine-readable records that are linked by ids, and few of them even under load.
 
 use redrive_testkit::{Receiver, Redrive, Setup};
-use redrive_tests::{delivery_is, delivery_of, event_is, id, text};
+use redrive_tests::{delivery_of, id, text, wait_for_event_status, wait_for_status};
 use serde_json::{Value, json};
 
 fn as_json() -> Setup {
     Setup::new().env("REDRIVE_LOG_FORMAT", "json")
 }
 
-/// What was logged, each line read. What is printed for people goes elsewhere, and is left out.
+/// Returns the parsed log records. The startup banner is not part of the log and is left out.
 fn lines(redrive: &Redrive) -> Vec<Value> {
     let output = redrive.output();
     let lines = output.lines().filter(|line| line.starts_with('{'));
@@ -21,23 +21,23 @@ fn saying<'a>(lines: &'a [Value], message: &str) -> Vec<&'a Value> {
 
 async fn stopped(redrive: &mut Redrive) -> Vec<Value> {
     redrive.signal("TERM");
-    redrive.wait_exit(redrive_testkit::PATIENCE).await;
+    redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await;
     lines(redrive)
 }
 
 #[tokio::test]
-async fn every_line_of_json_is_a_flat_object_with_time_level_target_and_message() {
-    let receiver = Receiver::answering(404).await;
+async fn json_log_records_are_flat_objects_with_time_level_and_target() {
+    let receiver = Receiver::responding(404).await;
     let mut redrive = Redrive::start_with(as_json().env("REDRIVE_LOG_LEVEL", "trace")).await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({"headers": {"x-api-key": "planted-header"}})).await;
     let event = api.publish("order.created", json!({"card": "planted-payload"})).await;
-    event_is(&api, &event, "dead").await;
+    wait_for_event_status(&api, &event, "dead").await;
     api.raw("GET", "/nowhere?key=planted", &[("x-request-id", "follow-me")], "").await;
     redrive.signal("TERM");
-    redrive.wait_exit(redrive_testkit::PATIENCE).await;
+    redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await;
     let output = redrive.output();
-    // Behind what is printed for people at the start, everything is a line of the log.
+    // After the startup banner, every output line is a log record.
     let (_, log) = output.split_once("Dashboard: ").unwrap();
     let log: Vec<_> = log.lines().skip(1).collect();
     assert!(log.len() > 10 && log.iter().all(|line| line.starts_with('{')), "{output}");
@@ -57,8 +57,8 @@ async fn every_line_of_json_is_a_flat_object_with_time_level_target_and_message(
 }
 
 #[tokio::test]
-async fn a_delivery_that_fails_can_be_followed_by_its_ids() {
-    let receiver = Receiver::answering(500).await;
+async fn failing_delivery_is_traceable_by_its_ids() {
+    let receiver = Receiver::responding(500).await;
     let level = "info,redrive_engine=debug";
     let redrive = Redrive::start_with(as_json().env("REDRIVE_LOG_LEVEL", level)).await;
     let api = redrive.api();
@@ -66,7 +66,7 @@ async fn a_delivery_that_fails_can_be_followed_by_its_ids() {
     let webhook = api.create_webhook(&receiver.url(), policy).await;
     let event = api.publish("order.created", json!(1)).await;
     let delivery = delivery_of(&api, &event).await;
-    delivery_is(&api, id(&delivery), "dead").await;
+    wait_for_status(&api, id(&delivery), "dead").await;
     redrive.wait_output("a delivery is dead").await;
     let lines = lines(&redrive);
     let (failed, dead) = (saying(&lines, "an attempt failed"), saying(&lines, "a delivery is dead"));
@@ -79,19 +79,19 @@ async fn a_delivery_that_fails_can_be_followed_by_its_ids() {
 }
 
 #[tokio::test]
-async fn a_flood_of_refusals_gives_few_lines_and_their_count() {
+async fn repeated_refusals_are_throttled_and_counted() {
     const EVENTS: usize = 300;
     let mut redrive = Redrive::start_with(as_json()).await;
     let api = redrive.api();
     let webhook = json!({
         "max_in_flight": 50, "circuit_breaker_config": {"enabled": false}, "retry_config": {"schedule": [0]},
     });
-    // The server itself is refused when connecting, not when the webhook is created.
+    // The server's own address is refused when connecting, not when the webhook is created.
     api.create_webhook(&format!("http://{}/", redrive.address()), webhook).await;
     let events: Vec<_> = (0..EVENTS).map(|n| json!({"event_type": "a", "data": n})).collect();
     let published = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
     for event in published["data"].as_array().unwrap() {
-        event_is(&api, event, "dead").await;
+        wait_for_event_status(&api, event, "dead").await;
     }
     let lines = stopped(&mut redrive).await;
     let refused = "refused to connect";
@@ -106,12 +106,12 @@ async fn a_flood_of_refusals_gives_few_lines_and_their_count() {
 }
 
 #[tokio::test]
-async fn a_text_is_what_people_get_unless_they_ask_otherwise() {
+async fn log_format_is_text_by_default() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_LOG_LEVEL", "debug")).await;
     redrive.api().raw("GET", "/nowhere", &[("x-request-id", "one")], "").await;
     redrive.wait_output(r#"request_id="one" method=GET path="/nowhere""#).await;
     assert!(lines(&redrive).is_empty());
     let refused = Setup::new().env("REDRIVE_LOG_FORMAT", "xml").run_to_end().await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("log.format: ") && said.contains("write text or json"), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("log.format: ") && message.contains("write text or json"), "{message}");
 }

@@ -1,4 +1,5 @@
-//! The whole system: the binary with real servers and real receivers. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+//! Whole-system tests: the binary with real servers and real receivers. Suites in `slow` wait, kill and restart;
+//! suites in `extended` take minutes or need unusual tools.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -20,4 +21,5 @@ mod outcomes;
 mod restart;
 mod safe_start;
 mod slow;
+mod vocabulary;
 mod webhook_rules;

@@ -1,21 +1,21 @@
-//! What each kind of answer leads to, from the first attempt to a final state that people can see.
+//! What each kind of response leads to, from the first attempt to a final status in the API.
 
-use redrive_testkit::{Api, Arrival, Gate, Receiver, Redrive, Reply};
+use redrive_testkit::{Api, Latch, ReceivedRequest, Receiver, Redrive, Reply};
 use redrive_tests::{
-    attempts_of, attempts_when, column, deliveries_of, delivery_is, delivery_of, delivery_when, entries,
-    event_is, id, millis, redrive_at_speed, text,
+    attempts_of, attempts_when, column, deliveries_of, delivery_of, entries, id, millis, redrive_at_speed,
+    text, wait_for_delivery, wait_for_event_status, wait_for_status,
 };
 use serde_json::{Value, json};
 
-/// Fast enough for a minute's wait to pass in a tenth of a second.
+/// The clock speed, at which a minute passes in a tenth of a second.
 const SPEED: u32 = 600;
 
-/// A receiver that answers with the status its path names: `/404` with 404.
+/// Starts a receiver that responds with the status in its path: `/404` with 404.
 async fn by_path() -> Receiver {
     Receiver::with(|arrival| Reply::status(status_in(arrival))).await
 }
 
-fn status_in(arrival: &Arrival) -> u16 {
+fn status_in(arrival: &ReceivedRequest) -> u16 {
     arrival.path[1..].parse().unwrap()
 }
 
@@ -23,14 +23,14 @@ fn retries(schedule: &[f64]) -> Value {
     json!({"retry_config": {"schedule": schedule}})
 }
 
-/// Whether the dead-letter list has this delivery.
+/// Returns whether the dead-letter list contains this delivery.
 async fn is_in_dlq(api: &Api, delivery: &str) -> bool {
     let dead = entries(&api.get("/v1/dlq?limit=500").await.expect(200));
     dead.iter().any(|dead| id(dead) == delivery)
 }
 
 #[tokio::test]
-async fn permanent_answers_end_a_delivery_at_once() {
+async fn permanent_failures_end_a_delivery_immediately() {
     let codes = [400, 401, 403, 404, 410, 413, 414, 415, 451];
     let receiver = by_path().await;
     let redrive = Redrive::start().await;
@@ -40,7 +40,7 @@ async fn permanent_answers_end_a_delivery_at_once() {
     }
     let event = api.publish("order.created", json!({})).await;
     for delivery in deliveries_of(&api, &event).await {
-        let delivery = delivery_is(&api, id(&delivery), "dead").await;
+        let delivery = wait_for_status(&api, id(&delivery), "dead").await;
         let code = delivery["last_status_code"].as_u64().unwrap();
         let category = if code == 413 { "payload_too_large" } else { "client_error" };
         assert_eq!(delivery["dead_reason"], "permanent", "{code}");
@@ -54,13 +54,13 @@ async fn permanent_answers_end_a_delivery_at_once() {
         assert!(attempts[0]["next_retry_at"].is_null() && attempts[0]["retry_reason"].is_null(), "{code}");
         assert!(is_in_dlq(&api, id(&delivery)).await, "{code}");
     }
-    let mut asked: Vec<u16> = receiver.arrivals().iter().map(status_in).collect();
-    asked.sort_unstable();
-    assert_eq!(asked, codes, "each once");
+    let mut request: Vec<u16> = receiver.arrivals().iter().map(status_in).collect();
+    request.sort_unstable();
+    assert_eq!(request, codes, "each once");
 }
 
 #[tokio::test]
-async fn other_failures_are_tried_again_until_the_attempts_are_used_up() {
+async fn other_failures_are_retried_until_attempts_are_exhausted() {
     let categories = [
         (300, "redirect"),
         (301, "redirect"),
@@ -90,12 +90,12 @@ async fn other_failures_are_tried_again_until_the_attempts_are_used_up() {
     }
     let event = api.publish("order.created", json!({})).await;
     for delivery in deliveries_of(&api, &event).await {
-        let delivery = delivery_is(&api, id(&delivery), "dead").await;
+        let delivery = wait_for_status(&api, id(&delivery), "dead").await;
         let code = delivery["last_status_code"].as_u64().unwrap();
         let (_, category) =
             categories.into_iter().find(|(known, _)| u64::from(*known as u16) == code).unwrap();
         assert_eq!(delivery["dead_reason"], "exhausted", "{code}");
-        // What the endpoint refused, or sends elsewhere, it will refuse again.
+        // Client errors and redirects would fail again on a retry.
         let refused = ["client_error", "redirect", "payload_too_large"].contains(&category);
         assert_eq!(delivery["likely_recoverable"], !refused, "{code}");
         assert_eq!((&delivery["attempt_count"], &delivery["max_attempts"]), (&json!(3), &json!(3)), "{code}");
@@ -110,7 +110,7 @@ async fn other_failures_are_tried_again_until_the_attempts_are_used_up() {
 }
 
 #[tokio::test]
-async fn retry_on_all_retries_what_would_be_permanent() {
+async fn retry_on_all_retries_permanent_failures() {
     let receiver = Receiver::with(|arrival| match arrival.header("x-webhook-attempt") {
         Some("3") => Reply::status(200),
         _ => Reply::status(status_in(arrival)),
@@ -129,7 +129,7 @@ async fn retry_on_all_retries_what_would_be_permanent() {
     let mut outcomes = Vec::new();
     for delivery in deliveries_of(&api, &event).await {
         let over = |delivery: &Value| delivery["status"] == "delivered" || delivery["status"] == "dead";
-        let delivery = delivery_when(&api, id(&delivery), "an end", over).await;
+        let delivery = wait_for_delivery(&api, id(&delivery), "an end", over).await;
         outcomes.push((text(&delivery["status"]).to_owned(), delivery["attempt_count"].as_u64().unwrap()));
     }
     outcomes.sort();
@@ -139,10 +139,10 @@ async fn retry_on_all_retries_what_would_be_permanent() {
 }
 
 #[tokio::test]
-async fn gone_disables_the_webhook_and_cancels_what_is_pending() {
-    let gate = Gate::closed();
+async fn gone_disables_the_webhook_and_cancels_pending_deliveries() {
+    let gate = Latch::closed();
     let held = gate.clone();
-    let receiver = Receiver::with(move |_| Reply::status(410).held_by(&held)).await;
+    let receiver = Receiver::with(move |_| Reply::status(410).latched_by(&held)).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;
@@ -154,10 +154,10 @@ async fn gone_disables_the_webhook_and_cancels_what_is_pending() {
     }
     gate.open();
 
-    let first = event_is(&api, &first, "dead").await;
+    let first = wait_for_event_status(&api, &first, "dead").await;
     assert_eq!((&first["dead_reason"], &first["last_status_code"]), (&json!("permanent"), &json!(410)));
     for event in later {
-        let delivery = event_is(&api, &event, "cancelled").await;
+        let delivery = wait_for_event_status(&api, &event, "cancelled").await;
         assert!(text(&delivery["cancel_reason"]).contains("410"), "{delivery:#}");
         assert_eq!(delivery["attempt_count"], 0);
         assert!(delivery["cancelled_at"].is_string());
@@ -168,20 +168,20 @@ async fn gone_disables_the_webhook_and_cancels_what_is_pending() {
     assert_eq!(api.publish("order.created", json!({})).await["deliveries"], 0);
     assert_eq!(receiver.count(), 1);
 
-    // Enabled again, it gets what comes from then on.
-    receiver.answer_with(|_| Reply::status(200));
+    // Enabled again, the webhook gets all later events.
+    receiver.respond_with(|_| Reply::status(200));
     api.post(&format!("/v1/webhooks/{}/enable", id(&webhook)), json!({})).await.expect(200);
     let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     assert_eq!(receiver.count(), 2);
 }
 
 #[tokio::test]
-async fn gone_from_an_old_url_does_not_disable_the_new_one() {
-    let gate = Gate::closed();
+async fn gone_from_old_url_does_not_disable_the_webhook() {
+    let gate = Latch::closed();
     let held = gate.clone();
     let receiver = Receiver::with(move |arrival| match arrival.path.as_str() {
-        "/old" => Reply::status(410).held_by(&held),
+        "/old" => Reply::status(410).latched_by(&held),
         _ => Reply::status(200),
     })
     .await;
@@ -193,18 +193,18 @@ async fn gone_from_an_old_url_does_not_disable_the_new_one() {
     let path = format!("/v1/webhooks/{}", id(&webhook));
     api.patch(&path, json!({"url": receiver.url_at("/new")})).await.expect(200);
     gate.open();
-    event_is(&api, &first, "dead").await;
+    wait_for_event_status(&api, &first, "dead").await;
     assert_eq!(api.get(&path).await.expect(200)["state"], "active");
     let second = api.publish("order.created", json!({})).await;
-    event_is(&api, &second, "delivered").await;
+    wait_for_event_status(&api, &second, "delivered").await;
 }
 
 #[tokio::test]
-async fn a_request_under_way_when_its_webhook_ends_is_let_finish_and_not_tried_again() {
+async fn request_in_flight_of_deleted_webhook_finishes_without_retry() {
     for status in [200, 500] {
-        let gate = Gate::closed();
+        let gate = Latch::closed();
         let held = gate.clone();
-        let receiver = Receiver::with(move |_| Reply::status(status).held_by(&held)).await;
+        let receiver = Receiver::with(move |_| Reply::status(status).latched_by(&held)).await;
         let redrive = Redrive::start().await;
         let api = redrive.api();
         let webhook = api.create_webhook(&receiver.url(), json!({})).await;
@@ -213,45 +213,45 @@ async fn a_request_under_way_when_its_webhook_ends_is_let_finish_and_not_tried_a
         api.delete(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(204);
         gate.open();
         let wanted = if status == 200 { "delivered" } else { "cancelled" };
-        let delivery = event_is(&api, &event, wanted).await;
+        let delivery = wait_for_event_status(&api, &event, wanted).await;
         assert_eq!(delivery["attempt_count"], 1);
     }
 }
 
 #[tokio::test]
-async fn a_dead_delivery_is_redriven_in_a_new_round() {
-    let receiver = Receiver::answering(404).await;
+async fn dead_delivery_is_redriven_in_a_new_round() {
+    let receiver = Receiver::responding(404).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({})).await;
     let event = api.publish("order.created", json!({"n": 1})).await;
-    let first = event_is(&api, &event, "dead").await;
+    let first = wait_for_event_status(&api, &event, "dead").await;
     assert!(is_in_dlq(&api, id(&first)).await);
     assert_eq!(first["round"], 1);
 
-    // Still failing: the second round dies as well and takes the first one's place.
-    let answer = api.post(&format!("/v1/deliveries/{}/retry", id(&first)), json!({})).await.expect(202);
-    let second = delivery_is(&api, text(&answer["delivery_id"]), "dead").await;
+    // The endpoint still fails: the second round is dead too and replaces the first in the list.
+    let response = api.post(&format!("/v1/deliveries/{}/retry", id(&first)), json!({})).await.expect(202);
+    let second = wait_for_status(&api, text(&response["delivery_id"]), "dead").await;
     assert_eq!((&second["round"], &second["replay_of"]), (&json!(2), &first["id"]));
     assert_eq!(second["attempt_count"], 1, "a new round begins with its own first attempt");
-    let first = delivery_is(&api, id(&first), "dead").await;
+    let first = wait_for_status(&api, id(&first), "dead").await;
     assert_eq!(first["redriven_as"], second["id"]);
     assert!(!is_in_dlq(&api, id(&first)).await, "redriven ones leave the list");
     assert!(is_in_dlq(&api, id(&second)).await);
     let again = api.post(&format!("/v1/deliveries/{}/retry", id(&first)), json!({})).await;
     assert_eq!((again.status, &*again.problem()), (409, "already_redriven"));
 
-    // Mended: replaying the event delivers it, with the same id and body.
-    receiver.answer_with(|_| Reply::status(200));
-    let answer = api.post(&format!("/v1/events/{}/replay", id(&event)), json!({})).await.expect(202);
-    let third = delivery_is(&api, text(&answer["delivery_ids"][0]), "delivered").await;
+    // The endpoint is fixed: a replay delivers the event, with the same id and body.
+    receiver.respond_with(|_| Reply::status(200));
+    let response = api.post(&format!("/v1/events/{}/replay", id(&event)), json!({})).await.expect(202);
+    let third = wait_for_status(&api, text(&response["delivery_ids"][0]), "delivered").await;
     assert_eq!((&third["round"], &third["replay_of"]), (&json!(3), &second["id"]));
     assert!(entries(&api.get("/v1/dlq").await.expect(200)).is_empty());
 
-    // Through the webhook's own path, delivered ones can be sent once more too.
+    // Through the webhook's own path, delivered deliveries can be resent too.
     let path = format!("/v1/webhooks/{}/deliveries/{}/retry", id(&webhook), id(&third));
-    let answer = api.post(&path, json!({})).await.expect(202);
-    let fourth = delivery_is(&api, text(&answer["delivery_id"]), "delivered").await;
+    let response = api.post(&path, json!({})).await.expect(202);
+    let fourth = wait_for_status(&api, text(&response["delivery_id"]), "delivered").await;
     assert_eq!(fourth["round"], 4);
     let arrivals = receiver.arrivals();
     assert_eq!(arrivals.len(), 4);
@@ -263,7 +263,7 @@ async fn a_dead_delivery_is_redriven_in_a_new_round() {
 }
 
 #[tokio::test]
-async fn a_replay_goes_to_named_webhooks_only() {
+async fn replay_is_sent_only_to_named_webhooks() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -271,9 +271,9 @@ async fn a_replay_goes_to_named_webhooks_only() {
     let other = api.create_webhook(&receiver.url_at("other"), json!({"events": ["never.this"]})).await;
     let event = api.publish("order.created", json!({})).await;
     receiver.wait_for(1).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let path = format!("/v1/events/{}/replay", id(&event));
-    // A webhook that did not get the event can be sent it by name.
+    // A webhook that did not get the event can be named explicitly.
     api.post(&path, json!({"webhook_ids": [id(&one), id(&other)]})).await.expect(202);
     let arrivals = receiver.wait_for(3).await;
     assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/other").count(), 1);
@@ -283,16 +283,16 @@ async fn a_replay_goes_to_named_webhooks_only() {
 }
 
 #[tokio::test]
-async fn a_delivery_is_given_up_when_it_is_too_old() {
-    let receiver = Receiver::answering(500).await;
+async fn delivery_is_dead_at_its_maximum_age() {
+    let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(SPEED).await;
     let api = redrive.api();
-    // The retry after the second attempt would come too late, so it ends there and not at the age itself.
+    // The retry after the second attempt would exceed the maximum age, so the delivery is dead already then.
     let config =
         json!({"retry_config": {"schedule": [0, 100, 100, 100], "give_up_after": "3m", "jitter": 0}});
     api.create_webhook(&receiver.url(), config).await;
     let event = api.publish("order.created", json!({})).await;
-    let delivery = event_is(&api, &event, "dead").await;
+    let delivery = wait_for_event_status(&api, &event, "dead").await;
     assert_eq!((&delivery["dead_reason"], &delivery["attempt_count"]), (&json!("expired"), &json!(2)));
     assert_eq!(delivery["likely_recoverable"], true);
     let attempts = attempts_of(&api, id(&delivery)).await;
@@ -301,7 +301,7 @@ async fn a_delivery_is_given_up_when_it_is_too_old() {
 }
 
 #[tokio::test]
-async fn failures_below_http_have_their_categories() {
+async fn failures_below_http_are_categorized() {
     let receiver = Receiver::start().await;
     let closed = Receiver::start().await.url();
     let redrive = redrive_at_speed(SPEED).await;
@@ -315,7 +315,7 @@ async fn failures_below_http_have_their_categories() {
     ] {
         let webhook = api.create_webhook(url, retries(&[0.0, 1.0, 1.0, 1.0, 1.0])).await;
         let event = api.publish("order.created", json!({})).await;
-        let delivery = event_is(&api, &event, "dead").await;
+        let delivery = wait_for_event_status(&api, &event, "dead").await;
         assert_eq!(delivery["failure_category"], category, "{delivery:#}");
         assert_eq!(delivery["dead_reason"], reason, "{delivery:#}");
         assert_eq!(delivery["attempt_count"], attempts, "{delivery:#}");
@@ -327,8 +327,8 @@ async fn failures_below_http_have_their_categories() {
 }
 
 #[tokio::test]
-async fn a_pending_delivery_is_cancelled() {
-    let receiver = Receiver::answering(500).await;
+async fn pending_delivery_is_cancelled() {
+    let receiver = Receiver::responding(500).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), retries(&[0.0, 3600.0])).await;
@@ -336,38 +336,38 @@ async fn a_pending_delivery_is_cancelled() {
     let delivery = delivery_of(&api, &event).await;
     attempts_when(&api, id(&delivery), 1).await;
     let path = format!("/v1/deliveries/{}/cancel", id(&delivery));
-    let answer = api.post(&path, json!({})).await.expect(202);
-    assert_eq!(answer["status"], "cancelled");
-    let delivery = delivery_is(&api, id(&delivery), "cancelled").await;
+    let response = api.post(&path, json!({})).await.expect(202);
+    assert_eq!(response["status"], "cancelled");
+    let delivery = wait_for_status(&api, id(&delivery), "cancelled").await;
     assert_eq!(delivery["cancel_reason"], "cancelled by request");
     assert!(delivery["next_attempt_at"].is_null() && delivery["waiting_on"].is_null());
     assert_eq!(delivery["failure_category"], "server_error", "what went wrong before stays visible");
     let again = api.post(&path, json!({})).await;
-    assert_eq!((again.status, &*again.problem()), (409, "already_over"));
+    assert_eq!((again.status, &*again.problem()), (409, "delivery_already_ended"));
 
-    // A cancelled one can be redriven as well.
-    receiver.answer_with(|_| Reply::status(200));
-    let answer = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
-    assert_eq!(delivery_is(&api, text(&answer["delivery_id"]), "delivered").await["round"], 2);
+    // A cancelled delivery can be redriven as well.
+    receiver.respond_with(|_| Reply::status(200));
+    let response = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
+    assert_eq!(wait_for_status(&api, text(&response["delivery_id"]), "delivered").await["round"], 2);
 }
 
 #[tokio::test]
-async fn a_request_under_way_when_its_delivery_is_cancelled_is_let_finish() {
+async fn request_in_flight_of_cancelled_delivery_finishes() {
     for (code, expected, attempt) in [(200, "delivered", "success"), (500, "cancelled", "failed")] {
-        let gate = Gate::closed();
+        let gate = Latch::closed();
         let held = gate.clone();
-        let receiver = Receiver::with(move |_| Reply::status(code).held_by(&held)).await;
+        let receiver = Receiver::with(move |_| Reply::status(code).latched_by(&held)).await;
         let redrive = Redrive::start().await;
         let api = redrive.api();
         api.create_webhook(&receiver.url(), retries(&[0.0, 0.05])).await;
         let event = api.publish("order.created", json!({})).await;
         receiver.wait_for(1).await;
         let delivery = delivery_of(&api, &event).await;
-        let answer =
+        let response =
             api.post(&format!("/v1/deliveries/{}/cancel", id(&delivery)), json!({})).await.expect(202);
-        assert_eq!(answer["status"], "in_flight", "the request is still under way");
+        assert_eq!(response["status"], "in_flight", "the request is still under way");
         gate.open();
-        let delivery = delivery_is(&api, id(&delivery), expected).await;
+        let delivery = wait_for_status(&api, id(&delivery), expected).await;
         let attempts = attempts_of(&api, id(&delivery)).await;
         assert_eq!(column(&attempts, "status"), [attempt]);
         assert_eq!(attempts[0]["next_retry_at"], Value::Null);
@@ -376,10 +376,10 @@ async fn a_request_under_way_when_its_delivery_is_cancelled_is_let_finish() {
 }
 
 #[tokio::test]
-async fn cancelling_what_is_queued_behind_others_ends_it_without_a_request() {
-    let gate = Gate::closed();
+async fn queued_delivery_is_cancelled_without_a_request() {
+    let gate = Latch::closed();
     let held = gate.clone();
-    let receiver = Receiver::with(move |_| Reply::status(200).held_by(&held)).await;
+    let receiver = Receiver::with(move |_| Reply::status(200).latched_by(&held)).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;
@@ -388,36 +388,36 @@ async fn cancelling_what_is_queued_behind_others_ends_it_without_a_request() {
     let queued = api.publish("order.created", json!({})).await;
     let delivery = delivery_of(&api, &queued).await;
     api.post(&format!("/v1/deliveries/{}/cancel", id(&delivery)), json!({})).await.expect(202);
-    let delivery = delivery_is(&api, id(&delivery), "cancelled").await;
+    let delivery = wait_for_status(&api, id(&delivery), "cancelled").await;
     assert_eq!(delivery["attempt_count"], 0);
     gate.open();
-    event_is(&api, &first, "delivered").await;
+    wait_for_event_status(&api, &first, "delivered").await;
     assert_eq!(receiver.count(), 1);
 }
 
 #[tokio::test]
-async fn retrying_a_pending_delivery_makes_it_due_now() {
-    let receiver = Receiver::answering(503).await;
+async fn retry_of_pending_delivery_makes_it_due_now() {
+    let receiver = Receiver::responding(503).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), retries(&[0.0, 3600.0, 3600.0])).await;
     let event = api.publish("order.created", json!({})).await;
     let delivery = delivery_of(&api, &event).await;
     attempts_when(&api, id(&delivery), 1).await;
-    receiver.answer_with(|_| Reply::status(200));
+    receiver.respond_with(|_| Reply::status(200));
 
     let replay = api.post(&format!("/v1/events/{}/replay", id(&event)), json!({})).await;
-    assert_eq!((replay.status, &*replay.problem()), (409, "still_pending"));
+    assert_eq!((replay.status, &*replay.problem()), (409, "delivery_pending"));
 
-    let answer = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
-    assert_eq!(answer["delivery_id"], delivery["id"], "the same one, not a new round");
-    let delivery = delivery_is(&api, id(&delivery), "delivered").await;
+    let response = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
+    assert_eq!(response["delivery_id"], delivery["id"], "the same one, not a new round");
+    let delivery = wait_for_status(&api, id(&delivery), "delivered").await;
     assert_eq!((&delivery["attempt_count"], &delivery["round"]), (&json!(2), &json!(1)));
     assert_eq!(deliveries_of(&api, &event).await.len(), 1);
 }
 
 #[tokio::test]
-async fn an_attempt_shows_everything_about_itself() {
+async fn attempt_record_is_complete() {
     let receiver = Receiver::with(|arrival| match arrival.number {
         1 => Reply::status(500).header("x-trace", "abc").body(format!("sorry{}", "é".repeat(2000))),
         _ => Reply::status(202).body("thanks"),
@@ -432,7 +432,7 @@ async fn an_attempt_shows_everything_about_itself() {
         )
         .await;
     let event = api.publish("order.created", json!({"n": 1})).await;
-    let delivery = event_is(&api, &event, "delivered").await;
+    let delivery = wait_for_event_status(&api, &event, "delivered").await;
     let attempts = attempts_of(&api, id(&delivery)).await;
     assert_eq!(column(&attempts, "number"), [1, 2]);
     assert_eq!(column(&attempts, "status"), ["failed", "success"]);
@@ -462,8 +462,8 @@ async fn an_attempt_shows_everything_about_itself() {
     assert_eq!(entries(&api.get(&format!("/v1/events/{}/attempts", id(&event))).await.expect(200)), attempts);
 }
 
-/// The recorded request headers are those that arrived, with secrets blacked out.
-fn shows_what_was_sent(attempt: &Value, arrival: &Arrival) {
+/// Asserts that the recorded request headers are those received, with secrets redacted.
+fn shows_what_was_sent(attempt: &Value, arrival: &ReceivedRequest) {
     let shown = attempt["request_headers"].as_array().unwrap();
     for header in shown {
         let (name, value) = (text(&header["name"]), text(&header["value"]));

@@ -1,4 +1,4 @@
-//! What a restart must not change, and what a full disk must not break.
+//! State that must survive a restart, and behaviour with a full disk.
 
 use std::{
     collections::HashSet,
@@ -6,16 +6,17 @@ use std::{
     process::Command,
 };
 
-use redrive_testkit::{Api, Gate, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Api, Latch, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
-    attempts_of, attempts_when, column, delivery_is, delivery_of, entries, event_is, id, millis, text,
+    attempts_of, attempts_when, column, delivery_of, entries, id, millis, text, wait_for_event_status,
+    wait_for_status,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 #[tokio::test]
-async fn retries_that_were_planned_before_a_kill_are_made_after_it() {
-    let receiver = Receiver::answering(500).await;
+async fn scheduled_retries_survive_a_kill() {
+    let receiver = Receiver::responding(500).await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
     let policy = json!({"schedule": [0, 1.5, 3600], "jitter": 0});
@@ -25,11 +26,11 @@ async fn retries_that_were_planned_before_a_kill_are_made_after_it() {
     attempts_when(&api, id(&delivery), 1).await;
     redrive.restart().await;
     let api = redrive.api();
-    let waiting = delivery_is(&api, id(&delivery), "pending").await;
+    let waiting = wait_for_status(&api, id(&delivery), "pending").await;
     assert_eq!((&waiting["waiting_on"], &waiting["attempt_count"]), (&json!("schedule"), &json!(1)));
     assert_eq!(receiver.count(), 1, "not before its time");
-    receiver.answer_with(|_| Reply::status(200));
-    delivery_is(&api, id(&delivery), "delivered").await;
+    receiver.respond_with(|_| Reply::status(200));
+    wait_for_status(&api, id(&delivery), "delivered").await;
     let attempts = attempts_of(&api, id(&delivery)).await;
     assert_eq!(column(&attempts, "number"), [1, 2]);
     assert!(millis(&attempts[1]["executed_at"]) >= millis(&attempts[0]["next_retry_at"]));
@@ -37,10 +38,10 @@ async fn retries_that_were_planned_before_a_kill_are_made_after_it() {
 }
 
 #[tokio::test]
-async fn what_was_under_way_at_a_kill_is_sent_again() {
-    let gate = Gate::closed();
+async fn requests_in_flight_at_a_kill_are_sent_again() {
+    let gate = Latch::closed();
     let held = gate.clone();
-    let receiver = Receiver::with(move |_| Reply::status(200).held_by(&held)).await;
+    let receiver = Receiver::with(move |_| Reply::status(200).latched_by(&held)).await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({"max_in_flight": 2})).await;
@@ -55,7 +56,7 @@ async fn what_was_under_way_at_a_kill_is_sent_again() {
     redrive.restart().await;
     let api = redrive.api();
     for event in &events {
-        let delivery = event_is(&api, event, "delivered").await;
+        let delivery = wait_for_event_status(&api, event, "delivered").await;
         let attempts = attempts_of(&api, id(&delivery)).await;
         assert_eq!(column(&attempts, "number"), [1], "what was cut by a kill was never recorded");
         let sent: Vec<_> =
@@ -69,7 +70,7 @@ async fn what_was_under_way_at_a_kill_is_sent_again() {
 }
 
 #[tokio::test]
-async fn configuration_survives() {
+async fn configuration_survives_a_restart() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -85,7 +86,7 @@ async fn configuration_survives() {
     assert_eq!(api.get(&format!("/v1/webhooks/{}", id(&deleted))).await.status, 404);
     let event = api.publish("order.created", json!({})).await;
     assert_eq!(event["deliveries"], 1);
-    let delivery = event_is(&api, &event, "delivered").await;
+    let delivery = wait_for_event_status(&api, &event, "delivered").await;
     assert_eq!(delivery["webhook_id"], active["id"]);
     let arrivals = receiver.arrivals();
     assert_eq!((arrivals.len(), &*arrivals[0].path), (1, "/on"));
@@ -93,7 +94,7 @@ async fn configuration_survives() {
 }
 
 #[tokio::test]
-async fn keys_survive_and_revoked_ones_stay_refused() {
+async fn keys_survive_a_restart_and_revoked_ones_stay_rejected() {
     let mut redrive = Redrive::start().await;
     let admin = redrive.api();
     admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
@@ -124,27 +125,30 @@ async fn keys_survive_and_revoked_ones_stay_refused() {
 }
 
 #[tokio::test]
-async fn a_second_process_on_the_same_database_is_refused() {
+async fn second_process_on_the_same_database_is_refused() {
     let redrive = Redrive::start().await;
     let ended = Setup::new().data_dir(redrive.data_dir()).run_to_end().await;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    assert!(said.contains("in use by another redrive process") && said.contains("--database-url"), "{said}");
+    let message = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("in use by another redrive process") && message.contains("--database-url"),
+        "{message}"
+    );
     assert_eq!(redrive.api().get("/readyz").await.status, 200, "the first is not disturbed");
 }
 
-/// A small file system of its own, gone again when dropped.
+/// A small file system, unmounted when dropped.
 struct SmallDisk {
-    home: TempDir,
+    folder: TempDir,
 }
 
 impl SmallDisk {
     fn mount(size: &str) -> Self {
-        let home = TempDir::new().unwrap();
+        let folder = TempDir::new().unwrap();
         let options = format!("size={size}");
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &options, "redrive-test"])
-            .arg(home.path())
+            .arg(folder.path())
             .output();
         let mount = mount.expect("no `mount` command here");
         assert!(
@@ -153,14 +157,14 @@ impl SmallDisk {
              (in a container: with --privileged or --cap-add SYS_ADMIN): {}",
             String::from_utf8_lossy(&mount.stderr)
         );
-        Self { home }
+        Self { folder }
     }
 
     fn path(&self) -> &Path {
-        self.home.path()
+        self.folder.path()
     }
 
-    /// Takes so many bytes away, until the file is removed.
+    /// Occupies this many bytes until the file is removed.
     fn ballast(&self, bytes: usize) -> PathBuf {
         let path = self.path().join("ballast");
         std::fs::write(&path, vec![1; bytes]).unwrap();
@@ -170,13 +174,13 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily, since the process on it may have only just been killed.
-        Command::new("umount").arg("-l").arg(self.home.path()).status().ok();
+        // Lazily, because the process using it may have only just been killed.
+        Command::new("umount").arg("-l").arg(self.folder.path()).status().ok();
     }
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_loudly_and_heals_by_itself() {
+async fn full_disk_rejects_publishes_and_recovers_by_itself() {
     let disk = SmallDisk::mount("6m");
     let receiver = Receiver::start().await;
     let redrive = Redrive::start_with(Setup::new().data_dir(disk.path())).await;
@@ -188,14 +192,18 @@ async fn a_full_disk_refuses_loudly_and_heals_by_itself() {
     let (mut refused, mut unready) = (0, 0);
     for n in 0..5_000 {
         let event = json!({"event_type": "disk.full", "data": {"n": n, "pad": "x".repeat(4_000)}});
-        let answer = api.post("/v1/events", event).await;
-        match answer.status {
-            202 => acked.push(id(&answer.json()).to_owned()),
+        let response = api.post("/v1/events", event).await;
+        match response.status {
+            202 => acked.push(id(&response.json()).to_owned()),
             _ => {
-                assert_eq!((answer.status, &*answer.problem()), (503, "store_unavailable"), "{answer:?}");
-                assert!(answer.header("retry-after").is_some());
+                assert_eq!(
+                    (response.status, &*response.problem()),
+                    (503, "store_unavailable"),
+                    "{response:?}"
+                );
+                assert!(response.header("retry-after").is_some());
                 refused += 1;
-                // A last small write may still fit where a larger one does not.
+                // A last small write may still succeed where a larger one does not.
                 let ready = api.get("/readyz").await;
                 unready += usize::from(ready.status == 503 && ready.problem() == "store_unavailable");
             }
@@ -211,17 +219,17 @@ async fn a_full_disk_refuses_loudly_and_heals_by_itself() {
     assert!(api.get("/v1/events").await.status < 500, "what is there can still be read");
 
     std::fs::remove_file(ballast).unwrap();
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     while api.get("/readyz").await.status != 200 {
-        assert!(began.elapsed() < redrive_testkit::PATIENCE, "it does not recover");
+        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "it does not recover");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let after = api.publish("disk.healed", json!({})).await;
     acked.push(id(&after).to_owned());
     for event in &acked {
-        event_is(&api, &json!({"id": event}), "delivered").await;
+        wait_for_event_status(&api, &json!({"id": event}), "delivered").await;
     }
-    // Nothing arrived that was refused, and nothing that was taken is missing.
+    // No rejected event was delivered, and no acknowledged one is missing.
     let arrived: HashSet<_> =
         receiver.arrivals().iter().map(|arrival| arrival.webhook_id().to_owned()).collect();
     assert_eq!(arrived, acked.iter().cloned().collect());

@@ -1,4 +1,4 @@
-//! What is unsafe is refused at the start or at the door, with a remedy.
+//! Unsafe settings are refused at startup, and unsafe webhooks at creation, each with a hint how to fix it.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -10,20 +10,20 @@ use serde_json::json;
 async fn plain_http_is_refused_in_production_unless_allowed() {
     let redrive = Redrive::start_with(Setup::new().command("serve")).await;
     let api = redrive.api();
-    let answer = api.post("/v1/webhooks", json!({"url": "http://example.com/", "events": ["*"]})).await;
-    assert_eq!((answer.status, &*answer.problem()), (400, "invalid_field"));
-    let problem = answer.json();
+    let response = api.post("/v1/webhooks", json!({"url": "http://example.com/", "events": ["*"]})).await;
+    assert_eq!((response.status, &*response.problem()), (400, "invalid_field"));
+    let problem = response.json();
     assert_eq!(problem["field"], "url");
     let detail = text(&problem["detail"]);
     assert!(detail.contains("https://") && detail.contains("egress.allow_http"), "{detail}");
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
     for url in
         ["https://user:pass@example.com/", "https://example.com/#x", "ftp://example.com/", "https://a\\b/"]
     {
-        let answer = api.post("/v1/webhooks", json!({"url": url, "events": ["*"]})).await;
-        assert_eq!((answer.status, answer.json()["field"].clone()), (400, json!("url")), "{url}");
+        let response = api.post("/v1/webhooks", json!({"url": url, "events": ["*"]})).await;
+        assert_eq!((response.status, response.json()["field"].clone()), (400, json!("url")), "{url}");
     }
-    // An address inside is refused over https as well.
+    // A private address is refused over https as well.
     let canary = Canary::everywhere().await;
     let url = format!("https://127.0.0.1:{}/", canary.port());
     let problem = api.post("/v1/webhooks", json!({"url": url, "events": ["*"]})).await.expect(400);
@@ -31,26 +31,26 @@ async fn plain_http_is_refused_in_production_unless_allowed() {
     canary.assert_untouched().await;
 }
 
-/// Starts a server that should refuse to start, and gives what it said.
+/// Starts a server that should refuse to start, and returns its error output.
 async fn refuses_to_start(setup: Setup) -> String {
     let ended = setup.run_to_end().await;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let message = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{message}");
     assert!(!String::from_utf8_lossy(&ended.stdout).contains("listening"), "it listened first");
-    said
+    message
 }
 
 #[tokio::test]
-async fn unsafe_starts_are_refused_with_a_remedy() {
-    let said = refuses_to_start(Setup::new().command("serve").without_env("REDRIVE_ADMIN_KEY")).await;
-    assert!(said.contains("REDRIVE_ADMIN_KEY") && said.contains("openssl rand -hex 32"), "{said}");
-    assert!(said.contains("redrive keys create --admin"), "{said}");
+async fn unsafe_settings_are_refused_at_startup_with_a_hint() {
+    let message = refuses_to_start(Setup::new().command("serve").without_env("REDRIVE_ADMIN_KEY")).await;
+    assert!(message.contains("REDRIVE_ADMIN_KEY") && message.contains("openssl rand -hex 32"), "{message}");
+    assert!(message.contains("redrive keys create --admin"), "{message}");
 
-    let said = refuses_to_start(Setup::new().listen("0.0.0.0:0")).await;
-    assert!(said.contains("loopback") && said.contains("redrive serve"), "{said}");
+    let message = refuses_to_start(Setup::new().listen("0.0.0.0:0")).await;
+    assert!(message.contains("loopback") && message.contains("redrive serve"), "{message}");
 
-    let said = refuses_to_start(Setup::new().command("serve").env("REDRIVE_ADMIN_KEY", "short")).await;
-    assert!(said.contains("32 characters"), "{said}");
+    let message = refuses_to_start(Setup::new().command("serve").env("REDRIVE_ADMIN_KEY", "short")).await;
+    assert!(message.contains("32 characters"), "{message}");
 
     let fast = Setup::new().command("serve").env("REDRIVE_DEV_CLOCK_SPEED", "10");
     assert!(refuses_to_start(fast).await.contains("dev.clock_speed"));
@@ -67,12 +67,12 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
-async fn key_files_that_others_can_read_are_refused_with_the_command_that_fixes_them() {
+async fn key_files_readable_by_others_are_refused_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let (master, admin) = (folder.path().join("master.key"), folder.path().join("admin.key"));
     fs::write(&master, "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n").unwrap();
     fs::write(&admin, "rdk_test_0123456789abcdef0123456789abcdef\n").unwrap();
-    // As Kubernetes mounts secrets: a link to a link to the file.
+    // The layout in which Kubernetes mounts secrets: a link to a link to the file.
     std::os::unix::fs::symlink(".", folder.path().join("..data")).unwrap();
     let mounted = folder.path().join("mounted.key");
     std::os::unix::fs::symlink("..data/master.key", &mounted).unwrap();
@@ -90,10 +90,10 @@ async fn key_files_that_others_can_read_are_refused_with_the_command_that_fixes_
         chmod(&master, 0o600);
         chmod(&admin, 0o600);
         chmod(open, mode);
-        let said = refuses_to_start(setup("serve", &master)).await;
-        assert!(said.contains(&format!("{setting}: ")), "{said}");
-        assert!(said.contains(&format!("run: chmod 600 {}", open.display())), "{said}");
-        // For trying things out it is enough to say so.
+        let message = refuses_to_start(setup("serve", &master)).await;
+        assert!(message.contains(&format!("{setting}: ")), "{message}");
+        assert!(message.contains(&format!("run: chmod 600 {}", open.display())), "{message}");
+        // The development server only logs a warning.
         let dev = Redrive::start_with(setup("dev", &master)).await;
         dev.wait_output("other users may read or change a file that holds a secret").await;
     }
@@ -102,7 +102,7 @@ async fn key_files_that_others_can_read_are_refused_with_the_command_that_fixes_
     assert!(refuses_to_start(setup("serve", &mounted)).await.contains("chmod 600"));
     chmod(&master, 0o400);
     let redrive = Redrive::start_with(setup("serve", &mounted)).await;
-    // A running server is not stopped for a file that was opened to others since.
+    // A running server keeps running if a file becomes readable by others later.
     chmod(&master, 0o644);
     redrive.signal("HUP");
     redrive.wait_output("other users may read or change a file that holds a secret").await;

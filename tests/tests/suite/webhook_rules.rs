@@ -1,13 +1,13 @@
-//! What operators and portal sessions decide about webhooks: credentials stay with their origin, caps hold, events
-//! that are forwarded in a circle come to an end, and sessions have no more than their capabilities.
+//! Rules for webhooks by operators and portal sessions: credentials stay with their origin, caps hold, forwarding
+//! loops end, and sessions have only their capabilities.
 
 use std::time::Duration;
 
-use redrive_testkit::{Answer, Api, Browser, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Api, ApiResponse, Browser, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
-    attempts_of, delivery_is, delivery_of,
-    egress_paths::{Way, is_reached, production, was_refused},
-    entries, id, text,
+    attempts_of, delivery_of,
+    egress_paths::{EgressPath, assert_reached, assert_refusal_text, production},
+    entries, id, text, wait_for_status,
 };
 use serde_json::{Value, json};
 
@@ -36,8 +36,8 @@ async fn changed_origin_needs_its_credentials_again() {
         (json!({"url": url, "headers": {}, "auth": kept}), "auth"),
         (json!({"url": url.replace("http://", "https://"), "headers": {}}), "auth"),
     ] {
-        for answer in [api.patch(&path, &change).await, api.put(&path, &change).await] {
-            let problem = answer.expect(422);
+        for response in [api.patch(&path, &change).await, api.put(&path, &change).await] {
+            let problem = response.expect(422);
             assert_eq!(
                 (&problem["code"], &problem["field"]),
                 (&json!("credentials_required"), &json!(field))
@@ -49,7 +49,7 @@ async fn changed_origin_needs_its_credentials_again() {
     let twice = json!({"X-Api-Key": "known", "x-api-key": "[redacted]"});
     let problem = api.patch(&path, json!({"url": url, "headers": twice, "auth": null})).await.expect(400);
     assert_eq!(problem["field"], "headers.x-api-key", "{problem}");
-    // What is wrong with the URL itself is reported first.
+    // An invalid URL is reported first.
     for bad in ["no url", "ftp://example.com/", "http://user@example.com/"] {
         let problem = api.patch(&path, json!({"url": bad})).await.expect(400);
         assert_eq!(problem["field"], "url", "{problem}");
@@ -58,7 +58,7 @@ async fn changed_origin_needs_its_credentials_again() {
     assert_eq!(old.wait_for(1).await[0].header("x-api-key"), Some("header-secret"));
     assert_eq!(new.count(), 0);
 
-    // Another path of the same origin keeps them, and removing them needs nothing.
+    // Another path of the same origin keeps the credentials, and removing them needs no credentials.
     api.patch(&path, json!({"url": old.url_at("/other")})).await.expect(200);
     let removed = api.patch(&path, json!({"url": url, "headers": {}, "auth": null})).await.expect(200);
     assert_eq!(removed["url"], url);
@@ -91,15 +91,15 @@ async fn literal_private_address_is_refused_at_creation_and_update() {
     ] {
         let url = format!("https://{host}/");
         let new = json!({"url": url, "events": ["*"]});
-        for answer in [api.post("/v1/webhooks", new).await, api.patch(&path, json!({"url": url})).await] {
-            let problem = answer.expect(400);
+        for response in [api.post("/v1/webhooks", new).await, api.patch(&path, json!({"url": url})).await] {
+            let problem = response.expect(400);
             assert_eq!(problem["field"], "url");
             assert!(text(&problem["detail"]).contains(reason), "{url}: {problem}");
         }
     }
     let allowing = production().env("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"127.0.0.0/8\"]");
     let receiver = Receiver::start().await;
-    is_reached(&Redrive::start_with(allowing).await.api(), &receiver.url()).await;
+    assert_reached(&Redrive::start_with(allowing).await.api(), &receiver.url()).await;
 }
 
 #[tokio::test]
@@ -117,7 +117,11 @@ async fn own_public_host_is_refused_at_creation_and_when_sending() {
     let public_url = receiver.url().trim_end_matches("/hook").to_owned() + "/redrive";
     let redrive = Redrive::start_with(setup().env("REDRIVE_SERVER_PUBLIC_URL", &public_url)).await;
     let api = redrive.api();
-    was_refused(Way::Delivery, &receiver.url(), Way::Delivery.send(&api, &webhook).await);
+    assert_refusal_text(
+        EgressPath::Delivery,
+        &receiver.url(),
+        EgressPath::Delivery.send(&api, &webhook).await,
+    );
     assert_eq!(receiver.count(), 0);
     let problem = api.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(400);
     assert!(text(&problem["detail"]).contains("this Redrive installation"), "{problem}");
@@ -140,7 +144,7 @@ async fn is_stopped(redrive: &mut Redrive) {
     assert!(redrive.wait_exit(DRAIN_TIMEOUT).await.success());
 }
 
-/// A webhook of one server that publishes everything to another.
+/// Creates a webhook on one server that publishes all its events to another.
 async fn forward(from: &Redrive, to: &Redrive) {
     let url = format!("http://{}/v1/events", to.address());
     let extra = json!({
@@ -152,14 +156,14 @@ async fn forward(from: &Redrive, to: &Redrive) {
 }
 
 #[tokio::test]
-async fn events_forwarded_in_a_circle_come_to_an_end() {
+async fn forwarding_loops_end() {
     let (one, other) = (Redrive::start().await, Redrive::start().await);
     forward(&one, &other).await;
     forward(&other, &one).await;
     one.api().publish("order.created", json!({"n": 1})).await;
-    // Published with 0 hops, then with 1 to 5; the sixth publish is refused.
+    // Published with 0 hops, then with 1 to 5; the sixth publish is rejected.
     let is_dead = |page: &Value| entries(page).iter().any(|delivery| delivery["status"] == "dead");
-    let dead = other.api().eventually("the circle ends", "/v1/deliveries?status=dead", is_dead).await;
+    let dead = other.api().wait_until("the circle ends", "/v1/deliveries?status=dead", is_dead).await;
     let dead = entries(&dead);
     assert_eq!(dead.len(), 1);
     let attempts = attempts_of(&other.api(), id(&dead[0])).await;
@@ -184,12 +188,16 @@ async fn hop_count_is_sent_and_read_on_every_publish() {
     let event = json!({"event_type": "a.b", "data": 1}).to_string();
     let batch = json!({"events": [{"event_type": "a.b", "data": 1}]}).to_string();
     let cloud = |id: &str| json!({"specversion": "1.0", "id": id, "source": "/s", "type": "a.b", "data": 1});
-    let publish =
-        async |path: &str, content_type: &str, hops: &str, body: String, ce: &[(&str, &str)]| -> Answer {
-            let mut headers = vec![("content-type", content_type), ("redrive-hops", hops)];
-            headers.extend(ce);
-            api.raw("POST", path, &headers, body).await
-        };
+    let publish = async |path: &str,
+                         content_type: &str,
+                         hops: &str,
+                         body: String,
+                         ce: &[(&str, &str)]|
+           -> ApiResponse {
+        let mut headers = vec![("content-type", content_type), ("redrive-hops", hops)];
+        headers.extend(ce);
+        api.raw("POST", path, &headers, body).await
+    };
     let binary = |id| [("ce-specversion", "1.0"), ("ce-id", id), ("ce-source", "/s"), ("ce-type", "a.b")];
     let structured = "application/cloudevents+json";
     publish("/v1/events", "application/json", "3", event.clone(), &[]).await.expect(202);
@@ -202,12 +210,12 @@ async fn hop_count_is_sent_and_read_on_every_publish() {
     let arrivals = receiver.wait_for(6).await;
     assert!(arrivals[1..].iter().all(|arrival| arrival.header("redrive-hops") == Some("4")));
 
-    for answer in [
+    for response in [
         publish("/v1/events", "application/json", "4", event.clone(), &[]).await,
         publish("/v1/events", structured, "4", cloud("4").to_string(), &[]).await,
         publish("/v1/events", "application/json", "99999", "1".into(), &binary("5")).await,
     ] {
-        assert_eq!(answer.expect(422)["code"], "loop_detected");
+        assert_eq!(response.expect(422)["code"], "loop_detected");
     }
     let judged = entries(&publish("/v1/events/batch", "application/json", "4", batch, &[]).await.expect(202));
     assert_eq!((&judged[0]["status"], &judged[0]["error"]["code"]), (&json!(422), &json!("loop_detected")));
@@ -216,13 +224,13 @@ async fn hop_count_is_sent_and_read_on_every_publish() {
 }
 
 #[tokio::test]
-async fn value_beyond_a_cap_is_refused_and_a_stored_one_is_cut_to_it() {
+async fn value_over_cap_is_rejected_and_stored_value_is_limited() {
     let dir = tempfile::tempdir().unwrap();
     let setup = || Setup::new().data_dir(dir.path());
     let mut redrive = Redrive::start_with(setup()).await;
-    let failing = Receiver::answering(500).await;
-    let asked = json!({"max_in_flight": 500, "retry_config": {"schedule": [0, 0, 0, 0]}});
-    let webhook = redrive.api().create_webhook(&failing.url(), asked).await;
+    let failing = Receiver::responding(500).await;
+    let request = json!({"max_in_flight": 500, "retry_config": {"schedule": [0, 0, 0, 0]}});
+    let webhook = redrive.api().create_webhook(&failing.url(), request).await;
     assert_eq!(webhook.get("effective_limits"), None);
     is_stopped(&mut redrive).await;
 
@@ -242,11 +250,11 @@ async fn value_beyond_a_cap_is_refused_and_a_stored_one_is_cut_to_it() {
         "min_retry_delay_ms": 10, "timeout_ms": 5000,
     });
     assert_eq!(*effective, expected);
-    // It can be changed in other respects.
+    // The webhook's other fields can still be changed.
     api.patch(&path, json!({"description": "still there"})).await.expect(200);
     let event = api.publish("order.created", json!(1)).await;
     let delivery = delivery_of(&api, &event).await;
-    let dead = delivery_is(&api, id(&delivery), "dead").await;
+    let dead = wait_for_status(&api, id(&delivery), "dead").await;
     assert_eq!((&dead["attempt_count"], failing.count()), (&json!(2), 2));
 
     for (change, field, setting) in [
@@ -271,8 +279,8 @@ async fn value_beyond_a_cap_is_refused_and_a_stored_one_is_cut_to_it() {
         let mut new = change.clone();
         new["url"] = failing.url().into();
         new["events"] = json!(["*"]);
-        for answer in [api.patch(&path, change).await, api.post("/v1/webhooks", new).await] {
-            let problem = answer.expect(400);
+        for response in [api.patch(&path, change).await, api.post("/v1/webhooks", new).await] {
+            let problem = response.expect(400);
             assert_eq!(problem["field"], field);
             assert!(text(&problem["detail"]).contains(setting), "{problem}");
         }
@@ -282,7 +290,7 @@ async fn value_beyond_a_cap_is_refused_and_a_stored_one_is_cut_to_it() {
     assert_eq!(third["code"], "cap_reached");
 }
 
-/// A session of the default tenant.
+/// Creates a portal session of the default tenant, and returns a client with its token.
 async fn session(redrive: &Redrive, capabilities: Value) -> Api {
     let session = json!({"tenant_id": "default", "capabilities": capabilities});
     let session = redrive.api().post("/v1/portal-sessions", session).await.expect(201);
@@ -326,7 +334,7 @@ async fn portal_session_must_verify_and_cannot_raise_limits() {
     limited.patch(&circuit, json!({"action": "force_close"})).await.expect(403);
     limited.patch(&circuit, json!({"action": "reset"})).await.expect(200);
     limited.patch(&path, json!({"max_in_flight": 2, "retry_config": {"max_attempts": 3}})).await.expect(200);
-    // The operator decides otherwise, and what the operator gave stays.
+    // The operator may exceed these limits, and a session may then use up to the operator's value.
     let given = json!({"max_in_flight": 50, "verify_url": false});
     assert_eq!(redrive.api().patch(&path, given).await.expect(200)["state"], "active");
     limited.patch(&path, json!({"max_in_flight": 40})).await.expect(200);
@@ -349,10 +357,10 @@ async fn portal_session_must_verify_and_cannot_raise_limits() {
 }
 
 #[tokio::test]
-async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
+async fn operator_managed_webhook_is_hidden_from_portal_sessions() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let receiver = Receiver::answering(400).await;
+    let receiver = Receiver::responding(400).await;
     let once = json!({"max_attempts": 1});
     let hidden = api
         .create_webhook(
@@ -363,7 +371,7 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     let shown = api.create_webhook(&receiver.url(), json!({"retry_config": once})).await;
     assert_eq!((&hidden["managed_by"], &shown["managed_by"]), (&json!("operator"), &json!("tenant")));
     let event = api.publish("order.created", json!(1)).await;
-    let deliveries = api.eventually("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let deliveries = api.wait_until("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
     let to = |webhook: &Value| {
         let deliveries = entries(&deliveries);
         let delivery = deliveries.iter().find(|delivery| delivery["webhook_id"] == webhook["id"]);
@@ -372,7 +380,7 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     let (dead_hidden, dead_shown) = (to(&hidden), to(&shown));
     let operation = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"webhook_ids": [id(&hidden)]}});
     let operation = api.post("/v1/dlq/retry-batch", operation).await.expect(202);
-    // One that names no webhook works on all of them.
+    // An operation that names no webhook selects all of them.
     let on_all = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"event_types": ["order.created"]}});
     let on_all = api.post("/v1/dlq/retry-batch", on_all).await.expect(202);
     let both_reported = |page: &Value| {
@@ -380,10 +388,10 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
             .iter()
             .all(|webhook| entries(page).iter().any(|one| one["webhook_id"] == webhook["id"]))
     };
-    api.eventually("both deaths are reported", "/v1/notifications", both_reported).await;
+    api.wait_until("both deaths are reported", "/v1/notifications", both_reported).await;
     let customer = session(&redrive, json!(["manage_endpoints", "resend", "secrets", "limits"])).await;
 
-    // Listings, statistics and exports have nothing of it.
+    // Listings, statistics and exports do not contain the operator's webhook.
     let event_path = format!("/v1/events/{}", id(&event));
     for path in [
         "/v1/webhooks".to_owned(),
@@ -402,9 +410,9 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
         "/v1/notifications?limit=1".to_owned(),
         "/v1/events".to_owned(),
     ] {
-        let answer = customer.get(&path).await;
-        assert_eq!(answer.status, 200, "{path}");
-        let body = String::from_utf8_lossy(&answer.body);
+        let response = customer.get(&path).await;
+        assert_eq!(response.status, 200, "{path}");
+        let body = String::from_utf8_lossy(&response.body);
         let webhook_in_query = path.contains(id(&hidden));
         for secret in [id(&hidden), &dead_hidden, id(&operation), id(&on_all)] {
             assert!(!body.contains(secret) || webhook_in_query && secret == id(&hidden), "{path}: {body}");
@@ -416,7 +424,7 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert_eq!(reported[0]["webhook_id"], shown["id"]);
 
-    // It cannot be reached by its id, nor what belongs to it.
+    // Neither the webhook nor its objects can be accessed by id.
     let webhook = format!("/v1/webhooks/{}", id(&hidden));
     for path in [
         webhook.clone(),
@@ -451,26 +459,26 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     customer.patch(&format!("{webhook}/circuit-breaker"), json!({"action": "reset"})).await.expect(404);
     customer.delete(&webhook).await.expect(404);
 
-    // What goes to all goes to all others.
+    // Operations on all webhooks leave out the operator's.
     let again = customer.post(&format!("{event_path}/replay"), json!({})).await.expect(202);
     assert!(!again.to_string().contains(&dead_hidden));
-    let all = api.eventually("the replay dies", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let all = api.wait_until("the replay dies", "/v1/dlq", |page| entries(page).len() == 2).await;
     assert!(entries(&all).iter().any(|delivery| delivery["id"] == dead_hidden.as_str()));
     let dry = customer.delete("/v1/dlq?dry_run=true").await.expect(200);
     assert_eq!(dry["total"], 1);
     customer.delete("/v1/dlq").await;
-    let left = api.eventually("the purge is over", "/v1/dlq", |page| entries(page).len() == 1).await;
+    let left = api.wait_until("the purge is over", "/v1/dlq", |page| entries(page).len() == 1).await;
     assert_eq!(entries(&left)[0]["id"], dead_hidden.as_str());
     assert_ne!(dead_hidden, dead_shown);
 
-    // The history of one that was deleted stays hidden.
+    // The history of a deleted operator-managed webhook stays hidden.
     api.delete(&webhook).await.expect(204);
     let history = customer.get("/v1/deliveries").await;
     assert!(!String::from_utf8_lossy(&history.body).contains(&dead_hidden));
 }
 
 #[tokio::test]
-async fn pages_of_a_session_are_full_in_spite_of_operator_managed_webhooks() {
+async fn session_pages_are_full_despite_operator_managed_webhooks() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let receiver = Receiver::start().await;
@@ -506,7 +514,7 @@ async fn pages_of_a_session_are_full_in_spite_of_operator_managed_webhooks() {
 async fn events_about_operator_managed_webhooks_are_not_published() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let (refusing, operational) = (Receiver::answering(400).await, Receiver::start().await);
+    let (refusing, operational) = (Receiver::responding(400).await, Receiver::start().await);
     api.create_webhook(&operational.url(), json!({"events": ["redrive.*"]})).await;
     let once = |managed_by: &str, event: &str| json!({"managed_by": managed_by, "events": [event], "retry_config": {"max_attempts": 1}});
     let hidden = api.create_webhook(&refusing.url(), once("operator", "first")).await;
@@ -515,12 +523,12 @@ async fn events_about_operator_managed_webhooks_are_not_published() {
     let listed = |webhook: &Value| {
         let webhook = webhook["id"].clone();
         move |page: &Value| {
-            entries(page).iter().any(|one| one["webhook_id"] == webhook && one["next_try_at"].is_null())
+            entries(page).iter().any(|one| one["webhook_id"] == webhook && one["next_attempt_at"].is_null())
         }
     };
-    api.eventually("the first death is reported", "/v1/notifications", listed(&hidden)).await;
+    api.wait_until("the first death is reported", "/v1/notifications", listed(&hidden)).await;
     api.publish("second", json!(1)).await;
-    api.eventually("the second death is reported", "/v1/notifications", listed(&shown)).await;
+    api.wait_until("the second death is reported", "/v1/notifications", listed(&shown)).await;
     operational.wait_for(1).await;
     let arrived: Vec<_> = operational.arrivals().iter().map(|one| one.json().to_string()).collect();
     assert!(
@@ -529,20 +537,20 @@ async fn events_about_operator_managed_webhooks_are_not_published() {
     );
 }
 
-/// A page, a text, and whether the page shows it.
+/// A page, a text, and whether the page must show it.
 type Offer<'a> = (&'a str, &'a str, bool);
 
 #[tokio::test]
 async fn portal_pages_offer_what_the_session_may_do() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let receiver = Receiver::answering(400).await;
+    let receiver = Receiver::responding(400).await;
     let once = json!({"max_attempts": 1});
     let shown = api.create_webhook(&receiver.url(), json!({"retry_config": once})).await;
     let operators = json!({"managed_by": "operator", "description": "operator's own", "retry_config": once});
     let hidden = api.create_webhook(&receiver.url(), operators).await;
     let event = api.publish("order.created", json!(1)).await;
-    let dead = api.eventually("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let dead = api.wait_until("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
     let to = |webhook: &Value| {
         let dead = entries(&dead);
         id(dead.iter().find(|delivery| delivery["webhook_id"] == webhook["id"]).unwrap()).to_owned()
@@ -590,13 +598,13 @@ async fn portal_pages_offer_what_the_session_may_do() {
     for (capabilities, pages) in cases {
         let session = json!({"tenant_id": "default", "capabilities": capabilities});
         let session = api.post("/v1/portal-sessions", session).await.expect(201);
-        let browser = Browser::of(&redrive, text(&session["token"])).await;
+        let browser = Browser::log_in(&redrive, text(&session["token"])).await;
         for (page, part, is_there) in pages {
             let html = browser.get(page).await;
             let html = String::from_utf8_lossy(&html.body).into_owned();
             assert_eq!(html.contains(part), is_there, "{capabilities}: {part} on {page}");
         }
-        // Nothing of the operator's webhook is on any page.
+        // No page shows anything of the operator's webhook.
         let pages = ["", "/webhooks", "/deliveries", "/dead", "/events", "/operations"];
         let pages = pages.map(|page| format!("{base}{page}"));
         for page in pages.into_iter().chain([format!("{base}/events/{}", id(&event))]) {

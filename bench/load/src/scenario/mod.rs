@@ -1,4 +1,4 @@
-//! Loads of several streams, each of which measures one stream beside another.
+//! Scenarios: loads of several streams that measure one stream beside another.
 
 pub(crate) mod neighbour;
 pub(crate) mod storm;
@@ -6,34 +6,34 @@ pub(crate) mod storm;
 use std::{error::Error, sync::Arc};
 
 use crate::{
-    ledger::{Ledger, Manner},
+    ledger::{Ledger, ReceiverBehavior},
     options::Sender,
     publisher::{self, Stop},
-    report::Played,
-    run_log::Books,
+    report::StreamResult,
+    run_log::RunLog,
     stream::Stream,
 };
 
-/// The sender under test and what is known of its events.
-struct Stage<'a> {
+/// The sender under test and the log of its events.
+struct ScenarioContext<'a> {
     sender: &'a Sender,
-    books: &'a Books,
+    books: &'a RunLog,
 }
 
-impl Stage<'_> {
-    /// Opens the ledger of events that go to one webhook each and are accepted there.
+impl ScenarioContext<'_> {
+    /// Adds a ledger for events that go to one webhook each and are accepted there.
     fn accepting(&self, events: usize) -> Arc<Ledger> {
-        self.books.open(events, 1, Manner::Accept)
+        self.books.add_stream(events, 1, ReceiverBehavior::Accept)
     }
 
     /// Publishes a stream to its end, or until it is stopped.
-    async fn play(
+    async fn run_stream(
         &self,
         stream: Stream<'_>,
         ledger: Arc<Ledger>,
         stop: &Stop,
-    ) -> Result<Played, Box<dyn Error>> {
-        let tally = publisher::publish(self.sender, &stream, &ledger, stop).await?;
-        Ok(Played { ledger, tally })
+    ) -> Result<StreamResult, Box<dyn Error>> {
+        let counts = publisher::publish(self.sender, &stream, &ledger, stop).await?;
+        Ok(StreamResult { ledger, stats: counts })
     }
 }

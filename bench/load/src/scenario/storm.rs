@@ -1,7 +1,7 @@
-//! Retries that all come due at one moment, and what they do to fresh events.
+//! Retries that all come due at the same time, and their effect on fresh events.
 //!
-//! The receiver refuses the first attempt of every event of the storm with a `Retry-After` that names one
-//! date, the same for all. Until then they lie in the sender's store.
+//! The receiver refuses the first attempt of every event of the storm with a `Retry-After` that names the same
+//! date for all. Until then the deliveries wait in the sender's store.
 
 use std::{
     error::Error,
@@ -12,48 +12,48 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Stage;
+use super::ScenarioContext;
 use crate::{
     await_arrivals,
-    ledger::{Ledger, Manner},
+    ledger::{Ledger, ReceiverBehavior},
     options::Sender,
     publisher::Stop,
     receiver,
-    report::{self, Played},
-    run_log::Books,
+    report::{self, StreamResult},
+    run_log::RunLog,
     settle,
-    setup::{Api, Hook, fields},
+    setup::{Api, WebhookRequest, fields},
     stream::Stream,
 };
 
-/// Fresh events begin so long before the storm, so that it meets them at their pace.
-const RUN_UP: Duration = Duration::from_secs(1);
-/// The longest wait for the storm to gather.
-const LONGEST_LEAD_S: f64 = 300.0;
+/// How long before the storm fresh events start, so that they run at a steady rate when it begins.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// Upper bound of the seconds between the first publish of the storm's events and their common due time.
+const MAX_LEAD_SECONDS: f64 = 300.0;
 
-/// Measures fresh events at a fixed rate, in calm and while retries that came due together are drained.
+/// Measures fresh events at a fixed rate, without load and while retries that came due together are drained.
 #[derive(Args)]
 pub(crate) struct Storm {
-    /// Deliveries that fail once and are due again at the same moment.
+    /// Deliveries that fail once and are due again at the same time.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     deliveries: u32,
-    /// Fresh events per second, to the webhook of the storm and to another each.
+    /// Fresh events per second to each of two webhooks: that of the storm and another.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
-    /// Seconds that fresh events are measured in calm.
+    /// Seconds that fresh events are measured without the storm.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
 }
 
-/// Fresh events to the webhook of the storm, and to another.
+/// Results of the fresh events to the webhook of the storm, and to another.
 struct Fresh {
-    same: Played,
-    other: Played,
+    same: StreamResult,
+    other: StreamResult,
 }
 
-/// The storm, when it broke loose and when it was over.
-struct Blown {
-    played: Played,
+/// Result of the storm, with its start and its end.
+struct StormResult {
+    played: StreamResult,
     due: u64,
     over: u64,
     lead_s: u64,
@@ -61,69 +61,82 @@ struct Blown {
 }
 
 impl Storm {
-    pub(crate) async fn run(&self, sender: &Sender, books: &Books) -> Result<Value, Box<dyn Error>> {
+    pub(crate) async fn run(&self, sender: &Sender, books: &RunLog) -> Result<Value, Box<dyn Error>> {
         set_up(sender).await?;
         settle().await;
-        let stage = Stage { sender, books };
+        let context = ScenarioContext { sender, books };
         let drain = Duration::from_secs(sender.drain);
 
-        let ledger = stage.accepting(self.deliveries as usize);
-        let full = stage.play(Stream::of("bench.same", 0), ledger, &Stop::default()).await?;
+        let ledger = context.accepting(self.deliveries as usize);
+        let full = context.run_stream(Stream::new("bench.same", 0), ledger, &Stop::default()).await?;
         await_arrivals(&[&full.ledger], drain).await;
-        let calm = self.fresh(&stage, self.seconds as usize, &Stop::default()).await?;
+        let calm = self.fresh(&context, self.seconds as usize, &Stop::default()).await?;
         await_arrivals(&[&calm.same.ledger, &calm.other.ledger], drain).await;
-        let blown = self.blow(&stage, full.arrivals_per_s()).await?;
+        let blown = self.run_storm(&context, full.arrivals_per_s()).await?;
         self.line(books, &full, &calm, &blown)
     }
 
-    /// Publishes fresh events until so many seconds are over.
-    async fn fresh(&self, stage: &Stage<'_>, seconds: usize, stop: &Stop) -> Result<Fresh, Box<dyn Error>> {
+    /// Publishes fresh events for `seconds` seconds, or until stopped.
+    async fn fresh(
+        &self,
+        context: &ScenarioContext<'_>,
+        seconds: usize,
+        stop: &Stop,
+    ) -> Result<Fresh, Box<dyn Error>> {
         let events = self.rate as usize * seconds;
-        let play = |event_type| stage.play(Stream::of(event_type, self.rate), stage.accepting(events), stop);
+        let play = |event_type| {
+            context.run_stream(Stream::new(event_type, self.rate), context.accepting(events), stop)
+        };
         let (same, other) = tokio::try_join!(play("bench.same"), play("bench.other"))?;
         Ok(Fresh { same, other })
     }
 
-    /// Gathers the storm, and publishes fresh events from just before it breaks loose until it is over.
-    async fn blow(&self, stage: &Stage<'_>, full_per_s: f64) -> Result<Blown, Box<dyn Error>> {
+    /// Publishes the storm's events, then publishes fresh events from just before the retries are due until all have
+    /// arrived.
+    async fn run_storm(
+        &self,
+        context: &ScenarioContext<'_>,
+        full_per_s: f64,
+    ) -> Result<StormResult, Box<dyn Error>> {
         let deliveries = f64::from(self.deliveries);
-        // Failing takes longer than arriving; three times as long is plenty.
-        let lead_s = (3.0 * deliveries / full_per_s.max(1.0) + 4.0).min(LONGEST_LEAD_S) as u64;
+        // A failed attempt takes longer to process than a delivered one; three times as long is ample.
+        let lead_s = (3.0 * deliveries / full_per_s.max(1.0) + 4.0).min(MAX_LEAD_SECONDS) as u64;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         let due_s = since_1970.as_secs() + lead_s;
         let until_due = Duration::from_secs(due_s) - since_1970;
 
-        let answer = receiver::busy_until(&http_date(due_s)).into();
-        let manner = Manner::RefuseFirst { every: 1, answer };
-        let ledger = stage.books.open(self.deliveries as usize, 1, manner);
+        let response = receiver::busy_until(&http_date(due_s)).into();
+        let manner = ReceiverBehavior::RefuseFirst { every: 1, status: response };
+        let ledger = context.books.add_stream(self.deliveries as usize, 1, manner);
         let due = ledger.now() + nanos(until_due);
-        let played = stage.play(Stream::of("bench.storm", 0), Arc::clone(&ledger), &Stop::default()).await?;
+        let played =
+            context.run_stream(Stream::new("bench.storm", 0), Arc::clone(&ledger), &Stop::default()).await?;
         let left = Duration::from_nanos(due.saturating_sub(ledger.now()));
-        tokio::time::sleep(left.saturating_sub(RUN_UP)).await;
+        tokio::time::sleep(left.saturating_sub(WARM_UP)).await;
 
-        let patience = Duration::from_secs(stage.sender.drain);
+        let timeout = Duration::from_secs(context.sender.drain);
         let stop = Stop::default();
-        let most_seconds = (RUN_UP + left.min(RUN_UP) + patience).as_secs() as usize + 1;
+        let most_seconds = (WARM_UP + left.min(WARM_UP) + timeout).as_secs() as usize + 1;
         let watch = async {
-            tokio::time::timeout(RUN_UP + patience, ledger.await_all()).await.ok();
+            tokio::time::timeout(WARM_UP + timeout, ledger.await_all()).await.ok();
             stop.now();
             Ok(ledger.now())
         };
-        let (gave_up, fresh) = tokio::try_join!(watch, self.fresh(stage, most_seconds, &stop))?;
-        await_arrivals(&[&fresh.same.ledger, &fresh.other.ledger], patience).await;
-        let totals = ledger.sum_up(.., |_| ());
+        let (gave_up, fresh) = tokio::try_join!(watch, self.fresh(context, most_seconds, &stop))?;
+        await_arrivals(&[&fresh.same.ledger, &fresh.other.ledger], timeout).await;
+        let totals = ledger.summarize(.., |_| ());
         let over = if totals.missing == 0 { totals.last_arrival } else { gave_up };
-        Ok(Blown { played, due, over, lead_s, fresh })
+        Ok(StormResult { played, due, over, lead_s, fresh })
     }
 
     fn line(
         &self,
-        books: &Books,
-        full: &Played,
+        books: &RunLog,
+        full: &StreamResult,
         calm: &Fresh,
-        blown: &Blown,
+        blown: &StormResult,
     ) -> Result<Value, Box<dyn Error>> {
-        let Blown { played: storm, due, over, lead_s, fresh } = blown;
+        let StormResult { played: storm, due, over, lead_s, fresh } = blown;
         let drained = storm.ledger.arrived_before(u64::MAX) - storm.ledger.arrived_before(*due);
         let during = *due..=*over;
         let mut line = json!({
@@ -136,12 +149,12 @@ impl Storm {
             "drained_per_s": report::per_second(drained as f64, *due, *over),
             "calm": {"same": calm.same.late_ms(..)?, "other": calm.other.late_ms(..)?},
             "storm": {"same": fresh.same.late_ms(during.clone())?, "other": fresh.other.late_ms(during)?},
-            // Both should be 0, or the storm was not what it is meant to be.
+            // Both must be 0; otherwise the retries were not all due at the same time.
             "refused_late": refused_from(&storm.ledger, *due),
             "retried_early": storm.ledger.arrived_before(*due),
         });
         let all = [full, &calm.same, &calm.other, storm, &fresh.same, &fresh.other];
-        report::merge(&mut line, report::promises(books, &all));
+        report::merge(&mut line, report::delivery_guarantees(books, &all));
         Ok(line)
     }
 }
@@ -150,11 +163,11 @@ async fn set_up(sender: &Sender) -> Result<(), Box<dyn Error>> {
     let mut extra = fields(&sender.webhook_extra)?;
     extra.insert("retry_config".into(), json!({"schedule": [0, 1, 5, 5, 5], "jitter": 0}));
     let mut api = Api::connect(sender).await?;
-    let hooks: [(&str, &[&str]); 2] =
+    let webhooks: [(&str, &[&str]); 2] =
         [("/same/0", &["bench.same", "bench.storm"]), ("/other/0", &["bench.other"])];
-    for (path, events) in hooks {
-        let hook = Hook { tenant: None, path: path.into(), events, extra: extra.clone() };
-        api.create_webhook(hook).await?;
+    for (path, events) in webhooks {
+        let webhook = WebhookRequest { tenant: None, path: path.into(), events, extra: extra.clone() };
+        api.create_webhook(webhook).await?;
     }
     Ok(())
 }
@@ -167,14 +180,14 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A moment in seconds since 1970, as HTTP writes it.
+/// Formats seconds since 1970 as an HTTP date.
 fn http_date(seconds: u64) -> String {
     const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =
         ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years are counted from March, so that the leap day comes last; 1968-03-01 was 671 days before 1970.
-    // There is a leap year in every four from 1901 to 2099.
+    // Years are counted from March, so that the leap day comes last; 1968-03-01 was 671 days before 1970-01-01.
+    // From 1901 to 2099 every fourth year is a leap year.
     let since_1968 = days + 671;
     let (cycle, day_of_cycle) = (since_1968 / 1461, since_1968 % 1461);
     let year = (day_of_cycle / 365).min(3);
@@ -197,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_written_as_http_wants_them() {
+    fn http_date_matches_known_dates() {
         for (seconds, date) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
             (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),

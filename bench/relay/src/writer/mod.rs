@@ -1,7 +1,7 @@
-//! The one group commit: whoever owns the database writes all that waits in one transaction.
+//! Group commit: the owner of the database writes everything that waits in one transaction.
 //!
-//! It never waits for company: a lone publish is committed at once, and what arrives during a commit makes
-//! up the next one. Nothing is announced before the disk has it.
+//! It never delays a commit to collect more: a single publish is committed immediately, and writes that arrive
+//! during a commit form the next one. No publish is acknowledged before it is on disk.
 
 mod postgres;
 mod sqlite;
@@ -19,21 +19,21 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc::UnboundedSender, oneshot};
 use uuid::Uuid;
 
-/// The most rows of one transaction, so that a burst cannot make one commit arbitrarily slow.
+/// Maximum number of rows of one transaction, so that a burst cannot make one commit arbitrarily slow.
 const BATCH: usize = 5_000;
 
-/// An accepted event on its way to the disk.
+/// An accepted event that is to be committed.
 pub(crate) struct Publish {
     pub(crate) event: Uuid,
     pub(crate) event_type: String,
     pub(crate) created_at: i64,
     pub(crate) delivery: Uuid,
     pub(crate) payload: Bytes,
-    /// Answers the publisher.
+    /// Completes the publisher's request.
     pub(crate) ack: oneshot::Sender<()>,
 }
 
-/// What the receiver answered to a delivery; status 0 where no answer came.
+/// The receiver's response to a delivery; status 0 if there was none.
 pub(crate) struct Outcome {
     pub(crate) delivery: Uuid,
     pub(crate) attempt: Uuid,
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// How the delivery ends: 2 if it was delivered, 3 if it was not.
+    /// Returns the final status of the delivery: 2 if it was delivered, 3 if it was not.
     fn status(&self) -> i16 {
         if (200..300).contains(&self.http_status) { 2 } else { 3 }
     }
@@ -53,7 +53,7 @@ enum Write {
     Outcome(Outcome),
 }
 
-/// What one transaction writes.
+/// The rows of one transaction.
 #[derive(Default)]
 struct Batch {
     publishes: Vec<Publish>,
@@ -79,20 +79,20 @@ struct Counts {
     statements: AtomicU64,
 }
 
-/// What a store does with a batch that is on disk.
+/// Reports committed batches: counts them, releases the permits of ended deliveries and passes the publishes on.
 struct Announcer {
     committed: UnboundedSender<Vec<Publish>>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     counts: Arc<Counts>,
 }
 
 impl Announcer {
-    /// A commit's publishes leave as one message: one wake-up of the HTTP side per transaction instead of one
-    /// per event.
+    /// Sends a commit's publishes as one message: one wake-up of the HTTP side per transaction instead of one per
+    /// event.
     fn committed(&self, batch: Batch, statements: usize) -> Result<(), Box<dyn Error>> {
         self.counts.commits.fetch_add(1, Relaxed);
         self.counts.statements.fetch_add(statements as u64, Relaxed);
-        self.room.add_permits(batch.outcomes.len());
+        self.capacity.add_permits(batch.outcomes.len());
         if !batch.publishes.is_empty() {
             self.committed.send(batch.publishes)?;
         }
@@ -100,14 +100,14 @@ impl Announcer {
     }
 }
 
-/// The way to a store: a thread of its own, or a task beside those of HTTP.
+/// Queue to a store, which runs on its own thread or as a task beside the HTTP tasks.
 #[derive(Clone)]
 enum Queue {
     Thread(mpsc::Sender<Write>),
     Task(UnboundedSender<Write>),
 }
 
-/// Hands rows to the store.
+/// Passes rows to the store.
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: Queue,
@@ -123,17 +123,17 @@ impl Writer {
         self.put(Write::Outcome(outcome));
     }
 
-    /// Transactions committed since the start.
+    /// Returns the number of transactions committed since the start.
     pub(crate) fn commits(&self) -> u64 {
         self.counts.commits.load(Relaxed)
     }
 
-    /// Statements that these took.
+    /// Returns the number of statements of these transactions.
     pub(crate) fn statements(&self) -> u64 {
         self.counts.statements.load(Relaxed)
     }
 
-    /// The store ends only by a failed write, which ends the process: nobody is left to tell.
+    /// Queues a write. A send error is ignored: the store ends only by a failed write, which ends the process.
     fn put(&self, write: Write) {
         match &self.queue {
             Queue::Thread(queue) => drop(queue.send(write)),
@@ -142,14 +142,14 @@ impl Writer {
     }
 }
 
-/// Opens the database, makes its tables and starts to write what is handed to the writer.
+/// Opens the database, creates its tables and starts the writer.
 pub(crate) async fn spawn(
     database: &str,
     committed: UnboundedSender<Vec<Publish>>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 ) -> Result<Writer, Box<dyn Error>> {
     let counts = Arc::<Counts>::default();
-    let announcer = Announcer { committed, room, counts: Arc::clone(&counts) };
+    let announcer = Announcer { committed, capacity, counts: Arc::clone(&counts) };
     let queue = if database.starts_with("postgres://") {
         Queue::Task(postgres::spawn(database, announcer).await?)
     } else {
@@ -158,7 +158,7 @@ pub(crate) async fn spawn(
     Ok(Writer { queue, counts })
 }
 
-/// Without its store the relay can promise nothing.
+/// Ends the process if the store failed: without it nothing can be made durable.
 fn stop_if_failed(ended: Result<(), Box<dyn Error>>) {
     if let Err(error) = ended {
         eprintln!("the store failed, the relay stops: {error}");

@@ -1,8 +1,8 @@
-//! The store on PostgreSQL: one connection, and one statement for all that waits.
+//! The store on PostgreSQL: one connection, and one statement for all waiting writes.
 //!
-//! A statement is a transaction of its own, so a batch costs one round trip and one flush of the log, with no
-//! BEGIN and COMMIT around it. It runs on the HTTP side's runtime: the work is done by the server's process,
-//! and a thread here would only hand it on.
+//! A statement is a transaction of its own, so a batch costs one round trip and one WAL flush, without BEGIN and
+//! COMMIT. It runs on the HTTP runtime: the work is done by the database server, and a separate thread would only
+//! forward it.
 
 use std::{array, error::Error};
 
@@ -32,8 +32,8 @@ const SCHEMA: &str = "
     CREATE UNIQUE INDEX IF NOT EXISTS attempt_number ON attempt (delivery, number);
 ";
 
-/// Plans are made once, on tables that are still empty: left to itself, the server would go on to read a whole
-/// table to find the deliveries that ended.
+/// Session settings. Plans are made once, on tables that are still empty; without these settings, the server would
+/// keep scanning a whole table to find the deliveries that ended.
 const SESSION: &str = "
     SET synchronous_commit = on;
     SET plan_cache_mode = force_generic_plan;
@@ -47,15 +47,15 @@ const EVENTS: &str = "
     FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bytea[])
         AS new (id, event_type, created_at, payload)";
 
-/// Born in flight (status 1): the relay sends it itself, so it is never claimed.
+/// Inserted as in flight (status 1): the relay sends the delivery itself, so it is never claimed.
 const DELIVERIES: &str = "
     INSERT INTO delivery SELECT id, event, 1, 1, created_at, 0
     FROM unnest($5::uuid[], $1, $3) AS new (id, event, created_at)";
 
-/// Parameters of the two statements above, which come first where a statement does everything.
+/// Number of parameters of the two statements above, which come first in the combined statement.
 const PUBLISHING: usize = 5;
 
-/// Adds attempts and ends deliveries, with the parameters from number `first` on.
+/// Returns the SQL that inserts attempts and ends deliveries, with parameters numbered from `first`.
 fn ends(first: usize) -> [String; 2] {
     let [attempt, delivery, http_status, duration_us, status] =
         array::from_fn(|at| format!("${}", first + at));
@@ -97,7 +97,7 @@ async fn write_all(
     Ok(())
 }
 
-/// The three statements, one for each mixture of what can wait: what has nothing to do costs time as well.
+/// Three prepared statements: publishes only, outcomes only, both. An empty part of a statement also costs time.
 struct Rows {
     client: Client,
     publish: Statement,
@@ -123,7 +123,7 @@ impl Rows {
     }
 
     async fn write(&self, batch: &Batch) -> Result<(), tokio_postgres::Error> {
-        let (new, ended) = (New::of(&batch.publishes), Ended::of(&batch.outcomes));
+        let (new, ended) = (New::from_publishes(&batch.publishes), Ended::from_outcomes(&batch.outcomes));
         let (statement, columns) = match (batch.publishes.is_empty(), batch.outcomes.is_empty()) {
             (_, true) => (&self.publish, new.columns().to_vec()),
             (true, false) => (&self.end, ended.columns().to_vec()),
@@ -146,7 +146,7 @@ struct New<'a> {
 }
 
 impl<'a> New<'a> {
-    fn of(publishes: &'a [Publish]) -> Self {
+    fn from_publishes(publishes: &'a [Publish]) -> Self {
         Self {
             event: publishes.iter().map(|new| new.event).collect(),
             event_type: publishes.iter().map(|new| new.event_type.as_str()).collect(),
@@ -171,7 +171,7 @@ struct Ended {
 }
 
 impl Ended {
-    fn of(outcomes: &[Outcome]) -> Self {
+    fn from_outcomes(outcomes: &[Outcome]) -> Self {
         Self {
             attempt: outcomes.iter().map(|end| end.attempt).collect(),
             delivery: outcomes.iter().map(|end| end.delivery).collect(),

@@ -11,8 +11,8 @@ use rusqlite::{Connection, Statement};
 
 use super::{Announcer, BATCH, Batch, Outcome, Publish, Write, stop_if_failed};
 
-/// The tables of a sender, with the indexes it cannot do without: one event per idempotency key, the history
-/// of a webhook in order, what is due, and one attempt per number.
+/// The tables of a sender, with the indexes it needs: one event per idempotency key, the history of a webhook in
+/// order, due deliveries, and one attempt per number.
 const SCHEMA: &str = "
     PRAGMA fullfsync = 1;
     PRAGMA checkpoint_fullfsync = 1;
@@ -38,7 +38,7 @@ const SCHEMA: &str = "
     CREATE UNIQUE INDEX IF NOT EXISTS attempt_number ON attempt (delivery, number);
 ";
 
-/// Born in flight (status 1): the relay sends it itself, so it is never claimed.
+/// Inserted as in flight (status 1): the relay sends the delivery itself, so it is never claimed.
 const INSERT_EVENT: &str = "INSERT INTO event VALUES (?1, 1, ?2, ?3, ?1, ?4)";
 const INSERT_DELIVERY: &str = "INSERT INTO delivery VALUES (?1, ?2, 1, 1, ?3, 0)";
 const INSERT_ATTEMPT: &str = "INSERT INTO attempt VALUES (?1, ?2, 1, ?3, ?4)";
@@ -90,7 +90,7 @@ impl<'store> Rows<'store> {
         })
     }
 
-    /// Table after table: each statement then works on pages that are still warm.
+    /// Inserts table by table, so that each statement works on cached pages.
     fn insert(&mut self, publishes: &[Publish]) -> Result<(), rusqlite::Error> {
         for new in publishes {
             self.event.execute((new.event.as_bytes(), &new.event_type, new.created_at, &new.payload[..]))?;

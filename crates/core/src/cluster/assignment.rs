@@ -1,47 +1,55 @@
-//! Whether a webhook must be sent from one node alone, its home, or may be sent from all of them at once.
+//! Decides whether a webhook must be sent from a single assigned node or may be sent from all nodes.
 
-/// What that depends on.
+/// Everything that the decision depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct HomeFacts {
-    /// Whether its deliveries wait for one another: an order is kept by whoever sends all of it.
+pub struct AssignmentInput {
+    /// Whether its deliveries are ordered: order is kept only if one node sends all of them.
     pub ordered: bool,
-    /// Whether it has a rate limit of its own: the tokens are in one bucket.
+    /// Whether it has its own rate limit: the tokens are in one bucket.
     pub rate_limited: bool,
-    /// Whether its circuit is not closed, was set by hand, or the endpoint asked to be left alone: probes and
-    /// pauses are counted in one place, so that a sick endpoint does not get them from every node.
-    pub troubled: bool,
-    /// How many requests it may have under way.
+    /// Whether its circuit is not closed or is forced, or the endpoint requested a hold: probes and holds are
+    /// counted on one node, so that a failing endpoint does not get probes from every node.
+    pub impaired: bool,
+    /// Maximum requests in flight.
     pub max_in_flight: usize,
-    /// How many nodes might send to it.
+    /// Number of nodes that could send to it.
     pub senders: usize,
 }
 
-/// Whether one node alone must send. With fewer requests than nodes some would get no part of them, and
-/// whatever they have taken would wait for ever.
-pub fn needs_home(facts: &HomeFacts) -> bool {
-    facts.ordered || facts.rate_limited || facts.troubled || facts.max_in_flight < facts.senders
+/// Returns whether a single node must send. With fewer slots than nodes, some nodes would get no slot, and the
+/// deliveries they claimed would wait forever.
+pub fn needs_assigned_node(facts: &AssignmentInput) -> bool {
+    facts.ordered || facts.rate_limited || facts.impaired || facts.max_in_flight < facts.senders
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FREE: HomeFacts =
-        HomeFacts { ordered: false, rate_limited: false, troubled: false, max_in_flight: 3, senders: 3 };
+    const FREE: AssignmentInput = AssignmentInput {
+        ordered: false,
+        rate_limited: false,
+        impaired: false,
+        max_in_flight: 3,
+        senders: 3,
+    };
 
     #[test]
-    fn each_reason_is_enough() {
-        assert!(!needs_home(&FREE));
-        assert!(needs_home(&HomeFacts { ordered: true, ..FREE }));
-        assert!(needs_home(&HomeFacts { rate_limited: true, ..FREE }));
-        assert!(needs_home(&HomeFacts { troubled: true, ..FREE }));
-        assert!(needs_home(&HomeFacts { max_in_flight: 2, ..FREE }));
+    fn each_reason_alone_requires_assignment() {
+        assert!(!needs_assigned_node(&FREE));
+        assert!(needs_assigned_node(&AssignmentInput { ordered: true, ..FREE }));
+        assert!(needs_assigned_node(&AssignmentInput { rate_limited: true, ..FREE }));
+        assert!(needs_assigned_node(&AssignmentInput { impaired: true, ..FREE }));
+        assert!(needs_assigned_node(&AssignmentInput { max_in_flight: 2, ..FREE }));
     }
 
     #[test]
-    fn a_lone_sender_is_at_home_anyway() {
-        assert!(!needs_home(&HomeFacts { max_in_flight: 1, senders: 1, ..FREE }));
-        assert!(!needs_home(&HomeFacts { max_in_flight: 1, senders: 0, ..FREE }));
-        assert!(needs_home(&HomeFacts { ordered: true, senders: 1, ..FREE }), "others may join at any time");
+    fn single_sender_with_few_slots_needs_no_assignment() {
+        assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, senders: 1, ..FREE }));
+        assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, senders: 0, ..FREE }));
+        assert!(
+            needs_assigned_node(&AssignmentInput { ordered: true, senders: 1, ..FREE }),
+            "others may join at any time"
+        );
     }
 }

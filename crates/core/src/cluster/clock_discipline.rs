@@ -1,10 +1,11 @@
-//! Which time to believe: readings of a clock that can be wrong, checked against a monotonic clock that cannot.
+//! Decides which time to trust: readings of a wall clock, which can be wrong, are checked against the monotonic
+//! clock, which cannot.
 //!
-//! A clock reading that differs from the monotonic prediction by little is slewed. A larger difference is a *jump*:
+//! A small difference between a reading and the monotonic prediction is slewed. A larger difference is a *jump*:
 //! - forward, it is used for scheduling once consecutive readings have agreed for [`AGREEMENT_DURATION`];
 //! - backward, it is not used before it is confirmed, since the prediction is right for every duration;
-//! - in both directions it is *confirmed* after it has held for [`CONFIRMATION_DURATION`] of monotonic time, or when
-//!   an operator confirms it. Only confirmed time may destroy anything;
+//! - in both directions it is *confirmed* after it has held for [`CONFIRMATION_DURATION`] of monotonic time, or
+//!   when an operator confirms it. Only confirmed time may be used to delete anything;
 //! - it is *undone* when readings return to the prediction.
 
 use std::time::Duration;
@@ -17,28 +18,28 @@ pub use state::{ClockEvent, ClockEventKind, ClockReading, SetBack};
 
 /// A difference up to this is slewed; a larger one is a jump.
 pub const MAX_SLEW_DIFFERENCE: Duration = Duration::from_secs(2);
-/// How much of the elapsed time one correction may change: one part in this many.
+/// Maximum correction per elapsed time: one part in this many.
 const SLEW_RATE_DIVISOR: i64 = 200;
-/// The longest time between two readings that counts for slewing.
+/// Maximum time between two readings that counts for slewing.
 const MAX_SLEW_INTERVAL_MS: i64 = 60_000;
 /// Readings that took longer than this do not correct small differences.
 const MAX_SLEW_ROUND_TRIP: Duration = Duration::from_millis(500);
 /// How long consecutive readings must agree on a forward jump before scheduling follows it.
 pub const AGREEMENT_DURATION: Duration = Duration::from_secs(30);
-/// How many consecutive readings must agree, whatever the duration.
+/// How many consecutive readings must agree, regardless of the duration.
 pub const MIN_AGREEING_READINGS: u32 = 5;
 /// How long a jump must hold, by the monotonic clock, before it is confirmed.
 pub const CONFIRMATION_DURATION: Duration = Duration::from_secs(3600);
 /// How many readings of the predicted time undo a jump that scheduling had followed.
 const MIN_RETURN_READINGS: u32 = 2;
-/// A jump is reported when it was read this often.
+/// Number of readings after which a jump is reported.
 const MIN_REPORTED_READINGS: u32 = 2;
 /// How far behind the last stored heartbeat a clock may be at the start.
 pub const MAX_START_LAG: Duration = Duration::from_secs(60);
 /// How far ahead of the last stored heartbeat a clock may be at the start.
 pub const MAX_START_LEAD: Duration = Duration::from_secs(24 * 3600);
 
-/// A time that readings show and that is not confirmed.
+/// A time that readings show and that is not confirmed yet.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     offset: i64,
@@ -51,7 +52,7 @@ struct Suspect {
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     offset: i64,
-    /// The first time by the followed clock: everything scheduled since is at or after it.
+    /// The first time read from the followed clock: everything scheduled since is at or after it.
     first_time: Time,
 }
 
@@ -59,7 +60,7 @@ struct Followed {
 #[derive(Clone, Debug)]
 pub struct ClockDiscipline {
     confirmed: i64,
-    /// Whether `confirmed` is only a lower bound, taken from a heartbeat that was stored before this start.
+    /// Whether `confirmed` is only a lower bound, taken from a heartbeat stored before this start.
     is_lower_bound: bool,
     followed: Option<Followed>,
     suspect: Option<Suspect>,
@@ -69,10 +70,10 @@ pub struct ClockDiscipline {
 }
 
 impl ClockDiscipline {
-    /// Begins with a first reading and the time of the last heartbeat that was stored before, if there is one.
+    /// Starts with a first reading and the time of the last heartbeat stored before, if any.
     ///
-    /// A plausible clock is confirmed immediately. One that is ahead by too much is followed without being confirmed;
-    /// one that is behind is not followed, and time goes on from the stored heartbeat.
+    /// A plausible clock is confirmed immediately. One that is too far ahead is followed without being confirmed;
+    /// one that is behind is not followed, and time continues from the stored heartbeat.
     pub fn start(reading: ClockReading, last_heartbeat: Option<Time>) -> (Self, Option<ClockEvent>) {
         let (at, offset) = (reading.at(), reading.offset());
         let mut discipline = Self {
@@ -93,11 +94,11 @@ impl ClockDiscipline {
         if offset > last {
             discipline.followed = Some(Followed { offset, first_time: reading.time });
         }
-        let event = ClockEvent { kind: ClockEventKind::Seen, jump_ms: offset - last, set_back: None };
+        let event = ClockEvent { kind: ClockEventKind::Detected, jump_ms: offset - last, set_back: None };
         (discipline, Some(event))
     }
 
-    /// Takes a reading. Returns what changed, to be logged and acted on.
+    /// Processes a reading. Returns the change, to be logged and acted on.
     pub fn observe(&mut self, reading: ClockReading) -> Option<ClockEvent> {
         let (at, offset) = (reading.at(), reading.offset());
         let tolerance = millis(MAX_SLEW_DIFFERENCE + reading.round_trip / 2);
@@ -130,7 +131,7 @@ impl ClockDiscipline {
         self.judge(suspect, at)
     }
 
-    /// An operator has confirmed the time that the clock shows now.
+    /// Records that an operator confirmed the time that the clock shows now. Returns `None` if there was no jump.
     pub fn confirm(&mut self, monotonic: Duration) -> Option<ClockEvent> {
         let at = to_millis(monotonic);
         let offset =
@@ -138,18 +139,18 @@ impl ClockDiscipline {
         offset.map(|offset| self.accept(offset, at))
     }
 
-    /// What to add to the monotonic clock for the time by which everything is scheduled.
+    /// Returns the offset from the monotonic clock to the time used for scheduling.
     pub fn scheduling_offset(&self) -> i64 {
         self.followed.map_or(self.confirmed, |followed| followed.offset)
     }
 
-    /// What to add to the monotonic clock for the time by which anything may be destroyed. Never more than
+    /// Returns the offset from the monotonic clock to the time used for deletion. Never more than
     /// [`ClockDiscipline::scheduling_offset`].
     pub fn confirmed_offset(&self) -> i64 {
         self.confirmed.min(self.scheduling_offset())
     }
 
-    /// By how many milliseconds the clock differs from the prediction without being confirmed.
+    /// Returns the unconfirmed difference between the clock and the prediction, in milliseconds.
     pub fn unconfirmed_jump_ms(&self) -> Option<i64> {
         let reported =
             self.suspect.filter(|suspect| self.is_lower_bound || suspect.readings >= MIN_REPORTED_READINGS);
@@ -157,7 +158,8 @@ impl ClockDiscipline {
         reported.map(|suspect| suspect.offset).or(followed).map(|offset| offset - self.confirmed)
     }
 
-    /// A reading agrees with the prediction: a jump that was not followed is over, a followed one after some more.
+    /// Handles a reading that agrees with the prediction: ends a jump that was not followed immediately, a followed
+    /// one after [`MIN_RETURN_READINGS`] such readings.
     fn return_to_prediction(&mut self, at: i64) -> Option<ClockEvent> {
         let suspect = self.suspect.take();
         let Some(followed) = self.followed else {
@@ -176,12 +178,12 @@ impl ClockDiscipline {
         Some(self.unfollow(followed, at))
     }
 
-    /// Scheduling goes back to the prediction.
+    /// Returns scheduling to the prediction.
     fn unfollow(&mut self, followed: Followed, at: i64) -> ClockEvent {
         self.followed = None;
         let jump_ms = followed.offset - self.confirmed;
         let set_back = SetBack {
-            // Nothing that was due before the jump was followed was computed from the wrong time.
+            // Times before the jump was followed were not computed from the wrong clock.
             from: followed.first_time.max(Time::from_millis(at + self.confirmed)),
             by: Duration::from_millis(jump_ms.unsigned_abs()),
         };
@@ -201,12 +203,12 @@ impl ClockDiscipline {
             return Some(self.follow(suspect, at));
         }
         if let (true, false, Some(followed)) = (agreed, ahead > 0, self.followed) {
-            // The clock shows neither the followed time nor a later one than the prediction.
+            // The clock shows neither the followed time nor a time ahead of the prediction.
             return Some(self.unfollow(followed, at));
         }
         let is_new = suspect.readings == MIN_REPORTED_READINGS
             && self.followed.is_none_or(|f| f.offset != suspect.offset);
-        is_new.then_some(ClockEvent { kind: ClockEventKind::Seen, jump_ms: ahead, set_back: None })
+        is_new.then_some(ClockEvent { kind: ClockEventKind::Detected, jump_ms: ahead, set_back: None })
     }
 
     fn follow(&mut self, suspect: Suspect, at: i64) -> ClockEvent {
@@ -225,7 +227,7 @@ impl ClockDiscipline {
         let before = self.scheduling_offset();
         let jump_ms = offset - self.confirmed;
         let now = Time::from_millis(at + offset);
-        // Without a followed time, everything was planned by the prediction that turned out to be ahead.
+        // Without a followed time, everything was planned by the prediction, which turned out to be ahead.
         let from = self.followed.map_or(now, |followed| followed.first_time.max(now));
         self.confirmed = offset;
         (self.is_lower_bound, self.followed, self.suspect, self.returns) = (false, None, None, 0);

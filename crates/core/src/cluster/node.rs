@@ -1,20 +1,20 @@
-//! What a node is there for.
+//! Roles of a node.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a node does.
+/// Role of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Role {
-    /// Everything.
+    /// Serves the API and sends deliveries.
     #[default]
     All,
-    /// Takes events and answers questions, but sends nothing.
+    /// Serves the API, but sends no deliveries.
     Api,
-    /// Sends, but takes no events.
+    /// Sends deliveries, but accepts no events.
     Worker,
 }
 
@@ -22,7 +22,7 @@ impl Role {
     /// Every role.
     pub const ALL: [Self; 3] = [Self::All, Self::Api, Self::Worker];
 
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -31,17 +31,17 @@ impl Role {
         }
     }
 
-    /// Reads a name.
+    /// Parses a name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Whether it sends deliveries.
+    /// Returns whether the node sends deliveries.
     pub fn sends(self) -> bool {
         matches!(self, Self::All | Self::Worker)
     }
 
-    /// Whether it serves the API.
+    /// Returns whether the node serves the API.
     pub fn serves_api(self) -> bool {
         matches!(self, Self::All | Self::Api)
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_on_the_wire() {
+    fn role_names_match_serialization() {
         for role in Role::ALL {
             assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{role}\""));
             assert_eq!(Role::parse(role.name()), Some(role));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_does_its_part() {
+    fn roles_send_and_serve_as_documented() {
         let does = |role: Role| (role.sends(), role.serves_api());
         assert_eq!(Role::default(), Role::All);
         assert_eq!(Role::ALL.map(does), [(true, true), (false, true), (true, false)]);

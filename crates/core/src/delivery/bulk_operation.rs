@@ -1,43 +1,42 @@
-//! Bulk operations: what one does, what it takes on, how fast it goes, and which ways it may turn.
+//! Bulk operations: their kinds, what they select, their rate limit, and their state transitions.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    delivery::lane::Priority,
-    delivery::recovery::Recovery,
-    delivery::response::FailureCategory,
-    delivery::{DeadReason, DeliveryStatus},
-    field_error::Invalid,
+    delivery::{
+        DeadReason, DeliveryStatus, lane::Priority, recovery::Recoverability, response::FailureCategory,
+    },
+    field_error::FieldError,
     id::WebhookId,
     time::Time,
 };
 
-/// The most that an operation can be asked to queue in a second.
+/// Maximum rate of an operation, in deliveries per second.
 pub const MAX_RATE: u32 = 10_000;
-/// How many operations a tenant may have that are not through: no tenant takes all the places.
-pub const MAX_OF_A_TENANT: usize = 8;
-/// The most webhooks, event types or kinds of failure that a selection can name.
-pub const MAX_NAMED: usize = 1_000;
+/// Maximum number of active operations of a tenant, so that one tenant cannot occupy all slots.
+pub const MAX_ACTIVE_PER_TENANT: usize = 8;
+/// Maximum number of webhooks, event types or failure categories in a selection.
+pub const MAX_SELECTION_VALUES: usize = 1_000;
 
-/// What is done to each.
+/// What an operation does to each selected object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum OperationKind {
-    /// Delivered again: a new round for what is over, and at once what is pending.
+    /// Delivers again: a new round for ended deliveries, an immediate attempt for pending ones.
     Retry,
-    /// Called off.
+    /// Cancels deliveries.
     Cancel,
-    /// Taken off the list of dead letters.
+    /// Removes deliveries from the list of dead letters.
     Purge,
-    /// Delivered to a webhook that has not had it.
+    /// Delivers past events to a webhook that did not get them.
     Backfill,
 }
 
 impl OperationKind {
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Retry => "retry",
@@ -47,62 +46,62 @@ impl OperationKind {
         }
     }
 
-    /// Whether something is sent, of which it is then told how it went.
+    /// Returns whether the operation sends deliveries, whose results it then reports.
     pub fn sends(self) -> bool {
         matches!(self, Self::Retry | Self::Backfill)
     }
 }
 
-/// What is looked through.
+/// What an operation scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Among {
+pub enum OperationTarget {
     /// Dead letters.
     Dead,
     /// All deliveries.
     Deliveries,
-    /// Deliveries that are not over.
+    /// Deliveries that have not ended.
     Pending,
     /// Events.
     Events,
 }
 
-/// Where an operation stands.
+/// State of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum OperationState {
-    /// Its time has not come.
+    /// Its start time has not come yet.
     Scheduled,
-    /// At work.
+    /// Processing its selection.
     Running,
-    /// Held by a person.
+    /// Paused by a user.
     Paused,
-    /// All is queued, and not everything has ended yet.
+    /// Everything is queued, and some deliveries have not ended yet.
     Delivering,
-    /// Over.
+    /// Completed.
     Completed,
-    /// Ended by a person. What was queued by then is delivered.
+    /// Cancelled by a user. Deliveries that were queued before are still sent.
     Cancelled,
 }
 
-/// What a person may do with an operation.
+/// What a user may do with an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// Hold it.
+pub enum OperationAction {
+    /// Pauses it.
     Pause,
-    /// Let it go on.
+    /// Resumes it.
     Resume,
-    /// End it.
+    /// Cancels it.
     Cancel,
 }
 
 impl OperationState {
-    /// All there are.
+    /// Every state.
     pub const ALL: [Self; 6] =
         [Self::Scheduled, Self::Running, Self::Paused, Self::Delivering, Self::Completed, Self::Cancelled];
 
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -114,24 +113,25 @@ impl OperationState {
         }
     }
 
-    /// The state of this name.
+    /// Returns the state with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Whether there is still something to be done.
-    pub fn is_under_way(self) -> bool {
+    /// Returns whether the operation still has work to do.
+    pub fn is_active(self) -> bool {
         matches!(self, Self::Scheduled | Self::Running | Self::Paused)
     }
 
-    /// Where it goes, or why it cannot. One that has begun goes on at once when it is resumed.
-    pub fn turned(self, turn: Turn, has_begun: bool) -> Result<Self, &'static str> {
+    /// Returns the state after an action, or why the action is not allowed. An operation that had started continues
+    /// immediately when it is resumed.
+    pub fn apply(self, turn: OperationAction, has_begun: bool) -> Result<Self, &'static str> {
         match (self, turn) {
-            (Self::Scheduled | Self::Running | Self::Paused, Turn::Pause) => Ok(Self::Paused),
-            (Self::Paused, Turn::Resume) if has_begun => Ok(Self::Running),
-            (Self::Paused | Self::Scheduled, Turn::Resume) => Ok(Self::Scheduled),
-            (Self::Running, Turn::Resume) => Ok(Self::Running),
-            (Self::Scheduled | Self::Running | Self::Paused | Self::Cancelled, Turn::Cancel) => {
+            (Self::Scheduled | Self::Running | Self::Paused, OperationAction::Pause) => Ok(Self::Paused),
+            (Self::Paused, OperationAction::Resume) if has_begun => Ok(Self::Running),
+            (Self::Paused | Self::Scheduled, OperationAction::Resume) => Ok(Self::Scheduled),
+            (Self::Running, OperationAction::Resume) => Ok(Self::Running),
+            (Self::Scheduled | Self::Running | Self::Paused | Self::Cancelled, OperationAction::Cancel) => {
                 Ok(Self::Cancelled)
             }
             (Self::Delivering, _) => {
@@ -143,47 +143,47 @@ impl OperationState {
     }
 }
 
-/// Which ones are meant. What is left out does not matter.
+/// Filter of an operation. Omitted fields match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selection {
-    /// Those for one of these webhooks.
+    /// Deliveries to one of these webhooks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook_ids: Vec<WebhookId>,
-    /// Those of one of these event types.
+    /// Deliveries of one of these event types.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event_types: Vec<String>,
-    /// Those that failed last in one of these ways.
+    /// Deliveries whose last failure was of one of these categories.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failure_categories: Vec<FailureCategory>,
-    /// Those in one of these states.
+    /// Deliveries in one of these states.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub statuses: Vec<DeliveryStatus>,
-    /// Those that died for one of these reasons.
+    /// Deliveries that are dead for one of these reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dead_reasons: Vec<DeadReason>,
-    /// Those that are dead, and may well succeed when they are sent again as they are; or that are dead, and may not.
+    /// Dead deliveries that are likely (`true`) or unlikely (`false`) to succeed if sent again unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recoverable: Option<bool>,
-    /// Those of events from this time on.
+    /// Deliveries of events from this time on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Time>,
-    /// Those of events before this time.
+    /// Deliveries of events before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Time>,
-    /// Only those of webhooks that the tenant manages: set for portal sessions.
+    /// Only deliveries to webhooks that the tenant manages; set for portal sessions.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tenant_managed_only: bool,
 }
 
 impl Selection {
-    /// Whether it leaves nothing out, beside what the caller may not see.
-    pub fn is_all(&self) -> bool {
+    /// Returns whether the selection has no filter beside what the caller may not see.
+    pub fn is_unfiltered(&self) -> bool {
         *self == Self { tenant_managed_only: self.tenant_managed_only, ..Self::default() }
     }
 
-    /// Refuses what names too many, or no time at all.
-    pub fn check(&self) -> Result<(), Invalid> {
+    /// Returns an error if a list is too long or the time range is empty.
+    pub fn check(&self) -> Result<(), FieldError> {
         for (field, count) in [
             ("filter.webhook_ids", self.webhook_ids.len()),
             ("filter.event_types", self.event_types.len()),
@@ -191,26 +191,29 @@ impl Selection {
             ("filter.statuses", self.statuses.len()),
             ("filter.dead_reasons", self.dead_reasons.len()),
         ] {
-            if count > MAX_NAMED {
-                return Err(Invalid::new(field, format!("names {count}; at most {MAX_NAMED} are allowed")));
+            if count > MAX_SELECTION_VALUES {
+                return Err(FieldError::new(
+                    field,
+                    format!("names {count}; at most {MAX_SELECTION_VALUES} are allowed"),
+                ));
             }
         }
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
-            return Err(Invalid::new("filter.to", "must be later than `from`"));
+            return Err(FieldError::new("filter.to", "must be later than `from`"));
         }
         Ok(())
     }
 
-    /// Whether events of this type are meant.
+    /// Returns whether events of this type are selected.
     pub fn names_type(&self, event_type: &str) -> bool {
         self.event_types.is_empty() || self.event_types.iter().any(|named| named == event_type)
     }
 
     fn names(&self, one: &Candidate) -> bool {
         !(self.tenant_managed_only && one.is_operator_managed)
-            && has(&self.webhook_ids, &one.webhook)
+            && has(&self.webhook_ids, &one.webhook_id)
             && self.names_type(&one.event_type)
             && has(&self.statuses, &one.status)
             && (self.failure_categories.is_empty()
@@ -218,7 +221,7 @@ impl Selection {
             && (self.dead_reasons.is_empty()
                 || one.dead_reason.is_some_and(|reason| self.dead_reasons.contains(&reason)))
             && self.recoverable.is_none_or(|wanted| {
-                let likely = |reason| Recovery::is_likely(reason, one.failure_category) == wanted;
+                let likely = |reason| Recoverability::is_likely(reason, one.failure_category) == wanted;
                 one.dead_reason.is_some_and(likely)
             })
     }
@@ -228,20 +231,20 @@ fn has<T: PartialEq>(named: &[T], one: &T) -> bool {
     named.is_empty() || named.contains(one)
 }
 
-/// A delivery that an operation comes upon.
+/// A delivery that an operation examines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Whom it is for.
-    pub webhook: WebhookId,
-    /// The type of its event.
+    /// Its webhook.
+    pub webhook_id: WebhookId,
+    /// Its event type.
     pub event_type: String,
-    /// Where it stands.
+    /// Its status.
     pub status: DeliveryStatus,
-    /// How it failed last.
+    /// Category of its last failure.
     pub failure_category: Option<FailureCategory>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     /// When it ended.
     pub ended_at: Option<Time>,
@@ -253,13 +256,14 @@ pub struct Candidate {
     pub is_operator_managed: bool,
 }
 
-/// Whether an operation that began at a time takes a delivery on. It does so only with what was there by then: a
-/// round that it made itself, or that another operation made meanwhile, is none of its business.
-pub fn takes_on(kind: OperationKind, selection: &Selection, began: Time, one: &Candidate) -> bool {
+/// Returns whether an operation that started at `began` selects a delivery. Only deliveries that existed by
+/// then, and had ended by then if they have ended, are selected: rounds created later by this or another
+/// operation are not.
+pub fn selects(kind: OperationKind, selection: &Selection, started: Time, one: &Candidate) -> bool {
     let is_pending = !one.status.is_final();
-    let there = one.created_at < began && one.ended_at.is_none_or(|end| end <= began);
+    let there = one.created_at < started && one.ended_at.is_none_or(|end| end <= started);
     let fits = match kind {
-        // What has not been tried yet, or waits for its first attempt, is on its way.
+        // A pending delivery without a failed attempt is about to be sent anyway.
         OperationKind::Retry => !one.is_redriven && (!is_pending || one.failure_category.is_some()),
         OperationKind::Cancel => is_pending,
         OperationKind::Purge => one.status == DeliveryStatus::Dead && !one.is_redriven,
@@ -268,7 +272,7 @@ pub fn takes_on(kind: OperationKind, selection: &Selection, began: Time, one: &C
     there && fits && selection.names(one)
 }
 
-/// A set number in a second, from a time on: never a burst for time that has passed unused.
+/// Rate limiter of an operation: a fixed number per second, without a burst for unused time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacer {
     rate: Option<u32>,
@@ -277,28 +281,28 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// So many in a second from now on, or as many as there are.
+    /// Starts now with `rate` per second; `None` for no limit.
     pub fn new(rate: Option<u32>, now: Time) -> Self {
         Self { rate, from: now, done: 0 }
     }
 
-    /// How many may go now, `most` at the most.
-    pub fn allowed(&self, now: Time, most: usize) -> usize {
-        let Some(rate) = self.rate else { return most };
-        let elapsed = u128::from(now.since(self.from).as_millis() as u64);
+    /// Returns how many may be processed now, up to the given maximum.
+    pub fn allowed(&self, now: Time, max: usize) -> usize {
+        let Some(rate) = self.rate else { return max };
+        let elapsed = u128::from(now.duration_since(self.from).as_millis() as u64);
         let due = (elapsed * u128::from(rate) / 1_000) as u64 + 1;
-        usize::try_from(due.saturating_sub(self.done)).unwrap_or(usize::MAX).min(most)
+        usize::try_from(due.saturating_sub(self.done)).unwrap_or(usize::MAX).min(max)
     }
 
-    /// When the next one may go.
+    /// Returns when the next one may be processed.
     pub fn next_at(&self) -> Time {
         let Some(rate) = self.rate else { return self.from };
         let millis = (u128::from(self.done) * 1_000).div_ceil(u128::from(rate.max(1)));
         self.from + Duration::from_millis(millis as u64)
     }
 
-    /// Notes that so many went. Whoever fell behind by more than a second does not catch up.
-    pub fn went(&mut self, count: usize, now: Time) {
+    /// Records that `count` were processed. An operation that is behind by more than a second does not catch up.
+    pub fn record(&mut self, count: usize, now: Time) {
         self.done += count as u64;
         if let Some(rate) = self.rate
             && self.next_at() + Duration::from_secs(1) < now
@@ -308,7 +312,7 @@ impl Pacer {
     }
 }
 
-/// When an operation is through, at the rate it went at so far. None: that cannot be told.
+/// Returns when an operation will be finished at its current rate, or `None` if that is unknown.
 pub fn eta(total: Option<u64>, done: u64, per_second: Option<f64>, now: Time) -> Option<Time> {
     let (left, rate) = (total?.saturating_sub(done), per_second.filter(|rate| *rate > 0.0)?);
     Some(now + Duration::try_from_secs_f64(left as f64 / rate).ok()?)
@@ -322,7 +326,7 @@ mod tests {
 
     fn candidate() -> Candidate {
         Candidate {
-            webhook: WebhookId::from_bytes([1; 16]),
+            webhook_id: WebhookId::from_bytes([1; 16]),
             event_type: "a.b".into(),
             status: DeliveryStatus::Dead,
             failure_category: Some(FailureCategory::Timeout),
@@ -335,14 +339,14 @@ mod tests {
         }
     }
 
-    fn began() -> Time {
+    fn started_at() -> Time {
         Time::from_millis(10)
     }
 
     #[test]
-    fn an_operation_takes_on_what_was_there_when_it_began_and_nothing_twice() {
+    fn operation_selects_only_deliveries_from_before_its_start() {
         let all = Selection::default();
-        let takes = |kind, one: &Candidate| takes_on(kind, &all, began(), one);
+        let takes = |kind, one: &Candidate| selects(kind, &all, started_at(), one);
         let (retry, purge) = (OperationKind::Retry, OperationKind::Purge);
         assert!(takes(retry, &candidate()) && takes(purge, &candidate()));
         let hidden = Candidate { is_operator_managed: true, ..candidate() };
@@ -350,12 +354,13 @@ mod tests {
             [(false, &hidden, true), (true, &hidden, false), (true, &candidate(), true)]
         {
             let selection = Selection { tenant_managed_only, ..Selection::default() };
-            assert!(selection.is_all());
-            assert_eq!(takes_on(OperationKind::Purge, &selection, began(), candidate), takes);
+            assert!(selection.is_unfiltered());
+            assert_eq!(selects(OperationKind::Purge, &selection, started_at(), candidate), takes);
         }
         let redriven = Candidate { is_redriven: true, ..candidate() };
         assert!(!takes(retry, &redriven) && !takes(purge, &redriven));
-        let made_meanwhile = Candidate { created_at: began(), ended_at: Some(began()), ..candidate() };
+        let made_meanwhile =
+            Candidate { created_at: started_at(), ended_at: Some(started_at()), ..candidate() };
         assert!(!takes(retry, &made_meanwhile));
         let died_meanwhile = Candidate { ended_at: Some(Time::from_millis(11)), ..candidate() };
         assert!(!takes(retry, &died_meanwhile));
@@ -373,8 +378,9 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_takes_what_it_names() {
-        let takes = |selection: Selection| takes_on(OperationKind::Retry, &selection, began(), &candidate());
+    fn selection_matches_its_filters() {
+        let takes =
+            |selection: Selection| selects(OperationKind::Retry, &selection, started_at(), &candidate());
         assert!(takes(Selection { event_types: vec!["x".into(), "a.b".into()], ..Selection::default() }));
         assert!(!takes(Selection { event_types: vec!["a".into()], ..Selection::default() }));
         assert!(!takes(Selection {
@@ -392,31 +398,32 @@ mod tests {
         let pending = Candidate { status: DeliveryStatus::Pending, dead_reason: None, ..candidate() };
         for wanted in [true, false] {
             let what = recoverable(wanted);
-            assert!(!takes_on(OperationKind::Retry, &what, began(), &pending), "it is about the dead");
+            assert!(!selects(OperationKind::Retry, &what, started_at(), &pending), "it is about the dead");
         }
     }
 
     #[test]
-    fn a_selection_with_too_many_names_or_no_time_is_refused() {
-        let many = Selection { event_types: vec!["a".into(); MAX_NAMED + 1], ..Selection::default() };
+    fn selection_with_long_list_or_empty_range_is_rejected() {
+        let many =
+            Selection { event_types: vec!["a".into(); MAX_SELECTION_VALUES + 1], ..Selection::default() };
         assert_eq!(many.check().unwrap_err().field, "filter.event_types");
         let (from, to) = (Some(Time::from_millis(5)), Some(Time::from_millis(5)));
         assert_eq!(Selection { from, to, ..Selection::default() }.check().unwrap_err().field, "filter.to");
-        assert!(Selection::default().check().is_ok() && Selection::default().is_all());
+        assert!(Selection::default().check().is_ok() && Selection::default().is_unfiltered());
     }
 
     #[test]
-    fn an_operation_turns_as_it_may() {
+    fn operation_actions_follow_state_machine() {
         use OperationState::*;
-        let turned = |state: OperationState, turn| state.turned(turn, true).ok();
-        assert_eq!(turned(Scheduled, Turn::Pause), Some(Paused));
-        assert_eq!(turned(Paused, Turn::Resume), Some(Running));
-        assert_eq!(Paused.turned(Turn::Resume, false), Ok(Scheduled), "its time may not have come");
-        assert_eq!(turned(Running, Turn::Cancel), Some(Cancelled));
-        assert_eq!(turned(Cancelled, Turn::Cancel), Some(Cancelled), "twice is once");
+        let turned = |state: OperationState, turn| state.apply(turn, true).ok();
+        assert_eq!(turned(Scheduled, OperationAction::Pause), Some(Paused));
+        assert_eq!(turned(Paused, OperationAction::Resume), Some(Running));
+        assert_eq!(Paused.apply(OperationAction::Resume, false), Ok(Scheduled), "its time may not have come");
+        assert_eq!(turned(Running, OperationAction::Cancel), Some(Cancelled));
+        assert_eq!(turned(Cancelled, OperationAction::Cancel), Some(Cancelled), "twice is once");
         for state in [Delivering, Completed, Cancelled] {
-            assert_eq!(turned(state, Turn::Pause), None, "{}", state.name());
-            assert_eq!(turned(state, Turn::Resume), None, "{}", state.name());
+            assert_eq!(turned(state, OperationAction::Pause), None, "{}", state.name());
+            assert_eq!(turned(state, OperationAction::Resume), None, "{}", state.name());
         }
         for state in OperationState::ALL {
             assert_eq!(OperationState::parse(state.name()), Some(state));
@@ -424,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_from_what_is_left() {
+    fn eta_follows_remaining_work_and_rate() {
         let now = Time::from_secs(100);
         assert_eq!(eta(Some(100), 50, Some(10.0), now), Some(Time::from_secs(105)));
         assert_eq!(eta(None, 50, Some(10.0), now), None);
@@ -433,18 +440,18 @@ mod tests {
     }
 
     proptest! {
-        /// However irregularly somebody looks, over any time never more go than the rate allows, and none are lost
-        /// by looking often enough.
+        /// For arbitrary polling intervals: never more than the rate allows in any time span, and none are lost if it is
+        /// polled often enough.
         #[test]
-        fn a_pace_is_kept(rate in 1u32..=MAX_RATE, waits in proptest::collection::vec(1u64..400, 1..200)) {
+        fn pacer_keeps_the_rate(rate in 1u32..=MAX_RATE, waits in proptest::collection::vec(1u64..400, 1..200)) {
             let start = Time::from_secs(1);
             let (mut pacer, mut now, mut sent) = (Pacer::new(Some(rate), start), start, 0u64);
             for wait in waits {
                 let go = pacer.allowed(now, usize::MAX);
                 prop_assert!(go == 0 || pacer.next_at() <= now, "one goes only when its time has come");
-                pacer.went(go, now);
+                pacer.record(go, now);
                 sent += go as u64;
-                let elapsed = now.since(start).as_millis() as u64;
+                let elapsed = now.duration_since(start).as_millis() as u64;
                 prop_assert_eq!(sent, elapsed * u64::from(rate) / 1_000 + 1);
                 prop_assert!(pacer.next_at() > now);
                 now = now + Duration::from_millis(wait);
@@ -452,11 +459,11 @@ mod tests {
         }
 
         #[test]
-        fn time_that_passed_unused_gives_no_burst(rate in 1u32..=MAX_RATE, hours in 1u64..100) {
+        fn unused_time_gives_no_burst(rate in 1u32..=MAX_RATE, hours in 1u64..100) {
             let start = Time::from_secs(1);
             let mut pacer = Pacer::new(Some(rate), start);
             let later = start + Duration::from_secs(hours * 3_600);
-            pacer.went(1, later);
+            pacer.record(1, later);
             prop_assert_eq!(pacer.allowed(later, usize::MAX), 1);
         }
     }

@@ -1,28 +1,28 @@
-//! Which queue a delivery waits in: priority, fresh or retry, or a place in an order.
+//! Lanes: the queue that a delivery waits in, by priority and fresh or retry, or by ordering key.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// How urgent a delivery is.
+/// Priority of a delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Priority {
-    /// Before the others.
+    /// Preferred over the others.
     High,
-    /// As usual.
+    /// The default.
     #[default]
     Normal,
-    /// After the others, but never starved.
+    /// Behind the others, but never starved.
     Low,
 }
 
 impl Priority {
-    /// Every priority, the most urgent first.
+    /// Every priority, highest first.
     pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::High => "high",
@@ -32,87 +32,92 @@ impl Priority {
     }
 }
 
-/// Which of a webhook's deliveries wait for one another.
+/// Which deliveries of a webhook are sent in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Ordering {
-    /// None: each goes as soon as it can.
+    /// None: each delivery is sent as soon as possible.
     #[default]
     None,
-    /// Those of one event type, in the order of publishing.
+    /// Deliveries of one event type, in the order of publishing.
     PerEventType,
-    /// All, in the order of publishing.
+    /// All deliveries, in the order of publishing.
     Strict,
 }
 
-/// What a delivery waits in, stamped when it is made: changing the webhook's ordering changes later
-/// deliveries only.
+/// Queue of a delivery, stored when it is created: changing the webhook's ordering affects later deliveries only.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// Nothing to wait for: due ones go by priority, fresh ones and retries apart.
-    Free {
-        /// How urgent.
+    /// Not ordered: due deliveries are sent by priority, with separate lanes for fresh ones and retries.
+    Unordered {
+        /// Priority.
         priority: Priority,
-        /// Whether it was tried before, or is sent again because a person said so.
+        /// Whether the delivery was attempted before or was redriven.
         retry: bool,
     },
-    /// One at a time, in the order of sequence numbers. The key tells orders of one webhook apart.
+    /// One at a time, in the order of sequence numbers. The key distinguishes several orders of one webhook.
     Ordered(Box<str>),
 }
 
-/// A lane's class: what share of the sending slots it gets. Fresh high is 0, low retries are 5.
-pub const CLASSES: usize = 6;
+/// Number of classes. The class of a lane decides its share of the sending slots: fresh high is 0, low retries
+/// are 5.
+pub const CLASS_COUNT: usize = 6;
 
 impl Lane {
-    /// The lane of a delivery that is being made.
-    pub fn at_birth(ordering: Ordering, event_type: &str, priority: Priority, redriven: bool) -> Self {
+    /// Returns the lane of a new delivery.
+    pub fn for_new_delivery(
+        ordering: Ordering,
+        event_type: &str,
+        priority: Priority,
+        redriven: bool,
+    ) -> Self {
         match ordering {
-            Ordering::None => Self::Free { priority, retry: redriven },
+            Ordering::None => Self::Unordered { priority, retry: redriven },
             Ordering::PerEventType => Self::Ordered(event_type.into()),
             Ordering::Strict => Self::Ordered("".into()),
         }
     }
 
-    /// The lane after a failed attempt. An order is kept through retries.
+    /// Returns the lane after a failed attempt. Ordering is kept through retries.
     pub fn for_retry(&self) -> Self {
         match self {
-            Self::Free { priority, .. } => Self::Free { priority: *priority, retry: true },
+            Self::Unordered { priority, .. } => Self::Unordered { priority: *priority, retry: true },
             Self::Ordered(key) => Self::Ordered(key.clone()),
         }
     }
 
-    /// The lane with another priority. Order comes before priority.
+    /// Returns the lane with another priority. Ordering takes precedence over priority.
     pub fn with_priority(&self, priority: Priority) -> Self {
         match self {
-            Self::Free { retry, .. } => Self::Free { priority, retry: *retry },
+            Self::Unordered { retry, .. } => Self::Unordered { priority, retry: *retry },
             Self::Ordered(key) => Self::Ordered(key.clone()),
         }
     }
 
-    /// Whether deliveries in it wait for one another.
+    /// Returns whether deliveries in the lane wait for one another.
     pub fn is_ordered(&self) -> bool {
         matches!(self, Self::Ordered(_))
     }
 
-    /// The share it gets: ordered lanes count as fresh ones of normal priority.
+    /// Returns the class; ordered lanes count as fresh with normal priority.
     pub fn class(&self) -> usize {
         match self {
-            Self::Free { priority, retry } => *priority as usize + 3 * usize::from(*retry),
+            Self::Unordered { priority, retry } => *priority as usize + 3 * usize::from(*retry),
             Self::Ordered(_) => Priority::Normal as usize,
         }
     }
 
-    /// The lane as a short text, for the store.
+    /// Returns the lane as a short text, for the store.
     pub fn code(&self) -> Cow<'_, str> {
-        const FREE: [&str; CLASSES] = ["hf", "nf", "lf", "hr", "nr", "lr"];
+        const FREE: [&str; CLASS_COUNT] = ["hf", "nf", "lf", "hr", "nr", "lr"];
         match self {
-            Self::Free { .. } => Cow::Borrowed(FREE[self.class()]),
+            Self::Unordered { .. } => Cow::Borrowed(FREE[self.class()]),
             Self::Ordered(key) => Cow::Owned(format!("={key}")),
         }
     }
 
-    /// Reads a code.
+    /// Parses a code.
     pub fn parse(code: &str) -> Option<Self> {
         if let Some(key) = code.strip_prefix('=') {
             return Some(Self::Ordered(key.into()));
@@ -125,8 +130,8 @@ impl Lane {
             _ => return None,
         };
         match kind {
-            "f" => Some(Self::Free { priority, retry: false }),
-            "r" => Some(Self::Free { priority, retry: true }),
+            "f" => Some(Self::Unordered { priority, retry: false }),
+            "r" => Some(Self::Unordered { priority, retry: true }),
             _ => None,
         }
     }
@@ -137,10 +142,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_lane_is_read_back_from_its_code() {
+    fn lane_code_round_trips() {
         let mut lanes = vec![Lane::Ordered("".into()), Lane::Ordered("order.paid".into())];
         for priority in Priority::ALL {
-            lanes.extend([false, true].map(|retry| Lane::Free { priority, retry }));
+            lanes.extend([false, true].map(|retry| Lane::Unordered { priority, retry }));
         }
         for lane in lanes {
             assert_eq!(Lane::parse(&lane.code()), Some(lane));
@@ -151,20 +156,21 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_kept_whatever_happens_to_its_deliveries() {
-        let strict = Lane::at_birth(Ordering::Strict, "a.b", Priority::High, false);
-        assert_eq!(strict, Lane::at_birth(Ordering::Strict, "c.d", Priority::Low, true));
+    fn ordered_lane_survives_retry_and_priority_change() {
+        let strict = Lane::for_new_delivery(Ordering::Strict, "a.b", Priority::High, false);
+        assert_eq!(strict, Lane::for_new_delivery(Ordering::Strict, "c.d", Priority::Low, true));
         assert_eq!(strict.for_retry(), strict);
         assert_eq!(strict.with_priority(Priority::Low), strict);
-        let of = |event_type| Lane::at_birth(Ordering::PerEventType, event_type, Priority::Normal, false);
+        let of =
+            |event_type| Lane::for_new_delivery(Ordering::PerEventType, event_type, Priority::Normal, false);
         assert_eq!(of("a.b"), of("a.b"));
         assert_ne!(of("a.b"), of("c.d"));
     }
 
     #[test]
-    fn a_failed_delivery_leaves_the_fresh_ones_and_keeps_its_priority() {
-        let fresh = Lane::at_birth(Ordering::None, "a.b", Priority::High, false);
-        assert_eq!(fresh.for_retry(), Lane::Free { priority: Priority::High, retry: true });
+    fn failed_delivery_moves_to_retry_lane_and_keeps_priority() {
+        let fresh = Lane::for_new_delivery(Ordering::None, "a.b", Priority::High, false);
+        assert_eq!(fresh.for_retry(), Lane::Unordered { priority: Priority::High, retry: true });
         assert_eq!(fresh.for_retry().with_priority(Priority::Low).code(), "lr");
     }
 }

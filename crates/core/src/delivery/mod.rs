@@ -1,4 +1,4 @@
-//! The states of a delivery and the moves between them.
+//! The states of a delivery and the transitions between them.
 
 pub mod bulk_operation;
 pub mod decide;
@@ -9,44 +9,44 @@ pub mod retry;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a delivery stands. `Delivered`, `Dead` and `Cancelled` are final.
+/// Status of a delivery. `Delivered`, `Dead` and `Cancelled` are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum DeliveryStatus {
-    /// Owed, and waiting for its turn or its next attempt.
+    /// Waiting for its first or next attempt.
     Pending,
-    /// A request is under way right now.
+    /// A request is in flight.
     InFlight,
-    /// The endpoint answered 2xx.
+    /// The endpoint responded 2xx.
     Delivered,
-    /// Given up on, in plain sight; it can be redriven.
+    /// Given up; listed as a dead letter until it is redriven, purged or pruned.
     Dead,
-    /// Called off before it was delivered.
+    /// Cancelled before it was delivered.
     Cancelled,
 }
 
 impl DeliveryStatus {
-    /// Every status, in the order of a delivery's life.
+    /// Every status, in the order of a delivery's life cycle.
     pub const ALL: [Self; 5] = [Self::Pending, Self::InFlight, Self::Delivered, Self::Dead, Self::Cancelled];
 
-    /// Whether the delivery is over.
+    /// Returns whether the status is final.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Delivered | Self::Dead | Self::Cancelled)
     }
 
-    /// Whether a delivery may move from this status to `next`.
+    /// Returns whether a transition from this status to `next` is allowed.
     pub fn may_become(self, next: Self) -> bool {
         match self {
             // Expiry ends a pending delivery as dead without another attempt.
             Self::Pending => matches!(next, Self::InFlight | Self::Cancelled | Self::Dead),
-            // Back to pending: a failed attempt with retries left, or a lease that was handed back.
+            // Back to pending: a failed attempt with retries left, or a released lease.
             Self::InFlight => next != Self::InFlight,
             Self::Delivered | Self::Dead | Self::Cancelled => false,
         }
     }
 
-    /// The name used everywhere: API, metrics, logs.
+    /// Returns the name used in the API, metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -58,21 +58,21 @@ impl DeliveryStatus {
     }
 }
 
-/// Why a delivery was called off that somebody asked to have called off.
-pub const BY_REQUEST: &str = "cancelled by request";
+/// Reason of a delivery that was cancelled by request.
+pub const REASON_BY_REQUEST: &str = "cancelled by request";
 
-/// Why a delivery was given up on.
+/// Why a delivery is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum DeadReason {
-    /// The endpoint gave an answer that more attempts would not change.
+    /// The endpoint sent a response that further attempts would not change.
     Permanent,
     /// Every attempt of the retry policy was used.
     Exhausted,
     /// TLS failed three times.
     TlsLimit,
-    /// The address was refused three times.
+    /// The address was denied three times.
     BlockedAddress,
     /// `give_up_after` passed.
     Expired,
@@ -83,7 +83,7 @@ impl DeadReason {
     pub const ALL: [Self; 5] =
         [Self::Permanent, Self::Exhausted, Self::TlsLimit, Self::BlockedAddress, Self::Expired];
 
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Permanent => "permanent",
@@ -100,14 +100,14 @@ mod tests {
     use super::{DeliveryStatus::*, *};
 
     #[test]
-    fn final_states_stay() {
+    fn final_status_allows_no_transition() {
         for from in DeliveryStatus::ALL.into_iter().filter(|status| status.is_final()) {
             assert!(DeliveryStatus::ALL.into_iter().all(|to| !from.may_become(to)), "{from:?}");
         }
     }
 
     #[test]
-    fn every_life_can_be_lived() {
+    fn delivery_life_cycle_transitions_are_allowed() {
         for (from, to) in [
             (Pending, InFlight),
             (Pending, Cancelled),

@@ -1,19 +1,20 @@
-//! Whether a dead delivery is worth sending again as it is, and why, in words.
+//! Assesses whether a dead delivery is worth sending again unchanged, with an explanation.
 
-use crate::{delivery::DeadReason, delivery::response::FailureCategory};
+use crate::delivery::{DeadReason, response::FailureCategory};
 
-/// What may come of sending a dead delivery again with nothing else changed.
+/// Prospects of sending a dead delivery again with nothing else changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovery {
-    /// Whether it may well succeed.
+pub struct Recoverability {
+    /// Whether it is likely to succeed.
     pub likely: bool,
-    /// Why, and what to do first if not.
+    /// Why, and what to fix first if it is not likely.
     pub hint: String,
 }
 
-impl Recovery {
-    /// What may come of it, by why it died, how its last attempt failed and what the endpoint answered.
-    pub fn of(reason: DeadReason, category: Option<FailureCategory>, status_code: Option<u16>) -> Self {
+impl Recoverability {
+    /// Assesses a dead delivery by its dead reason, its last failure category and the status code of the last
+    /// response.
+    pub fn assess(reason: DeadReason, category: Option<FailureCategory>, status_code: Option<u16>) -> Self {
         let why = match reason {
             DeadReason::Permanent => permanent(category, status_code),
             DeadReason::TlsLimit => "the TLS handshake failed three times; have the endpoint's certificate \
@@ -35,7 +36,8 @@ impl Recovery {
         Self { likely: Self::is_likely(reason, category), hint: why }
     }
 
-    /// Whether it may well succeed: the endpoint was out of reach or in trouble, and has not refused it.
+    /// Returns whether it is likely to succeed: the endpoint was unreachable or failing, and has not rejected the
+    /// delivery.
     pub fn is_likely(reason: DeadReason, category: Option<FailureCategory>) -> bool {
         use FailureCategory::{Dns, Network, RateLimit, ServerError, Timeout};
         matches!(reason, DeadReason::Exhausted | DeadReason::Expired)
@@ -59,16 +61,16 @@ fn permanent(category: Option<FailureCategory>, status_code: Option<u16>) -> Str
     }
 }
 
-/// What the last attempt met, and what that means.
+/// Describes the last failure and what it means.
 fn last_failure(category: Option<FailureCategory>, status_code: Option<u16>) -> String {
-    let answered = status_code.map_or("failed".into(), |code| format!("answered {code}"));
+    let response = status_code.map_or("failed".into(), |code| format!("answered {code}"));
     match category {
         None => "nothing is known of its last attempt; try it again".into(),
         Some(FailureCategory::Timeout) => {
             "the last one timed out; it may succeed once the endpoint is fast".into()
         }
         Some(FailureCategory::ServerError) => {
-            format!("the endpoint last {answered}; it may succeed once the endpoint has recovered")
+            format!("the endpoint last {response}; it may succeed once the endpoint has recovered")
         }
         Some(FailureCategory::Network) => {
             "the endpoint could not be reached; it may succeed once it is up".into()
@@ -81,14 +83,14 @@ fn last_failure(category: Option<FailureCategory>, status_code: Option<u16>) -> 
         }
         Some(FailureCategory::ClientError) => {
             format!(
-                "the endpoint last {answered}, refusing what it got; mend the endpoint, then send it again"
+                "the endpoint last {response}, refusing what it got; mend the endpoint, then send it again"
             )
         }
         Some(FailureCategory::PayloadTooLarge) => {
             "the endpoint found its body too large; have it take larger ones, then send it again".into()
         }
         Some(FailureCategory::Redirect) => format!(
-            "the endpoint last {answered}, a redirect, which is never followed; change the webhook's URL, then \
+            "the endpoint last {response}, a redirect, which is never followed; change the webhook's URL, then \
              send it again"
         ),
         Some(FailureCategory::Tls) => {
@@ -105,12 +107,12 @@ mod tests {
     use super::*;
 
     fn hint(reason: DeadReason, category: Option<FailureCategory>, code: Option<u16>) -> (bool, String) {
-        let recovery = Recovery::of(reason, category, code);
+        let recovery = Recoverability::assess(reason, category, code);
         (recovery.likely, recovery.hint)
     }
 
     #[test]
-    fn what_the_endpoint_refused_is_permanent_and_its_trouble_is_not() {
+    fn rejected_delivery_is_not_recoverable_and_failed_one_is() {
         use FailureCategory::{ClientError, Network, Redirect, ServerError};
         for (reason, category, code, likely, says) in [
             (DeadReason::Exhausted, Some(ServerError), Some(503), true, "last answered 503"),
@@ -137,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_die_has_words_that_fit_its_class() {
+    fn every_dead_reason_has_a_matching_hint() {
         for reason in DeadReason::ALL {
             for category in FailureCategory::ALL.into_iter().map(Some).chain([None]) {
                 for code in [None, Some(200), Some(404), Some(500)] {
                     let (likely, words) = hint(reason, category, code);
                     assert!(!words.is_empty() && !words.ends_with('.'), "{words}");
-                    // What will not work as it is says what to do first.
+                    // A delivery that cannot succeed unchanged has a hint about what to fix first.
                     assert_eq!(
                         words.contains("then send it again"),
                         !likely,

@@ -1,6 +1,6 @@
-//! What an attempt's answer means: success, or a failure of some category, for now or for good.
+//! Classification of an attempt's response: success, or a failure of a category, temporary or permanent.
 //!
-//! Every possible answer has a meaning here; nothing an endpoint sends is unexpected.
+//! Every possible response is classified; there is no unexpected input.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     delivery::retry::{RetryOn, RetryPolicy},
-    time::{Span, Time},
+    time::{HumanDuration, Time},
 };
 
-/// In what way an attempt failed.
+/// Category of a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum FailureCategory {
-    /// No complete answer came in time.
+    /// No complete response arrived in time.
     Timeout,
-    /// The endpoint answered 5xx.
+    /// The endpoint responded 5xx.
     ServerError,
-    /// The endpoint answered 4xx.
+    /// The endpoint responded 4xx.
     ClientError,
     /// The endpoint could not be reached, or the connection broke.
     Network,
-    /// The endpoint's name could not be resolved.
+    /// The endpoint's host could not be resolved.
     Dns,
-    /// The TLS handshake failed, a bad certificate included.
+    /// The TLS handshake failed, for example because of a bad certificate.
     Tls,
-    /// The endpoint answered 429.
+    /// The endpoint responded 429.
     RateLimit,
-    /// The endpoint answered 413.
+    /// The endpoint responded 413.
     PayloadTooLarge,
-    /// The endpoint answered 3xx; redirects are never followed.
+    /// The endpoint responded 3xx; redirects are never followed.
     Redirect,
-    /// The endpoint's address is one that must not be called.
+    /// The endpoint's address must not be called.
     BlockedAddress,
 }
 
@@ -53,7 +53,7 @@ impl FailureCategory {
         Self::BlockedAddress,
     ];
 
-    /// The name used everywhere: API, metrics, logs.
+    /// Returns the name used in the API, metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -70,40 +70,40 @@ impl FailureCategory {
     }
 }
 
-/// Why no complete answer came back, as the sender reports it.
+/// Why no complete response arrived, as reported by the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendFailure {
-    /// The attempt's time was up.
+    /// The attempt timed out.
     Timeout,
-    /// The answer ended midway.
-    CutOff,
-    /// The name could not be resolved.
+    /// The response was truncated.
+    Truncated,
+    /// The host could not be resolved.
     Dns,
-    /// The connection could not be made.
+    /// The connection could not be established.
     Connect,
-    /// The connection broke before an answer began.
+    /// The connection broke before a response began.
     Reset,
-    /// What came back was not HTTP, or broke its rules.
+    /// The response was not HTTP, or violated the protocol.
     Protocol,
     /// The TLS handshake failed.
     Tls,
-    /// The address is one that must not be called.
+    /// The address must not be called.
     BlockedAddress,
-    /// The installation has as many connections to the address as it may have. No request was made, and none is
-    /// recorded: the delivery waits for its turn again.
+    /// The installation has reached its maximum number of connections to the address. No request was made, and no
+    /// attempt is recorded: the delivery is queued again.
     HostBusy,
-    /// We cut the request ourselves, at the end of a shutdown's patience.
-    Drained,
-    /// The sending process died again and again while this was in flight.
+    /// The node cut the request at the drain deadline of its shutdown.
+    DrainDeadline,
+    /// The sending process died repeatedly while this delivery was in flight.
     SenderDied,
 }
 
 impl SendFailure {
-    /// The category that this counts as.
+    /// Returns the failure category.
     pub fn category(self) -> FailureCategory {
         match self {
-            // In all three the endpoint may have done its work: we merely did not hear about it.
-            Self::Timeout | Self::CutOff | Self::Drained => FailureCategory::Timeout,
+            // In all three cases the endpoint may have processed the request without its response reaching us.
+            Self::Timeout | Self::Truncated | Self::DrainDeadline => FailureCategory::Timeout,
             Self::Dns => FailureCategory::Dns,
             Self::Connect | Self::Reset | Self::Protocol | Self::SenderDied | Self::HostBusy => {
                 FailureCategory::Network
@@ -114,56 +114,56 @@ impl SendFailure {
     }
 }
 
-/// What came of one request.
+/// Result of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// The endpoint answered.
+pub enum AttemptResponse<'a> {
+    /// The endpoint responded.
     Status {
-        /// The status code, whatever it is.
+        /// The status code; any value.
         code: u16,
         /// The `Retry-After` header, as it was sent.
         retry_after: Option<&'a str>,
     },
-    /// No complete answer came back.
+    /// No complete response arrived.
     Failed(SendFailure),
 }
 
-/// What is known about a failed attempt.
+/// Properties of a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// In what way it failed.
+    /// Category of the failure.
     pub category: FailureCategory,
-    /// Whether more attempts would not change the answer.
+    /// Whether further attempts would get the same response.
     pub permanent: bool,
-    /// How long the endpoint asked us to stay away, where it may ask.
+    /// The delay that the endpoint requested, for status codes that may request one.
     pub retry_after: Option<Duration>,
-    /// Whether the endpoint said that it is gone for good (410), which disables the webhook.
+    /// Whether the endpoint is permanently gone (410), which disables the webhook.
     pub gone: bool,
 }
 
-/// What an attempt's answer means.
+/// Classification of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The endpoint took the event.
+pub enum ResponseClass {
+    /// The endpoint accepted the event.
     Success,
-    /// It did not.
+    /// The attempt failed.
     Failed(Failure),
 }
 
-/// Judges one answer under a webhook's policy. `now` turns a `Retry-After` date into a wait.
-pub fn classify(answer: &Answer<'_>, policy: &RetryPolicy, now: Time) -> Verdict {
-    match *answer {
-        Answer::Status { code: 200..=299, .. } => Verdict::Success,
-        Answer::Status { code, retry_after } => Verdict::Failed(Failure {
+/// Classifies a response under a webhook's policy. `now` is used to convert a `Retry-After` date into a delay.
+pub fn classify(response: &AttemptResponse<'_>, policy: &RetryPolicy, now: Time) -> ResponseClass {
+    match *response {
+        AttemptResponse::Status { code: 200..=299, .. } => ResponseClass::Success,
+        AttemptResponse::Status { code, retry_after } => ResponseClass::Failed(Failure {
             category: category_of(code),
             permanent: policy.retry_on == RetryOn::Default && policy.permanent_status_codes.contains(&code),
-            // Only these two say by the header when they will take requests again.
+            // Only for these two status codes does the header say when requests are accepted again.
             retry_after: retry_after
                 .filter(|_| matches!(code, 429 | 503))
                 .and_then(|value| parse_retry_after(value, now)),
             gone: code == 410,
         }),
-        Answer::Failed(failure) => Verdict::Failed(Failure {
+        AttemptResponse::Failed(failure) => ResponseClass::Failed(Failure {
             category: failure.category(),
             permanent: false,
             retry_after: None,
@@ -180,24 +180,24 @@ fn category_of(code: u16) -> FailureCategory {
         429 => FailureCategory::RateLimit,
         400..=499 => FailureCategory::ClientError,
         500.. => FailureCategory::ServerError,
-        // An interim answer in place of a final one: the other side does not speak HTTP properly.
+        // An interim response instead of a final one: the endpoint violates HTTP.
         _ => FailureCategory::Network,
     }
 }
 
-/// Reads a `Retry-After` header: a number of seconds or an HTTP date. A date that has passed is no wait at
-/// all, a wait of more than a year is a year, and anything else is nothing.
+/// Parses a `Retry-After` header: a number of seconds or an HTTP date. A date in the past is a delay of zero, a
+/// delay of more than a year becomes a year, and anything else is `None`.
 pub fn parse_retry_after(value: &str, now: Time) -> Option<Duration> {
     let value = value.trim();
-    let most = Span::MAX.get();
+    let max = HumanDuration::MAX.as_duration();
     if !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit()) {
-        // Digits that do not fit a number are a very long wait all the same.
-        return Some(value.parse().map_or(most, Duration::from_secs).min(most));
+        // Digits that overflow the number mean the maximum delay.
+        return Some(value.parse().map_or(max, Duration::from_secs).min(max));
     }
     let date = httpdate::parse_http_date(value).ok()?;
-    // Dates before 1970 have passed, whenever now is.
+    // Dates before 1970 are always in the past.
     let since_epoch = date.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Some((Time::default() + since_epoch).since(now).min(most))
+    Some((Time::default() + since_epoch).duration_since(now).min(max))
 }
 
 #[cfg(test)]
@@ -213,14 +213,14 @@ mod tests {
     }
 
     fn judge(code: u16, retry_after: Option<&str>) -> Option<Failure> {
-        match classify(&Answer::Status { code, retry_after }, &RetryPolicy::default(), now()) {
-            Verdict::Success => None,
-            Verdict::Failed(failure) => Some(failure),
+        match classify(&AttemptResponse::Status { code, retry_after }, &RetryPolicy::default(), now()) {
+            ResponseClass::Success => None,
+            ResponseClass::Failed(failure) => Some(failure),
         }
     }
 
     #[test]
-    fn status_codes_have_their_categories() {
+    fn status_codes_map_to_categories() {
         for (code, category, permanent) in [
             (0, Network, false),
             (101, Network, false),
@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_says_what_is_permanent() {
+    fn policy_decides_which_failures_are_permanent() {
         let judge = |policy: &RetryPolicy, code| match classify(
-            &Answer::Status { code, retry_after: None },
+            &AttemptResponse::Status { code, retry_after: None },
             policy,
             now(),
         ) {
-            Verdict::Success => panic!("{code} is no success"),
-            Verdict::Failed(failure) => (failure.permanent, failure.gone),
+            ResponseClass::Success => panic!("{code} is no success"),
+            ResponseClass::Failed(failure) => (failure.permanent, failure.gone),
         };
         let all = RetryPolicy { retry_on: RetryOn::All, ..RetryPolicy::default() };
         assert_eq!(judge(&all, 404), (false, false));
@@ -272,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn failures_without_an_answer_are_never_permanent() {
+    fn failures_without_response_are_never_permanent() {
         use SendFailure as F;
         for (failure, category) in [
             (F::Timeout, Timeout),
-            (F::CutOff, Timeout),
-            (F::Drained, Timeout),
+            (F::Truncated, Timeout),
+            (F::DrainDeadline, Timeout),
             (F::Dns, Dns),
             (F::Connect, Network),
             (F::Reset, Network),
@@ -287,17 +287,17 @@ mod tests {
             (F::BlockedAddress, BlockedAddress),
         ] {
             let expected = Failure { category, permanent: false, retry_after: None, gone: false };
-            let verdict = classify(&Answer::Failed(failure), &RetryPolicy::default(), now());
-            assert_eq!(verdict, Verdict::Failed(expected), "{failure:?}");
+            let class = classify(&AttemptResponse::Failed(failure), &RetryPolicy::default(), now());
+            assert_eq!(class, ResponseClass::Failed(expected), "{failure:?}");
         }
     }
 
     #[test]
-    fn only_429_and_503_may_ask_for_a_wait() {
-        let asked = |code| judge(code, Some("120")).and_then(|failure| failure.retry_after);
-        let heard: Vec<u16> = (0..=u16::MAX).filter(|code| asked(*code).is_some()).collect();
+    fn only_429_and_503_may_request_a_delay() {
+        let request = |code| judge(code, Some("120")).and_then(|failure| failure.retry_after);
+        let heard: Vec<u16> = (0..=u16::MAX).filter(|code| request(*code).is_some()).collect();
         assert_eq!(heard, [429, 503]);
-        assert_eq!(asked(429), Some(Duration::from_secs(120)));
+        assert_eq!(request(429), Some(Duration::from_secs(120)));
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_on_the_wire() {
+    fn category_names_match_serialization() {
         for category in FailureCategory::ALL {
             let json = serde_json::to_string(&category).unwrap();
             assert_eq!(json, format!("\"{}\"", category.name()));
@@ -342,14 +342,14 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn every_answer_has_a_meaning(code in any::<u16>(), value in "\\PC*", millis in any::<i64>()) {
-            let answer = Answer::Status { code, retry_after: Some(&value) };
-            let verdict = classify(&answer, &RetryPolicy::default(), Time::from_millis(millis));
-            prop_assert_eq!(verdict == Verdict::Success, (200..300).contains(&code));
+        fn every_response_is_classified(code in any::<u16>(), value in "\\PC*", millis in any::<i64>()) {
+            let response = AttemptResponse::Status { code, retry_after: Some(&value) };
+            let class = classify(&response, &RetryPolicy::default(), Time::from_millis(millis));
+            prop_assert_eq!(class == ResponseClass::Success, (200..300).contains(&code));
         }
 
         #[test]
-        fn nobody_can_ask_for_more_than_a_year(
+        fn retry_after_is_at_most_a_year(
             value in prop_oneof![
                 "[0-9]{1,40}",
                 "(Mon|Tue|Sun), [0-3][0-9] (Jan|Feb|Dec) [0-9]{4} [0-2][0-9]:[0-6][0-9]:[0-6][0-9] GMT",
@@ -359,16 +359,16 @@ mod tests {
             millis: i64,
         ) {
             let wait = parse_retry_after(&value, Time::from_millis(millis));
-            prop_assert!(wait.is_none_or(|wait| wait <= Span::MAX.get()), "{:?}", wait);
+            prop_assert!(wait.is_none_or(|wait| wait <= HumanDuration::MAX.as_duration()), "{:?}", wait);
             let digits = !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit());
             prop_assert!(wait.is_some() || !digits, "a number is always a wait");
         }
 
         #[test]
-        fn a_date_is_as_far_away_as_it_says(seconds in 0u64..400_000_000, now in 0i64..2_000_000_000) {
+        fn retry_after_date_becomes_exact_delay(seconds in 0u64..400_000_000, now in 0i64..2_000_000_000) {
             let date = UNIX_EPOCH + Duration::from_secs(now.unsigned_abs() + seconds);
             let wait = parse_retry_after(&httpdate::fmt_http_date(date), Time::from_millis(now * 1000));
-            prop_assert_eq!(wait, Some(Duration::from_secs(seconds).min(Span::MAX.get())));
+            prop_assert_eq!(wait, Some(Duration::from_secs(seconds).min(HumanDuration::MAX.as_duration())));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! When to try again: the retry policy of a webhook, and the waits and timeouts that follow from it.
+//! The retry policy of a webhook, and the delays and timeouts that follow from it.
 //!
-//! Chance comes in as `roll`. Whether to try again at all is decided in [`crate::decide`].
+//! The random value is passed in as `random`. Whether to retry at all is decided in [`crate::decide`].
 
 use std::time::Duration;
 
@@ -8,72 +8,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     delivery::response::FailureCategory,
-    field_error::{Invalid, within},
-    time::Span,
+    field_error::{FieldError, check_range},
+    time::HumanDuration,
 };
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const WEEK_MS: u64 = 7 * DAY_MS;
-/// The most attempts that a policy may ask for.
+/// Maximum number of attempts of a policy.
 pub const MAX_ATTEMPTS: u32 = 50;
-/// A timeout grows to at most this many times its first value.
-const MOST_TIMEOUT_GROWTH: f64 = 3.0;
-/// The longest timeout of a first attempt, in milliseconds.
+/// Maximum growth of a timeout, as a multiple of its first value.
+const MAX_TIMEOUT_GROWTH: f64 = 3.0;
+/// Maximum timeout of a first attempt, in milliseconds.
 const MAX_TIMEOUT_MS: u64 = 120_000;
-/// The longest that a timeout can grow to, in milliseconds.
+/// Maximum that a timeout can grow to, in milliseconds.
 pub const MAX_GROWN_TIMEOUT_MS: u64 = 3 * MAX_TIMEOUT_MS;
 
-/// Which answers end a delivery at once.
+/// Which responses end a delivery immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RetryOn {
-    /// The status codes in `permanent_status_codes` do.
+    /// The status codes in `permanent_status_codes`.
     #[default]
     Default,
-    /// None does: everything but 2xx is tried again.
+    /// None: everything but 2xx is retried.
     All,
 }
 
-/// How the waits between attempts grow.
+/// Growth of the delays between attempts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Backoff {
-    /// The wait before each attempt, the first one included; as many attempts as there are entries.
-    Schedule(Vec<Span>),
-    /// The wait before each retry is a multiple of the one before it.
+    /// The delay before each attempt, including the first; as many attempts as there are entries.
+    Schedule(Vec<HumanDuration>),
+    /// The delay before each retry is a multiple of the previous one.
     Exponential {
-        /// The wait before the first retry.
+        /// Delay before the first retry.
         base_delay_ms: u64,
-        /// What each further wait is multiplied by.
+        /// Factor of each further delay.
         backoff_multiplier: f64,
-        /// How many attempts are made in all.
+        /// Total number of attempts.
         max_attempts: u32,
     },
 }
 
-/// The complete retry policy of one webhook: every value is settled and checked.
+/// The resolved retry policy of one webhook: every value is set and validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// How the waits grow, and how many attempts there are.
+    /// Growth of the delays, and number of attempts.
     pub backoff: Backoff,
-    /// The cap on exponential waits and on what `Retry-After` may ask for.
+    /// Maximum of exponential delays and of `Retry-After`.
     pub max_delay_ms: u64,
-    /// The share of a wait by which chance lengthens or shortens it.
+    /// Share of a delay by which it is randomly lengthened or shortened.
     pub jitter: f64,
-    /// How long the first attempt may take.
+    /// Timeout of the first attempt.
     pub timeout_ms: u64,
-    /// What the timeout is multiplied by from one attempt to the next.
+    /// Factor of the timeout from one attempt to the next.
     pub timeout_growth_factor: f64,
-    /// The longest that a timeout may grow to, in milliseconds: the operator's cap.
+    /// Maximum that a timeout may grow to, in milliseconds: the operator's cap.
     pub max_timeout_ms: u64,
-    /// The shortest wait between two attempts, in milliseconds: the operator's cap.
+    /// Minimum delay between two attempts, in milliseconds: the operator's cap.
     pub min_delay_ms: u64,
-    /// Whether any answer ends a delivery at once.
+    /// Which responses end a delivery immediately.
     pub retry_on: RetryOn,
-    /// The answers that do, in ascending order.
+    /// Status codes that end a delivery immediately, in ascending order.
     pub permanent_status_codes: Vec<u16>,
-    /// How long after its creation a delivery is given up on.
-    pub give_up_after: Span,
+    /// How long after its creation a delivery expires.
+    pub give_up_after: HumanDuration,
 }
 
 impl Default for RetryPolicy {
@@ -81,7 +81,7 @@ impl Default for RetryPolicy {
         const HOUR: u64 = 3600;
         let seconds = [0, 5, 300, 1800, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR];
         Self {
-            backoff: Backoff::Schedule(seconds.map(Span::secs).to_vec()),
+            backoff: Backoff::Schedule(seconds.map(HumanDuration::secs).to_vec()),
             max_delay_ms: DAY_MS,
             jitter: 0.1,
             timeout_ms: 30_000,
@@ -90,12 +90,12 @@ impl Default for RetryPolicy {
             min_delay_ms: 0,
             retry_on: RetryOn::Default,
             permanent_status_codes: vec![400, 401, 403, 404, 410, 413, 414, 415, 451],
-            give_up_after: Span::secs(5 * 24 * HOUR),
+            give_up_after: HumanDuration::secs(5 * 24 * HOUR),
         }
     }
 }
 
-/// The shortest wait after a failure of this category, whatever the policy says.
+/// Returns the minimum delay after a failure of this category, regardless of the policy.
 pub fn minimum_delay(category: FailureCategory) -> Duration {
     match category {
         FailureCategory::RateLimit => Duration::from_secs(60),
@@ -106,7 +106,7 @@ pub fn minimum_delay(category: FailureCategory) -> Duration {
 }
 
 impl RetryPolicy {
-    /// How many attempts are made in all.
+    /// Returns the total number of attempts.
     pub fn max_attempts(&self) -> u32 {
         match &self.backoff {
             Backoff::Schedule(schedule) => u32::try_from(schedule.len()).unwrap_or(u32::MAX),
@@ -114,69 +114,69 @@ impl RetryPolicy {
         }
     }
 
-    /// The wait before the first attempt.
+    /// Returns the delay before the first attempt.
     pub fn first_delay(&self) -> Duration {
         match &self.backoff {
-            Backoff::Schedule(schedule) => schedule.first().map_or(Duration::ZERO, |span| span.get()),
+            Backoff::Schedule(schedule) => schedule.first().map_or(Duration::ZERO, |span| span.as_duration()),
             Backoff::Exponential { .. } => Duration::ZERO,
         }
     }
 
-    /// How long the attempt of this number (the first is 1) may take.
+    /// Returns the timeout of the attempt with this number (the first is 1).
     pub fn timeout(&self, attempt: u32) -> Duration {
-        let growth = grown(self.timeout_growth_factor, attempt).min(MOST_TIMEOUT_GROWTH);
+        let growth = growth_factor(self.timeout_growth_factor, attempt).min(MAX_TIMEOUT_GROWTH);
         duration((self.timeout_ms as f64 * growth).min(self.max_timeout_ms as f64))
     }
 
-    /// The longest that any attempt may take, in milliseconds.
+    /// Returns the longest timeout of all attempts, in milliseconds.
     pub fn longest_timeout_ms(&self) -> u64 {
         self.timeout(self.max_attempts()).as_millis() as u64
     }
 
-    /// The shortest wait between two attempts, in milliseconds, without jitter.
+    /// Returns the shortest delay between two attempts, in milliseconds, without jitter.
     pub fn shortest_delay_ms(&self) -> u64 {
         let shortest = (1..self.max_attempts().max(2)).map(|attempt| self.backoff_after(attempt));
         (shortest.fold(f64::INFINITY, f64::min) as u64).max(self.min_delay_ms)
     }
 
-    /// The wait after the failed attempt of this number (the first is 1) before the next one.
+    /// Returns the delay between the failed attempt with this number (the first is 1) and the next one.
     ///
-    /// `retry_after` is what the endpoint asked for, if it may ask; `roll` is uniform in [0, 1).
+    /// `retry_after` is the delay that the endpoint requested, if it may request one; `random` is uniform in [0, 1).
     pub fn delay(
         &self,
         attempt: u32,
         category: FailureCategory,
         retry_after: Option<Duration>,
-        roll: f64,
+        random: f64,
     ) -> Duration {
-        let asked = retry_after.unwrap_or_default().min(Duration::from_millis(self.max_delay_ms));
-        let least = Duration::from_millis(self.min_delay_ms);
-        let floor = millis(minimum_delay(category).max(asked).max(least));
+        let request = retry_after.unwrap_or_default().min(Duration::from_millis(self.max_delay_ms));
+        let min = Duration::from_millis(self.min_delay_ms);
+        let floor = millis(minimum_delay(category).max(request).max(min));
         let wait = self.backoff_after(attempt).max(floor);
-        // Jitter never reaches below the floor, so where the floor rules it only lengthens the wait.
+        // Jitter never reduces the delay below the minimum, so at the minimum it only lengthens it.
         let shortest = (wait * (1.0 - self.jitter)).max(floor);
         let longest = wait * (1.0 + self.jitter);
-        duration(shortest + roll * (longest - shortest))
+        duration(shortest + random * (longest - shortest))
     }
 
-    /// The milliseconds that the policy alone would wait after this attempt.
+    /// Returns the delay of the policy alone after this attempt, in milliseconds.
     fn backoff_after(&self, attempt: u32) -> f64 {
         match &self.backoff {
             // Entry 0 precedes attempt 1, so entry n follows attempt n.
             Backoff::Schedule(schedule) => {
                 let entry = schedule.get(attempt as usize).or(schedule.last());
-                entry.map_or(0.0, |span| millis(span.get()))
+                entry.map_or(0.0, |span| millis(span.as_duration()))
             }
             Backoff::Exponential { base_delay_ms, backoff_multiplier, .. } => {
-                let wait = *base_delay_ms as f64 * grown(*backoff_multiplier, attempt);
+                let wait = *base_delay_ms as f64 * growth_factor(*backoff_multiplier, attempt);
                 wait.min(self.max_delay_ms as f64)
             }
         }
     }
 }
 
-/// `factor` to the power of the attempts before this one. May be infinite; every use is capped.
-fn grown(factor: f64, attempt: u32) -> f64 {
+/// Returns `factor` to the power of the number of attempts before this one. May be infinite; every use is capped.
+fn growth_factor(factor: f64, attempt: u32) -> f64 {
     factor.powi(i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX))
 }
 
@@ -188,69 +188,68 @@ fn duration(millis: f64) -> Duration {
     Duration::from_millis(millis.round() as u64)
 }
 
-/// A retry policy as people write it: what is left out keeps the server's default.
+/// Retry settings as configured; omitted fields use the server's default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetryConfig {
-    /// The wait before each attempt, the first one included, each in seconds or as a text with a unit
-    /// (`250ms`, `30s`, `5m`, `2h`, `5d`). Its length is the number of attempts. Not together with
+    /// The delay before each attempt, including the first, each in seconds or as a text with a unit
+    /// (`250ms`, `30s`, `5m`, `2h`, `5d`). Its length is the number of attempts. Cannot be combined with
     /// `base_delay_ms`, `backoff_multiplier` or `max_attempts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 50))]
-    pub schedule: Option<Vec<Span>>,
-    /// Exponential backoff: the wait before the first retry, in milliseconds.
+    pub schedule: Option<Vec<HumanDuration>>,
+    /// Exponential backoff: delay before the first retry, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86400000))]
     pub base_delay_ms: Option<u64>,
-    /// Exponential backoff: what each further wait is multiplied by.
+    /// Exponential backoff: factor of each further delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1.0, maximum = 10.0))]
     pub backoff_multiplier: Option<f64>,
-    /// Exponential backoff: how many attempts are made in all.
+    /// Exponential backoff: total number of attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     pub max_attempts: Option<u32>,
-    /// The cap on exponential waits and on what `Retry-After` may ask for, in milliseconds.
+    /// Maximum of exponential delays and of `Retry-After`, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 604800000))]
     pub max_delay_ms: Option<u64>,
-    /// The share of a wait by which chance lengthens or shortens it, such as 0.1.
+    /// Share of a delay by which it is randomly lengthened or shortened, such as 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0.0, maximum = 0.5))]
     pub jitter: Option<f64>,
-    /// How long the first attempt may take, in milliseconds.
+    /// Timeout of the first attempt, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 120000))]
     pub timeout_ms: Option<u64>,
-    /// What the timeout is multiplied by from one attempt to the next; it grows to at most three times
-    /// its first value.
+    /// Factor of the timeout from one attempt to the next; it grows to at most three times its first value.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1.0, maximum = 3.0))]
     pub timeout_growth_factor: Option<f64>,
-    /// `all` tries everything but 2xx again; `default` heeds `permanent_status_codes`.
+    /// `all` retries everything but 2xx; `default` does not retry `permanent_status_codes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<RetryOn>,
-    /// The answers that end a delivery at once.
+    /// Status codes that end a delivery immediately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permanent_status_codes: Option<Vec<u16>>,
-    /// How long after its creation a delivery is given up on, in seconds or as a text with a unit (`5d`).
+    /// How long after its creation a delivery expires, in seconds or as a text with a unit (`5d`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub give_up_after: Option<Span>,
+    pub give_up_after: Option<HumanDuration>,
 }
 
 impl RetryConfig {
-    /// The complete policy: what is written here, and `defaults` for the rest. Refuses what makes no sense.
-    pub fn resolve(&self, defaults: &RetryPolicy) -> Result<RetryPolicy, Invalid> {
+    /// Returns the resolved policy, with `defaults` for omitted fields, or an error if a value is out of range.
+    pub fn resolve(&self, defaults: &RetryPolicy) -> Result<RetryPolicy, FieldError> {
         let max_delay_ms = self.max_delay_ms.unwrap_or(defaults.max_delay_ms);
         let timeout_ms = self.timeout_ms.unwrap_or(defaults.timeout_ms);
         let growth = self.timeout_growth_factor.unwrap_or(defaults.timeout_growth_factor);
         Ok(RetryPolicy {
             backoff: self.resolve_backoff(&defaults.backoff)?,
-            max_delay_ms: within("retry_config.max_delay_ms", max_delay_ms, 1..=WEEK_MS)?,
-            jitter: within("retry_config.jitter", self.jitter.unwrap_or(defaults.jitter), 0.0..=0.5)?,
-            timeout_ms: within("retry_config.timeout_ms", timeout_ms, 100..=MAX_TIMEOUT_MS)?,
-            timeout_growth_factor: within("retry_config.timeout_growth_factor", growth, 1.0..=3.0)?,
+            max_delay_ms: check_range("retry_config.max_delay_ms", max_delay_ms, 1..=WEEK_MS)?,
+            jitter: check_range("retry_config.jitter", self.jitter.unwrap_or(defaults.jitter), 0.0..=0.5)?,
+            timeout_ms: check_range("retry_config.timeout_ms", timeout_ms, 100..=MAX_TIMEOUT_MS)?,
+            timeout_growth_factor: check_range("retry_config.timeout_growth_factor", growth, 1.0..=3.0)?,
             max_timeout_ms: defaults.max_timeout_ms,
             min_delay_ms: defaults.min_delay_ms,
             retry_on: self.retry_on.unwrap_or(defaults.retry_on),
@@ -262,11 +261,11 @@ impl RetryConfig {
         })
     }
 
-    fn resolve_backoff(&self, defaults: &Backoff) -> Result<Backoff, Invalid> {
+    fn resolve_backoff(&self, defaults: &Backoff) -> Result<Backoff, FieldError> {
         let exponential =
             self.base_delay_ms.is_some() || self.backoff_multiplier.is_some() || self.max_attempts.is_some();
         match &self.schedule {
-            Some(_) if exponential => Err(Invalid::new(
+            Some(_) if exponential => Err(FieldError::new(
                 "retry_config.schedule",
                 "cannot go together with base_delay_ms, backoff_multiplier or max_attempts; \
                  drop either the schedule or those (a schedule's length is its number of attempts)",
@@ -277,7 +276,7 @@ impl RetryConfig {
         }
     }
 
-    fn resolve_exponential(&self, defaults: &Backoff) -> Result<Backoff, Invalid> {
+    fn resolve_exponential(&self, defaults: &Backoff) -> Result<Backoff, FieldError> {
         let (base, multiplier, attempts) = match defaults {
             Backoff::Exponential { base_delay_ms, backoff_multiplier, max_attempts } => {
                 (*base_delay_ms, *backoff_multiplier, *max_attempts)
@@ -288,30 +287,30 @@ impl RetryConfig {
         let multiplier = self.backoff_multiplier.unwrap_or(multiplier);
         let attempts = self.max_attempts.unwrap_or(attempts);
         Ok(Backoff::Exponential {
-            base_delay_ms: within("retry_config.base_delay_ms", base, 1..=DAY_MS)?,
-            backoff_multiplier: within("retry_config.backoff_multiplier", multiplier, 1.0..=10.0)?,
-            max_attempts: within("retry_config.max_attempts", attempts, 1..=MAX_ATTEMPTS)?,
+            base_delay_ms: check_range("retry_config.base_delay_ms", base, 1..=DAY_MS)?,
+            backoff_multiplier: check_range("retry_config.backoff_multiplier", multiplier, 1.0..=10.0)?,
+            max_attempts: check_range("retry_config.max_attempts", attempts, 1..=MAX_ATTEMPTS)?,
         })
     }
 }
 
-fn checked_schedule(schedule: &[Span]) -> Result<Backoff, Invalid> {
+fn checked_schedule(schedule: &[HumanDuration]) -> Result<Backoff, FieldError> {
     const FIELD: &str = "retry_config.schedule";
     if schedule.is_empty() || schedule.len() > MAX_ATTEMPTS as usize {
         let message = format!("has {} entries; it must have 1 to {MAX_ATTEMPTS}", schedule.len());
-        return Err(Invalid::new(FIELD, message));
+        return Err(FieldError::new(FIELD, message));
     }
-    if let Some(index) = schedule.iter().position(|span| *span > Span::millis(WEEK_MS)) {
+    if let Some(index) = schedule.iter().position(|span| *span > HumanDuration::millis(WEEK_MS)) {
         let message = format!("entry {} is longer than 7 days, the longest wait allowed", index + 1);
-        return Err(Invalid::new(FIELD, message));
+        return Err(FieldError::new(FIELD, message));
     }
     Ok(Backoff::Schedule(schedule.to_vec()))
 }
 
-fn checked_codes(codes: &[u16]) -> Result<Vec<u16>, Invalid> {
+fn checked_codes(codes: &[u16]) -> Result<Vec<u16>, FieldError> {
     if let Some(code) = codes.iter().find(|code| !(300..=599).contains(*code)) {
         let message = format!("{code} cannot be permanent; only codes from 300 to 599 can");
-        return Err(Invalid::new("retry_config.permanent_status_codes", message));
+        return Err(FieldError::new("retry_config.permanent_status_codes", message));
     }
     let mut codes = codes.to_vec();
     codes.sort_unstable();
@@ -319,11 +318,11 @@ fn checked_codes(codes: &[u16]) -> Result<Vec<u16>, Invalid> {
     Ok(codes)
 }
 
-fn checked_give_up_after(span: Span) -> Result<Span, Invalid> {
-    if (Span::secs(1)..=Span::millis(30 * DAY_MS)).contains(&span) {
+fn checked_give_up_after(span: HumanDuration) -> Result<HumanDuration, FieldError> {
+    if (HumanDuration::secs(1)..=HumanDuration::millis(30 * DAY_MS)).contains(&span) {
         return Ok(span);
     }
-    Err(Invalid::new("retry_config.give_up_after", "must be from 1 second to 30 days"))
+    Err(FieldError::new("retry_config.give_up_after", "must be from 1 second to 30 days"))
 }
 
 #[cfg(test)]
@@ -333,7 +332,7 @@ mod tests {
     use super::*;
     use crate::delivery::response::FailureCategory::*;
 
-    fn resolve(json: &str) -> Result<RetryPolicy, Invalid> {
+    fn resolve(json: &str) -> Result<RetryPolicy, FieldError> {
         serde_json::from_str::<RetryConfig>(json).unwrap().resolve(&RetryPolicy::default())
     }
 
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_the_default() {
+    fn empty_config_is_the_default() {
         let policy = RetryConfig::default().resolve(&RetryPolicy::default()).unwrap();
         assert_eq!(policy, RetryPolicy::default());
         assert_eq!(policy.max_attempts(), 10);
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_goes_both_ways_but_never_below_a_minimum() {
+    fn jitter_never_reduces_delay_below_minimum() {
         let policy = resolve(r#"{"schedule": [3, 10, 100, 63], "jitter": 0.2}"#).unwrap();
         assert_eq!(policy.first_delay(), secs(3));
         assert_eq!(policy.delay(1, Network, None, 0.0), secs(8));
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn minimums_beat_the_cap_and_retry_after_does_not() {
+    fn minimum_delay_overrides_cap_and_retry_after_does_not() {
         let policy = resolve(r#"{"base_delay_ms": 1, "max_delay_ms": 1000, "jitter": 0}"#).unwrap();
         let waits = [RateLimit, Dns, Timeout, Tls].map(|category| policy.delay(9, category, None, 0.9));
         assert_eq!(waits, [secs(60), secs(5), secs(2), Duration::from_millis(256)]);
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_grow_to_three_times() {
+    fn timeout_grows_to_at_most_three_times() {
         let policy = resolve(r#"{"timeout_ms": 1000, "timeout_growth_factor": 1.5}"#).unwrap();
         let timeouts = [1, 2, 3, 4, u32::MAX].map(|n| policy.timeout(n).as_millis());
         assert_eq!(timeouts, [1000, 1500, 2250, 3000, 3000]);
@@ -399,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_field() {
+    fn invalid_values_are_rejected_by_field() {
         let long = format!(r#"{{"schedule": [{}0]}}"#, "1,".repeat(50));
         for (json, field) in [
             (r#"{"schedule": []}"#, "schedule"),
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_sorted_and_bounds_are_allowed() {
+    fn status_codes_are_sorted_and_bounds_are_inclusive() {
         let policy =
             resolve(r#"{"permanent_status_codes": [404, 300, 599, 404], "retry_on": "all"}"#).unwrap();
         assert_eq!(policy.permanent_status_codes, [300, 404, 599]);
@@ -452,7 +451,7 @@ mod tests {
         ) -> RetryConfig {
             let exponential = schedule.is_none();
             RetryConfig {
-                schedule: schedule.map(|delays| delays.into_iter().map(Span::millis).collect()),
+                schedule: schedule.map(|delays| delays.into_iter().map(HumanDuration::millis).collect()),
                 base_delay_ms: exponential.then_some(base),
                 backoff_multiplier: exponential.then_some(multiplier),
                 max_attempts: exponential.then_some(attempts),
@@ -479,23 +478,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wait_lies_within_the_policy(
+        fn every_delay_is_within_the_policy(
             policy in any_policy(), attempt in prop_oneof![1..60u32, any::<u32>()],
             category in proptest::sample::select(&FailureCategory::ALL),
-            asked in proptest::option::of(any::<u32>()), roll in 0.0..1.0f64,
+            requests in proptest::option::of(any::<u32>()), random in 0.0..1.0f64,
         ) {
-            let asked = asked.map(|millis| Duration::from_millis(millis.into()));
-            let wait = policy.delay(attempt, category, asked, roll);
-            let honoured = asked.unwrap_or_default().min(Duration::from_millis(policy.max_delay_ms));
-            let plain = RetryPolicy { jitter: 0.0, ..policy.clone() }.delay(attempt, category, asked, roll);
+            let request = requests.map(|millis| Duration::from_millis(millis.into()));
+            let wait = policy.delay(attempt, category, request, random);
+            let honoured = request.unwrap_or_default().min(Duration::from_millis(policy.max_delay_ms));
+            let plain = RetryPolicy { jitter: 0.0, ..policy.clone() }.delay(attempt, category, request, random);
             prop_assert!(wait >= minimum_delay(category).max(honoured));
             prop_assert!(millis(wait) >= millis(plain) * (1.0 - policy.jitter) - 1.0);
             prop_assert!(millis(wait) <= millis(plain) * (1.0 + policy.jitter) + 1.0);
-            prop_assert!(wait <= policy.delay(attempt, category, asked, 1.0));
+            prop_assert!(wait <= policy.delay(attempt, category, request, 1.0));
         }
 
         #[test]
-        fn exponential_waits_never_shrink_before_the_jitter(
+        fn exponential_delays_never_shrink_without_jitter(
             policy in any_policy().prop_filter("exponential", |policy| {
                 matches!(policy.backoff, Backoff::Exponential { .. })
             }),
@@ -508,13 +507,13 @@ mod tests {
         }
 
         #[test]
-        fn timeouts_stay_between_one_and_three_times(policy in any_policy(), attempt in any::<u32>()) {
+        fn timeout_stays_between_one_and_three_times_the_first(policy in any_policy(), attempt in any::<u32>()) {
             let first = Duration::from_millis(policy.timeout_ms);
             prop_assert!(policy.timeout(attempt) >= first && policy.timeout(attempt) <= first * 3);
         }
 
         #[test]
-        fn what_is_written_is_read_back(config in any_backoff()) {
+        fn config_round_trips_through_json(config in any_backoff()) {
             let json = serde_json::to_string(&config).unwrap();
             let read: RetryConfig = serde_json::from_str(&json).unwrap();
             prop_assert_eq!(read.schedule, config.schedule);

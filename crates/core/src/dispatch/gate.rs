@@ -1,6 +1,6 @@
-//! The one decision right before a request: does it go, and if not, what does it wait for?
+//! The check right before a request: whether it may be sent now, and if not, what it waits for.
 //!
-//! It is told everything and asks nobody, so that people are shown the same reason that held it back.
+//! It is a pure function of its input, so that the reason shown to users is the reason that blocked the delivery.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use crate::{protection::breaker::Permit, time::Time, webhook::WebhookState};
 pub enum WaitingOn {
     /// The time of its next attempt.
     Schedule,
-    /// The webhook's circuit, which is open or has all its probes out.
+    /// The webhook's circuit, which is open or has all its probes in flight.
     CircuitOpen,
-    /// A token of a rate limit, or the end of a pause that the endpoint asked for.
+    /// A token of a rate limit, or the end of a hold that the endpoint requested.
     RateLimit,
-    /// One of the webhook's requests to end: as many as it may have are under way.
+    /// The end of another request of the webhook: its maximum is in flight.
     InFlightLimit,
-    /// The delivery before it in its order.
+    /// The previous delivery in its order.
     Order,
-    /// Somebody to resume the webhook.
+    /// The webhook to be resumed.
     Paused,
-    /// A free slot among those of the tenant, the destination host or the node.
+    /// A free slot of the tenant, the destination host or the node.
     Capacity,
     /// A worker of the pool that its tenant is routed to.
     Pool,
@@ -44,7 +44,7 @@ impl WaitingOn {
         Self::Pool,
     ];
 
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Schedule => "schedule",
@@ -59,7 +59,7 @@ impl WaitingOn {
     }
 }
 
-/// Who else is held back by the same thing.
+/// Which other deliveries are blocked for the same reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The webhook's other deliveries.
@@ -68,80 +68,81 @@ pub enum Scope {
     Tenant,
     /// The tenant's deliveries to the same host.
     Host,
-    /// Everything on this node.
+    /// All deliveries on this node.
     Node,
 }
 
-/// How many places are taken, and how many there are.
+/// Used slots and the maximum of a concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Taken.
+    /// Slots in use.
     pub used: u32,
-    /// There are.
-    pub most: u32,
+    /// Number of slots.
+    pub max: u32,
 }
 
 impl Slots {
-    fn are_taken(self) -> bool {
-        self.used >= self.most
+    fn is_full(self) -> bool {
+        self.used >= self.max
     }
 }
 
-/// All that the decision depends on.
+/// Everything that the decision depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Whether the webhook gets events.
+pub struct GateInput<'a> {
+    /// State of the webhook.
     pub state: &'a WebhookState,
     /// Whether this node serves the pool that the tenant is routed to.
     pub pool_served: bool,
-    /// Until when the endpoint asked to be left alone (429).
+    /// Until when the endpoint requested a hold (429).
     pub held_until: Option<Time>,
-    /// What the circuit says. A probe's ticket that does not come back in [`Verdict::Go`] was not used, and
-    /// has to be given back to the circuit.
+    /// The circuit's permit. A probe id that is not returned in [`GateDecision::Go`] was not used and must be returned
+    /// to the circuit.
     pub circuit: Permit,
-    /// Whether it is the head of its order, or in none.
+    /// Whether the delivery is first in its order, or is not ordered.
     pub order: bool,
-    /// The requests of the webhook.
+    /// Slots of the webhook.
     pub webhook_slots: Slots,
-    /// The requests of the tenant.
+    /// Slots of the tenant.
     pub tenant_slots: Slots,
     /// Whether the tenant may have one more request in flight to the webhook's host.
     pub host_has_slot: bool,
-    /// The requests of this node.
+    /// Slots of this node.
     pub node_slots: Slots,
-    /// When the webhook's next token is due; none if there is one.
+    /// When the webhook's next token is available; `None` if one is available now.
     pub webhook_token: Option<Time>,
-    /// When the tenant's next token is due; none if there is one.
+    /// When the tenant's next token is available; `None` if one is available now.
     pub tenant_token: Option<Time>,
-    /// When the next token for everybody is due; none if there is one.
+    /// When the next token of the global limit is available; `None` if one is available now.
     pub global_token: Option<Time>,
-    /// The time.
+    /// The current time.
     pub now: Time,
 }
 
-/// Whether it goes.
+/// Result of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It does. The tokens and places are still to be taken.
+pub enum GateDecision {
+    /// The request may be sent. The caller still has to take the tokens and slots.
     Go {
-        /// The circuit's ticket, if it goes as a probe.
+        /// The probe id, if the request is a probe.
         probe: Option<u64>,
     },
-    /// It does not.
+    /// The delivery must wait.
     Wait {
-        /// Until when, always later than now; none if that depends on something other than time.
+        /// Until when, always later than now; `None` if it waits for something other than time.
         until: Option<Time>,
         /// What it waits for.
         why: WaitingOn,
-        /// Who else does.
+        /// Which other deliveries wait too.
         scope: Scope,
     },
 }
 
-/// Decides. Of several reasons to wait it names the one that people can do the most about.
-pub fn gate(facts: &Facts<'_>) -> Verdict {
-    let wait = |why, scope| Verdict::Wait { until: None, why, scope };
-    // Those of a webhook that is neither active nor paused are called off elsewhere; none is sent meanwhile.
+/// Decides whether a request may be sent. Of several reasons to wait it returns the one that users can influence
+/// most.
+pub fn decide(facts: &GateInput<'_>) -> GateDecision {
+    let wait = |why, scope| GateDecision::Wait { until: None, why, scope };
+    // If the webhook is neither active nor paused, its deliveries are cancelled elsewhere; none is sent until then.
     if *facts.state != WebhookState::Active {
         return wait(WaitingOn::Paused, Scope::Webhook);
     }
@@ -152,37 +153,37 @@ pub fn gate(facts: &Facts<'_>) -> Verdict {
         Permit::Go => None,
         Permit::Probe(ticket) => Some(ticket),
         Permit::Wait { until, .. } => {
-            // An answer of the circuit that has grown old is no reason to go without asking it again.
+            // An outdated permit does not allow sending: wait briefly and ask the circuit again.
             let until = until.map(|until| until.max(facts.now + Duration::from_millis(1)));
-            return Verdict::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook };
+            return GateDecision::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook };
         }
     };
     if let Some(until) = facts.held_until.filter(|until| *until > facts.now) {
-        return Verdict::Wait { until: Some(until), why: WaitingOn::RateLimit, scope: Scope::Webhook };
+        return GateDecision::Wait { until: Some(until), why: WaitingOn::RateLimit, scope: Scope::Webhook };
     }
     if !facts.order {
         return wait(WaitingOn::Order, Scope::Webhook);
     }
-    if facts.webhook_slots.are_taken() {
+    if facts.webhook_slots.is_full() {
         return wait(WaitingOn::InFlightLimit, Scope::Webhook);
     }
-    if facts.tenant_slots.are_taken() {
+    if facts.tenant_slots.is_full() {
         return wait(WaitingOn::Capacity, Scope::Tenant);
     }
     if !facts.host_has_slot {
         return wait(WaitingOn::Capacity, Scope::Host);
     }
-    if facts.node_slots.are_taken() {
+    if facts.node_slots.is_full() {
         return wait(WaitingOn::Capacity, Scope::Node);
     }
-    match missing_token(facts) {
-        Some((until, scope)) => Verdict::Wait { until: Some(until), why: WaitingOn::RateLimit, scope },
-        None => Verdict::Go { probe },
+    match longest_token_wait(facts) {
+        Some((until, scope)) => GateDecision::Wait { until: Some(until), why: WaitingOn::RateLimit, scope },
+        None => GateDecision::Go { probe },
     }
 }
 
-/// The token that takes the longest; of equal ones that which holds back the fewest others.
-fn missing_token(facts: &Facts<'_>) -> Option<(Time, Scope)> {
+/// Returns the token with the longest wait; of equal ones the one that blocks the fewest other deliveries.
+fn longest_token_wait(facts: &GateInput<'_>) -> Option<(Time, Scope)> {
     let tokens = [
         (facts.global_token, Scope::Node),
         (facts.tenant_token, Scope::Tenant),
@@ -199,9 +200,9 @@ mod tests {
     use super::{WaitingOn::*, *};
 
     const NOW: Time = Time::from_secs(1_700_000_000);
-    const FREE: Slots = Slots { used: 4, most: 5 };
-    const TAKEN: Slots = Slots { used: 5, most: 5 };
-    const CLEAR: Facts<'static> = Facts {
+    const FREE: Slots = Slots { used: 4, max: 5 };
+    const OCCUPIED: Slots = Slots { used: 5, max: 5 };
+    const CLEAR: GateInput<'static> = GateInput {
         state: &WebhookState::Active,
         pool_served: true,
         held_until: None,
@@ -221,32 +222,35 @@ mod tests {
         Some(NOW + Duration::from_secs(seconds))
     }
 
-    fn wait(until: Option<Time>, why: WaitingOn, scope: Scope) -> Verdict {
-        Verdict::Wait { until, why, scope }
+    fn wait(until: Option<Time>, why: WaitingOn, scope: Scope) -> GateDecision {
+        GateDecision::Wait { until, why, scope }
     }
 
     #[test]
-    fn it_goes_when_nothing_holds_it() {
-        assert_eq!(gate(&CLEAR), Verdict::Go { probe: None });
-        assert_eq!(gate(&Facts { circuit: Permit::Probe(7), ..CLEAR }), Verdict::Go { probe: Some(7) });
-        let over = Facts { held_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
-        assert_eq!(gate(&over), Verdict::Go { probe: None }, "what is due now holds no longer");
+    fn gate_decides_go_when_nothing_blocks() {
+        assert_eq!(decide(&CLEAR), GateDecision::Go { probe: None });
+        assert_eq!(
+            decide(&GateInput { circuit: Permit::Probe(7), ..CLEAR }),
+            GateDecision::Go { probe: Some(7) }
+        );
+        let over = GateInput { held_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
+        assert_eq!(decide(&over), GateDecision::Go { probe: None }, "what is due now holds no longer");
     }
 
-    /// Each reason alone, in the order in which they are named: from the last to the first, each added to
-    /// those before it takes over.
+    /// Applies each reason alone, from the lowest to the highest precedence, and together with all lower ones: the
+    /// added reason must be the one returned.
     #[test]
-    fn every_reason_holds_alone_and_before_those_that_follow() {
+    fn each_wait_reason_blocks_and_precedes_lower_ones() {
         const OPEN: Permit = Permit::Wait { until: None, forced: true };
-        type Hold = fn(&mut Facts<'_>);
-        let reasons: [(Hold, Verdict); 12] = [
+        type Hold = fn(&mut GateInput<'_>);
+        let reasons: [(Hold, GateDecision); 12] = [
             (|f| f.global_token = at(1), wait(at(1), RateLimit, Scope::Node)),
             (|f| f.tenant_token = at(2), wait(at(2), RateLimit, Scope::Tenant)),
             (|f| f.webhook_token = at(3), wait(at(3), RateLimit, Scope::Webhook)),
-            (|f| f.node_slots = TAKEN, wait(None, Capacity, Scope::Node)),
+            (|f| f.node_slots = OCCUPIED, wait(None, Capacity, Scope::Node)),
             (|f| f.host_has_slot = false, wait(None, Capacity, Scope::Host)),
-            (|f| f.tenant_slots = TAKEN, wait(None, Capacity, Scope::Tenant)),
-            (|f| f.webhook_slots = TAKEN, wait(None, InFlightLimit, Scope::Webhook)),
+            (|f| f.tenant_slots = OCCUPIED, wait(None, Capacity, Scope::Tenant)),
+            (|f| f.webhook_slots = OCCUPIED, wait(None, InFlightLimit, Scope::Webhook)),
             (|f| f.order = false, wait(None, Order, Scope::Webhook)),
             (|f| f.held_until = at(4), wait(at(4), RateLimit, Scope::Webhook)),
             (|f| f.circuit = OPEN, wait(None, CircuitOpen, Scope::Webhook)),
@@ -257,37 +261,37 @@ mod tests {
         for (index, (hold, expected)) in reasons.into_iter().enumerate() {
             let mut alone = CLEAR;
             hold(&mut alone);
-            assert_eq!(gate(&alone), expected, "reason {index} alone");
+            assert_eq!(decide(&alone), expected, "reason {index} alone");
             hold(&mut all);
-            assert_eq!(gate(&all), expected, "reason {index} with those after it");
+            assert_eq!(decide(&all), expected, "reason {index} with those after it");
         }
     }
 
     #[test]
-    fn of_several_missing_tokens_the_last_one_counts() {
-        let facts = Facts { webhook_token: at(1), tenant_token: at(9), global_token: at(5), ..CLEAR };
-        assert_eq!(gate(&facts), wait(at(9), RateLimit, Scope::Tenant));
-        let facts = Facts { webhook_token: at(5), tenant_token: None, ..facts };
-        assert_eq!(gate(&facts), wait(at(5), RateLimit, Scope::Webhook));
+    fn longest_token_wait_is_returned() {
+        let facts = GateInput { webhook_token: at(1), tenant_token: at(9), global_token: at(5), ..CLEAR };
+        assert_eq!(decide(&facts), wait(at(9), RateLimit, Scope::Tenant));
+        let facts = GateInput { webhook_token: at(5), tenant_token: None, ..facts };
+        assert_eq!(decide(&facts), wait(at(5), RateLimit, Scope::Webhook));
     }
 
     #[test]
-    fn an_open_circuit_says_until_when() {
-        let gate_at = |until| gate(&Facts { circuit: Permit::Wait { until, forced: false }, ..CLEAR });
+    fn open_circuit_returns_wait_time() {
+        let gate_at = |until| decide(&GateInput { circuit: Permit::Wait { until, forced: false }, ..CLEAR });
         assert_eq!(gate_at(at(30)), wait(at(30), CircuitOpen, Scope::Webhook));
         let soon = Some(NOW + Duration::from_millis(1));
         assert_eq!(gate_at(Some(NOW)), wait(soon, CircuitOpen, Scope::Webhook));
     }
 
     #[test]
-    fn nothing_goes_to_a_webhook_that_gets_no_events() {
+    fn inactive_webhook_is_blocked() {
         for state in [WebhookState::Disabled("why".into()), WebhookState::Deleted] {
-            assert_eq!(gate(&Facts { state: &state, ..CLEAR }), wait(None, Paused, Scope::Webhook));
+            assert_eq!(decide(&GateInput { state: &state, ..CLEAR }), wait(None, Paused, Scope::Webhook));
         }
     }
 
     #[test]
-    fn names_are_those_on_the_wire() {
+    fn waiting_on_names_match_serialization() {
         for why in WaitingOn::ALL {
             assert_eq!(serde_json::to_string(&why).unwrap(), format!("\"{}\"", why.name()));
         }
@@ -298,7 +302,7 @@ mod tests {
     }
 
     fn any_slots() -> impl Strategy<Value = Slots> {
-        (0..4u32, 0..4u32).prop_map(|(used, most)| Slots { used, most })
+        (0..4u32, 0..4u32).prop_map(|(used, max)| Slots { used, max })
     }
 
     fn any_permit() -> impl Strategy<Value = Permit> {
@@ -311,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_goes_only_if_nothing_holds_and_waits_only_for_what_is_to_come(
+        fn go_requires_no_block_and_wait_time_is_in_the_future(
             (active, pool_served, order, host_has_slot) in
                 (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
             circuit in any_permit(),
@@ -320,7 +324,7 @@ mod tests {
                 (any_time(), any_time(), any_time(), any_time()),
         ) {
             let state = if active { WebhookState::Active } else { WebhookState::Paused };
-            let facts = Facts {
+            let facts = GateInput {
                 state: &state, pool_served, held_until, circuit, order, webhook_slots, tenant_slots, host_has_slot,
                 node_slots, webhook_token, tenant_token, global_token, now: NOW,
             };
@@ -328,15 +332,15 @@ mod tests {
             let times = [held_until, webhook_token, tenant_token, global_token];
             let free = active && pool_served && order && host_has_slot
                 && !matches!(circuit, Permit::Wait { .. })
-                && slots.into_iter().all(|slots| slots.used < slots.most)
+                && slots.into_iter().all(|slots| slots.used < slots.max)
                 && times.into_iter().flatten().all(|time| time <= NOW);
-            match gate(&facts) {
-                Verdict::Go { probe } => {
+            match decide(&facts) {
+                GateDecision::Go { probe } => {
                     prop_assert!(free);
                     let ticket = if let Permit::Probe(ticket) = circuit { Some(ticket) } else { None };
                     prop_assert_eq!(probe, ticket);
                 }
-                Verdict::Wait { until, .. } => {
+                GateDecision::Wait { until, .. } => {
                     prop_assert!(!free);
                     prop_assert!(until.is_none_or(|until| until > NOW));
                 }

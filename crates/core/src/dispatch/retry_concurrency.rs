@@ -1,81 +1,82 @@
-//! How many retries at once, beside fresh traffic: as many as fresh deliveries do not notice.
+//! Adaptive limit of concurrent retries, such that fresh deliveries are not delayed noticeably.
 //!
-//! A storm of retries takes slots that nobody else needs, and still makes everybody wait: for the processor,
-//! for the disk, for the network. So the window opens as long as fresh deliveries go out as quickly as they do
-//! in calm times, and closes when they do not. Without fresh traffic it opens fast.
+//! A storm of retries may use only idle slots and still delay other deliveries, through CPU, disk and network.
+//! The limit therefore rises while fresh deliveries are sent as fast as without retries, and falls when they are
+//! not. Without fresh traffic it rises quickly.
 
 use std::time::Duration;
 
-/// The window to begin with.
-const START: f64 = 8.0;
-/// It never closes further: retries go on, whatever happens.
-const LEAST: f64 = 4.0;
-/// How much slower than in calm times is still well.
-const TOLERANCE: f64 = 1.8;
-/// Milliseconds that are nobody's business.
-const NEGLIGIBLE: f64 = 0.1;
-/// How often the window moves.
-const STEP: Duration = Duration::from_millis(5);
-/// How much it opens and closes in a step.
-const OPEN: f64 = 1.08;
-const CLOSE: f64 = 0.7;
-/// How fast the idea of calm follows what is seen in calm times.
-const LEARN: f64 = 0.02;
+/// Initial limit.
+const INITIAL_LIMIT: f64 = 8.0;
+/// Minimum limit, so that retries always make progress.
+const MIN_LIMIT: f64 = 4.0;
+/// Accepted slowdown of fresh deliveries, as a multiple of the baseline.
+const SLOWDOWN_TOLERANCE: f64 = 1.8;
+/// Slowdowns below this many milliseconds are ignored.
+const NEGLIGIBLE_DELAY_MS: f64 = 0.1;
+/// How often the limit is adjusted.
+const ADJUST_INTERVAL: Duration = Duration::from_millis(5);
+/// Factors by which the limit rises and falls in one step.
+const INCREASE_FACTOR: f64 = 1.08;
+const DECREASE_FACTOR: f64 = 0.7;
+/// Smoothing factor of the baseline.
+const BASELINE_SMOOTHING: f64 = 0.02;
 
-/// How many retries may be under way at once.
+/// Limit of concurrent retries.
 #[derive(Clone, Debug)]
-pub struct Pace {
-    window: f64,
-    /// What a fresh delivery waits in calm times, in milliseconds.
-    calm: Option<f64>,
-    /// Fresh deliveries since the last step, and those of them that were slow.
-    seen: u32,
+pub struct RetryConcurrency {
+    limit: f64,
+    /// Usual wait of a fresh delivery without retries, in milliseconds.
+    baseline_ms: Option<f64>,
+    /// Fresh deliveries since the last adjustment, and the slow ones among them.
+    samples: u32,
     slow: u32,
     stepped: Duration,
 }
 
-impl Default for Pace {
+impl Default for RetryConcurrency {
     fn default() -> Self {
-        Self { window: START, calm: None, seen: 0, slow: 0, stepped: Duration::ZERO }
+        Self { limit: INITIAL_LIMIT, baseline_ms: None, samples: 0, slow: 0, stepped: Duration::ZERO }
     }
 }
 
-impl Pace {
-    /// A fresh delivery was sent after this wait, while so many retries were under way. `now` only ever grows.
-    pub fn fresh(&mut self, wait: Duration, retries: usize, now: Duration) {
+impl RetryConcurrency {
+    /// Records that a fresh delivery was sent after `wait`, while `retries` retries were in flight. `now` must not
+    /// go back.
+    pub fn on_fresh_sent(&mut self, wait: Duration, retries: usize, now: Duration) {
         let wait = wait.as_secs_f64() * 1000.0;
-        let calm = *self.calm.get_or_insert(wait);
+        let calm = *self.baseline_ms.get_or_insert(wait);
         if retries == 0 || wait < calm {
-            self.calm = Some(calm + (wait - calm) * LEARN);
+            self.baseline_ms = Some(calm + (wait - calm) * BASELINE_SMOOTHING);
         }
-        self.seen += 1;
-        self.slow += u32::from(wait > calm * TOLERANCE + NEGLIGIBLE);
-        self.step(now);
+        self.samples += 1;
+        self.slow += u32::from(wait > calm * SLOWDOWN_TOLERANCE + NEGLIGIBLE_DELAY_MS);
+        self.adjust(now);
     }
 
-    /// A retry is over; so many are still under way.
-    pub fn retried(&mut self, retries: usize, now: Duration) {
+    /// Records that a retry has ended; `retries` are still in flight.
+    pub fn on_retry_done(&mut self, retries: usize, now: Duration) {
         if retries == 0 {
-            // The next storm begins gently.
-            self.window = START;
+            // The next storm starts with the initial limit.
+            self.limit = INITIAL_LIMIT;
         }
-        self.step(now);
+        self.adjust(now);
     }
 
-    /// How many retries may be under way.
-    pub fn window(&self) -> usize {
-        self.window as usize
+    /// Returns how many retries may be in flight.
+    pub fn limit(&self) -> usize {
+        self.limit as usize
     }
 
-    fn step(&mut self, now: Duration) {
-        if now.saturating_sub(self.stepped) < STEP {
+    fn adjust(&mut self, now: Duration) {
+        if now.saturating_sub(self.stepped) < ADJUST_INTERVAL {
             return;
         }
-        self.window = match self.slow * 4 > self.seen {
-            true => (self.window * CLOSE).max(LEAST),
-            false => (self.window * OPEN + 1.0).min(1e6),
+        self.limit = match self.slow * 4 > self.samples {
+            true => (self.limit * DECREASE_FACTOR).max(MIN_LIMIT),
+            false => (self.limit * INCREASE_FACTOR + 1.0).min(1e6),
         };
-        (self.seen, self.slow, self.stepped) = (0, 0, now);
+        (self.samples, self.slow, self.stepped) = (0, 0, now);
     }
 }
 
@@ -87,59 +88,59 @@ mod tests {
         Duration::from_secs_f64(millis / 1000.0)
     }
 
-    /// A pace that has learnt that one millisecond is calm.
-    fn calm() -> Pace {
-        let mut pace = Pace::default();
+    /// Returns a limiter with a baseline of one millisecond.
+    fn calm() -> RetryConcurrency {
+        let mut concurrency = RetryConcurrency::default();
         for at in 1..100 {
-            pace.fresh(millis(1.0), 0, millis(f64::from(at) * 10.0));
+            concurrency.on_fresh_sent(millis(1.0), 0, millis(f64::from(at) * 10.0));
         }
-        pace.retried(0, millis(1_000.0));
-        pace
+        concurrency.on_retry_done(0, millis(1_000.0));
+        concurrency
     }
 
     #[test]
-    fn without_fresh_traffic_the_window_opens_fast() {
-        let mut pace = Pace::default();
+    fn limit_rises_quickly_without_fresh_traffic() {
+        let mut concurrency = RetryConcurrency::default();
         for at in 1..50 {
-            pace.retried(1, millis(f64::from(at) * 10.0));
+            concurrency.on_retry_done(1, millis(f64::from(at) * 10.0));
         }
-        assert!(pace.window() > 500, "{}", pace.window());
+        assert!(concurrency.limit() > 500, "{}", concurrency.limit());
     }
 
     #[test]
-    fn it_closes_while_fresh_ones_wait_and_opens_when_they_do_not() {
-        let mut pace = calm();
+    fn limit_falls_while_fresh_deliveries_wait_and_rises_after() {
+        let mut concurrency = calm();
         let mut at = 1_000.0;
-        let mut live = |pace: &mut Pace, wait: f64, steps: usize| {
+        let mut live = |concurrency: &mut RetryConcurrency, wait: f64, steps: usize| {
             for _ in 0..steps {
                 at += 1.0;
-                pace.fresh(millis(wait), 10, millis(at));
+                concurrency.on_fresh_sent(millis(wait), 10, millis(at));
             }
-            pace.window()
+            concurrency.limit()
         };
-        let open = live(&mut pace, 1.2, 100);
+        let open = live(&mut concurrency, 1.2, 100);
         assert!(open > 50, "{open}");
-        let closed = live(&mut pace, 5.0, 200);
-        assert_eq!(closed, LEAST as usize);
-        assert!(live(&mut pace, 1.2, 200) > open);
+        let closed = live(&mut concurrency, 5.0, 200);
+        assert_eq!(closed, MIN_LIMIT as usize);
+        assert!(live(&mut concurrency, 1.2, 200) > open);
     }
 
     #[test]
-    fn what_storms_do_is_not_taken_for_calm() {
-        let mut pace = calm();
+    fn storm_does_not_raise_the_baseline() {
+        let mut concurrency = calm();
         for at in 0..10_000 {
-            pace.fresh(millis(20.0), 5, millis(1_000.0 + f64::from(at)));
+            concurrency.on_fresh_sent(millis(20.0), 5, millis(1_000.0 + f64::from(at)));
         }
-        assert_eq!(pace.window(), LEAST as usize, "it would open if this were the usual");
+        assert_eq!(concurrency.limit(), MIN_LIMIT as usize, "it would open if this were the usual");
     }
 
     #[test]
-    fn each_storm_begins_gently() {
-        let mut pace = Pace::default();
+    fn each_storm_starts_with_initial_limit() {
+        let mut concurrency = RetryConcurrency::default();
         for at in 1..50 {
-            pace.retried(1, millis(f64::from(at) * 10.0));
+            concurrency.on_retry_done(1, millis(f64::from(at) * 10.0));
         }
-        pace.retried(0, millis(500.0));
-        assert!(pace.window() < 12, "{}", pace.window());
+        concurrency.on_retry_done(0, millis(500.0));
+        assert!(concurrency.limit() < 12, "{}", concurrency.limit());
     }
 }

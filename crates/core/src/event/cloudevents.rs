@@ -1,7 +1,7 @@
-//! CloudEvents 1.0: what an event looks like as one, and what one that was published becomes.
+//! CloudEvents 1.0: conversion of events to CloudEvents and of published CloudEvents to events.
 //!
-//! Over HTTP an event is either all in the body (structured) or its payload in the body and the rest in headers
-//! (binary). See the specification's JSON format and HTTP binding.
+//! Over HTTP an event is either entirely in the body (structured mode), or its payload is in the body and its
+//! attributes are in headers (binary mode). See the specification's JSON format and HTTP binding.
 
 use std::{collections::BTreeMap, fmt::Write, io::Write as _};
 
@@ -10,26 +10,25 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    event::trace::Trace,
-    event::{Event, MAX_IDEMPOTENCY_KEY, MAX_NAME},
-    field_error::{Invalid, plain_text},
+    event::{Event, MAX_IDEMPOTENCY_KEY, MAX_SUBJECT_BYTES, trace::Trace},
+    field_error::{FieldError, check_plain_text},
     time::Time,
 };
 
 /// The content type of one event in structured mode.
 pub const STRUCTURED: &str = "application/cloudevents+json";
-/// The content type of several.
+/// The content type of a batch of events.
 pub const BATCH: &str = "application/cloudevents-batch+json";
-/// What the names of headers begin with in binary mode.
+/// The prefix of header names in binary mode.
 pub const HEADER_PREFIX: &str = "ce-";
 /// The version of the specification.
 pub const VERSION: &str = "1.0";
-/// Where an event came from whose publisher did not say.
-const NO_SOURCE: &str = "urn:redrive";
-/// The longest name of an extension, and what it is made of.
+/// The `source` of an event whose publisher gave none.
+const DEFAULT_SOURCE: &str = "urn:redrive";
+/// Maximum length of an extension's name.
 const MAX_EXTENSION: usize = 20;
 
-/// The body in structured mode: the payload in it byte for byte.
+/// Returns the body in structured mode; it contains the payload byte for byte.
 pub(crate) fn structured(event: &Event) -> Bytes {
     let mut body = Vec::with_capacity(event.data.len() + event.event_type.len() + 240);
     let mut gap = '{';
@@ -44,7 +43,7 @@ pub(crate) fn structured(event: &Event) -> Bytes {
     Bytes::from(body)
 }
 
-/// The headers in binary mode, beside the content type.
+/// Returns the headers in binary mode, without the content type.
 pub fn headers(event: &Event) -> Vec<(String, String)> {
     let header = |(name, value): (&str, String)| (format!("{HEADER_PREFIX}{name}"), in_header(&value));
     attributes(event).into_iter().map(header).collect()
@@ -58,15 +57,15 @@ fn attributes(event: &Event) -> Vec<(&'static str, String)> {
         ("type", event.event_type.to_string()),
         ("time", event.timestamp.to_string()),
     ];
-    // It must not be empty, but may be left out.
+    // The subject must not be empty, but may be omitted.
     let subject = event.subject.as_deref().filter(|subject| !subject.is_empty());
     attributes.extend(subject.map(|subject| ("subject", subject.to_owned())));
     attributes
 }
 
-/// Where an event came from, as a reference to a URI: what cannot be in one is percent-encoded.
+/// Returns the event's source as a URI reference; characters that are not allowed in one are percent-encoded.
 fn source(event: &Event) -> String {
-    let text = event.source.as_deref().filter(|source| !source.is_empty()).unwrap_or(NO_SOURCE);
+    let text = event.source.as_deref().filter(|source| !source.is_empty()).unwrap_or(DEFAULT_SOURCE);
     let bytes = text.as_bytes();
     let mut uri = String::with_capacity(text.len());
     for (n, byte) in bytes.iter().enumerate() {
@@ -81,7 +80,7 @@ fn source(event: &Event) -> String {
     uri
 }
 
-/// A value as it stands in a header: spaces, quotes, percent signs and all but printable ASCII are percent-encoded.
+/// Encodes a header value: spaces, quotes, percent signs and everything but printable ASCII are percent-encoded.
 fn in_header(value: &str) -> String {
     let mut encoded = String::with_capacity(value.len());
     for byte in value.bytes() {
@@ -99,7 +98,7 @@ fn escape(text: &mut String, byte: u8) {
     let _ = write!(text, "%{byte:02X}");
 }
 
-/// Reads a value from a header. None: it is no text.
+/// Decodes a header value. Returns `None` if it is not UTF-8.
 pub fn from_header(value: &[u8]) -> Option<String> {
     let mut decoded = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -118,48 +117,48 @@ pub fn from_header(value: &[u8]) -> Option<String> {
     String::from_utf8(decoded).ok()
 }
 
-/// What a CloudEvent becomes that somebody publishes.
+/// A published CloudEvent, parsed, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incoming {
+pub struct ParsedCloudEvent {
     /// Its `type`.
     pub event_type: Box<str>,
     /// Its `source`.
     pub source: Box<str>,
     /// Its `subject`.
     pub subject: Option<Box<str>>,
-    /// Its `source` and `id`: together they are what makes it itself.
+    /// Built from `source` and `id`, which together identify a CloudEvent.
     pub idempotency_key: Box<str>,
-    /// Everything else, for people to see: `id`, `time`, `dataschema`, extensions.
+    /// Everything else, for display: `id`, `time`, `dataschema`, extensions.
     pub metadata: Bytes,
-    /// The trace that its extensions `traceparent` and `tracestate` name.
+    /// The trace named by its extensions `traceparent` and `tracestate`.
     pub trace: Option<Trace>,
 }
 
-/// Reads the attributes of a CloudEvent, without its data.
-pub fn read(mut attributes: BTreeMap<String, Value>) -> Result<Incoming, Invalid> {
+/// Parses the attributes of a CloudEvent, without its data.
+pub fn parse(mut attributes: BTreeMap<String, Value>) -> Result<ParsedCloudEvent, FieldError> {
     let version = required(&mut attributes, "specversion")?;
     if version != VERSION {
-        return Err(Invalid::new("specversion", format!("must be \"{VERSION}\"")));
+        return Err(FieldError::new("specversion", format!("must be \"{VERSION}\"")));
     }
     let id = required(&mut attributes, "id")?;
-    plain_text("id", &id, 1024)?;
+    check_plain_text("id", &id, 1024)?;
     let source = required(&mut attributes, "source")?;
-    plain_text("source", &source, MAX_NAME)?;
+    check_plain_text("source", &source, MAX_SUBJECT_BYTES)?;
     if source.contains(char::is_whitespace) {
-        return Err(Invalid::new("source", "must be a reference to a URI, which has no spaces"));
+        return Err(FieldError::new("source", "must be a reference to a URI, which has no spaces"));
     }
     let event_type = required(&mut attributes, "type")?;
     crate::event::event_type::validate(&event_type)
-        .map_err(|invalid| Invalid::new("type", invalid.message))?;
+        .map_err(|invalid| FieldError::new("type", invalid.message))?;
     let subject = optional(&mut attributes, "subject")?;
     if let Some(subject) = &subject {
-        plain_text("subject", subject, MAX_NAME)?;
+        check_plain_text("subject", subject, MAX_SUBJECT_BYTES)?;
     }
     check_content_type(optional(&mut attributes, "datacontenttype")?)?;
     let mut kept = Map::from_iter([("cloudevents_id".to_owned(), Value::from(id.as_str()))]);
     if let Some(time) = optional(&mut attributes, "time")? {
         if Time::parse(&time).is_none() {
-            return Err(Invalid::new("time", "must be a time of RFC 3339, such as 2026-11-15T12:00:00Z"));
+            return Err(FieldError::new("time", "must be a time of RFC 3339, such as 2026-11-15T12:00:00Z"));
         }
         kept.insert("cloudevents_time".to_owned(), time.into());
     }
@@ -170,8 +169,8 @@ pub fn read(mut attributes: BTreeMap<String, Value>) -> Result<Incoming, Invalid
     for (name, value) in attributes {
         kept.extend(extension(name, value)?);
     }
-    Ok(Incoming {
-        idempotency_key: key(&source, &id),
+    Ok(ParsedCloudEvent {
+        idempotency_key: dedup_key(&source, &id),
         event_type: event_type.into(),
         source: source.into(),
         subject: subject.map(Into::into),
@@ -180,15 +179,15 @@ pub fn read(mut attributes: BTreeMap<String, Value>) -> Result<Incoming, Invalid
     })
 }
 
-/// The trace of an event with the distributed tracing extension. What cannot be used is ignored.
+/// Returns the trace of an event with the distributed tracing extension. Invalid values are ignored.
 fn trace(attributes: &BTreeMap<String, Value>) -> Option<Trace> {
     let text = |name| attributes.get(name).and_then(Value::as_str);
-    Trace::of_caller(text("traceparent")?, text("tracestate").unwrap_or_default())
+    Trace::from_headers(text("traceparent")?, text("tracestate").unwrap_or_default())
 }
 
-/// The key under which a repeat is known: the two make an event what it is, so both are in it.
-fn key(source: &str, id: &str) -> Box<str> {
-    // A source has no spaces, so this can be read in one way alone.
+/// Returns the idempotency key of an event. It contains source and id, since both together identify the event.
+fn dedup_key(source: &str, id: &str) -> Box<str> {
+    // A source contains no spaces, so the key is unambiguous.
     let key = format!("ce:{source} {id}");
     if key.len() <= MAX_IDEMPOTENCY_KEY {
         return key.into();
@@ -202,41 +201,44 @@ fn key(source: &str, id: &str) -> Box<str> {
     short.into()
 }
 
-fn required(attributes: &mut BTreeMap<String, Value>, name: &'static str) -> Result<String, Invalid> {
-    optional(attributes, name)?.ok_or_else(|| Invalid::new(name, "is missing; every CloudEvent has one"))
+fn required(attributes: &mut BTreeMap<String, Value>, name: &'static str) -> Result<String, FieldError> {
+    optional(attributes, name)?.ok_or_else(|| FieldError::new(name, "is missing; every CloudEvent has one"))
 }
 
-fn optional(attributes: &mut BTreeMap<String, Value>, name: &'static str) -> Result<Option<String>, Invalid> {
+fn optional(
+    attributes: &mut BTreeMap<String, Value>,
+    name: &'static str,
+) -> Result<Option<String>, FieldError> {
     match attributes.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(_) => Err(Invalid::new(name, "must be a text that is not empty")),
+        Some(_) => Err(FieldError::new(name, "must be a text that is not empty")),
     }
 }
 
-/// Payloads are JSON here.
-fn check_content_type(content_type: Option<String>) -> Result<(), Invalid> {
+/// Returns an error unless the content type is JSON.
+fn check_content_type(content_type: Option<String>) -> Result<(), FieldError> {
     let Some(content_type) = content_type else { return Ok(()) };
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if essence == "application/json" || essence == "text/json" || essence.ends_with("+json") {
         return Ok(());
     }
-    Err(Invalid::new("datacontenttype", "must be application/json, or be left out: payloads are JSON"))
+    Err(FieldError::new("datacontenttype", "must be application/json, or be left out: payloads are JSON"))
 }
 
-fn extension(name: String, value: Value) -> Result<Option<(String, Value)>, Invalid> {
+fn extension(name: String, value: Value) -> Result<Option<(String, Value)>, FieldError> {
     let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let shown: String = name.escape_debug().take(64).collect();
     if name.is_empty() || name.len() > MAX_EXTENSION || !name.bytes().all(allowed) {
         let message = format!(
             "is no attribute of a CloudEvent; extensions have names of 1 to {MAX_EXTENSION} of a-z and 0-9"
         );
-        return Err(Invalid::new(shown, message));
+        return Err(FieldError::new(shown, message));
     }
     match value {
         Value::Null => Ok(None),
         Value::Array(_) | Value::Object(_) => {
-            Err(Invalid::new(shown, "must be a text, a number, true or false, as every extension is"))
+            Err(FieldError::new(shown, "must be a text, a number, true or false, as every extension is"))
         }
         value => Ok(Some((name, value))),
     }
@@ -254,7 +256,7 @@ mod tests {
         let timestamp = Time::from_millis(1_700_000_000_000);
         Event {
             id: EventId::new(timestamp, &[1; 10]),
-            tenant: TenantId::default(),
+            tenant_id: TenantId::default(),
             event_type: "order.created".into(),
             data: Bytes::from_static(br#"{"b": 1,  "a":[1.0,2e3]}"#),
             timestamp,
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_structured_form_holds_the_payload_byte_for_byte() {
+    fn structured_body_contains_payload_byte_for_byte() {
         let event = event(Some("/shop"), Some("order 42"));
         let expected = format!(
             r#"{{"specversion":"1.0","id":"{}","source":"/shop","type":"order.created","time":"2023-11-14T22:13:20.000Z","subject":"order 42","datacontenttype":"application/json","data":{{"b": 1,  "a":[1.0,2e3]}}}}"#,
@@ -279,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_encoded_as_the_binding_says() {
-        // The examples of the HTTP binding.
+    fn headers_are_encoded_per_http_binding() {
+        // Examples from the HTTP binding.
         assert_eq!(in_header("Euro € 😀"), "Euro%20%E2%82%AC%20%F0%9F%98%80");
         assert_eq!(from_header(b"Euro%20%e2%82%ac%20%F0%9F%98%80").unwrap(), "Euro € 😀");
         assert_eq!(from_header(b"100% %4g %").unwrap(), "100% %4g %", "what is no escape stands for itself");
@@ -294,22 +296,22 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_a_source() {
-        let told = |source: Option<&str>| super::source(&event(source, None));
-        assert_eq!(told(None), "urn:redrive");
-        assert_eq!(told(Some("")), "urn:redrive");
-        assert_eq!(told(Some("https://example.com/a%20b?c=d#e")), "https://example.com/a%20b?c=d#e");
-        assert_eq!(told(Some("a b%zz\u{e9}{}")), "a%20b%25zz%C3%A9%7B%7D");
+    fn source_defaults_when_missing_and_is_percent_encoded() {
+        let reported = |source: Option<&str>| super::source(&event(source, None));
+        assert_eq!(reported(None), "urn:redrive");
+        assert_eq!(reported(Some("")), "urn:redrive");
+        assert_eq!(reported(Some("https://example.com/a%20b?c=d#e")), "https://example.com/a%20b?c=d#e");
+        assert_eq!(reported(Some("a b%zz\u{e9}{}")), "a%20b%25zz%C3%A9%7B%7D");
         assert!(!structured(&event(None, Some(""))).windows(9).any(|part| part == b"\"subject\""));
     }
 
-    fn incoming(value: Value) -> Result<Incoming, Invalid> {
+    fn incoming(value: Value) -> Result<ParsedCloudEvent, FieldError> {
         let Value::Object(members) = value else { panic!("{value}") };
-        read(members.into_iter().collect())
+        parse(members.into_iter().collect())
     }
 
     #[test]
-    fn what_is_published_keeps_what_it_says() {
+    fn parsed_cloudevent_keeps_all_attributes() {
         let full = json!({
             "specversion": "1.0", "id": "A234-1234-1234", "source": "/mycontext", "type": "com.example.someevent",
             "subject": "s", "time": "2018-04-05T17:31:00Z", "datacontenttype": "application/json; charset=utf-8",
@@ -329,8 +331,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_its_source_and_its_id() {
-        let key = |source: &str, id: &str| key(source, id);
+    fn idempotency_key_depends_on_source_and_id() {
+        let key = |source: &str, id: &str| dedup_key(source, id);
         assert_ne!(key("/a", "b c"), key("/a", "bc"));
         assert_ne!(key("/a", "1"), key("/b", "1"));
         let long = "x".repeat(500);
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cloudevent_is_refused_with_its_attribute() {
+    fn invalid_cloudevent_is_rejected_with_attribute_name() {
         let with = |name: &str, value: Value| {
             let mut event = json!({"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b"});
             event[name] = value;
@@ -365,19 +367,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back_as_they_were(text in any::<String>()) {
+        fn header_encoding_round_trips(text in any::<String>()) {
             let encoded = in_header(&text);
             prop_assert!(encoded.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'"'));
             prop_assert_eq!(from_header(encoded.as_bytes()), Some(text));
         }
 
         #[test]
-        fn no_header_breaks_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn from_header_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             from_header(&bytes);
         }
 
         #[test]
-        fn the_structured_form_is_json_whatever_the_texts_are(source in "\\PC{0,40}", subject in ".{0,40}") {
+        fn structured_body_is_valid_json_for_any_text(source in "\\PC{0,40}", subject in ".{0,40}") {
             let event = event(Some(&source), Some(&subject));
             let body: Value = serde_json::from_slice(&structured(&event)).unwrap();
             prop_assert_eq!(body["subject"].as_str().unwrap_or_default(), subject);

@@ -4,29 +4,29 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::field_error::Invalid;
+use crate::field_error::FieldError;
 
-/// The longest event-type name.
+/// Maximum length of an event-type name.
 pub const MAX_LENGTH: usize = 256;
-/// Event types that Redrive itself publishes begin with this; nobody else may publish them.
+/// Prefix of event types that only Redrive itself may publish.
 pub const RESERVED_PREFIX: &str = "redrive.";
 
 fn is_segment(segment: &str) -> bool {
     !segment.is_empty() && segment.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-')
 }
 
-/// Whether Redrive keeps this event type for itself.
+/// Returns whether this event type is reserved for Redrive.
 pub fn is_reserved(event_type: &str) -> bool {
     event_type.starts_with(RESERVED_PREFIX)
 }
 
-/// Checks the form of an event-type name: dot-separated segments of letters, digits, `_` and `-`.
-pub fn validate(event_type: &str) -> Result<(), Invalid> {
+/// Validates an event-type name: dot-separated segments of letters, digits, `_` and `-`.
+pub fn validate(event_type: &str) -> Result<(), FieldError> {
     if event_type.len() > MAX_LENGTH {
-        return Err(Invalid::new("event_type", format!("must be at most {MAX_LENGTH} characters long")));
+        return Err(FieldError::new("event_type", format!("must be at most {MAX_LENGTH} characters long")));
     }
     if !event_type.split('.').all(is_segment) {
-        return Err(Invalid::new(
+        return Err(FieldError::new(
             "event_type",
             "must be segments of letters, digits, _ and -, separated by single dots, such as order.created",
         ));
@@ -34,27 +34,27 @@ pub fn validate(event_type: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What a webhook subscribes to: one type, everything below a prefix, or everything.
+/// A subscription pattern of a webhook: one type, all types below a prefix, or all types.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
-    /// `order.created`: that type alone.
+    /// `order.created`: exactly that type.
     Exact(Box<str>),
-    /// `order.*`: every type with at least one more segment. Holds `order.`, the dot included.
-    Below(Box<str>),
-    /// `*`: every type but the reserved ones.
+    /// `order.*`: every type with at least one more segment. Holds `order.`, including the dot.
+    Prefix(Box<str>),
+    /// `*`: every type except the reserved ones.
     All,
 }
 
 impl Pattern {
-    /// Reads a pattern.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    /// Parses a pattern.
+    pub fn parse(text: &str) -> Result<Self, FieldError> {
         if text == "*" {
             return Ok(Self::All);
         }
         let below = text.strip_suffix(".*");
         if validate(below.unwrap_or(text)).is_err() {
-            return Err(Invalid::new(
+            return Err(FieldError::new(
                 "events",
                 format!(
                     "\"{text}\" is no event pattern; write a type (order.created), a prefix (order.*) or *"
@@ -62,16 +62,16 @@ impl Pattern {
             ));
         }
         Ok(match below {
-            Some(prefix) => Self::Below(format!("{prefix}.").into()),
+            Some(prefix) => Self::Prefix(format!("{prefix}.").into()),
             None => Self::Exact(text.into()),
         })
     }
 
-    /// Whether an event of this type is meant.
+    /// Returns whether the pattern matches this event type.
     pub fn matches(&self, event_type: &str) -> bool {
         match self {
             Self::Exact(exact) => **exact == *event_type,
-            Self::Below(prefix) => event_type.len() > prefix.len() && event_type.starts_with(&**prefix),
+            Self::Prefix(prefix) => event_type.len() > prefix.len() && event_type.starts_with(&**prefix),
             Self::All => !is_reserved(event_type),
         }
     }
@@ -81,16 +81,16 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(exact) => f.write_str(exact),
-            Self::Below(prefix) => write!(f, "{prefix}*"),
+            Self::Prefix(prefix) => write!(f, "{prefix}*"),
             Self::All => f.write_str("*"),
         }
     }
 }
 
 impl TryFrom<String> for Pattern {
-    type Error = Invalid;
+    type Error = FieldError;
 
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    fn try_from(text: String) -> Result<Self, FieldError> {
         Self::parse(&text)
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn event_type_names_are_validated() {
         for good in ["a", "order.created", "a.b.c", "A_1.b-2"] {
             assert!(validate(good).is_ok(), "{good}");
         }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_what_they_say() {
+    fn patterns_match_expected_event_types() {
         let matches = |pattern: &str, event_type: &str| Pattern::parse(pattern).unwrap().matches(event_type);
         assert!(matches("order.created", "order.created"));
         assert!(!matches("order.created", "order.created.twice"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_checked() {
+    fn patterns_are_validated() {
         for bad in ["", "*.a", "a.*.b", "a*", "**", ".*", "a.**"] {
             assert!(Pattern::parse(bad).is_err(), "{bad}");
         }
@@ -142,7 +142,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn a_name_matches_itself_its_prefixes_and_nothing_beside(
+        fn event_type_matches_only_itself_and_its_prefixes(
             segments in proptest::collection::vec("[a-z0-9_-]{1,8}", 1..6), cut in 1usize..6,
         ) {
             let name = segments.join(".");
@@ -155,12 +155,12 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_a_pattern_and_what_passes_reads_as_it_was_written(
+        fn pattern_parse_never_panics_and_valid_patterns_round_trip(
             text in prop_oneof!["[a-c.*_-]{0,12}", "\\PC{0,20}", any::<String>()], name in "[a-c.*]{0,12}",
         ) {
             if let Ok(pattern) = Pattern::parse(&text) {
                 prop_assert_eq!(pattern.to_string(), text.as_str());
-                // A pattern means names alone, and means them as it is written.
+                // A pattern matches a valid name exactly as its text says.
                 let means = match text.strip_suffix('*') {
                     Some(prefix) => name.starts_with(prefix) && name.len() > prefix.len(),
                     None => name == text,

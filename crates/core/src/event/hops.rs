@@ -1,28 +1,31 @@
-//! How many Redrive deliveries an event has passed through: the count that ends a loop of forwarding endpoints.
+//! Counts the Redrive deliveries that an event has passed through, to end loops of forwarding endpoints.
 //!
 //! A delivery carries the count in a header. An event that is published with the header keeps it, and its own
-//! deliveries carry one more. Beyond a limit it is not published.
+//! deliveries carry one more. An event beyond the limit is not published.
 
-use crate::field_error::Invalid;
+use crate::field_error::FieldError;
 
-/// The header that carries the count, in HTTP requests and in messages of a queue.
+/// The header that carries the count, in HTTP requests and in queue messages.
 pub const HEADER: &str = "redrive-hops";
 
-/// Reads a count as a header gives it. A number that is too large to be stored is the largest one.
-pub fn parse(text: &str) -> Result<u8, Invalid> {
+/// Parses a count from a header. A number that is too large becomes the maximum.
+pub fn parse(text: &str) -> Result<u8, FieldError> {
     let digits = text.trim();
     if digits.is_empty() || digits.len() > 20 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Invalid::new(HEADER, "must be a number such as 1; leave the header out for a new event"));
+        return Err(FieldError::new(
+            HEADER,
+            "must be a number such as 1; leave the header out for a new event",
+        ));
     }
     Ok(digits.parse::<u128>().map_or(u8::MAX, |count| u8::try_from(count).unwrap_or(u8::MAX)))
 }
 
-/// The largest of several counts; 0 if there is none.
-pub fn largest<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<u8, Invalid> {
-    texts.into_iter().try_fold(0, |most, text| Ok(parse(text)?.max(most)))
+/// Returns the largest of several counts, or 0 if there are none.
+pub fn largest<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<u8, FieldError> {
+    texts.into_iter().try_fold(0, |max, text| Ok(parse(text)?.max(max)))
 }
 
-/// The count that a delivery of an event carries.
+/// Returns the count that a delivery of an event carries.
 pub fn next(hops: u8) -> u8 {
     hops.saturating_add(1)
 }
@@ -34,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_read_from_headers() {
+    fn counts_are_parsed_from_headers() {
         assert_eq!(parse("0"), Ok(0));
         assert_eq!(parse(" 5 "), Ok(5));
         assert_eq!(parse("255"), Ok(255));
@@ -62,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_breaks_it(text in "\\PC{0,30}") {
+        fn parse_never_panics(text in "\\PC{0,30}") {
             let _ = parse(&text);
         }
     }

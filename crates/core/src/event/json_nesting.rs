@@ -1,14 +1,14 @@
-//! How deeply the lists and objects of a JSON text are nested, found out in one pass over its bytes, before a parser that
-//! recurses or keeps a stack reads them.
+//! Checks how deeply a JSON text is nested in one pass over its bytes, before a parser that recurses or keeps a
+//! stack reads it.
 
-/// How deeply a payload may be nested. A parser with a stack of its own, such as the one that schemas are checked with,
-/// reads that much.
+/// Maximum nesting of a payload. A parser with a stack of its own, such as the one that checks schemas, can read
+/// that much.
 pub const MAX_PAYLOAD_NESTING: usize = 120;
 
-/// Whether lists and objects are nested more deeply than `max`. The text need not be JSON: what is wrong with it
-/// otherwise is left to the parser. The pass ends at the first bracket beyond the limit.
+/// Returns whether lists and objects are nested more deeply than `max`. The text need not be valid JSON: other
+/// errors are left to the parser. The pass ends at the first bracket beyond the limit.
 pub fn is_nested_deeper(text: &[u8], max: usize) -> bool {
-    // A text with few brackets cannot be nested deeply. Counting takes a fraction of the time that the pass takes.
+    // A text with few brackets cannot be nested deeply. Counting takes a fraction of the time of the pass.
     let opening = |byte: &&u8| matches!(byte, b'[' | b'{');
     if text.len() <= max || text.iter().filter(opening).count() <= max {
         return false;
@@ -72,18 +72,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn depth_is_that_of_the_parsed_value(value in any_json(), max in 0..8_usize) {
+        fn depth_matches_the_parsed_value(value in any_json(), max in 0..8_usize) {
             prop_assert_eq!(is_nested_deeper(value.to_string().as_bytes(), max), depth(&value) > max);
         }
 
         #[test]
-        fn any_bytes_end(text in "[\\[\\]{}\"\\\\,a]{0,60}", max in 0..8_usize) {
+        fn arbitrary_bytes_never_panic(text in "[\\[\\]{}\"\\\\,a]{0,60}", max in 0..8_usize) {
             is_nested_deeper(text.as_bytes(), max);
         }
     }
 
     #[test]
-    fn a_parser_reads_the_deepest_payload_that_is_taken() {
+    fn parser_reads_the_deepest_accepted_payload() {
         let nested = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         let deepest = nested(MAX_PAYLOAD_NESTING);
         assert!(!is_nested_deeper(deepest.as_bytes(), MAX_PAYLOAD_NESTING));

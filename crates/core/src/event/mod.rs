@@ -1,6 +1,6 @@
-//! What was published, and the body that endpoints receive for it.
+//! A published event, and the body that endpoints receive for it.
 //!
-//! The payload is opaque bytes: checked once on the way in, never parsed or written anew afterwards.
+//! The payload is opaque bytes: validated once when it is published, never parsed or re-encoded afterwards.
 
 pub mod cloudevents;
 pub mod event_type;
@@ -16,87 +16,87 @@ use sha2::{Digest, Sha256};
 use crate::{
     delivery::lane::Priority,
     event::trace::Trace,
-    field_error::{Invalid, plain_text},
+    field_error::{FieldError, check_plain_text},
     id::EventId,
     tenancy::TenantId,
     time::Time,
 };
 
-/// The longest idempotency key.
+/// Maximum length of an idempotency key.
 pub const MAX_IDEMPOTENCY_KEY: usize = 256;
-/// The longest `source` and `subject`.
-pub const MAX_NAME: usize = 512;
-/// The largest `metadata`, as JSON.
+/// Maximum length of `source` and of `subject`.
+pub const MAX_SUBJECT_BYTES: usize = 512;
+/// Maximum size of `metadata` as JSON.
 pub const MAX_METADATA: usize = 4096;
 
 /// A published event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its id, shown to receivers as `webhook-id`.
+    /// Event id, sent to receivers as `webhook-id`.
     pub id: EventId,
-    /// Whose it is.
-    pub tenant: TenantId,
-    /// Its type, such as `order.created`.
+    /// Tenant that owns the event.
+    pub tenant_id: TenantId,
+    /// Event type, such as `order.created`.
     pub event_type: Box<str>,
     /// The payload: JSON, byte for byte as published.
     pub data: Bytes,
     /// When it was published.
     pub timestamp: Time,
-    /// The key given by the publisher; none if one is to be made up (the event's id).
+    /// The publisher's idempotency key; if `None`, the event's id is used.
     pub idempotency_key: Option<Box<str>>,
-    /// Where it came from, in the publisher's words.
+    /// Origin of the event, as given by the publisher.
     pub source: Option<Box<str>>,
-    /// What it is about: one order, one customer.
+    /// Object that the event is about, such as one order or one customer.
     pub subject: Option<Box<str>>,
-    /// How urgent its deliveries are.
+    /// Priority of its deliveries.
     pub priority: Priority,
-    /// The publisher's own notes, a JSON object; never sent to endpoints.
+    /// The publisher's metadata, a JSON object; never sent to endpoints.
     pub metadata: Option<Bytes>,
-    /// The trace it belongs to, if it belongs to one. Boxed: most have none.
+    /// Trace that the event belongs to, if any. Boxed, since most events have none.
     pub trace: Option<Box<Trace>>,
-    /// How many deliveries of Redrive it came through before it was published here: see [`crate::hops`].
+    /// Number of Redrive deliveries that led to this event before it was published here; see [`crate::hops`].
     pub hops: u8,
 }
 
-/// Why deliveries are called off whose payload was erased.
-pub const ERASED: &str = "the payload was erased";
+/// Reason of deliveries that were cancelled because the payload was erased.
+pub const REASON_ERASED: &str = "the payload was erased";
 
 impl Event {
-    /// Checks everything about an event that does not depend on the server's settings.
-    pub fn validate(&self) -> Result<(), Invalid> {
+    /// Validates everything about an event that does not depend on the server's settings.
+    pub fn validate(&self) -> Result<(), FieldError> {
         event_type::validate(&self.event_type)?;
         if let Some(key) = &self.idempotency_key {
             if key.is_empty() {
-                return Err(Invalid::new(
+                return Err(FieldError::new(
                     "idempotency_key",
                     "must not be empty; leave it out to have one made",
                 ));
             }
-            plain_text("idempotency_key", key, MAX_IDEMPOTENCY_KEY)?;
+            check_plain_text("idempotency_key", key, MAX_IDEMPOTENCY_KEY)?;
         }
         for (field, text) in [("source", &self.source), ("subject", &self.subject)] {
             if let Some(text) = text {
-                plain_text(field, text, MAX_NAME)?;
+                check_plain_text(field, text, MAX_SUBJECT_BYTES)?;
             }
         }
         match &self.metadata {
             Some(metadata) if metadata.len() > MAX_METADATA => {
-                Err(Invalid::new("metadata", format!("must be at most {MAX_METADATA} bytes as JSON")))
+                Err(FieldError::new("metadata", format!("must be at most {MAX_METADATA} bytes as JSON")))
             }
             _ => Ok(()),
         }
     }
 
-    /// The key under which a repeat of this event is known.
-    pub fn key(&self) -> String {
+    /// Returns the key that identifies a repeated publish of this event.
+    pub fn effective_key(&self) -> String {
         self.idempotency_key.as_deref().map_or_else(|| self.id.to_string(), str::to_owned)
     }
 
-    /// What "the same body" means for an idempotency key: type, subject, source and raw data.
+    /// Returns the hash that defines "the same body" for an idempotency key: type, subject, source and raw data.
     pub fn body_hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         for text in [Some(&self.event_type), self.subject.as_ref(), self.source.as_ref()] {
-            // Lengths keep neighbouring texts apart; a missing one is not an empty one.
+            // Length prefixes separate adjacent texts, and distinguish a missing text from an empty one.
             hash.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
             hash.update(text.map_or("", |text| text));
         }
@@ -104,39 +104,39 @@ impl Event {
         hash.finalize().into()
     }
 
-    /// Whether its payload was erased. No payload is empty otherwise: `null` has four bytes.
+    /// Returns whether the payload was erased. No other payload is empty: `null` has four bytes.
     pub fn is_erased(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// What an event weighs beside its bytes.
-    pub const OVERHEAD: usize = 512;
+    /// Estimated memory use of an event in addition to its payload and metadata.
+    pub const MEMORY_OVERHEAD_BYTES: usize = 512;
 
-    /// How many bytes of memory it holds on to, roughly.
-    pub fn weight(&self) -> usize {
-        self.data.len() + self.metadata.as_ref().map_or(0, Bytes::len) + Self::OVERHEAD
+    /// Returns the approximate memory use in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.data.len() + self.metadata.as_ref().map_or(0, Bytes::len) + Self::MEMORY_OVERHEAD_BYTES
     }
 }
 
-/// What the request body looks like. Stamped on a delivery when it is made, so that later changes to the
-/// webhook change no pending body.
+/// Format of the request body. Stored with a delivery when it is created, so that later changes to the webhook
+/// do not change pending bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PayloadFormat {
-    /// `{"id","type","timestamp","data"}`, with `source` and `subject` where given.
+    /// `{"id","type","timestamp","data"}`, with `source` and `subject` if given.
     #[default]
     Envelope,
     /// The payload alone.
     Data,
-    /// A CloudEvent, all of it in the body.
+    /// A CloudEvent, entirely in the body.
     Cloudevents,
-    /// A CloudEvent, its payload in the body and the rest in headers.
+    /// A CloudEvent with its payload in the body and its attributes in headers.
     CloudeventsBinary,
 }
 
 impl PayloadFormat {
-    /// The body for an event in this format: the same bytes every time.
+    /// Returns the body of an event in this format: the same bytes every time.
     pub fn render(self, event: &Event) -> Bytes {
         match self {
             Self::Data | Self::CloudeventsBinary => event.data.clone(),
@@ -145,7 +145,7 @@ impl PayloadFormat {
         }
     }
 
-    /// What the body is.
+    /// Returns the content type of the body.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Envelope | Self::Data | Self::CloudeventsBinary => "application/json",
@@ -153,7 +153,7 @@ impl PayloadFormat {
         }
     }
 
-    /// The headers that belong to the format: the same every time.
+    /// Returns the headers that belong to the format: the same every time.
     pub fn headers(self, event: &Event) -> Vec<(String, String)> {
         match self {
             Self::Envelope | Self::Data | Self::Cloudevents => Vec::new(),
@@ -165,7 +165,7 @@ impl PayloadFormat {
 fn envelope(event: &Event) -> Bytes {
     use std::io::Write;
     let mut body = Vec::with_capacity(event.data.len() + event.event_type.len() + 160);
-    // Ids, event types and times hold nothing that JSON would escape.
+    // Ids, event types and times contain nothing that JSON would escape.
     let head = write!(
         body,
         r#"{{"id":"{}","type":"{}","timestamp":"{}""#,
@@ -193,7 +193,7 @@ mod tests {
     fn event() -> Event {
         Event {
             id: EventId::new(Time::from_millis(1_700_000_000_000), &[1; 10]),
-            tenant: TenantId::default(),
+            tenant_id: TenantId::default(),
             event_type: "order.created".into(),
             data: Bytes::from_static(br#"{"b": 1,  "a":[1.0,2e3]}"#),
             timestamp: Time::from_millis(1_700_000_000_000),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_envelope_holds_the_payload_byte_for_byte() {
+    fn envelope_contains_payload_byte_for_byte() {
         let body = PayloadFormat::Envelope.render(&event());
         let expected = format!(
             r#"{{"id":"{}","type":"order.created","timestamp":"2023-11-14T22:13:20.000Z","data":{{"b": 1,  "a":[1.0,2e3]}}}}"#,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_body_is_the_same_type_subject_source_and_data() {
+    fn body_hash_covers_type_subject_source_and_data() {
         let changed = |change: fn(&mut Event)| {
             let mut other = event();
             change(&mut other);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_checked() {
+    fn event_texts_are_validated() {
         let refused = |change: fn(&mut Event)| {
             let mut event = event();
             change(&mut event);
@@ -259,20 +259,20 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn a_key_that_passes_is_kept_as_it_is_and_fits_a_header(
+        fn valid_idempotency_key_is_kept_and_fits_a_header(
             key in prop_oneof!["[ -~]{0,260}", "\\PC{0,90}", any::<String>()],
         ) {
             let mut event = event();
             event.idempotency_key = Some(key.as_str().into());
             if event.validate().is_ok() {
-                prop_assert_eq!(event.key(), key.as_str());
+                prop_assert_eq!(event.effective_key(), key.as_str());
                 prop_assert!((1..=MAX_IDEMPOTENCY_KEY).contains(&key.len()));
                 prop_assert!(!key.chars().any(char::is_control));
             }
         }
 
         #[test]
-        fn the_envelope_is_json_whatever_the_texts_are(source in "\\PC{0,40}", subject in ".{0,40}") {
+        fn envelope_is_valid_json_for_any_text(source in "\\PC{0,40}", subject in ".{0,40}") {
             let mut event = event();
             event.source = Some(source.as_str().into());
             event.subject = Some(subject.as_str().into());

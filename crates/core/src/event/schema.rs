@@ -1,7 +1,7 @@
-//! JSON Schemas of event types (draft 2020-12), as far as checking a payload by one takes a bounded time.
+//! JSON Schemas of event types (draft 2020-12), restricted to those that check a payload in bounded time.
 //!
-//! A schema refers to nothing outside of itself and never to itself again, so its cost can be told when it is saved.
-//! Patterns are matched in linear time. Nothing is fetched, ever.
+//! A schema refers to nothing outside of itself and is not recursive, so its cost is known when it is saved.
+//! Patterns are matched in linear time. A schema is never fetched from the network.
 
 mod cost;
 mod keywords;
@@ -13,25 +13,25 @@ use std::fmt;
 use jsonschema::{Draft, PatternOptions, Validator, error::ValidationError};
 use serde_json::Value;
 
-use crate::field_error::Invalid;
+use crate::field_error::FieldError;
 
-/// The longest schema, as JSON.
+/// Maximum size of a schema as JSON.
 pub const MAX_BYTES: usize = 64 * 1024;
-/// The most that checking one value by a schema may cost: rules, counted once for each way that leads to them, each at
-/// the price of its keyword.
+/// Maximum cost of checking one value by a schema: the sum of its rules, each counted once for every path that
+/// leads to it and weighted with the price of its keyword.
 pub const MAX_COST: u64 = 2_000;
-/// How deep schemas may be nested, references included.
+/// Maximum nesting depth of schemas, including references.
 pub const MAX_DEPTH: usize = 64;
 
-/// What a compiled pattern may take, and what it may remember while it is matched.
-const PATTERN_BYTES: usize = 128 * 1024;
-/// The most work that one payload may be: the cost of its schema times its bytes. A unit takes one to four
-/// nanoseconds.
+/// Maximum memory of a compiled pattern, and of its cache while it is matched.
+const MAX_PATTERN_BYTES: usize = 128 * 1024;
+/// Maximum work for one payload: the cost of its schema times its bytes. A unit takes one to four nanoseconds.
 pub const MAX_WORK: u64 = 1 << 28;
-/// Where alternatives are tried, the faults of each are gathered: beyond this much work only that there are some.
-const EXPLAINED: u64 = 1 << 20;
+/// Maximum work up to which violations are explained if a schema has alternatives, since the violations of each
+/// alternative are collected; beyond it, only the fact is reported.
+const MAX_EXPLAINED_WORK: u64 = 1 << 20;
 
-/// A schema that is ready to be asked.
+/// A compiled schema.
 pub struct Schema {
     validator: Validator,
     cost: u64,
@@ -44,38 +44,38 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// Why a payload does not fit a schema.
+/// Why a payload violates a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
-    /// Where in the payload: a JSON pointer; empty for all of it.
+pub struct SchemaViolation {
+    /// Position in the payload as a JSON pointer; empty for the whole payload.
     pub path: String,
-    /// Which rule of the schema: a JSON pointer into it; none if it is not known.
+    /// The violated rule as a JSON pointer into the schema; `None` if it is unknown.
     pub rule: Option<String>,
     /// What is wrong.
     pub message: String,
 }
 
-impl Misfit {
-    /// A refusal of the value at `field` that was checked.
-    pub fn of(self, field: &str) -> Invalid {
+impl SchemaViolation {
+    /// Converts it into an error about the value that was checked, at `field`.
+    pub fn into_field_error(self, field: &str) -> FieldError {
         let rule = self.rule.map_or_else(String::new, |rule| format!(" (rule {rule} of the schema)"));
-        Invalid::new(format!("{field}{}", self.path), format!("{}{rule}", self.message))
+        FieldError::new(format!("{field}{}", self.path), format!("{}{rule}", self.message))
     }
 }
 
 impl Schema {
-    /// Reads a schema, and says where and why if it cannot be used.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    /// Parses a schema. An error says where and why it is invalid.
+    pub fn parse(text: &str) -> Result<Self, FieldError> {
         if text.len() > MAX_BYTES {
             let size = text.len();
-            return Err(Invalid::new(
+            return Err(FieldError::new(
                 "schema",
                 format!("is {size} bytes long; at most {MAX_BYTES} are allowed"),
             ));
         }
         let schema: Value = serde_json::from_str(text)
-            .map_err(|error| Invalid::new("schema", format!("cannot be read: {error}")))?;
-        let weight = cost::weigh(&schema)?;
+            .map_err(|error| FieldError::new("schema", format!("cannot be read: {error}")))?;
+        let cost = cost::compute_cost(&schema)?;
         let validator = jsonschema::options()
             .with_draft(Draft::Draft202012)
             .offline()
@@ -83,16 +83,16 @@ impl Schema {
             .with_keyword("multipleOf", keywords::multiple_of)
             .with_keyword("uniqueItems", keywords::unique_items)
             .with_pattern_options(
-                PatternOptions::regex().size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES),
+                PatternOptions::regex().size_limit(MAX_PATTERN_BYTES).dfa_size_limit(MAX_PATTERN_BYTES),
             )
             .build(&schema)
             .map_err(|error| refused(&error))?;
-        Ok(Self { validator, cost: weight.cost, has_alternatives: weight.has_alternatives })
+        Ok(Self { validator, cost: cost.cost, has_alternatives: cost.has_alternatives })
     }
 
-    /// How much work it is to check a payload, at the most.
-    pub fn work(&self, data: &[u8]) -> u64 {
-        // Each list and each object is kept apart, and may be a single byte.
+    /// Returns an upper bound of the work to check a payload.
+    pub fn max_work(&self, data: &[u8]) -> u64 {
+        // Each list and each object is allocated separately, and may be only two bytes long.
         let nested = data.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() as u64;
         self.per_byte().saturating_mul(data.len() as u64).saturating_add(price::NESTED * nested)
     }
@@ -102,17 +102,17 @@ impl Schema {
     }
 
     /// Checks a payload.
-    pub fn check(&self, data: &[u8]) -> Result<(), Misfit> {
-        let work = self.work(data);
+    pub fn check(&self, data: &[u8]) -> Result<(), SchemaViolation> {
+        let work = self.max_work(data);
         if work > MAX_WORK {
-            let most = MAX_WORK / self.per_byte();
-            return Err(Misfit {
+            let max = MAX_WORK / self.per_byte();
+            return Err(SchemaViolation {
                 path: String::new(),
                 rule: None,
-                message: format!("is too large to be checked by such a schema: at most {most} bytes are"),
+                message: format!("is too large to be checked by such a schema: at most {max} bytes are"),
             });
         }
-        let value: Value = serde_json::from_slice(data).map_err(|error| Misfit {
+        let value: Value = serde_json::from_slice(data).map_err(|error| SchemaViolation {
             path: String::new(),
             rule: None,
             message: format!("cannot be checked by a schema: {error}"),
@@ -120,14 +120,14 @@ impl Schema {
         if self.validator.is_valid(&value) {
             return Ok(());
         }
-        if self.has_alternatives && work > EXPLAINED {
-            return Err(Misfit {
+        if self.has_alternatives && work > MAX_EXPLAINED_WORK {
+            return Err(SchemaViolation {
                 path: String::new(),
                 rule: None,
                 message: "does not fit, and is too large to say where; try a smaller one".to_owned(),
             });
         }
-        self.validator.validate(&value).map_err(|error| Misfit {
+        self.validator.validate(&value).map_err(|error| SchemaViolation {
             path: error.instance_path().to_string(),
             rule: Some(error.schema_path().to_string()),
             message: shortened(&error.masked().to_string()),
@@ -135,16 +135,16 @@ impl Schema {
     }
 }
 
-fn refused(error: &ValidationError<'_>) -> Invalid {
-    let place = format!("schema{}", error.instance_path());
+fn refused(error: &ValidationError<'_>) -> FieldError {
+    let location = format!("schema{}", error.instance_path());
     let message = shortened(&error.to_string());
-    Invalid::new(place, format!("is no JSON Schema of draft 2020-12 that can be used here: {message}"))
+    FieldError::new(location, format!("is no JSON Schema of draft 2020-12 that can be used here: {message}"))
 }
 
-/// Values may be as large as payloads.
+/// Truncates a message: it may contain values as large as a payload.
 fn shortened(text: &str) -> String {
-    const LONGEST: usize = 300;
-    match text.char_indices().nth(LONGEST) {
+    const MAX_MESSAGE_CHARS: usize = 300;
+    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named_with_their_path_and_rule() {
+    fn violations_name_their_path_and_rule() {
         let order = schema(&json!({
             "type": "object",
             "required": ["id", "items"],
@@ -182,8 +182,8 @@ mod tests {
         }));
         assert_eq!(order.check(br#"{"id": "o-1", "items": [{"count": 1}]}"#), Ok(()));
         let fault = |data: &str| {
-            let misfit = order.check(data.as_bytes()).unwrap_err();
-            (misfit.path, misfit.rule.unwrap_or_default(), misfit.message)
+            let violation = order.check(data.as_bytes()).unwrap_err();
+            (violation.path, violation.rule.unwrap_or_default(), violation.message)
         };
         let (path, rule, message) = fault(r#"{"id": "o-1", "items": [{"count": 1}, {"count": 0}]}"#);
         assert_eq!(path, "/items/1/count");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_ever_asked() {
+    fn external_references_are_never_fetched() {
         for reference in [
             "https://example.com/schema.json",
             "http://127.0.0.1:1/",
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(field, "schema/$schema");
         assert_eq!(refused_at(&json!({"items": {"$id": "https://example.com/"}})).0, "schema/items/$id");
         assert_eq!(refused_at(&json!({"$dynamicRef": "#node"})).0, "schema/$dynamicRef");
-        // What only looks like a reference is none.
+        // A property named `$ref` is not a reference.
         schema(&json!({"properties": {"$ref": {"type": "string"}}, "required": ["$ref"]}));
         schema(
             &json!({"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://example.com/order"}),
@@ -229,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn keywords_of_older_drafts_are_refused() {
-        // The library evaluates them, so that a reference inside of them would lead back to where it is.
+    fn keywords_of_older_drafts_are_rejected() {
+        // The library evaluates these keywords, so a reference inside of them could recurse.
         for (keyword, schema) in [
             ("dependencies", json!({"dependencies": {"a": {"$ref": "#"}}})),
             ("dependencies", json!({"items": {"dependencies": {"a": ["b"]}}})),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn no_schema_comes_back_to_itself() {
+    fn recursive_schema_is_rejected() {
         for endless in [
             json!({"$ref": "#"}),
             json!({"allOf": [{"$ref": "#/allOf/0"}]}),
@@ -261,8 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn what_would_take_too_long_is_refused() {
-        // Twenty definitions that each lead twice to the next are a million ways.
+    fn too_expensive_schema_is_rejected() {
+        // Twenty definitions that each refer twice to the next result in a million paths.
         let twice = |n: usize| json!({"anyOf": [{"$ref": format!("#/$defs/d{n}")}, {"$ref": format!("#/$defs/d{n}")}]});
         let mut definitions: serde_json::Map<_, _> =
             (0..20).map(|n| (format!("d{n}"), twice(n + 1))).collect();
@@ -278,7 +278,7 @@ mod tests {
         let lists: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), json!([]))).collect();
         assert!(refused_at(&json!({"dependentRequired": lists})).1.contains("too much"));
         assert!(refused_at(&json!({"required": names})).1.contains("too much"));
-        // What was evaluated is found out level by level, so that each level repeats all below it.
+        // Evaluated items are determined level by level, so that each level repeats all levels below it.
         let levels = (0..30).fold(json!({"enum": [1, 2, 3]}), |inner, _| json!({"allOf": [inner]}));
         let marked = schema(&json!({"allOf": [levels], "unevaluatedProperties": false}));
         assert!(marked.cost > 30 * 30 / 2, "{}", marked.cost);
@@ -296,11 +296,11 @@ mod tests {
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "a test may read the clock")]
-    fn the_worst_that_passes_ends_in_time() {
-        let began = Instant::now();
+    fn most_expensive_accepted_schema_finishes_in_time() {
+        let started = Instant::now();
         let wide: Vec<_> = (0..900).map(|n| json!({"maximum": n})).collect();
         let ones = format!("[{}1]", "1,".repeat(20_000));
-        // Different lists of brackets alone, which hash alike where lengths are not hashed.
+        // Different lists that consist of brackets only; they have equal hashes if lengths are not hashed.
         let brackets: Vec<_> = (0..4_000_u32)
             .map(|number| {
                 let part = |bit: u32| if number >> bit & 1 == 1 { "[[]]" } else { "[]" };
@@ -317,14 +317,14 @@ mod tests {
         ] {
             let schema = schema(&worst);
             let _ = schema.check(data.as_bytes());
-            assert!(schema.work(data.as_bytes()) > 0);
+            assert!(schema.max_work(data.as_bytes()) > 0);
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     }
 
     proptest! {
         #[test]
-        fn whatever_is_written_is_read_or_refused_in_words(
+        fn any_text_is_parsed_or_rejected_with_message(
             keyword in prop::sample::select(&["type", "$ref", "items", "properties", "enum", "pattern", "allOf", "$id"][..]),
             value in "\\PC{0,8}|\\[\\]|\\{\\}|1|true|null",
             data in prop::collection::vec(any::<u8>(), 0..20),

@@ -1,8 +1,8 @@
-//! Whether a commit of a database server survives a crash of that server.
+//! Checks whether commits of a database server survive a crash of that server.
 
 use serde::Serialize;
 
-/// The settings of a PostgreSQL server that decide it, as a session of ours has them.
+/// The PostgreSQL settings that decide this, as they are in a session of Redrive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Durability {
@@ -10,12 +10,12 @@ pub struct Durability {
     pub synchronous_commit: String,
     /// Whether the server flushes what it writes.
     pub fsync: bool,
-    /// Whether a page that was written half can be restored.
+    /// Whether a partially written page can be restored.
     pub full_page_writes: bool,
 }
 
 impl Durability {
-    /// From the texts that `SHOW` returns.
+    /// Builds it from the texts that `SHOW` returns.
     pub fn from_settings(synchronous_commit: &str, fsync: &str, full_page_writes: &str) -> Self {
         Self {
             synchronous_commit: synchronous_commit.to_owned(),
@@ -24,11 +24,11 @@ impl Durability {
         }
     }
 
-    /// Why an acknowledged event could be lost, with what to do about it. Returns `None` if it could not.
+    /// Returns why an acknowledged event could be lost and how to fix it, or `None` if it could not.
     ///
     /// `local` and `remote_write` count as unsafe: with synchronous standbys an event could be acknowledged before
-    /// the standby that takes over has it on disk. Without standbys they mean the same as `on`, so nothing is lost by
-    /// asking for `on`.
+    /// the standby that takes over has it on disk. Without standbys they mean the same as `on`, so requiring `on`
+    /// costs nothing.
     pub fn risk(&self) -> Option<String> {
         let is_synchronous = matches!(&*self.synchronous_commit, "on" | "remote_apply");
         let (setting, value) = match (is_synchronous, self.fsync, self.full_page_writes) {

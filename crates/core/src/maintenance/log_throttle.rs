@@ -1,37 +1,37 @@
-//! How often the same line is written: a few at once, then none for a while, and how many were left out.
+//! Log throttle: writes a few records of a kind, then suppresses further ones for a while and counts them.
 
 use std::time::Duration;
 
-/// So many lines of a kind are written within [`WINDOW`].
-pub const LINES: u32 = 10;
-/// How long a kind of line stays away that came too often.
+/// Maximum number of records of a kind within [`WINDOW`].
+pub const MAX_LINES_PER_WINDOW: u32 = 10;
+/// Length of the window; a kind that reached its maximum is suppressed until the window ends.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// One kind of line. Times are readings of a clock that never goes back.
+/// Throttle of one kind of log record. Times are of a monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repeats {
+pub struct LogThrottle {
     since: Duration,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
-impl Repeats {
-    /// Whether a line of the kind is written now. If not, it is counted.
+impl LogThrottle {
+    /// Returns whether a record is written now. A suppressed one is counted.
     pub fn admit(&mut self, now: Duration) -> bool {
         if now >= self.since + WINDOW || self.written == 0 {
             (self.since, self.written) = (now, 0);
         }
-        if self.written < LINES {
+        if self.written < MAX_LINES_PER_WINDOW {
             self.written += 1;
             return true;
         }
-        self.left_out += 1;
+        self.suppressed += 1;
         false
     }
 
-    /// How many were left out since this was last asked, if any.
-    pub fn left_out(&mut self) -> Option<u64> {
-        Some(std::mem::take(&mut self.left_out)).filter(|count| *count > 0)
+    /// Returns how many records were suppressed since the last call, or `None` if there were none.
+    pub fn take_suppressed(&mut self) -> Option<u64> {
+        Some(std::mem::take(&mut self.suppressed)).filter(|count| *count > 0)
     }
 }
 
@@ -42,31 +42,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_gives_a_few_lines_and_a_count() {
-        let mut repeats = Repeats::default();
+    fn flood_writes_a_few_records_and_a_count() {
+        let mut repeats = LogThrottle::default();
         let at = Duration::from_secs;
         let written = (0..1000).filter(|_| repeats.admit(at(5))).count();
-        assert_eq!((written, repeats.left_out()), (10, Some(990)));
-        assert_eq!(repeats.left_out(), None);
+        assert_eq!((written, repeats.take_suppressed()), (10, Some(990)));
+        assert_eq!(repeats.take_suppressed(), None);
         assert!(!repeats.admit(at(14)) && repeats.admit(at(15)));
-        assert_eq!(repeats.left_out(), Some(1), "a new time forgets nothing of the one before");
+        assert_eq!(repeats.take_suppressed(), Some(1), "a new time forgets nothing of the one before");
     }
 
     proptest! {
         #[test]
-        fn every_line_is_written_or_counted_and_never_too_many(waits in proptest::collection::vec(0u64..4_000, 1..400)) {
-            let (mut repeats, mut now, mut written, mut counted) = (Repeats::default(), Duration::ZERO, vec![], 0);
+        fn every_record_is_written_or_counted_within_the_limit(waits in proptest::collection::vec(0u64..4_000, 1..400)) {
+            let (mut repeats, mut now, mut written, mut counted) = (LogThrottle::default(), Duration::ZERO, vec![], 0);
             for wait in &waits {
                 now += Duration::from_millis(*wait);
                 if repeats.admit(now) { written.push(now); }
-                if wait % 7 == 0 { counted += repeats.left_out().unwrap_or_default(); }
+                if wait % 7 == 0 { counted += repeats.take_suppressed().unwrap_or_default(); }
             }
-            counted += repeats.left_out().unwrap_or_default();
+            counted += repeats.take_suppressed().unwrap_or_default();
             prop_assert_eq!(written.len() as u64 + counted, waits.len() as u64);
-            // Two times may meet, so within any length of one there are at most twice as many.
+            // Two windows may be adjacent, so any time span of one window's length contains at most twice the maximum.
             for from in &written {
                 let within = written.iter().filter(|at| (*from..*from + WINDOW).contains(*at)).count();
-                prop_assert!(within <= 2 * LINES as usize);
+                prop_assert!(within <= 2 * MAX_LINES_PER_WINDOW as usize);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! How long things are kept, which of them are old now, and at which pace they leave.
+//! Retention: how long objects are kept, which are due for pruning, and how fast they are pruned.
 //!
-//! What is not over yet is kept whatever its age: that is for the store to see, which knows what is pending.
+//! Deliveries that have not ended are kept regardless of their age; the store checks that, since it knows what is
+//! pending.
 
 use std::time::Duration;
 
@@ -10,33 +11,33 @@ use crate::{Time, tenancy::TenantQuotas};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long things are kept. None: for ever.
+/// Retention periods; `None` keeps the objects forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Events with their deliveries and attempts, from when they were published.
+    /// Of events with their deliveries and attempts, counted from publishing.
     pub events: Option<Duration>,
-    /// Dead letters with their attempts, from when they died. They go with their event at the latest.
-    pub dead: Option<Duration>,
+    /// Of dead letters with their attempts, counted from their death. They are pruned with their event at the latest.
+    pub dead_letters: Option<Duration>,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events: Some(90 * DAY), dead: Some(30 * DAY) }
+        Self { events: Some(90 * DAY), dead_letters: Some(30 * DAY) }
     }
 }
 
-/// What is from before these times is old. None: nothing is.
+/// Objects from before these times are pruned; `None` prunes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// Events that were published before.
+    /// Cutoff of the publish time of events.
     pub events: Option<Time>,
-    /// Dead letters that died before.
+    /// Cutoff of the time of death of dead letters.
     pub dead: Option<Time>,
 }
 
 impl Retention {
-    /// What holds for a tenant: its own number of days where it was given one, 0 of them being for ever.
-    pub fn of(self, tenant: &TenantQuotas) -> Self {
+    /// Returns the retention of a tenant: its own number of days if set, where 0 means forever.
+    pub fn for_tenant(self, tenant: &TenantQuotas) -> Self {
         let own = |days: Option<u32>, otherwise| match days {
             None => otherwise,
             Some(0) => None,
@@ -44,76 +45,77 @@ impl Retention {
         };
         Self {
             events: own(tenant.retention_days, self.events),
-            dead: own(tenant.dead_retention_days, self.dead),
+            dead_letters: own(tenant.dead_retention_days, self.dead_letters),
         }
     }
 
-    /// What is old now.
+    /// Returns the current cutoffs.
     pub fn cutoffs(self, now: Time) -> Cutoffs {
-        let cutoff = |kept: Option<Duration>| kept.map(|kept| now.back(kept).max(Time::from_millis(0)));
-        Cutoffs { events: cutoff(self.events), dead: cutoff(self.dead) }
+        let cutoff =
+            |kept: Option<Duration>| kept.map(|kept| now.saturating_sub(kept).max(Time::from_millis(0)));
+        Cutoffs { events: cutoff(self.events), dead: cutoff(self.dead_letters) }
     }
 }
 
-/// The first moment of the month that a time is in, by UTC.
+/// Returns the start of the UTC month that contains a time.
 pub fn start_of_month(time: Time) -> Time {
     let stamp = Timestamp::from_millisecond(time.millis()).unwrap_or(Timestamp::UNIX_EPOCH);
     let first = stamp.to_zoned(TimeZone::UTC).date().first_of_month().to_zoned(TimeZone::UTC);
     Time::from_millis(first.map(|first| first.timestamp().as_millisecond()).unwrap_or_default())
 }
 
-/// Where events are kept by month: before which time a tenant's leave one by one.
+/// Returns the time before which a tenant's events are pruned row by row, if events are partitioned by month.
 ///
-/// Whole months are dropped, which costs next to nothing, once all tenants are done with them; the first that
-/// somebody still needs is that of the `earliest` cut-off. Who is done with part of that month waits for the rest
-/// of it. Who is done with later months, since its retention is shorter, does not wait for the others.
-pub fn one_by_one_before(cutoff: Time, earliest: Option<Time>) -> Time {
+/// Whole months are dropped, at almost no cost, once no tenant needs them; the first month still needed is that
+/// of the `earliest` cutoff. A tenant whose cutoff is within that month waits until it is dropped as a whole. A
+/// tenant whose cutoff is in a later month, because its retention is shorter, does not wait for the others.
+pub fn row_prune_cutoff(cutoff: Time, earliest: Option<Time>) -> Time {
     match earliest.map(start_of_month) {
         Some(month) if month == start_of_month(cutoff) => month,
         _ => cutoff,
     }
 }
 
-/// The pace of forgetting: how much in one step, so that a step is short, and how long to pause after it, so that
-/// it takes a small part of the store's time.
+/// Pace of pruning: the number of rows per step, so that a step is short, and the pause after it, so that
+/// pruning takes a small share of the store's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stride {
+pub struct PruneBatchSizer {
     rows: usize,
 }
 
-impl Default for Stride {
+impl Default for PruneBatchSizer {
     fn default() -> Self {
-        Self { rows: Self::LEAST }
+        Self { rows: Self::MIN_ROWS }
     }
 }
 
-impl Stride {
-    /// The fewest rows in a step.
-    pub const LEAST: usize = 100;
-    /// The most rows in a step.
-    pub const MOST: usize = 2_000;
-    /// A step should take no longer.
-    const LONG: Duration = Duration::from_millis(10);
-    /// A step of this length could be larger.
-    const SHORT: Duration = Duration::from_millis(4);
-    /// The store rests so many times as long as a step took: pruning has a sixtieth of its time.
-    const REST: u32 = 59;
-    const LEAST_PAUSE: Duration = Duration::from_millis(20);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+impl PruneBatchSizer {
+    /// Minimum rows of a step.
+    pub const MIN_ROWS: usize = 100;
+    /// Maximum rows of a step.
+    pub const MAX_ROWS: usize = 2_000;
+    /// A step that takes longer is halved.
+    const SLOW_STEP: Duration = Duration::from_millis(10);
+    /// A step that takes less time is doubled.
+    const FAST_STEP: Duration = Duration::from_millis(4);
+    /// The pause after a step, as a multiple of its duration: pruning uses a sixtieth of the store's time.
+    const PAUSE_FACTOR: u32 = 59;
+    const MIN_PAUSE: Duration = Duration::from_millis(20);
+    const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-    /// About how many rows the next step may take away.
+    /// Returns about how many rows the next step may delete.
     pub fn rows(self) -> usize {
         self.rows
     }
 
-    /// Learns how long a step took. Gives the pause before the next.
-    pub fn after(&mut self, took: Duration) -> Duration {
-        if took > Self::LONG {
-            self.rows = (self.rows / 2).max(Self::LEAST);
-        } else if took < Self::SHORT {
-            self.rows = (self.rows * 2).min(Self::MOST);
+    /// Records how long a step took. Returns the pause before the next one.
+    pub fn record_step(&mut self, took: Duration) -> Duration {
+        if took > Self::SLOW_STEP {
+            self.rows = (self.rows / 2).max(Self::MIN_ROWS);
+        } else if took < Self::FAST_STEP {
+            self.rows = (self.rows * 2).min(Self::MAX_ROWS);
         }
-        (took * Self::REST).clamp(Self::LEAST_PAUSE, Self::LONGEST_PAUSE)
+        (took * Self::PAUSE_FACTOR).clamp(Self::MIN_PAUSE, Self::MAX_PAUSE)
     }
 }
 
@@ -140,27 +142,36 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_may_have_less_or_more_or_all() {
+    fn tenant_retention_overrides_server_default() {
         let server = Retention::default();
-        let of = |events, dead| server.of(&quotas(events, dead));
+        let of = |events, dead| server.for_tenant(&quotas(events, dead));
         assert_eq!(of(None, None), server);
         assert_eq!(of(Some(7), None), Retention { events: Some(7 * DAY), ..server });
-        assert_eq!(of(Some(400), Some(60)), Retention { events: Some(400 * DAY), dead: Some(60 * DAY) });
-        assert_eq!(of(Some(0), Some(0)), Retention { events: None, dead: None });
-        let for_ever = Retention { events: None, dead: None };
-        assert_eq!(for_ever.of(&quotas(Some(1), None)), Retention { events: Some(DAY), dead: None });
+        assert_eq!(
+            of(Some(400), Some(60)),
+            Retention { events: Some(400 * DAY), dead_letters: Some(60 * DAY) }
+        );
+        assert_eq!(of(Some(0), Some(0)), Retention { events: None, dead_letters: None });
+        let for_ever = Retention { events: None, dead_letters: None };
+        assert_eq!(
+            for_ever.for_tenant(&quotas(Some(1), None)),
+            Retention { events: Some(DAY), dead_letters: None }
+        );
     }
 
     #[test]
-    fn what_is_kept_for_ever_is_never_old() {
+    fn unlimited_retention_has_no_cutoff() {
         let now = time("2026-11-15T12:00:00Z");
-        assert_eq!(Retention { events: None, dead: None }.cutoffs(now), Cutoffs { events: None, dead: None });
-        let longer_than_there_is_time = Retention { events: Some(Duration::MAX), dead: None };
+        assert_eq!(
+            Retention { events: None, dead_letters: None }.cutoffs(now),
+            Cutoffs { events: None, dead: None }
+        );
+        let longer_than_there_is_time = Retention { events: Some(Duration::MAX), dead_letters: None };
         assert_eq!(longer_than_there_is_time.cutoffs(now).events, Some(Time::from_millis(0)));
     }
 
     #[test]
-    fn months_begin_where_they_should() {
+    fn start_of_month_is_correct() {
         for (at, start) in [
             ("2026-11-15T12:00:00Z", "2026-11-01T00:00:00Z"),
             ("2026-11-01T00:00:00Z", "2026-11-01T00:00:00Z"),
@@ -172,40 +183,40 @@ mod tests {
     }
 
     #[test]
-    fn only_whoever_is_done_with_later_months_does_not_wait_for_a_month_to_be_dropped() {
+    fn row_pruning_starts_only_with_cutoffs_in_later_months() {
         let earliest = Some(time("2026-08-17T12:00:00Z"));
         let start = time("2026-08-01T00:00:00Z");
-        assert_eq!(one_by_one_before(time("2026-08-17T12:00:00Z"), earliest), start);
-        assert_eq!(one_by_one_before(time("2026-08-31T23:59:59Z"), earliest), start);
+        assert_eq!(row_prune_cutoff(time("2026-08-17T12:00:00Z"), earliest), start);
+        assert_eq!(row_prune_cutoff(time("2026-08-31T23:59:59Z"), earliest), start);
         let later = time("2026-09-01T00:00:00Z");
-        assert_eq!(one_by_one_before(later, earliest), later);
-        assert_eq!(one_by_one_before(later, None), later, "somebody keeps everything: no month is dropped");
+        assert_eq!(row_prune_cutoff(later, earliest), later);
+        assert_eq!(row_prune_cutoff(later, None), later, "somebody keeps everything: no month is dropped");
     }
 
     #[test]
-    fn a_step_grows_while_it_is_short_and_shrinks_when_it_is_long() {
-        let mut stride = Stride::default();
+    fn batch_grows_when_fast_and_shrinks_when_slow() {
+        let mut stride = PruneBatchSizer::default();
         let millis = Duration::from_millis;
         assert_eq!(stride.rows(), 100);
-        assert_eq!(stride.after(millis(1)), millis(59));
+        assert_eq!(stride.record_step(millis(1)), millis(59));
         assert_eq!(stride.rows(), 200);
-        assert_eq!(stride.after(millis(5)), millis(295));
+        assert_eq!(stride.record_step(millis(5)), millis(295));
         assert_eq!(stride.rows(), 200);
-        assert_eq!(stride.after(millis(11)), millis(649));
+        assert_eq!(stride.record_step(millis(11)), millis(649));
         assert_eq!(stride.rows(), 100);
-        assert_eq!(stride.after(Duration::from_secs(10)), Duration::from_secs(2));
+        assert_eq!(stride.record_step(Duration::from_secs(10)), Duration::from_secs(2));
         assert_eq!(stride.rows(), 100);
     }
 
     proptest! {
         #[test]
-        fn what_is_old_stays_old_and_nothing_young_is(
+        fn cutoff_is_monotonic_and_exact(
             now in 0..4_000_000_000_000_i64,
             later in 0..4_000_000_000_000_i64,
             days in 1..40_000_u32,
             made in 0..4_000_000_000_000_i64,
         ) {
-            let kept = Retention::default().of(&quotas(Some(days), Some(days)));
+            let kept = Retention::default().for_tenant(&quotas(Some(days), Some(days)));
             let old = |now: i64| kept.cutoffs(Time::from_millis(now)).events.unwrap() > Time::from_millis(made);
             let age = now - made;
             prop_assert_eq!(old(now), age > i64::from(days) * 86_400_000);
@@ -213,23 +224,23 @@ mod tests {
         }
 
         #[test]
-        fn nothing_leaves_one_by_one_that_is_not_old_and_nothing_is_left_but_for_a_month(
+        fn row_prune_cutoff_is_at_most_a_month_before_the_cutoff(
             cutoff in 0..4_000_000_000_000_i64,
             before in 0..4_000_000_000_000_i64,
         ) {
             let (earliest, cutoff) = (before.min(cutoff), Time::from_millis(cutoff));
-            let one_by_one = one_by_one_before(cutoff, Some(Time::from_millis(earliest)));
+            let one_by_one = row_prune_cutoff(cutoff, Some(Time::from_millis(earliest)));
             prop_assert!(one_by_one <= cutoff);
-            prop_assert!(cutoff.since(one_by_one) <= DAY * 31);
+            prop_assert!(cutoff.duration_since(one_by_one) <= DAY * 31);
         }
 
         #[test]
-        fn steps_stay_within_bounds(took in proptest::collection::vec(0..10_000_u64, 1..50)) {
-            let mut stride = Stride::default();
+        fn batch_size_and_pause_stay_within_bounds(took in proptest::collection::vec(0..10_000_u64, 1..50)) {
+            let mut stride = PruneBatchSizer::default();
             for took in took {
-                let pause = stride.after(Duration::from_millis(took));
-                prop_assert!((Stride::LEAST..=Stride::MOST).contains(&stride.rows()));
-                prop_assert!(pause >= Stride::LEAST_PAUSE && pause <= Stride::LONGEST_PAUSE);
+                let pause = stride.record_step(Duration::from_millis(took));
+                prop_assert!((PruneBatchSizer::MIN_ROWS..=PruneBatchSizer::MAX_ROWS).contains(&stride.rows()));
+                prop_assert!(pause >= PruneBatchSizer::MIN_PAUSE && pause <= PruneBatchSizer::MAX_PAUSE);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What is found out by looking, not by something that happens: names that are not found, secrets that are old.
+//! Checks for conditions that no event reports: DNS failures and secrets due for rotation.
 
 use std::time::Duration;
 
@@ -7,26 +7,27 @@ use crate::{
     time::Time,
 };
 
-/// How long a webhook's lookups are looked at together.
+/// Time span of the attempts that are checked for DNS failures.
 pub const DNS_WINDOW: Duration = Duration::from_secs(600);
-/// Fewer attempts tell nothing.
-const DNS_LEAST: u32 = 10;
-/// More than this part of them, in percent, is too many.
-const DNS_PERCENT: u64 = 80;
+/// Minimum number of attempts for a result.
+const DNS_MIN_ATTEMPTS: u32 = 10;
+/// DNS is failing if more than this percentage of the attempts failed.
+const DNS_FAILURE_PERCENT: u64 = 80;
 
-/// Whether the name of a webhook's host could not be looked up for too many of these attempts.
-pub fn dns_fails(window: &Rollup) -> bool {
+/// Returns whether the host of a webhook could not be resolved for too many of these attempts.
+pub fn is_dns_failing(window: &Rollup) -> bool {
     let failed = dns_failures(window);
-    window.attempts >= DNS_LEAST && u64::from(failed) * 100 > u64::from(window.attempts) * DNS_PERCENT
+    window.attempts >= DNS_MIN_ATTEMPTS
+        && u64::from(failed) * 100 > u64::from(window.attempts) * DNS_FAILURE_PERCENT
 }
 
-/// How many attempts failed because the name could not be looked up.
+/// Returns how many attempts failed because the host could not be resolved.
 pub fn dns_failures(window: &Rollup) -> u32 {
     window.by_category[FailureCategory::Dns as usize]
 }
 
-/// Whether a webhook's newest secret is so old that it should be changed. Secrets are newest first.
-pub fn secret_is_due(secrets: &[LiveSecret], rotate_after: Duration, now: Time) -> bool {
+/// Returns whether a webhook's newest secret is due for rotation. Secrets are newest first.
+pub fn is_rotation_due(secrets: &[LiveSecret], rotate_after: Duration, now: Time) -> bool {
     secrets.first().is_some_and(|newest| now >= newest.created_at + rotate_after)
 }
 
@@ -42,18 +43,18 @@ mod tests {
     }
 
     #[test]
-    fn names_fail_beyond_four_fifths_of_ten_attempts_or_more() {
-        assert!(!dns_fails(&window(0, 0)) && !dns_fails(&window(9, 9)), "too few");
-        assert!(dns_fails(&window(10, 10)) && dns_fails(&window(10, 9)));
-        assert!(!dns_fails(&window(10, 8)), "just four fifths");
-        assert!(dns_fails(&window(1_000, 801)) && !dns_fails(&window(1_000, 800)));
+    fn dns_is_failing_above_80_percent_of_at_least_ten_attempts() {
+        assert!(!is_dns_failing(&window(0, 0)) && !is_dns_failing(&window(9, 9)), "too few");
+        assert!(is_dns_failing(&window(10, 10)) && is_dns_failing(&window(10, 9)));
+        assert!(!is_dns_failing(&window(10, 8)), "just four fifths");
+        assert!(is_dns_failing(&window(1_000, 801)) && !is_dns_failing(&window(1_000, 800)));
         let mut others = window(10, 0);
         others.by_category[FailureCategory::Timeout as usize] = 10;
-        assert!(!dns_fails(&others), "other failures are none of these");
+        assert!(!is_dns_failing(&others), "other failures are none of these");
     }
 
     #[test]
-    fn a_secret_is_due_by_the_age_of_the_newest() {
+    fn rotation_due_depends_on_newest_secret() {
         let day = Duration::from_secs(86_400);
         let made = |days: u32| LiveSecret {
             secret: Secret::from_bytes(&[1; 32]),
@@ -61,9 +62,9 @@ mod tests {
             expires_at: None,
         };
         let at = |days: u32| Time::from_secs(days * 86_400);
-        assert!(!secret_is_due(&[made(0)], 90 * day, at(89)));
-        assert!(secret_is_due(&[made(0)], 90 * day, at(90)));
-        assert!(!secret_is_due(&[made(60), made(0)], 90 * day, at(120)), "it was changed since");
-        assert!(!secret_is_due(&[], 90 * day, at(900)));
+        assert!(!is_rotation_due(&[made(0)], 90 * day, at(89)));
+        assert!(is_rotation_due(&[made(0)], 90 * day, at(90)));
+        assert!(!is_rotation_due(&[made(60), made(0)], 90 * day, at(120)), "it was changed since");
+        assert!(!is_rotation_due(&[], 90 * day, at(900)));
     }
 }

@@ -1,28 +1,28 @@
-//! Whether an address may receive notifications: only after its holder has confirmed it, unless the operator trusts
-//! its domain.
+//! Decides whether an address may receive notifications: only after its holder has confirmed it, unless the
+//! operator trusts its domain.
 
 use std::time::Duration;
 
-use super::{mail_limit::SendLimit, preferences::same_address};
+use super::{mail_limit::SendLimit, preferences::normalize_address};
 
-/// How long the link in a confirmation e-mail works.
+/// How long the link in a confirmation email is valid.
 pub const CONFIRMATION_LINK_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long an address that its holder does not confirm is kept after the last confirmation e-mail.
+/// How long an unconfirmed address is kept after the last confirmation email.
 pub const UNCONFIRMED_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How long it is tried to send a confirmation e-mail.
+/// How long sending a confirmation email is retried.
 pub const CONFIRMATION_SEND_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Who confirmed an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfirmedBy {
-    /// Its holder, by the link in the confirmation e-mail.
+    /// Its holder, by the link in the confirmation email.
     Holder,
     /// The operator, with an admin key.
     Operator,
 }
 
 impl ConfirmedBy {
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Holder => "holder",
@@ -31,16 +31,16 @@ impl ConfirmedBy {
     }
 }
 
-/// What the operator decides about e-mails.
+/// The operator's rules for emails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailPolicy {
-    /// Whether addresses need a confirmation.
+    /// Whether addresses must be confirmed.
     pub confirm_addresses: bool,
-    /// Domains whose addresses need none.
+    /// Domains whose addresses need no confirmation.
     pub trusted_domains: Vec<String>,
-    /// Notifications for one tenant.
+    /// Limit of notifications for one tenant.
     pub per_tenant: SendLimit,
-    /// Notifications to one mailbox, over all tenants.
+    /// Limit of notifications to one mailbox, over all tenants.
     pub per_mailbox: SendLimit,
 }
 
@@ -61,7 +61,7 @@ impl Default for MailPolicy {
 }
 
 impl MailPolicy {
-    /// Whether an address receives notifications only after a confirmation.
+    /// Returns whether an address must be confirmed before it receives notifications.
     pub fn needs_confirmation(&self, address: &str) -> bool {
         let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
         let is_trusted = self.trusted_domains.iter().any(|trusted| trusted.eq_ignore_ascii_case(domain));
@@ -69,10 +69,10 @@ impl MailPolicy {
     }
 }
 
-/// The mailbox that an address most likely belongs to, for limits only: many providers ignore what follows a `+` in
-/// the local part, so that `jane+1@…` and `jane+2@…` would each have limits of their own.
+/// Returns the mailbox that an address most likely belongs to, for limits only: many providers ignore the part
+/// after a `+` in the local part, so `jane+1@…` and `jane+2@…` must share their limits.
 pub fn mailbox_of(address: &str) -> String {
-    let address = same_address(address);
+    let address = normalize_address(address);
     match address.rsplit_once('@') {
         Some((name, domain)) => {
             let base = name.split('+').next().filter(|base| !base.is_empty()).unwrap_or(name);

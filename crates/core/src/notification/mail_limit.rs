@@ -1,4 +1,4 @@
-//! How many e-mails may be sent: to one mailbox over all tenants, and for one tenant.
+//! Limits on emails: to one mailbox over all tenants, and for one tenant.
 //!
 //! The state of a limit is kept in the store, so that all nodes share it and a restart does not reset it.
 
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Sends are counted by blocks of this length.
+/// Length of the blocks in which sends are counted.
 const BLOCK_MILLIS: i64 = 10 * 60 * 1000;
 const BLOCKS_PER_HOUR: i64 = 6;
 const BLOCKS_PER_DAY: i64 = 24 * BLOCKS_PER_HOUR;
 const BLOCKS_PER_30_DAYS: i64 = 30 * BLOCKS_PER_DAY;
-/// Usage that was not changed for this long has no effect on any limit.
+/// Retention of usage rows: unchanged for this long, they affect no limit.
 pub const USAGE_RETENTION: Duration = Duration::from_secs(31 * 24 * 3600);
 
-/// What an e-mail is for; each purpose has limits of its own.
+/// Purpose of an email; each purpose has its own limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MailPurpose {
     /// A notification for the holder of a confirmed address.
     Notification,
-    /// The question whether an address is to receive notifications.
+    /// The request to confirm an address.
     Confirmation,
 }
 
-/// How many e-mails may be sent. No window of the given length ever contains more than its limit; a limit may
-/// apply for up to ten minutes longer.
+/// Maximum number of emails. No window of the given length ever contains more than its limit; a limit may apply
+/// for up to ten minutes longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLimit {
-    /// In an hour; `None` without a limit.
+    /// Per hour; `None` for no limit.
     pub max_per_hour: Option<u32>,
-    /// In a day; `None` without a limit.
+    /// Per day; `None` for no limit.
     pub max_per_day: Option<u32>,
-    /// In 30 days; `None` without a limit.
+    /// Per 30 days; `None` for no limit.
     pub max_per_30_days: Option<u32>,
-    /// The shortest time between two.
+    /// Minimum time between two emails.
     pub min_interval: Duration,
 }
 
@@ -46,19 +46,19 @@ impl SendLimit {
             (BLOCKS_PER_DAY, self.max_per_day),
             (BLOCKS_PER_30_DAYS, self.max_per_30_days),
         ];
-        // One block more than the window has: the first and the last block are only partly inside of it.
+        // One block more than the window has: its first and last block are only partly inside the window.
         windows.into_iter().filter_map(|(blocks, max)| Some((blocks + 1, max?)))
     }
 }
 
-/// Confirmation e-mails to one mailbox, over all tenants.
+/// Limit of confirmation emails to one mailbox, over all tenants.
 pub const CONFIRMATIONS_PER_MAILBOX: SendLimit = SendLimit {
     max_per_hour: None,
     max_per_day: None,
     max_per_30_days: Some(3),
     min_interval: Duration::from_secs(3600),
 };
-/// Confirmation e-mails that one tenant causes.
+/// Limit of confirmation emails caused by one tenant.
 pub const CONFIRMATIONS_PER_TENANT: SendLimit = SendLimit {
     max_per_hour: None,
     max_per_day: Some(20),
@@ -66,18 +66,18 @@ pub const CONFIRMATIONS_PER_TENANT: SendLimit = SendLimit {
     min_interval: Duration::ZERO,
 };
 
-/// What was sent lately, as the store keeps it.
+/// Recent sends, as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MailUsage {
-    /// Blocks with sends, oldest first, and how many each has.
+    /// Blocks with sends, oldest first, each with its number of sends.
     blocks: Vec<(i64, u32)>,
-    /// When the last one was reserved.
+    /// Time of the last reservation.
     last_at: Option<Time>,
 }
 
 impl MailUsage {
-    /// Reserves one send. Returns when the next one is allowed if the limit is reached; then nothing changes.
+    /// Reserves one send. If the limit is reached, changes nothing and returns when the next send is allowed.
     pub fn reserve(&mut self, limit: &SendLimit, now: Time) -> Result<(), Time> {
         if let Some(until) = self.blocked_until(limit, now) {
             return Err(until);
@@ -96,7 +96,7 @@ impl MailUsage {
         Ok(())
     }
 
-    /// Returns a send that was reserved at this time and did not happen.
+    /// Releases a send that was reserved at this time and did not happen.
     pub fn release(&mut self, at: Time) {
         let block = block_of(at);
         for (start, count) in &mut self.blocks {
@@ -107,24 +107,24 @@ impl MailUsage {
         self.blocks.retain(|(_, count)| *count > 0);
     }
 
-    /// When the next send is allowed; `None` for now.
+    /// Returns when the next send is allowed, or `None` if it is allowed now.
     pub fn blocked_until(&self, limit: &SendLimit, now: Time) -> Option<Time> {
         let interval = self.last_at.map(|last| last + limit.min_interval).filter(|until| *until > now);
         limit.windows().filter_map(|window| self.window_free_at(window, now)).chain(interval).max()
     }
 
-    /// When a window has capacity again; `None` if it has.
+    /// Returns when a window has capacity again, or `None` if it has capacity now.
     fn window_free_at(&self, (window, max): (i64, u32), now: Time) -> Option<Time> {
         let block = block_of(now);
         let mut sum = 0_u64;
-        // Blocks after the present one are from a clock that was set back since; they count.
+        // Blocks later than the current one were written before the clock was set back; they count.
         for (start, count) in self.blocks.iter().rev().filter(|(start, _)| start + window > block) {
             sum += u64::from(*count);
             if sum >= u64::from(max) {
                 return Some(Time::from_millis((start + window).saturating_mul(BLOCK_MILLIS)));
             }
         }
-        // A limit of zero allows none, whatever was sent.
+        // A limit of zero never allows a send.
         (max == 0).then(|| now + Duration::from_secs(24 * 3600))
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn tenant_limit_of_a_day_is_free_again_a_day_later() {
+    fn daily_tenant_limit_has_capacity_again_a_day_later() {
         let mut usage = MailUsage::default();
         for n in 0..20 {
             assert_eq!(usage.reserve(&CONFIRMATIONS_PER_TENANT, at(n)), Ok(()));

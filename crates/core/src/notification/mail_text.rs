@@ -1,24 +1,25 @@
-//! Text of tenants in e-mails: on one line, bounded, without characters that hide or reorder other text, and without
-//! anything that e-mail clients turn into a link.
+//! Text of tenants in emails: on one line, bounded, without characters that hide or reorder other text, and
+//! without anything that email clients turn into a link.
 
-/// The longest host in a subject.
+/// Maximum length of a host in a subject.
 const MAX_SUBJECT_HOST_CHARS: usize = 60;
 
-/// Makes text of a tenant safe for the body of an e-mail, in at most `max_chars` characters before it is defanged.
+/// Makes text of a tenant safe for the body of an email, with at most `max_chars` characters before it is
+/// defanged.
 pub fn body_text(text: &str, max_chars: usize) -> String {
     defang(&one_line(text, max_chars))
 }
 
-/// Makes a host fit for a subject; `None` unless it is a plain host name or address, which every host of a checked URL
-/// is.
+/// Returns a host that is safe in a subject, or `None` unless it is a plain host name or address of bounded
+/// length. Every host of a validated URL is plain.
 pub fn subject_host(host: &str) -> Option<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     let fits = (1..=MAX_SUBJECT_HOST_CHARS).contains(&host.len()) && host.chars().all(plain);
     fits.then_some(host)
 }
 
-/// Writes text on one line: line breaks and other control characters become spaces, invisible characters and those that
-/// change the direction of writing are removed, and what is longer is cut.
+/// Returns text on one line: line breaks and other control characters become spaces, invisible characters and
+/// those that change the writing direction are removed, and longer text is truncated.
 pub fn one_line(text: &str, max_chars: usize) -> String {
     let plain: String = text
         .chars()
@@ -33,7 +34,7 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// Writes hosts, URLs and addresses so that no e-mail client makes links of them: `https[:]//example[.]com`,
+/// Rewrites hosts, URLs and addresses so that no email client turns them into links: `https[:]//example[.]com`,
 /// `jane[@]example[.]com`.
 pub fn defang(text: &str) -> String {
     let mut written = String::with_capacity(text.len());
@@ -41,7 +42,7 @@ pub fn defang(text: &str) -> String {
     while let Some(c) = chars.next() {
         let goes_on = chars.peek().is_some_and(|next| !next.is_whitespace());
         match c {
-            // Other scripts' full stops are dots to those who resolve names.
+            // Name resolution treats the full stops of other scripts as dots.
             '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}' | '\u{2024}' if goes_on => written.push_str("[.]"),
             ':' | '\u{ff1a}' if goes_on => written.push_str("[:]"),
             '@' | '\u{ff20}' => written.push_str("[@]"),
@@ -51,7 +52,7 @@ pub fn defang(text: &str) -> String {
     written
 }
 
-/// Whether a character is not seen itself, but changes how others are seen.
+/// Returns whether a character is invisible and changes how others are displayed.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{00ad}' | '\u{034f}' | '\u{061c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_hosts_get_into_subjects() {
+    fn only_plain_hosts_are_used_in_subjects() {
         for good in ["warehouse.example", "127.0.0.1", "[::1]", "xn--bcher-kva.example", "a_b.example"] {
             assert_eq!(subject_host(good), Some(good));
         }
@@ -111,7 +112,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn no_text_becomes_a_link_or_a_line(
+        fn body_text_never_contains_a_link_or_line_break(
             text in prop_oneof!["\\PC{0,60}", "[a-z.:/@ \\[\\]]{0,40}", any::<String>()],
         ) {
             let written = body_text(&text, 80);

@@ -1,6 +1,7 @@
-//! What owners are told about without asking: the kinds, the cause of one, and what is sent.
+//! Notifications to owners: their kinds, the occurrences that cause them, and their contents.
 //!
-//! Causes of one kind about one thing are folded: the first is told at once, what follows is told together.
+//! Occurrences of one kind about one webhook are grouped: the first is sent immediately, those that follow are
+//! sent together.
 
 pub mod checks;
 pub mod confirmation;
@@ -14,40 +15,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     event::event_type::{self, Pattern},
-    id::{DeliveryId, NoticeId, WebhookId},
+    id::{DeliveryId, NotificationId, WebhookId},
     protection::breaker::{CircuitState, SavedCircuit},
     tenancy::TenantId,
     time::Time,
 };
 
-/// What an owner is told about.
+/// Kind of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub enum Kind {
+pub enum NotificationKind {
     /// A webhook's circuit opened: nothing is sent to it for a while.
     #[serde(rename = "circuit.opened")]
     CircuitOpened,
     /// A webhook's circuit closed again after it had opened.
     #[serde(rename = "circuit.recovered")]
     CircuitRecovered,
-    /// A webhook was disabled by Redrive: it answered 410, failed for too long, expired, or did not prove its URL.
+    /// A webhook was disabled by Redrive: it responded 410, failed for too long, expired, or its URL was not verified.
     #[serde(rename = "webhook.disabled")]
     WebhookDisabled,
-    /// A delivery was given up on.
+    /// A delivery is dead.
     #[serde(rename = "delivery.dead")]
     DeliveryDead,
-    /// The name of a webhook's host could not be looked up for most attempts of the last minutes.
+    /// The host of a webhook could not be resolved for most attempts of the last minutes.
     #[serde(rename = "dns.failing")]
     DnsFailing,
-    /// A webhook's secret is old enough to be changed.
-    #[serde(rename = "secret.due")]
-    SecretDue,
-    /// The tenant was refused something because a quota is used up.
+    /// A webhook's secret is due for rotation.
+    #[serde(rename = "secret.rotation_due")]
+    SecretRotationDue,
+    /// A request of the tenant was rejected because a quota is used up.
     #[serde(rename = "quota.reached")]
     QuotaReached,
 }
 
-impl Kind {
+impl NotificationKind {
     /// Every kind.
     pub const ALL: [Self; 7] = [
         Self::CircuitOpened,
@@ -55,11 +56,11 @@ impl Kind {
         Self::WebhookDisabled,
         Self::DeliveryDead,
         Self::DnsFailing,
-        Self::SecretDue,
+        Self::SecretRotationDue,
         Self::QuotaReached,
     ];
 
-    /// The name used everywhere; the event type of an operational webhook is `redrive.` and this.
+    /// Returns the canonical name; the event type for operational webhooks is `redrive.` and this name.
     pub fn name(self) -> &'static str {
         match self {
             Self::CircuitOpened => "circuit.opened",
@@ -67,100 +68,100 @@ impl Kind {
             Self::WebhookDisabled => "webhook.disabled",
             Self::DeliveryDead => "delivery.dead",
             Self::DnsFailing => "dns.failing",
-            Self::SecretDue => "secret.due",
+            Self::SecretRotationDue => "secret.rotation_due",
             Self::QuotaReached => "quota.reached",
         }
     }
 
-    /// The event type under which operational webhooks hear of it.
+    /// Returns the event type for operational webhooks.
     pub fn event_type(self) -> String {
         format!("redrive.{}", self.name())
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// What is known of the latest cause, beside its count and times. Stored as one document.
+/// Details of the latest occurrence, beside its count and times. Stored as one document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Facts {
-    /// Why, in a name that machines know: a reason of death, of disabling, or a failure category.
+pub struct OccurrenceDetails {
+    /// Machine-readable reason: a dead reason, a reason for disabling, or a failure category.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, in words for a person.
+    /// Human-readable reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The delivery that was affected last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub delivery: Option<DeliveryId>,
-    /// The type of its event.
+    pub delivery_id: Option<DeliveryId>,
+    /// The event type of that delivery.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
-    /// Until when, where something is over by itself: the next probe of a circuit.
+    /// Until when, for conditions that end by themselves: the next probe of a circuit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
 }
 
-/// One cause: it is written down in the transaction of what happened.
+/// One occurrence, recorded in the transaction of its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
-    /// Whose owners are told.
-    pub tenant: TenantId,
-    /// What it is about; none for the tenant as a whole.
-    pub webhook: Option<WebhookId>,
-    /// What happened.
-    pub kind: Kind,
-    /// When.
+pub struct Occurrence {
+    /// Tenant whose owners are notified.
+    pub tenant_id: TenantId,
+    /// Webhook that it is about; `None` for the whole tenant.
+    pub webhook_id: Option<WebhookId>,
+    /// Kind.
+    pub kind: NotificationKind,
+    /// Time of the occurrence.
     pub at: Time,
-    /// How often: more than once if several are written down together.
+    /// Number of occurrences recorded together.
     pub count: u32,
-    /// What is known of it.
-    pub facts: Facts,
+    /// Details.
+    pub facts: OccurrenceDetails,
 }
 
-/// What is sent for one cause or several that were folded.
+/// A notification about one occurrence or a group of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The same for every channel and every try.
-    pub id: NoticeId,
-    /// Whose it is.
-    pub tenant: TenantId,
-    /// What it is about; none for the tenant as a whole.
-    pub webhook: Option<WebhookId>,
-    /// What happened.
-    pub kind: Kind,
-    /// How many causes it is about.
+pub struct Notification {
+    /// The same id for every channel and every try.
+    pub id: NotificationId,
+    /// Tenant that it belongs to.
+    pub tenant_id: TenantId,
+    /// Webhook that it is about; `None` for the whole tenant.
+    pub webhook_id: Option<WebhookId>,
+    /// Kind.
+    pub kind: NotificationKind,
+    /// Number of occurrences.
     pub count: u64,
-    /// When the first of them was.
+    /// Time of the first occurrence.
     pub first_at: Time,
-    /// When the last of them was.
+    /// Time of the last occurrence.
     pub last_at: Time,
-    /// What is known of the last.
-    pub facts: Facts,
+    /// Details of the last occurrence.
+    pub facts: OccurrenceDetails,
 }
 
-/// What is told of a circuit's move from what was stored of it; nothing of what a person has decided, nor of another
-/// failed try to recover.
-pub fn of_move(before: Option<&SavedCircuit>, after: &SavedCircuit) -> Option<Kind> {
+/// Returns the kind of notification for a transition of a stored circuit. Returns `None` for forced states and
+/// for a failed recovery.
+pub fn for_transition(before: Option<&SavedCircuit>, after: &SavedCircuit) -> Option<NotificationKind> {
     if after.forced.is_some() || before.is_some_and(|before| before.forced.is_some()) {
         return None;
     }
     let was_closed = before.is_none_or(|before| before.state == CircuitState::Closed);
     match (was_closed, after.state) {
-        (true, CircuitState::Open) => Some(Kind::CircuitOpened),
-        (false, CircuitState::Closed) => Some(Kind::CircuitRecovered),
+        (true, CircuitState::Open) => Some(NotificationKind::CircuitOpened),
+        (false, CircuitState::Closed) => Some(NotificationKind::CircuitRecovered),
         _ => None,
     }
 }
 
-/// Whether a webhook subscribes to what Redrive itself has to say. Nothing is told as an event about such a webhook: an
-/// event about one that fails would fail as well, and be told in turn.
+/// Returns whether a webhook subscribes to Redrive's own events. No operational event is published about such a
+/// webhook: if it fails, the event about it would fail too and cause another event.
 pub fn is_operational(events: &[Pattern]) -> bool {
     let reserved = |pattern: &Pattern| match pattern {
-        Pattern::Exact(text) | Pattern::Below(text) => event_type::is_reserved(text),
+        Pattern::Exact(text) | Pattern::Prefix(text) => event_type::is_reserved(text),
         Pattern::All => false,
     };
     events.iter().any(reserved)
@@ -172,58 +173,61 @@ mod tests {
     use crate::protection::breaker::{Circuit, Forced};
 
     fn circuit(state: CircuitState) -> SavedCircuit {
-        let saved = Circuit::new(Time::default()).saved();
+        let saved = Circuit::new(Time::default()).to_saved();
         SavedCircuit { state, ..saved }
     }
 
     #[test]
-    fn an_opening_and_its_recovery_are_told_and_nothing_in_between() {
+    fn only_opening_and_recovery_of_circuit_are_notified() {
         use CircuitState::{Closed, HalfOpen, Open};
-        let told =
-            |before: Option<CircuitState>, after| of_move(before.map(circuit).as_ref(), &circuit(after));
-        assert_eq!(told(None, Open), Some(Kind::CircuitOpened));
-        assert_eq!(told(Some(Closed), Open), Some(Kind::CircuitOpened));
-        assert_eq!(told(Some(Open), HalfOpen), None);
-        assert_eq!(told(Some(HalfOpen), Open), None, "another failed recovery");
-        assert_eq!(told(Some(Open), Open), None, "the same once more");
-        assert_eq!(told(Some(HalfOpen), Closed), Some(Kind::CircuitRecovered));
-        assert_eq!(told(Some(Open), Closed), Some(Kind::CircuitRecovered));
-        assert_eq!((told(None, Closed), told(Some(Closed), Closed)), (None, None));
+        let reported = |before: Option<CircuitState>, after| {
+            for_transition(before.map(circuit).as_ref(), &circuit(after))
+        };
+        assert_eq!(reported(None, Open), Some(NotificationKind::CircuitOpened));
+        assert_eq!(reported(Some(Closed), Open), Some(NotificationKind::CircuitOpened));
+        assert_eq!(reported(Some(Open), HalfOpen), None);
+        assert_eq!(reported(Some(HalfOpen), Open), None, "another failed recovery");
+        assert_eq!(reported(Some(Open), Open), None, "the same once more");
+        assert_eq!(reported(Some(HalfOpen), Closed), Some(NotificationKind::CircuitRecovered));
+        assert_eq!(reported(Some(Open), Closed), Some(NotificationKind::CircuitRecovered));
+        assert_eq!((reported(None, Closed), reported(Some(Closed), Closed)), (None, None));
     }
 
     #[test]
-    fn what_a_person_has_decided_is_not_told() {
+    fn forced_circuit_is_not_notified() {
         let forced = |open| SavedCircuit {
             forced: Some(Forced { open, until: None, by: "me".into() }),
             ..circuit(if open { CircuitState::Open } else { CircuitState::Closed })
         };
-        assert_eq!(of_move(None, &forced(true)), None);
-        assert_eq!(of_move(Some(&forced(true)), &circuit(CircuitState::Closed)), None);
-        assert_eq!(of_move(Some(&circuit(CircuitState::Open)), &forced(false)), None);
+        assert_eq!(for_transition(None, &forced(true)), None);
+        assert_eq!(for_transition(Some(&forced(true)), &circuit(CircuitState::Closed)), None);
+        assert_eq!(for_transition(Some(&circuit(CircuitState::Open)), &forced(false)), None);
     }
 
     #[test]
-    fn a_webhook_is_operational_by_any_reserved_type() {
+    fn webhook_with_any_reserved_type_is_operational() {
         let of = |events: &[&str]| {
             let events: Vec<_> = events.iter().map(|text| Pattern::parse(text).unwrap()).collect();
             is_operational(&events)
         };
         assert!(
-            of(&["redrive.*"]) && of(&["order.created", "redrive.circuit.*"]) && of(&["redrive.secret.due"])
+            of(&["redrive.*"])
+                && of(&["order.created", "redrive.circuit.*"])
+                && of(&["redrive.secret.rotation_due"])
         );
         assert!(!of(&["*"]) && !of(&["order.*", "redriven.x"]) && !of(&[]));
-        for kind in Kind::ALL {
+        for kind in NotificationKind::ALL {
             assert!(event_type::is_reserved(&kind.event_type()));
             assert!(!Pattern::All.matches(&kind.event_type()), "all but what is Redrive's own");
         }
     }
 
     #[test]
-    fn every_kind_is_found_by_its_name_and_written_by_it() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::parse(kind.name()), Some(kind));
+    fn kind_name_round_trips_and_matches_serialization() {
+        for kind in NotificationKind::ALL {
+            assert_eq!(NotificationKind::parse(kind.name()), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
-        assert_eq!(Kind::parse("circuit"), None);
+        assert_eq!(NotificationKind::parse("circuit"), None);
     }
 }

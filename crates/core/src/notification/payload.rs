@@ -1,20 +1,20 @@
-//! A notice as the data of an event, which operational webhooks receive.
+//! The event payload of a notification, sent to operational webhooks.
 
 use serde::Serialize;
 
-use super::{Kind, Notice};
+use super::{Notification, NotificationKind};
 use crate::{
-    id::{DeliveryId, NoticeId, WebhookId},
+    id::{DeliveryId, NotificationId, WebhookId},
     time::Time,
     webhook::Webhook,
 };
 
 /// The data of the event.
 #[derive(Serialize)]
-struct Data<'a> {
-    notice_id: NoticeId,
-    kind: Kind,
-    webhook: Option<About<'a>>,
+struct NotificationPayload<'a> {
+    notification_id: NotificationId,
+    kind: NotificationKind,
+    webhook: Option<WebhookRef<'a>>,
     count: u64,
     first_at: Time,
     last_at: Time,
@@ -25,32 +25,32 @@ struct Data<'a> {
     until: Option<Time>,
 }
 
-/// The webhook that a notice is about.
+/// The webhook that a notification is about.
 #[derive(Serialize)]
-struct About<'a> {
+struct WebhookRef<'a> {
     id: WebhookId,
     host: Option<String>,
     description: Option<&'a str>,
 }
 
-/// The data of the event that a notice is told by. The webhook is the one that it is about, if it is known.
-pub fn event_data(notice: &Notice, webhook: Option<&Webhook>) -> serde_json::Result<Vec<u8>> {
-    let about = |id| About {
+/// Returns the event data of a notification. `webhook` is the webhook it is about, if it is known.
+pub fn to_event_data(notification: &Notification, webhook: Option<&Webhook>) -> serde_json::Result<Vec<u8>> {
+    let about = |id| WebhookRef {
         id,
         host: webhook.and_then(|webhook| webhook.spec.host()),
         description: webhook.and_then(|webhook| webhook.spec.description.as_deref()),
     };
-    let facts = &notice.facts;
-    serde_json::to_vec(&Data {
-        notice_id: notice.id,
-        kind: notice.kind,
-        webhook: notice.webhook.map(about),
-        count: notice.count,
-        first_at: notice.first_at,
-        last_at: notice.last_at,
+    let facts = &notification.facts;
+    serde_json::to_vec(&NotificationPayload {
+        notification_id: notification.id,
+        kind: notification.kind,
+        webhook: notification.webhook_id.map(about),
+        count: notification.count,
+        first_at: notification.first_at,
+        last_at: notification.last_at,
         reason: facts.reason.as_deref(),
         message: facts.message.as_deref(),
-        delivery_id: facts.delivery,
+        delivery_id: facts.delivery_id,
         event_type: facts.event_type.as_deref(),
         until: facts.until,
     })
@@ -59,30 +59,34 @@ pub fn event_data(notice: &Notice, webhook: Option<&Webhook>) -> serde_json::Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{notification::Facts, tenancy::TenantId, webhook::WebhookSpec, webhook::WebhookState};
+    use crate::{
+        notification::OccurrenceDetails,
+        tenancy::TenantId,
+        webhook::{WebhookSpec, WebhookState},
+    };
 
-    fn notice(webhook: Option<WebhookId>) -> Notice {
-        Notice {
-            id: NoticeId::new(Time::from_secs(60), &[1; 10]),
-            tenant: TenantId::default(),
-            webhook,
-            kind: Kind::DeliveryDead,
+    fn notification(webhook_id: Option<WebhookId>) -> Notification {
+        Notification {
+            id: NotificationId::new(Time::from_secs(60), &[1; 10]),
+            tenant_id: TenantId::default(),
+            webhook_id,
+            kind: NotificationKind::DeliveryDead,
             count: 3,
             first_at: Time::from_secs(10),
             last_at: Time::from_secs(20),
-            facts: Facts {
+            facts: OccurrenceDetails {
                 reason: Some("permanent".into()),
                 message: Some("no \"".into()),
-                ..Facts::default()
+                ..OccurrenceDetails::default()
             },
         }
     }
 
     #[test]
-    fn an_event_says_what_it_is_about_and_no_secrets() {
+    fn event_data_identifies_webhook_without_secrets() {
         let webhook = Webhook {
             id: WebhookId::new(Time::default(), &[2; 10]),
-            tenant: TenantId::default(),
+            tenant_id: TenantId::default(),
             spec: WebhookSpec {
                 url: "https://example.com/s3cret?token=s3cret#x".into(),
                 description: Some("orders".into()),
@@ -93,11 +97,11 @@ mod tests {
             created_at: Time::default(),
             updated_at: Time::default(),
         };
-        let data = event_data(&notice(Some(webhook.id)), Some(&webhook)).unwrap();
+        let data = to_event_data(&notification(Some(webhook.id)), Some(&webhook)).unwrap();
         assert!(!String::from_utf8_lossy(&data).contains("s3cret"));
         let data: serde_json::Value = serde_json::from_slice(&data).unwrap();
         let expected = serde_json::json!({
-            "notice_id": notice(None).id.to_string(),
+            "notification_id": notification(None).id.to_string(),
             "kind": "delivery.dead",
             "webhook": {"id": webhook.id.to_string(), "host": "example.com", "description": "orders"},
             "count": 3,
@@ -111,7 +115,7 @@ mod tests {
         });
         assert_eq!(data, expected);
         let of_tenant: serde_json::Value =
-            serde_json::from_slice(&event_data(&notice(None), None).unwrap()).unwrap();
+            serde_json::from_slice(&to_event_data(&notification(None), None).unwrap()).unwrap();
         assert!(of_tenant["webhook"].is_null());
     }
 }

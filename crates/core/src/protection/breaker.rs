@@ -1,7 +1,7 @@
-//! The circuit breaker: stops calling an endpoint that fails, and finds out when it has recovered.
+//! The circuit breaker: stops calling a failing endpoint and detects its recovery.
 //!
-//! One circuit per webhook. Being blocked costs a delivery nothing: no attempt is used. Whatever happens, a
-//! circuit that nobody forced lets somebody through again after at most [`LONGEST_SLEEP`].
+//! There is one circuit per webhook. A blocked delivery uses no attempt. A circuit that is not forced always
+//! lets a call through again after at most [`MAX_SLEEP_WINDOW`].
 
 use std::time::Duration;
 
@@ -15,45 +15,45 @@ mod state;
 mod window;
 
 pub use config::{BreakerConfig, BreakerPolicy};
-use half_open::Trial;
+use half_open::HalfOpenPeriod;
 pub use state::{CircuitState, CircuitView, Counts, Forced, SavedCircuit};
 use window::Window;
 
-/// The longest that a circuit stays open before the endpoint is tried again.
-pub const LONGEST_SLEEP: Duration = Duration::from_secs(24 * 3600);
+/// Maximum time that a circuit stays open before the endpoint is probed.
+pub const MAX_SLEEP_WINDOW: Duration = Duration::from_secs(24 * 3600);
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// It may.
+    /// The call may be made.
     Go,
-    /// It may, to find out whether the endpoint has recovered. The ticket is handed back to
-    /// [`Circuit::called`] with the outcome, or to [`Circuit::give_back`] if the call is not made after all.
+    /// The call may be made as a probe for recovery. The probe id must be passed to [`Circuit::record_call`] with
+    /// the outcome, or to [`Circuit::cancel_probe`] if the call is not made after all.
     Probe(u64),
-    /// It has to wait.
+    /// The call must wait.
     Wait {
-        /// Until when; none if it is held open until somebody says otherwise.
+        /// Until when; `None` if an operator forced the circuit open without an end.
         until: Option<Time>,
-        /// Whether a person has decided it.
+        /// Whether an operator forced the circuit open.
         forced: bool,
     },
 }
 
-/// What came of a call, as far as a circuit cares.
+/// Outcome of a call as the circuit counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// The endpoint took it.
+pub enum CallOutcome {
+    /// The endpoint accepted it.
     Succeeded,
     /// The endpoint failed.
     Failed(FailureCategory),
-    /// It says nothing about the endpoint's health: answered 429, refused address, cancelled, cut at a
-    /// drain, lost, or not made at all.
+    /// Says nothing about the endpoint's health: response 429, denied address, cancelled, cut at the drain
+    /// deadline, lost, or not made at all.
     Ignored,
 }
 
-impl Call {
-    /// What an attempt that was made and not cut by ourselves counts as; no category for a success.
-    pub fn of(category: Option<FailureCategory>) -> Self {
+impl CallOutcome {
+    /// Classifies an attempt that was made and not cut by this node; the category is `None` for a success.
+    pub fn from_category(category: Option<FailureCategory>) -> Self {
         match category {
             None => Self::Succeeded,
             Some(FailureCategory::RateLimit | FailureCategory::BlockedAddress) => Self::Ignored,
@@ -62,20 +62,20 @@ impl Call {
     }
 }
 
-/// A move of a circuit. The states are equal if only what a person has decided about it changed.
+/// A transition of a circuit. The two states are equal if only the forced state changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// Its state before.
+    /// State before.
     pub from: CircuitState,
-    /// Its state now.
+    /// State after.
     pub to: CircuitState,
-    /// When it moved.
+    /// Time of the transition.
     pub at: Time,
 }
 
-/// Why a circuit is not closed.
+/// Details of a circuit that is not closed.
 #[derive(Clone, Debug, Default)]
-struct Trouble {
+struct OpenDetails {
     sleep_ms: u64,
     failed_recoveries: u32,
     counts: Counts,
@@ -85,7 +85,7 @@ struct Trouble {
 enum Phase {
     Closed(Option<Box<Window>>),
     Open { until: Time },
-    HalfOpen(Box<Trial>),
+    HalfOpen(Box<HalfOpenPeriod>),
 }
 
 /// The circuit of one webhook. Small while it is closed.
@@ -95,37 +95,45 @@ pub struct Circuit {
     generation: u64,
     since: Time,
     forced: Option<Box<Forced>>,
-    trouble: Option<Box<Trouble>>,
-    /// The state before a move that nobody was told of yet: [`Circuit::may_call`] moves it in passing.
-    untold: Option<CircuitState>,
+    open_details: Option<Box<OpenDetails>>,
+    /// The state before a transition that was not reported yet; [`Circuit::may_call`] makes transitions without
+    /// reporting them.
+    unreported_from: Option<CircuitState>,
 }
 
 impl Circuit {
-    /// A closed circuit. Its generations begin with the time, so that they are later than those of a circuit
-    /// of the same webhook that was evicted.
+    /// Returns a closed circuit. Generations start at the current time, so that they are higher than those of an
+    /// evicted circuit of the same webhook.
     pub fn new(now: Time) -> Self {
         Self::closed_after(0, now)
     }
 
-    /// A closed circuit with an empty window whose next transition is newer than `generation`.
+    /// Returns a closed circuit with an empty window whose next transition is newer than `generation`.
     pub fn closed_after(generation: u64, now: Time) -> Self {
         let generation = generation.max(generation_at(now));
-        Self { phase: Phase::Closed(None), generation, since: now, forced: None, trouble: None, untold: None }
+        Self {
+            phase: Phase::Closed(None),
+            generation,
+            since: now,
+            forced: None,
+            open_details: None,
+            unreported_from: None,
+        }
     }
 
-    /// The circuit of which this was stored. A half-open one begins its probes anew.
+    /// Restores a stored circuit. A half-open circuit starts its probes again.
     pub fn restore(saved: SavedCircuit, now: Time) -> Self {
         let phase = match (&saved.forced, saved.state) {
-            (Some(forced), _) if forced.open => Phase::Open { until: Time::FOREVER },
+            (Some(forced), _) if forced.open => Phase::Open { until: Time::FAR_FUTURE },
             (None, CircuitState::Open) => {
-                // A record from a clock gone wrong must not block longer than any circuit may.
-                Phase::Open { until: saved.until.unwrap_or(now).min(now + LONGEST_SLEEP) }
+                // A record written with a wrong clock must not block for longer than the maximum.
+                Phase::Open { until: saved.until.unwrap_or(now).min(now + MAX_SLEEP_WINDOW) }
             }
             (None, CircuitState::HalfOpen) => Phase::HalfOpen(Box::default()),
             _ => Phase::Closed(None),
         };
-        let trouble = (!matches!(phase, Phase::Closed(_))).then(|| {
-            Box::new(Trouble {
+        let open_details = (!matches!(phase, Phase::Closed(_))).then(|| {
+            Box::new(OpenDetails {
                 sleep_ms: saved.sleep_ms,
                 failed_recoveries: saved.consecutive_half_open_failures,
                 counts: saved.counts,
@@ -136,97 +144,100 @@ impl Circuit {
             generation: saved.generation,
             since: saved.since,
             forced: saved.forced.map(Box::new),
-            trouble,
-            untold: None,
+            open_details,
+            unreported_from: None,
         }
     }
 
-    /// What to store of it.
-    pub fn saved(&self) -> SavedCircuit {
-        let trouble = self.trouble.as_deref();
+    /// Returns the circuit in its stored form.
+    pub fn to_saved(&self) -> SavedCircuit {
+        let open_details = self.open_details.as_deref();
         SavedCircuit {
             state: self.state(),
             generation: self.generation,
             since: self.since,
             until: self.next_half_open(),
-            sleep_ms: trouble.map_or(0, |trouble| trouble.sleep_ms),
-            consecutive_half_open_failures: trouble.map_or(0, |trouble| trouble.failed_recoveries),
+            sleep_ms: open_details.map_or(0, |open_details| open_details.sleep_ms),
+            consecutive_half_open_failures: open_details
+                .map_or(0, |open_details| open_details.failed_recoveries),
             forced: self.forced().cloned(),
-            counts: trouble.map_or(Counts::default(), |trouble| trouble.counts),
+            counts: open_details.map_or(Counts::default(), |open_details| open_details.counts),
         }
     }
 
-    /// Whether a call about `event` may be made; to be asked right before sending. A probe counts as under
-    /// way until [`Circuit::called`] hears of it, or is taken to be lost when `patience` is over.
+    /// Decides whether a call about `event` may be made; to be called right before sending. A probe counts as in
+    /// flight until [`Circuit::record_call`] gets its outcome, and as lost when `timeout` has passed.
     pub fn may_call(
         &mut self,
         policy: &BreakerPolicy,
         now: Time,
-        event: EventId,
-        patience: Duration,
+        event_id: EventId,
+        timeout: Duration,
     ) -> Permit {
         self.advance(policy, now);
         match (&self.forced, &mut self.phase) {
             (Some(forced), _) if forced.open => Permit::Wait { until: forced.until, forced: true },
             (_, Phase::Closed(_)) => Permit::Go,
             (_, Phase::Open { until }) => Permit::Wait { until: Some(*until), forced: false },
-            (_, Phase::HalfOpen(trial)) => trial.admit(policy, self.generation, event, now, now + patience),
+            (_, Phase::HalfOpen(half_open)) => {
+                half_open.admit(policy, self.generation, event_id, now, now + timeout)
+            }
         }
     }
 
-    /// Takes the outcome of a call. `probe` is the ticket of its permit, none for an ordinary call.
-    pub fn called(
+    /// Records the outcome of a call. `probe` is the id from its permit, `None` for an ordinary call.
+    pub fn record_call(
         &mut self,
         policy: &BreakerPolicy,
         now: Time,
-        call: Call,
+        call: CallOutcome,
         probe: Option<u64>,
     ) -> Option<Transition> {
         match (&mut self.phase, call) {
-            (Phase::Closed(window), Call::Succeeded | Call::Failed(_)) if policy.enabled => {
-                let failure = if let Call::Failed(category) = call { Some(category) } else { None };
+            (Phase::Closed(window), CallOutcome::Succeeded | CallOutcome::Failed(_)) if policy.enabled => {
+                let failure = if let CallOutcome::Failed(category) = call { Some(category) } else { None };
                 let window = window.get_or_insert_with(|| Box::new(Window::new(policy.window, now)));
                 window.add(policy.window, now, failure);
                 let counts = window.counts(policy.window, now);
                 if failure.is_some() && self.forced.is_none() && policy.opens_at(counts.total, counts.failed)
                 {
-                    self.open(policy, now, Trouble { counts, ..Trouble::default() });
+                    self.open(policy, now, OpenDetails { counts, ..OpenDetails::default() });
                 }
             }
-            (Phase::HalfOpen(trial), call) => {
+            (Phase::HalfOpen(half_open), call) => {
                 let success = match call {
-                    Call::Succeeded => Some(true),
-                    Call::Failed(_) => Some(false),
-                    Call::Ignored => None,
+                    CallOutcome::Succeeded => Some(true),
+                    CallOutcome::Failed(_) => Some(false),
+                    CallOutcome::Ignored => None,
                 };
-                // What is lost is lost, whether or not somebody has looked since.
-                trial.expire(now);
-                // Calls that began before it opened say nothing about the endpoint now.
-                probe.into_iter().for_each(|ticket| trial.answer(ticket, success, now));
+                // A probe past its deadline is lost, even if no tick has removed it yet.
+                half_open.expire(now);
+                // Calls without a probe id were sent before the circuit opened and do not count.
+                probe.into_iter().for_each(|ticket| half_open.record_result(ticket, success, now));
             }
-            // What comes back while it is open was sent before.
+            // A call that completes while the circuit is open was sent before it opened.
             _ => {}
         }
         self.tick(policy, now)
     }
 
-    /// Takes back the ticket of a probe that was not sent after all. Nothing moves, and nothing is told.
-    pub fn give_back(&mut self, now: Time, ticket: u64) {
-        if let Phase::HalfOpen(trial) = &mut self.phase {
-            trial.answer(ticket, None, now);
+    /// Takes back a probe that was not sent. Makes and reports no transition.
+    pub fn cancel_probe(&mut self, now: Time, ticket: u64) {
+        if let Phase::HalfOpen(half_open) = &mut self.phase {
+            half_open.record_result(ticket, None, now);
         }
     }
 
-    /// Makes the moves that only time makes: from open to half-open, the end of a forced state, probes that
-    /// are lost, and the verdict on a half-open circuit that gets no more probes.
+    /// Makes the transitions that depend on time alone: from open to half-open, the end of a forced state, lost
+    /// probes, and the decision of a half-open circuit that gets no more probes.
     pub fn tick(&mut self, policy: &BreakerPolicy, now: Time) -> Option<Transition> {
         self.advance(policy, now);
-        self.told()
+        self.take_transition()
     }
 
-    /// When [`Circuit::tick`] has something to do; none if only when something happens.
+    /// Returns when [`Circuit::tick`] must run next, or `None` if only a call or an operator can change the state.
     pub fn next_tick(&self, policy: &BreakerPolicy) -> Option<Time> {
-        if self.untold.is_some() {
+        if self.unreported_from.is_some() {
             return Some(self.since);
         }
         match (&self.forced, &self.phase) {
@@ -234,30 +245,30 @@ impl Circuit {
             (None, Phase::Closed(_)) => None,
             _ if !policy.enabled => Some(self.since),
             (None, Phase::Open { until }) => Some(*until),
-            (None, Phase::HalfOpen(trial)) => trial.next_tick(policy),
+            (None, Phase::HalfOpen(half_open)) => half_open.next_tick(policy),
         }
     }
 
-    /// Holds it open or closed. A state that is forced until some time ends closed, with an empty window.
+    /// Forces the circuit open or closed. When a temporary force ends, the circuit is closed with an empty window.
     pub fn force(&mut self, forced: Forced, now: Time) -> Option<Transition> {
         if self.forced.as_deref() == Some(&forced) {
-            return self.told();
+            return self.take_transition();
         }
         let window = if let Phase::Closed(window) = &mut self.phase { window.take() } else { None };
         if forced.open {
-            self.trouble =
-                Some(Box::new(Trouble { counts: self.counts_of(window, now), ..Trouble::default() }));
-            self.enter(Phase::Open { until: Time::FOREVER }, now);
+            self.open_details =
+                Some(Box::new(OpenDetails { counts: self.counts_of(window, now), ..OpenDetails::default() }));
+            self.enter(Phase::Open { until: Time::FAR_FUTURE }, now);
         } else {
-            self.trouble = None;
+            self.open_details = None;
             self.enter(Phase::Closed(window), now);
         }
         self.forced = Some(Box::new(forced));
         self.supersede(now);
-        self.told()
+        self.take_transition()
     }
 
-    /// Closes it, whatever it is: an empty window, nothing forced, no failed recoveries.
+    /// Closes the circuit from any state: empty window, not forced, no failed recoveries.
     pub fn reset(&mut self, now: Time) -> Option<Transition> {
         if self.forced.is_none()
             && let Phase::Closed(window) = &mut self.phase
@@ -267,20 +278,20 @@ impl Circuit {
             self.close(now);
             self.supersede(now);
         }
-        self.told()
+        self.take_transition()
     }
 
-    /// Whether it may be forgotten: closed and not by force, with an empty window.
+    /// Returns whether the circuit may be evicted: closed, not forced, empty window, nothing left to report.
     pub fn is_idle(&self, policy: &BreakerPolicy, now: Time) -> bool {
         let empty = match &self.phase {
             Phase::Closed(None) => true,
             Phase::Closed(Some(window)) => window.counts(policy.window, now).total == 0,
             _ => false,
         };
-        empty && self.forced.is_none() && self.untold.is_none()
+        empty && self.forced.is_none() && self.unreported_from.is_none()
     }
 
-    /// Its state.
+    /// Returns the state.
     pub fn state(&self) -> CircuitState {
         match self.phase {
             Phase::Closed(_) => CircuitState::Closed,
@@ -289,44 +300,46 @@ impl Circuit {
         }
     }
 
-    /// Whether it lets everything pass and nobody has a hand in it.
-    pub fn is_plain(&self) -> bool {
+    /// Returns whether the circuit is closed and not forced.
+    pub fn is_closed_unforced(&self) -> bool {
         matches!(self.phase, Phase::Closed(_)) && self.forced.is_none()
     }
 
-    /// What a person has decided about it.
+    /// Returns the state that an operator forced, if any.
     pub fn forced(&self) -> Option<&Forced> {
         self.forced.as_deref()
     }
 
-    /// How many more probes may go now, while it is half-open.
+    /// Returns how many more probes may be sent now, or `None` if the circuit is not half-open.
     pub fn probes_left(&self, policy: &BreakerPolicy) -> Option<u32> {
         match &self.phase {
-            Phase::HalfOpen(trial) if policy.enabled => Some(trial.left(policy)),
+            Phase::HalfOpen(half_open) if policy.enabled => Some(half_open.probes_left(policy)),
             _ => None,
         }
     }
 
-    /// Whether this event had its probe in the half-open period that is.
-    pub fn has_probed(&self, event: EventId) -> bool {
+    /// Returns whether this event was probed in the current half-open period.
+    pub fn has_probed(&self, event_id: EventId) -> bool {
         match &self.phase {
-            Phase::HalfOpen(trial) => trial.knows(event),
+            Phase::HalfOpen(half_open) => half_open.has_probed(event_id),
             _ => false,
         }
     }
 
-    /// How many deliveries may be taken up for it at once while it is half-open: those that are probes, and
-    /// those that may become some.
-    pub fn may_hold(&self, policy: &BreakerPolicy) -> Option<usize> {
+    /// Returns how many deliveries may be held for a half-open circuit: the probes in flight and those that may
+    /// still be sent.
+    pub fn max_held(&self, policy: &BreakerPolicy) -> Option<usize> {
         match &self.phase {
-            Phase::HalfOpen(trial) if policy.enabled => Some(trial.under_way() + trial.left(policy) as usize),
+            Phase::HalfOpen(half_open) if policy.enabled => {
+                Some(half_open.in_flight() + half_open.probes_left(policy) as usize)
+            }
             _ => None,
         }
     }
 
-    /// What to show of it.
+    /// Returns the circuit as the API shows it.
     pub fn view(&self, policy: &BreakerPolicy, now: Time) -> CircuitView {
-        let saved = self.saved();
+        let saved = self.to_saved();
         let (counts, end) = match &self.phase {
             Phase::Closed(Some(window)) => (window.counts(policy.window, now), now.millis()),
             Phase::Closed(None) => (Counts::default(), now.millis()),
@@ -336,7 +349,7 @@ impl Circuit {
                 (saved.counts, self.since.millis().saturating_sub(slept))
             }
         };
-        let trial = if let Phase::HalfOpen(trial) = &self.phase { Some(trial) } else { None };
+        let half_open = if let Phase::HalfOpen(half_open) = &self.phase { Some(half_open) } else { None };
         CircuitView {
             state: saved.state,
             forced: saved.forced,
@@ -345,27 +358,27 @@ impl Circuit {
             window_start: Time::from_millis(end.saturating_sub(policy.window.as_millis() as i64)),
             state_transition_at: self.since,
             next_half_open_at: saved.until,
-            half_open_attempts: trial.map_or(0, |trial| trial.attempts()),
-            half_open_successes: trial.map_or(0, |trial| trial.successes()),
+            half_open_attempts: half_open.map_or(0, |half_open| half_open.attempts()),
+            half_open_successes: half_open.map_or(0, |half_open| half_open.successes()),
             consecutive_half_open_failures: saved.consecutive_half_open_failures,
         }
     }
 
-    /// Time went back: moves what was planned by the time that is no longer used. What an operator forced stays.
+    /// Shifts planned times after the clock was set back. The end of a forced state is kept.
     pub fn set_back(&mut self, set_back: &SetBack) {
-        self.since = set_back.moved(self.since);
+        self.since = set_back.apply(self.since);
         match &mut self.phase {
             Phase::Closed(window) => {
                 if let Some(window) = window {
                     window.set_back(set_back);
                 }
             }
-            Phase::Open { until } => *until = set_back.moved(*until),
-            Phase::HalfOpen(trial) => trial.set_back(set_back),
+            Phase::Open { until } => *until = set_back.apply(*until),
+            Phase::HalfOpen(half_open) => half_open.set_back(set_back),
         }
     }
 
-    /// When it becomes half-open; a forced state never does.
+    /// Returns when the circuit becomes half-open; `None` if it is forced or not open.
     fn next_half_open(&self) -> Option<Time> {
         match self.phase {
             Phase::Open { until } if self.forced.is_none() => Some(until),
@@ -374,14 +387,14 @@ impl Circuit {
     }
 
     fn counts_of(&self, window: Option<Box<Window>>, now: Time) -> Counts {
-        match (window, &self.trouble) {
+        match (window, &self.open_details) {
             (Some(window), _) => window.counts(window.length(), now),
-            (None, Some(trouble)) => trouble.counts,
+            (None, Some(open_details)) => open_details.counts,
             (None, None) => Counts::default(),
         }
     }
 
-    /// Makes the move that is due, if one is. Nobody is told of it here.
+    /// Makes the transition that is due, if any, without reporting it.
     fn advance(&mut self, policy: &BreakerPolicy, now: Time) {
         if let Some(forced) = &self.forced {
             if forced.until.is_some_and(|end| now >= end) {
@@ -391,18 +404,18 @@ impl Circuit {
         }
         match &mut self.phase {
             Phase::Closed(_) => {}
-            // Somebody has turned the breaker off: nothing is held back by it any more.
+            // The breaker was disabled: it blocks nothing any more.
             _ if !policy.enabled => self.close(now),
             Phase::Open { until } if now >= *until => self.enter(Phase::HalfOpen(Box::default()), now),
             Phase::Open { .. } => {}
-            Phase::HalfOpen(trial) => {
-                trial.expire(now);
-                match trial.verdict(policy, now) {
+            Phase::HalfOpen(half_open) => {
+                half_open.expire(now);
+                match half_open.verdict(policy, now) {
                     Some(true) => self.close(now),
                     Some(false) => {
-                        let mut trouble = self.trouble.take().unwrap_or_default();
-                        trouble.failed_recoveries = trouble.failed_recoveries.saturating_add(1);
-                        self.open(policy, now, *trouble);
+                        let mut open_details = self.open_details.take().unwrap_or_default();
+                        open_details.failed_recoveries = open_details.failed_recoveries.saturating_add(1);
+                        self.open(policy, now, *open_details);
                     }
                     None => {}
                 }
@@ -410,40 +423,40 @@ impl Circuit {
         }
     }
 
-    fn open(&mut self, policy: &BreakerPolicy, now: Time, mut trouble: Trouble) {
-        let sleep = policy.sleep_after(trouble.failed_recoveries);
-        trouble.sleep_ms = u64::try_from(sleep.as_millis()).unwrap_or(u64::MAX);
-        self.trouble = Some(Box::new(trouble));
+    fn open(&mut self, policy: &BreakerPolicy, now: Time, mut open_details: OpenDetails) {
+        let sleep = policy.sleep_after(open_details.failed_recoveries);
+        open_details.sleep_ms = u64::try_from(sleep.as_millis()).unwrap_or(u64::MAX);
+        self.open_details = Some(Box::new(open_details));
         self.enter(Phase::Open { until: now + sleep }, now);
     }
 
     fn close(&mut self, now: Time) {
-        self.trouble = None;
+        self.open_details = None;
         self.enter(Phase::Closed(None), now);
         self.forced = None;
     }
 
     /// Makes an operator's action newer than every transition that another node derives from calls counted before
-    /// it: such a node began to count earlier, and each of its transitions raises its generation by one.
+    /// it: such a node started counting earlier, and each of its transitions raises its generation by one.
     fn supersede(&mut self, now: Time) {
         self.generation = self.generation.max(generation_at(now));
     }
 
     fn enter(&mut self, phase: Phase, now: Time) {
-        self.untold.get_or_insert(self.state());
+        self.unreported_from.get_or_insert(self.state());
         self.phase = phase;
         self.generation += 1;
         self.since = now;
     }
 
-    /// Tells of the moves made since the last time, as one.
-    fn told(&mut self) -> Option<Transition> {
-        let from = self.untold.take()?;
+    /// Returns the transitions since the last report, merged into one.
+    fn take_transition(&mut self) -> Option<Transition> {
+        let from = self.unreported_from.take()?;
         Some(Transition { from, to: self.state(), at: self.since })
     }
 }
 
-/// The generation with which a circuit that is created now begins.
+/// Returns the initial generation of a circuit created now.
 fn generation_at(now: Time) -> u64 {
     now.millis().unsigned_abs()
 }

@@ -1,127 +1,130 @@
-//! How fast requests may go: a token bucket that fills with time.
+//! Rate limit: a token bucket that refills with time.
 //!
-//! Whole numbers only, exact to the millisecond: nothing is lost or won by asking often.
+//! Integer arithmetic only, exact to the millisecond: frequent polling neither loses nor gains tokens.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    field_error::{Invalid, within},
+    field_error::{FieldError, check_range},
     time::Time,
 };
 
-/// The range of `requests_per_minute`.
-pub const REQUESTS_PER_MINUTE: RangeInclusive<u32> = 1..=6_000_000;
-/// The range of `burst`.
-pub const BURST: RangeInclusive<u32> = 1..=1_000_000;
+/// Allowed range of `requests_per_minute`.
+pub const REQUESTS_PER_MINUTE_RANGE: RangeInclusive<u32> = 1..=6_000_000;
+/// Allowed range of `burst`.
+pub const BURST_RANGE: RangeInclusive<u32> = 1..=1_000_000;
 
-/// One token in the bucket's own unit, of which `requests_per_minute` come back in every millisecond.
-const TOKEN: u64 = 60_000;
-/// Callers on several threads may be this far apart. A bucket that was used longer than this in the future
-/// was used before the clock was set back.
-const DISORDER_MS: i64 = 1000;
+/// One token in the bucket's own unit, of which `requests_per_minute` are refilled per millisecond.
+const TOKEN_UNITS: u64 = 60_000;
+/// Maximum difference between the times of callers on several threads. If a bucket was last used further in the
+/// future, the clock was set back since.
+const MAX_DISORDER_MS: i64 = 1000;
 
-/// How fast requests may go, and how many at once after a pause.
+/// A rate limit and its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RateLimit {
-    /// How many requests a minute may go in the long run.
+    /// Sustained requests per minute.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 6000000))]
     pub requests_per_minute: u32,
-    /// How many may go at once after a pause; one second's worth, and at least one, when left out.
+    /// Requests that may be sent immediately after idle time; one second's worth, and at least one, if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000000))]
     pub burst: Option<u32>,
 }
 
 impl RateLimit {
-    /// So many requests a minute, with one second's worth of burst.
+    /// Returns a limit with a burst of one second's worth.
     pub const fn per_minute(requests_per_minute: u32) -> Self {
         Self { requests_per_minute, burst: None }
     }
 
-    /// How many may go at once after a pause.
+    /// Returns the effective burst.
     pub fn burst(&self) -> u32 {
         self.burst.unwrap_or(self.requests_per_minute / 60).max(1)
     }
 
-    /// Refuses what makes no sense. `field` is where it was written, such as `rate_limit`.
-    pub fn validate(&self, field: &str) -> Result<(), Invalid> {
-        within(format!("{field}.requests_per_minute"), self.requests_per_minute, REQUESTS_PER_MINUTE)?;
-        within(format!("{field}.burst"), self.burst.unwrap_or(1), BURST)?;
+    /// Returns an error for a value out of range. `field` is the path of the limit, such as `rate_limit`.
+    pub fn validate(&self, field: &str) -> Result<(), FieldError> {
+        check_range(
+            format!("{field}.requests_per_minute"),
+            self.requests_per_minute,
+            REQUESTS_PER_MINUTE_RANGE,
+        )?;
+        check_range(format!("{field}.burst"), self.burst.unwrap_or(1), BURST_RANGE)?;
         Ok(())
     }
 
-    /// What a full bucket holds, in the bucket's unit.
+    /// Returns the capacity of a bucket in its own unit.
     fn capacity(&self) -> u64 {
-        u64::from(self.burst()) * TOKEN
+        u64::from(self.burst()) * TOKEN_UNITS
     }
 
-    /// What comes back in a millisecond. A rate of nothing would never let anything through again.
-    fn per_milli(&self) -> u64 {
+    /// Returns the refill per millisecond. At least 1, since a rate of 0 would block forever.
+    fn refill_per_ms(&self) -> u64 {
         u64::from(self.requests_per_minute.max(1))
     }
 }
 
-/// The tokens of whoever is limited. It knows what was taken, not what it may hold: a changed limit counts
-/// from the next question on.
+/// Token bucket. It stores the tokens taken, not its capacity, so a changed limit applies from the next call.
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// What was taken and had not come back at `at`.
+    /// Units taken and not refilled yet at `at`.
     spent: u64,
     at: Time,
-    /// The burst it was last used with.
+    /// Burst of the limit that it was last used with.
     burst: u32,
 }
 
 impl Bucket {
-    /// A bucket from which nothing was taken yet.
+    /// Returns a full bucket.
     pub fn full() -> Self {
         Self { spent: 0, at: Time::default(), burst: 0 }
     }
 
-    /// A bucket that was empty at a time, whatever it may hold.
+    /// Returns a bucket that was empty at a time, for any capacity.
     pub fn empty(at: Time) -> Self {
         Self { spent: u64::MAX, at, burst: 0 }
     }
 
-    /// When the next token is there, in whole milliseconds and never too early; none if it is there now.
-    pub fn due(&self, limit: &RateLimit, now: Time) -> Option<Time> {
+    /// Returns when the next token is available, rounded up to a millisecond, or `None` if one is available now.
+    pub fn next_token_at(&self, limit: &RateLimit, now: Time) -> Option<Time> {
         let (spent, at) = self.spent(limit, now);
-        let short = (spent + TOKEN).saturating_sub(limit.capacity());
-        let wait = i64::try_from(short.div_ceil(limit.per_milli())).unwrap_or(i64::MAX);
+        let short = (spent + TOKEN_UNITS).saturating_sub(limit.capacity());
+        let wait = i64::try_from(short.div_ceil(limit.refill_per_ms())).unwrap_or(i64::MAX);
         (wait > 0).then(|| Time::from_millis(at.millis().saturating_add(wait)))
     }
 
-    /// Takes a token. Whoever takes one that is not there yet leaves the bucket in debt.
+    /// Takes a token. Taking one that is not available yet leaves the bucket in debt.
     pub fn take(&mut self, limit: &RateLimit, now: Time) {
         let (spent, at) = self.spent(limit, now);
-        *self = Self { spent: spent + TOKEN, at, burst: limit.burst() };
+        *self = Self { spent: spent + TOKEN_UNITS, at, burst: limit.burst() };
     }
 
-    /// How many tokens are there.
+    /// Returns the number of available tokens.
     pub fn remaining(&self, limit: &RateLimit, now: Time) -> u32 {
         let free = limit.capacity().saturating_sub(self.spent(limit, now).0);
-        u32::try_from(free / TOKEN).unwrap_or(u32::MAX)
+        u32::try_from(free / TOKEN_UNITS).unwrap_or(u32::MAX)
     }
 
-    /// Whether it is full, so that it may be forgotten.
+    /// Returns whether the bucket is full, so that it may be evicted.
     pub fn is_full(&self, limit: &RateLimit, now: Time) -> bool {
         self.spent(limit, now).0 == 0
     }
 
-    /// What has not come back yet, and as of when: now, or a moment later if another caller was there first.
+    /// Returns the units not refilled yet and the time this refers to: `now`, or the later time of another caller.
     fn spent(&self, limit: &RateLimit, now: Time) -> (u64, Time) {
-        if self.at.millis() - now.millis() > DISORDER_MS {
+        if self.at.millis() - now.millis() > MAX_DISORDER_MS {
             return (0, now);
         }
-        // A smaller bucket than the last time is empty at worst: its size is no reason for debt.
-        let most = if self.burst == limit.burst() { u64::MAX } else { limit.capacity() };
-        let elapsed = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
-        let back = elapsed.saturating_mul(limit.per_milli());
-        (self.spent.min(most).saturating_sub(back), self.at.max(now))
+        // If the burst changed, the bucket is at most empty: a smaller capacity must not cause debt.
+        let max = if self.burst == limit.burst() { u64::MAX } else { limit.capacity() };
+        let elapsed = u64::try_from(now.duration_since(self.at).as_millis()).unwrap_or(u64::MAX);
+        let back = elapsed.saturating_mul(limit.refill_per_ms());
+        (self.spent.min(max).saturating_sub(back), self.at.max(now))
     }
 }
 
@@ -149,10 +152,10 @@ mod tests {
         RateLimit { requests_per_minute, burst: Some(burst) }
     }
 
-    /// Takes as many tokens as there are.
+    /// Takes all available tokens.
     fn drain(bucket: &mut Bucket, limit: &RateLimit, now: Time) -> u32 {
         let mut taken = 0;
-        while bucket.due(limit, now).is_none() {
+        while bucket.next_token_at(limit, now).is_none() {
             bucket.take(limit, now);
             taken += 1;
         }
@@ -160,15 +163,18 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+    fn burst_is_sent_immediately_and_the_rest_at_the_rate() {
         let (limit, mut bucket) = (limit(600, 3), Bucket::full());
         assert_eq!(bucket.remaining(&limit, at(0)), 3);
         assert_eq!(drain(&mut bucket, &limit, at(0)), 3);
-        assert_eq!((bucket.due(&limit, at(0)), bucket.remaining(&limit, at(0))), (Some(at(100)), 0));
-        assert_eq!(bucket.due(&limit, at(99)), Some(at(100)));
-        assert_eq!(bucket.due(&limit, at(100)), None);
+        assert_eq!(
+            (bucket.next_token_at(&limit, at(0)), bucket.remaining(&limit, at(0))),
+            (Some(at(100)), 0)
+        );
+        assert_eq!(bucket.next_token_at(&limit, at(99)), Some(at(100)));
+        assert_eq!(bucket.next_token_at(&limit, at(100)), None);
         assert_eq!(drain(&mut bucket, &limit, at(150)), 1);
-        assert_eq!(bucket.due(&limit, at(150)), Some(at(200)));
+        assert_eq!(bucket.next_token_at(&limit, at(150)), Some(at(200)));
         assert!(!bucket.is_full(&limit, at(399)) && bucket.is_full(&limit, at(400)));
         assert_eq!(
             drain(&mut bucket, &limit, at(1_000_000)),
@@ -178,26 +184,26 @@ mod tests {
     }
 
     #[test]
-    fn thirds_of_a_second_are_not_lost() {
+    fn fractional_tokens_are_not_lost() {
         let (limit, mut bucket) = (limit(180, 1), Bucket::full());
         let mut now = at(0);
         for _ in 0..=180 {
-            now = bucket.due(&limit, now).unwrap_or(now);
+            now = bucket.next_token_at(&limit, now).unwrap_or(now);
             bucket.take(&limit, now);
         }
-        // Each wait is rounded up, and what was waited too long is kept in the bucket only up to its burst.
+        // Each wait is rounded up, and the excess is kept in the bucket only up to its burst.
         assert_eq!(now, at(180 * 334));
         let limit = RateLimit { burst: Some(2), ..limit };
         let (mut bucket, mut now) = (Bucket::full(), at(0));
         for _ in 0..=181 {
-            now = bucket.due(&limit, now).unwrap_or(now);
+            now = bucket.next_token_at(&limit, now).unwrap_or(now);
             bucket.take(&limit, now);
         }
         assert_eq!(now, at(60_000), "with room for a fraction the rate is exact");
     }
 
     #[test]
-    fn what_is_left_out_is_one_seconds_worth() {
+    fn default_burst_is_one_seconds_worth() {
         for (per_minute, burst) in [(1, 1), (59, 1), (60, 1), (119, 1), (120, 2), (6_000_000, 100_000)] {
             let limit = RateLimit::per_minute(per_minute);
             assert_eq!((limit.burst(), limit.validate("rate_limit")), (burst, Ok(())), "{per_minute}");
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_field() {
+    fn validation_error_names_the_field() {
         let refused = |rate, burst| limit(rate, burst).validate("rate_limit").unwrap_err().to_string();
         assert_eq!(refused(600, 0), "rate_limit.burst: is 0; it must be from 1 to 1000000");
         assert_eq!(refused(600, 1_000_001), "rate_limit.burst: is 1000001; it must be from 1 to 1000000");
@@ -219,40 +225,43 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_limit_counts_at_once() {
+    fn changed_limit_applies_immediately() {
         let (wide, narrow) = (limit(60, 100), limit(60, 10));
         let mut bucket = Bucket::full();
         assert_eq!(drain(&mut bucket, &wide, at(0)), 100);
-        assert_eq!(bucket.due(&narrow, at(0)), Some(at(1000)), "empty, not in debt");
+        assert_eq!(bucket.next_token_at(&narrow, at(0)), Some(at(1000)), "empty, not in debt");
         assert_eq!(drain(&mut Bucket::full(), &narrow, at(0)), 10);
         let mut bucket = Bucket::full();
         assert_eq!(drain(&mut bucket, &narrow, at(0)), 10);
         assert_eq!(bucket.remaining(&wide, at(0)), 90);
         let fast = limit(60_000, 10);
-        assert_eq!(bucket.due(&fast, at(0)), Some(at(1)), "the wait is at the new rate");
+        assert_eq!(bucket.next_token_at(&fast, at(0)), Some(at(1)), "the wait is at the new rate");
     }
 
     #[test]
-    fn a_clock_set_back_stops_nobody() {
+    fn clock_set_back_does_not_block() {
         let (limit, mut bucket) = (limit(60, 1), Bucket::full());
         bucket.take(&limit, at(0));
-        assert_eq!(bucket.due(&limit, at(-900)), Some(at(1000)), "a late caller wins nothing");
-        assert_eq!(bucket.due(&limit, at(-3_600_000)), None);
+        assert_eq!(bucket.next_token_at(&limit, at(-900)), Some(at(1000)), "a late caller wins nothing");
+        assert_eq!(bucket.next_token_at(&limit, at(-3_600_000)), None);
         bucket.take(&limit, at(-3_600_000));
-        assert_eq!(bucket.due(&limit, at(-3_600_000)), Some(at(-3_599_000)));
+        assert_eq!(bucket.next_token_at(&limit, at(-3_600_000)), Some(at(-3_599_000)));
     }
 
     #[test]
-    fn a_token_taken_too_early_is_owed() {
+    fn token_taken_early_leaves_debt() {
         let (limit, mut bucket) = (limit(60, 2), Bucket::full());
         (0..4).for_each(|_| bucket.take(&limit, at(0)));
-        assert_eq!((bucket.remaining(&limit, at(0)), bucket.due(&limit, at(0))), (0, Some(at(3000))));
+        assert_eq!(
+            (bucket.remaining(&limit, at(0)), bucket.next_token_at(&limit, at(0))),
+            (0, Some(at(3000)))
+        );
     }
 
     prop_compose! {
         fn any_limit()(
-            rate in prop_oneof![1..=200u32, REQUESTS_PER_MINUTE],
-            burst in prop_oneof![1..=5u32, BURST],
+            rate in prop_oneof![1..=200u32, REQUESTS_PER_MINUTE_RANGE],
+            burst in prop_oneof![1..=5u32, BURST_RANGE],
         ) -> RateLimit {
             limit(rate, burst)
         }
@@ -260,28 +269,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_sees_more_than_burst_and_rate(
+        fn no_window_exceeds_burst_plus_rate(
             limit in (1..=20_000u32, 1..=20u32).prop_map(|(rate, burst)| self::limit(rate, burst)),
             steps in proptest::collection::vec(0..2_000i64, 1..200),
         ) {
             let (mut bucket, mut now, mut taken) = (Bucket::full(), at(0), Vec::new());
             for step in steps {
                 now = Time::from_millis(now.millis() + step);
-                if bucket.due(&limit, now).is_none() {
+                if bucket.next_token_at(&limit, now).is_none() {
                     bucket.take(&limit, now);
                     taken.push(now.millis());
                 }
             }
             for (first, from) in taken.iter().enumerate() {
                 for (last, to) in taken.iter().enumerate().skip(first) {
-                    let most = limit.capacity() + u64::from(limit.requests_per_minute) * to.abs_diff(*from);
-                    prop_assert!((last - first + 1) as u64 * TOKEN <= most);
+                    let max = limit.capacity() + u64::from(limit.requests_per_minute) * to.abs_diff(*from);
+                    prop_assert!((last - first + 1) as u64 * TOKEN_UNITS <= max);
                 }
             }
         }
 
         #[test]
-        fn whoever_waits_until_due_gets_a_token_and_not_before(
+        fn token_is_available_exactly_at_next_token_time(
             limits in proptest::collection::vec(any_limit(), 1..4),
             steps in proptest::collection::vec((0..100_000i64, 0..50u32), 1..20),
         ) {
@@ -293,22 +302,22 @@ mod tests {
                 for _ in 0..takes {
                     bucket.take(&limit, now);
                 }
-                if let Some(due) = bucket.due(&limit, now) {
+                if let Some(due) = bucket.next_token_at(&limit, now) {
                     prop_assert!(due > now);
-                    prop_assert_eq!(bucket.due(&limit, due), None);
-                    prop_assert_eq!(bucket.due(&limit, Time::from_millis(due.millis() - 1)), Some(due));
+                    prop_assert_eq!(bucket.next_token_at(&limit, due), None);
+                    prop_assert_eq!(bucket.next_token_at(&limit, Time::from_millis(due.millis() - 1)), Some(due));
                 }
-                prop_assert_eq!(bucket.due(&limit, now).is_none(), bucket.remaining(&limit, now) > 0);
+                prop_assert_eq!(bucket.next_token_at(&limit, now).is_none(), bucket.remaining(&limit, now) > 0);
             }
         }
 
         #[test]
-        fn no_time_and_no_limit_breaks_it(rate in any::<u32>(), burst in any::<u32>(), times in proptest::collection::vec(any::<i64>(), 0..20)) {
+        fn arbitrary_times_and_limits_never_panic(rate in any::<u32>(), burst in any::<u32>(), times in proptest::collection::vec(any::<i64>(), 0..20)) {
             let (limit, mut bucket) = (limit(rate, burst), Bucket::full());
             for millis in times {
                 let now = Time::from_millis(millis);
                 bucket.take(&limit, now);
-                prop_assert!(bucket.due(&limit, now).is_none_or(|due| due > now || now == Time::from_millis(i64::MAX)));
+                prop_assert!(bucket.next_token_at(&limit, now).is_none_or(|due| due > now || now == Time::from_millis(i64::MAX)));
                 prop_assert!(bucket.remaining(&limit, now) <= limit.burst());
             }
         }

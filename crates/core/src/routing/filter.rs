@@ -1,6 +1,6 @@
 //! Conditions on an event's payload: a small language over JSON pointers, itself written as JSON.
 //!
-//! It is total. There are no loops, no functions and no references, so every filter gives an answer to every
+//! The language is total. It has no loops, functions or references, so every filter gives a result for every
 //! payload after at most as many steps as it has parts.
 
 mod explain;
@@ -15,21 +15,21 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::value::RawValue;
 
-pub use self::{explain::Verdict, payload::Payload};
+pub use self::{explain::FilterExplanation, payload::Payload};
 use self::{number::Number, payload::Scalar};
-use crate::field_error::Invalid;
+use crate::field_error::FieldError;
 
-/// The longest filter, as JSON.
+/// Maximum size of a filter as JSON.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// The most parts of a filter: expressions, tests, and the values of lists.
+/// Maximum number of parts of a filter: expressions, tests, and the values of lists.
 pub const MAX_PARTS: usize = 256;
-/// How deep `all`, `any` and `not` may be nested.
+/// Maximum nesting depth of `all`, `any` and `not`.
 pub const MAX_DEPTH: usize = 10;
-/// The most steps of a path.
+/// Maximum number of steps of a path.
 pub const MAX_STEPS: usize = 32;
 
-/// Units of work, as schemas count them: for one step of a path or one test, for scanning one byte of a payload, and for
-/// keeping one member or item of it.
+/// Units of work, in the same units as for schemas: for one step of a path or one test, for scanning one byte of a
+/// payload, and for storing one member or item of it.
 const STEP_WORK: u64 = 16;
 const BYTE_WORK: u64 = 1;
 const MEMBER_WORK: u64 = 32;
@@ -41,7 +41,7 @@ const BYTES_PER_UNIT: u64 = 8;
 pub struct Filter {
     text: Box<str>,
     root: Expr,
-    /// The work of all its conditions, and the steps of its longest path.
+    /// Work of all conditions, and the number of steps of the longest path.
     conditions_work: u64,
     longest_path: u64,
 }
@@ -54,14 +54,14 @@ enum Expr {
     Where(Box<Pointer>, Box<[Test]>),
 }
 
-/// Where to look: a JSON pointer (RFC 6901), as written and step by step.
+/// A JSON pointer (RFC 6901), as written and split into steps.
 #[derive(Clone, Debug, PartialEq)]
 struct Pointer {
     text: Box<str>,
     steps: Box<[Box<str>]>,
 }
 
-/// What has to hold of the value that a path leads to.
+/// A condition on the value at a path.
 #[derive(Clone, Debug, PartialEq)]
 enum Test {
     Eq(Literal),
@@ -81,7 +81,7 @@ enum Comparison {
     Lte,
 }
 
-/// A value in a filter.
+/// A literal value in a filter.
 #[derive(Clone, Debug, PartialEq)]
 enum Literal {
     Null,
@@ -91,8 +91,8 @@ enum Literal {
 }
 
 impl Filter {
-    /// Reads a filter, and says where and why if it cannot be used.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    /// Parses a filter. An error says where and why it is invalid.
+    pub fn parse(text: &str) -> Result<Self, FieldError> {
         let root = parse::filter(text)?;
         let (mut steps, mut longest_path) = (0, 0);
         root.count_steps(&mut steps, &mut longest_path);
@@ -100,8 +100,8 @@ impl Filter {
         Ok(Self { root, text: text.trim().into(), conditions_work, longest_path })
     }
 
-    /// The most work of asking these filters about a payload. It is read once for all of them: each level that a path
-    /// leads to is scanned once.
+    /// Returns an upper bound of the work to evaluate these filters on a payload. The payload is parsed once for all
+    /// of them: each level that a path leads to is scanned once.
     pub fn work<'a>(filters: impl Iterator<Item = &'a Self>, data: &[u8]) -> u64 {
         let (mut work, mut longest_path) = (0_u64, 0);
         for filter in filters {
@@ -112,19 +112,19 @@ impl Filter {
         work.saturating_add((1 + longest_path) * (BYTE_WORK * data.len() as u64 + MEMBER_WORK * (1 + commas)))
     }
 
-    /// The filter as it was written.
+    /// Returns the filter as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a payload passes.
+    /// Returns whether a payload passes.
     pub fn matches(&self, payload: &Payload<'_>) -> bool {
         self.root.holds(payload)
     }
 }
 
 impl Expr {
-    /// Adds up steps and tests, and finds the longest path.
+    /// Adds up steps and tests, and determines the longest path.
     fn count_steps(&self, steps: &mut u64, longest_path: &mut u64) {
         match self {
             Self::All(parts) | Self::Any(parts) => {
@@ -157,7 +157,7 @@ impl Expr {
 }
 
 impl Test {
-    /// Whether it holds of what is at its path, or of nothing being there.
+    /// Returns whether the condition holds for the value at its path, or for a missing value.
     fn holds(&self, found: Option<&Scalar<'_>>) -> bool {
         let text = |part: fn(&str, &str) -> bool, wanted: &str| match found {
             Some(Scalar::Text(text)) => part(text, wanted),
@@ -197,7 +197,7 @@ impl Literal {
         }
     }
 
-    /// How what was found compares to it: numbers with numbers, texts with texts, and nothing else.
+    /// Compares the value found with this literal: numbers with numbers, texts with texts, otherwise `None`.
     fn order_of(&self, found: Option<&Scalar<'_>>) -> Option<Ordering> {
         match (self, found) {
             (Self::Number(wanted), Some(Scalar::Number(found))) => Some(found.cmp(wanted)),

@@ -1,7 +1,7 @@
-//! Which webhooks an event goes to, found by hash and never by scanning all webhooks.
+//! Finds the webhooks that an event goes to by hash lookups, never by scanning all webhooks.
 //!
-//! A webhook is filed under each (pattern, subject) it subscribes to. An event looks under its own type,
-//! each of its prefixes and `*`, both for its subject and for "any subject": a handful of look-ups.
+//! A webhook is indexed under each (pattern, subject) it subscribes to. An event looks up its own type, each of
+//! its prefixes and `*`, both for its subject and for "any subject".
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,50 +10,50 @@ use crate::{
     id::WebhookId,
 };
 
-/// What one webhook wants to hear about.
+/// The events that one webhook subscribes to.
 #[derive(Clone, Copy, Debug)]
-pub struct Interest<'a> {
-    /// Which event types.
+pub struct SubscriptionCriteria<'a> {
+    /// Patterns of event types.
     pub events: &'a [Pattern],
-    /// Only events about these subjects; empty for all.
+    /// Subjects of which it receives events; empty for all.
     pub subjects: &'a [String],
 }
 
-impl Interest<'_> {
-    /// Whether an event of this type about this subject is wanted. The plain meaning of a subscription;
-    /// [`Subscriptions`] gives the same answer for many webhooks at once.
-    pub fn wants(&self, event_type: &str, subject: Option<&str>) -> bool {
+impl SubscriptionCriteria<'_> {
+    /// Returns whether an event of this type and subject matches. This defines the meaning of a subscription;
+    /// [`Subscriptions`] computes the same result for many webhooks.
+    pub fn accepts(&self, event_type: &str, subject: Option<&str>) -> bool {
         let about =
             self.subjects.is_empty() || subject.is_some_and(|s| self.subjects.iter().any(|own| own == s));
         about && self.events.iter().any(|pattern| pattern.matches(event_type))
     }
 }
 
-type Shelf = HashMap<Pattern, BTreeSet<WebhookId>>;
+type WebhookList = HashMap<Pattern, BTreeSet<WebhookId>>;
 
-/// The subscriptions of one tenant's webhooks.
+/// Index of the subscriptions of one tenant's webhooks.
 #[derive(Clone, Debug, Default)]
 pub struct Subscriptions {
-    any_subject: Shelf,
-    by_subject: HashMap<Box<str>, Shelf>,
+    any_subject: WebhookList,
+    by_subject: HashMap<Box<str>, WebhookList>,
 }
 
 impl Subscriptions {
-    /// Files a webhook under everything it wants.
-    pub fn add(&mut self, webhook: WebhookId, interest: Interest<'_>) {
-        self.for_each_shelf(interest.subjects, |shelf| {
+    /// Indexes a webhook under each of its patterns and subjects.
+    pub fn add(&mut self, webhook_id: WebhookId, interest: SubscriptionCriteria<'_>) {
+        self.for_each_list(interest.subjects, |shelf| {
             for pattern in interest.events {
-                shelf.entry(pattern.clone()).or_default().insert(webhook);
+                shelf.entry(pattern.clone()).or_default().insert(webhook_id);
             }
         });
     }
 
-    /// Takes a webhook out again; `interest` is what it was added with.
-    pub fn remove(&mut self, webhook: WebhookId, interest: Interest<'_>) {
-        self.for_each_shelf(interest.subjects, |shelf| {
+    /// Removes a webhook; the criteria must equal those it was added with.
+    pub fn remove(&mut self, webhook_id: WebhookId, interest: SubscriptionCriteria<'_>) {
+        self.for_each_list(interest.subjects, |shelf| {
             for pattern in interest.events {
                 if let Some(webhooks) = shelf.get_mut(pattern) {
-                    webhooks.remove(&webhook);
+                    webhooks.remove(&webhook_id);
                 }
             }
             shelf.retain(|_, webhooks| !webhooks.is_empty());
@@ -61,7 +61,7 @@ impl Subscriptions {
         self.by_subject.retain(|_, shelf| !shelf.is_empty());
     }
 
-    /// The webhooks that want this event, each once, in the order of their ids.
+    /// Returns the webhooks that this event matches, each once, ordered by id.
     pub fn matching(&self, event_type: &str, subject: Option<&str>) -> Vec<WebhookId> {
         let shelves = [Some(&self.any_subject), subject.and_then(|subject| self.by_subject.get(subject))];
         let mut found = Vec::new();
@@ -75,7 +75,7 @@ impl Subscriptions {
         found
     }
 
-    fn for_each_shelf(&mut self, subjects: &[String], mut visit: impl FnMut(&mut Shelf)) {
+    fn for_each_list(&mut self, subjects: &[String], mut visit: impl FnMut(&mut WebhookList)) {
         if subjects.is_empty() {
             visit(&mut self.any_subject);
         }
@@ -85,9 +85,9 @@ impl Subscriptions {
     }
 }
 
-/// Every pattern that could match this type: itself, `a.*`, `a.b.*` …, and `*`.
+/// Returns every pattern that could match this type: the type itself, `a.*`, `a.b.*` …, and `*`.
 fn candidates(event_type: &str) -> impl Iterator<Item = Pattern> {
-    let prefixes = event_type.match_indices('.').map(|(dot, _)| Pattern::Below(event_type[..=dot].into()));
+    let prefixes = event_type.match_indices('.').map(|(dot, _)| Pattern::Prefix(event_type[..=dot].into()));
     let all = (!event_type::is_reserved(event_type)).then_some(Pattern::All);
     [Pattern::Exact(event_type.into())].into_iter().chain(prefixes).chain(all)
 }
@@ -108,18 +108,18 @@ mod tests {
     }
 
     #[test]
-    fn each_webhook_is_found_once() {
+    fn webhook_with_overlapping_patterns_matches_once() {
         let mut subscriptions = Subscriptions::default();
         let everything = patterns(&["*", "order.*", "order.created"]);
-        subscriptions.add(id(1), Interest { events: &everything, subjects: &[] });
+        subscriptions.add(id(1), SubscriptionCriteria { events: &everything, subjects: &[] });
         assert_eq!(subscriptions.matching("order.created", Some("o1")), [id(1)]);
         assert_eq!(subscriptions.matching("redrive.test", None), []);
     }
 
     #[test]
-    fn a_removed_webhook_leaves_nothing_behind() {
+    fn removed_webhook_leaves_no_index_entries() {
         let (events, subjects) = (patterns(&["order.*"]), ["o1".to_owned()]);
-        let interest = Interest { events: &events, subjects: &subjects };
+        let interest = SubscriptionCriteria { events: &events, subjects: &subjects };
         let mut subscriptions = Subscriptions::default();
         subscriptions.add(id(1), interest);
         assert_eq!(subscriptions.matching("order.created", Some("o1")), [id(1)]);
@@ -137,13 +137,13 @@ mod tests {
         ]
     }
 
-    fn interest(wants: &(Vec<Pattern>, Vec<String>)) -> Interest<'_> {
-        Interest { events: &wants.0, subjects: &wants.1 }
+    fn interest(wants: &(Vec<Pattern>, Vec<String>)) -> SubscriptionCriteria<'_> {
+        SubscriptionCriteria { events: &wants.0, subjects: &wants.1 }
     }
 
     proptest! {
         #[test]
-        fn the_index_agrees_with_asking_each_webhook(
+        fn index_matches_per_webhook_check(
             webhooks in proptest::collection::vec(
                 (proptest::collection::vec(any_pattern(), 1..4), proptest::collection::vec("[xy]", 0..3)), 0..12),
             gone in proptest::collection::vec(any::<bool>(), 12),
@@ -157,7 +157,7 @@ mod tests {
                 subscriptions.remove(id(n as u8), interest(wants));
             }
             let expected: Vec<_> = (0..webhooks.len())
-                .filter(|n| !gone[*n] && interest(&webhooks[*n]).wants(&event_type, subject.as_deref()))
+                .filter(|n| !gone[*n] && interest(&webhooks[*n]).accepts(&event_type, subject.as_deref()))
                 .map(|n| id(n as u8))
                 .collect();
             prop_assert_eq!(subscriptions.matching(&event_type, subject.as_deref()), expected);

@@ -1,46 +1,49 @@
-//! Which addresses may be called: public ones, and those that the operator allows by name.
+//! Address check: which IP addresses may be called. Public ones, and those that the operator allows.
 //!
-//! A judgement of one address. It is asked at connect time, about the very address that is connected to.
+//! Must be called at connect time with the very address that is connected to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// The operator's networks. An entry is compared with the canonical address, so IPv4 is meant by its IPv4
-/// network, however an address was written.
+/// The operator's allowed and denied networks. An entry is compared with the canonical address, so an IPv4 network
+/// matches IPv4 addresses in every notation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressRules {
-    /// Networks that may be called although they are special.
+    /// Networks that may be called although they are in a special range.
     pub allow: Vec<IpNet>,
-    /// Networks that may not be called, whatever else is said; public ones too. An IPv4 network is denied
-    /// inside of every wrapping as well.
+    /// Networks that may never be called, public ones included. Takes precedence over `allow`. An IPv4 network is also
+    /// denied where an IPv6 address embeds one of its addresses.
     pub deny: Vec<IpNet>,
 }
 
-/// Why an address was refused. For the operator's log alone: tenants are told the same thing for every
-/// address, lest they map our network by it.
+/// Why an address was denied. For the operator's log only: tenants get the same message for every address, so that
+/// they cannot map the internal network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is not to be called: {range}")]
-pub struct Refused {
+pub struct AddressDenied {
     /// The address in its canonical form.
     pub address: IpAddr,
-    /// The kind of special address that it is.
+    /// The kind of special address, or that the operator denies it.
     pub range: &'static str,
 }
 
-/// Refuses an address that the operator denies, and one that is special unless the operator allows it.
-pub fn check(address: IpAddr, rules: &AddressRules) -> Result<(), Refused> {
+/// Returns an error for an address that the operator denies, or that is special and not allowed by the operator.
+pub fn check(address: IpAddr, rules: &AddressRules) -> Result<(), AddressDenied> {
     let address = canonical(address);
     if rules.deny.iter().any(|net| denies(net, address)) {
-        return Err(Refused { address, range: "denied by the operator" });
+        return Err(AddressDenied { address, range: "denied by the operator" });
     }
     match special_range(address) {
-        Some(range) if !rules.allow.iter().any(|net| covers(net, address)) => Err(Refused { address, range }),
+        Some(range) if !rules.allow.iter().any(|net| covers(net, address)) => {
+            Err(AddressDenied { address, range })
+        }
         _ => Ok(()),
     }
 }
 
-/// Whether a network contains a canonical address. A network of mapped addresses is its IPv4 network.
+/// Returns whether a network contains a canonical address. A network of IPv4-mapped addresses counts as its IPv4
+/// network.
 fn covers(net: &IpNet, address: IpAddr) -> bool {
     match (net, address) {
         (IpNet::V6(net), IpAddr::V4(v4)) if net.network().to_ipv4_mapped().is_some() => {
@@ -50,22 +53,22 @@ fn covers(net: &IpNet, address: IpAddr) -> bool {
     }
 }
 
-/// Whether a network contains a canonical address, or the IPv4 address that it carries inside.
+/// Returns whether a network contains a canonical address or the IPv4 address embedded in it.
 fn denies(net: &IpNet, address: IpAddr) -> bool {
     let carried = match address {
-        IpAddr::V6(v6) => carried_v4(v6),
+        IpAddr::V6(v6) => embedded_v4(v6),
         IpAddr::V4(_) => None,
     };
     covers(net, address) || carried.is_some_and(|carried| covers(net, carried.into()))
 }
 
-/// The address that is really meant: a mapped one (`::ffff:a.b.c.d`) is its IPv4 address, since that is
-/// what the system connects to. All other wrappings stay as they are, and are special as such.
+/// Returns the address that the system connects to: an IPv4-mapped address (`::ffff:a.b.c.d`) becomes its IPv4
+/// address. All other addresses with an embedded IPv4 address stay as they are and count as special.
 pub fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The kind of special address this is, or none for a public one.
+/// Returns the kind of a special address, or `None` for a public one.
 pub fn special_range(address: IpAddr) -> Option<&'static str> {
     match canonical(address) {
         IpAddr::V4(address) => special_v4(address),
@@ -73,12 +76,12 @@ pub fn special_range(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 special-purpose registry, multicast, and what clouds keep for themselves.
+/// Matches the IPv4 special-purpose registry, multicast, and addresses reserved by cloud providers.
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     Some(match address.octets() {
-        // Some of these lie in a range below; they are named so that the log says what was tried.
+        // Some of these lie in a range below; they are listed so that the log names the target.
         [169, 254, 169, 254] | [100, 100, 100, 200] | [192, 0, 0, 192] => "cloud metadata",
-        // Azure's platform address is a public one by all registries.
+        // Azure's platform address is public according to all registries.
         [168, 63, 129, 16] => "cloud metadata",
         [0, ..] => "this network",
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => "private",
@@ -98,9 +101,9 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     })
 }
 
-/// Everything in IPv6 is special but global unicast, and parts of that are as well.
+/// Treats every IPv6 address except global unicast as special, and parts of global unicast as well.
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
-    if let Some(wrapping) = wrapped_v4(address) {
+    if let Some(wrapping) = embedding_kind(address) {
         return Some(wrapping);
     }
     Some(match address.segments() {
@@ -111,7 +114,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         [0xfe80..=0xfebf, ..] => "link-local",
         [0xfec0..=0xfeff, ..] => "site-local",
         [0xff00..=0xffff, ..] => "multicast",
-        // The only block that addresses of the public internet come from is 2000::/3.
+        // Public internet addresses come only from 2000::/3.
         [0..=0x1fff | 0x4000..=0xffff, ..] => "not global unicast",
         [0x2001, 0..=0x1ff, ..] => "protocol assignments",
         [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => "documentation",
@@ -120,9 +123,9 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     })
 }
 
-/// The way in which the address carries an IPv4 address inside, or none. A tunnel or translator on the way
-/// would unwrap it and connect inside, so no wrapping is called, whatever it carries.
-fn wrapped_v4(address: Ipv6Addr) -> Option<&'static str> {
+/// Returns how an IPv6 address embeds an IPv4 address, or `None` if it does not. A tunnel or translator could
+/// extract the IPv4 address and connect to it, so no such address is called by default.
+fn embedding_kind(address: Ipv6Addr) -> Option<&'static str> {
     Some(match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => "unspecified",
         [0, 0, 0, 0, 0, 0, 0, 1] => "loopback",
@@ -131,19 +134,19 @@ fn wrapped_v4(address: Ipv6Addr) -> Option<&'static str> {
         [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] => "NAT64",
         [0x2001, 0, ..] => "Teredo",
         [0x2002, ..] => "6to4",
-        // An interface id of this form means ISATAP below any prefix, a public one included.
+        // An interface id of this form means ISATAP under any prefix, including public ones.
         [_, _, _, _, 0 | 0x200, 0x5efe, ..] => "ISATAP",
         _ => return None,
     })
 }
 
-/// The IPv4 address inside a wrapping, where its form says which it is.
-fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+/// Returns the IPv4 address embedded in an IPv6 address, if its form defines where it is.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     let [_, first, second, .., high, low] = address.segments();
-    Some(match wrapped_v4(address)? {
+    Some(match embedding_kind(address)? {
         "6to4" => v4(first, second),
-        // Teredo carries the client's address with all bits turned over.
+        // Teredo carries the client's address with all bits inverted.
         "Teredo" => v4(!high, !low),
         "unspecified" | "loopback" => return None,
         _ => v4(high, low),

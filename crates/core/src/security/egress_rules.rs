@@ -1,8 +1,8 @@
-//! What the operator lets be called: hosts by name, ports, and networks, put together.
+//! Egress rules: which hosts, ports and networks the operator allows to be called.
 //!
-//! Pure judgements. Names and ports can be judged before anything is looked up; addresses are judged in
-//! `address.rs`, about the very address that is connected to. Every part must agree: a listed name opens no
-//! special address, and an allowed network opens no port.
+//! Pure checks. Names and ports can be checked before the host is resolved; addresses are checked in
+//! `address.rs`, with the very address that is connected to. All checks must pass: a listed name does not allow
+//! a special address, and an allowed network does not allow a port.
 
 use std::{
     fmt,
@@ -16,10 +16,10 @@ use url::{Host, Url};
 
 use crate::security::address::{self, AddressRules};
 
-/// Ports that no webhook listens on, but mail servers, shells, databases and the like: a request there could
-/// only do harm. The first part is what browsers refuse (the "bad ports" of the Fetch standard); the second
-/// adds file shares, remote desktops, databases, caches and queues. In order, for the search.
-const NOT_HTTP: [u16; 95] = [
+/// Ports of protocols other than HTTP, such as mail servers, shells and databases: a request there could only do
+/// harm. The list contains the ports that browsers block (the "bad ports" of the Fetch standard) and those of
+/// file shares, remote desktops, databases, caches and queues. Sorted, for the binary search.
+const NON_HTTP_PORTS: [u16; 95] = [
     0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103,
     104, 109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 445, 465, 512, 513,
     514, 515, 526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 873, 989, 990, 993, 995, 1433,
@@ -27,16 +27,16 @@ const NOT_HTTP: [u16; 95] = [
     6665, 6666, 6667, 6668, 6669, 6679, 6697, 9042, 10080, 11211, 27017,
 ];
 
-/// Everything that the operator says about where requests may go.
+/// The operator's rules about where requests may be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReachRules {
-    /// Which addresses.
+pub struct EgressRules {
+    /// Allowed and denied addresses.
     pub networks: AddressRules,
     /// Only these hosts may be called; empty for all.
     pub allow_hosts: Vec<HostPattern>,
-    /// These hosts may not be called, whatever else is said.
+    /// These hosts may not be called; takes precedence over `allow_hosts`.
     pub deny_hosts: Vec<HostPattern>,
-    /// Only these ports may be called; empty for all but those that are known not to speak HTTP.
+    /// Only these ports may be called; if empty, all but those known for other protocols than HTTP.
     pub ports: Vec<PortRange>,
     /// Only `https` may be used.
     pub https_only: bool,
@@ -44,20 +44,20 @@ pub struct ReachRules {
     pub own_host: Option<OwnHost>,
 }
 
-/// Why a request is refused. For the operator's log and metrics; [`Unreachable::is_hidden_for`] says which of
-/// these a tenant may not see.
+/// Why a request is denied. For the operator's log and metrics; [`EgressDenied::is_hidden_for`] decides which
+/// reasons a tenant must not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreachable {
-    /// The port is not among those that are allowed.
+pub enum EgressDenied {
+    /// The port is not in the list of allowed ports.
     #[error("port {0} is not among egress.ports")]
     PortNotListed(u16),
-    /// The port is known not to speak HTTP.
+    /// The port is known for another protocol than HTTP.
     #[error("port {0} is not for HTTP; name it in egress.ports to allow it")]
     PortNotHttp(u16),
     /// The host is denied.
     #[error("the host is in egress.deny_hosts")]
     HostDenied,
-    /// The host is not among those that are allowed.
+    /// The host is not in the list of allowed hosts.
     #[error("the host is not in egress.allow_hosts")]
     HostNotListed,
     /// The URL begins with `http://`.
@@ -66,22 +66,22 @@ pub enum Unreachable {
     /// The host is that of `server.public_url`.
     #[error("the host is that of server.public_url, which is this installation")]
     OwnHost,
-    /// The name always means this machine, whose loopback addresses are not allowed.
+    /// The name always refers to this machine, and loopback addresses are not allowed.
     #[error("the host is localhost, and loopback addresses are not in egress.allow_networks")]
     Localhost,
-    /// The address is refused.
+    /// The address is denied.
     #[error(transparent)]
-    Address(#[from] address::Refused),
+    Address(#[from] address::AddressDenied),
     /// The address and port belong to a listener of this server.
     #[error("the server itself listens on this address")]
     OwnListener,
 }
 
-impl Unreachable {
-    /// Every reason's label in metrics.
+impl EgressDenied {
+    /// The metric labels of all reasons.
     pub const LABELS: [&str; 5] = ["address", "own_listener", "host", "port", "scheme"];
 
-    /// The reason's label in metrics.
+    /// Returns the metric label of the reason.
     pub fn label(self) -> &'static str {
         match self {
             Self::Address(_) => "address",
@@ -93,9 +93,9 @@ impl Unreachable {
         }
     }
 
-    /// Whether this refusal must look like a name without an address. For a host that is a name, every refusal that
-    /// depends on the name or its addresses does: otherwise a tenant could find out which internal names exist. The
-    /// scheme and the port are in the URL, and a literal address is too, so refusing those reveals nothing.
+    /// Returns whether the denial must look like a name without an address. If the host is a name, every denial that
+    /// depends on the name or its addresses must: otherwise a tenant could find out which internal names exist.
+    /// Scheme, port and a literal address are part of the URL, so denying those reveals nothing.
     pub fn is_hidden_for(self, host: &str) -> bool {
         let is_known = matches!(
             self,
@@ -105,90 +105,90 @@ impl Unreachable {
     }
 }
 
-/// The IP address that a URL's host is, if it is one. IPv6 addresses come in brackets.
+/// Returns the IP address if a URL's host is one. IPv6 addresses may be in brackets.
 pub fn literal_address(host: &str) -> Option<IpAddr> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     bare.parse().ok()
 }
 
-/// Identifies a destination host across tenants and webhooks, in one word. Two hosts with the same key only share
-/// a limit, which is also what two webhooks with the same host do.
+/// Hash that identifies a destination host across tenants and webhooks. If the hashes of two hosts collide, the
+/// hosts only share a limit, as two webhooks with the same host do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostKey(u64);
 
 impl HostKey {
-    /// The key of a URL's host in its canonical form. Letter case, dots at the end and the IPv6 wrapping of an IPv4
-    /// address make no difference.
+    /// Returns the key of a URL's host. Letter case, trailing dots and the IPv4-mapped notation of an IPv4 address
+    /// make no difference.
     pub fn from_host(host: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         match literal_address(host) {
             Some(address) => address.to_canonical().hash(&mut hasher),
-            None => bare(host).hash(&mut hasher),
+            None => normalize_host(host).hash(&mut hasher),
         }
         Self(hasher.finish())
     }
 }
 
-impl ReachRules {
+impl EgressRules {
     /// Checks whether a URL's scheme may be used.
-    pub fn check_scheme(&self, is_https: bool) -> Result<(), Unreachable> {
-        if is_https || !self.https_only { Ok(()) } else { Err(Unreachable::PlainHttp) }
+    pub fn check_scheme(&self, is_https: bool) -> Result<(), EgressDenied> {
+        if is_https || !self.https_only { Ok(()) } else { Err(EgressDenied::PlainHttp) }
     }
 
-    /// Judges a URL's host and port, which needs no look-up.
-    pub fn check_name(&self, host: &str, port: u16) -> Result<(), Unreachable> {
+    /// Checks a URL's host and port, without resolving the host.
+    pub fn check_name(&self, host: &str, port: u16) -> Result<(), EgressDenied> {
         self.check_port(port)?;
-        let host = bare(host);
+        let host = normalize_host(host);
         if self.own_host.as_ref().is_some_and(|own| own.is(&host, port)) {
-            return Err(Unreachable::OwnHost);
+            return Err(EgressDenied::OwnHost);
         }
         if self.deny_hosts.iter().any(|pattern| pattern.matches(&host)) {
-            return Err(Unreachable::HostDenied);
+            return Err(EgressDenied::HostDenied);
         }
         if !self.allow_hosts.is_empty() && !self.allow_hosts.iter().any(|pattern| pattern.matches(&host)) {
-            return Err(Unreachable::HostNotListed);
+            return Err(EgressDenied::HostNotListed);
         }
         Ok(())
     }
 
-    /// Judges the host of a URL as far as it needs no DNS: an address in the URL itself, and names that always
-    /// mean this machine (RFC 6761).
-    pub fn check_literal(&self, host: &Host<&str>) -> Result<(), Unreachable> {
+    /// Checks the host of a URL as far as possible without DNS: a literal address, and names that always refer to this
+    /// machine (RFC 6761).
+    pub fn check_literal(&self, host: &Host<&str>) -> Result<(), EgressDenied> {
         match host {
             Host::Ipv4(address) => self.check_address((*address).into()),
             Host::Ipv6(address) => self.check_address((*address).into()),
-            Host::Domain(name) if is_localhost(&bare(name)) => {
+            Host::Domain(name) if is_localhost(&normalize_host(name)) => {
                 let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
                 match loopback.into_iter().any(|address| self.check_address(address).is_ok()) {
                     true => Ok(()),
-                    false => Err(Unreachable::Localhost),
+                    false => Err(EgressDenied::Localhost),
                 }
             }
             Host::Domain(_) => Ok(()),
         }
     }
 
-    /// Judges an address that is about to be connected to.
-    pub fn check_address(&self, address: IpAddr) -> Result<(), Unreachable> {
+    /// Checks an address right before it is connected to.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), EgressDenied> {
         Ok(address::check(address, &self.networks)?)
     }
 
-    fn check_port(&self, port: u16) -> Result<(), Unreachable> {
+    fn check_port(&self, port: u16) -> Result<(), EgressDenied> {
         if self.ports.is_empty() {
-            return match NOT_HTTP.binary_search(&port) {
-                Ok(_) => Err(Unreachable::PortNotHttp(port)),
+            return match NON_HTTP_PORTS.binary_search(&port) {
+                Ok(_) => Err(EgressDenied::PortNotHttp(port)),
                 Err(_) => Ok(()),
             };
         }
         match self.ports.iter().any(|range| range.contains(port)) {
             true => Ok(()),
-            false => Err(Unreachable::PortNotListed(port)),
+            false => Err(EgressDenied::PortNotListed(port)),
         }
     }
 }
 
-/// A host as it is compared: small letters, no dot at its end.
-fn bare(host: &str) -> String {
+/// Returns a host in the form in which hosts are compared: lower case, without a trailing dot.
+fn normalize_host(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
 }
 
@@ -196,17 +196,17 @@ fn is_localhost(bare: &str) -> bool {
     bare == "localhost" || bare.ends_with(".localhost")
 }
 
-/// The host under which this installation is reached from outside, in the form that hosts are compared in.
+/// The public host of this installation, in the form in which hosts are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnHost {
     host: String,
     address: Option<IpAddr>,
-    /// The only port that is meant. Set for loopback alone, where receivers under development have the same host.
+    /// If set, only this port matches. Set for loopback only, where receivers under development have the same host.
     port: Option<u16>,
 }
 
 impl OwnHost {
-    /// The host of a public URL. Returns `None` if the text is no URL with a host.
+    /// Returns the host of a public URL, or `None` if the text is not a URL with a host.
     pub fn from_url(public_url: &str) -> Option<Self> {
         let url = Url::parse(public_url).ok()?;
         let address = match url.host()? {
@@ -214,13 +214,13 @@ impl OwnHost {
             Host::Ipv6(address) => Some(address::canonical(address.into())),
             Host::Domain(_) => None,
         };
-        let host = bare(url.host_str()?);
+        let host = normalize_host(url.host_str()?);
         let is_loopback = address.is_some_and(|address| address.is_loopback()) || is_localhost(&host);
         let port = url.port_or_known_default().filter(|_| is_loopback);
         Some(Self { host, address, port })
     }
 
-    /// Whether a URL's bare host and port lead to it.
+    /// Returns whether a URL's normalized host and port refer to this installation.
     fn is(&self, host: &str, port: u16) -> bool {
         let is_same_host = match self.address {
             None => host == self.host,
@@ -233,17 +233,17 @@ impl OwnHost {
     }
 }
 
-/// A name (`hooks.example.com`), or all names below one (`*.example.com`, which leaves `example.com` out).
-/// Kept in the form that URLs have: small letters, other scripts as `xn--…`, no dot at the end.
+/// A name (`hooks.example.com`), or all names below one (`*.example.com`, which excludes `example.com`).
+/// Stored in the form that URLs have: lower case, other scripts as `xn--…`, without a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPattern {
-    /// Whether names below are meant, rather than the name itself.
+    /// Whether the pattern matches the names below `name` instead of `name` itself.
     below: bool,
     name: String,
 }
 
 impl HostPattern {
-    /// Whether the pattern names a host in its bare form.
+    /// Returns whether the pattern matches a normalized host.
     fn matches(&self, host: &str) -> bool {
         match self.below {
             false => host == self.name,
@@ -252,16 +252,16 @@ impl HostPattern {
     }
 }
 
-/// Why a text is no pattern of hosts, or no range of ports, in words for who wrote it.
+/// Error for an invalid host pattern or port range, described for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadRule(String);
+pub struct InvalidRule(String);
 
 impl FromStr for HostPattern {
-    type Err = BadRule;
+    type Err = InvalidRule;
 
-    fn from_str(text: &str) -> Result<Self, BadRule> {
-        let bad = |why: &str| BadRule(format!("{text:?} {why}"));
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
+        let bad = |why: &str| InvalidRule(format!("{text:?} {why}"));
         let (below, name) = text.strip_prefix("*.").map_or((false, text), |name| (true, name));
         if name.contains('*') {
             return Err(bad("has a * elsewhere than before the first dot; write *.example.com"));
@@ -271,7 +271,7 @@ impl FromStr for HostPattern {
         }
         match Host::parse(name.trim_end_matches('.')) {
             Ok(Host::Domain(name)) if name.split('.').all(|label| !label.is_empty()) => {
-                Ok(Self { below, name: bare(&name) })
+                Ok(Self { below, name: normalize_host(&name) })
             }
             Ok(Host::Ipv4(_) | Host::Ipv6(_)) => {
                 Err(bad("is an address; say it with egress.allow_networks or egress.deny_networks"))
@@ -299,7 +299,7 @@ impl<'de> Deserialize<'de> for HostPattern {
     }
 }
 
-/// A port (`443`), or a range with both its ends (`8000-8999`).
+/// A port (`443`), or an inclusive range (`8000-8999`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {
     first: u16,
@@ -313,9 +313,9 @@ impl PortRange {
 }
 
 impl FromStr for PortRange {
-    type Err = BadRule;
+    type Err = InvalidRule;
 
-    fn from_str(text: &str) -> Result<Self, BadRule> {
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
         let port = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u16>().ok().filter(|port| digits && *port > 0)
@@ -323,7 +323,7 @@ impl FromStr for PortRange {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
-            _ => Err(BadRule(format!(
+            _ => Err(InvalidRule(format!(
                 "{text:?} is no port from 1 to 65535, nor a range of them; write 443 or 8000-8999"
             ))),
         }
@@ -377,16 +377,16 @@ mod tests {
         ranges.iter().map(|range| range.parse().unwrap()).collect()
     }
 
-    fn denying(patterns: &[&str]) -> ReachRules {
-        ReachRules { deny_hosts: hosts(patterns), ..ReachRules::default() }
+    fn denying(patterns: &[&str]) -> EgressRules {
+        EgressRules { deny_hosts: hosts(patterns), ..EgressRules::default() }
     }
 
-    fn allowing(patterns: &[&str]) -> ReachRules {
-        ReachRules { allow_hosts: hosts(patterns), ..ReachRules::default() }
+    fn allowing(patterns: &[&str]) -> EgressRules {
+        EgressRules { allow_hosts: hosts(patterns), ..EgressRules::default() }
     }
 
     #[test]
-    fn a_name_means_itself_and_a_star_all_below() {
+    fn host_pattern_matches_name_and_wildcard_names_below() {
         let cases = [
             ("example.com", "example.com", true),
             ("example.com", "EXAMPLE.com.", true),
@@ -407,35 +407,35 @@ mod tests {
         ];
         for (pattern, host, named) in cases {
             let denied = denying(&[pattern]).check_name(host, 443);
-            assert_eq!(denied == Err(Unreachable::HostDenied), named, "{pattern} and {host}");
+            assert_eq!(denied == Err(EgressDenied::HostDenied), named, "{pattern} and {host}");
             let allowed = allowing(&[pattern]).check_name(host, 443);
             assert_eq!(allowed.is_ok(), named, "{pattern} and {host}");
         }
     }
 
     #[test]
-    fn denying_wins_and_an_allow_list_is_all_there_is() {
-        let rules = ReachRules { deny_hosts: hosts(&["bad.example.com"]), ..allowing(&["*.example.com"]) };
+    fn deny_takes_precedence_and_allow_list_is_exclusive() {
+        let rules = EgressRules { deny_hosts: hosts(&["bad.example.com"]), ..allowing(&["*.example.com"]) };
         assert_eq!(rules.check_name("good.example.com", 443), Ok(()));
-        assert_eq!(rules.check_name("bad.example.com", 443), Err(Unreachable::HostDenied));
-        assert_eq!(rules.check_name("example.com", 443), Err(Unreachable::HostNotListed));
+        assert_eq!(rules.check_name("bad.example.com", 443), Err(EgressDenied::HostDenied));
+        assert_eq!(rules.check_name("example.com", 443), Err(EgressDenied::HostNotListed));
         for address in ["93.184.215.14", "[2606:4700::1111]"] {
-            assert_eq!(rules.check_name(address, 443), Err(Unreachable::HostNotListed), "{address}");
+            assert_eq!(rules.check_name(address, 443), Err(EgressDenied::HostNotListed), "{address}");
         }
         assert!(allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(), "no address");
     }
 
-    fn owned_by(public_url: &str) -> ReachRules {
-        ReachRules { own_host: OwnHost::from_url(public_url), ..ReachRules::default() }
+    fn owned_by(public_url: &str) -> EgressRules {
+        EgressRules { own_host: OwnHost::from_url(public_url), ..EgressRules::default() }
     }
 
     #[test]
-    fn own_public_host_is_refused_in_every_spelling() {
+    fn own_public_host_is_denied_in_every_spelling() {
         let is_own = |public_url: &str, url: &str| {
             let url = Url::parse(url).unwrap();
             let port = url.port_or_known_default().unwrap();
             let checked = owned_by(public_url).check_name(url.host_str().unwrap(), port);
-            assert!(matches!(checked, Ok(()) | Err(Unreachable::OwnHost)), "{url}: {checked:?}");
+            assert!(matches!(checked, Ok(()) | Err(EgressDenied::OwnHost)), "{url}: {checked:?}");
             checked.is_err()
         };
         for url in [
@@ -454,7 +454,7 @@ mod tests {
         {
             assert!(!is_own("https://hooks.example.com", url), "{url}");
         }
-        // Under development receivers share the host, so that the port counts.
+        // Receivers under development share the host, so the port decides.
         for own in ["http://127.0.0.1:8080", "http://localhost:8080"] {
             let other = own.replace("8080", "9000");
             assert!(is_own(own, own) && !is_own(own, &other), "{own}");
@@ -463,12 +463,12 @@ mod tests {
     }
 
     #[test]
-    fn literal_address_and_localhost_are_judged_without_dns() {
-        let check = |rules: &ReachRules, host: &str| {
+    fn literal_address_and_localhost_are_checked_without_dns() {
+        let check = |rules: &EgressRules, host: &str| {
             let url = Url::parse(&format!("https://{host}/")).unwrap();
             rules.check_literal(&url.host().unwrap()).is_ok()
         };
-        let public = ReachRules::default();
+        let public = EgressRules::default();
         for host in
             ["127.0.0.1", "0x7f.1", "2130706433", "10.1.2.3", "[::1]", "[::ffff:10.0.0.1]", "169.254.169.254"]
         {
@@ -481,23 +481,23 @@ mod tests {
             assert!(check(&public, host), "{host}");
         }
         let networks = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
-        let dev = ReachRules { networks, ..ReachRules::default() };
+        let dev = EgressRules { networks, ..EgressRules::default() };
         assert!(check(&dev, "127.0.0.1") && check(&dev, "localhost") && !check(&dev, "10.0.0.1"));
     }
 
     #[test]
-    fn plain_http_is_refused_only_where_https_is_required() {
-        let rules = ReachRules { https_only: true, ..ReachRules::default() };
-        assert_eq!(rules.check_scheme(false), Err(Unreachable::PlainHttp));
+    fn plain_http_is_denied_only_if_https_is_required() {
+        let rules = EgressRules { https_only: true, ..EgressRules::default() };
+        assert_eq!(rules.check_scheme(false), Err(EgressDenied::PlainHttp));
         assert_eq!(rules.check_scheme(true), Ok(()));
-        assert_eq!(ReachRules::default().check_scheme(false), Ok(()));
+        assert_eq!(EgressRules::default().check_scheme(false), Ok(()));
     }
 
     #[test]
-    fn refusals_of_names_are_hidden_and_those_of_literal_addresses_are_not() {
-        let inside = ReachRules::default().check_address([10, 0, 0, 1].into()).unwrap_err();
+    fn denials_are_hidden_for_names_but_not_for_literal_addresses() {
+        let inside = EgressRules::default().check_address([10, 0, 0, 1].into()).unwrap_err();
         for about_host in
-            [inside, Unreachable::OwnListener, Unreachable::HostDenied, Unreachable::HostNotListed]
+            [inside, EgressDenied::OwnListener, EgressDenied::HostDenied, EgressDenied::HostNotListed]
         {
             for name in ["db.internal", "db", "localhost", "xn--bcher-kva.example", "10.0.0.1.example"] {
                 assert!(about_host.is_hidden_for(name), "{about_host:?} {name}");
@@ -507,7 +507,7 @@ mod tests {
             }
         }
         for about_url in
-            [Unreachable::PlainHttp, Unreachable::PortNotHttp(22), Unreachable::PortNotListed(80)]
+            [EgressDenied::PlainHttp, EgressDenied::PortNotHttp(22), EgressDenied::PortNotListed(80)]
         {
             assert!(!about_url.is_hidden_for("db.internal"), "{about_url:?}");
         }
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused_with_a_remedy() {
+    fn invalid_host_pattern_is_rejected_with_hint() {
         for (text, says) in [
             ("", "no host name"),
             (".", "no host name"),
@@ -542,45 +542,45 @@ mod tests {
             ("0x7f.1", "deny_networks"),
             ("[::1]", "name alone"),
         ] {
-            let said = text.parse::<HostPattern>().unwrap_err().to_string();
-            assert!(said.contains(says) && said.starts_with(&format!("{text:?}")), "{said}");
+            let message = text.parse::<HostPattern>().unwrap_err().to_string();
+            assert!(message.contains(says) && message.starts_with(&format!("{text:?}")), "{message}");
         }
     }
 
     #[test]
-    fn ports_without_a_list_are_all_but_the_well_known_others() {
-        let rules = ReachRules::default();
-        assert!(NOT_HTTP.is_sorted(), "or the search misses some");
+    fn without_port_list_only_non_http_ports_are_denied() {
+        let rules = EgressRules::default();
+        assert!(NON_HTTP_PORTS.is_sorted(), "or the search misses some");
         for port in [80, 443, 3000, 5000, 8000, 8080, 8443, 9000, 9200, 32768, 65535] {
             assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
         }
         for port in [0, 22, 25, 53, 110, 143, 389, 445, 465, 587, 3306, 5432, 6379, 6667, 11211, 27017] {
-            let refused = Err(Unreachable::PortNotHttp(port));
+            let refused = Err(EgressDenied::PortNotHttp(port));
             assert_eq!(rules.check_name("a.example", port), refused, "{port}");
         }
-        let ephemeral = NOT_HTTP.iter().filter(|port| **port >= 32_768).count();
+        let ephemeral = NON_HTTP_PORTS.iter().filter(|port| **port >= 32_768).count();
         assert_eq!(ephemeral, 0, "a port that systems hand out is nobody's in particular");
     }
 
     #[test]
-    fn ports_with_a_list_are_that_list() {
-        let rules = ReachRules { ports: ports(&["443", "25", "8000-8999"]), ..ReachRules::default() };
+    fn port_list_is_exclusive() {
+        let rules = EgressRules { ports: ports(&["443", "25", "8000-8999"]), ..EgressRules::default() };
         for port in [443, 25, 8000, 8500, 8999] {
             assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
         }
         for port in [0, 80, 22, 442, 444, 7999, 9000, 65535] {
-            assert_eq!(rules.check_name("a.example", port), Err(Unreachable::PortNotListed(port)), "{port}");
+            assert_eq!(rules.check_name("a.example", port), Err(EgressDenied::PortNotListed(port)), "{port}");
         }
         for bad in
             ["", "0", "0-5", "65536", "-1", "+80", " 80", "80-", "-80", "90-80", "http", "1-2-3", "８０"]
         {
-            let said = bad.parse::<PortRange>().unwrap_err().to_string();
-            assert!(said.contains("8000-8999"), "{said}");
+            let message = bad.parse::<PortRange>().unwrap_err().to_string();
+            assert!(message.contains("8000-8999"), "{message}");
         }
     }
 
     #[test]
-    fn rules_are_read_from_texts_and_written_back() {
+    fn rules_round_trip_through_text() {
         let read = |json: &str| serde_json::from_str::<Vec<PortRange>>(json);
         let both = read("[443, \"25\", \"8000-8999\"]").unwrap();
         assert_eq!(serde_json::to_string(&both).unwrap(), r#"["443","25","8000-8999"]"#);
@@ -592,7 +592,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_spelling_of_a_denied_host_gets_through(
+        fn denied_host_is_denied_in_every_spelling(
             labels in prop::collection::vec("[a-z]{1,8}", 1..4),
             shout in any::<u64>(),
             dots in 0..3usize,
@@ -606,25 +606,25 @@ mod tests {
                 if shout >> (at % 64) & 1 == 1 { c.to_ascii_uppercase() } else { c }
             });
             let host: String = shouted.chain(std::iter::repeat_n('.', dots)).collect();
-            prop_assert_eq!(denying(&[pattern]).check_name(&host, 443), Err(Unreachable::HostDenied));
-            // And the way it goes in earnest: through the URL's parser.
+            prop_assert_eq!(denying(&[pattern]).check_name(&host, 443), Err(EgressDenied::HostDenied));
+            // The same through the URL parser, as in production.
             let url = Url::parse(&format!("https://{host}/")).unwrap();
             let seen = url.host_str().unwrap();
-            prop_assert_eq!(denying(&[pattern]).check_name(seen, 443), Err(Unreachable::HostDenied));
+            prop_assert_eq!(denying(&[pattern]).check_name(seen, 443), Err(EgressDenied::HostDenied));
         }
 
         #[test]
-        fn ports_agree_with_a_plain_list(ranges in prop::collection::vec((1..=65535u16, 0..999u16), 1..5), port: u16) {
+        fn port_ranges_match_reference_list(ranges in prop::collection::vec((1..=65535u16, 0..999u16), 1..5), port: u16) {
             let ends = |(first, more): &(u16, u16)| (*first, first.saturating_add(*more));
             let texts: Vec<String> = ranges.iter().map(ends).map(|(a, b)| format!("{a}-{b}")).collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            let rules = ReachRules { ports: ports(&texts), ..ReachRules::default() };
+            let rules = EgressRules { ports: ports(&texts), ..EgressRules::default() };
             let listed = ranges.iter().map(ends).any(|(first, last)| first <= port && port <= last);
             prop_assert_eq!(rules.check_name("a.example", port).is_ok(), listed);
         }
 
         #[test]
-        fn no_text_breaks_the_rules(text in "\\PC{0,40}", port: u16) {
+        fn arbitrary_text_never_panics(text in "\\PC{0,40}", port: u16) {
             if let Ok(pattern) = text.parse::<HostPattern>() {
                 prop_assert_eq!(pattern.to_string().parse::<HostPattern>(), Ok(pattern));
             }

@@ -1,4 +1,4 @@
-//! Whether a file that holds a secret can be read by others than the process that uses it, and what fixes it.
+//! Checks whether a secret file is readable by others than the process that uses it, and suggests the fix.
 
 /// The users and groups that a process acts as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,10 +9,10 @@ pub struct ProcessIds {
     pub groups: Vec<u32>,
 }
 
-/// Who owns a file, and who may do what with it.
+/// Owner and permissions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAccess {
-    /// The permission bits, as of `chmod`.
+    /// The permission bits, as for `chmod`.
     pub mode: u32,
     /// The user who owns it.
     pub user: u32,
@@ -24,11 +24,11 @@ const GROUP: u32 = 0o070;
 const OTHERS: u32 = 0o007;
 
 impl FileAccess {
-    /// The command that closes the file to others, with `path` as a shell reads it. Returns `None` if the file is closed
-    /// to them already.
+    /// Returns the command that removes access for others, with `path` quoted for a shell, or `None` if others have
+    /// no access.
     ///
-    /// Its group may have access only if another user owns it: that is how a mounted secret, owned by root, is given to a
-    /// process that does not run as root.
+    /// Its group may have access only if another user owns the file: that is how a mounted secret, owned by root, is
+    /// made readable for a process that does not run as root.
     pub fn fix(&self, process: &ProcessIds, path: &str) -> Option<String> {
         let is_own = self.user == process.user;
         let forbidden = if is_own { GROUP | OTHERS } else { OTHERS };
@@ -39,13 +39,13 @@ impl FileAccess {
         Some(match (is_own, process.groups.contains(&self.group)) {
             (true, _) => format!("chmod {:o} {path}", self.mode & 0o700 | 0o400),
             (false, true) => format!("chmod {:o} {path}", self.mode & 0o750 | 0o440),
-            // Without access for others the process could not read it any more.
+            // Without access for others the process could no longer read it.
             (false, false) => format!("chown {} {path} && chmod 400 {path}", process.user),
         })
     }
 }
 
-/// A path as one word of a shell's command line.
+/// Quotes a path as one word of a shell command line.
 fn quote(path: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "/._-+=:@%".contains(char);
     match !path.is_empty() && path.chars().all(is_plain) {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn own_file_is_closed_to_its_group_and_to_others() {
+    fn own_file_must_not_be_readable_by_group_or_others() {
         for closed in [0o600, 0o400, 0o700] {
             assert_eq!(fix(closed, 1000, 1000), None);
         }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn path_is_one_word_for_a_shell() {
+    fn path_is_quoted_for_a_shell() {
         assert_eq!(quote("/a/b-1.key"), "/a/b-1.key");
         assert_eq!(quote("/a b/it's"), r"'/a b/it'\''s'");
         assert_eq!(quote("$(x)"), "'$(x)'");

@@ -1,8 +1,8 @@
-//! Who is calling, where proxies stand in between.
+//! Client address behind proxies.
 //!
-//! Every proxy adds the address that called it at the right end of `X-Forwarded-For`. What stands further left
-//! was there before, and anybody may have written it. So the list is read from the right, for as long as the
-//! one who wrote the entry is trusted.
+//! Every proxy appends the address that called it at the right end of `X-Forwarded-For`. Entries further left
+//! were there before and may be forged by any client. The list is therefore read from the right, as long as the
+//! proxy that wrote the entry is trusted.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,12 +10,12 @@ use ipnet::IpNet;
 
 use crate::security::address::canonical;
 
-/// The address of whoever is calling: `peer`, who opened the connection, or, if that is a trusted proxy, the
-/// rightmost address in the lines of `X-Forwarded-For` that is not one itself.
+/// Returns the client address: `peer`, which opened the connection, or, if that is a trusted proxy, the rightmost
+/// address in the `X-Forwarded-For` lines that is not a trusted proxy.
 ///
-/// What stands left of something that is no address is not believed either. The answer is canonical: an IPv4
-/// address that came as `::ffff:a.b.c.d` is an IPv4 address.
-pub fn client<'a, L>(peer: IpAddr, trusted: &[IpNet], lines: L) -> IpAddr
+/// Entries left of one that is not an address are ignored. The result is canonical: an IPv4 address given as
+/// `::ffff:a.b.c.d` becomes an IPv4 address.
+pub fn client_address<'a, L>(peer: IpAddr, trusted: &[IpNet], lines: L) -> IpAddr
 where
     L: IntoIterator<Item = &'a [u8]>,
     L::IntoIter: DoubleEndedIterator,
@@ -31,13 +31,13 @@ where
     client
 }
 
-/// Whether what this address says about others is believed.
+/// Returns whether this address is a trusted proxy.
 pub fn is_trusted(address: IpAddr, trusted: &[IpNet]) -> bool {
     let address = canonical(address);
     trusted.iter().any(|network| network.contains(&address))
 }
 
-/// One entry: an address, which some proxies write with a port, or in brackets.
+/// Parses one entry: an address, which some proxies write with a port or in brackets.
 fn address(hop: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(hop).ok()?.trim_ascii();
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
@@ -56,18 +56,19 @@ mod tests {
     }
 
     fn seen(peer: &str, lines: &[&str]) -> String {
-        client(peer.parse().unwrap(), &networks(), lines.iter().map(|line| line.as_bytes())).to_string()
+        client_address(peer.parse().unwrap(), &networks(), lines.iter().map(|line| line.as_bytes()))
+            .to_string()
     }
 
     #[test]
-    fn a_stranger_is_whoever_connected_whatever_it_says() {
+    fn untrusted_peer_is_the_client_regardless_of_header() {
         assert_eq!(seen("203.0.113.9", &[]), "203.0.113.9");
         assert_eq!(seen("203.0.113.9", &["198.51.100.1"]), "203.0.113.9");
         assert_eq!(seen("::ffff:203.0.113.9", &["10.0.0.1"]), "203.0.113.9");
     }
 
     #[test]
-    fn a_proxy_is_believed_about_the_one_before_it() {
+    fn trusted_proxy_supplies_the_client_address() {
         assert_eq!(seen("10.0.0.1", &["198.51.100.1"]), "198.51.100.1");
         assert_eq!(seen("::ffff:10.0.0.1", &["::ffff:198.51.100.1"]), "198.51.100.1", "canonical");
         assert_eq!(seen("fd00::1", &["2001:db8::7"]), "2001:db8::7");
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_rightmost_stranger_counts() {
+    fn rightmost_untrusted_address_is_the_client() {
         assert_eq!(seen("10.0.0.1", &["1.1.1.1, 198.51.100.1"]), "198.51.100.1");
         assert_eq!(seen("10.0.0.1", &["1.1.1.1, 198.51.100.1 , 10.0.0.2"]), "198.51.100.1");
         assert_eq!(
@@ -90,23 +91,26 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_beyond_what_cannot_be_read() {
+    fn entries_left_of_an_invalid_one_are_ignored() {
         for odd in ["unknown", "", "198.51.100.1.5", "198.51.100.1:port", "fe80::1%eth0", "\u{fc}"] {
             let line = format!("1.1.1.1, {odd}, 10.0.0.2");
             assert_eq!(seen("10.0.0.1", &[&line]), "10.0.0.2", "{odd}");
         }
-        assert_eq!(client("10.0.0.1".parse().unwrap(), &networks(), [&b"\xff"[..]]).to_string(), "10.0.0.1");
+        assert_eq!(
+            client_address("10.0.0.1".parse().unwrap(), &networks(), [&b"\xff"[..]]).to_string(),
+            "10.0.0.1"
+        );
     }
 
     proptest! {
         #[test]
-        fn any_bytes_give_an_answer(peer: IpAddr, lines: Vec<Vec<u8>>) {
-            let client = client(peer, &networks(), lines.iter().map(Vec::as_slice));
+        fn arbitrary_header_bytes_never_panic(peer: IpAddr, lines: Vec<Vec<u8>>) {
+            let client = client_address(peer, &networks(), lines.iter().map(Vec::as_slice));
             prop_assert_eq!(client, client.to_canonical());
         }
 
         #[test]
-        fn what_a_stranger_writes_changes_nothing(
+        fn forged_entries_do_not_change_the_client(
             spoofed in "[0-9a-f:., \\[\\]]{0,60}", stranger: std::net::Ipv4Addr, proxies in 0u8..4,
         ) {
             let stranger = IpAddr::V4(stranger);
@@ -116,8 +120,8 @@ mod tests {
                 line += &format!(", 10.1.1.{proxy}");
             }
             let peer = "10.0.0.1".parse().unwrap();
-            prop_assert_eq!(client(peer, &networks(), [line.as_bytes()]), stranger);
-            prop_assert_eq!(client(stranger, &networks(), [line.as_bytes()]), stranger);
+            prop_assert_eq!(client_address(peer, &networks(), [line.as_bytes()]), stranger);
+            prop_assert_eq!(client_address(stranger, &networks(), [line.as_bytes()]), stranger);
         }
     }
 }

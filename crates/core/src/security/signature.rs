@@ -1,6 +1,6 @@
-//! Signing secrets, and the signatures that prove to an endpoint that a request comes from us.
+//! Signing secrets, and the signatures that prove to an endpoint that a request comes from this server.
 //!
-//! A secret never shows itself by accident: it has no `Display`, and its `Debug` is redacted.
+//! A secret must never be printed by accident: it has no `Display`, and its `Debug` is redacted.
 
 use std::{fmt, time::Duration};
 
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use crate::{field_error::Invalid, time::Time};
+use crate::{field_error::FieldError, time::Time};
 
 const PREFIX: &str = "whsec_";
 const PUBLIC_PREFIX: &str = "whpk_";
@@ -26,40 +26,40 @@ const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// Reads a secret: `whsec_` and 24 to 64 bytes in standard base64, with or without padding.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    /// Parses a secret: `whsec_` and 24 to 64 bytes in standard base64, with or without padding.
+    pub fn parse(text: &str) -> Result<Self, FieldError> {
         let decoded = text.strip_prefix(PREFIX).and_then(|rest| STANDARD_PAD_INDIFFERENT.decode(rest).ok());
-        // Wrapped before it is judged, so that a refused secret is wiped as well.
+        // Wrapped before the length check, so that a refused secret is wiped from memory as well.
         let key = decoded.map(Zeroizing::new).filter(|key| LENGTHS.contains(&key.len()));
-        // The text itself stays out of the message: it may be a real secret with a slip in it.
+        // The message omits the text: it may be a real secret with a typo.
         key.map(Self).ok_or_else(|| {
-            Invalid::new(
+            FieldError::new(
                 "secret",
                 "must be whsec_ followed by 24 to 64 random bytes in base64; leave it out to get a new one",
             )
         })
     }
 
-    /// The secret that consists of these bytes.
+    /// Creates a secret from raw bytes.
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         Self(Zeroizing::new(bytes.to_vec()))
     }
 
-    /// The secret in clear, for the one time that its owner is shown it.
+    /// Returns the secret in plaintext, to be shown to its owner once.
     pub fn reveal(&self) -> String {
-        // Room for all of it from the start: growing would leave pieces behind in memory.
+        // Allocate the full capacity up front: reallocation would leave copies of the secret in memory.
         let mut text = String::with_capacity(PREFIX.len() + self.0.len().div_ceil(3) * 4);
         text.push_str(PREFIX);
         STANDARD.encode_string(&*self.0, &mut text);
         text
     }
 
-    /// The bytes to sign with.
+    /// Returns the bytes to sign with.
     pub fn key(&self) -> &[u8] {
         &self.0
     }
 
-    /// The key for Ed25519. It is made from the secret, so that one secret serves every scheme.
+    /// Derives the Ed25519 key from the secret, so that one secret serves every scheme.
     fn signing_key(&self) -> SigningKey {
         let seed: Zeroizing<[u8; 32]> = Zeroizing::new(
             Sha256::new().chain_update(b"redrive ed25519\0").chain_update(&*self.0).finalize().into(),
@@ -67,7 +67,7 @@ impl Secret {
         SigningKey::from_bytes(&seed)
     }
 
-    /// The public key for Ed25519, as receivers are given it: `whpk_` and 32 bytes in base64.
+    /// Returns the Ed25519 public key in the form given to receivers: `whpk_` and 32 bytes in base64.
     pub fn public_key(&self) -> String {
         format!("{PUBLIC_PREFIX}{}", STANDARD.encode(self.signing_key().verifying_key().as_bytes()))
     }
@@ -87,23 +87,23 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// One of a webhook's secrets, with its time of life.
+/// One of a webhook's secrets, with its validity period.
 ///
-/// Its serialised form holds the secret in clear. That form is for the store alone; no
-/// API answer, log or audit entry may be made from it.
+/// Its serialised form contains the secret in plaintext. That form is for the store alone; it must never be used
+/// for an API response, a log record or an audit entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LiveSecret {
     /// The secret.
     #[serde(with = "in_clear")]
     pub secret: Secret,
-    /// Since when it signs.
+    /// Time from which it signs.
     pub created_at: Time,
-    /// From when on it signs no more; none for the newest.
+    /// Time from which it no longer signs; `None` for the newest secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 }
 
-/// The stored form of a secret. Kept off [`Secret`] itself, so that nothing else serialises one.
+/// The stored form of a secret. Not implemented on [`Secret`] itself, so that nothing else can serialise one.
 mod in_clear {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use zeroize::Zeroizing;
@@ -120,13 +120,13 @@ mod in_clear {
     }
 }
 
-/// The secrets that sign at this time, in the order they are kept: the newest first.
-pub fn live(secrets: &[LiveSecret], now: Time) -> impl Iterator<Item = &Secret> {
+/// Returns the secrets that sign at this time, newest first (the stored order).
+pub fn live_secrets(secrets: &[LiveSecret], now: Time) -> impl Iterator<Item = &Secret> {
     let signs = move |secret: &&LiveSecret| secret.expires_at.is_none_or(|end| now < end);
     secrets.iter().filter(signs).map(|secret| &secret.secret)
 }
 
-/// How `webhook-signature` is made.
+/// The scheme of `webhook-signature`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -134,7 +134,7 @@ pub enum Scheme {
     /// Standard Webhooks `v1`: HMAC-SHA256 over id, time and body.
     #[default]
     Standard,
-    /// Standard Webhooks `v1a`: Ed25519 over the same. Whoever verifies needs the public key alone.
+    /// Standard Webhooks `v1a`: Ed25519 over the same. A verifier needs only the public key.
     StandardEd25519,
 }
 
@@ -155,10 +155,10 @@ pub enum HeaderForm {
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SignatureConfig {
-    /// How `webhook-signature` is made.
+    /// The scheme of `webhook-signature`.
     pub scheme: Scheme,
     /// The form of `X-Webhook-Signature`.
-    pub header_form: HeaderForm,
+    pub header_format: HeaderForm,
 }
 
 /// The signature headers of one request.
@@ -170,7 +170,7 @@ pub struct Signatures {
     pub x_webhook_signature: String,
 }
 
-/// Signs a request with every given secret. `secrets` are those that [`live`] left, the newest first.
+/// Signs a request with every given secret. `secrets` is the result of [`live_secrets`], newest first.
 pub fn sign(
     config: SignatureConfig,
     secrets: &[&Secret],
@@ -179,13 +179,13 @@ pub fn sign(
     body: &[u8],
 ) -> Signatures {
     let unix = at.secs().to_string();
-    // Hashing the key is the dear part of a short body's signature; both headers share it.
-    let keyed: Vec<HmacSha256> = secrets.iter().map(|secret| keyed(secret)).collect();
+    // Keying the MAC is the expensive part of signing a short body, so both headers share it.
+    let keyed: Vec<HmacSha256> = secrets.iter().map(|secret| new_mac(secret)).collect();
     let webhook_signature = match config.scheme {
         Scheme::Standard => standard(&keyed, message_id, &unix, body),
         Scheme::StandardEd25519 => ed25519(secrets, message_id, &unix, body),
     };
-    let x_webhook_signature = match config.header_form {
+    let x_webhook_signature = match config.header_format {
         HeaderForm::Timestamped => timestamped(&keyed, &unix, body),
         HeaderForm::Sha256 => keyed.first().map_or_else(String::new, |newest| sha256(newest, body)),
     };
@@ -195,12 +195,12 @@ pub fn sign(
 type HmacSha256 = Hmac<Sha256>;
 type Tag = [u8; 32];
 
-fn keyed(secret: &Secret) -> HmacSha256 {
+fn new_mac(secret: &Secret) -> HmacSha256 {
     HmacSha256::new_from_slice(secret.key()).expect("HMAC takes keys of any length")
 }
 
-/// The tag over the pieces, one after the other.
-fn tag(keyed: &HmacSha256, pieces: &[&[u8]]) -> Tag {
+/// Computes the MAC over the concatenated pieces.
+fn compute_mac(keyed: &HmacSha256, pieces: &[&[u8]]) -> Tag {
     let mut mac = keyed.clone();
     pieces.iter().for_each(|piece| mac.update(piece));
     mac.finalize().into_bytes().into()
@@ -211,7 +211,7 @@ fn standard(keyed: &[HmacSha256], message_id: &str, unix: &str, body: &[u8]) -> 
     let mut out = String::with_capacity(keyed.len() * EACH);
     for key in keyed {
         out.push_str(if out.is_empty() { "v1," } else { " v1," });
-        let tag = tag(key, &[message_id.as_bytes(), b".", unix.as_bytes(), b".", body]);
+        let tag = compute_mac(key, &[message_id.as_bytes(), b".", unix.as_bytes(), b".", body]);
         STANDARD.encode_string(tag, &mut out);
     }
     out
@@ -235,7 +235,7 @@ fn timestamped(keyed: &[HmacSha256], unix: &str, body: &[u8]) -> String {
     out.push_str(unix);
     for key in keyed {
         out.push_str(",v1=");
-        push_hex(&mut out, &tag(key, &[unix.as_bytes(), b".", body]));
+        push_hex(&mut out, &compute_mac(key, &[unix.as_bytes(), b".", body]));
     }
     out
 }
@@ -243,7 +243,7 @@ fn timestamped(keyed: &[HmacSha256], unix: &str, body: &[u8]) -> String {
 fn sha256(newest: &HmacSha256, body: &[u8]) -> String {
     let mut out = String::with_capacity("sha256=".len() + 64);
     out.push_str("sha256=");
-    push_hex(&mut out, &tag(newest, &[body]));
+    push_hex(&mut out, &compute_mac(newest, &[body]));
     out
 }
 
@@ -255,27 +255,27 @@ fn push_hex(out: &mut String, tag: &Tag) {
     }
 }
 
-/// How long a secret may sign before its owner is told to rotate it.
-pub const ROTATION_DUE: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Age of a secret at which its owner is notified to rotate it.
+pub const ROTATION_DUE_AFTER: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Since when the newest secret should have been rotated, if it should.
-pub fn rotation_due(secrets: &[LiveSecret], now: Time) -> Option<Time> {
-    let due = secrets.first()?.created_at + ROTATION_DUE;
+/// Returns the time since which rotation of the newest secret is due, or `None` if it is not due.
+pub fn rotation_due_since(secrets: &[LiveSecret], now: Time) -> Option<Time> {
+    let due = secrets.first()?.created_at + ROTATION_DUE_AFTER;
     (due <= now).then_some(due)
 }
 
-/// The most secrets that sign at once.
-const MOST_SECRETS: usize = 5;
+/// Maximum number of secrets that sign concurrently.
+const MAX_LIVE_SECRETS: usize = 5;
 
-/// Puts a new secret first. The old ones go on signing for `overlap`, but no longer than they were to.
+/// Puts a new secret first. The previous secrets keep signing for `overlap`, but not beyond their earlier expiry.
 pub fn rotate(
     secrets: &mut Vec<LiveSecret>,
     new: Secret,
     now: Time,
     overlap: Duration,
-) -> Result<(), Invalid> {
+) -> Result<(), FieldError> {
     if secrets.iter().any(|old| old.secret == new) {
-        return Err(Invalid::new("secret", "is in use already; rotate to a new one"));
+        return Err(FieldError::new("secret", "is in use already; rotate to a new one"));
     }
     let until = now + overlap;
     for old in secrets.iter_mut() {
@@ -283,7 +283,7 @@ pub fn rotate(
     }
     secrets.retain(|old| old.expires_at.is_some_and(|end| end > now));
     secrets.insert(0, LiveSecret { secret: new, created_at: now, expires_at: None });
-    secrets.truncate(MOST_SECRETS);
+    secrets.truncate(MAX_LIVE_SECRETS);
     Ok(())
 }
 
@@ -300,11 +300,11 @@ mod tests {
 
     const BODY: &[u8] = br#"{"hello":"world"}"#;
     const STANDARD_CONFIG: SignatureConfig =
-        SignatureConfig { scheme: Scheme::Standard, header_form: HeaderForm::Timestamped };
+        SignatureConfig { scheme: Scheme::Standard, header_format: HeaderForm::Timestamped };
     const ED25519_CONFIG: SignatureConfig =
-        SignatureConfig { scheme: Scheme::StandardEd25519, header_form: HeaderForm::Timestamped };
+        SignatureConfig { scheme: Scheme::StandardEd25519, header_format: HeaderForm::Timestamped };
     const SHA256_CONFIG: SignatureConfig =
-        SignatureConfig { scheme: Scheme::Standard, header_form: HeaderForm::Sha256 };
+        SignatureConfig { scheme: Scheme::Standard, header_format: HeaderForm::Sha256 };
 
     fn at() -> Time {
         Time::from_millis(1_700_000_000_999)
@@ -318,14 +318,14 @@ mod tests {
         Secret::parse("whsec_q6urq6urq6urq6urq6urq6urq6urq6ur").unwrap()
     }
 
-    /// The real time: the official library compares with it and takes no other.
+    /// Returns the system time: the official library checks timestamps against it and accepts no other clock.
     #[expect(clippy::disallowed_methods, reason = "the official verifier asks the system clock")]
     fn real_time() -> Time {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         Time::default() + since_epoch
     }
 
-    /// Whether the official library, knowing this secret, accepts the request.
+    /// Returns whether the official library accepts the request with this secret.
     fn accepted(secret: &Secret, id: &str, at: Time, signature: &str, body: &[u8]) -> bool {
         let mut headers = HeaderMap::new();
         headers.insert("webhook-id", id.parse().unwrap());
@@ -336,7 +336,7 @@ mod tests {
 
     // The expected values in the next two tests were computed with Python's hmac module.
     #[test]
-    fn known_signatures_with_two_live_secrets() {
+    fn signatures_with_two_live_secrets_match_known_values() {
         let (new, old) = (counting(), older());
         let signed = sign(STANDARD_CONFIG, &[&new, &old], "evt_1", at(), BODY);
         assert_eq!(
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sha256_form_is_by_the_newest_secret_alone() {
+    fn sha256_form_uses_newest_secret_only() {
         let signed = sign(SHA256_CONFIG, &[&counting(), &older()], "evt_1", at(), BODY);
         assert_eq!(
             signed.x_webhook_signature,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_read_and_shown() {
+    fn secrets_round_trip_and_invalid_ones_are_refused() {
         let secret = counting();
         assert_eq!(secret.reveal(), "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
         assert_eq!(secret.key().len(), 32);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_shows_itself_to_nobody() {
+    fn debug_output_and_errors_are_redacted() {
         let live = LiveSecret { secret: counting(), created_at: at(), expires_at: None };
         assert_eq!(format!("{:?}", live.secret), "Secret(redacted)");
         assert!(!format!("{live:#?}").contains("AAEC"));
@@ -393,24 +393,24 @@ mod tests {
         let retiring = LiveSecret { secret: older(), created_at: Time::default(), expires_at: Some(end) };
         let secrets = [newest, retiring];
         let before = Time::from_millis(end.millis() - 1);
-        assert_eq!(live(&secrets, before).collect::<Vec<_>>(), [&counting(), &older()]);
-        assert_eq!(live(&secrets, end).collect::<Vec<_>>(), [&counting()]);
+        assert_eq!(live_secrets(&secrets, before).collect::<Vec<_>>(), [&counting(), &older()]);
+        assert_eq!(live_secrets(&secrets, end).collect::<Vec<_>>(), [&counting()]);
         let stored = serde_json::to_string(&secrets).unwrap();
         assert_eq!(serde_json::from_str::<Vec<LiveSecret>>(&stored).unwrap(), secrets);
     }
 
     #[test]
-    fn configs_default_and_refuse_what_they_do_not_know() {
+    fn config_has_defaults_and_rejects_unknown_fields() {
         let read = |json: &str| serde_json::from_str::<SignatureConfig>(json).ok();
         assert_eq!(read("{}"), Some(STANDARD_CONFIG));
-        assert_eq!(read(r#"{"scheme": "standard", "header_form": "sha256"}"#), Some(SHA256_CONFIG));
-        assert_eq!(read(r#"{"header_form": "timestamped"}"#), Some(STANDARD_CONFIG));
+        assert_eq!(read(r#"{"scheme": "standard", "header_format": "sha256"}"#), Some(SHA256_CONFIG));
+        assert_eq!(read(r#"{"header_format": "timestamped"}"#), Some(STANDARD_CONFIG));
         assert_eq!(read(r#"{"form": "sha256"}"#), None);
         assert_eq!(read(r#"{"scheme": "none"}"#), None);
     }
 
     #[test]
-    fn the_official_library_refuses_every_changed_byte() {
+    fn official_library_rejects_every_changed_byte() {
         let (secret, now) = (counting(), real_time());
         let signature = sign(STANDARD_CONFIG, &[&secret], "evt_1", now, BODY).webhook_signature;
         assert!(accepted(&secret, "evt_1", now, &signature, BODY));
@@ -426,7 +426,7 @@ mod tests {
         assert!(!accepted(&older(), "evt_1", now, &signature, BODY));
     }
 
-    /// Whether a `v1a` signature is good by a public key, as a receiver without the secret checks it.
+    /// Returns whether a `v1a` signature verifies with a public key, as a receiver without the secret checks it.
     fn verified(public_key: &str, id: &str, at: Time, signature: &str, body: &[u8]) -> bool {
         let key = STANDARD.decode(public_key.strip_prefix("whpk_").unwrap()).unwrap();
         let key = VerifyingKey::from_bytes(&key.try_into().unwrap()).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_verifies_and_refuses_every_changed_byte() {
+    fn public_key_verifies_and_rejects_every_changed_byte() {
         let (new, old) = (counting(), older());
         let signed = sign(ED25519_CONFIG, &[&new, &old], "evt_1", at(), BODY);
         for secret in [&new, &old] {
@@ -461,15 +461,15 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_due_for_rotation_after_ninety_days() {
+    fn rotation_is_due_after_ninety_days() {
         let made = Time::from_secs(1_000_000);
         let mut secrets = vec![LiveSecret { secret: counting(), created_at: made, expires_at: None }];
-        let due = made + ROTATION_DUE;
-        assert_eq!(rotation_due(&secrets, Time::from_millis(due.millis() - 1)), None);
-        assert_eq!(rotation_due(&secrets, due), Some(due));
+        let due = made + ROTATION_DUE_AFTER;
+        assert_eq!(rotation_due_since(&secrets, Time::from_millis(due.millis() - 1)), None);
+        assert_eq!(rotation_due_since(&secrets, due), Some(due));
         rotate(&mut secrets, older(), due, Duration::from_secs(60)).unwrap();
-        assert_eq!(rotation_due(&secrets, due), None);
-        assert_eq!(rotation_due(&[], due), None);
+        assert_eq!(rotation_due_since(&secrets, due), None);
+        assert_eq!(rotation_due_since(&[], due), None);
     }
 
     mod slow {
@@ -479,7 +479,7 @@ mod tests {
             #![proptest_config(ProptestConfig::with_cases(10_000))]
 
             #[test]
-            fn the_official_library_agrees(
+            fn signatures_match_official_library(
                 id in "[a-zA-Z0-9_]{1,40}", body in "\\PC{0,300}", millis in 0i64..4_000_000_000_000,
                 keys in proptest::collection::vec(any::<[u8; 32]>(), 1..4),
             ) {
@@ -498,7 +498,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn during_a_rotation_either_secret_verifies(body in "\\PC{0,100}", new: [u8; 32], old: [u8; 32]) {
+        fn both_secrets_verify_during_rotation(body in "\\PC{0,100}", new: [u8; 32], old: [u8; 32]) {
             let (new, old, now) = (Secret::from_bytes(&new), Secret::from_bytes(&old), real_time());
             let signature = sign(SHA256_CONFIG, &[&new, &old], "evt_1", now, body.as_bytes()).webhook_signature;
             prop_assert!(accepted(&new, "evt_1", now, &signature, body.as_bytes()));
@@ -520,7 +520,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn whatever_passes_for_a_secret_is_one_and_the_rest_is_not_repeated(
+        fn parsed_secrets_round_trip_and_errors_omit_input(
             text in prop_oneof!["(whsec_)?[A-Za-z0-9+/]{20,100}={0,3}", "\\PC{8,80}", any::<String>()],
         ) {
             match Secret::parse(&text) {
@@ -536,22 +536,22 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_keeps_the_old_secrets_for_the_overlap_and_no_longer() {
+    fn rotation_keeps_old_secrets_for_overlap_only() {
         let (now, hour) = (Time::from_secs(1_000_000), Duration::from_secs(3600));
         let secret = |n: u8| Secret::from_bytes(&[n; 32]);
         let mut secrets = vec![LiveSecret { secret: secret(1), created_at: now, expires_at: None }];
         rotate(&mut secrets, secret(2), now, hour).unwrap();
-        assert_eq!(live(&secrets, now).count(), 2);
-        assert_eq!(live(&secrets, now + hour).collect::<Vec<_>>(), [&secret(2)]);
+        assert_eq!(live_secrets(&secrets, now).count(), 2);
+        assert_eq!(live_secrets(&secrets, now + hour).collect::<Vec<_>>(), [&secret(2)]);
         assert!(rotate(&mut secrets, secret(1), now, hour).is_err(), "an old secret is not a new one");
-        // A longer overlap later does not give the oldest more time.
+        // A longer overlap in a later rotation does not extend the expiry of the oldest secret.
         rotate(&mut secrets, secret(3), now, hour * 5).unwrap();
         assert_eq!(secrets[2].expires_at, Some(now + hour));
         rotate(&mut secrets, secret(4), now, Duration::ZERO).unwrap();
-        assert_eq!(live(&secrets, now).collect::<Vec<_>>(), [&secret(4)]);
+        assert_eq!(live_secrets(&secrets, now).collect::<Vec<_>>(), [&secret(4)]);
         for n in 5..20 {
             rotate(&mut secrets, secret(n), now, hour).unwrap();
         }
-        assert_eq!(secrets.len(), MOST_SECRETS);
+        assert_eq!(secrets.len(), MAX_LIVE_SECRETS);
     }
 }

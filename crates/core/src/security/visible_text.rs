@@ -1,11 +1,11 @@
-//! Text of untrusted users as it may be shown to others: characters that reorder or hide what stands around them are
-//! written out. Pages, their scripts (`assets/js/visible.js`, the same set of characters) and emails use it.
+//! Makes text of untrusted users safe to display: characters that reorder or hide the text around them are
+//! escaped. Used by pages, their scripts (`assets/js/visible.js`, the same set of characters) and emails.
 
 use std::borrow::Cow;
 
-/// Whether a character changes how the text around it is shown while it is not seen itself: a bidirectional control, a
-/// character without width, a line separator or another control. Joiners are not among them: scripts and emoji need
-/// them.
+/// Returns whether a character changes how the text around it is displayed while being invisible itself: a
+/// bidirectional control, a zero-width character, a line separator or another control. Joiners are excluded,
+/// because scripts and emoji need them.
 pub fn is_deceptive(char: char) -> bool {
     let is_bidirectional = matches!(
         char,
@@ -19,9 +19,9 @@ pub fn is_deceptive(char: char) -> bool {
     is_bidirectional || is_invisible || char.is_control() && !matches!(char, '\n' | '\r' | '\t')
 }
 
-/// The text with its deceptive characters written out, such as `\u{202e}`.
+/// Returns the text with deceptive characters escaped, such as `\u{202e}`.
 pub fn escape_deceptive(text: &str) -> Cow<'_, str> {
-    // Plain ASCII is most of what there is.
+    // Fast path: most text contains none.
     if !text.chars().any(is_deceptive) {
         return Cow::Borrowed(text);
     }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deceptive_characters_are_written_out_and_others_kept() {
+    fn deceptive_characters_are_escaped_and_others_kept() {
         let file = "invoice\u{202e}gpj.exe";
         assert_eq!(escape_deceptive(file), "invoice\\u{202e}gpj.exe");
         assert_eq!(
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn escaped_text_has_nothing_deceptive_and_loses_nothing(text in "\\PC{0,20}|[\u{202a}-\u{2069}a-c]{0,20}") {
+        fn escaped_text_is_not_deceptive_and_stays_stable(text in "\\PC{0,20}|[\u{202a}-\u{2069}a-c]{0,20}") {
             let shown = escape_deceptive(&text);
             prop_assert!(!shown.chars().any(is_deceptive));
             let kept: String = text.chars().filter(|char| !is_deceptive(*char)).collect();

@@ -1,19 +1,19 @@
-//! How an endpoint is doing: what is kept of a minute's attempts, and added up to hours and days.
+//! Rollups of an endpoint's attempts: per-minute counters, added up to hours and days.
 //!
-//! Adding up is the same in any order, so rollups of several nodes and minutes can be merged as they come.
+//! Merging is commutative and associative, so rollups of several nodes and minutes can be merged in any order.
 
 use crate::{delivery::response::FailureCategory, time::Time};
 
-/// Every kind of failure, counted in the order of [`FailureCategory::ALL`].
+/// Counts per failure category, in the order of [`FailureCategory::ALL`].
 pub type ByCategory = [u32; FailureCategory::ALL.len()];
 
-/// How many buckets a histogram has. Each reaches half as far again as the one before it.
-const BUCKETS: usize = 30;
+/// Number of buckets of a histogram. The bound of each is 1.5 times that of the one before.
+const BUCKET_COUNT: usize = 30;
 
-/// Up to how many microseconds each bucket but the last reaches: from 1 ms to 85 s. The last has no end.
-/// Part of what is stored: other bounds would need another form.
-const BOUNDS: [u64; BUCKETS - 1] = {
-    let mut bounds = [1000; BUCKETS - 1];
+/// Upper bounds of all buckets but the last in microseconds, from 1 ms to 85 s. The last bucket is unbounded.
+/// The stored form depends on these bounds: changing them requires a new format.
+const BUCKET_BOUNDS_US: [u64; BUCKET_COUNT - 1] = {
+    let mut bounds = [1000; BUCKET_COUNT - 1];
     let mut index = 1;
     while index < bounds.len() {
         bounds[index] = bounds[index - 1] * 3 / 2;
@@ -22,28 +22,29 @@ const BOUNDS: [u64; BUCKETS - 1] = {
     bounds
 };
 
-/// How long attempts took: a histogram, exact to a bucket.
+/// Histogram of the durations of attempts, exact to a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Latencies([u32; BUCKETS]);
+pub struct Latencies([u32; BUCKET_COUNT]);
 
 impl Latencies {
-    /// Counts an attempt that took so many microseconds.
+    /// Counts an attempt that took `micros` microseconds.
     pub fn add(&mut self, micros: u64) {
         let count = &mut self.0[bucket_of(micros)];
         *count = count.saturating_add(1);
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         merge(&mut self.0, &other.0);
     }
 
-    /// How many there are.
+    /// Returns the number of attempts.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// The time within which so many percent of the attempts ended, in milliseconds; none without attempts.
+    /// Returns the duration within which `percent` percent of the attempts ended, in milliseconds, or `None` without
+    /// attempts.
     pub fn percentile(&self, percent: f64) -> Option<f64> {
         let count = self.count();
         let rank = (percent.clamp(0.0, 100.0) / 100.0 * count as f64).ceil().max(1.0);
@@ -59,45 +60,45 @@ impl Latencies {
         None
     }
 
-    /// As few bytes as it takes; none without attempts.
+    /// Returns a compact encoding, empty if there are no attempts.
     pub fn to_bytes(&self) -> Vec<u8> {
         to_bytes(&self.0)
     }
 
-    /// Reads them back; none if they are something else.
+    /// Decodes a histogram. Returns `None` if the bytes are invalid.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         from_bytes(bytes).map(Self)
     }
 }
 
 fn bucket_of(micros: u64) -> usize {
-    BOUNDS.partition_point(|bound| *bound < micros)
+    BUCKET_BOUNDS_US.partition_point(|bound| *bound < micros)
 }
 
-/// Where a bucket begins and ends, in milliseconds. The last one is shown as if it ended like the others.
+/// Returns the bounds of a bucket in milliseconds. The last bucket is treated as if it ended like the others.
 fn span_of(bucket: usize) -> (f64, f64) {
-    let start = bucket.checked_sub(1).map_or(0.0, |before| BOUNDS[before] as f64);
-    let end = BOUNDS.get(bucket).map_or(start * 1.5, |bound| *bound as f64);
+    let start = bucket.checked_sub(1).map_or(0.0, |before| BUCKET_BOUNDS_US[before] as f64);
+    let end = BUCKET_BOUNDS_US.get(bucket).map_or(start * 1.5, |bound| *bound as f64);
     (start / 1000.0, end / 1000.0)
 }
 
-/// What is kept of the attempts of some span of time.
+/// Counters of the attempts in a time span.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
-    /// How many attempts were made.
+    /// Number of attempts.
     pub attempts: u32,
-    /// How many succeeded.
+    /// Number of successful attempts.
     pub successes: u32,
-    /// In what ways the others failed, in the order of [`FailureCategory::ALL`].
+    /// Failed attempts by category, in the order of [`FailureCategory::ALL`].
     pub by_category: ByCategory,
-    /// How long they took, the failed ones included.
+    /// Durations of all attempts, including failed ones.
     pub latencies: Latencies,
-    /// When the last one succeeded.
+    /// Time of the last success.
     pub last_success_at: Option<Time>,
 }
 
 impl Rollup {
-    /// Counts an attempt that ended at this time; no category for a success.
+    /// Counts an attempt that ended at this time; `category` is `None` for a success.
     pub fn add(&mut self, duration_micros: u64, category: Option<FailureCategory>, at: Time) {
         self.attempts = self.attempts.saturating_add(1);
         self.latencies.add(duration_micros);
@@ -113,7 +114,7 @@ impl Rollup {
         }
     }
 
-    /// Adds what is kept in another.
+    /// Adds the counters of another rollup.
     pub fn merge(&mut self, other: &Self) {
         self.attempts = self.attempts.saturating_add(other.attempts);
         self.successes = self.successes.saturating_add(other.successes);
@@ -122,24 +123,24 @@ impl Rollup {
         self.last_success_at = self.last_success_at.max(other.last_success_at);
     }
 
-    /// The share that succeeded, from 0 to 1; none without attempts.
+    /// Returns the share of successful attempts, from 0 to 1, or `None` without attempts.
     pub fn success_rate(&self) -> Option<f64> {
         (self.attempts > 0).then(|| f64::from(self.successes) / f64::from(self.attempts))
     }
 
-    /// Those that failed.
+    /// Returns the number of failed attempts.
     pub fn failures(&self) -> u32 {
         self.attempts.saturating_sub(self.successes)
     }
 
-    /// In what way most of them failed.
-    pub fn worst(&self) -> Option<FailureCategory> {
-        worst(&self.by_category)
+    /// Returns the most frequent failure category.
+    pub fn most_frequent(&self) -> Option<FailureCategory> {
+        most_frequent(&self.by_category)
     }
 }
 
-/// The category with the highest count; none if all are zero.
-pub fn worst<N: Copy + Default + Ord>(
+/// Returns the category with the highest count, or `None` if all are zero.
+pub fn most_frequent<N: Copy + Default + Ord>(
     by_category: &[N; FailureCategory::ALL.len()],
 ) -> Option<FailureCategory> {
     let counts = FailureCategory::ALL.into_iter().zip(by_category);
@@ -147,12 +148,12 @@ pub fn worst<N: Copy + Default + Ord>(
     worst.filter(|(_, count)| **count > N::default()).map(|(category, _)| category)
 }
 
-/// Counts by category in as few bytes as it takes; none if all are zero.
+/// Returns a compact encoding of counts by category, empty if all are zero.
 pub fn categories_to_bytes(by_category: &ByCategory) -> Vec<u8> {
     to_bytes(by_category)
 }
 
-/// Reads counts by category back; none if the bytes are something else.
+/// Decodes counts by category. Returns `None` if the bytes are invalid.
 pub fn categories_from_bytes(bytes: &[u8]) -> Option<ByCategory> {
     from_bytes(bytes)
 }
@@ -163,8 +164,8 @@ fn merge(counts: &mut [u32], others: &[u32]) {
     }
 }
 
-/// Where the first count that is not zero stands, and then each up to the last that is not: seven bits to a
-/// byte, the lowest first, the top bit set on all but a number's last byte.
+/// Encodes the index of the first non-zero count, then each count up to the last non-zero one as a varint: seven
+/// bits per byte, lowest first, the top bit set on all but the last byte.
 fn to_bytes(counts: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let Some(first) = counts.iter().position(|count| *count > 0) else { return bytes };
@@ -186,7 +187,7 @@ fn from_bytes<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
     let Some((first, mut rest)) = bytes.split_first() else { return Some(counts) };
     let mut index = usize::from(*first);
     while !rest.is_empty() {
-        // Five bytes hold any count there is.
+        // Five bytes hold any `u32`.
         let last = rest.iter().take(5).position(|byte| *byte < 0x80)?;
         let (number, after) = rest.split_at(last + 1);
         let value = number.iter().rev().fold(0u64, |value, byte| value << 7 | u64::from(byte & 0x7f));
@@ -206,24 +207,31 @@ mod tests {
 
     const AT: Time = Time::from_secs(1_700_000_000);
 
-    fn of(micros: &[u64]) -> Latencies {
+    fn build_latencies(micros: &[u64]) -> Latencies {
         let mut latencies = Latencies::default();
         micros.iter().for_each(|micros| latencies.add(*micros));
         latencies
     }
 
     #[test]
-    fn buckets_reach_from_a_millisecond_to_more_than_a_minute() {
-        assert_eq!((BOUNDS[0], BOUNDS[1], BOUNDS[2], BOUNDS[3]), (1000, 1500, 2250, 3375));
-        assert!((85_000_000..86_000_000).contains(&BOUNDS[BUCKETS - 2]), "{}", BOUNDS[BUCKETS - 2]);
+    fn buckets_range_from_one_millisecond_to_over_a_minute() {
+        assert_eq!(
+            (BUCKET_BOUNDS_US[0], BUCKET_BOUNDS_US[1], BUCKET_BOUNDS_US[2], BUCKET_BOUNDS_US[3]),
+            (1000, 1500, 2250, 3375)
+        );
+        assert!(
+            (85_000_000..86_000_000).contains(&BUCKET_BOUNDS_US[BUCKET_COUNT - 2]),
+            "{}",
+            BUCKET_BOUNDS_US[BUCKET_COUNT - 2]
+        );
         let buckets = [0, 1, 1000, 1001, 1500, 1501, u64::MAX].map(bucket_of);
-        assert_eq!(buckets, [0, 0, 0, 1, 1, 2, BUCKETS - 1]);
+        assert_eq!(buckets, [0, 0, 0, 1, 1, 2, BUCKET_COUNT - 1]);
     }
 
     #[test]
-    fn percentiles_lie_in_the_right_bucket() {
+    fn percentiles_are_in_the_right_bucket() {
         assert_eq!(Latencies::default().percentile(50.0), None);
-        let mut latencies = of(&[900; 99]);
+        let mut latencies = build_latencies(&[900; 99]);
         latencies.add(2_000_000);
         assert_eq!(latencies.percentile(99.0), Some(1.0));
         assert!((latencies.percentile(50.0).unwrap() - 50.0 / 99.0).abs() < 1e-9);
@@ -231,23 +239,23 @@ mod tests {
         assert_eq!(bucket_of((slowest * 1000.0) as u64), bucket_of(2_000_000));
         assert_eq!(latencies.percentile(250.0), Some(slowest));
         assert!(latencies.percentile(f64::NAN).is_some());
-        let endless = of(&[u64::MAX]).percentile(50.0).unwrap();
+        let endless = build_latencies(&[u64::MAX]).percentile(50.0).unwrap();
         assert!((127_000.0..129_000.0).contains(&endless), "{endless}");
     }
 
     #[test]
-    fn few_attempts_take_few_bytes() {
+    fn encoding_of_few_attempts_is_small() {
         assert!(Latencies::default().to_bytes().is_empty());
         assert_eq!(Latencies::from_bytes(&[]), Some(Latencies::default()));
-        assert_eq!(of(&[500]).to_bytes(), [0, 1]);
-        assert_eq!(of(&[1200; 300]).to_bytes(), [1, 0xac, 0x02]);
-        assert_eq!(of(&[u64::MAX; 2]).to_bytes(), [29, 2]);
-        let most = [u32::MAX; 10];
-        assert_eq!(categories_from_bytes(&categories_to_bytes(&most)), Some(most));
+        assert_eq!(build_latencies(&[500]).to_bytes(), [0, 1]);
+        assert_eq!(build_latencies(&[1200; 300]).to_bytes(), [1, 0xac, 0x02]);
+        assert_eq!(build_latencies(&[u64::MAX; 2]).to_bytes(), [29, 2]);
+        let max = [u32::MAX; 10];
+        assert_eq!(categories_from_bytes(&categories_to_bytes(&max)), Some(max));
     }
 
     #[test]
-    fn what_is_no_rollup_is_not_read() {
+    fn invalid_bytes_are_rejected() {
         let endless = [0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01];
         let too_large = [0, 0xff, 0xff, 0xff, 0xff, 0x1f];
         for bad in [&[0, 0x80][..], &[30, 1], &[29, 1, 1], &[255, 1], &endless, &too_large] {
@@ -257,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollup_counts_each_attempt_once() {
+    fn rollup_counts_each_attempt_once() {
         let mut rollup = Rollup::default();
         assert_eq!(rollup.success_rate(), None);
         rollup.add(1500, None, AT);
@@ -268,16 +276,16 @@ mod tests {
         assert_eq!(rollup.last_success_at, Some(AT), "the latest, whenever it is heard of");
         assert_eq!(rollup.by_category, [1, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(
-            (rollup.failures(), rollup.worst()),
+            (rollup.failures(), rollup.most_frequent()),
             (2, Some(FailureCategory::Timeout)),
             "the first of equals"
         );
-        assert_eq!((Rollup::default().failures(), Rollup::default().worst()), (0, None));
+        assert_eq!((Rollup::default().failures(), Rollup::default().most_frequent()), (0, None));
         assert_eq!(rollup.latencies.count(), 4);
     }
 
     #[test]
-    fn categories_are_counted_where_they_are_listed() {
+    fn category_index_matches_its_position() {
         for (index, category) in FailureCategory::ALL.into_iter().enumerate() {
             assert_eq!(category as usize, index);
         }
@@ -286,7 +294,7 @@ mod tests {
     prop_compose! {
         fn any_rollup()(
             attempts in any::<u32>(), successes in any::<u32>(), by_category in any::<ByCategory>(),
-            latencies in any::<[u32; BUCKETS]>(), last in proptest::option::of(any::<u32>()),
+            latencies in any::<[u32; BUCKET_COUNT]>(), last in proptest::option::of(any::<u32>()),
         ) -> Rollup {
             let last_success_at = last.map(Time::from_secs);
             Rollup { attempts, successes, by_category, latencies: Latencies(latencies), last_success_at }
@@ -301,14 +309,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_is_the_same_in_any_order(a in any_rollup(), b in any_rollup(), c in any_rollup()) {
+        fn merge_is_commutative_and_associative(a in any_rollup(), b in any_rollup(), c in any_rollup()) {
             prop_assert_eq!(merged(&a, &b), merged(&b, &a));
             prop_assert_eq!(merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
             prop_assert_eq!(merged(&a, &Rollup::default()), a);
         }
 
         #[test]
-        fn bytes_are_read_back(counts in any::<[u32; BUCKETS]>(), shift in 0..32u32, by in any::<ByCategory>()) {
+        fn encoding_round_trips(counts in any::<[u32; BUCKET_COUNT]>(), shift in 0..32u32, by in any::<ByCategory>()) {
             let latencies = Latencies(counts.map(|count| count >> shift));
             prop_assert_eq!(Latencies::from_bytes(&latencies.to_bytes()), Some(latencies));
             let by = by.map(|count| count >> shift);
@@ -316,7 +324,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = (Latencies::from_bytes(&bytes), categories_from_bytes(&bytes));
         }
 
@@ -325,7 +333,7 @@ mod tests {
             mut micros in proptest::collection::vec(prop_oneof![0..10_000u64, 0..100_000_000u64], 1..200),
             percent in 0.0..=100.0f64,
         ) {
-            let shown = of(&micros).percentile(percent).unwrap();
+            let shown = build_latencies(&micros).percentile(percent).unwrap();
             micros.sort_unstable();
             let rank = ((percent / 100.0 * micros.len() as f64).ceil() as usize).max(1);
             let exact = bucket_of(micros[rank - 1]);

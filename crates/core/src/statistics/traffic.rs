@@ -1,12 +1,12 @@
-//! A tenant's traffic over time: what is kept of each minute and hour, and the points that a chart is drawn from.
+//! A tenant's traffic over time: the rollups kept per minute and hour, and the points that charts are drawn from.
 //!
-//! Adding up is the same in any order. Points have no gaps: where nothing happened there is a zero.
+//! Sums do not depend on the order of addition. Points have no gaps: idle periods are zero.
 
 use std::time::Duration;
 
 use crate::{
     delivery::response::FailureCategory,
-    statistics::rollup::{Latencies, Rollup, worst},
+    statistics::rollup::{Latencies, Rollup, most_frequent},
     time::Time,
 };
 
@@ -14,38 +14,38 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How many deliveries ended, and how.
+/// Counts of ended deliveries by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedCounts {
     /// Delivered.
     pub delivered: u64,
-    /// Given up on.
+    /// Marked dead.
     pub dead: u64,
-    /// Called off.
+    /// Cancelled.
     pub cancelled: u64,
 }
 
-impl Ended {
-    /// Adds others.
+impl EndedCounts {
+    /// Adds other counts.
     pub fn add(&mut self, other: Self) {
         self.delivered = self.delivered.saturating_add(other.delivered);
         self.dead = self.dead.saturating_add(other.dead);
         self.cancelled = self.cancelled.saturating_add(other.cancelled);
     }
 
-    /// All of them.
+    /// Returns their sum.
     pub fn all(&self) -> u64 {
         self.delivered.saturating_add(self.dead).saturating_add(self.cancelled)
     }
 }
 
-/// What is kept of a tenant's traffic in some span of time.
+/// Rollup of a tenant's traffic in a period of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// The attempts, and how they went.
+    /// Attempts and their results.
     pub sent: Rollup,
-    /// The deliveries that ended.
-    pub ended: Ended,
+    /// Ended deliveries.
+    pub ended: EndedCounts,
 }
 
 impl Traffic {
@@ -56,20 +56,20 @@ impl Traffic {
     }
 }
 
-/// How finely traffic is kept.
+/// Resolution at which traffic is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Grain {
-    /// By the minute, for a day and an hour.
+pub enum Resolution {
+    /// Per minute, kept for a day and an hour.
     Minute,
-    /// By the hour, for a month.
+    /// Per hour, kept for 31 days.
     Hour,
 }
 
-impl Grain {
-    /// Every grain.
+impl Resolution {
+    /// Every resolution.
     pub const ALL: [Self; 2] = [Self::Minute, Self::Hour];
 
-    /// How long one is.
+    /// Returns the length of one period.
     pub const fn length(self) -> Duration {
         match self {
             Self::Minute => MINUTE,
@@ -77,22 +77,22 @@ impl Grain {
         }
     }
 
-    /// How long one is kept: a little longer than the longest range that is made of it.
-    pub const fn kept(self) -> Duration {
+    /// Returns the retention of one period: slightly longer than the longest range computed from it.
+    pub const fn retention(self) -> Duration {
         match self {
             Self::Minute => Duration::from_secs(25 * 3600),
             Self::Hour => Duration::from_secs(31 * 24 * 3600),
         }
     }
 
-    /// When the one began that this time lies in.
+    /// Returns the start of the period that contains this time.
     pub fn start(self, at: Time) -> Time {
         floor(at, self.length())
     }
 
-    /// Until when the one is kept that this time lies in.
+    /// Returns the end of the retention of the period that contains this time.
     pub fn kept_until(self, at: Time) -> Time {
-        self.start(at) + self.kept()
+        self.start(at) + self.retention()
     }
 }
 
@@ -101,7 +101,7 @@ fn floor(at: Time, step: Duration) -> Time {
     Time::from_millis(at.millis() / step * step)
 }
 
-/// How far back somebody looks.
+/// Range of time that a chart covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Range {
     /// The last hour, by the minute.
@@ -121,7 +121,7 @@ impl Range {
     /// Every range, the shortest first.
     pub const ALL: [Self; 5] = [Self::Hour, Self::SixHours, Self::Day, Self::Week, Self::Month];
 
-    /// The name used everywhere.
+    /// Returns the name used in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hour => "1h",
@@ -132,12 +132,12 @@ impl Range {
         }
     }
 
-    /// The range of this name.
+    /// Parses the name of a range.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|range| range.name() == name)
     }
 
-    /// How long it is.
+    /// Returns the length of the range.
     pub const fn length(self) -> Duration {
         match self {
             Self::Hour => HOUR,
@@ -148,7 +148,7 @@ impl Range {
         }
     }
 
-    /// How long each of its points is.
+    /// Returns the length of each point.
     pub const fn step(self) -> Duration {
         match self {
             Self::Hour => MINUTE,
@@ -159,73 +159,73 @@ impl Range {
         }
     }
 
-    /// What its points are made of.
-    pub const fn grain(self) -> Grain {
+    /// Returns the resolution of the rollups that the points are computed from.
+    pub const fn grain(self) -> Resolution {
         match self {
-            Self::Hour | Self::SixHours | Self::Day => Grain::Minute,
-            Self::Week | Self::Month => Grain::Hour,
+            Self::Hour | Self::SixHours | Self::Day => Resolution::Minute,
+            Self::Week | Self::Month => Resolution::Hour,
         }
     }
 
-    /// Its points, the last of which `now` lies in.
-    pub fn axis(self, now: Time) -> Axis {
+    /// Returns the points of the range; the last one contains `now`.
+    pub fn axis(self, now: Time) -> TimeBuckets {
         let points = self.length().as_secs() / self.step().as_secs();
-        Axis::until(now, self.step(), points as usize)
+        TimeBuckets::until(now, self.step(), points as usize)
     }
 }
 
-/// Points of time that follow one another without a gap, each as long as the others.
+/// Consecutive time buckets of equal length, without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Axis {
+pub struct TimeBuckets {
     begin: Time,
     step: Duration,
     points: usize,
 }
 
-impl Axis {
-    /// So many points, the last of which `now` lies in. They begin at whole steps, so that they stay where they are
-    /// while time goes on.
+impl TimeBuckets {
+    /// Creates `points` buckets, the last of which contains `now`. They are aligned to whole steps, so that bucket
+    /// boundaries do not move as time passes.
     pub fn until(now: Time, step: Duration, points: usize) -> Self {
         let before = step * u32::try_from(points.saturating_sub(1)).unwrap_or(u32::MAX);
-        Self { begin: Time::from_millis(floor(now, step).back(before).millis()), step, points }
+        Self { begin: Time::from_millis(floor(now, step).saturating_sub(before).millis()), step, points }
     }
 
-    /// When the first begins.
+    /// Returns the start of the first bucket.
     pub fn begin(&self) -> Time {
         self.begin
     }
 
-    /// How long each is.
+    /// Returns the length of each bucket.
     pub fn step(&self) -> Duration {
         self.step
     }
 
-    /// How many there are.
+    /// Returns the number of buckets.
     pub fn len(&self) -> usize {
         self.points
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no buckets.
     pub fn is_empty(&self) -> bool {
         self.points == 0
     }
 
-    /// When each begins.
+    /// Returns the start of each bucket.
     pub fn starts(&self) -> impl Iterator<Item = Time> + use<> {
         let Self { begin, step, points } = *self;
         (0..points).map(move |point| begin + step * u32::try_from(point).unwrap_or(u32::MAX))
     }
 
-    /// Which of them a time lies in.
-    pub fn place(&self, at: Time) -> Option<usize> {
+    /// Returns the index of the bucket that contains a time, or `None` if it is outside all of them.
+    pub fn index_of(&self, at: Time) -> Option<usize> {
         if at < self.begin {
             return None;
         }
-        let steps = at.since(self.begin).as_millis() / self.step.as_millis().max(1);
+        let steps = at.duration_since(self.begin).as_millis() / self.step.as_millis().max(1);
         usize::try_from(steps).ok().filter(|point| *point < self.points)
     }
 
-    /// Adds up what lies in each. What lies before or after all of them is left out.
+    /// Sums the values of each bucket. Values outside all buckets are ignored.
     pub fn fold<T: Default, K>(
         &self,
         kept: impl IntoIterator<Item = (Time, K)>,
@@ -233,7 +233,7 @@ impl Axis {
     ) -> Vec<T> {
         let mut sums: Vec<T> = std::iter::repeat_with(T::default).take(self.points).collect();
         for (at, one) in kept {
-            if let Some(point) = self.place(at) {
+            if let Some(point) = self.index_of(at) {
                 add(&mut sums[point], one);
             }
         }
@@ -241,52 +241,53 @@ impl Axis {
     }
 }
 
-/// Where "the last hour" and the like begin: with so many minutes, the last of which `now` lies in.
-pub fn lately(now: Time, span: Duration) -> Time {
+/// Returns the start of "the last hour" and similar spans: whole minutes, the last of which contains `now`.
+pub fn recent_since(now: Time, span: Duration) -> Time {
     let minutes = usize::try_from(span.as_secs() / MINUTE.as_secs()).unwrap_or(usize::MAX);
-    Axis::until(now, MINUTE, minutes).begin()
+    TimeBuckets::until(now, MINUTE, minutes).begin()
 }
 
-/// Traffic from some time on, for as long as a step of its range.
+/// Traffic of one bucket of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// When it begins.
+    /// Start of the bucket.
     pub start: Time,
-    /// What there was.
+    /// Traffic in the bucket.
     pub traffic: Traffic,
 }
 
-/// The points of a range up to now, made of what is kept.
+/// Computes the points of a range up to `now` from stored rollups.
 pub fn points(range: Range, now: Time, kept: impl IntoIterator<Item = (Time, Traffic)>) -> Vec<Point> {
     let axis = range.axis(now);
     let sums = axis.fold(kept, |sum: &mut Traffic, one| sum.merge(&one));
     axis.starts().zip(sums).map(|(start, traffic)| Point { start, traffic }).collect()
 }
 
-/// All of some traffic together. A month of it may be more than what is kept of an hour can count.
+/// Sum of several rollups. Counters are wider than those of a rollup, since a month may overflow an hour's
+/// counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Attempts.
+    /// Number of attempts.
     pub attempts: u64,
-    /// Those that succeeded.
+    /// Number of successful attempts.
     pub successes: u64,
-    /// In what ways the others failed, in the order of [`FailureCategory::ALL`].
+    /// Number of failed attempts by category, in the order of [`FailureCategory::ALL`].
     pub by_category: [u64; FailureCategory::ALL.len()],
-    /// How long they took.
+    /// Latencies of the attempts.
     pub latencies: Latencies,
-    /// Deliveries that ended.
-    pub ended: Ended,
+    /// Ended deliveries.
+    pub ended: EndedCounts,
 }
 
 impl Totals {
-    /// All of these together.
-    pub fn of<'a>(traffic: impl IntoIterator<Item = &'a Traffic>) -> Self {
+    /// Sums several rollups.
+    pub fn from_traffic<'a>(traffic: impl IntoIterator<Item = &'a Traffic>) -> Self {
         let mut totals = Self::default();
         traffic.into_iter().for_each(|one| totals.add(one));
         totals
     }
 
-    /// Adds some.
+    /// Adds one rollup.
     pub fn add(&mut self, traffic: &Traffic) {
         let sent = &traffic.sent;
         self.attempts = self.attempts.saturating_add(sent.attempts.into());
@@ -298,19 +299,19 @@ impl Totals {
         self.ended.add(traffic.ended);
     }
 
-    /// Those that failed.
+    /// Returns the number of failed attempts.
     pub fn failures(&self) -> u64 {
         self.attempts.saturating_sub(self.successes)
     }
 
-    /// The share that succeeded, from 0 to 1; none without attempts.
+    /// Returns the ratio of successful attempts, from 0 to 1, or `None` without attempts.
     pub fn success_rate(&self) -> Option<f64> {
         (self.attempts > 0).then(|| self.successes as f64 / self.attempts as f64)
     }
 
-    /// In what way most of them failed.
-    pub fn worst(&self) -> Option<FailureCategory> {
-        worst(&self.by_category)
+    /// Returns the most frequent failure category.
+    pub fn most_frequent(&self) -> Option<FailureCategory> {
+        most_frequent(&self.by_category)
     }
 }
 
@@ -326,11 +327,11 @@ mod tests {
 
     fn traffic(attempts: u32, dead: u64) -> Traffic {
         let sent = Rollup { attempts, ..Rollup::default() };
-        Traffic { sent, ended: Ended { dead, ..Ended::default() } }
+        Traffic { sent, ended: EndedCounts { dead, ..EndedCounts::default() } }
     }
 
     #[test]
-    fn every_range_has_its_points() {
+    fn ranges_have_expected_point_counts() {
         let points = Range::ALL.map(|range| (range.name(), range.axis(at("2026-03-01T10:17:42.5Z")).len()));
         assert_eq!(points, [("1h", 60), ("6h", 72), ("24h", 96), ("7d", 84), ("30d", 120)]);
         for range in Range::ALL {
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn points_begin_at_whole_steps_and_the_last_is_now() {
+    fn points_are_aligned_and_last_one_contains_now() {
         let now = at("2026-03-01T10:17:42.5Z");
         let ends = |range: Range| {
             let starts: Vec<_> = range.axis(now).starts().collect();
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_filled_and_what_lies_outside_is_left_out() {
+    fn gaps_are_zero_and_values_out_of_range_ignored() {
         let now = at("2026-03-01T10:17:00Z");
         let kept = [
             ("2026-03-01T04:19:00Z", 1000, 0),
@@ -377,30 +378,30 @@ mod tests {
     }
 
     #[test]
-    fn minutes_and_hours_are_kept_for_as_long_as_they_are_shown() {
+    fn retention_covers_every_range() {
         let time = at("2026-03-01T10:17:42Z");
-        assert_eq!(Grain::Minute.start(time), at("2026-03-01T10:17:00Z"));
-        assert_eq!(Grain::Hour.start(time), at("2026-03-01T10:00:00Z"));
-        assert_eq!(Grain::Minute.kept_until(time), at("2026-03-02T11:17:00Z"));
-        assert_eq!(Grain::Hour.kept_until(time), at("2026-04-01T10:00:00Z"));
+        assert_eq!(Resolution::Minute.start(time), at("2026-03-01T10:17:00Z"));
+        assert_eq!(Resolution::Hour.start(time), at("2026-03-01T10:00:00Z"));
+        assert_eq!(Resolution::Minute.kept_until(time), at("2026-03-02T11:17:00Z"));
+        assert_eq!(Resolution::Hour.kept_until(time), at("2026-04-01T10:00:00Z"));
         for range in Range::ALL {
             assert_eq!(range.step().as_secs() % range.grain().length().as_secs(), 0);
-            assert!(range.grain().kept() >= range.length() + range.grain().length());
+            assert!(range.grain().retention() >= range.length() + range.grain().length());
         }
     }
 
     #[test]
-    fn totals_count_further_than_an_hour() {
+    fn totals_do_not_overflow_rollup_counters() {
         let mut one = traffic(u32::MAX, u64::MAX);
         one.sent.successes = u32::MAX - 5;
         one.sent.by_category[FailureCategory::Dns as usize] = 4;
         one.sent.by_category[FailureCategory::Timeout as usize] = 1;
-        let totals = Totals::of([&one, &one]);
+        let totals = Totals::from_traffic([&one, &one]);
         assert_eq!((totals.attempts, totals.failures()), (2 * u64::from(u32::MAX), 10));
         assert_eq!((totals.ended.dead, totals.ended.all()), (u64::MAX, u64::MAX));
-        assert_eq!(totals.worst(), Some(FailureCategory::Dns));
-        assert_eq!((Totals::default().success_rate(), Totals::default().worst()), (None, None));
-        assert_eq!(Totals::of([&traffic(4, 0)]).success_rate(), Some(0.0));
+        assert_eq!(totals.most_frequent(), Some(FailureCategory::Dns));
+        assert_eq!((Totals::default().success_rate(), Totals::default().most_frequent()), (None, None));
+        assert_eq!(Totals::from_traffic([&traffic(4, 0)]).success_rate(), Some(0.0));
     }
 
     fn any_time() -> impl Strategy<Value = Time> {
@@ -409,7 +410,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_time_lies_in_one_point_or_outside(
+        fn time_falls_in_at_most_one_point(
             now in any_time(), back in -100_000_000..4_000_000_000i64, range in 0..5usize,
         ) {
             let range = Range::ALL[range];
@@ -417,13 +418,13 @@ mod tests {
             let time = Time::from_millis(now.millis() - back);
             let starts: Vec<_> = axis.starts().collect();
             let inside = |start: &Time| *start <= time && time < *start + axis.step();
-            prop_assert_eq!(starts.iter().position(inside), axis.place(time));
-            prop_assert!(axis.place(now) == Some(axis.len() - 1) || now < axis.begin() + range.length());
+            prop_assert_eq!(starts.iter().position(inside), axis.index_of(time));
+            prop_assert!(axis.index_of(now) == Some(axis.len() - 1) || now < axis.begin() + range.length());
             prop_assert!(starts.windows(2).all(|pair| pair[0] + axis.step() == pair[1]));
         }
 
         #[test]
-        fn nothing_is_counted_twice_or_lost(
+        fn points_sum_to_traffic_in_range(
             now in any_time(),
             kept in proptest::collection::vec((0..3_000_000_000i64, 1..1000u32, 0..9u64), 0..200),
             range in 0..5usize,
@@ -433,7 +434,7 @@ mod tests {
             let kept: Vec<_> = kept
                 .into_iter()
                 .map(|(back, attempts, dead)| {
-                    (range.grain().start(now.back(Duration::from_millis(back as u64))), traffic(attempts, dead))
+                    (range.grain().start(now.saturating_sub(Duration::from_millis(back as u64))), traffic(attempts, dead))
                 })
                 .collect();
             let mut inside = Traffic::default();
@@ -442,8 +443,8 @@ mod tests {
             backwards.reverse();
             let points = points(range, now, kept);
             prop_assert_eq!(&points, &super::points(range, now, backwards));
-            let totals = Totals::of(points.iter().map(|point| &point.traffic));
-            prop_assert_eq!(totals, Totals::of([&inside]));
+            let totals = Totals::from_traffic(points.iter().map(|point| &point.traffic));
+            prop_assert_eq!(totals, Totals::from_traffic([&inside]));
         }
     }
 }

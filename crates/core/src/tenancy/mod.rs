@@ -1,4 +1,5 @@
-//! The unit of isolation. A tenant's id is a short name that its operator chose.
+//! Tenants, the unit of isolation, with their rules and quotas. A tenant's id is a short name chosen by the
+//! operator.
 
 pub mod api_key;
 pub mod quota;
@@ -7,7 +8,9 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{field_error::Invalid, notification::preferences::Notifications, protection::limiter::RateLimit};
+use crate::{
+    field_error::FieldError, notification::preferences::TenantPreferences, protection::limiter::RateLimit,
+};
 
 /// A tenant's name: 1 to 64 of `a-z 0-9 _ -`, beginning with a letter or digit. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,12 +21,12 @@ impl TenantId {
     /// The name of the tenant that always exists.
     pub const DEFAULT: &'static str = "default";
 
-    /// Checks a name.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    /// Parses a tenant name.
+    pub fn parse(text: &str) -> Result<Self, FieldError> {
         let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
         let starts_well = text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
         if text.len() > 64 || !starts_well || !text.bytes().all(allowed) {
-            return Err(Invalid::new(
+            return Err(FieldError::new(
                 "tenant_id",
                 "must be 1 to 64 characters of a-z, 0-9, _ and -, and begin with a letter or digit",
             ));
@@ -31,98 +34,99 @@ impl TenantId {
         Ok(Self(text.into()))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What the operator decides about a tenant as a whole. What is left out follows the server's defaults.
+/// Operator's settings for a tenant. Omitted fields use the server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TenantRules {
-    /// The pool of nodes that sends for it.
+    /// Pool of workers that sends its deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// How many deliveries are sent for it over time.
+    /// Rate limit of its deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
-    /// How many requests one node has under way for it at once.
+    /// Maximum number of its requests in flight on one node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<u32>,
-    /// How much it may have and do.
+    /// Quotas.
     #[serde(skip_serializing_if = "TenantQuotas::is_empty")]
     pub quotas: TenantQuotas,
-    /// Whether only event types that it has registered may be published.
+    /// Whether publishing is limited to event types that the tenant has registered.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict_event_types: bool,
-    /// What its owners want to hear of, and where.
-    #[serde(skip_serializing_if = "Notifications::is_empty")]
-    pub notifications: Notifications,
+    /// Notifications that its owners receive, and where they are sent.
+    #[serde(skip_serializing_if = "TenantPreferences::is_empty")]
+    pub notifications: TenantPreferences,
 }
 
-/// How much a tenant may have and do. What is left out has no limit of its own.
+/// Quotas of a tenant. An omitted quota means no limit of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TenantQuotas {
-    /// Webhooks that it may have.
+    /// Maximum number of webhooks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_webhooks: Option<u32>,
-    /// Events that it may publish on one day, by UTC. Deliveries that are sent again count as well.
+    /// Maximum number of events published per UTC day. Resent deliveries count as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_events_per_day: Option<u32>,
-    /// The largest payload, if that is less than the server allows.
+    /// Maximum payload size, if lower than the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_payload_bytes: Option<u32>,
-    /// For how many days its events are kept, with their deliveries and attempts; 0 for ever. The server's setting if
-    /// left out.
+    /// Days for which events are kept, with their deliveries and attempts; 0 means forever. Defaults to the server's
+    /// setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 36500))]
     pub retention_days: Option<u32>,
-    /// For how many days its dead letters are kept, which go with their event at the latest; 0 for ever. The server's
-    /// setting if left out.
+    /// Days for which dead letters are kept, but no longer than their event; 0 means forever. Defaults to the server's
+    /// setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 36500))]
     pub dead_retention_days: Option<u32>,
 }
 
-/// The most days that something is kept for, unless it is for ever.
-pub const MOST_DAYS: u32 = 36_500;
+/// Maximum retention in days, other than forever.
+pub const MAX_RETENTION_DAYS: u32 = 36_500;
 
 impl TenantQuotas {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), FieldError> {
         if self.max_payload_bytes == Some(0) {
-            return Err(Invalid::new("quotas.max_payload_bytes", "must be at least 1"));
+            return Err(FieldError::new("quotas.max_payload_bytes", "must be at least 1"));
         }
         let days = [
             ("quotas.retention_days", self.retention_days),
             ("quotas.dead_retention_days", self.dead_retention_days),
         ];
-        match days.into_iter().find(|(_, days)| days.is_some_and(|days| days > MOST_DAYS)) {
-            Some((field, _)) => {
-                Err(Invalid::new(field, format!("must be at most {MOST_DAYS} days, or 0 for ever")))
-            }
+        match days.into_iter().find(|(_, days)| days.is_some_and(|days| days > MAX_RETENTION_DAYS)) {
+            Some((field, _)) => Err(FieldError::new(
+                field,
+                format!("must be at most {MAX_RETENTION_DAYS} days, or 0 for ever"),
+            )),
             None => Ok(()),
         }
     }
 }
 
-/// The pool that sends for tenants that were given none.
+/// Pool that sends for tenants without a pool of their own.
 pub const DEFAULT_POOL: &str = "default";
 
 impl TenantRules {
-    /// The pool that sends for it.
+    /// Returns the pool that sends for this tenant.
     pub fn pool(&self) -> &str {
         self.pool.as_deref().unwrap_or(DEFAULT_POOL)
     }
 
-    /// Checks every rule.
-    pub fn validate(&self) -> Result<(), Invalid> {
+    /// Validates every rule.
+    pub fn validate(&self) -> Result<(), FieldError> {
         if let Some(pool) = &self.pool {
             check_pool(pool)?;
         }
@@ -130,18 +134,18 @@ impl TenantRules {
             limit.validate("rate_limit")?;
         }
         if self.max_in_flight == Some(0) {
-            return Err(Invalid::new("max_in_flight", "must be at least 1"));
+            return Err(FieldError::new("max_in_flight", "must be at least 1"));
         }
         self.notifications.validate()?;
         self.quotas.validate()
     }
 }
 
-/// Checks the name of a pool.
-pub fn check_pool(name: &str) -> Result<(), Invalid> {
+/// Validates the name of a pool.
+pub fn check_pool(name: &str) -> Result<(), FieldError> {
     let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
     if name.is_empty() || name.len() > 64 || !name.bytes().all(allowed) {
-        return Err(Invalid::new("pool", "must be 1 to 64 characters of a-z, 0-9, _ and -"));
+        return Err(FieldError::new("pool", "must be 1 to 64 characters of a-z, 0-9, _ and -"));
     }
     Ok(())
 }
@@ -165,9 +169,9 @@ impl fmt::Debug for TenantId {
 }
 
 impl TryFrom<String> for TenantId {
-    type Error = Invalid;
+    type Error = FieldError;
 
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    fn try_from(text: String) -> Result<Self, FieldError> {
         Self::parse(&text)
     }
 }
@@ -185,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_tenant_names_are_refused() {
         for good in ["default", "acme-2", "a", "0_x"] {
             assert!(TenantId::parse(good).is_ok(), "{good}");
         }
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_has_bounds() {
+    fn retention_above_maximum_is_refused() {
         let rules = |retention_days, dead_retention_days| TenantRules {
             quotas: TenantQuotas { retention_days, dead_retention_days, ..TenantQuotas::default() },
             ..TenantRules::default()
@@ -212,7 +216,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn no_text_breaks_a_name_and_what_passes_needs_no_quoting(
+        fn any_text_parses_safely_and_valid_names_need_no_quoting(
             text in prop_oneof!["[a-zA-Z0-9_-]{0,70}", "[a-z0-9_-]{1,60}\\PC?", any::<String>()],
         ) {
             if let Ok(id) = TenantId::parse(&text) {

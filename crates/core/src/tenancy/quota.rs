@@ -1,58 +1,58 @@
-//! How many events a tenant may publish on one day, by UTC.
+//! Daily quota: how many events a tenant may publish per UTC day.
 //!
-//! Events have places in their tenant's sequence, so what was published today is the distance from the last place
-//! before midnight to the last one there is: nothing has to be counted.
+//! Events have sequence numbers within their tenant, so the number published today is the difference between the
+//! last sequence number and the last one before midnight: nothing has to be counted.
 
 use crate::time::Time;
 
 const DAY: i64 = 24 * 3600 * 1000;
 
-/// What a tenant has published today, as far as it is known here.
+/// Events that a tenant has published today, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Today {
+pub struct DailyUsage {
     day: i64,
     before: i64,
     last: i64,
-    under_way: i64,
+    in_flight: i64,
 }
 
-impl Today {
-    /// When the day of this time began.
-    pub fn began(now: Time) -> Time {
+impl DailyUsage {
+    /// Returns the start of the day that contains this time.
+    pub fn day_start(now: Time) -> Time {
         Time::from_millis(now.millis().div_euclid(DAY) * DAY)
     }
 
-    /// A day with the place of the last event before it, and of the last one there is; 0 for none.
+    /// Creates the usage of a day from the last sequence number before it and the last one so far; 0 for none.
     pub fn new(now: Time, before: i64, last: i64) -> Self {
-        Self { day: now.millis().div_euclid(DAY), before, last: last.max(before), under_way: 0 }
+        Self { day: now.millis().div_euclid(DAY), before, last: last.max(before), in_flight: 0 }
     }
 
-    /// Whether it is still that day.
-    pub fn is(&self, now: Time) -> bool {
+    /// Returns whether this time is on the same day.
+    pub fn is_same_day(&self, now: Time) -> bool {
         self.day == now.millis().div_euclid(DAY)
     }
 
-    /// When it ends.
-    pub fn ends(&self) -> Time {
+    /// Returns when the day ends.
+    pub fn resets_at(&self) -> Time {
         Time::from_millis((self.day + 1) * DAY)
     }
 
-    /// Begins another day; what is being published may turn out to be of either.
-    pub fn turn_to(&mut self, new: Self) {
-        *self = Self { under_way: self.under_way, ..new };
+    /// Switches to another day. Open reservations are kept, since their events may count for either day.
+    pub fn roll_over(&mut self, new: Self) {
+        *self = Self { in_flight: self.in_flight, ..new };
     }
 
-    /// Reserves a place for an event, if there is one left of so many.
-    pub fn reserve(&mut self, most: u32) -> bool {
-        let free = self.last - self.before + self.under_way < i64::from(most);
-        self.under_way += i64::from(free);
+    /// Reserves capacity for an event. Returns `false` if the quota is used up.
+    pub fn reserve(&mut self, max: u32) -> bool {
+        let free = self.last - self.before + self.in_flight < i64::from(max);
+        self.in_flight += i64::from(free);
         free
     }
 
-    /// Ends a reservation, with the place that the event was given, if it was.
-    pub fn settle(&mut self, place: Option<i64>) {
-        self.under_way -= 1;
-        self.last = self.last.max(place.unwrap_or_default());
+    /// Ends a reservation with the sequence number of the event, or `None` if it was not published.
+    pub fn commit(&mut self, position: Option<i64>) {
+        self.in_flight -= 1;
+        self.last = self.last.max(position.unwrap_or_default());
     }
 }
 
@@ -63,45 +63,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_those_of_utc() {
+    fn days_follow_utc() {
         let noon = Time::parse("2026-11-15T12:00:00Z").unwrap();
-        let today = Today::new(noon, 7, 9);
-        assert_eq!(Today::began(noon).to_string(), "2026-11-15T00:00:00.000Z");
-        assert_eq!(today.ends().to_string(), "2026-11-16T00:00:00.000Z");
-        assert!(today.is(Today::began(noon)) && !today.is(today.ends()));
+        let today = DailyUsage::new(noon, 7, 9);
+        assert_eq!(DailyUsage::day_start(noon).to_string(), "2026-11-15T00:00:00.000Z");
+        assert_eq!(today.resets_at().to_string(), "2026-11-16T00:00:00.000Z");
+        assert!(today.is_same_day(DailyUsage::day_start(noon)) && !today.is_same_day(today.resets_at()));
     }
 
     proptest! {
-        /// Whatever comes back in whatever order, no more are let in than there are places.
+        /// For any order of results, no more events are admitted than the quota allows.
         #[test]
-        fn no_more_are_published_than_allowed(
-            before in 0i64..100, most in 0u32..20, steps in prop::collection::vec(0u8..4, 0..200),
+        fn quota_is_never_exceeded(
+            before in 0i64..100, max in 0u32..20, steps in prop::collection::vec(0u8..4, 0..200),
         ) {
-            let mut today = Today::new(Time::default(), before, before);
-            let (mut place, mut under_way) = (before, 0);
+            let mut today = DailyUsage::new(Time::default(), before, before);
+            let (mut index, mut under_way) = (before, 0);
             for step in steps {
                 match step {
-                    0 | 1 => under_way += u32::from(today.reserve(most)),
+                    0 | 1 => under_way += u32::from(today.reserve(max)),
                     _ if under_way == 0 => {}
-                    // It is published, or not.
+                    // The event is published, or not.
                     2 => {
-                        place += 1;
+                        index += 1;
                         under_way -= 1;
-                        today.settle(Some(place));
+                        today.commit(Some(index));
                     }
                     _ => {
                         under_way -= 1;
-                        today.settle(None);
+                        today.commit(None);
                     }
                 }
-                prop_assert!(place - before + i64::from(under_way) <= i64::from(most));
+                prop_assert!(index - before + i64::from(under_way) <= i64::from(max));
             }
-            // What was not published leaves its place to others.
+            // A failed publish returns its capacity.
             for _ in 0..under_way {
-                today.settle(None);
+                today.commit(None);
             }
-            let left = i64::from(most) - (place - before);
-            prop_assert_eq!((0..100).filter(|_| today.reserve(most)).count() as i64, left);
+            let left = i64::from(max) - (index - before);
+            prop_assert_eq!((0..100).filter(|_| today.reserve(max)).count() as i64, left);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Caps: the operator's upper bounds on what a webhook may ask for.
+//! Caps: the operator's upper bounds on the settings of a webhook.
 //!
-//! A value beyond a cap is refused when it is written. A stored value that is beyond a cap which was lowered later is
-//! cut to it when the webhook is made ready for sending.
+//! A value beyond a cap is rejected when it is written. A stored value beyond a cap that was lowered later is
+//! reduced to the cap when the webhook is prepared for sending.
 
 use std::time::Duration;
 
@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     delivery::retry::{Backoff, MAX_ATTEMPTS, MAX_GROWN_TIMEOUT_MS, RetryConfig, RetryPolicy},
-    field_error::{Invalid, within},
-    protection::limiter::{BURST, REQUESTS_PER_MINUTE, RateLimit},
-    time::Span,
-    webhook::{IN_FLIGHT, WebhookSpec},
+    field_error::{FieldError, check_range},
+    protection::limiter::{BURST_RANGE, REQUESTS_PER_MINUTE_RANGE, RateLimit},
+    time::HumanDuration,
+    webhook::{MAX_IN_FLIGHT_RANGE, WebhookSpec},
 };
 
-/// Where the operator sets them.
+/// Configuration section of the caps.
 const SECTION: &str = "limits.caps";
 
 /// The operator's upper bounds on webhooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Caps {
-    /// Concurrent requests to one webhook.
+    /// Maximum concurrent requests to one webhook.
     pub max_in_flight: u32,
-    /// Requests a minute to one webhook; `None` for no cap. With one, a webhook without a rate limit has this rate.
+    /// Maximum requests per minute to one webhook; `None` for no cap. A webhook without a rate limit gets this rate.
     pub requests_per_minute: Option<u32>,
-    /// Requests in a burst to one webhook; `None` for no cap.
+    /// Maximum burst of requests to one webhook; `None` for no cap.
     pub burst: Option<u32>,
-    /// Attempts of one delivery.
+    /// Maximum attempts of one delivery.
     pub max_attempts: u32,
-    /// The shortest delay between two attempts of a delivery.
-    pub min_retry_delay: Span,
-    /// The longest timeout of an attempt, in milliseconds, growth included.
+    /// Minimum delay between two attempts of a delivery.
+    pub min_retry_delay: HumanDuration,
+    /// Maximum timeout of an attempt in milliseconds, including its growth.
     pub timeout_ms: u64,
-    /// Webhooks of one tenant, whatever its quota says; `None` for no cap.
+    /// Maximum webhooks of one tenant, regardless of its quota; `None` for no cap.
     pub webhooks_per_tenant: Option<u32>,
 }
 
 impl Default for Caps {
     fn default() -> Self {
         Self {
-            max_in_flight: *IN_FLIGHT.end(),
+            max_in_flight: *MAX_IN_FLIGHT_RANGE.end(),
             requests_per_minute: None,
             burst: None,
             max_attempts: MAX_ATTEMPTS,
-            min_retry_delay: Span::millis(0),
+            min_retry_delay: HumanDuration::millis(0),
             timeout_ms: MAX_GROWN_TIMEOUT_MS,
             webhooks_per_tenant: Some(10_000),
         }
@@ -53,24 +53,28 @@ impl Default for Caps {
 }
 
 impl Caps {
-    /// Refuses settings that make no sense.
-    pub fn validate(&self) -> Result<(), Invalid> {
+    /// Returns an error for a cap that is out of range.
+    pub fn validate(&self) -> Result<(), FieldError> {
         let field = |name: &str| format!("{SECTION}.{name}");
-        within(field("max_in_flight"), self.max_in_flight, IN_FLIGHT)?;
-        within(field("requests_per_minute"), self.requests_per_minute.unwrap_or(1), REQUESTS_PER_MINUTE)?;
-        within(field("burst"), self.burst.unwrap_or(1), BURST)?;
-        within(field("max_attempts"), self.max_attempts, 1..=MAX_ATTEMPTS)?;
-        within(field("timeout_ms"), self.timeout_ms, 100..=MAX_GROWN_TIMEOUT_MS)?;
-        within(field("webhooks_per_tenant"), self.webhooks_per_tenant.unwrap_or(1), 1..=1_000_000)?;
-        match self.min_retry_delay <= Span::secs(3600) {
+        check_range(field("max_in_flight"), self.max_in_flight, MAX_IN_FLIGHT_RANGE)?;
+        check_range(
+            field("requests_per_minute"),
+            self.requests_per_minute.unwrap_or(1),
+            REQUESTS_PER_MINUTE_RANGE,
+        )?;
+        check_range(field("burst"), self.burst.unwrap_or(1), BURST_RANGE)?;
+        check_range(field("max_attempts"), self.max_attempts, 1..=MAX_ATTEMPTS)?;
+        check_range(field("timeout_ms"), self.timeout_ms, 100..=MAX_GROWN_TIMEOUT_MS)?;
+        check_range(field("webhooks_per_tenant"), self.webhooks_per_tenant.unwrap_or(1), 1..=1_000_000)?;
+        match self.min_retry_delay <= HumanDuration::secs(3600) {
             true => Ok(()),
-            false => Err(Invalid::new(field("min_retry_delay"), "must be at most 1h")),
+            false => Err(FieldError::new(field("min_retry_delay"), "must be at most 1h")),
         }
     }
 
-    /// Refuses what a webhook asks for beyond the caps. What it had before, as `old` says, is not asked for again: a
-    /// webhook that is beyond a lowered cap can still be changed in other respects.
-    pub fn check(&self, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), Invalid> {
+    /// Returns an error for a setting beyond the caps. Settings unchanged from `old` are not checked, so that a
+    /// webhook beyond a lowered cap can still be changed in other respects.
+    pub fn check(&self, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), FieldError> {
         if old.is_none_or(|old| old.max_in_flight != spec.max_in_flight) {
             at_most("max_in_flight", spec.max_in_flight, Some(self.max_in_flight), "max_in_flight")?;
         }
@@ -87,42 +91,42 @@ impl Caps {
         }
     }
 
-    fn check_retry(&self, config: &RetryConfig) -> Result<(), Invalid> {
+    fn check_retry(&self, config: &RetryConfig) -> Result<(), FieldError> {
         let length = config.schedule.as_ref().map(|schedule| schedule.len() as u64);
         let attempts = u64::from(self.max_attempts);
         let written = config.max_attempts.map(u64::from);
         at_most("retry_config.max_attempts", written, Some(attempts), "max_attempts")?;
         at_most("retry_config.schedule", length, Some(attempts), "max_attempts")?;
         at_most("retry_config.timeout_ms", config.timeout_ms, Some(self.timeout_ms), "timeout_ms")?;
-        let too_short = |delay: Duration| delay < self.min_retry_delay.get();
+        let too_short = |delay: Duration| delay < self.min_retry_delay.as_duration();
         let refuse = |field: &'static str, what: &str| {
-            let least = self.min_retry_delay.get();
-            Err(Invalid::new(
+            let min = self.min_retry_delay.as_duration();
+            Err(FieldError::new(
                 field,
-                format!("{what} at least {least:?}, the operator's {SECTION}.min_retry_delay"),
+                format!("{what} at least {min:?}, the operator's {SECTION}.min_retry_delay"),
             ))
         };
         if config.base_delay_ms.is_some_and(|delay| too_short(Duration::from_millis(delay))) {
             return refuse("retry_config.base_delay_ms", "must be");
         }
-        // The first entry is the wait before the first attempt, which repeats nothing.
+        // The first entry is the delay before the first attempt, which is not a retry.
         if config
             .schedule
             .iter()
             .flat_map(|schedule| schedule.iter().skip(1))
-            .any(|delay| too_short(delay.get()))
+            .any(|delay| too_short(delay.as_duration()))
         {
             return refuse("retry_config.schedule", "must have waits between attempts of");
         }
         Ok(())
     }
 
-    /// The most concurrent requests that are sent to a webhook with this setting.
+    /// Returns the effective maximum of concurrent requests for this setting.
     pub fn capped_in_flight(&self, max_in_flight: u32) -> u32 {
         max_in_flight.min(self.max_in_flight)
     }
 
-    /// The rate at which a webhook with this limit is sent to.
+    /// Returns the effective rate limit for this setting.
     pub fn capped_rate(&self, rate: Option<RateLimit>) -> Option<RateLimit> {
         let Some(rate) = rate else {
             let burst = self.burst;
@@ -130,12 +134,12 @@ impl Caps {
                 .requests_per_minute
                 .map(|requests_per_minute| RateLimit { requests_per_minute, burst });
         };
-        let most = self.requests_per_minute.unwrap_or(u32::MAX);
-        let burst = self.burst.filter(|most| *most < rate.burst()).or(rate.burst);
-        Some(RateLimit { requests_per_minute: rate.requests_per_minute.min(most), burst })
+        let max = self.requests_per_minute.unwrap_or(u32::MAX);
+        let burst = self.burst.filter(|max| *max < rate.burst()).or(rate.burst);
+        Some(RateLimit { requests_per_minute: rate.requests_per_minute.min(max), burst })
     }
 
-    /// The policy by which a webhook with this one is retried.
+    /// Returns the effective retry policy for this setting.
     pub fn capped_policy(&self, policy: &RetryPolicy) -> RetryPolicy {
         let mut capped = policy.clone();
         match &mut capped.backoff {
@@ -144,7 +148,7 @@ impl Caps {
                 *max_attempts = (*max_attempts).min(self.max_attempts)
             }
         }
-        capped.min_delay_ms = capped.min_delay_ms.max(self.min_retry_delay.get().as_millis() as u64);
+        capped.min_delay_ms = capped.min_delay_ms.max(self.min_retry_delay.as_duration().as_millis() as u64);
         capped.timeout_ms = capped.timeout_ms.min(self.timeout_ms);
         capped.max_timeout_ms = capped.max_timeout_ms.min(self.timeout_ms);
         capped
@@ -156,29 +160,29 @@ fn at_most<T: PartialOrd + std::fmt::Display>(
     value: Option<T>,
     cap: Option<T>,
     setting: &str,
-) -> Result<(), Invalid> {
+) -> Result<(), FieldError> {
     match (value, cap) {
         (Some(value), Some(cap)) if value > cap => {
             let message = format!("is {value}; it must be at most {cap}, the operator's {SECTION}.{setting}");
-            Err(Invalid::new(field, message))
+            Err(FieldError::new(field, message))
         }
         _ => Ok(()),
     }
 }
 
-/// The limits that are in force for a webhook.
+/// The effective limits of a webhook.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EffectiveLimits {
-    /// Concurrent requests.
+    /// Maximum concurrent requests.
     pub max_in_flight: u32,
-    /// How fast requests go; `None` for no limit.
+    /// Rate limit; `None` for no limit.
     pub rate_limit: Option<RateLimit>,
-    /// When and how often is retried.
+    /// Retry policy.
     pub retry: RetryPolicy,
 }
 
 impl EffectiveLimits {
-    /// The first field in which these limits allow more than both `old` and `default`.
+    /// Returns the first field in which these limits allow more than both `old` and `default`.
     pub fn raised_above(&self, old: &Self, default: &Self) -> Option<&'static str> {
         let rate = |limits: &Self| limits.rate_limit.map_or(u32::MAX, |rate| rate.requests_per_minute);
         let burst = |limits: &Self| limits.rate_limit.map_or(u32::MAX, |rate| rate.burst());
@@ -209,7 +213,7 @@ mod tests {
             requests_per_minute: Some(600),
             burst: Some(20),
             max_attempts: 3,
-            min_retry_delay: Span::secs(5),
+            min_retry_delay: HumanDuration::secs(5),
             timeout_ms: 10_000,
             webhooks_per_tenant: Some(5),
         }
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn value_beyond_a_cap_is_refused_with_the_cap_and_its_setting() {
+    fn value_beyond_cap_is_rejected_with_cap_and_setting() {
         for (json, field, setting) in [
             (r#"{"max_in_flight": 11}"#, "max_in_flight", "10, the operator's limits.caps.max_in_flight"),
             (
@@ -270,7 +274,7 @@ mod tests {
             let refused = caps().check(&spec(json), None).unwrap_err();
             assert_eq!(refused.field, field, "{json}");
             assert!(refused.message.contains(setting), "{json}: {}", refused.message);
-            // It was stored before the cap was lowered.
+            // The webhook was stored before the cap was lowered.
             assert_eq!(caps().check(&spec(json), Some(&spec(json))), Ok(()), "{json}");
             assert_eq!(Caps::default().check(&spec(json), None), Ok(()), "{json}");
         }
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_without_a_limit_is_the_cap() {
+    fn webhook_without_rate_limit_gets_the_cap() {
         let capped = caps().capped_rate(None).unwrap();
         assert_eq!((capped.requests_per_minute, capped.burst()), (600, 20));
         let capped = caps().capped_rate(Some(RateLimit::per_minute(60_000))).unwrap();
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn raised_limits_are_named() {
+    fn raised_above_names_the_raised_field() {
         let limits = |max_in_flight, rpm: Option<u32>, retry: &str| EffectiveLimits {
             max_in_flight,
             rate_limit: rpm.map(RateLimit::per_minute),
@@ -342,11 +346,11 @@ mod tests {
         #[test]
         fn capped_policy_is_within_every_cap(
             schedule in prop::collection::vec(0..10_000u64, 1..50), exponential: bool, base in 1..100_000u64,
-            timeout_ms in 100..=120_000u64, growth in 1.0..=3.0f64, attempt in 1..60u32, roll in 0.0..1.0f64,
+            timeout_ms in 100..=120_000u64, growth in 1.0..=3.0f64, attempt in 1..60u32, random in 0.0..1.0f64,
         ) {
             let exponent = RetryConfig { base_delay_ms: Some(base), max_attempts: Some(40), ..RetryConfig::default() };
             let listed = RetryConfig {
-                schedule: Some(schedule.into_iter().map(Span::millis).collect()), ..RetryConfig::default()
+                schedule: Some(schedule.into_iter().map(HumanDuration::millis).collect()), ..RetryConfig::default()
             };
             let config = if exponential { exponent } else { listed };
             let config =
@@ -355,7 +359,7 @@ mod tests {
             prop_assert!(policy.max_attempts() <= 3);
             prop_assert!(policy.timeout(attempt) <= Duration::from_secs(10));
             let category = crate::delivery::response::FailureCategory::ServerError;
-            prop_assert!(policy.delay(attempt, category, None, roll) >= Duration::from_secs(5));
+            prop_assert!(policy.delay(attempt, category, None, random) >= Duration::from_secs(5));
             prop_assert_eq!(caps().capped_policy(&policy), policy);
         }
     }

@@ -1,4 +1,5 @@
-//! What of a webhook is nobody's business but its own: it is stored sealed, and shown to nobody once it was given.
+//! Confidential fields of a webhook (secrets, custom headers, credentials): stored encrypted, never returned after
+//! creation.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,52 +9,52 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::{
-    field_error::Invalid,
+    field_error::FieldError,
     security::signature::LiveSecret,
     webhook::{MAX_HEADER_VALUE, Webhook},
 };
 
-/// A text that must not be shown. Wiped from memory when dropped.
+/// A secret text, redacted in debug output and wiped from memory when dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Hidden(Zeroizing<String>);
+pub struct SecretString(Zeroizing<String>);
 
-impl Hidden {
-    /// Hides a text.
+impl SecretString {
+    /// Wraps a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))
     }
 
-    /// The text, for the one who has to use it.
+    /// Returns the plain text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SecretString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(hidden)")
     }
 }
 
-/// How an endpoint wants to be convinced, beside the signature. Sent as `Authorization`.
+/// Credentials for an endpoint, in addition to the signature. Sent as `Authorization`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointAuth {
     /// HTTP basic authentication.
     Basic {
-        /// The user's name, which has no colon.
+        /// The user name, without a colon.
         username: String,
         /// The password.
-        password: Hidden,
+        password: SecretString,
     },
     /// A bearer token.
     Bearer {
         /// The token.
-        token: Hidden,
+        token: SecretString,
     },
 }
 
 impl EndpointAuth {
-    /// The kind, as the API calls it.
+    /// Returns the kind, as named in the API.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Basic { .. } => "basic",
@@ -61,19 +62,19 @@ impl EndpointAuth {
         }
     }
 
-    /// Checks that it can be sent.
-    pub fn validate(&self) -> Result<(), Invalid> {
+    /// Returns an error if the credentials cannot be sent in a header.
+    pub fn validate(&self) -> Result<(), FieldError> {
         match self {
             Self::Basic { username, password } => {
                 let fits = |text: &str| text.len() <= 1024 && !text.chars().any(char::is_control);
                 if username.contains(':') || !fits(username) {
-                    return Err(Invalid::new(
+                    return Err(FieldError::new(
                         "auth.username",
                         "must have no colon and no control characters, and at most 1024 bytes",
                     ));
                 }
                 if !fits(password.reveal()) {
-                    return Err(Invalid::new(
+                    return Err(FieldError::new(
                         "auth.password",
                         "must have no control characters, and at most 1024 bytes",
                     ));
@@ -83,7 +84,7 @@ impl EndpointAuth {
                 let token = token.reveal();
                 let visible = token.bytes().all(|byte| byte.is_ascii_graphic());
                 if token.is_empty() || token.len() > MAX_HEADER_VALUE || !visible {
-                    return Err(Invalid::new(
+                    return Err(FieldError::new(
                         "auth.token",
                         format!("must be 1 to {MAX_HEADER_VALUE} visible ASCII characters without spaces"),
                     ));
@@ -93,7 +94,7 @@ impl EndpointAuth {
         Ok(())
     }
 
-    /// The value of the header.
+    /// Returns the value of the `Authorization` header.
     pub fn header(&self) -> Option<HeaderValue> {
         let value = match self {
             Self::Basic { username, password } => {
@@ -108,47 +109,48 @@ impl EndpointAuth {
     }
 }
 
-/// The form in which it all is sealed. It holds everything in clear, and is for sealing alone.
+/// The plaintext form of all confidential fields. Must be used for sealing and unsealing only.
 #[derive(Serialize, Deserialize)]
-struct InClear {
+struct Plaintext {
     secrets: Vec<LiveSecret>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    auth: Option<AuthInClear>,
+    auth: Option<PlaintextAuth>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum AuthInClear {
+enum PlaintextAuth {
     Basic { username: String, password: String },
     Bearer { token: String },
 }
 
-/// What is to be sealed of a webhook.
-pub fn contents_of(webhook: &Webhook) -> Zeroizing<Vec<u8>> {
-    let reveal = |hidden: &Hidden| hidden.reveal().to_owned();
+/// Returns the confidential fields of a webhook as plaintext, to be sealed.
+pub fn to_plaintext(webhook: &Webhook) -> Zeroizing<Vec<u8>> {
+    let reveal = |hidden: &SecretString| hidden.reveal().to_owned();
     let auth = webhook.spec.auth.as_ref().map(|auth| match auth {
         EndpointAuth::Basic { username, password } => {
-            AuthInClear::Basic { username: username.clone(), password: reveal(password) }
+            PlaintextAuth::Basic { username: username.clone(), password: reveal(password) }
         }
-        EndpointAuth::Bearer { token } => AuthInClear::Bearer { token: reveal(token) },
+        EndpointAuth::Bearer { token } => PlaintextAuth::Bearer { token: reveal(token) },
     });
     let headers = webhook.spec.headers.iter().map(|(name, value)| (name.clone(), reveal(value))).collect();
-    let in_clear = InClear { secrets: webhook.secrets.clone(), headers, auth };
+    let in_clear = Plaintext { secrets: webhook.secrets.clone(), headers, auth };
     Zeroizing::new(serde_json::to_vec(&in_clear).expect("texts and times can be written as JSON"))
 }
 
-/// Puts back what was sealed. None: it makes no sense.
-pub fn put_back(webhook: &mut Webhook, contents: &[u8]) -> Option<()> {
-    let InClear { secrets, headers, auth } = serde_json::from_slice(contents).ok()?;
+/// Restores the confidential fields from unsealed plaintext. Returns `None` if it cannot be parsed.
+pub fn restore_plaintext(webhook: &mut Webhook, contents: &[u8]) -> Option<()> {
+    let Plaintext { secrets, headers, auth } = serde_json::from_slice(contents).ok()?;
     webhook.secrets = secrets;
-    webhook.spec.headers = headers.into_iter().map(|(name, value)| (name, Hidden::new(value))).collect();
+    webhook.spec.headers =
+        headers.into_iter().map(|(name, value)| (name, SecretString::new(value))).collect();
     webhook.spec.auth = auth.map(|auth| match auth {
-        AuthInClear::Basic { username, password } => {
-            EndpointAuth::Basic { username, password: Hidden::new(password) }
+        PlaintextAuth::Basic { username, password } => {
+            EndpointAuth::Basic { username, password: SecretString::new(password) }
         }
-        AuthInClear::Bearer { token } => EndpointAuth::Bearer { token: Hidden::new(token) },
+        PlaintextAuth::Bearer { token } => EndpointAuth::Bearer { token: SecretString::new(token) },
     });
     Some(())
 }
@@ -166,17 +168,17 @@ mod tests {
 
     fn webhook() -> Webhook {
         let spec = WebhookSpec {
-            headers: [("x-key".to_owned(), Hidden::new("planted-header"))].into(),
+            headers: [("x-key".to_owned(), SecretString::new("planted-header"))].into(),
             auth: Some(EndpointAuth::Basic {
                 username: "me".into(),
-                password: Hidden::new("planted-password"),
+                password: SecretString::new("planted-password"),
             }),
             ..WebhookSpec::default()
         };
         let secret = Secret::from_bytes(&[7; 32]);
         Webhook {
             id: WebhookId::new(Time::default(), &[1; 10]),
-            tenant: TenantId::default(),
+            tenant_id: TenantId::default(),
             spec,
             secrets: vec![LiveSecret { secret, created_at: Time::default(), expires_at: None }],
             state: WebhookState::Active,
@@ -186,19 +188,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_comes_back() {
+    fn confidential_fields_round_trip() {
         let webhook = webhook();
-        let contents = contents_of(&webhook);
+        let contents = to_plaintext(&webhook);
         let mut bare = Webhook { secrets: Vec::new(), ..webhook.clone() };
         bare.spec = serde_json::from_str(&serde_json::to_string(&webhook.spec).unwrap()).unwrap();
         assert!(bare.spec.headers.is_empty() && bare.spec.auth.is_none(), "not in the open part");
-        put_back(&mut bare, &contents).unwrap();
+        restore_plaintext(&mut bare, &contents).unwrap();
         assert_eq!(bare, webhook);
-        assert!(put_back(&mut bare, b"{}").is_none());
+        assert!(restore_plaintext(&mut bare, b"{}").is_none());
     }
 
     #[test]
-    fn nothing_shows_itself() {
+    fn debug_output_is_redacted() {
         let webhook = webhook();
         let shown = format!("{webhook:?} {}", serde_json::to_string(&webhook.spec).unwrap());
         for planted in ["planted", &webhook.secrets[0].secret.reveal()] {
@@ -207,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_as_the_standards_say() {
+    fn authorization_header_follows_the_standards() {
         let basic = |username: &str, password: &str| EndpointAuth::Basic {
             username: username.into(),
-            password: Hidden::new(password),
+            password: SecretString::new(password),
         };
-        let bearer = |token: &str| EndpointAuth::Bearer { token: Hidden::new(token) };
-        // The example of RFC 7617.
+        let bearer = |token: &str| EndpointAuth::Bearer { token: SecretString::new(token) };
+        // Example from RFC 7617.
         assert_eq!(basic("Aladdin", "open sesame").header().unwrap(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert_eq!(bearer("abc").header().unwrap(), "Bearer abc");
         assert!(bearer("abc").header().unwrap().is_sensitive());

@@ -1,4 +1,4 @@
-//! A webhook: the subscription of a URL to event types, and how it is to be treated.
+//! Webhooks: the subscription of a URL to event types, with its settings and states.
 
 pub mod caps;
 pub mod confidential;
@@ -11,44 +11,44 @@ use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use crate::{
-    delivery::lane::Ordering,
-    delivery::retry::RetryConfig,
-    event::PayloadFormat,
-    event::event_type::Pattern,
-    field_error::{Invalid, plain_text},
+    delivery::{lane::Ordering, retry::RetryConfig},
+    event::{PayloadFormat, event_type::Pattern},
+    field_error::{FieldError, check_plain_text},
     id::WebhookId,
     notification::{
-        Kind,
+        NotificationKind,
         preferences::{check_email, check_mute},
     },
-    protection::breaker::BreakerConfig,
-    protection::limiter::RateLimit,
-    routing::filter::Filter,
-    routing::subscription::Interest,
-    security::address::special_range,
-    security::egress_rules::{ReachRules, Unreachable},
-    security::signature::{LiveSecret, SignatureConfig},
+    protection::{breaker::BreakerConfig, limiter::RateLimit},
+    routing::{filter::Filter, subscription::SubscriptionCriteria},
+    security::{
+        address::special_range,
+        egress_rules::{EgressDenied, EgressRules},
+        signature::{LiveSecret, SignatureConfig},
+    },
     tenancy::TenantId,
     time::Time,
-    webhook::confidential::{EndpointAuth, Hidden},
-    webhook::verification::Verification,
+    webhook::{
+        confidential::{EndpointAuth, SecretString},
+        verification::Verification,
+    },
 };
 
-/// The longest URL.
+/// Maximum length of a URL.
 pub const MAX_URL: usize = 2048;
-/// The most event patterns, subjects and custom headers of one webhook.
-pub const MAX_EVENTS: usize = 100;
-/// The most subjects of one webhook.
+/// Maximum number of event patterns of one webhook.
+pub const MAX_EVENT_PATTERNS: usize = 100;
+/// Maximum number of subjects of one webhook.
 pub const MAX_SUBJECTS: usize = 100;
-/// The most custom headers of one webhook.
+/// Maximum number of custom headers of one webhook.
 pub const MAX_HEADERS: usize = 20;
-/// The longest custom header value.
+/// Maximum length of a custom header value.
 pub const MAX_HEADER_VALUE: usize = 4096;
 /// The range of `max_in_flight`.
-pub const IN_FLIGHT: std::ops::RangeInclusive<u32> = 1..=1000;
+pub const MAX_IN_FLIGHT_RANGE: std::ops::RangeInclusive<u32> = 1..=1000;
 
-/// Headers that Redrive, HTTP framing or the connection own; nobody may set them.
-const OWN_HEADERS: [&str; 16] = [
+/// Headers owned by Redrive, HTTP framing or the connection; a webhook must not set them.
+const RESERVED_HEADERS: [&str; 16] = [
     "host",
     "content-length",
     "content-type",
@@ -66,24 +66,24 @@ const OWN_HEADERS: [&str; 16] = [
     "tracestate",
     "x-idempotency-key",
 ];
-/// Families of headers that Redrive owns.
-const OWN_PREFIXES: [&str; 5] = ["webhook-", "x-webhook-", "proxy-", "ce-", "redrive-"];
+/// Prefixes of headers owned by Redrive.
+const RESERVED_HEADER_PREFIXES: [&str; 5] = ["webhook-", "x-webhook-", "proxy-", "ce-", "redrive-"];
 
-/// Who looks after the endpoint.
+/// Contact responsible for the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Owner {
-    /// The owner's id in the application's own terms.
+    /// Id of the owner in the application.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Where to tell the owner about trouble.
+    /// Email address for notifications about problems.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// Kinds that nobody is told about where this webhook is concerned, by any channel.
+    /// Kinds of notifications about this webhook that are not sent by any channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 7))]
-    pub mute: Vec<Kind>,
+    pub muted_kinds: Vec<NotificationKind>,
 }
 
 /// Who manages a webhook.
@@ -91,64 +91,64 @@ pub struct Owner {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ManagedBy {
-    /// The tenant's own users: portal sessions see it and may change it.
+    /// The tenant's own users: portal sessions may see and change it.
     #[default]
     Tenant,
-    /// The application that uses Redrive: portal sessions see nothing of it.
+    /// The application that uses Redrive: hidden from portal sessions.
     Operator,
 }
 
-/// What a webhook's owner decides about it. Stored as one document.
+/// Owner's settings of a webhook. Stored as one document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WebhookSpec {
-    /// Where events are sent.
+    /// URL that events are sent to.
     pub url: String,
-    /// What it is for, in the owner's words.
+    /// Description by the owner.
     pub description: Option<String>,
-    /// Who looks after it.
+    /// Contact responsible for it.
     pub owner: Option<Owner>,
-    /// Which event types it wants.
+    /// Patterns of the event types it subscribes to.
     pub events: Vec<Pattern>,
-    /// Only events about these subjects; empty for all.
+    /// Subjects of which it receives events; empty for all.
     pub subjects: Vec<String>,
-    /// Only events whose payload passes; none for all.
+    /// Filter that payloads must pass; `None` for all.
     #[serde(default)]
     pub filter: Option<Filter>,
-    /// What the request body looks like.
+    /// Format of the request body.
     pub payload_format: PayloadFormat,
     /// How requests are signed.
     pub signature: SignatureConfig,
-    /// When to try again; what is left out follows the server's defaults.
+    /// Retry policy; omitted fields use the server's defaults.
     pub retry_config: RetryConfig,
-    /// When to stop calling an endpoint that fails; what is left out follows the server's defaults.
+    /// Circuit breaker policy; omitted fields use the server's defaults.
     #[serde(default)]
     pub circuit_breaker_config: BreakerConfig,
-    /// How fast requests may go; none for the server's default.
+    /// Rate limit of requests; `None` for the server's default.
     #[serde(default)]
     pub rate_limit: Option<RateLimit>,
-    /// Which of its deliveries wait for one another.
+    /// Ordering guarantee: which of its deliveries wait for one another.
     #[serde(default)]
     pub ordering_guarantee: Ordering,
-    /// At most this many requests at once; none for the server's default.
+    /// Maximum number of requests in flight; `None` for the server's default.
     pub max_in_flight: Option<u32>,
-    /// Headers sent along with every request. Stored sealed, not in this document.
+    /// Headers sent with every request. Stored sealed, not in this document.
     #[serde(skip)]
-    pub headers: BTreeMap<String, Hidden>,
-    /// How the endpoint is convinced, beside the signature. Stored sealed, not in this document.
+    pub headers: BTreeMap<String, SecretString>,
+    /// Authentication towards the endpoint, in addition to the signature. Stored sealed, not in this document.
     #[serde(skip)]
     pub auth: Option<EndpointAuth>,
-    /// The owner's own notes.
+    /// Metadata set by the owner.
     pub metadata: BTreeMap<String, String>,
-    /// When it is to be disabled.
+    /// Time at which it is disabled.
     #[serde(default)]
     pub expires_at: Option<Time>,
-    /// Whether its endpoint has to echo a challenge before it gets events, and again when the URL changes.
+    /// Whether its endpoint has to echo a challenge before it receives events, and again when the URL changes.
     #[serde(default)]
     pub verify_url: bool,
-    /// The URL that has echoed a challenge, if one has.
+    /// Last URL that echoed a challenge, if any.
     #[serde(default)]
     pub verified_url: Option<String>,
-    /// When its endpoint was last sent a challenge, at whichever URL.
+    /// Time of the last challenge sent to its endpoint, at any URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenged_at: Option<Time>,
     /// Who manages it.
@@ -157,82 +157,84 @@ pub struct WebhookSpec {
 }
 
 impl WebhookSpec {
-    /// Where its URL leads to, for people to read. The rest of a URL may be as good as a password.
+    /// Returns the host of its URL for display. The rest of a URL may be as sensitive as a password.
     pub fn host(&self) -> Option<String> {
         Url::parse(&self.url).ok()?.host_str().map(str::to_owned)
     }
 
-    /// What it wants to hear about.
-    pub fn interest(&self) -> Interest<'_> {
-        Interest { events: &self.events, subjects: &self.subjects }
+    /// Returns the events it subscribes to.
+    pub fn subscription_criteria(&self) -> SubscriptionCriteria<'_> {
+        SubscriptionCriteria { events: &self.events, subjects: &self.subjects }
     }
 
-    /// Checks everything but the configurations of retries and of the circuit breaker, which need the
-    /// server's defaults.
-    pub fn validate(&self, urls: &UrlRules) -> Result<(), Invalid> {
+    /// Validates everything except the retry and circuit breaker configuration, which need the server's defaults.
+    pub fn validate(&self, urls: &UrlRules) -> Result<(), FieldError> {
         validate_url(&self.url, urls)?;
-        self.validate_all_but_url()
+        self.validate_without_url()
     }
 
-    /// Checks the same but the URL. One that was taken once stays, whatever the operator allows by now: who
-    /// has a webhook that is not called any more must still be able to pause it.
-    pub fn validate_all_but_url(&self) -> Result<(), Invalid> {
+    /// Validates everything except the URL. A URL that was accepted once stays valid even if the operator's rules have
+    /// changed: an owner must still be able to pause a webhook whose URL is no longer allowed.
+    pub fn validate_without_url(&self) -> Result<(), FieldError> {
         validate_interest(self)?;
         validate_headers(&self.headers)?;
         if let Some(auth) = &self.auth {
             auth.validate()?;
             if self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
-                return Err(Invalid::new("auth", "contradicts the header authorization; give one of them"));
+                return Err(FieldError::new(
+                    "auth",
+                    "contradicts the header authorization; give one of them",
+                ));
             }
         }
         if let Some(description) = &self.description {
-            plain_text("description", description, 1024)?;
+            check_plain_text("description", description, 1024)?;
         }
         if let Some(owner) = &self.owner {
-            plain_text("owner.id", owner.id.as_deref().unwrap_or_default(), 256)?;
+            check_plain_text("owner.id", owner.id.as_deref().unwrap_or_default(), 256)?;
             owner.email.as_deref().map_or(Ok(()), |email| check_email("owner.email", email))?;
-            check_mute("owner.mute", &owner.mute)?;
+            check_mute("owner.mute", &owner.muted_kinds)?;
         }
-        if self.max_in_flight.is_some_and(|n| !IN_FLIGHT.contains(&n)) {
-            let (least, most) = (IN_FLIGHT.start(), IN_FLIGHT.end());
-            return Err(Invalid::new("max_in_flight", format!("must be from {least} to {most}")));
+        if self.max_in_flight.is_some_and(|n| !MAX_IN_FLIGHT_RANGE.contains(&n)) {
+            let (min, max) = (MAX_IN_FLIGHT_RANGE.start(), MAX_IN_FLIGHT_RANGE.end());
+            return Err(FieldError::new("max_in_flight", format!("must be from {min} to {max}")));
         }
         if let Some(limit) = &self.rate_limit {
             limit.validate("rate_limit")?;
         }
         let notes: usize = self.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         if notes > 8192 {
-            return Err(Invalid::new("metadata", "must be at most 8192 bytes in all"));
+            return Err(FieldError::new("metadata", "must be at most 8192 bytes in all"));
         }
         Ok(())
     }
 }
 
 impl WebhookSpec {
-    /// Whether the operator manages it, so that portal sessions see nothing of it.
+    /// Returns whether the operator manages it, which hides it from portal sessions.
     pub fn is_operator_managed(&self) -> bool {
         self.managed_by == ManagedBy::Operator
     }
 
-    /// Makes it be verified: a new one, one with another URL than `old`, and one that was to be verified before.
+    /// Requires verification if the webhook is new, its URL differs from `old`, or `old` required it.
     pub fn require_verification(&mut self, old: Option<&Self>) {
         self.verify_url |= old.is_none_or(|old| old.verify_url || old.url != self.url);
     }
 }
 
-/// The confidential fields whose values came with the request that changes a webhook.
+/// Confidential fields whose values are part of the request that changes a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SuppliedCredentials {
-    /// The headers, by name.
+    /// Names of the supplied headers.
     pub headers: BTreeSet<String>,
-    /// Whether `auth` came along.
+    /// Whether `auth` was supplied.
     pub auth: bool,
 }
 
 impl WebhookSpec {
-    /// The confidential fields that must come with the request which changes `old` to this: all that are sent, if
-    /// requests go to another origin (scheme, host, port) than before. Values that are write-only could be read
-    /// otherwise by a caller who may change the URL. The signing secret is not sent and stays.
+    /// Returns the confidential fields that the request changing `old` to this must supply but did not. If the origin
+    /// (scheme, host, port) changes, it must supply all that are sent; otherwise a caller who may change the URL could
+    /// read write-only values. The signing secret is never sent, so it is kept.
     pub fn missing_credentials(&self, old: &Self, supplied: &SuppliedCredentials) -> Vec<String> {
         if has_same_origin(&old.url, &self.url) {
             return Vec::new();
@@ -247,8 +249,8 @@ impl WebhookSpec {
     }
 }
 
-/// Whether two URLs have the same scheme, host and port. Hosts with and without a dot at the end differ: they may
-/// be different servers. Texts that are no URLs are the same only if they are equal.
+/// Returns whether two URLs have the same scheme, host and port. Hosts with and without a trailing dot differ:
+/// they may be different servers. Texts that are not URLs match only if they are equal.
 pub fn has_same_origin(one: &str, other: &str) -> bool {
     let origin = |text: &str| Url::parse(text).map(|url| url.origin());
     match (origin(one), origin(other)) {
@@ -257,24 +259,24 @@ pub fn has_same_origin(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether a webhook gets events, and if not, why.
+/// State of a webhook: whether it receives events, and why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WebhookState {
     /// Events are sent.
     Active,
-    /// Deliveries are made as ever, and wait until somebody resumes it.
+    /// Deliveries are created as usual and wait until the webhook is resumed.
     Paused,
     /// Nothing is sent until its endpoint has echoed a challenge.
     PendingVerification(Verification),
-    /// No new deliveries are made; what was pending is cancelled with this reason.
+    /// No new deliveries are created; pending ones are cancelled with this reason.
     Disabled(String),
-    /// Gone for its owner; kept for the history of its deliveries.
+    /// Deleted for its owner; kept for the history of its deliveries.
     Deleted,
 }
 
 impl WebhookState {
-    /// The state's name, as the API shows it.
+    /// Returns the name of the state in the API.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -285,8 +287,8 @@ impl WebhookState {
         }
     }
 
-    /// Whether new events become deliveries to it.
-    pub fn gets_events(&self) -> bool {
+    /// Returns whether new events become deliveries to it.
+    pub fn receives_events(&self) -> bool {
         match self {
             Self::Active | Self::Paused => true,
             Self::PendingVerification(verification) => verification.keeps_events,
@@ -294,13 +296,13 @@ impl WebhookState {
         }
     }
 
-    /// Whether what is pending has to wait.
-    pub fn holds_back(&self) -> bool {
+    /// Returns whether pending deliveries are held.
+    pub fn is_holding(&self) -> bool {
         matches!(self, Self::Paused | Self::PendingVerification(_))
     }
 
-    /// Why deliveries are to be called off, if they are.
-    pub fn cancels_because(&self) -> Option<&str> {
+    /// Returns the reason for which its deliveries are cancelled, or `None` if they are not.
+    pub fn cancel_reason(&self) -> Option<&str> {
         match self {
             Self::Active | Self::Paused | Self::PendingVerification(_) => None,
             Self::Disabled(reason) => Some(reason),
@@ -312,63 +314,64 @@ impl WebhookState {
 /// A webhook as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Webhook {
-    /// Its id.
+    /// Id.
     pub id: WebhookId,
-    /// Whose it is.
-    pub tenant: TenantId,
-    /// What its owner decided.
+    /// Tenant that it belongs to.
+    pub tenant_id: TenantId,
+    /// Owner's settings.
     pub spec: WebhookSpec,
     /// The secrets that sign its requests, newest first.
     pub secrets: Vec<LiveSecret>,
-    /// Whether it gets events.
+    /// State.
     pub state: WebhookState,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Time,
-    /// When it was last changed.
+    /// Time of the last change.
     pub updated_at: Time,
 }
 
 impl Webhook {
-    /// Sees to it that a URL which is to be verified gets nothing but a challenge until it is. One that got events
-    /// before, as `old` tells, goes on getting them; they wait for it.
-    pub fn verify_first(&mut self, old: Option<&Self>, now: Time) {
-        let keeps_events = old.is_some_and(|old| old.state.gets_events());
-        let moved = old.is_some_and(|old| old.spec.url != self.spec.url);
-        if moved && matches!(self.state, WebhookState::PendingVerification(_)) {
-            // What was waited for is another one's echo.
+    /// Puts the webhook into pending verification if its URL must be verified and is not, so that the endpoint
+    /// receives only challenges. If `old` received events, new events still become deliveries, which wait for the
+    /// verification.
+    pub fn set_pending_verification(&mut self, old: Option<&Self>, now: Time) {
+        let keeps_events = old.is_some_and(|old| old.state.receives_events());
+        let changed = old.is_some_and(|old| old.spec.url != self.spec.url);
+        if changed && matches!(self.state, WebhookState::PendingVerification(_)) {
+            // The pending verification was for the previous URL.
             self.state = WebhookState::Active;
         }
         let spec = &self.spec;
         let is_verified = !spec.verify_url || spec.verified_url.as_ref() == Some(&spec.url);
-        let pending = old.map(|old| &old.state).filter(|_| !moved);
+        let pending = old.map(|old| &old.state).filter(|_| !changed);
         match self.state {
-            // Enabling a webhook that waits for its echo must not send another challenge: the pause between two
-            // challenges would not hold.
+            // Enabling a webhook with a pending verification must not send another challenge: that would bypass the
+            // minimum interval between two challenges.
             WebhookState::Active
                 if !is_verified && matches!(pending, Some(WebhookState::PendingVerification(_))) =>
             {
                 self.state = pending.cloned().unwrap_or(WebhookState::Active);
             }
             WebhookState::Active if !is_verified => {
-                // Another URL is another endpoint. The same one is not asked again before the pause between two
-                // challenges is over, or disabling and enabling the webhook would send one each time.
-                let challenged_at = spec.challenged_at.filter(|_| !moved);
+                // A changed URL is a different endpoint. The same endpoint is not challenged again before the minimum
+                // interval has passed; otherwise each disabling and enabling of the webhook would send a challenge.
+                let challenged_at = spec.challenged_at.filter(|_| !changed);
                 let verification = Verification::begin_after(challenged_at, now, keeps_events);
                 self.state = WebhookState::PendingVerification(verification);
             }
-            // Whoever gives the check up decides so.
+            // The change turned verification off.
             WebhookState::PendingVerification(_) if !spec.verify_url => self.state = WebhookState::Active,
             _ => {}
         }
     }
 
-    /// Whether pending deliveries to it may be cancelled: it is disabled or deleted, or its expiry time has passed.
+    /// Returns whether pending deliveries to it may be cancelled: it is disabled, deleted or expired.
     pub fn has_ended(&self, at: Time) -> bool {
-        self.state.cancels_because().is_some() || self.spec.expires_at.is_some_and(|end| end <= at)
+        self.state.cancel_reason().is_some() || self.spec.expires_at.is_some_and(|end| end <= at)
     }
 
-    /// When something is to be done about it: to ask its endpoint once more, or to disable it.
-    pub fn due_at(&self) -> Option<Time> {
+    /// Returns when the next action is due: sending a challenge, or disabling the webhook.
+    pub fn next_action_at(&self) -> Option<Time> {
         match &self.state {
             WebhookState::Active | WebhookState::Paused => self.spec.expires_at,
             WebhookState::PendingVerification(verification) => Some(verification.next),
@@ -377,23 +380,23 @@ impl Webhook {
     }
 }
 
-/// Which URLs the operator allows at all. An address that stands in the URL itself is judged here as well; the
-/// addresses of a name only when connecting, since they may have changed by then.
+/// Operator's rules for URLs. An IP address in the URL itself is checked here as well; the addresses of a host
+/// name are checked only on connecting, since they may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UrlRules {
     /// Whether plain `http` is allowed.
     pub allow_http: bool,
-    /// Which hosts and ports may be called.
-    pub reach: ReachRules,
+    /// Allowed hosts and ports.
+    pub egress: EgressRules,
 }
 
-/// Checks a webhook's URL.
-pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), Invalid> {
-    let refuse = |message: &str| Err(Invalid::new("url", message));
+/// Validates a webhook's URL.
+pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), FieldError> {
+    let refuse = |message: &str| Err(FieldError::new("url", message));
     if text.len() > MAX_URL {
         return refuse("must be at most 2048 characters long");
     }
-    // URL parsers drop or fold these; what is stored must be what is dialled.
+    // URL parsers drop or fold these characters; the stored URL must be the one that is called.
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
         return refuse("must not contain spaces, control characters or backslashes");
     }
@@ -426,35 +429,35 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), Invalid> {
     {
         return refuse("names a host with a character that no host name can have");
     }
-    validate_reach(&url, &rules.reach)
+    validate_reach(&url, &rules.egress)
 }
 
-/// Refuses what could never be called, as far as the URL itself says. Why is the operator's business; that it
-/// is the port rather than the host is the writer's.
-fn validate_reach(url: &Url, rules: &ReachRules) -> Result<(), Invalid> {
+/// Refuses a URL that the egress rules would always deny. The message says whether the port or the host is the
+/// problem, but not which of the operator's rules denied it.
+fn validate_reach(url: &Url, rules: &EgressRules) -> Result<(), FieldError> {
     let port = url.port_or_known_default().unwrap_or_default();
     let by_name = rules.check_name(url.host_str().unwrap_or_default(), port);
     let message = match by_name.and_then(|()| url.host().map_or(Ok(()), |host| rules.check_literal(&host))) {
         Ok(()) => return Ok(()),
-        Err(Unreachable::OwnHost) => {
+        Err(EgressDenied::OwnHost) => {
             "names the public host of this Redrive installation; events sent there would be published again without end"
                 .to_owned()
         }
-        Err(Unreachable::Localhost) => {
+        Err(EgressDenied::Localhost) => {
             "names localhost, which is not called from here; use a host that is reachable from the internet".to_owned()
         }
-        // Which of the operator's networks refuses it is not shown.
-        Err(Unreachable::Address(refused)) if special_range(refused.address) == Some(refused.range) => format!(
+        // Only built-in special ranges are named; the operator's own networks are not disclosed.
+        Err(EgressDenied::Address(refused)) if special_range(refused.address) == Some(refused.range) => format!(
             "names the address {} ({}), which is not called from here; use a public one, or ask the operator to \
              allow its network",
             refused.address, refused.range
         ),
-        Err(Unreachable::PortNotListed(port) | Unreachable::PortNotHttp(port)) => {
+        Err(EgressDenied::PortNotListed(port) | EgressDenied::PortNotHttp(port)) => {
             format!("must not use port {port}, which is not called from here; ask the operator, or use 443")
         }
         Err(_) => "names a host that is not called from here; ask the operator".to_owned(),
     };
-    Err(Invalid::new("url", message))
+    Err(FieldError::new("url", message))
 }
 
 fn authority(url: &str) -> &str {
@@ -462,41 +465,43 @@ fn authority(url: &str) -> &str {
     rest.split(['/', '?', '#']).next().unwrap_or_default()
 }
 
-fn validate_interest(spec: &WebhookSpec) -> Result<(), Invalid> {
-    if spec.events.is_empty() || spec.events.len() > MAX_EVENTS {
-        return Err(Invalid::new(
+fn validate_interest(spec: &WebhookSpec) -> Result<(), FieldError> {
+    if spec.events.is_empty() || spec.events.len() > MAX_EVENT_PATTERNS {
+        return Err(FieldError::new(
             "events",
-            format!("must list 1 to {MAX_EVENTS} patterns, such as [\"order.*\"]"),
+            format!("must list 1 to {MAX_EVENT_PATTERNS} patterns, such as [\"order.*\"]"),
         ));
     }
     if spec.subjects.len() > MAX_SUBJECTS {
-        return Err(Invalid::new("subjects", format!("must list at most {MAX_SUBJECTS} subjects")));
+        return Err(FieldError::new("subjects", format!("must list at most {MAX_SUBJECTS} subjects")));
     }
     for subject in &spec.subjects {
         if subject.is_empty() {
-            return Err(Invalid::new("subjects", "must not contain an empty subject"));
+            return Err(FieldError::new("subjects", "must not contain an empty subject"));
         }
-        plain_text("subjects", subject, crate::event::MAX_NAME)?;
+        check_plain_text("subjects", subject, crate::event::MAX_SUBJECT_BYTES)?;
     }
     Ok(())
 }
 
-fn validate_headers(headers: &BTreeMap<String, Hidden>) -> Result<(), Invalid> {
+fn validate_headers(headers: &BTreeMap<String, SecretString>) -> Result<(), FieldError> {
     if headers.len() > MAX_HEADERS {
-        return Err(Invalid::new("headers", format!("must be at most {MAX_HEADERS}")));
+        return Err(FieldError::new("headers", format!("must be at most {MAX_HEADERS}")));
     }
     for (name, value) in headers {
         let field = || format!("headers.{}", name.escape_debug());
         let Ok(parsed) = HeaderName::try_from(name.as_str()) else {
-            return Err(Invalid::new(field(), "is no valid HTTP header name"));
+            return Err(FieldError::new(field(), "is no valid HTTP header name"));
         };
         let lower = parsed.as_str();
-        if OWN_HEADERS.contains(&lower) || OWN_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
-            return Err(Invalid::new(field(), "is set by Redrive and cannot be overridden"));
+        if RESERVED_HEADERS.contains(&lower)
+            || RESERVED_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+        {
+            return Err(FieldError::new(field(), "is set by Redrive and cannot be overridden"));
         }
         let value = value.reveal();
         if value.len() > MAX_HEADER_VALUE || HeaderValue::from_str(value).is_err() {
-            return Err(Invalid::new(
+            return Err(FieldError::new(
                 field(),
                 format!("must be visible characters in one line, at most {MAX_HEADER_VALUE} bytes"),
             ));

@@ -1,9 +1,9 @@
-//! What a webhook may say.
+//! Tests of webhook validation and states.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{security::address::AddressRules, security::egress_rules::OwnHost};
+use crate::security::{address::AddressRules, egress_rules::OwnHost};
 
 fn https() -> UrlRules {
     UrlRules::default()
@@ -14,7 +14,7 @@ fn http() -> UrlRules {
 }
 
 #[test]
-fn urls_are_checked() {
+fn invalid_urls_are_refused() {
     for good in ["https://example.com", "https://example.com:8443/a/b?c=d%20e", "https://[2606:4700::1]/x"] {
         assert_eq!(validate_url(good, &https()), Ok(()), "{good}");
     }
@@ -45,35 +45,35 @@ fn urls_are_checked() {
 }
 
 #[test]
-fn urls_that_could_never_be_called_are_refused_in_words_that_tell_little() {
-    let said = |url: &str, rules: &UrlRules| validate_url(url, rules).map_err(|refused| refused.message);
-    let port = said("https://example.com:25/", &https()).unwrap_err();
+fn denied_urls_are_refused_without_disclosing_rules() {
+    let message = |url: &str, rules: &UrlRules| validate_url(url, rules).map_err(|refused| refused.message);
+    let port = message("https://example.com:25/", &https()).unwrap_err();
     assert!(port.contains("port 25") && port.contains("443"), "{port}");
-    assert_eq!(said("https://example.com:8443/", &https()), Ok(()));
-    let listed = ReachRules {
+    assert_eq!(message("https://example.com:8443/", &https()), Ok(()));
+    let listed = EgressRules {
         allow_hosts: vec!["*.example.com".parse().unwrap()],
         deny_hosts: vec!["inside.example.com".parse().unwrap()],
         ports: vec!["443".parse().unwrap(), "25".parse().unwrap()],
-        ..ReachRules::default()
+        ..EgressRules::default()
     };
-    let rules = UrlRules { reach: listed, ..http() };
-    assert_eq!(said("https://hooks.example.com/", &rules), Ok(()));
-    assert_eq!(said("https://hooks.example.com:25/", &rules), Ok(()), "named, so allowed");
-    assert!(said("http://hooks.example.com/", &rules).unwrap_err().contains("port 80"));
+    let rules = UrlRules { egress: listed, ..http() };
+    assert_eq!(message("https://hooks.example.com/", &rules), Ok(()));
+    assert_eq!(message("https://hooks.example.com:25/", &rules), Ok(()), "named, so allowed");
+    assert!(message("http://hooks.example.com/", &rules).unwrap_err().contains("port 80"));
     let hosts = ["inside.example.com", "INSIDE.example.com.", "example.org", "1.1.1.1", "[2606::1]"];
-    let words = hosts.map(|host| said(&format!("https://{host}/"), &rules).unwrap_err());
+    let words = hosts.map(|host| message(&format!("https://{host}/"), &rules).unwrap_err());
     assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
-    let denied = ReachRules {
+    let denied = EgressRules {
         networks: AddressRules { allow: Vec::new(), deny: vec!["93.184.0.0/16".parse().unwrap()] },
-        ..ReachRules::default()
+        ..EgressRules::default()
     };
-    let denied = said("https://93.184.215.14/", &UrlRules { reach: denied, ..https() }).unwrap_err();
+    let denied = message("https://93.184.215.14/", &UrlRules { egress: denied, ..https() }).unwrap_err();
     assert_eq!(denied, words[0], "the operator's own networks are not shown");
 }
 
 #[test]
 fn url_with_literal_private_address_is_refused_with_the_reason() {
-    let said = |url: &str| validate_url(url, &https()).unwrap_err().message;
+    let text = |url: &str| validate_url(url, &https()).unwrap_err().message;
     for (host, range) in [
         ("127.0.0.1", "loopback"),
         ("0x7f.1", "loopback"),
@@ -89,16 +89,16 @@ fn url_with_literal_private_address_is_refused_with_the_reason() {
         ("[fd00::1]", "unique local"),
         ("[64:ff9b::10.0.0.1]", "NAT64"),
     ] {
-        let message = said(&format!("https://{host}/x"));
+        let message = text(&format!("https://{host}/x"));
         assert!(message.contains(&format!("({range})")), "{host}: {message}");
     }
     for host in ["localhost", "LocalHost.", "db.localhost"] {
-        assert!(said(&format!("https://{host}/")).contains("localhost"), "{host}");
+        assert!(text(&format!("https://{host}/")).contains("localhost"), "{host}");
     }
     assert_eq!(validate_url("https://93.184.215.14/", &https()), Ok(()));
     let loopback = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
     let dev =
-        UrlRules { allow_http: true, reach: ReachRules { networks: loopback, ..ReachRules::default() } };
+        UrlRules { allow_http: true, egress: EgressRules { networks: loopback, ..EgressRules::default() } };
     for host in ["127.0.0.1:9000", "localhost:9000"] {
         assert_eq!(validate_url(&format!("http://{host}/"), &dev), Ok(()), "{host}");
     }
@@ -107,18 +107,18 @@ fn url_with_literal_private_address_is_refused_with_the_reason() {
 #[test]
 fn url_of_own_public_host_is_refused() {
     let own_host = OwnHost::from_url("https://hooks.example.com/redrive");
-    let rules = UrlRules { reach: ReachRules { own_host, ..ReachRules::default() }, ..https() };
+    let rules = UrlRules { egress: EgressRules { own_host, ..EgressRules::default() }, ..https() };
     let message = validate_url("https://HOOKS.example.com.:8443/v1/events", &rules).unwrap_err().message;
     assert!(message.contains("this Redrive installation"), "{message}");
     assert_eq!(validate_url("https://example.com/", &rules), Ok(()));
 }
 
 #[test]
-fn credentials_are_missing_where_the_origin_changes_and_they_were_not_supplied() {
+fn origin_change_requires_credentials_to_be_supplied() {
     let with = |url: &str| WebhookSpec {
         url: url.to_owned(),
-        headers: BTreeMap::from([("x-api-key".to_owned(), Hidden::new("k"))]),
-        auth: Some(EndpointAuth::Bearer { token: Hidden::new("t") }),
+        headers: BTreeMap::from([("x-api-key".to_owned(), SecretString::new("k"))]),
+        auth: Some(EndpointAuth::Bearer { token: SecretString::new("t") }),
         ..WebhookSpec::default()
     };
     let old = with("https://example.com/a");
@@ -146,9 +146,9 @@ fn credentials_are_missing_where_the_origin_changes_and_they_were_not_supplied()
 }
 
 #[test]
-fn headers_that_matter_cannot_be_overridden() {
+fn reserved_headers_cannot_be_overridden() {
     let refused = |name: &str, value: &str| {
-        validate_headers(&BTreeMap::from([(name.to_owned(), Hidden::new(value))])).is_err()
+        validate_headers(&BTreeMap::from([(name.to_owned(), SecretString::new(value))])).is_err()
     };
     for name in [
         "Host",
@@ -175,7 +175,7 @@ fn spec() -> WebhookSpec {
 }
 
 #[test]
-fn a_rate_limit_is_checked() {
+fn invalid_rate_limit_is_refused() {
     let limited = |requests_per_minute, burst| {
         let rate_limit = Some(RateLimit { requests_per_minute, burst });
         WebhookSpec { rate_limit, ..spec() }.validate(&https()).map_err(|invalid| invalid.field)
@@ -187,7 +187,7 @@ fn a_rate_limit_is_checked() {
 }
 
 #[test]
-fn what_was_stored_before_a_setting_existed_is_read_as_its_default() {
+fn settings_missing_from_stored_spec_get_defaults() {
     let mut old = serde_json::to_value(spec()).unwrap();
     for added in ["circuit_breaker_config", "rate_limit", "ordering_guarantee", "expires_at"] {
         assert!(old.as_object_mut().unwrap().remove(added).is_some(), "{added}");
@@ -196,7 +196,7 @@ fn what_was_stored_before_a_setting_existed_is_read_as_its_default() {
 }
 
 #[test]
-fn only_the_active_and_the_paused_get_events() {
+fn only_active_and_paused_webhooks_receive_events() {
     let disabled = WebhookState::Disabled("gone".into());
     for (state, name, gets) in [
         (WebhookState::Active, "active", true),
@@ -204,12 +204,12 @@ fn only_the_active_and_the_paused_get_events() {
         (disabled, "disabled", false),
         (WebhookState::Deleted, "deleted", false),
     ] {
-        assert_eq!((state.name(), state.gets_events()), (name, gets));
-        assert_eq!(state.cancels_because().is_none(), gets, "{name}");
+        assert_eq!((state.name(), state.receives_events()), (name, gets));
+        assert_eq!(state.cancel_reason().is_none(), gets, "{name}");
     }
 }
 
-/// A webhook in this state, whose URL is to be verified, and the one that was.
+/// Returns a webhook in this state whose URL must be verified, with the URL that was verified before.
 fn to_verify(state: WebhookState, url: &str, verified: Option<&str>) -> Webhook {
     let spec = WebhookSpec {
         url: url.into(),
@@ -218,38 +218,38 @@ fn to_verify(state: WebhookState, url: &str, verified: Option<&str>) -> Webhook 
         ..spec()
     };
     let (id, at) = (WebhookId::new(Time::default(), &[1; 10]), Time::default());
-    let tenant = TenantId::default();
-    Webhook { id, tenant, spec, secrets: Vec::new(), state, created_at: at, updated_at: at }
+    let tenant_id = TenantId::default();
+    Webhook { id, tenant_id, spec, secrets: Vec::new(), state, created_at: at, updated_at: at }
 }
 
 #[test]
-fn nothing_is_active_with_a_url_that_has_not_echoed() {
+fn webhook_with_unverified_url_is_never_active() {
     use WebhookState::{Active, Disabled, Paused, PendingVerification};
     let now = Time::from_millis(5_000);
     let pending = |keeps_events| PendingVerification(Verification::begin(now, keeps_events));
     let older = |keeps_events| PendingVerification(Verification::begin(Time::default(), keeps_events));
     let after = |mut new: Webhook, old: Option<&Webhook>| {
-        new.verify_first(old, now);
+        new.set_pending_verification(old, now);
         new.state
     };
     assert_eq!(after(to_verify(Active, "a", None), None), pending(false), "a new one gets no events");
     let verified = to_verify(Active, "a", Some("a"));
     assert_eq!(after(verified.clone(), Some(&verified)), Active);
-    let moved = to_verify(Active, "b", Some("a"));
-    assert_eq!(after(moved.clone(), Some(&verified)), pending(true), "events wait while it moves");
-    // Neither switching it off and on nor pausing and resuming it leads around.
+    let changed = to_verify(Active, "b", Some("a"));
+    assert_eq!(after(changed.clone(), Some(&verified)), pending(true), "events wait while it moves");
+    // Neither disabling and enabling nor pausing and resuming bypasses the verification.
     let off = to_verify(Disabled("why".into()), "b", Some("a"));
-    assert_eq!(after(moved.clone(), Some(&off)), pending(false));
-    assert_eq!(after(moved, Some(&to_verify(Paused, "b", Some("a")))), pending(true));
+    assert_eq!(after(changed.clone(), Some(&off)), pending(false));
+    assert_eq!(after(changed, Some(&to_verify(Paused, "b", Some("a")))), pending(true));
     assert_eq!(after(to_verify(Paused, "b", None), None), Paused);
-    // One that waits goes on waiting, unless it moves on, or back, or gives the check up.
+    // A pending verification continues unless the URL changes, changes back, or verification is turned off.
     let waits = to_verify(older(true), "b", Some("a"));
     assert_eq!(after(waits.clone(), Some(&waits)), older(true));
     assert_eq!(after(to_verify(older(true), "c", Some("a")), Some(&waits)), pending(true));
     assert_eq!(after(to_verify(older(true), "a", Some("a")), Some(&waits)), Active);
     let enabled = to_verify(Active, "b", Some("a"));
     assert_eq!(after(enabled, Some(&waits)), older(true), "enabling sends no further challenge");
-    // Neither does disabling and enabling it, before the pause between two challenges is over.
+    // Neither does disabling and enabling it within the minimum interval between two challenges.
     let challenged = |url: &str, state| {
         let mut webhook = to_verify(state, url, None);
         webhook.spec.challenged_at = Some(Time::from_millis(4_000));
@@ -264,7 +264,7 @@ fn nothing_is_active_with_a_url_that_has_not_echoed() {
     assert_eq!(after(careless, Some(&waits)), Active);
 }
 
-/// Texts that are nearly URLs.
+/// Generates texts that resemble URLs.
 fn any_url() -> impl Strategy<Value = String> {
     let scheme = "(https?|HTTPS|ftp)?:?[/\\\\]{0,3}";
     let user = "([a-z0-9._~%:@\\[\\]-]{0,12}[@:.])?";
@@ -279,23 +279,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
-    fn no_text_breaks_the_url_check_and_what_passes_has_a_plain_host(text in any_url()) {
+    fn accepted_urls_have_plain_host_for_arbitrary_text(text in any_url()) {
         if validate_url(&text, &http()).is_ok() {
             let url = Url::parse(&text).unwrap();
             prop_assert!(url.host_str().is_some_and(|host| !host.is_empty()), "{}", url);
             prop_assert!(url.username().is_empty() && url.password().is_none(), "{}", url);
             prop_assert!(url.fragment().is_none() && url.port() != Some(0), "{}", url);
             prop_assert_eq!(validate_url(&text, &https()).is_ok(), url.scheme() == "https");
-            // Its canonical form is as good, unless spelling it out made it too long.
+            // The canonical form is accepted as well, unless percent-encoding made it too long.
             prop_assert!(url.as_str().len() > MAX_URL || validate_url(url.as_str(), &http()).is_ok(), "{}", url);
         }
     }
 
     #[test]
-    fn headers_that_pass_can_be_sent(name in "[a-zA-Z:_ -]{0,20}|\\PC{0,5}", value in "[ -~]{0,20}|.{0,10}") {
-        if validate_headers(&BTreeMap::from([(name.clone(), Hidden::new(value.clone()))])).is_ok() {
+    fn accepted_headers_can_be_sent(name in "[a-zA-Z:_ -]{0,20}|\\PC{0,5}", value in "[ -~]{0,20}|.{0,10}") {
+        if validate_headers(&BTreeMap::from([(name.clone(), SecretString::new(value.clone()))])).is_ok() {
             let sent = HeaderName::try_from(&name).unwrap();
-            prop_assert!(!OWN_HEADERS.contains(&sent.as_str()), "{}", sent);
+            prop_assert!(!RESERVED_HEADERS.contains(&sent.as_str()), "{}", sent);
             prop_assert!(!HeaderValue::try_from(&value).unwrap().as_bytes().contains(&b'\n'));
         }
     }

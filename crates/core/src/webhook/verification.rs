@@ -1,4 +1,4 @@
-//! Whether a URL belongs to whoever named it: its endpoint has to echo a challenge before it gets any event.
+//! Verification of URL ownership: an endpoint has to echo a challenge before it receives any event.
 
 use std::time::Duration;
 
@@ -8,48 +8,48 @@ use subtle::ConstantTimeEq;
 
 use crate::time::Time;
 
-/// The type of the challenge, where events have theirs.
-pub const CHALLENGE: &str = "redrive.challenge";
-/// Why a webhook is disabled whose endpoint did not echo in time.
-pub const NOT_VERIFIED: &str = "the endpoint did not echo the challenge in time";
-/// For how long an endpoint is asked.
-pub const PATIENCE: Duration = Duration::from_secs(24 * 3600);
-/// How long it takes until it may begin anew by hand.
-const BETWEEN: Duration = Duration::from_secs(30);
-/// How long to wait after each failed try; after the last of these, always so long.
-const WAITS: [u64; 6] = [5, 30, 120, 600, 1800, 3600];
+/// Event type of the challenge request.
+pub const CHALLENGE_EVENT_TYPE: &str = "redrive.challenge";
+/// Reason for disabling a webhook whose endpoint did not echo in time.
+pub const REASON_NOT_VERIFIED: &str = "the endpoint did not echo the challenge in time";
+/// Time after which verification of an endpoint is given up.
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// Minimum time between manual restarts of a verification, and between two challenges.
+const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(30);
+/// Delays in seconds after each failed challenge; the last one repeats.
+const RETRY_DELAYS: [u64; 6] = [5, 30, 120, 600, 1800, 3600];
 
-/// How far the verification of a URL has come.
+/// Progress of the verification of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verification {
-    /// When it began.
-    pub since: Time,
-    /// How often the endpoint was asked.
-    pub tries: u32,
-    /// When it is asked next.
+    /// Start time.
+    pub started_at: Time,
+    /// Number of challenges sent.
+    pub attempts: u32,
+    /// Time of the next challenge.
     pub next: Time,
-    /// Whether events become deliveries that wait for it, as for a webhook that was verified before.
+    /// Whether events become deliveries that wait for the verification, as for a webhook that was verified before.
     pub keeps_events: bool,
-    /// What came of the last time it was asked, in words for its owner.
+    /// Result of the last challenge, in words for the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
 
-/// For whose webhooks the operator requires that the URL is verified.
+/// Webhooks for which the operator requires URL verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequireVerification {
-    /// For all.
+    /// All webhooks.
     Always,
-    /// For those that portal sessions create, and those whose URL they change.
+    /// Webhooks that portal sessions create or whose URL they change.
     #[default]
     Portal,
-    /// For none but those whose owner asks for it.
+    /// Only webhooks whose owner requests it.
     Never,
 }
 
 impl RequireVerification {
-    /// Whether it is required of a webhook that such a caller creates or changes.
+    /// Returns whether verification is required for a webhook that this kind of caller creates or changes.
     pub fn applies_to(self, portal_session: bool) -> bool {
         match self {
             Self::Always => true,
@@ -60,48 +60,50 @@ impl RequireVerification {
 }
 
 impl Verification {
-    /// One that begins now.
+    /// Starts a verification now.
     pub fn begin(now: Time, keeps_events: bool) -> Self {
-        Self { since: now, tries: 0, next: now, keeps_events, last_error: None }
+        Self { started_at: now, attempts: 0, next: now, keeps_events, last_error: None }
     }
 
-    /// One that begins now, for an endpoint that was sent a challenge before: the pause between two challenges holds.
+    /// Starts a verification now for an endpoint that may have been challenged before: the minimum interval between
+    /// two challenges is kept.
     pub fn begin_after(challenged_at: Option<Time>, now: Time, keeps_events: bool) -> Self {
-        let next = challenged_at.map_or(now, |at| now.max(at + BETWEEN));
+        let next = challenged_at.map_or(now, |at| now.max(at + MIN_RESTART_INTERVAL));
         Self { next, ..Self::begin(now, keeps_events) }
     }
 
-    /// The same for an endpoint that was not asked after all, since no connection to its address was free: the try
-    /// does not count, and another one follows at `next`.
+    /// Undoes a challenge that was not sent because no connection to the address was free: it does not count as a try,
+    /// and the next one is due at `next`.
     pub fn not_asked(&self, next: Time) -> Self {
-        let next = next.min(self.since + PATIENCE);
-        Self { tries: self.tries.saturating_sub(1), next, ..self.clone() }
+        let next = next.min(self.started_at + GIVE_UP_AFTER);
+        Self { attempts: self.attempts.saturating_sub(1), next, ..self.clone() }
     }
 
-    /// Whether it may begin anew by hand: nobody may have an endpoint asked again and again.
-    pub fn may_begin_anew(&self, now: Time) -> bool {
-        now >= self.since + BETWEEN
+    /// Returns whether it may be restarted manually. The minimum interval prevents flooding an endpoint with
+    /// challenges.
+    pub fn may_restart(&self, now: Time) -> bool {
+        now >= self.started_at + MIN_RESTART_INTERVAL
     }
 
-    /// The same once the endpoint is being asked, as if that failed. None: its time is over.
-    pub fn asked(&self, now: Time) -> Option<Self> {
-        if now >= self.since + PATIENCE {
+    /// Returns the state after sending a challenge, assuming that it fails, or `None` if the time limit has passed.
+    pub fn after_challenge(&self, now: Time) -> Option<Self> {
+        if now >= self.started_at + GIVE_UP_AFTER {
             return None;
         }
-        let wait = WAITS[(self.tries as usize).min(WAITS.len() - 1)];
-        let next = (now + Duration::from_secs(wait)).min(self.since + PATIENCE);
-        Some(Self { tries: self.tries.saturating_add(1), next, ..self.clone() })
+        let wait = RETRY_DELAYS[(self.attempts as usize).min(RETRY_DELAYS.len() - 1)];
+        let next = (now + Duration::from_secs(wait)).min(self.started_at + GIVE_UP_AFTER);
+        Some(Self { attempts: self.attempts.saturating_add(1), next, ..self.clone() })
     }
 }
 
-/// The body that asks an endpoint to echo.
+/// Returns the request body of a challenge.
 pub fn challenge_body(challenge: &str) -> Bytes {
-    let body = serde_json::json!({"type": CHALLENGE, "challenge": challenge});
+    let body = serde_json::json!({"type": CHALLENGE_EVENT_TYPE, "challenge": challenge});
     Bytes::from(body.to_string())
 }
 
-/// Whether an answer echoes a challenge: as it is, or as the member `challenge` of a JSON object. How long the
-/// comparison takes tells nothing.
+/// Returns whether a response echoes a challenge, either verbatim or as the member `challenge` of a JSON object.
+/// Compares in constant time.
 pub fn is_echo(challenge: &str, status: u16, body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Echo {
@@ -122,29 +124,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_asked_less_and_less_often_for_a_day() {
+    fn challenges_back_off_for_a_day() {
         let begin = Time::from_secs(1_000);
         let mut verification = Verification::begin(begin, false);
-        let mut asked = Vec::new();
-        while let Some(next) = verification.asked(verification.next) {
-            asked.push(verification.next.since(begin).as_secs());
+        let mut requests = Vec::new();
+        while let Some(next) = verification.after_challenge(verification.next) {
+            requests.push(verification.next.duration_since(begin).as_secs());
             verification = next;
         }
-        assert_eq!(asked[..6], [0, 5, 35, 155, 755, 2555]);
-        assert!(asked.is_sorted() && asked.len() < 40);
-        assert_eq!(verification.next, begin + PATIENCE, "and then it is over");
-        assert_eq!(verification.asked(begin + PATIENCE), None);
+        assert_eq!(requests[..6], [0, 5, 35, 155, 755, 2555]);
+        assert!(requests.is_sorted() && requests.len() < 40);
+        assert_eq!(verification.next, begin + GIVE_UP_AFTER, "and then it is over");
+        assert_eq!(verification.after_challenge(begin + GIVE_UP_AFTER), None);
     }
 
     #[test]
-    fn it_begins_anew_by_hand_only_after_a_while() {
+    fn manual_restart_requires_minimum_interval() {
         let verification = Verification::begin(Time::from_secs(1_000), false);
-        assert!(!verification.may_begin_anew(Time::from_secs(1_029)));
-        assert!(verification.may_begin_anew(Time::from_secs(1_030)));
+        assert!(!verification.may_restart(Time::from_secs(1_029)));
+        assert!(verification.may_restart(Time::from_secs(1_030)));
     }
 
     #[test]
-    fn pause_between_challenges_holds_when_a_verification_begins_again() {
+    fn restarted_verification_keeps_challenge_interval() {
         let now = Time::from_secs(1_000);
         assert_eq!(Verification::begin_after(None, now, true), Verification::begin(now, true));
         let next =
@@ -155,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_that_was_not_asked_keeps_its_tries() {
+    fn unsent_challenge_does_not_count_as_try() {
         let begin = Time::from_secs(1_000);
-        let asked = Verification::begin(begin, false).asked(begin).unwrap();
+        let request = Verification::begin(begin, false).after_challenge(begin).unwrap();
         let soon = Time::from_secs(1_001);
-        assert_eq!(asked.not_asked(soon), Verification { next: soon, ..Verification::begin(begin, false) });
-        assert_eq!(asked.not_asked(Time::FOREVER).next, begin + PATIENCE);
+        assert_eq!(request.not_asked(soon), Verification { next: soon, ..Verification::begin(begin, false) });
+        assert_eq!(request.not_asked(Time::FAR_FUTURE).next, begin + GIVE_UP_AFTER);
     }
 
     #[test]
-    fn only_an_echo_counts() {
+    fn only_echo_verifies() {
         assert!(is_echo("abc", 200, b"abc"));
         assert!(is_echo("abc", 204, b" abc\r\n"));
         assert!(is_echo("abc", 200, br#"{"ok": true, "challenge": "abc"}"#));
@@ -181,13 +183,13 @@ mod tests {
         ] {
             assert!(!is_echo("abc", status, body), "{status} {body:?}");
         }
-        // An endpoint that sends everything back does not understand what it is asked, but it is listening.
+        // An endpoint that echoes every request does not understand the challenge, but it is listening.
         assert!(is_echo("abc", 200, &challenge_body("abc")));
     }
 
     proptest! {
         #[test]
-        fn garbage_is_no_echo(body: Vec<u8>) {
+        fn arbitrary_bytes_are_no_echo(body: Vec<u8>) {
             prop_assert!(!is_echo("0123456789abcdef0123456789abcdef", 200, &body));
         }
     }

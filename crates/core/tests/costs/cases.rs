@@ -1,8 +1,9 @@
-//! The worst known inputs of schemas and filters. The tests count the work of each, the benchmark `prices` measures it.
+//! Worst known inputs of schemas and filters. The tests count the work of each; the benchmark `prices` measures
+//! it.
 
 use serde_json::{Value, json};
 
-/// A rule, and a payload that takes long to check by it.
+/// A rule, and a payload that is expensive to check against it.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// A schema or a filter.
@@ -22,7 +23,7 @@ fn list_of(bytes: usize, item: impl Fn(usize) -> String) -> String {
     text + "]"
 }
 
-/// A list of different values made of brackets alone, all of which hash alike where lengths are not hashed.
+/// Returns a list of distinct values made of brackets only, which all collide if lengths are not hashed.
 fn bracket_trees(bytes: usize) -> String {
     fn grow(text: &mut String, number: u64, bits: u32) {
         text.push('[');
@@ -47,7 +48,7 @@ fn bracket_trees(bytes: usize) -> String {
     text + "]"
 }
 
-/// Numbers between two floats, which take a parser of floats longest.
+/// Returns numbers halfway between two floats, the slowest case for float parsers.
 fn halfway(bytes: usize) -> String {
     list_of(bytes, |n| format!("9007199254740993.{:020}e-{}", n, 200 + n % 90))
 }
@@ -57,8 +58,8 @@ fn object_of(bytes: usize, value: &str) -> String {
     format!("{{{}}}", &list[1..list.len() - 1])
 }
 
-/// The worst known input of each keyword of schemas, about this large. The first is the one that the others are compared
-/// with: plain rules.
+/// Returns the worst known input of each schema keyword, of about this size. The first case (plain rules) is the
+/// baseline for the others.
 pub(crate) fn schema_cases(bytes: usize) -> Vec<Case> {
     let case = |name, rule, payload| Case { name, rule, payload };
     let list = |item: &dyn Fn(usize) -> String| list_of(bytes, item);
@@ -231,7 +232,8 @@ pub(crate) fn schema_cases(bytes: usize) -> Vec<Case> {
     ]
 }
 
-/// The worst known inputs of filters, about this large where the size of the payload matters. The first is a plain one.
+/// Returns the worst known inputs of filters, of about this size where the payload size matters. The first is a
+/// plain one.
 pub(crate) fn filter_cases(bytes: usize) -> Vec<Case> {
     let path = "/a".repeat(20);
     let deep = |data: &str| (0..20).fold(data.to_owned(), |inner, _| format!("{{\"a\":{inner}}}"));

@@ -1,19 +1,21 @@
-//! What may be connected to. Judged by canaries that must see no connection, not by error texts alone.
+//! Tests which destinations are refused. Canary listeners prove that no connection was opened, not only error
+//! texts.
 
 use std::{net::SocketAddr, time::Duration};
 
 use crate::common::*;
 use redrive_core::{
-    delivery::response::SendFailure, security::address::AddressRules, security::egress_rules::ReachRules,
+    delivery::response::SendFailure,
+    security::{address::AddressRules, egress_rules::EgressRules},
 };
-use redrive_egress::{Client, Config, Outbound};
-use redrive_testkit::{Canary, Dns, Say, dns::addresses};
+use redrive_egress::{Client, Config, OutboundRequest};
+use redrive_testkit::{Canary, Dns, DnsReply, dns::addresses};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     time::timeout,
 };
 
-/// Listens on loopback, on the same port of both families where the machine has both.
+/// Listens on loopback, on the same port for IPv4 and (if available) IPv6.
 async fn canaries() -> (u16, Vec<TcpListener>) {
     let v4 = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = v4.local_addr().unwrap().port();
@@ -62,16 +64,16 @@ async fn loopback_is_refused_in_every_spelling() {
 #[tokio::test]
 async fn refused_name_is_reported_like_a_name_that_does_not_exist() {
     let named = Named::start().await;
-    named.dns.script("missing.test", [Say::NoSuchName]);
-    named.dns.script("db.test", [Say::addresses(&["10.0.0.1"])]);
-    named.dns.script("mixed.test", [Say::addresses(&["127.0.0.1", "169.254.169.254"])]);
+    named.dns.script("missing.test", [DnsReply::NoSuchName]);
+    named.dns.script("db.test", [DnsReply::addresses(&["10.0.0.1"])]);
+    named.dns.script("mixed.test", [DnsReply::addresses(&["127.0.0.1", "169.254.169.254"])]);
     let hosts = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
-    named.client.set_rules(ReachRules { deny_hosts: hosts(&["denied.test"]), ..only_one() });
+    named.client.set_rules(EgressRules { deny_hosts: hosts(&["denied.test"]), ..only_one() });
     let missing = named.post("missing.test").await;
     let timings = missing.timings;
     let missing = failed(missing, SendFailure::Dns);
     for name in ["db.test", "mixed.test", "denied.test", "localhost", "DB.test."] {
-        // The second answer comes from a cache, and must not be quicker.
+        // The second lookup is cached and must not be faster.
         for _ in 0..2 {
             let exchange = named.post(name).await;
             let shown = exchange.timings;
@@ -89,11 +91,11 @@ async fn refused_name_is_reported_like_a_name_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn plain_http_is_refused_as_soon_as_the_rules_say_so() {
-    let server = Server::answering(OK).await;
+async fn plain_http_is_refused_after_rules_change() {
+    let server = Server::responding(OK).await;
     let client = client();
-    answered(post(&client, outbound(&server.url(), LONG)).await);
-    client.set_rules(ReachRules { https_only: true, ..loopback() });
+    expect_response(post(&client, outbound(&server.url(), LONG)).await);
+    client.set_rules(EgressRules { https_only: true, ..loopback() });
     for url in [server.url(), format!("http://localhost:{}/", server.address.port())] {
         let exchange = post(&client, outbound(&url, LONG)).await;
         assert_eq!(exchange.timings.connect, None);
@@ -105,11 +107,11 @@ async fn plain_http_is_refused_as_soon_as_the_rules_say_so() {
     assert!(post(&client, outbound(&secure, SHORT)).await.result.is_err(), "the server speaks no TLS");
     assert_eq!(server.connections(), 2, "https is dialled");
     client.set_rules(loopback());
-    answered(post(&client, outbound(&server.url(), LONG)).await);
+    expect_response(post(&client, outbound(&server.url(), LONG)).await);
 }
 
 #[tokio::test]
-async fn connections_to_one_address_are_bounded_whatever_the_name() {
+async fn connections_per_address_are_bounded_across_names() {
     let hold = std::sync::Arc::new(tokio::sync::Notify::new());
     let held = hold.clone();
     let server = Server::start(move |mut peer| {
@@ -124,7 +126,7 @@ async fn connections_to_one_address_are_bounded_whatever_the_name() {
     let client = Client::new(Config { max_connections_per_address: Some(2), ..lenient() }).unwrap();
     let port = server.address.port();
     let send = |host: &str, owner| {
-        let request = Outbound { owner, ..outbound(&format!("http://{host}:{port}/"), LONG) };
+        let request = OutboundRequest { owner, ..outbound(&format!("http://{host}:{port}/"), LONG) };
         let client = client.clone();
         tokio::spawn(async move { client.post(request).await })
     };
@@ -134,23 +136,23 @@ async fn connections_to_one_address_are_bounded_whatever_the_name() {
     }
     let message = failed(send("127.0.0.1", 3).await.unwrap(), SendFailure::HostBusy).message;
     assert!(message.contains("too many connections"), "{message}");
-    // A request that may take less time than the wait does not report a timeout of the receiver.
-    let short = Outbound { owner: 3, ..outbound(&server.url(), Duration::from_millis(400)) };
+    // A request with a timeout shorter than the wait does not report a timeout of the endpoint.
+    let short = OutboundRequest { owner: 3, ..outbound(&server.url(), Duration::from_millis(400)) };
     failed(client.post(short).await, SendFailure::HostBusy);
     assert_eq!(server.connections(), 2);
-    // A connection that is waited for is used as soon as there is one.
+    // A waiting request gets the connection as soon as one is free.
     let waiting = send("127.0.0.1", 3);
     tokio::time::sleep(Duration::from_millis(50)).await;
     hold.notify_waiters();
     for exchange in first {
-        answered(exchange.await.unwrap());
+        expect_response(exchange.await.unwrap());
     }
     hold.notify_one();
-    answered(waiting.await.unwrap());
+    expect_response(waiting.await.unwrap());
 }
 
 #[tokio::test]
-async fn our_own_listeners_are_refused_even_where_loopback_is_allowed() {
+async fn own_listeners_are_refused_even_if_loopback_is_allowed() {
     let (port, canaries) = canaries().await;
     for own in ["127.0.0.1", "0.0.0.0", "::"] {
         let own = SocketAddr::new(own.parse().unwrap(), port);
@@ -162,16 +164,16 @@ async fn our_own_listeners_are_refused_even_where_loopback_is_allowed() {
 }
 
 #[tokio::test]
-async fn an_allowed_name_is_resolved_and_timed() {
-    let server = Server::answering(OK).await;
+async fn allowed_name_is_resolved_and_timed() {
+    let server = Server::responding(OK).await;
     let url = format!("http://localhost:{}/", server.address.port());
     let exchange = post(&client(), outbound(&url, LONG)).await;
     assert!(exchange.timings.dns.is_some());
-    assert_eq!(answered(exchange).status, 200);
+    assert_eq!(expect_response(exchange).status, 200);
 }
 
 #[tokio::test]
-async fn a_name_without_an_address_is_a_dns_failure() {
+async fn name_without_address_is_a_dns_failure() {
     let exchange = post(&client(), outbound("http://nobody.invalid/", LONG)).await;
     assert!(exchange.timings.dns.is_some());
     assert_eq!(exchange.timings.connect, None);
@@ -179,13 +181,13 @@ async fn a_name_without_an_address_is_a_dns_failure() {
 }
 
 #[tokio::test]
-async fn closed_and_silent_ports_read_the_same() {
+async fn closed_and_silent_ports_give_the_same_message() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let silent = TcpSocket::new_v4().unwrap();
     silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let silent = silent.listen(1).unwrap();
     let address = silent.local_addr().unwrap();
-    // Once its queue is full the system drops whatever else wants to connect.
+    // Once the backlog is full, the system drops further connection attempts.
     let mut fillers = Vec::new();
     while let Ok(filler) = timeout(Duration::from_millis(100), TcpStream::connect(address)).await {
         fillers.push(filler.unwrap());
@@ -203,7 +205,7 @@ async fn closed_and_silent_ports_read_the_same() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer_and_is_not_followed() {
+async fn redirect_is_a_response_and_is_not_followed() {
     let (port, canaries) = canaries().await;
     let server = Server::start(move |mut peer| async move {
         peer.read_request().await;
@@ -214,15 +216,15 @@ async fn a_redirect_is_an_answer_and_is_not_followed() {
         .await;
     })
     .await;
-    let answer = answered(post(&client(), outbound(&server.url(), LONG)).await);
-    assert_eq!(answer.status, 302);
-    assert!(answer.headers["location"].to_str().unwrap().ends_with("/inside"));
+    let response = expect_response(post(&client(), outbound(&server.url(), LONG)).await);
+    assert_eq!(response.status, 302);
+    assert!(response.headers["location"].to_str().unwrap().ends_with("/inside"));
     assert_eq!(server.requests(), 1);
     assert_silent(&canaries).await;
 }
 
-/// What a name must not lead to, and where it may: the receiver at 127.0.0.1 is allowed, the canaries at
-/// 127.0.0.2 and ::1 on the same port are not.
+/// Allowed and forbidden destinations of names: the receiver at 127.0.0.1 is allowed, the canaries at 127.0.0.2
+/// and ::1 on the same port are not.
 struct Named {
     dns: Dns,
     client: Client,
@@ -233,7 +235,7 @@ struct Named {
 impl Named {
     async fn start() -> Self {
         let dns = Dns::start().await;
-        let receiver = Server::answering_once(OK).await;
+        let receiver = Server::responding_once(OK).await;
         let port = receiver.address.port();
         let canaries = [Canary::at("127.0.0.2", port).await, Canary::at("::1", port).await];
         let config =
@@ -252,16 +254,16 @@ impl Named {
     }
 }
 
-fn only_one() -> ReachRules {
+fn only_one() -> EgressRules {
     let networks = AddressRules {
         allow: vec!["127.0.0.1/32".parse().unwrap()],
         deny: vec!["9.9.9.9/32".parse().unwrap()],
     };
-    ReachRules { networks, ..ReachRules::default() }
+    EgressRules { networks, ..EgressRules::default() }
 }
 
 #[tokio::test]
-async fn a_name_with_one_bad_address_is_refused() {
+async fn name_with_one_refused_address_is_refused() {
     let named = Named::start().await;
     for (number, bad) in [
         &["127.0.0.1", "127.0.0.2"][..],
@@ -287,18 +289,18 @@ async fn a_name_with_one_bad_address_is_refused() {
     .enumerate()
     {
         let name = format!("bad{number}.test");
-        named.dns.script(&name, [Say::addresses(bad)]);
+        named.dns.script(&name, [DnsReply::addresses(bad)]);
         let exchange = named.post(&name).await;
         assert_eq!(exchange.timings.connect, None, "{bad:?}: nothing is dialled");
         failed(exchange, SendFailure::Dns);
     }
     for (name, alias) in [
-        ("alias.test", Say::Alias("inside.test", addresses(&["127.0.0.2"]))),
-        ("chain.test", Say::AliasAlone("inside.test")),
-        ("local.test", Say::AliasAlone("localhost")),
-        ("another.test", Say::AboutAnother(addresses(&["127.0.0.2"]))),
+        ("alias.test", DnsReply::Alias("inside.test", addresses(&["127.0.0.2"]))),
+        ("chain.test", DnsReply::AliasAlone("inside.test")),
+        ("local.test", DnsReply::AliasAlone("localhost")),
+        ("another.test", DnsReply::WrongName(addresses(&["127.0.0.2"]))),
     ] {
-        named.dns.script("inside.test", [Say::addresses(&["127.0.0.2"])]);
+        named.dns.script("inside.test", [DnsReply::addresses(&["127.0.0.2"])]);
         named.dns.script(name, [alias]);
         assert!(named.post(name).await.result.is_err(), "{name}");
     }
@@ -307,38 +309,38 @@ async fn a_name_with_one_bad_address_is_refused() {
 }
 
 #[tokio::test]
-async fn good_names_are_reached() {
+async fn allowed_names_are_reached() {
     let named = Named::start().await;
     for (name, say) in [
-        ("good.test", Say::addresses(&["127.0.0.1"])),
-        ("mapped.test", Say::addresses(&["::ffff:127.0.0.1"])),
-        ("twice.test", Say::addresses(&["127.0.0.1", "127.0.0.1"])),
-        ("alias.test", Say::Alias("far.test", addresses(&["127.0.0.1"]))),
-        ("long.test", Say::OverTcp(addresses(&["127.0.0.1"]))),
+        ("good.test", DnsReply::addresses(&["127.0.0.1"])),
+        ("mapped.test", DnsReply::addresses(&["::ffff:127.0.0.1"])),
+        ("twice.test", DnsReply::addresses(&["127.0.0.1", "127.0.0.1"])),
+        ("alias.test", DnsReply::Alias("far.test", addresses(&["127.0.0.1"]))),
+        ("long.test", DnsReply::OverTcp(addresses(&["127.0.0.1"]))),
     ] {
         named.dns.script(name, [say]);
         let exchange = named.post(name).await;
         assert!(exchange.timings.dns.is_some(), "{name}");
-        assert_eq!(answered(exchange).status, 200, "{name}");
+        assert_eq!(expect_response(exchange).status, 200, "{name}");
     }
     assert_eq!(named.receiver.connections(), 5);
     named.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn a_resolver_that_fails_gives_no_address() {
+async fn failing_resolver_gives_no_address() {
     let named = Named::start().await;
     let good = || addresses(&["127.0.0.1"]);
     for (number, say) in [
-        Say::Nothing,
-        Say::NoSuchName,
-        Say::ServerFailure,
-        Say::Silence,
-        Say::Garbage,
-        Say::Truncated,
-        Say::Halved(good()),
-        Say::AboutAnother(good()),
-        Say::AliasAlone("nowhere.test"),
+        DnsReply::Nothing,
+        DnsReply::NoSuchName,
+        DnsReply::ServerFailure,
+        DnsReply::NoReply,
+        DnsReply::Garbage,
+        DnsReply::Truncated,
+        DnsReply::TruncatedBytes(good()),
+        DnsReply::WrongName(good()),
+        DnsReply::AliasAlone("nowhere.test"),
     ]
     .into_iter()
     .enumerate()
@@ -348,27 +350,27 @@ async fn a_resolver_that_fails_gives_no_address() {
         let exchange = named.post(&name).await;
         assert_eq!(exchange.timings.connect, None, "{say:?}");
         failed(exchange, SendFailure::Dns);
-        assert!(named.dns.asked(&name) > 0, "{say:?}");
+        assert!(named.dns.queries(&name) > 0, "{say:?}");
     }
     assert_eq!(named.receiver.connections(), 0);
     named.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn what_was_checked_is_what_is_dialled() {
+async fn connected_address_is_the_checked_address() {
     let named = Named::start().await;
-    let (good, bad) = (|| Say::addresses(&["127.0.0.1"]), || Say::addresses(&["127.0.0.2"]));
-    // Every second answer is bad; an answer is good for a second.
+    let (good, bad) = (|| DnsReply::addresses(&["127.0.0.1"]), || DnsReply::addresses(&["127.0.0.2"]));
+    // Every second response is refused; a response is cached for a second.
     named.dns.script("turn.test", (0..100).flat_map(|_| [good(), bad()]));
     let mut reached = 0;
-    while named.dns.asked("turn.test") < 4 {
-        let asked = named.dns.asked("turn.test");
+    while named.dns.queries("turn.test") < 4 {
+        let requests = named.dns.queries("turn.test");
         let exchange = named.post("turn.test").await;
         match exchange.result {
             Ok(_) => reached += 1,
             Err(refused) => assert_eq!(refused.failure, SendFailure::Dns),
         }
-        if named.dns.asked("turn.test") == asked {
+        if named.dns.queries("turn.test") == requests {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -376,8 +378,8 @@ async fn what_was_checked_is_what_is_dialled() {
     assert_eq!(named.receiver.connections(), reached);
     named.assert_untouched().await;
 
-    // One that fails first and then leads inside.
-    named.dns.script("late.test", [Say::ServerFailure, Say::ServerFailure, bad()]);
+    // A name that fails first and then resolves to a refused address.
+    named.dns.script("late.test", [DnsReply::ServerFailure, DnsReply::ServerFailure, bad()]);
     let first = named.post("late.test").await;
     failed(first, SendFailure::Dns);
     let later = named.post("late.test").await;
@@ -386,17 +388,17 @@ async fn what_was_checked_is_what_is_dialled() {
 }
 
 #[tokio::test]
-async fn denied_hosts_and_ports_are_not_even_looked_up() {
+async fn denied_hosts_and_ports_are_not_resolved() {
     let named = Named::start().await;
-    named.dns.script("good.test", [Say::addresses(&["127.0.0.1"])]);
-    named.dns.script("www.good.test", [Say::addresses(&["127.0.0.1"])]);
+    named.dns.script("good.test", [DnsReply::addresses(&["127.0.0.1"])]);
+    named.dns.script("www.good.test", [DnsReply::addresses(&["127.0.0.1"])]);
     let hosts = |patterns: &[&str]| patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
     let port = named.receiver.address.port();
     let mut messages = Vec::new();
     for rules in [
-        ReachRules { deny_hosts: hosts(&["*.test", "good.test"]), ..only_one() },
-        ReachRules { deny_hosts: hosts(&["GOOD.test."]), allow_hosts: hosts(&["good.test"]), ..only_one() },
-        ReachRules { allow_hosts: hosts(&["*.good.test", "other.test"]), ..only_one() },
+        EgressRules { deny_hosts: hosts(&["*.test", "good.test"]), ..only_one() },
+        EgressRules { deny_hosts: hosts(&["GOOD.test."]), allow_hosts: hosts(&["good.test"]), ..only_one() },
+        EgressRules { allow_hosts: hosts(&["*.good.test", "other.test"]), ..only_one() },
     ] {
         named.client.set_rules(rules);
         for host in ["good.test", "GOOD.test", "good.test."] {
@@ -406,84 +408,84 @@ async fn denied_hosts_and_ports_are_not_even_looked_up() {
     messages.dedup();
     assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
     messages.clear();
-    named.client.set_rules(ReachRules { ports: vec!["1-1023".parse().unwrap()], ..only_one() });
+    named.client.set_rules(EgressRules { ports: vec!["1-1023".parse().unwrap()], ..only_one() });
     for host in ["good.test", "GOOD.test", "good.test.", "127.0.0.1"] {
         messages.push(failed(named.post(host).await, SendFailure::BlockedAddress).message);
     }
-    assert_eq!(named.dns.asked("good.test"), 0);
+    assert_eq!(named.dns.queries("good.test"), 0);
     named.client.set_rules(only_one());
     for port in [22, 25, 3306, 6379] {
         let exchange = post(&named.client, outbound(&format!("http://127.0.0.1:{port}/"), LONG)).await;
         messages.push(failed(exchange, SendFailure::BlockedAddress).message);
     }
     let denied = AddressRules { deny: vec!["127.0.0.0/8".parse().unwrap()], ..only_one().networks };
-    named.client.set_rules(ReachRules { networks: denied, ..only_one() });
+    named.client.set_rules(EgressRules { networks: denied, ..only_one() });
     messages.push(failed(named.post("127.0.0.1").await, SendFailure::BlockedAddress).message);
     messages.dedup();
     assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
     failed(named.post("good.test").await, SendFailure::Dns);
-    assert_eq!(named.dns.asked("good.test"), 1, "its address is what is denied");
+    assert_eq!(named.dns.queries("good.test"), 1, "its address is what is denied");
     assert_eq!(named.receiver.connections(), 0);
 
     let allow_hosts = hosts(&["*.GOOD.test"]);
     let ports = vec![port.to_string().parse().unwrap()];
-    named.client.set_rules(ReachRules { allow_hosts, ports, ..only_one() });
-    answered(named.post("www.good.test").await);
+    named.client.set_rules(EgressRules { allow_hosts, ports, ..only_one() });
+    expect_response(named.post("www.good.test").await);
     named.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn other_rules_hold_at_once_and_close_what_is_idle() {
-    let (tell, mut told) = tokio::sync::mpsc::channel(1);
+async fn changed_rules_apply_immediately_and_close_idle_connections() {
+    let (notify, mut notified) = tokio::sync::mpsc::channel(1);
     let server = Server::start(move |mut peer| {
-        let tell = tell.clone();
+        let notify = notify.clone();
         async move {
             while peer.read_request().await.is_some() {
                 peer.send(OK).await;
             }
-            let _ = tell.send(peer.number).await;
+            let _ = notify.send(peer.number).await;
         }
     })
     .await;
     let client = client();
-    answered(post(&client, outbound(&server.url(), LONG)).await);
-    answered(post(&client, outbound(&server.url(), LONG)).await);
+    expect_response(post(&client, outbound(&server.url(), LONG)).await);
+    expect_response(post(&client, outbound(&server.url(), LONG)).await);
     assert_eq!((server.connections(), server.requests()), (1, 2), "the connection is reused");
 
-    client.set_rules(ReachRules::default());
-    let closed = timeout(Duration::from_secs(1), told.recv()).await;
+    client.set_rules(EgressRules::default());
+    let closed = timeout(Duration::from_secs(1), notified.recv()).await;
     assert_eq!(closed.expect("the idle connection is still open"), Some(0));
     failed(post(&client, outbound(&server.url(), LONG)).await, SendFailure::BlockedAddress);
     assert_eq!((server.connections(), server.requests()), (1, 2));
 
-    // The same rules once more are other rules: nothing is used again.
+    // Setting equal rules again counts as a change: no connection is reused.
     for connections in 2..4 {
         client.set_rules(loopback());
-        answered(post(&client, outbound(&server.url(), LONG)).await);
+        expect_response(post(&client, outbound(&server.url(), LONG)).await);
         assert_eq!(server.connections(), connections);
     }
 }
 
 #[tokio::test]
-async fn a_connection_in_use_ends_with_its_exchange_when_the_rules_change() {
-    let (asked, mut was_asked) = tokio::sync::mpsc::channel(1);
-    let (tell, mut told) = tokio::sync::mpsc::channel(1);
+async fn connection_in_use_closes_after_exchange_when_rules_change() {
+    let (requested, mut was_asked) = tokio::sync::mpsc::channel(1);
+    let (notify, mut notified) = tokio::sync::mpsc::channel(1);
     let go = std::sync::Arc::new(tokio::sync::Notify::new());
     let going = go.clone();
     let server = Server::start(move |mut peer| {
-        let (asked, tell, go) = (asked.clone(), tell.clone(), going.clone());
+        let (requested, notify, go) = (requested.clone(), notify.clone(), going.clone());
         async move {
             while peer.read_request().await.is_some() {
-                let _ = asked.send(()).await;
+                let _ = requested.send(()).await;
                 go.notified().await;
                 peer.send(OK).await;
             }
-            let _ = tell.send(()).await;
+            let _ = notify.send(()).await;
         }
     })
     .await;
     let client = client();
-    // One connection idle in the same pool, and one in use.
+    // One idle connection and one in use in the same pool.
     let (left, mut was_left) = tokio::sync::mpsc::channel(1);
     let idle = Server::start(move |mut peer| {
         let left = left.clone();
@@ -495,22 +497,22 @@ async fn a_connection_in_use_ends_with_its_exchange_when_the_rules_change() {
         }
     })
     .await;
-    answered(post(&client, outbound(&idle.url(), LONG)).await);
+    expect_response(post(&client, outbound(&idle.url(), LONG)).await);
     let (sender, request) = (client.clone(), outbound(&server.url(), LONG));
     let under_way = tokio::spawn(async move { sender.post(request).await });
     was_asked.recv().await.unwrap();
-    client.set_rules(ReachRules::default());
+    client.set_rules(EgressRules::default());
     timeout(Duration::from_secs(1), was_left.recv()).await.expect("the idle connection is still open");
     failed(post(&client, outbound(&server.url(), LONG)).await, SendFailure::BlockedAddress);
     go.notify_one();
-    assert_eq!(answered(under_way.await.unwrap()).status, 200, "what was under way is not broken");
-    timeout(Duration::from_secs(1), told.recv()).await.expect("the connection is still open");
+    assert_eq!(expect_response(under_way.await.unwrap()).status, 200, "what was under way is not broken");
+    timeout(Duration::from_secs(1), notified.recv()).await.expect("the connection is still open");
     assert_eq!((server.connections(), idle.connections()), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn rules_that_change_all_the_time_break_no_exchange() {
-    let server = Server::answering(OK).await;
+async fn constant_rule_changes_break_no_exchange() {
+    let server = Server::responding(OK).await;
     let client = client();
     let mut senders = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -519,7 +521,7 @@ async fn rules_that_change_all_the_time_break_no_exchange() {
             let mut broken = 0;
             for _ in 0..300 {
                 let Err(failure) = client.post(request.clone()).await.result else { continue };
-                // On a machine that is busy enough, a request may meet a connection that is just being closed.
+                // On a busy machine a request may be handed to a connection that is just being closed.
                 assert_eq!(failure.failure, SendFailure::Reset, "{failure:?}");
                 broken += 1;
             }

@@ -1,4 +1,4 @@
-//! The guarded HTTP client against real sockets.
+//! Tests of the guarded HTTP client against real sockets.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -1,10 +1,10 @@
-//! TLS towards receivers: whose certificate is accepted, and how the others are explained.
+//! Tests of TLS towards endpoints: which certificates are accepted, and the messages for the others.
 
 use std::sync::Arc;
 
 use crate::common::*;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-use redrive_core::{delivery::response::SendFailure, security::egress_rules::ReachRules};
+use redrive_core::{delivery::response::SendFailure, security::egress_rules::EgressRules};
 use redrive_egress::{CertificateDer, Client, Config, Roots};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivatePkcs8KeyDer};
 use tokio::{
@@ -74,40 +74,40 @@ async fn refused_as(client: &Client, url: &str, words: &str) {
 }
 
 #[tokio::test]
-async fn a_certificate_of_an_operators_own_authority_is_accepted_and_timed() {
+async fn certificate_of_operator_authority_is_accepted_and_timed() {
     let secure = Secure::named("localhost").await;
     let client = secure.trusting_client();
     let first = post(&client, outbound(&secure.url(), LONG)).await;
     let timings = first.timings;
     assert!(timings.dns.is_some() && timings.connect.is_some() && timings.tls.is_some());
-    assert_eq!(answered(first).status, 200);
+    assert_eq!(expect_response(first).status, 200);
     let second = post(&client, outbound(&secure.url(), LONG)).await;
     assert_eq!((second.timings.dns, second.timings.connect, second.timings.tls), (None, None, None));
-    answered(second);
+    expect_response(second);
     assert_eq!(secure.server.connections(), 1);
 }
 
 #[tokio::test]
-async fn an_address_can_be_a_certificates_name() {
+async fn certificate_for_an_ip_address_is_accepted() {
     let secure = Secure::named("127.0.0.1").await;
     let url = format!("https://127.1:{}/", secure.server.address.port());
-    answered(post(&secure.trusting_client(), outbound(&url, LONG)).await);
+    expect_response(post(&secure.trusting_client(), outbound(&url, LONG)).await);
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_is_refused() {
+async fn self_signed_certificate_is_refused() {
     let secure = Secure::named("localhost").await;
     refused_as(&client(), &secure.url(), "not signed by a known authority").await;
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_refused() {
+async fn certificate_for_another_name_is_refused() {
     let secure = Secure::named("other.example").await;
     refused_as(&secure.trusting_client(), &secure.url(), "not valid for the URL's host name").await;
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_refused() {
+async fn expired_certificate_is_refused() {
     let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
     params.not_after = date_time_ymd(2020, 1, 1);
     let secure = Secure::start(params).await;
@@ -115,7 +115,7 @@ async fn an_expired_certificate_is_refused() {
 }
 
 #[tokio::test]
-async fn a_port_that_does_not_speak_tls_is_named_as_such() {
+async fn port_without_tls_is_reported_as_such() {
     let server = Server::start(|mut peer| async move {
         peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         peer.closed().await;
@@ -125,19 +125,19 @@ async fn a_port_that_does_not_speak_tls_is_named_as_such() {
 }
 
 #[tokio::test]
-async fn a_stalled_handshake_times_out() {
+async fn stalled_handshake_times_out() {
     let server = Server::start(|mut peer| async move {
         peer.closed().await;
     })
     .await;
     let url = format!("https://{}/", server.address);
-    // By the exchange's own deadline, and by the connector's.
+    // Once by the timeout of the exchange, once by the connector's.
     failed(post(&client(), outbound(&url, SHORT)).await, SendFailure::Timeout);
     failed(post(&trusting(Vec::new()), outbound(&url, LONG)).await, SendFailure::Timeout);
 }
 
 #[tokio::test]
-async fn a_close_during_the_handshake_is_a_reset() {
+async fn close_during_handshake_is_a_reset() {
     let server = Server::start(|peer| async move {
         peer.stream.peek(&mut [0]).await.unwrap();
     })
@@ -147,27 +147,27 @@ async fn a_close_during_the_handshake_is_a_reset() {
 }
 
 #[test]
-fn a_root_that_is_no_certificate_is_refused_at_setup() {
+fn invalid_root_certificate_is_refused_at_setup() {
     let roots = Roots::WebPkiPlus(vec![CertificateDer::from(b"nonsense".to_vec())]);
     assert!(Client::new(Config { roots, ..strict() }).is_err());
 }
 
 #[tokio::test]
-async fn a_connection_that_was_being_made_when_the_rules_changed_is_judged_again() {
+async fn connection_in_progress_is_rechecked_when_rules_change() {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
     let acceptor = acceptor(certificate.der().clone(), &key);
     let (came, mut has_come) = mpsc::channel(2);
-    let (tell, mut told) = mpsc::channel(2);
+    let (notify, mut notified) = mpsc::channel(2);
     let go = Arc::new(Notify::new());
     let going = go.clone();
     let server = Server::start(move |peer| {
-        let (acceptor, came, tell, go) = (acceptor.clone(), came.clone(), tell.clone(), going.clone());
+        let (acceptor, came, notify, go) = (acceptor.clone(), came.clone(), notify.clone(), going.clone());
         async move {
             came.send(()).await.unwrap();
             go.notified().await;
             let mut stream = acceptor.accept(peer.stream).await.unwrap();
-            tell.send(read_request(&mut stream).await).await.unwrap();
+            notify.send(read_request(&mut stream).await).await.unwrap();
             let _ = stream.write_all(OK).await;
         }
     })
@@ -175,7 +175,7 @@ async fn a_connection_that_was_being_made_when_the_rules_changed_is_judged_again
     let roots = Roots::WebPkiPlus(vec![certificate.der().clone()]);
     let client = Client::new(Config { roots, ..lenient() }).unwrap();
     let url = format!("https://localhost:{}/", server.address.port());
-    for (rules, allowed) in [(ReachRules::default(), false), (loopback(), true)] {
+    for (rules, allowed) in [(EgressRules::default(), false), (loopback(), true)] {
         client.set_rules(loopback());
         let (sender, request) = (client.clone(), outbound(&url, LONG));
         let under_way = tokio::spawn(async move { sender.post(request).await });
@@ -184,12 +184,12 @@ async fn a_connection_that_was_being_made_when_the_rules_changed_is_judged_again
         go.notify_one();
         let exchange = under_way.await.unwrap();
         match allowed {
-            true => assert_eq!(answered(exchange).status, 200),
+            true => assert_eq!(expect_response(exchange).status, 200),
             false => {
                 assert_eq!(exchange.timings.connect, None, "nothing shows that the name exists");
                 failed(exchange, SendFailure::Dns);
             }
         }
-        assert_eq!(told.recv().await.unwrap().is_some(), allowed, "what was sent");
+        assert_eq!(notified.recv().await.unwrap().is_some(), allowed, "what was sent");
     }
 }

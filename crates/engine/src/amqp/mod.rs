@@ -1,5 +1,5 @@
-//! The way to a RabbitMQ server that the operator configured: the URL, TLS, heartbeats, time limits. Whoever uses
-//! one decides what goes over it, and comes back by [`redrive_core::backoff`] when it is lost.
+//! Connections to the configured RabbitMQ server: URL, TLS, heartbeats and timeouts. Callers decide what is sent
+//! over a connection, and reconnect with [`redrive_core::backoff`] when it is lost.
 
 mod transport;
 
@@ -15,26 +15,26 @@ use url::{Url, form_urlencoded};
 
 use transport::{BrokerTls, broker_runtime};
 
-/// How often each side shows that it is there; one that was silent for twice as long is gone.
+/// Heartbeat interval in seconds; a peer that is silent for twice as long is considered gone.
 const HEARTBEAT: u16 = 10;
-/// How long the server may take to answer when a connection is made.
+/// Timeout of opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server's URL, taken apart: never shown with its password.
+/// Parsed URL of a server; never displayed with its password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct BrokerUrl {
     encrypted: bool,
     host: String,
     port: u16,
     user: String,
     password: Option<String>,
     vhost: String,
-    /// A file with the certificates that are trusted beside the usual ones.
+    /// File with certificates that are trusted in addition to the public authorities.
     ca_file: Option<String>,
 }
 
-impl Address {
-    /// Reads `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST[?cacertfile=PATH]`. Errors repeat nothing of it.
+impl BrokerUrl {
+    /// Parses `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST[?cacertfile=PATH]`. Error messages never quote the URL.
     pub fn read(text: &str) -> Result<Self, String> {
         let spelling = "write what is special in it as % and two digits, such as %40 for @ and %2F for /, and the \
                         password best into a file";
@@ -48,7 +48,7 @@ impl Address {
         if url.fragment().is_some() {
             return Err(unreadable("there is a # in it"));
         }
-        // With a / or a ? in the password, the rest of it would pass for the virtual host.
+        // With an unescaped / or ? in the password, its rest would be parsed as the virtual host.
         if url.path().contains('@') || url.query().is_some_and(|query| query.contains('@')) {
             return Err(unreadable("there is an @ behind its host"));
         }
@@ -73,7 +73,7 @@ impl Address {
         Ok(Self { encrypted, host, port, user, password, vhost, ca_file })
     }
 
-    /// The same with this password.
+    /// Returns the URL with this password.
     #[must_use]
     pub fn with_password(mut self, password: Option<String>) -> Self {
         self.password = password.or(self.password);
@@ -81,14 +81,14 @@ impl Address {
     }
 }
 
-/// A part of a URL as it was before it was put into one.
+/// Percent-decodes a part of a URL.
 fn decoded(part: &str) -> String {
     let pair = format!("part={}", part.replace('+', "%2B").replace('&', "%26"));
     form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()).collect()
 }
 
-impl fmt::Display for Address {
-    /// Where it is and as whom, without the password.
+impl fmt::Display for BrokerUrl {
+    /// Formats host, user and virtual host without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let encoded = |part: &str| -> String {
             form_urlencoded::byte_serialize(part.as_bytes()).collect::<String>().replace('+', "%20")
@@ -105,68 +105,68 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for BrokerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// The certificates that are to be trusted cannot be read.
+    /// The certificates to trust cannot be read.
     #[error("cacertfile={0}: {1}")]
     Certificates(String, String),
-    /// There was one.
+    /// The connection was closed.
     #[error("the connection was closed")]
     Closed,
-    /// It did not answer in time.
+    /// The server did not respond within the timeout.
     #[error("it did not answer within {0:?}")]
-    Silent(Duration),
-    /// It said no, or nobody is there.
-    #[error("{}", said(.0))]
+    Timeout(Duration),
+    /// The server refused the connection or is unavailable.
+    #[error("{}", describe_error(.0))]
     Failed(#[from] lapin::Error),
 }
 
-/// What went wrong, in one line that repeats no secret: the library never has the password in an error.
-pub fn said(error: &lapin::Error) -> String {
+/// Formats an error on one line. It contains no secrets: the library never puts the password into an error.
+pub fn describe_error(error: &lapin::Error) -> String {
     error.to_string().lines().collect::<Vec<_>>().join(" ")
 }
 
-/// A RabbitMQ server, as this node reaches it. Cheap to clone.
+/// A RabbitMQ server and the settings for connecting to it. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Broker(Arc<Way>);
+pub struct Broker(Arc<BrokerSettings>);
 
 #[derive(Debug)]
-struct Way {
-    address: Address,
-    /// What the connections are called in the server's listings.
+struct BrokerSettings {
+    address: BrokerUrl,
+    /// Name of the connections in the server's listings.
     name: String,
     connect_timeout: Duration,
 }
 
 impl Broker {
-    /// The server at this address; connections to it are called by this node's name.
-    pub fn new(address: Address, node: &str) -> Self {
+    /// Creates the settings for the server at this address; connections to it are named after this node.
+    pub fn new(address: BrokerUrl, node: &str) -> Self {
         let name = format!("redrive {node}");
-        Self(Arc::new(Way { address, name, connect_timeout: CONNECT_TIMEOUT }))
+        Self(Arc::new(BrokerSettings { address, name, connect_timeout: CONNECT_TIMEOUT }))
     }
 
-    /// Where it is, without secrets.
-    pub fn address(&self) -> &Address {
+    /// Returns the address; its display form contains no secrets.
+    pub fn address(&self) -> &BrokerUrl {
         &self.0.address
     }
 
-    /// Makes a connection for this purpose, which its name tells. It does not come back by itself once it is lost.
+    /// Opens a connection, whose name contains its purpose. It does not reconnect when it is lost.
     pub async fn connect(&self, purpose: &str) -> Result<Connection, BrokerError> {
-        let way = &self.0;
-        let tls = way.tls()?;
+        let settings = &self.0;
+        let tls = settings.tls()?;
         let properties = ConnectionProperties::default()
-            .with_connection_name(format!("{}: {purpose}", way.name).into())
+            .with_connection_name(format!("{}: {purpose}", settings.name).into())
             .with_client_property("product".into(), "Redrive".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
         let socket: Arc<Mutex<Option<std::net::TcpStream>>> = Arc::default();
-        let (kept, limit) = (socket.clone(), way.connect_timeout);
+        let (kept, limit) = (socket.clone(), settings.connect_timeout);
         let connect = async move |uri: AMQPUri, _| {
             let connecting = async {
                 let stream = TcpStream::connect((uri.authority.host.as_str(), uri.authority.port)).await?;
@@ -178,23 +178,23 @@ impl Broker {
             let stream = timeout(limit, connecting).await.unwrap_or_else(late);
             stream.map(AsyncTcpStream::Plain).map_err(lapin::Error::from)
         };
-        let connecting = Connection::connector(way.uri(), broker_runtime(), connect, properties);
+        let connecting = Connection::connector(settings.uri(), broker_runtime(), connect, properties);
         match timeout(limit, connecting).await {
             Ok(connected) => Ok(connected?),
             Err(_) => {
-                // Whatever still waits for an answer has none to wait for.
+                // Closes the socket, so that the library's tasks stop waiting for a reply.
                 if let Some(socket) = socket.lock().take() {
                     let _ = socket.shutdown(std::net::Shutdown::Both);
                 }
-                Err(BrokerError::Silent(limit))
+                Err(BrokerError::Timeout(limit))
             }
         }
     }
 }
 
-impl Way {
+impl BrokerSettings {
     fn uri(&self) -> AMQPUri {
-        let Address { encrypted, host, port, user, password, vhost, .. } = self.address.clone();
+        let BrokerUrl { encrypted, host, port, user, password, vhost, .. } = self.address.clone();
         AMQPUri {
             scheme: if encrypted { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
             authority: AMQPAuthority {
@@ -210,7 +210,7 @@ impl Way {
         }
     }
 
-    /// The settings of TLS, if the URL asks for it. The file is read for each connection: it may have been replaced.
+    /// Returns the TLS settings if the URL requires TLS. Reads the file for each connection, since it may be replaced.
     fn tls(&self) -> Result<Option<BrokerTls>, BrokerError> {
         if !self.address.encrypted {
             return Ok(None);
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_a_server_a_user_and_a_virtual_host() {
+    fn url_is_parsed_and_displayed_without_password() {
         for (url, shown) in [
             ("amqp://mq", "amqp://guest@mq:5672/%2F"),
             ("amqp://mq/", "amqp://guest@mq:5672/%2F"),
@@ -238,18 +238,18 @@ mod tests {
             ("amqps://me:hunter2@mq/hooks", "amqps://me:[redacted]@mq:5671/hooks"),
             ("amqps://me@mq/a%2Fb?cacertfile=/ca.pem", "amqps://me@mq:5671/a%2Fb?cacertfile=%2Fca.pem"),
         ] {
-            let address = Address::read(url).unwrap();
+            let address = BrokerUrl::read(url).unwrap();
             assert_eq!(address.to_string(), shown);
             assert_eq!(format!("{address:?}"), shown);
         }
-        let address = Address::read("amqp://m%40e:h%2Bun+ter@mq/").unwrap();
+        let address = BrokerUrl::read("amqp://m%40e:h%2Bun+ter@mq/").unwrap();
         assert_eq!((&*address.user, address.password.as_deref()), ("m@e", Some("h+un+ter")));
         let address = address.with_password(None).with_password(Some("other".into()));
         assert_eq!(address.password.as_deref(), Some("other"));
     }
 
     #[test]
-    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+    fn invalid_url_error_has_hint_and_no_password() {
         for (url, mentions) in [
             ("redis://me:hunter2@mq", "must be amqp://"),
             ("me:hunter2@mq", "must be amqp://"),
@@ -259,20 +259,20 @@ mod tests {
             ("amqp:///hunter2", "names no host"),
             ("amqp://me:hunter2@mq/x?heartbeat=hunter2", "use only cacertfile"),
         ] {
-            let error = Address::read(url).unwrap_err();
+            let error = BrokerUrl::read(url).unwrap_err();
             assert!(error.contains(mentions), "{url}: {error}");
             assert!(!error.contains("ter2"), "{error}");
         }
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn nobody_there_and_nobody_answering_are_told_apart_in_time() {
+    async fn unresponsive_and_unavailable_servers_are_distinguished() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("amqp://me:hunter2@{}", listener.local_addr().unwrap());
-        let mut broker = Broker::new(Address::read(&url).unwrap(), "test");
+        let mut broker = Broker::new(BrokerUrl::read(&url).unwrap(), "test");
         Arc::get_mut(&mut broker.0).unwrap().connect_timeout = Duration::from_millis(200);
-        assert!(matches!(broker.connect("testing").await, Err(BrokerError::Silent(_))));
-        // The connection that nobody answered is over, not only given up on.
+        assert!(matches!(broker.connect("testing").await, Err(BrokerError::Timeout(_))));
+        // The connection that timed out is closed, not only abandoned.
         let (mut accepted, _) = listener.accept().unwrap();
         let mut sent = Vec::new();
         io::Read::read_to_end(&mut accepted, &mut sent).unwrap();

@@ -1,5 +1,5 @@
-//! Connections to a RabbitMQ server for the AMQP library: plain TCP, or TLS with the same library and the same roots
-//! as everywhere else. The AMQP library's own TLS would bring a second TLS client and a reader of key stores along.
+//! Connections to a RabbitMQ server for the AMQP library: plain TCP, or TLS with the same TLS library and roots as
+//! the rest of Redrive. The AMQP library's own TLS would add a second TLS client and a key store parser.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub(super) trait Transport: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send 
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Transport for T {}
 
-/// A transport with the traits that the AMQP library reads and writes by.
+/// A transport with the I/O traits that the AMQP library uses.
 pub(super) type BrokerStream = Compat<Box<dyn Transport>>;
 
 fn stream(transport: impl Transport + 'static) -> BrokerStream {
@@ -38,7 +38,7 @@ impl Reactor for BrokerReactor {
     type TcpStream = BrokerStream;
     type Sleep = <Tokio as Reactor>::Sleep;
 
-    /// The AMQP library registers no sockets: it has the streams that [`open`] makes.
+    /// Unsupported: the AMQP library registers no sockets, it uses the streams that [`open`] creates.
     fn register<H: io::Read + io::Write + Send + 'static>(
         &self,
         _: H,
@@ -63,13 +63,13 @@ impl Reactor for BrokerReactor {
     }
 }
 
-/// The runtime that connections to the server run on: the current one.
+/// Returns the runtime for connections to the server: the current one.
 pub(super) fn broker_runtime() -> Runtime<RuntimeParts<Tokio, BrokerReactor>> {
     let tokio = Tokio::current();
     Runtime::new(RuntimeParts::new(tokio.clone(), BrokerReactor(tokio)))
 }
 
-/// How connections to one server are encrypted.
+/// TLS settings for connections to one server.
 #[derive(Clone)]
 pub(super) struct BrokerTls {
     connector: TlsConnector,
@@ -83,7 +83,8 @@ impl fmt::Debug for BrokerTls {
 }
 
 impl BrokerTls {
-    /// TLS to the host, which must show a certificate of a public authority or of one in `authorities`, PEM.
+    /// Creates the settings for a host, whose certificate must be signed by a public authority or one in `authorities`
+    /// (PEM).
     pub(super) fn new(host: &str, authorities: Option<&[u8]>) -> io::Result<Self> {
         let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
         if let Some(pem) = authorities {
@@ -95,7 +96,7 @@ impl BrokerTls {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in it"));
             }
         }
-        // The provider is named because a process-wide default may be missing.
+        // The provider is explicit because a process-wide default may be missing.
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -106,7 +107,7 @@ impl BrokerTls {
     }
 }
 
-/// Encrypts the socket if the server's URL says so.
+/// Wraps the socket in TLS if settings are given.
 pub(super) async fn open(socket: TcpStream, tls: Option<&BrokerTls>) -> io::Result<BrokerStream> {
     match tls {
         Some(tls) => Ok(stream(tls.connector.connect(tls.name.clone(), socket).await?)),

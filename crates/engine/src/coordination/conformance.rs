@@ -1,40 +1,42 @@
-//! What whoever decides must do, on a node alone and on Redis. One named test for each case and each of them.
+//! Conformance tests of coordinators: each case runs against the local coordinator and against Redis.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use redrive_core::{
     EventId, FailureCategory, Time,
     dispatch::gate::{Scope, WaitingOn},
-    protection::breaker::{BreakerConfig, Call, CircuitState, Forced},
-    protection::limiter::RateLimit,
+    protection::{
+        breaker::{BreakerConfig, CallOutcome, CircuitState, Forced},
+        limiter::RateLimit,
+    },
     tenancy::DEFAULT_POOL,
     webhook::WebhookSpec,
 };
 use redrive_testkit::Redis;
 
 use super::{
-    Ask, CircuitAction, Grant, Local, Report,
-    redis::tests::{Node, PATIENCE, event, hook_of},
+    AdmissionRequest, AttemptReport, CircuitAction, Grant, LocalCoordinator,
+    redis::tests::{Node, WAIT_TIMEOUT, event, hook_of},
 };
-use crate::{limit_shares::Shares, registry::Hook};
+use crate::{limit_shares::LimitShares, registry::ResolvedWebhook};
 
-/// Whoever decides, and the time it is told.
-enum Decider {
-    Local { local: Local, now: Cell<Time> },
+/// A coordinator under test, and its time.
+enum Coordinator {
+    Local { local: LocalCoordinator, now: Cell<Time> },
     Redis { node: Box<Node>, _server: Redis },
 }
 
-impl Decider {
+impl Coordinator {
     async fn local() -> Self {
-        let shares = Arc::new(Shares::new(&[DEFAULT_POOL.into()], None));
-        Self::Local { local: Local::new(shares), now: Cell::new(Time::from_secs(1_700_000_000)) }
+        let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
+        Self::Local { local: LocalCoordinator::new(shares), now: Cell::new(Time::from_secs(1_700_000_000)) }
     }
 
     async fn redis() -> Self {
         let server = Redis::start().await;
         let node = Node::start(&server.url(), "suite", "1").await;
-        // Its buckets begin empty, and are full by now.
-        node.through(node.shared.look(&hook_of(&WebhookSpec::default()))).await;
+        // Buckets start empty; after an hour they are full.
+        node.through(node.shared.refresh_circuit(&hook_of(&WebhookSpec::default()))).await;
         node.after(3_600_000);
         Self::Redis { node: Box::new(node), _server: server }
     }
@@ -53,52 +55,58 @@ impl Decider {
         }
     }
 
-    async fn ask(&self, hook: &Arc<Hook>, events: &[EventId]) -> Vec<Grant> {
+    async fn ask(&self, webhook: &Arc<ResolvedWebhook>, events: &[EventId]) -> Vec<Grant> {
         match self {
             Self::Local { local, .. } => {
-                let asks: Vec<_> =
-                    events.iter().map(|event| Ask { hook, event: *event, patience: PATIENCE }).collect();
+                let asks: Vec<_> = events
+                    .iter()
+                    .map(|event_id| AdmissionRequest {
+                        webhook,
+                        event_id: *event_id,
+                        probe_timeout: WAIT_TIMEOUT,
+                    })
+                    .collect();
                 local.admit(&asks, self.now())
             }
-            Self::Redis { node, .. } => node.admit(hook, events).await,
+            Self::Redis { node, .. } => node.admit(webhook, events).await,
         }
     }
 
-    async fn report(&self, hook: &Arc<Hook>, call: Call, probe: Option<u64>) {
+    async fn report(&self, webhook: &Arc<ResolvedWebhook>, call: CallOutcome, probe: Option<u64>) {
         match self {
             Self::Local { local, .. } => {
-                let report = Report { call, probe, success: None, hold_until: None };
-                local.report(hook, report, self.now());
+                let report = AttemptReport { call, probe, success: None, hold_until: None };
+                local.record_attempt(webhook, report, self.now());
             }
-            Self::Redis { node, .. } => drop(node.through(node.shared.report(hook, call, probe)).await),
+            Self::Redis { node, .. } => drop(node.through(node.shared.report(webhook, call, probe)).await),
         }
     }
 
-    async fn act(&self, hook: &Arc<Hook>, action: CircuitAction) {
+    async fn act(&self, webhook: &Arc<ResolvedWebhook>, action: CircuitAction) {
         match self {
-            Self::Local { local, .. } => drop(local.act(hook, action, self.now())),
-            Self::Redis { node, .. } => drop(node.through(node.shared.act(hook, action)).await),
+            Self::Local { local, .. } => drop(local.apply_action(webhook, action, self.now())),
+            Self::Redis { node, .. } => drop(node.through(node.shared.apply_action(webhook, action)).await),
         }
     }
 
-    async fn state(&self, hook: &Arc<Hook>) -> CircuitState {
+    async fn state(&self, webhook: &Arc<ResolvedWebhook>) -> CircuitState {
         let local = match self {
             Self::Local { local, .. } => {
-                local.move_on(hook, self.now());
+                local.advance(webhook, self.now());
                 local
             }
             Self::Redis { node, .. } => {
-                node.through(node.shared.look(hook)).await;
+                node.through(node.shared.refresh_circuit(webhook)).await;
                 &node.shared.local
             }
         };
-        local.standing(hook, self.now()).circuit.state
+        local.snapshot(webhook, self.now()).circuit.state
     }
 }
 
-const FAILED: Call = Call::Failed(FailureCategory::ServerError);
+const FAILED: CallOutcome = CallOutcome::Failed(FailureCategory::ServerError);
 
-fn fragile() -> Arc<Hook> {
+fn low_threshold_policy() -> Arc<ResolvedWebhook> {
     let circuit_breaker_config = BreakerConfig {
         minimum_throughput: Some(4),
         error_threshold_percentage: Some(50.0),
@@ -110,13 +118,13 @@ fn fragile() -> Arc<Hook> {
     hook_of(&WebhookSpec { circuit_breaker_config, ..WebhookSpec::default() })
 }
 
-async fn opened(decider: &Decider) -> Arc<Hook> {
-    let hook = fragile();
+async fn opened(decider: &Coordinator) -> Arc<ResolvedWebhook> {
+    let webhook = low_threshold_policy();
     for _ in 0..4 {
-        decider.report(&hook, FAILED, None).await;
+        decider.report(&webhook, FAILED, None).await;
     }
-    assert_eq!(decider.state(&hook).await, CircuitState::Open);
-    hook
+    assert_eq!(decider.state(&webhook).await, CircuitState::Open);
+    webhook
 }
 
 fn goes(grant: &Grant) -> bool {
@@ -130,102 +138,102 @@ fn probe(grant: &Grant) -> Option<u64> {
     }
 }
 
-async fn a_circuit_opens_at_its_threshold_and_waits(decider: Decider) {
-    let hook = fragile();
-    for call in [Call::Succeeded, Call::Succeeded, FAILED, Call::Ignored] {
-        decider.report(&hook, call, None).await;
+async fn a_circuit_opens_at_its_threshold_and_waits(decider: Coordinator) {
+    let webhook = low_threshold_policy();
+    for call in [CallOutcome::Succeeded, CallOutcome::Succeeded, FAILED, CallOutcome::Ignored] {
+        decider.report(&webhook, call, None).await;
     }
-    assert_eq!(decider.state(&hook).await, CircuitState::Closed, "one of three failed");
-    decider.report(&hook, FAILED, None).await;
-    assert_eq!(decider.state(&hook).await, CircuitState::Open, "two of four did");
+    assert_eq!(decider.state(&webhook).await, CircuitState::Closed, "one of three failed");
+    decider.report(&webhook, FAILED, None).await;
+    assert_eq!(decider.state(&webhook).await, CircuitState::Open, "two of four did");
     let until = Some(decider.now() + Duration::from_secs(1));
     let wait = Grant::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook };
-    assert_eq!(decider.ask(&hook, &[event(1), event(2)]).await, [wait, wait]);
+    assert_eq!(decider.ask(&webhook, &[event(1), event(2)]).await, [wait, wait]);
 }
 
-async fn what_is_long_ago_counts_no_more(decider: Decider) {
-    let hook = fragile();
+async fn what_is_long_ago_counts_no_more(decider: Coordinator) {
+    let webhook = low_threshold_policy();
     for _ in 0..3 {
-        decider.report(&hook, FAILED, None).await;
+        decider.report(&webhook, FAILED, None).await;
     }
     decider.after(60_001);
-    decider.report(&hook, FAILED, None).await;
-    assert_eq!(decider.state(&hook).await, CircuitState::Closed);
+    decider.report(&webhook, FAILED, None).await;
+    assert_eq!(decider.state(&webhook).await, CircuitState::Closed);
 }
 
-async fn a_half_open_circuit_gives_its_probes_once_and_closes(decider: Decider) {
-    let hook = opened(&decider).await;
+async fn a_half_open_circuit_gives_its_probes_once_and_closes(decider: Coordinator) {
+    let webhook = opened(&decider).await;
     decider.after(1_000);
-    let grants = decider.ask(&hook, &[event(1), event(2), event(3), event(1)]).await;
+    let grants = decider.ask(&webhook, &[event(1), event(2), event(3), event(1)]).await;
     let tickets: Vec<_> = grants.iter().filter_map(probe).collect();
     assert_eq!(tickets.len(), 2);
     assert_eq!(grants[2], Grant::NoProbe);
     assert!(matches!(grants[3], Grant::Probed { .. }), "{grants:?}");
     for ticket in tickets {
-        assert_eq!(decider.state(&hook).await, CircuitState::HalfOpen);
-        decider.report(&hook, Call::Succeeded, Some(ticket)).await;
+        assert_eq!(decider.state(&webhook).await, CircuitState::HalfOpen);
+        decider.report(&webhook, CallOutcome::Succeeded, Some(ticket)).await;
     }
-    assert_eq!(decider.state(&hook).await, CircuitState::Closed);
-    assert!(goes(&decider.ask(&hook, &[event(4)]).await[0]));
+    assert_eq!(decider.state(&webhook).await, CircuitState::Closed);
+    assert!(goes(&decider.ask(&webhook, &[event(4)]).await[0]));
 }
 
-async fn a_failed_recovery_doubles_the_sleep(decider: Decider) {
-    let hook = opened(&decider).await;
+async fn a_failed_recovery_doubles_the_sleep(decider: Coordinator) {
+    let webhook = opened(&decider).await;
     decider.after(1_000);
-    let ticket = probe(&decider.ask(&hook, &[event(1)]).await[0]);
-    decider.report(&hook, FAILED, ticket).await;
-    assert_eq!(decider.state(&hook).await, CircuitState::Open);
+    let ticket = probe(&decider.ask(&webhook, &[event(1)]).await[0]);
+    decider.report(&webhook, FAILED, ticket).await;
+    assert_eq!(decider.state(&webhook).await, CircuitState::Open);
     decider.after(1_999);
-    assert_eq!(decider.state(&hook).await, CircuitState::Open);
+    assert_eq!(decider.state(&webhook).await, CircuitState::Open);
     decider.after(1);
-    assert_eq!(decider.state(&hook).await, CircuitState::HalfOpen);
+    assert_eq!(decider.state(&webhook).await, CircuitState::HalfOpen);
 }
 
-async fn a_lost_probe_is_replaced(decider: Decider) {
-    let hook = opened(&decider).await;
+async fn a_lost_probe_is_replaced(decider: Coordinator) {
+    let webhook = opened(&decider).await;
     decider.after(1_000);
-    let grants = decider.ask(&hook, &[event(1), event(2), event(3)]).await;
+    let grants = decider.ask(&webhook, &[event(1), event(2), event(3)]).await;
     assert_eq!(grants.iter().filter(|grant| goes(grant)).count(), 2);
-    decider.after(PATIENCE.as_millis() as i64);
-    assert!(goes(&decider.ask(&hook, &[event(3)]).await[0]));
+    decider.after(WAIT_TIMEOUT.as_millis() as i64);
+    assert!(goes(&decider.ask(&webhook, &[event(3)]).await[0]));
 }
 
-async fn a_bucket_gives_its_burst_and_then_its_rate(decider: Decider) {
+async fn a_bucket_gives_its_burst_and_then_its_rate(decider: Coordinator) {
     let rate_limit = Some(RateLimit { requests_per_minute: 600, burst: Some(3) });
-    let hook = hook_of(&WebhookSpec { rate_limit, ..WebhookSpec::default() });
-    let grants = decider.ask(&hook, &[event(1), event(2), event(3), event(4)]).await;
+    let webhook = hook_of(&WebhookSpec { rate_limit, ..WebhookSpec::default() });
+    let grants = decider.ask(&webhook, &[event(1), event(2), event(3), event(4)]).await;
     assert!(grants[..3].iter().all(goes), "{grants:?}");
     let until = Some(decider.now() + Duration::from_millis(100));
     assert_eq!(grants[3], Grant::Wait { until, why: WaitingOn::RateLimit, scope: Scope::Webhook });
     decider.after(100);
-    let grants = decider.ask(&hook, &[event(4), event(5)]).await;
+    let grants = decider.ask(&webhook, &[event(4), event(5)]).await;
     assert!(goes(&grants[0]) && !goes(&grants[1]), "{grants:?}");
 }
 
-async fn what_is_forced_stays_until_its_end(decider: Decider) {
-    let hook = fragile();
+async fn what_is_forced_stays_until_its_end(decider: Coordinator) {
+    let webhook = low_threshold_policy();
     let until = Some(decider.now() + Duration::from_millis(500));
     let forced = |open, until| CircuitAction::Force(Forced { open, until, by: "somebody".into() });
-    decider.act(&hook, forced(true, until)).await;
-    let grant = decider.ask(&hook, &[event(1)]).await[0];
+    decider.act(&webhook, forced(true, until)).await;
+    let grant = decider.ask(&webhook, &[event(1)]).await[0];
     assert_eq!(grant, Grant::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook });
     decider.after(500);
-    assert!(goes(&decider.ask(&hook, &[event(1)]).await[0]));
-    decider.act(&hook, forced(false, None)).await;
+    assert!(goes(&decider.ask(&webhook, &[event(1)]).await[0]));
+    decider.act(&webhook, forced(false, None)).await;
     for _ in 0..10 {
-        decider.report(&hook, FAILED, None).await;
+        decider.report(&webhook, FAILED, None).await;
     }
-    assert_eq!(decider.state(&hook).await, CircuitState::Closed, "whatever happens");
+    assert_eq!(decider.state(&webhook).await, CircuitState::Closed, "whatever happens");
 }
 
-async fn a_reset_forgets_everything(decider: Decider) {
-    let hook = opened(&decider).await;
-    decider.act(&hook, CircuitAction::Reset).await;
-    assert_eq!(decider.state(&hook).await, CircuitState::Closed);
+async fn reset_closes_circuit_and_empties_window(decider: Coordinator) {
+    let webhook = opened(&decider).await;
+    decider.act(&webhook, CircuitAction::Reset).await;
+    assert_eq!(decider.state(&webhook).await, CircuitState::Closed);
     for _ in 0..3 {
-        decider.report(&hook, FAILED, None).await;
+        decider.report(&webhook, FAILED, None).await;
     }
-    assert_eq!(decider.state(&hook).await, CircuitState::Closed, "three of three are not four");
+    assert_eq!(decider.state(&webhook).await, CircuitState::Closed, "three of three are not four");
 }
 
 macro_rules! suite {
@@ -233,14 +241,14 @@ macro_rules! suite {
         mod local {
             $(#[tokio::test]
             async fn $case() {
-                super::$case(super::Decider::local().await).await;
+                super::$case(super::Coordinator::local().await).await;
             })+
         }
 
         mod redis {
             $(#[tokio::test]
             async fn $case() {
-                super::$case(super::Decider::redis().await).await;
+                super::$case(super::Coordinator::redis().await).await;
             })+
         }
     };
@@ -254,5 +262,5 @@ suite!(
     a_lost_probe_is_replaced,
     a_bucket_gives_its_burst_and_then_its_rate,
     what_is_forced_stays_until_its_end,
-    a_reset_forgets_everything,
+    reset_closes_circuit_and_empties_window,
 );

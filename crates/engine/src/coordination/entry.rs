@@ -1,135 +1,147 @@
-//! What is known of one webhook.
+//! Runtime state of one webhook in memory.
 
 use redrive_core::{
     TenantId, Time,
     dispatch::gate::Scope,
-    protection::breaker::{Circuit, Counts, Transition},
-    protection::limiter::Bucket,
+    protection::{
+        breaker::{Circuit, Counts, Transition},
+        limiter::Bucket,
+    },
 };
-use redrive_store::Failing;
+use redrive_store::FailingChange;
 
-use super::{Learnt, Moved, Report, Standing};
-use crate::registry::Hook;
+use super::{AttemptReport, BlockSnapshot, CircuitChange, RuntimeChange};
+use crate::registry::ResolvedWebhook;
 
-/// What is known of one webhook. Most have nothing worth knowing and are not here.
-pub(super) struct Known {
-    pub(super) tenant: TenantId,
+/// Runtime state of one webhook. Webhooks in the default state, which are most, have no entry.
+pub(super) struct WebhookEntry {
+    pub(super) tenant_id: TenantId,
     pub(super) circuit: Circuit,
     pub(super) bucket: Bucket,
     pub(super) held_until: Option<Time>,
     pub(super) failing_since: Option<Time>,
-    /// When its circuit moves by itself.
+    /// Time of the circuit's next timed transition.
     pub(super) next_tick: Option<Time>,
-    /// What its circuit has done here, and when it has begun to fail or stopped failing.
-    pub(super) circuit_moves: Moves,
-    pub(super) failing_moves: Moves,
-    /// Its circuit has moved here, and those that share Redis do not know.
-    pub(super) newer: bool,
-    /// What Redis counted when it was last asked to show it.
+    /// Unstored transitions made here: of the circuit, and of starting or ceasing to fail.
+    pub(super) circuit_moves: UnstoredTransitions,
+    pub(super) failing_moves: UnstoredTransitions,
+    /// Whether its circuit changed here and Redis does not know yet.
+    pub(super) unsynced: bool,
+    /// Counts in Redis at the last refresh.
     pub(super) counts: Option<Counts>,
-    /// Probes of a trial in Redis that were sent, and those of them that came back good.
-    pub(super) trial: Option<(u32, u32)>,
-    /// For which token something waited, and until when.
+    /// Half-open probes in Redis: number sent, and number that succeeded.
+    pub(super) half_open_counts: Option<(u32, u32)>,
+    /// Scope of the token that a delivery waited for, and when it is due.
     pub(super) token: Option<(Scope, Time)>,
 }
 
-/// Moves that were made here, and have to be stored before what others have stored counts.
+/// Transitions made here. State read from the store is ignored until they are stored.
 #[derive(Default)]
-pub(super) struct Moves {
-    /// How many are on their way.
+pub(super) struct UnstoredTransitions {
+    /// Number of transitions not stored yet.
     unstored: u32,
-    /// The number of the last one, among all that were made here.
+    /// Sequence number of the last transition, among all transitions made on this node.
     last: u64,
 }
 
-impl Moves {
-    /// One more is to be stored, and has a number of its own.
-    pub(super) fn made(&mut self, numbers: &mut u64) {
+impl UnstoredTransitions {
+    /// Records one more transition to store, and assigns it the next sequence number.
+    pub(super) fn record(&mut self, numbers: &mut u64) {
         *numbers += 1;
         self.last = *numbers;
         self.unstored += 1;
     }
 
-    /// One of them is stored, or never will be.
-    pub(super) fn stored(&mut self) {
+    /// Records that one of them was stored, or never will be.
+    pub(super) fn confirm(&mut self) {
         self.unstored = self.unstored.saturating_sub(1);
     }
 
-    /// Whether what was read when there were so many numbers is newer than all of them.
-    pub(super) fn are_older(&self, numbers: u64) -> bool {
+    /// Returns whether state read at this value of the node's sequence number is newer than all of these transitions.
+    pub(super) fn is_superseded_by(&self, numbers: u64) -> bool {
         self.unstored == 0 && self.last <= numbers
     }
 }
 
-impl Known {
-    pub(super) fn new(hook: &Hook, bucket: Bucket, now: Time) -> Self {
-        Self::of(hook.tenant.id.clone(), Circuit::new(now), bucket)
+impl WebhookEntry {
+    pub(super) fn new(webhook: &ResolvedWebhook, bucket: Bucket, now: Time) -> Self {
+        Self::with_circuit(webhook.tenant.id.clone(), Circuit::new(now), bucket)
     }
 
-    /// With this circuit, and nothing else that is worth knowing.
-    pub(super) fn of(tenant: TenantId, circuit: Circuit, bucket: Bucket) -> Self {
+    /// Creates an entry with this circuit and otherwise default state.
+    pub(super) fn with_circuit(tenant_id: TenantId, circuit: Circuit, bucket: Bucket) -> Self {
         Self {
-            tenant,
+            tenant_id,
             circuit,
             bucket,
             held_until: None,
             failing_since: None,
             next_tick: None,
-            circuit_moves: Moves::default(),
-            failing_moves: Moves::default(),
-            newer: false,
+            circuit_moves: UnstoredTransitions::default(),
+            failing_moves: UnstoredTransitions::default(),
+            unsynced: false,
             counts: None,
-            trial: None,
+            half_open_counts: None,
             token: None,
         }
     }
 
-    /// Until when nothing may be sent, and how many may go at once if something may.
-    pub(super) fn hindrance(&self, hook: &Hook, now: Time) -> (Option<Time>, Option<usize>) {
+    /// Returns until when sending is blocked, and otherwise the cap on concurrent requests.
+    pub(super) fn block_state(&self, webhook: &ResolvedWebhook, now: Time) -> (Option<Time>, Option<usize>) {
         let held_until = self.held_until.filter(|until| *until > now);
-        (held_until.max(self.circuit.saved().blocked_until()), self.circuit.may_hold(&hook.breaker))
+        (held_until.max(self.circuit.to_saved().blocked_until()), self.circuit.max_held(&webhook.breaker))
     }
 
-    /// What a change means that was learnt, by what held it back before.
-    pub(super) fn learnt(&self, hook: &Hook, before: (Option<Time>, Option<usize>), now: Time) -> Learnt {
-        match self.hindrance(hook, now) {
-            after if after == before => Learnt::Nothing,
-            (Some(until), _) => Learnt::Blocked(until),
-            (None, trickle) => Learnt::Free(trickle),
+    /// Compares the block state with the one before a merge.
+    pub(super) fn diff_block_state(
+        &self,
+        webhook: &ResolvedWebhook,
+        before: (Option<Time>, Option<usize>),
+        now: Time,
+    ) -> RuntimeChange {
+        match self.block_state(webhook, now) {
+            after if after == before => RuntimeChange::Unchanged,
+            (Some(until), _) => RuntimeChange::Blocked(until),
+            (None, trickle) => RuntimeChange::Unblocked(trickle),
         }
     }
 
-    /// Takes note of everything about a request but what it means for the circuit.
-    pub(super) fn note(&mut self, report: &Report, now: Time, numbers: &mut u64) -> Option<Failing> {
+    /// Records the result of a request except for the circuit.
+    pub(super) fn record_change(
+        &mut self,
+        report: &AttemptReport,
+        now: Time,
+        numbers: &mut u64,
+    ) -> Option<FailingChange> {
         self.held_until = self.held_until.max(report.hold_until);
         let failing = match (report.success, self.failing_since) {
             (Some(true), Some(_)) => {
                 self.failing_since = None;
-                Some(Failing::Over)
+                Some(FailingChange::Recovered)
             }
             (Some(false), None) => {
                 self.failing_since = Some(now);
-                Some(Failing::Since(now))
+                Some(FailingChange::Since(now))
             }
             _ => None,
         };
         if failing.is_some() {
-            self.failing_moves.made(numbers);
+            self.failing_moves.record(numbers);
         }
         failing
     }
 
-    /// What holds it back, where Redis counts and this is only a picture.
-    pub(super) fn pictured(&self, hook: &Hook, now: Time) -> Standing {
-        let mut circuit = self.circuit.view(&hook.breaker, now);
+    /// Returns the block state where Redis decides and this entry is only a mirror.
+    pub(super) fn redis_snapshot(&self, webhook: &ResolvedWebhook, now: Time) -> BlockSnapshot {
+        let mut circuit = self.circuit.view(&webhook.breaker, now);
         if let Some(counts) = self.counts {
             (circuit.counts, circuit.error_percentage) = (counts, counts.error_percentage());
         }
-        if let Some((attempts, successes)) = self.trial {
+        if let Some((attempts, successes)) = self.half_open_counts {
             (circuit.half_open_attempts, circuit.half_open_successes) = (attempts, successes);
         }
         let due = |scope| self.token.filter(|(of, due)| *of == scope && *due > now).map(|(_, due)| due);
-        Standing {
+        BlockSnapshot {
             circuit,
             held_until: self.held_until.filter(|until| *until > now),
             failing_since: self.failing_since,
@@ -137,24 +149,28 @@ impl Known {
         }
     }
 
-    /// What to store of a circuit that has moved.
-    pub(super) fn moved(&mut self, hook: &Hook, transition: Option<Transition>) -> Option<Moved> {
-        self.next_tick = self.circuit.next_tick(&hook.breaker);
-        transition.map(|transition| Moved {
-            webhook: hook.id,
-            tenant: self.tenant.clone(),
+    /// Returns the change to store if the circuit made a transition.
+    pub(super) fn take_change(
+        &mut self,
+        webhook: &ResolvedWebhook,
+        transition: Option<Transition>,
+    ) -> Option<CircuitChange> {
+        self.next_tick = self.circuit.next_tick(&webhook.breaker);
+        transition.map(|transition| CircuitChange {
+            webhook_id: webhook.id,
+            tenant_id: self.tenant_id.clone(),
             transition,
-            saved: self.circuit.saved(),
-            trickle: self.circuit.may_hold(&hook.breaker),
+            saved: self.circuit.to_saved(),
+            probe_cap: self.circuit.max_held(&webhook.breaker),
         })
     }
 
-    pub(super) fn is_worthless(&self, hook: &Hook, now: Time) -> bool {
-        self.circuit.is_idle(&hook.breaker, now)
-            && hook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
+    pub(super) fn is_evictable(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
+        self.circuit.is_idle(&webhook.breaker, now)
+            && webhook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
             && self.held_until.is_none_or(|until| until <= now)
             && self.failing_since.is_none()
-            && !self.newer
+            && !self.unsynced
             && self.circuit_moves.unstored + self.failing_moves.unstored == 0
     }
 }

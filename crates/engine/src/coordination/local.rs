@@ -1,4 +1,4 @@
-//! One node: everything in memory, behind one lock that is taken once for a batch.
+//! Coordinator of a single node: all state in memory, behind one lock that is taken once per batch.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -10,125 +10,129 @@ use parking_lot::Mutex;
 use redrive_core::{
     TenantId, Time, WebhookId,
     cluster::clock_discipline::SetBack,
-    dispatch::gate::{self, Facts, Slots, Verdict},
-    protection::breaker::{Circuit, CircuitState, Permit},
-    protection::limiter::{Bucket, RateLimit},
+    dispatch::gate::{self, GateDecision, GateInput, Slots},
+    protection::{
+        breaker::{Circuit, CircuitState, Permit},
+        limiter::{Bucket, RateLimit},
+    },
 };
-use redrive_store::Runtime;
+use redrive_store::WebhookRuntime;
 
 use super::{
-    Ask, Census, Changed, CircuitAction, Grant, Learnt, Moved, Report, Standing, Ticked, entry::Known,
+    AdmissionRequest, AttemptReport, BlockSnapshot, CircuitAction, CircuitChange, CircuitCounts, Grant,
+    ReportEffects, RuntimeChange, TimerEffects, entry::WebhookEntry,
 };
-use crate::{ids::ById, limit_shares::Shares, registry::Hook};
+use crate::{ids::ById, limit_shares::LimitShares, registry::ResolvedWebhook};
 
-/// How long a move that another node should make is left to it. A node that does not know yet that it was made
-/// must not make it once more.
-const LEFT_TO_OTHERS: Duration = Duration::from_secs(10);
-/// How soon Redis is asked again about a circuit that is due to move.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Time for which a due transition is left to the node responsible for it. A node that has not yet learnt of a
+/// transition must not make it a second time.
+const PEER_TRANSITION_GRACE: Duration = Duration::from_secs(10);
+/// Delay before a circuit with a due transition is refreshed from Redis again.
+pub(super) const REDIS_REFRESH_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) webhooks: ById<WebhookId, Known>,
+    pub(super) webhooks: ById<WebhookId, WebhookEntry>,
     pub(super) tenants: HashMap<TenantId, Bucket>,
     pub(super) global: Option<Bucket>,
-    /// No circuit moves by itself before this time.
+    /// Lower bound of the next timed transition of any circuit.
     pub(super) soonest: Option<Time>,
-    /// How many moves were made here.
-    pub(super) moves: u64,
-    /// What Redis is there for, where there is one: see `image`.
-    pub(super) sharing: Sharing,
-    /// Time went back, and the store may still have times that were planned by the time that is no longer used.
+    /// Number of transitions made on this node.
+    pub(super) transitions: u64,
+    /// Who decides, depending on Redis: see `redis_mirror`.
+    pub(super) authority: Authority,
+    /// Set after the clock was set back, while the store may still contain times computed from the abandoned time.
     set_back: Option<SetBack>,
 }
 
 /// Who decides about circuits and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Sharing {
-    /// This node: there is no Redis.
+pub(super) enum Authority {
+    /// This node: no Redis is configured.
     #[default]
-    None,
-    /// Redis: what is here is only a picture of it.
-    Elsewhere,
-    /// This node, since Redis is away: nobody knows what was taken from buckets before.
-    Alone(Time),
+    Local,
+    /// Redis: the state here is only a mirror of it.
+    Redis,
+    /// This node, since Redis is unavailable: tokens taken before this time are unknown.
+    Fallback(Time),
 }
 
-/// See the module.
-pub(crate) struct Local {
+/// Coordinator of a single node. See the module.
+pub(crate) struct LocalCoordinator {
     pub(super) state: Mutex<State>,
-    pub(super) shares: Arc<Shares>,
+    pub(super) shares: Arc<LimitShares>,
 }
 
-impl Local {
-    /// With this part of what is sent for all together.
-    pub(crate) fn new(shares: Arc<Shares>) -> Self {
+impl LocalCoordinator {
+    /// Creates a coordinator that uses this node's share of the limits.
+    pub(crate) fn new(shares: Arc<LimitShares>) -> Self {
         Self { state: Mutex::default(), shares }
     }
 }
 
-/// Dispatch lets nothing through that has no slot.
-const FREE: Slots = Slots { used: 0, most: 1 };
+/// Always free: the dispatcher has checked the slots before it requests admission.
+const NO_SLOT_LIMIT: Slots = Slots { used: 0, max: 1 };
 
 impl State {
-    /// A bucket of which nothing is known.
+    /// Returns the bucket for a webhook, tenant or cluster that is not tracked yet.
     pub(super) fn fresh_bucket(&self) -> Bucket {
-        match self.sharing {
-            Sharing::Alone(since) => Bucket::empty(since),
+        match self.authority {
+            Authority::Fallback(since) => Bucket::empty(since),
             _ => Bucket::full(),
         }
     }
 
-    fn admit(&mut self, ask: &Ask<'_>, global: Option<RateLimit>, now: Time) -> Grant {
-        let hook = ask.hook;
-        let (own, tenants) = (hook.rate_limit(), hook.tenant.rate_limit());
-        let known = self.webhooks.get_mut(&hook.id);
-        if known.is_none() && own.is_none() && tenants.is_none() && global.is_none() {
-            // Nothing is known against it, and nothing limits it.
-            return match gate::gate(&facts(hook, now)) {
-                Verdict::Go { probe } => Grant::Go { probe, circuit: CircuitState::Closed },
-                Verdict::Wait { until, why, scope } => Grant::Wait { until, why, scope },
+    fn admit(&mut self, ask: &AdmissionRequest<'_>, global: Option<RateLimit>, now: Time) -> Grant {
+        let webhook = ask.webhook;
+        let (own, tenants) = (webhook.rate_limit(), webhook.tenant.rate_limit());
+        let entry = self.webhooks.get_mut(&webhook.id);
+        if entry.is_none() && own.is_none() && tenants.is_none() && global.is_none() {
+            // The webhook is not tracked and has no limit.
+            return match gate::decide(&base_input(webhook, now)) {
+                GateDecision::Go { probe } => Grant::Go { probe, circuit: CircuitState::Closed },
+                GateDecision::Wait { until, why, scope } => Grant::Wait { until, why, scope },
             };
         }
         let fresh = self.fresh_bucket();
-        let known = self.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh.clone(), now));
-        let permit = known.circuit.may_call(&hook.breaker, now, ask.event, ask.patience);
-        known.next_tick = known.circuit.next_tick(&hook.breaker);
-        self.soonest = earlier(self.soonest, known.next_tick);
-        let state = known.circuit.state();
+        let entry =
+            self.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh.clone(), now));
+        let permit = entry.circuit.may_call(&webhook.breaker, now, ask.event_id, ask.probe_timeout);
+        entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
+        self.soonest = min_time(self.soonest, entry.next_tick);
+        let state = entry.circuit.state();
         if let (Permit::Wait { until, .. }, CircuitState::HalfOpen) = (permit, state) {
             return match until {
-                Some(until) if known.circuit.has_probed(ask.event) => Grant::Probed { until },
+                Some(until) if entry.circuit.has_probed(ask.event_id) => Grant::Probed { until },
                 _ => Grant::NoProbe,
             };
         }
         let tenant_bucket = tenants.map(|limit| {
-            (limit, self.tenants.entry(hook.tenant.id.clone()).or_insert_with(|| fresh.clone()))
+            (limit, self.tenants.entry(webhook.tenant.id.clone()).or_insert_with(|| fresh.clone()))
         });
         let global_bucket = global.map(|limit| (limit, self.global.get_or_insert_with(|| fresh.clone())));
-        let facts = Facts {
-            held_until: known.held_until.filter(|until| *until > now),
+        let facts = GateInput {
+            held_until: entry.held_until.filter(|until| *until > now),
             circuit: permit,
-            webhook_token: own.and_then(|limit| known.bucket.due(&limit, now)),
-            tenant_token: tenant_bucket.as_ref().and_then(|(limit, bucket)| bucket.due(limit, now)),
-            global_token: global_bucket.as_ref().and_then(|(limit, bucket)| bucket.due(limit, now)),
-            ..facts(hook, now)
+            webhook_token: own.and_then(|limit| entry.bucket.next_token_at(&limit, now)),
+            tenant_token: tenant_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
+            global_token: global_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
+            ..base_input(webhook, now)
         };
-        match gate::gate(&facts) {
-            Verdict::Go { probe } => {
+        match gate::decide(&facts) {
+            GateDecision::Go { probe } => {
                 if let Some(limit) = own {
-                    known.bucket.take(&limit, now);
+                    entry.bucket.take(&limit, now);
                 }
                 for (limit, bucket) in [tenant_bucket, global_bucket].into_iter().flatten() {
                     bucket.take(&limit, now);
                 }
                 Grant::Go { probe, circuit: state }
             }
-            Verdict::Wait { until, why, scope } => {
+            GateDecision::Wait { until, why, scope } => {
                 if let Permit::Probe(ticket) = permit {
-                    // It was not used after all.
-                    known.circuit.give_back(now, ticket);
-                    known.next_tick = known.circuit.next_tick(&hook.breaker);
+                    // The probe is not used.
+                    entry.circuit.cancel_probe(now, ticket);
+                    entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
                 }
                 Grant::Wait { until, why, scope }
             }
@@ -136,22 +140,22 @@ impl State {
     }
 }
 
-pub(super) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+pub(super) fn min_time(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     one.into_iter().chain(other).min()
 }
 
-/// What holds for a webhook of which nothing else is known.
-pub(super) fn facts(hook: &Hook, now: Time) -> Facts<'_> {
-    Facts {
-        state: &hook.state,
-        pool_served: hook.tenant.is_served(),
+/// Returns the gate input of a webhook without runtime state.
+pub(super) fn base_input(webhook: &ResolvedWebhook, now: Time) -> GateInput<'_> {
+    GateInput {
+        state: &webhook.state,
+        pool_served: webhook.tenant.is_served(),
         held_until: None,
         circuit: Permit::Go,
         order: true,
-        webhook_slots: FREE,
-        tenant_slots: FREE,
+        webhook_slots: NO_SLOT_LIMIT,
+        tenant_slots: NO_SLOT_LIMIT,
         host_has_slot: true,
-        node_slots: FREE,
+        node_slots: NO_SLOT_LIMIT,
         webhook_token: None,
         tenant_token: None,
         global_token: None,
@@ -159,228 +163,247 @@ pub(super) fn facts(hook: &Hook, now: Time) -> Facts<'_> {
     }
 }
 
-impl Local {
-    /// Which of these may be sent now: one grant for each, in their order. A grant takes its tokens.
-    pub(crate) fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant> {
-        let global = self.shares.global();
+impl LocalCoordinator {
+    /// Decides which of these may be sent now: one grant each, in the same order. A grant takes its tokens.
+    pub(crate) fn admit(&self, asks: &[AdmissionRequest<'_>], now: Time) -> Vec<Grant> {
+        let global = self.shares.global_rate();
         let state = &mut *self.state.lock();
         asks.iter().map(|ask| state.admit(ask, global, now)).collect()
     }
 
-    /// Takes note of what came of a request.
-    pub(crate) fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed {
+    /// Records the result of a request.
+    pub(crate) fn record_attempt(
+        &self,
+        webhook: &ResolvedWebhook,
+        report: AttemptReport,
+        now: Time,
+    ) -> ReportEffects {
         let state = &mut *self.state.lock();
         let fresh = state.fresh_bucket();
-        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
-        let transition = known.circuit.called(&hook.breaker, now, report.call, report.probe);
-        let circuit = known.moved(hook, transition);
-        state.soonest = earlier(state.soonest, known.next_tick);
-        let failing = known.note(&report, now, &mut state.moves);
+        let entry =
+            state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
+        let transition = entry.circuit.record_call(&webhook.breaker, now, report.call, report.probe);
+        let circuit = entry.take_change(webhook, transition);
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        let failing = entry.record_change(&report, now, &mut state.transitions);
         if circuit.is_some() {
-            known.circuit_moves.made(&mut state.moves);
-            known.newer = state.sharing != Sharing::None;
+            entry.circuit_moves.record(&mut state.transitions);
+            entry.unsynced = state.authority != Authority::Local;
         }
-        let trickle = known.circuit.may_hold(&hook.breaker);
-        Changed { circuit, failing, failing_since: known.failing_since, trickle }
+        let trickle = entry.circuit.max_held(&webhook.breaker);
+        ReportEffects { circuit, failing, failing_since: entry.failing_since, probe_cap: trickle }
     }
 
-    /// Makes the moves that only time makes. `find` gives the webhook as it is now.
-    /// Those that are not `ours` are left for a while to whoever moves them.
+    /// Makes the timed transitions that are due. `find` returns the current webhook. Transitions of webhooks that are
+    /// not `ours` are left to the responsible node for `PEER_TRANSITION_GRACE`.
     pub(crate) fn tick(
         &self,
         now: Time,
-        find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>,
+        find: &dyn Fn(WebhookId) -> Option<Arc<ResolvedWebhook>>,
         ours: &dyn Fn(WebhookId) -> bool,
-    ) -> Ticked {
+    ) -> TimerEffects {
         let state = &mut *self.state.lock();
-        let mut ticked = Ticked::default();
+        let mut ticked = TimerEffects::default();
         if state.soonest.is_none_or(|at| at > now) {
             return ticked;
         }
         let mut soonest = None;
-        for (webhook, known) in &mut state.webhooks {
-            let mut due = known.next_tick;
-            if due.is_some_and(|at| at <= now && at + LEFT_TO_OTHERS > now) && !ours(*webhook) {
-                due = due.map(|at| at + LEFT_TO_OTHERS);
+        for (webhook_id, entry) in &mut state.webhooks {
+            let mut due = entry.next_tick;
+            if due.is_some_and(|at| at <= now && at + PEER_TRANSITION_GRACE > now) && !ours(*webhook_id) {
+                due = due.map(|at| at + PEER_TRANSITION_GRACE);
             }
             if due.is_none_or(|at| at > now) {
-                soonest = earlier(soonest, due);
+                soonest = min_time(soonest, due);
                 continue;
             }
-            match find(*webhook) {
-                Some(hook) if state.sharing == Sharing::Elsewhere => {
-                    known.next_tick = Some(now + LOOK_AGAIN);
-                    ticked.look.push(hook);
+            match find(*webhook_id) {
+                Some(webhook) if state.authority == Authority::Redis => {
+                    entry.next_tick = Some(now + REDIS_REFRESH_DELAY);
+                    ticked.to_refresh.push(webhook);
                 }
-                Some(hook) => {
-                    let transition = known.circuit.tick(&hook.breaker, now);
-                    if let Some(one) = known.moved(&hook, transition) {
-                        known.circuit_moves.made(&mut state.moves);
-                        known.newer = state.sharing != Sharing::None;
-                        ticked.moved.push((hook, one));
-                    } else if known.circuit.state() == CircuitState::HalfOpen {
-                        ticked.half_open.push(hook);
+                Some(webhook) => {
+                    let transition = entry.circuit.tick(&webhook.breaker, now);
+                    if let Some(one) = entry.take_change(&webhook, transition) {
+                        entry.circuit_moves.record(&mut state.transitions);
+                        entry.unsynced = state.authority != Authority::Local;
+                        ticked.changes.push((webhook, one));
+                    } else if entry.circuit.state() == CircuitState::HalfOpen {
+                        ticked.half_open.push(webhook);
                     }
                 }
-                // Deleted, or not read yet: asked again once somebody sends to it.
-                None => known.next_tick = None,
+                // Deleted or not loaded yet: checked again when a delivery is sent to it.
+                None => entry.next_tick = None,
             }
-            soonest = earlier(soonest, known.next_tick);
+            soonest = min_time(soonest, entry.next_tick);
         }
         state.soonest = soonest;
         ticked
     }
 
-    /// Makes the move of one circuit that is due by now.
-    pub(crate) fn move_on(&self, hook: &Hook, now: Time) -> Option<Moved> {
+    /// Makes the timed transition of one circuit if it is due.
+    pub(crate) fn advance(&self, webhook: &ResolvedWebhook, now: Time) -> Option<CircuitChange> {
         let state = &mut *self.state.lock();
-        if state.sharing == Sharing::Elsewhere {
+        if state.authority == Authority::Redis {
             return None;
         }
-        let known = state.webhooks.get_mut(&hook.id)?;
-        let transition = known.circuit.tick(&hook.breaker, now);
-        let moved = known.moved(hook, transition)?;
-        known.circuit_moves.made(&mut state.moves);
-        known.newer = state.sharing != Sharing::None;
-        state.soonest = earlier(state.soonest, known.next_tick);
-        Some(moved)
+        let entry = state.webhooks.get_mut(&webhook.id)?;
+        let transition = entry.circuit.tick(&webhook.breaker, now);
+        let change = entry.take_change(webhook, transition)?;
+        entry.circuit_moves.record(&mut state.transitions);
+        entry.unsynced = state.authority != Authority::Local;
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        Some(change)
     }
 
-    /// Whether a move is due by which something may be sent, and if so how many may go at once.
-    pub(crate) fn foresee(&self, hook: &Hook, now: Time) -> Option<Option<usize>> {
+    /// Returns the cap on concurrent requests after a due transition, or `None` if no transition that allows sending
+    /// is due.
+    pub(crate) fn preview_transition(&self, webhook: &ResolvedWebhook, now: Time) -> Option<Option<usize>> {
         let state = self.state.lock();
-        let known =
-            state.webhooks.get(&hook.id).filter(|known| known.next_tick.is_some_and(|at| at <= now))?;
-        let mut circuit = known.circuit.clone();
-        circuit.tick(&hook.breaker, now)?;
-        circuit.saved().blocked_until().is_none().then(|| circuit.may_hold(&hook.breaker))
+        let entry =
+            state.webhooks.get(&webhook.id).filter(|entry| entry.next_tick.is_some_and(|at| at <= now))?;
+        let mut circuit = entry.circuit.clone();
+        circuit.tick(&webhook.breaker, now)?;
+        circuit.to_saved().blocked_until().is_none().then(|| circuit.max_held(&webhook.breaker))
     }
 
-    /// Time went back: moves what was planned by the time that is no longer used.
+    /// Adjusts all times after the clock was set back: they were computed from the abandoned time.
     pub(crate) fn set_back(&self, set_back: &SetBack) {
         let state = &mut *self.state.lock();
         state.set_back = Some(*set_back);
-        for known in state.webhooks.values_mut() {
-            known.circuit.set_back(set_back);
-            for time in [&mut known.held_until, &mut known.failing_since, &mut known.next_tick] {
-                *time = time.map(|time| set_back.moved(time));
+        for entry in state.webhooks.values_mut() {
+            entry.circuit.set_back(set_back);
+            for time in [&mut entry.held_until, &mut entry.failing_since, &mut entry.next_tick] {
+                *time = time.map(|time| set_back.apply(time));
             }
-            known.token = known.token.map(|(scope, due)| (scope, set_back.moved(due)));
+            entry.token = entry.token.map(|(scope, due)| (scope, set_back.apply(due)));
         }
-        state.soonest = state.soonest.map(|soonest| set_back.moved(soonest));
-        if let Sharing::Alone(since) = &mut state.sharing {
-            *since = set_back.moved(*since);
+        state.soonest = state.soonest.map(|soonest| set_back.apply(soonest));
+        if let Authority::Fallback(since) = &mut state.authority {
+            *since = set_back.apply(*since);
         }
     }
 
-    /// The times in the store are moved.
+    /// Records that the times in the store are adjusted.
     pub(crate) fn end_set_back(&self) {
         self.state.lock().set_back = None;
     }
 
-    /// When time makes the next move.
+    /// Returns the time of the next timed transition.
     pub(crate) fn next_tick(&self) -> Option<Time> {
         self.state.lock().soonest
     }
 
-    /// The webhook's policy may have changed. Gives how many deliveries a half-open circuit wants to see.
-    pub(crate) fn reconsider(&self, hook: &Hook) -> Option<usize> {
+    /// Reschedules the circuit after its policy may have changed. Returns how many deliveries a half-open circuit may
+    /// hold.
+    pub(crate) fn probe_capacity(&self, webhook: &ResolvedWebhook) -> Option<usize> {
         let state = &mut *self.state.lock();
-        let known = state.webhooks.get_mut(&hook.id)?;
-        known.next_tick = known.circuit.next_tick(&hook.breaker);
-        state.soonest = earlier(state.soonest, known.next_tick);
-        known.circuit.may_hold(&hook.breaker)
+        let entry = state.webhooks.get_mut(&webhook.id)?;
+        entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        entry.circuit.max_held(&webhook.breaker)
     }
 
-    /// Does with a circuit what a person wants.
-    pub(crate) fn act(&self, hook: &Hook, action: CircuitAction, now: Time) -> Option<Moved> {
+    /// Applies an operator's action to a circuit.
+    pub(crate) fn apply_action(
+        &self,
+        webhook: &ResolvedWebhook,
+        action: CircuitAction,
+        now: Time,
+    ) -> Option<CircuitChange> {
         let state = &mut *self.state.lock();
         let fresh = state.fresh_bucket();
-        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
+        let entry =
+            state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
         let transition = match action {
-            CircuitAction::Reset => known.circuit.reset(now),
-            CircuitAction::Force(forced) => known.circuit.force(forced, now),
+            CircuitAction::Reset => entry.circuit.reset(now),
+            CircuitAction::Force(forced) => entry.circuit.force(forced, now),
         };
-        let moved = known.moved(hook, transition);
-        if moved.is_some() {
-            known.circuit_moves.made(&mut state.moves);
-            known.newer = state.sharing != Sharing::None;
+        let change = entry.take_change(webhook, transition);
+        if change.is_some() {
+            entry.circuit_moves.record(&mut state.transitions);
+            entry.unsynced = state.authority != Authority::Local;
         }
-        state.soonest = earlier(state.soonest, known.next_tick);
-        moved
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        change
     }
 
-    /// What holds a webhook back.
-    pub(crate) fn standing(&self, hook: &Hook, now: Time) -> Standing {
+    /// Returns what blocks a webhook.
+    pub(crate) fn snapshot(&self, webhook: &ResolvedWebhook, now: Time) -> BlockSnapshot {
         let state = self.state.lock();
-        let known = state.webhooks.get(&hook.id);
-        let fresh = Known::new(hook, Bucket::full(), now);
-        let known = known.unwrap_or(&fresh);
-        if state.sharing == Sharing::Elsewhere {
-            return known.pictured(hook, now);
+        let entry = state.webhooks.get(&webhook.id);
+        let fresh = WebhookEntry::new(webhook, Bucket::full(), now);
+        let entry = entry.unwrap_or(&fresh);
+        if state.authority == Authority::Redis {
+            return entry.redis_snapshot(webhook, now);
         }
-        let own = hook.rate_limit().and_then(|limit| known.bucket.due(&limit, now));
-        let tenants = hook
-            .tenant
-            .rate_limit()
-            .and_then(|limit| state.tenants.get(&hook.tenant.id).and_then(|bucket| bucket.due(&limit, now)));
-        let global = self.shares.global();
-        let everybodys =
-            global.and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.due(&limit, now)));
-        Standing {
-            circuit: known.circuit.view(&hook.breaker, now),
-            held_until: known.held_until.filter(|until| *until > now),
-            failing_since: known.failing_since,
+        let own = webhook.rate_limit().and_then(|limit| entry.bucket.next_token_at(&limit, now));
+        let tenants = webhook.tenant.rate_limit().and_then(|limit| {
+            state.tenants.get(&webhook.tenant.id).and_then(|bucket| bucket.next_token_at(&limit, now))
+        });
+        let global = self.shares.global_rate();
+        let everybodys = global
+            .and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.next_token_at(&limit, now)));
+        BlockSnapshot {
+            circuit: entry.circuit.view(&webhook.breaker, now),
+            held_until: entry.held_until.filter(|until| *until > now),
+            failing_since: entry.failing_since,
             tokens: [own, tenants, everybodys],
         }
     }
 
-    /// Remembers what was stored before a restart.
-    pub(crate) fn restore(&self, runtime: Runtime, now: Time) {
+    /// Restores the stored state of a webhook after a restart.
+    pub(crate) fn restore(&self, runtime: WebhookRuntime, now: Time) {
         let circuit = match runtime.circuit {
             Some(saved) => Circuit::restore(saved, now),
             None => Circuit::new(now),
         };
-        // Looked at once its webhook is known.
+        // Rechecked at the next tick, when its webhook is loaded.
         let next_tick =
             (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
         let state = &mut *self.state.lock();
-        let known = Known {
+        let entry = WebhookEntry {
             held_until: runtime.hold_until,
             failing_since: runtime.failing_since,
             next_tick,
-            newer: matches!(state.sharing, Sharing::Alone(_)),
-            ..Known::of(runtime.tenant, circuit, state.fresh_bucket())
+            unsynced: matches!(state.authority, Authority::Fallback(_)),
+            ..WebhookEntry::with_circuit(runtime.tenant_id, circuit, state.fresh_bucket())
         };
-        state.soonest = earlier(state.soonest, known.next_tick);
-        state.webhooks.insert(runtime.webhook, known);
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        state.webhooks.insert(runtime.webhook_id, entry);
     }
 
-    /// How many moves were made here; see [`Local::learn`].
-    pub(crate) fn moves(&self) -> u64 {
-        self.state.lock().moves
+    /// Returns the number of transitions made on this node; see [`LocalCoordinator::merge_stored`].
+    pub(crate) fn transition_count(&self) -> u64 {
+        self.state.lock().transitions
     }
 
-    /// A move of the webhook's circuit that was made here is stored now.
-    pub(crate) fn circuit_stored(&self, webhook: WebhookId) {
-        if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
-            known.circuit_moves.stored();
+    /// Records that a transition of the webhook's circuit made here is stored.
+    pub(crate) fn circuit_stored(&self, webhook_id: WebhookId) {
+        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
+            entry.circuit_moves.confirm();
         }
     }
 
-    /// That it has begun to fail, or stopped failing, is stored now or never will be.
-    pub(crate) fn failing_stored(&self, webhook: WebhookId) {
-        if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
-            known.failing_moves.stored();
+    /// Records that the start or end of a series of failures is stored, or never will be.
+    pub(crate) fn failing_stored(&self, webhook_id: WebhookId) {
+        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
+            entry.failing_moves.confirm();
         }
     }
 
-    /// Takes over what the store says of a webhook, none if nothing is to be said. It was read after so many
-    /// `moves`: what has moved here since, or is not stored yet, is not replaced by it.
-    pub(crate) fn learn(&self, hook: &Hook, mut stored: Option<Runtime>, moves: u64, now: Time) -> Learnt {
+    /// Merges the stored state of a webhook, `None` if the store has none. The state was read when this node had made
+    /// the given number of transitions: later or unstored local transitions are not overwritten.
+    pub(crate) fn merge_stored(
+        &self,
+        webhook: &ResolvedWebhook,
+        mut stored: Option<WebhookRuntime>,
+        transitions: u64,
+        now: Time,
+    ) -> RuntimeChange {
         let state = &mut *self.state.lock();
         if let (Some(set_back), Some(stored)) = (&state.set_back, &mut stored) {
-            stored.hold_until = stored.hold_until.map(|until| set_back.moved(until));
+            stored.hold_until = stored.hold_until.map(|until| set_back.apply(until));
             stored.circuit.iter_mut().for_each(|circuit| circuit.set_back(set_back));
         }
         let fresh = state.fresh_bucket();
@@ -388,114 +411,119 @@ impl Local {
         let is_plain = stored.as_ref().is_none_or(|stored| {
             stored.circuit.is_none() && stored.hold_until.is_none() && stored.failing_since.is_none()
         });
-        let known = match state.webhooks.entry(hook.id) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(_) if is_plain => return Learnt::Nothing,
-            Entry::Vacant(vacant) => vacant.insert(Known::new(hook, fresh, now)),
+        let entry = match state.webhooks.entry(webhook.id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(_) if is_plain => return RuntimeChange::Unchanged,
+            Entry::Vacant(vacant) => vacant.insert(WebhookEntry::new(webhook, fresh, now)),
         };
-        if known.failing_moves.are_older(moves) {
-            known.failing_since = stored.as_ref().and_then(|stored| stored.failing_since);
+        if entry.failing_moves.is_superseded_by(transitions) {
+            entry.failing_since = stored.as_ref().and_then(|stored| stored.failing_since);
         }
-        if !known.circuit_moves.are_older(moves) {
-            return Learnt::Unsure;
+        if !entry.circuit_moves.is_superseded_by(transitions) {
+            return RuntimeChange::Stale;
         }
-        let before = known.hindrance(hook, now);
-        // What others decided without Redis it is told when it is back: they may be gone by then.
-        let alone = matches!(state.sharing, Sharing::Alone(_));
-        // Nobody takes back what an endpoint asked for.
-        known.held_until = known.held_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
-        let here = known.circuit.saved();
+        let before = entry.block_state(webhook, now);
+        // During fallback, transitions of other nodes are marked to be sent to Redis too: those nodes may be gone by then.
+        let alone = matches!(state.authority, Authority::Fallback(_));
+        // A `Retry-After` hold is only ever extended.
+        entry.held_until = entry.held_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
+        let here = entry.circuit.to_saved();
         match stored.and_then(|stored| stored.circuit) {
-            // Redis knows better, and is asked.
-            stored if state.sharing == Sharing::Elsewhere => {
+            // Redis is authoritative and must be asked.
+            stored if state.authority == Authority::Redis => {
                 let same = stored.map_or(here.is_default(), |stored| stored.generation == here.generation);
-                return if same { known.learnt(hook, before, now) } else { Learnt::Elsewhere };
+                return if same {
+                    entry.diff_block_state(webhook, before, now)
+                } else {
+                    RuntimeChange::AskRedis
+                };
             }
-            // Made here, or learnt before: its probes go on.
+            // Same generation (made here or merged before): its probes continue.
             Some(circuit) if circuit.generation == here.generation => {}
-            // Nobody knows the probes of a trial that was in Redis: without it the circuit counts as closed.
-            Some(circuit) if alone && circuit.is_on_trial() => known.circuit = Circuit::new(now),
+            // The probes of a half-open period in Redis are unknown: during fallback the circuit counts as closed.
+            Some(circuit) if alone && circuit.is_half_open() => entry.circuit = Circuit::new(now),
             Some(circuit) => {
-                known.circuit = Circuit::restore(circuit, now);
-                known.newer = alone;
+                entry.circuit = Circuit::restore(circuit, now);
+                entry.unsynced = alone;
             }
             None if here.is_default() && here.generation >= generation => {}
-            // Another node closed it since: what was counted here before that no longer counts.
+            // Another node has closed it: failures counted here before that no longer count.
             None => {
-                known.newer = alone && !here.is_default();
-                known.circuit = Circuit::closed_after(generation, now);
+                entry.unsynced = alone && !here.is_default();
+                entry.circuit = Circuit::closed_after(generation, now);
             }
         }
-        known.next_tick = known.circuit.next_tick(&hook.breaker);
-        state.soonest = earlier(state.soonest, known.next_tick);
-        known.learnt(hook, before, now)
+        entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        entry.diff_block_state(webhook, before, now)
     }
 
-    /// Whether its circuit is not closed, was set by hand, or the endpoint asked to be left alone.
-    pub(crate) fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool {
-        self.state.lock().webhooks.get(&webhook).is_some_and(|known| {
-            known.circuit.state() != CircuitState::Closed
-                || known.circuit.forced().is_some()
-                || known.held_until.is_some_and(|until| until > now)
+    /// Returns whether its circuit is not closed or is forced, or a `Retry-After` hold is active.
+    pub(crate) fn is_impaired(&self, webhook_id: WebhookId, now: Time) -> bool {
+        self.state.lock().webhooks.get(&webhook_id).is_some_and(|entry| {
+            entry.circuit.state() != CircuitState::Closed
+                || entry.circuit.forced().is_some()
+                || entry.held_until.is_some_and(|until| until > now)
         })
     }
 
-    /// When the first of an unbroken row of failures was, as far as is known here.
-    pub(crate) fn failing_since(&self, webhook: WebhookId) -> Option<Time> {
-        self.state.lock().webhooks.get(&webhook).and_then(|known| known.failing_since)
+    /// Returns the time of the first failure of the current series without a success, as far as this node knows.
+    pub(crate) fn failing_since(&self, webhook_id: WebhookId) -> Option<Time> {
+        self.state.lock().webhooks.get(&webhook_id).and_then(|entry| entry.failing_since)
     }
 
-    /// Whether another node may go on where this one is: no token is missing, and no probe was sent.
-    pub(crate) fn is_at_rest(&self, hook: &Hook, now: Time) -> bool {
+    /// Returns whether another node can take the webhook over without loss of state: its bucket is full and its
+    /// circuit is not half-open.
+    pub(crate) fn is_transferable(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
         let state = self.state.lock();
-        // Redis knows what was used up.
-        state.sharing == Sharing::Elsewhere
-            || state.webhooks.get(&hook.id).is_none_or(|known| {
-                known.circuit.state() != CircuitState::HalfOpen
-                    && hook.rate_limit().is_none_or(|limit| known.bucket.is_full(&limit, now))
+        // Redis tracks tokens and probes.
+        state.authority == Authority::Redis
+            || state.webhooks.get(&webhook.id).is_none_or(|entry| {
+                entry.circuit.state() != CircuitState::HalfOpen
+                    && webhook.rate_limit().is_none_or(|limit| entry.bucket.is_full(&limit, now))
             })
     }
 
-    /// Every webhook of which anything is known.
-    pub(crate) fn known(&self) -> Vec<WebhookId> {
+    /// Returns every webhook with runtime state in memory.
+    pub(crate) fn tracked_webhooks(&self) -> Vec<WebhookId> {
         self.state.lock().webhooks.keys().copied().collect()
     }
 
-    /// The webhook was enabled after having been disabled: what it did before is forgiven.
-    pub(crate) fn forgive(&self, webhook: WebhookId) {
-        if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
-            known.failing_since = None;
+    /// Clears the failing time of a webhook that was enabled again.
+    pub(crate) fn clear_failing_since(&self, webhook_id: WebhookId) {
+        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
+            entry.failing_since = None;
         }
     }
 
-    /// Some of the webhooks whose circuits are open.
-    pub(crate) fn open(&self, most: usize) -> Vec<WebhookId> {
+    /// Returns up to `max` webhooks whose circuits are open.
+    pub(crate) fn open(&self, max: usize) -> Vec<WebhookId> {
         let state = self.state.lock();
-        let open = state.webhooks.iter().filter(|(_, known)| known.circuit.state() == CircuitState::Open);
-        open.map(|(webhook, _)| *webhook).take(most).collect()
+        let open = state.webhooks.iter().filter(|(_, entry)| entry.circuit.state() == CircuitState::Open);
+        open.map(|(webhook_id, _)| *webhook_id).take(max).collect()
     }
 
-    /// Circuits by state.
-    pub(crate) fn census(&self, now: Time) -> Census {
-        let mut census = Census::default();
-        for known in self.state.lock().webhooks.values() {
-            match known.circuit.state() {
+    /// Counts circuits by state.
+    pub(crate) fn count_circuits(&self, now: Time) -> CircuitCounts {
+        let mut census = CircuitCounts::default();
+        for entry in self.state.lock().webhooks.values() {
+            match entry.circuit.state() {
                 CircuitState::Closed => {}
                 CircuitState::HalfOpen => census.half_open += 1,
                 CircuitState::Open => {
                     census.open += 1;
-                    let since = known.circuit.saved().since;
-                    census.open_over_an_hour += usize::from(now.since(since).as_secs() > 3600);
+                    let since = entry.circuit.to_saved().since;
+                    census.open_over_an_hour += usize::from(now.duration_since(since).as_secs() > 3600);
                 }
             }
         }
         census
     }
 
-    /// Forgets webhooks of which there is nothing to remember.
-    pub(crate) fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) {
-        self.state.lock().webhooks.retain(|webhook, known| match find(*webhook) {
-            Some(hook) => !known.is_worthless(&hook, now),
+    /// Evicts webhooks in the default state.
+    pub(crate) fn evict_idle(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<ResolvedWebhook>>) {
+        self.state.lock().webhooks.retain(|webhook_id, entry| match find(*webhook_id) {
+            Some(webhook) => !entry.is_evictable(&webhook, now),
             // Deleted.
             None => false,
         });

@@ -1,9 +1,9 @@
-//! What all senders of a webhook must agree on: its circuit, its tokens, its holds.
+//! State on which all senders of a webhook must agree: its circuit, its tokens and its holds.
 //!
-//! Asked in batches, once for everything that is about to be sent. On one node the answers are in its memory
-//! (`local`). Where several nodes share a store, each learns from it what the others have found out, and what has to be
-//! counted in one place is counted where the webhook is at home. Where they share a Redis as well, it decides for all of
-//! them (`redis`), and what is in memory is a picture of that (`image`).
+//! Admission is requested in batches, once for everything that is about to be sent. A single node decides from
+//! memory (`local`). Nodes that share a store merge what the others have stored, and limits that need a single
+//! counter are counted by the webhook's assigned node. Nodes that also share a Redis let it decide for all of them
+//! (`redis`), and their memory is a mirror of it (`redis_mirror`).
 
 #[cfg(test)]
 mod conformance;
@@ -19,129 +19,129 @@ use std::{sync::Arc, time::Duration};
 use redrive_core::{
     EventId, TenantId, Time, WebhookId,
     dispatch::gate::{Scope, WaitingOn},
-    protection::breaker::{Call, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
+    protection::breaker::{CallOutcome, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
 };
-use redrive_store::Failing;
+use redrive_store::FailingChange;
 
-pub(crate) use local::Local;
-pub(crate) use redis_mirror::Says;
+pub(crate) use local::LocalCoordinator;
+pub(crate) use redis_mirror::LocalDecision;
 
-use crate::registry::Hook;
+use crate::registry::ResolvedWebhook;
 
-/// One delivery that is about to be sent.
-pub(crate) struct Ask<'a> {
-    pub(crate) hook: &'a Hook,
-    pub(crate) event: EventId,
-    /// How long its answer may take.
-    pub(crate) patience: Duration,
+/// Request to send one delivery.
+pub(crate) struct AdmissionRequest<'a> {
+    pub(crate) webhook: &'a ResolvedWebhook,
+    pub(crate) event_id: EventId,
+    /// Maximum time until its response.
+    pub(crate) probe_timeout: Duration,
 }
 
-/// Whether it may.
+/// Decision about an admission request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grant {
     /// Send it now.
     Go {
-        /// The ticket of a probe of a half-open circuit.
+        /// Id of the probe, if the circuit is half-open.
         probe: Option<u64>,
         circuit: CircuitState,
     },
-    /// Not now, nor anything else in this scope.
+    /// Do not send it now, nor anything else in this scope.
     Wait {
-        /// Until when; none where nobody knows.
+        /// Time to wait until; `None` if unknown.
         until: Option<Time>,
         why: WaitingOn,
         scope: Scope,
     },
-    /// The circuit is half open, and this one had its turn: others may be probes.
+    /// The circuit is half-open and this event was already used as a probe; other events may be.
     Probed {
-        /// When the verdict comes at the latest.
+        /// Latest time of the half-open decision.
         until: Time,
     },
-    /// The circuit is half open, and all its probes are out.
+    /// The circuit is half-open and all its probes are in flight.
     NoProbe,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Report {
-    pub(crate) call: Call,
-    /// The ticket it went with.
+pub(crate) struct AttemptReport {
+    pub(crate) call: CallOutcome,
+    /// Id of the probe it was sent as.
     pub(crate) probe: Option<u64>,
-    /// Whether the endpoint took it; none where the endpoint had no say.
+    /// Whether the endpoint accepted it; `None` if the result says nothing about the endpoint.
     pub(crate) success: Option<bool>,
-    /// Until when the endpoint asked not to be called.
+    /// End of the hold that the endpoint requested.
     pub(crate) hold_until: Option<Time>,
 }
 
-/// What a report changed.
+/// Changes caused by a report.
 #[derive(Debug, Default)]
-pub(crate) struct Changed {
-    pub(crate) circuit: Option<Moved>,
-    pub(crate) failing: Option<Failing>,
-    /// Since when nothing but failures came back.
+pub(crate) struct ReportEffects {
+    pub(crate) circuit: Option<CircuitChange>,
+    pub(crate) failing: Option<FailingChange>,
+    /// Time since which there were only failures.
     pub(crate) failing_since: Option<Time>,
-    /// How many deliveries a half-open circuit wants to see at once, all told.
-    pub(crate) trickle: Option<usize>,
+    /// Maximum number of deliveries that a half-open circuit may hold, including those in flight.
+    pub(crate) probe_cap: Option<usize>,
 }
 
-/// A circuit that has moved, and what to store of it.
+/// A transition of a circuit, and the state to store.
 #[derive(Clone, Debug)]
-pub(crate) struct Moved {
-    pub(crate) webhook: WebhookId,
-    pub(crate) tenant: TenantId,
+pub(crate) struct CircuitChange {
+    pub(crate) webhook_id: WebhookId,
+    pub(crate) tenant_id: TenantId,
     pub(crate) transition: Transition,
     pub(crate) saved: SavedCircuit,
-    pub(crate) trickle: Option<usize>,
+    pub(crate) probe_cap: Option<usize>,
 }
 
-/// What time has done.
+/// Effects of due timers.
 #[derive(Default)]
-pub(crate) struct Ticked {
-    /// The circuits that moved.
-    pub(crate) moved: Vec<(Arc<Hook>, Moved)>,
-    /// Those that are half open, and may want to see more deliveries.
-    pub(crate) half_open: Vec<Arc<Hook>>,
-    /// Those that Redis has to be asked about.
-    pub(crate) look: Vec<Arc<Hook>>,
+pub(crate) struct TimerEffects {
+    /// Circuits that made a transition.
+    pub(crate) changes: Vec<(Arc<ResolvedWebhook>, CircuitChange)>,
+    /// Circuits that are half-open and may need more deliveries as probes.
+    pub(crate) half_open: Vec<Arc<ResolvedWebhook>>,
+    /// Circuits to refresh from Redis.
+    pub(crate) to_refresh: Vec<Arc<ResolvedWebhook>>,
 }
 
-/// What a person wants of a circuit.
+/// Manual action on a circuit.
 #[derive(Clone, Debug)]
 pub enum CircuitAction {
-    /// Closed, with an empty window, as if nothing had happened.
+    /// Closes it, with an empty window.
     Reset,
-    /// Open or closed whatever happens, for some time or until further notice.
+    /// Forces it open or closed, for a time or until it is reset.
     Force(Forced),
 }
 
-/// What came of a look into the store.
+/// Result of merging stored runtime state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Learnt {
-    /// What is known here may be newer: ask again.
-    Unsure,
-    /// Redis knows better: ask it.
-    Elsewhere,
-    /// Nothing that matters.
-    Nothing,
-    /// Nothing may be sent until then.
+pub(crate) enum RuntimeChange {
+    /// The local state may be newer: read the store again.
+    Stale,
+    /// Redis is authoritative: ask it.
+    AskRedis,
+    /// No relevant change.
+    Unchanged,
+    /// Sending is blocked until then.
     Blocked(Time),
-    /// Nothing holds it back any more, or only so that few may go at once.
-    Free(Option<usize>),
+    /// Sending is no longer blocked, possibly with a cap on concurrent requests.
+    Unblocked(Option<usize>),
 }
 
-/// What holds a webhook back, for people to read.
+/// What blocks a webhook, for display.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct BlockSnapshot {
     pub(crate) circuit: CircuitView,
     pub(crate) held_until: Option<Time>,
     pub(crate) failing_since: Option<Time>,
-    /// When the next token of the webhook, of its tenant and of everybody is due; none if there is one.
+    /// Due time of the next token of the webhook, its tenant and the cluster; `None` if one is available.
     pub(crate) tokens: [Option<Time>; 3],
 }
 
-/// How many circuits are in which state.
+/// Number of circuits by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Census {
+pub(crate) struct CircuitCounts {
     pub(crate) open: usize,
     pub(crate) half_open: usize,
     pub(crate) open_over_an_hour: usize,

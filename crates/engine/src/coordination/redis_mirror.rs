@@ -1,165 +1,181 @@
-//! Where Redis decides: what this node knows of it, and what it goes by while Redis is away.
+//! This node's mirror of the state in Redis, and the fallback to it while Redis is unavailable.
 
 use std::sync::Arc;
 
 use redrive_core::{
     Time, WebhookId,
-    dispatch::gate::{self, Facts, Scope, Verdict},
-    protection::breaker::{Circuit, CircuitState, Counts, SavedCircuit},
-    protection::limiter::{Bucket, RateLimit},
+    dispatch::gate::{self, GateDecision, GateInput, Scope},
+    protection::{
+        breaker::{Circuit, CircuitState, Counts, SavedCircuit},
+        limiter::{Bucket, RateLimit},
+    },
 };
 
 use super::{
-    Changed, Grant, Learnt, Local, Report,
-    entry::Known,
-    local::{LOOK_AGAIN, Sharing, earlier, facts},
+    AttemptReport, Grant, LocalCoordinator, ReportEffects, RuntimeChange,
+    entry::WebhookEntry,
+    local::{Authority, REDIS_REFRESH_DELAY, base_input, min_time},
 };
-use crate::registry::Hook;
+use crate::registry::ResolvedWebhook;
 
-/// What a node can say without asking the others.
+/// Decision that a node can make without asking Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Says {
-    /// Nothing limits the webhook, and nothing is known against it: it may go if there is a slot for it.
+pub(crate) enum LocalDecision {
+    /// No limit applies and no block is known: it may be sent if a slot is free.
     Go,
-    /// It has to wait, whatever the others say.
+    /// It must wait, regardless of the state in Redis.
     Wait(Grant),
-    /// All have to be asked.
-    Ask,
+    /// Redis must decide.
+    AskRedis,
 }
 
-/// A circuit as it is known here.
-pub(super) struct Presented {
+/// A circuit as known to this node.
+pub(super) struct KnownCircuit {
     pub(super) saved: SavedCircuit,
-    /// It has moved here while Redis was away.
+    /// Whether it changed here while Redis was unavailable.
     pub(super) newer: bool,
 }
 
-impl Local {
-    /// Redis decides from now on.
-    pub(crate) fn follow(&self) {
-        self.state.lock().sharing = Sharing::Elsewhere;
+impl LocalCoordinator {
+    /// Delegates all decisions to Redis.
+    pub(crate) fn delegate_to_redis(&self) {
+        self.state.lock().authority = Authority::Redis;
     }
 
-    /// Redis is away: this node decides by itself, from what it knows. An open circuit stays open until it was to be
-    /// tried again, one that was set by hand stays so until its end, and any other is closed. Buckets are empty,
-    /// since nobody knows what others have taken from them.
-    pub(crate) fn go_alone(&self, now: Time) {
+    /// Switches to fallback because Redis is unavailable: this node decides from its local state. An open circuit
+    /// stays open until its next probe is due, a forced one until its end, and any other is closed. Buckets start
+    /// empty, since tokens taken by other nodes are unknown.
+    pub(crate) fn enter_fallback(&self, now: Time) {
         let state = &mut *self.state.lock();
-        state.sharing = Sharing::Alone(now);
+        state.authority = Authority::Fallback(now);
         state.tenants.clear();
         state.global = None;
-        for known in state.webhooks.values_mut() {
-            known.bucket = Bucket::empty(now);
-            (known.counts, known.trial, known.token) = (None, None, None);
-            if known.circuit.saved().is_on_trial() {
-                known.circuit = Circuit::new(now);
+        for entry in state.webhooks.values_mut() {
+            entry.bucket = Bucket::empty(now);
+            (entry.counts, entry.half_open_counts, entry.token) = (None, None, None);
+            if entry.circuit.to_saved().is_half_open() {
+                entry.circuit = Circuit::new(now);
             }
-            known.next_tick = Some(now);
+            entry.next_tick = Some(now);
         }
         state.soonest = Some(now);
     }
 
-    /// What is to be said, without asking, about a delivery of a webhook that others send to as well.
-    pub(crate) fn says(&self, hook: &Hook, now: Time) -> Says {
-        let limited = hook.rate_limit().is_some()
-            || hook.tenant.rate_limit().is_some()
-            || self.shares.global().is_some();
-        let (held_until, plain) = match self.state.lock().webhooks.get(&hook.id) {
-            Some(known) => (known.held_until, known.circuit.is_plain()),
+    /// Decides, without asking Redis, about a delivery of a webhook that other nodes send to as well.
+    pub(crate) fn decide_locally(&self, webhook: &ResolvedWebhook, now: Time) -> LocalDecision {
+        let limited = webhook.rate_limit().is_some()
+            || webhook.tenant.rate_limit().is_some()
+            || self.shares.global_rate().is_some();
+        let (held_until, plain) = match self.state.lock().webhooks.get(&webhook.id) {
+            Some(entry) => (entry.held_until, entry.circuit.is_closed_unforced()),
             None => (None, true),
         };
-        match gate::gate(&Facts { held_until, ..facts(hook, now) }) {
-            Verdict::Wait { until, why, scope } => Says::Wait(Grant::Wait { until, why, scope }),
-            Verdict::Go { .. } if limited || !plain => Says::Ask,
-            Verdict::Go { .. } => Says::Go,
+        match gate::decide(&GateInput { held_until, ..base_input(webhook, now) }) {
+            GateDecision::Wait { until, why, scope } => {
+                LocalDecision::Wait(Grant::Wait { until, why, scope })
+            }
+            GateDecision::Go { .. } if limited || !plain => LocalDecision::AskRedis,
+            GateDecision::Go { .. } => LocalDecision::Go,
         }
     }
 
-    /// Until when the endpoint asked to be left alone, if that is not over.
-    pub(crate) fn held_until(&self, webhook: WebhookId, now: Time) -> Option<Time> {
+    /// Returns the end of the endpoint's `Retry-After` hold, if it has not passed.
+    pub(crate) fn held_until(&self, webhook_id: WebhookId, now: Time) -> Option<Time> {
         let state = self.state.lock();
-        state.webhooks.get(&webhook).and_then(|known| known.held_until).filter(|until| *until > now)
+        state.webhooks.get(&webhook_id).and_then(|entry| entry.held_until).filter(|until| *until > now)
     }
 
-    /// Takes note of everything about a request but what it means for the circuit, which Redis is told.
-    pub(crate) fn note(&self, hook: &Hook, report: Report, now: Time) -> Changed {
+    /// Records the result of a request except for the circuit, which Redis tracks.
+    pub(crate) fn record_without_circuit(
+        &self,
+        webhook: &ResolvedWebhook,
+        report: AttemptReport,
+        now: Time,
+    ) -> ReportEffects {
         let state = &mut *self.state.lock();
-        if !state.webhooks.contains_key(&hook.id)
+        if !state.webhooks.contains_key(&webhook.id)
             && report.success != Some(false)
             && report.hold_until.is_none()
         {
-            // Nothing is known against it, and nothing comes to be.
-            return Changed::default();
+            // The webhook is not tracked, and this result gives no reason to track it.
+            return ReportEffects::default();
         }
         let fresh = state.fresh_bucket();
-        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
-        let failing = known.note(&report, now, &mut state.moves);
-        Changed { circuit: None, failing, failing_since: known.failing_since, trickle: None }
+        let entry =
+            state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
+        let failing = entry.record_change(&report, now, &mut state.transitions);
+        ReportEffects { circuit: None, failing, failing_since: entry.failing_since, probe_cap: None }
     }
 
-    /// How fast is sent for all together.
+    /// Returns the rate limit of the whole cluster.
     pub(super) fn global(&self) -> Option<RateLimit> {
-        self.shares.global()
+        self.shares.global_rate()
     }
 
-    /// What Redis is told of a circuit, in case it has forgotten.
-    pub(super) fn presented(&self, webhook: WebhookId) -> Option<Presented> {
+    /// Returns the known circuit, which is sent to Redis in case Redis has lost it.
+    pub(super) fn known_circuit(&self, webhook_id: WebhookId) -> Option<KnownCircuit> {
         let state = self.state.lock();
-        let known = state.webhooks.get(&webhook)?;
-        Some(Presented { saved: known.circuit.saved(), newer: known.newer })
+        let entry = state.webhooks.get(&webhook_id)?;
+        Some(KnownCircuit { saved: entry.circuit.to_saved(), newer: entry.unsynced })
     }
 
-    /// Something waits for a token until then.
-    pub(super) fn noted(&self, hook: &Hook, scope: Scope, until: Time) {
-        if let Some(known) = self.state.lock().webhooks.get_mut(&hook.id) {
-            known.token = Some((scope, until));
+    /// Records that a delivery waits for a token until `until`.
+    pub(super) fn record_token_wait(&self, webhook: &ResolvedWebhook, scope: Scope, until: Time) {
+        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook.id) {
+            entry.token = Some((scope, until));
         }
     }
 
-    /// Takes over what Redis says of a circuit: how it is if that is news, and what it has counted. If it has `moved`
-    /// by what this node said, that is to be stored.
-    pub(super) fn adopt(
+    /// Merges the state of a circuit from Redis: the circuit if it changed, and its counts. A transition that this
+    /// node's report caused must be stored.
+    pub(super) fn merge_from_redis(
         &self,
-        hook: &Hook,
+        webhook: &ResolvedWebhook,
         saved: Option<SavedCircuit>,
         counts: Option<Counts>,
-        trial: Option<(u32, u32)>,
-        moved: bool,
+        half_open_counts: Option<(u32, u32)>,
+        changed: bool,
         now: Time,
-    ) -> Learnt {
+    ) -> RuntimeChange {
         let state = &mut *self.state.lock();
         let nothing_new = saved.as_ref().is_none_or(SavedCircuit::is_default)
             && counts.is_none_or(|counts| counts.total == 0)
-            && !moved;
-        if nothing_new && !state.webhooks.contains_key(&hook.id) {
-            return Learnt::Nothing;
+            && !changed;
+        if nothing_new && !state.webhooks.contains_key(&webhook.id) {
+            return RuntimeChange::Unchanged;
         }
         let fresh = state.fresh_bucket();
-        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
-        let before = known.hindrance(hook, now);
-        known.newer = false;
-        known.counts = counts.or(known.counts);
-        known.trial = trial;
+        let entry =
+            state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
+        let before = entry.block_state(webhook, now);
+        entry.unsynced = false;
+        entry.counts = counts.or(entry.counts);
+        entry.half_open_counts = half_open_counts;
         if let Some(saved) = saved {
-            known.circuit = Circuit::restore(saved, now);
+            entry.circuit = Circuit::restore(saved, now);
         }
-        if moved {
-            known.circuit_moves.made(&mut state.moves);
+        if changed {
+            entry.circuit_moves.record(&mut state.transitions);
         }
-        known.next_tick = match known.circuit.state() {
-            // Only Redis knows when its probes are lost.
-            CircuitState::HalfOpen => Some(now + LOOK_AGAIN),
-            _ => known.circuit.next_tick(&hook.breaker),
+        entry.next_tick = match entry.circuit.state() {
+            // Only Redis knows when its probes time out.
+            CircuitState::HalfOpen => Some(now + REDIS_REFRESH_DELAY),
+            _ => entry.circuit.next_tick(&webhook.breaker),
         };
-        state.soonest = earlier(state.soonest, known.next_tick);
-        known.learnt(hook, before, now)
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        entry.diff_block_state(webhook, before, now)
     }
 
-    /// Every webhook of which something is known that Redis may have forgotten.
-    pub(crate) fn troubled(&self, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> Vec<Arc<Hook>> {
+    /// Returns every webhook whose circuit Redis may have lost.
+    pub(crate) fn circuits_to_resend(
+        &self,
+        find: &dyn Fn(WebhookId) -> Option<Arc<ResolvedWebhook>>,
+    ) -> Vec<Arc<ResolvedWebhook>> {
         let state = self.state.lock();
-        let troubled =
-            state.webhooks.iter().filter(|(_, known)| known.newer || !known.circuit.saved().is_default());
-        troubled.filter_map(|(webhook, _)| find(*webhook)).collect()
+        let troubled = state
+            .webhooks
+            .iter()
+            .filter(|(_, entry)| entry.unsynced || !entry.circuit.to_saved().is_default());
+        troubled.filter_map(|(webhook_id, _)| find(*webhook_id)).collect()
     }
 }

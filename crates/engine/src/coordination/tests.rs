@@ -1,4 +1,4 @@
-//! What is learnt from the store, and what is not forgotten for it.
+//! Tests of merging stored runtime state with newer local state.
 
 use redrive_core::{
     FailureCategory,
@@ -7,25 +7,25 @@ use redrive_core::{
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 
-use redrive_store::Runtime;
+use redrive_store::WebhookRuntime;
 
 use super::*;
-use crate::{limit_shares::Shares, registry::Registry, settings::Settings};
+use crate::{limit_shares::LimitShares, registry::Registry, settings::Settings};
 
 const NOW: Time = Time::from_secs(1_700_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn bench() -> (Local, Arc<Hook>) {
-    let shares = Arc::new(Shares::new(&[DEFAULT_POOL.into()], None));
+fn bench() -> (LocalCoordinator, Arc<ResolvedWebhook>) {
+    let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
     let registry = Registry::new(Settings::default(), shares.clone());
     let id = WebhookId::new(NOW, &[1; 10]);
     let spec = WebhookSpec { url: "http://127.0.0.1/".into(), ..WebhookSpec::default() };
-    let (tenant, state) = (TenantId::default(), WebhookState::Active);
-    registry.changed(
-        Webhook { id, tenant, spec, secrets: Vec::new(), state, created_at: NOW, updated_at: NOW },
+    let (tenant_id, state) = (TenantId::default(), WebhookState::Active);
+    registry.apply_local_change(
+        Webhook { id, tenant_id, spec, secrets: Vec::new(), state, created_at: NOW, updated_at: NOW },
         1,
     );
-    (Local::new(shares), registry.hook(id).unwrap())
+    (LocalCoordinator::new(shares), registry.webhook(id).unwrap())
 }
 
 fn saved(state: CircuitState, generation: u64) -> SavedCircuit {
@@ -41,11 +41,11 @@ fn saved(state: CircuitState, generation: u64) -> SavedCircuit {
     }
 }
 
-fn runtime(hook: &Hook, circuit: Option<SavedCircuit>) -> Option<Runtime> {
-    let tenant = hook.tenant.id.clone();
-    Some(Runtime {
-        webhook: hook.id,
-        tenant,
+fn runtime(webhook: &ResolvedWebhook, circuit: Option<SavedCircuit>) -> Option<WebhookRuntime> {
+    let tenant_id = webhook.tenant.id.clone();
+    Some(WebhookRuntime {
+        webhook_id: webhook.id,
+        tenant_id,
         hold_until: None,
         generation: circuit.as_ref().map_or(0, |circuit| circuit.generation),
         circuit,
@@ -53,111 +53,140 @@ fn runtime(hook: &Hook, circuit: Option<SavedCircuit>) -> Option<Runtime> {
     })
 }
 
-fn answer(hook: &Hook, local: &Local, call: Call) -> Changed {
-    let success = Some(call == Call::Succeeded);
-    local.report(hook, Report { call, probe: None, success, hold_until: None }, NOW)
+fn respond(webhook: &ResolvedWebhook, local: &LocalCoordinator, call: CallOutcome) -> ReportEffects {
+    let success = Some(call == CallOutcome::Succeeded);
+    local.record_attempt(webhook, AttemptReport { call, probe: None, success, hold_until: None }, NOW)
 }
 
-fn state(hook: &Hook, local: &Local) -> CircuitState {
-    local.standing(hook, NOW).circuit.state
+fn state(webhook: &ResolvedWebhook, local: &LocalCoordinator) -> CircuitState {
+    local.snapshot(webhook, NOW).circuit.state
 }
 
 #[test]
-fn what_others_have_opened_blocks_until_they_close_it() {
-    let (local, hook) = bench();
-    let learn = |circuit| local.learn(&hook, runtime(&hook, circuit), local.moves(), NOW);
-    assert_eq!(local.learn(&hook, None, 0, NOW), Learnt::Nothing);
-    assert_eq!(learn(Some(saved(CircuitState::Open, 7))), Learnt::Blocked(NOW + MINUTE));
-    assert!(local.is_troubled(hook.id, NOW));
-    assert_eq!(learn(Some(saved(CircuitState::Open, 7))), Learnt::Nothing, "it is known");
-    assert!(matches!(learn(Some(saved(CircuitState::HalfOpen, 8))), Learnt::Free(Some(_))));
-    assert!(!local.is_at_rest(&hook, NOW), "its probes are counted where they are sent");
-    assert_eq!(local.learn(&hook, None, local.moves(), NOW), Learnt::Free(None));
-    assert!(!local.is_troubled(hook.id, NOW));
-    assert_eq!(local.known(), [hook.id]);
+fn circuit_opened_by_peer_blocks_until_peer_closes_it() {
+    let (local, webhook) = bench();
+    let learn =
+        |circuit| local.merge_stored(&webhook, runtime(&webhook, circuit), local.transition_count(), NOW);
+    assert_eq!(local.merge_stored(&webhook, None, 0, NOW), RuntimeChange::Unchanged);
+    assert_eq!(learn(Some(saved(CircuitState::Open, 7))), RuntimeChange::Blocked(NOW + MINUTE));
+    assert!(local.is_impaired(webhook.id, NOW));
+    assert_eq!(learn(Some(saved(CircuitState::Open, 7))), RuntimeChange::Unchanged, "it is known");
+    assert!(matches!(learn(Some(saved(CircuitState::HalfOpen, 8))), RuntimeChange::Unblocked(Some(_))));
+    assert!(!local.is_transferable(&webhook, NOW), "its probes are counted where they are sent");
+    assert_eq!(
+        local.merge_stored(&webhook, None, local.transition_count(), NOW),
+        RuntimeChange::Unblocked(None)
+    );
+    assert!(!local.is_impaired(webhook.id, NOW));
+    assert_eq!(local.tracked_webhooks(), [webhook.id]);
 }
 
-/// A node counted failures, and another node opened and reset the circuit before this one read of it.
+/// Another node opened and reset the circuit after this node counted failures and before it read the store.
 #[test]
 fn circuit_reset_elsewhere_discards_earlier_failures() {
-    let (local, hook) = bench();
-    answer(&hook, &local, Call::Failed(FailureCategory::ServerError));
-    assert_eq!(local.standing(&hook, NOW).circuit.counts.failed, 1);
+    let (local, webhook) = bench();
+    respond(&webhook, &local, CallOutcome::Failed(FailureCategory::ServerError));
+    assert_eq!(local.snapshot(&webhook, NOW).circuit.counts.failed, 1);
     let reset = NOW.millis().unsigned_abs() + 7;
-    let closed = runtime(&hook, None).map(|closed| Runtime { generation: reset, ..closed });
-    local.learn(&hook, closed.clone(), local.moves(), NOW);
-    assert_eq!(local.standing(&hook, NOW).circuit.counts.failed, 0, "counted before the reset");
-    answer(&hook, &local, Call::Failed(FailureCategory::ServerError));
-    local.learn(&hook, closed, local.moves(), NOW);
-    assert_eq!(local.standing(&hook, NOW).circuit.counts.failed, 1, "counted after the reset");
+    let closed = runtime(&webhook, None).map(|closed| WebhookRuntime { generation: reset, ..closed });
+    local.merge_stored(&webhook, closed.clone(), local.transition_count(), NOW);
+    assert_eq!(local.snapshot(&webhook, NOW).circuit.counts.failed, 0, "counted before the reset");
+    respond(&webhook, &local, CallOutcome::Failed(FailureCategory::ServerError));
+    local.merge_stored(&webhook, closed, local.transition_count(), NOW);
+    assert_eq!(local.snapshot(&webhook, NOW).circuit.counts.failed, 1, "counted after the reset");
     let opened = loop {
-        if let Some(moved) = answer(&hook, &local, Call::Failed(FailureCategory::ServerError)).circuit {
-            break moved;
+        if let Some(change) =
+            respond(&webhook, &local, CallOutcome::Failed(FailureCategory::ServerError)).circuit
+        {
+            break change;
         }
     };
     assert_eq!(opened.saved.generation, reset + 1, "the store takes it for newer than the reset");
 }
 
 #[test]
-fn a_rest_that_an_endpoint_asked_for_is_kept_by_all() {
-    let (local, hook) = bench();
-    let held = runtime(&hook, None).map(|held| Runtime { hold_until: Some(NOW + MINUTE), ..held });
-    assert_eq!(local.learn(&hook, held, 0, NOW), Learnt::Blocked(NOW + MINUTE));
-    assert!(local.is_troubled(hook.id, NOW) && !local.is_troubled(hook.id, NOW + MINUTE));
-    assert_eq!(local.learn(&hook, None, 0, NOW), Learnt::Nothing, "nobody takes it back");
-    assert_eq!(local.learn(&hook, None, 0, NOW + MINUTE), Learnt::Nothing);
+fn stored_retry_after_hold_applies_to_all_nodes() {
+    let (local, webhook) = bench();
+    let held = runtime(&webhook, None).map(|held| WebhookRuntime { hold_until: Some(NOW + MINUTE), ..held });
+    assert_eq!(local.merge_stored(&webhook, held, 0, NOW), RuntimeChange::Blocked(NOW + MINUTE));
+    assert!(local.is_impaired(webhook.id, NOW) && !local.is_impaired(webhook.id, NOW + MINUTE));
+    assert_eq!(local.merge_stored(&webhook, None, 0, NOW), RuntimeChange::Unchanged, "nobody takes it back");
+    assert_eq!(local.merge_stored(&webhook, None, 0, NOW + MINUTE), RuntimeChange::Unchanged);
 }
 
 #[test]
-fn what_moved_here_is_not_forgotten_for_what_was_read_before_it_was_stored() {
-    let (local, hook) = bench();
-    let read_after = local.moves();
-    while state(&hook, &local) == CircuitState::Closed {
-        answer(&hook, &local, Call::Failed(FailureCategory::ServerError));
+fn local_transition_survives_older_stored_state() {
+    let (local, webhook) = bench();
+    let read_after = local.transition_count();
+    while state(&webhook, &local) == CircuitState::Closed {
+        respond(&webhook, &local, CallOutcome::Failed(FailureCategory::ServerError));
     }
-    assert_eq!(local.learn(&hook, None, local.moves(), NOW), Learnt::Unsure, "it is not stored yet");
-    local.circuit_stored(hook.id);
-    assert_eq!(local.learn(&hook, None, read_after, NOW), Learnt::Unsure, "it was read before");
-    assert_eq!(state(&hook, &local), CircuitState::Open);
-    assert_eq!(local.standing(&hook, NOW).failing_since, Some(NOW), "nor that it fails");
-    assert_eq!(local.learn(&hook, None, local.moves(), NOW), Learnt::Free(None), "somebody has closed it");
-    local.failing_stored(hook.id);
-    local.learn(&hook, None, local.moves(), NOW);
-    assert_eq!(local.standing(&hook, NOW).failing_since, None);
+    assert_eq!(
+        local.merge_stored(&webhook, None, local.transition_count(), NOW),
+        RuntimeChange::Stale,
+        "it is not stored yet"
+    );
+    local.circuit_stored(webhook.id);
+    assert_eq!(
+        local.merge_stored(&webhook, None, read_after, NOW),
+        RuntimeChange::Stale,
+        "it was read before"
+    );
+    assert_eq!(state(&webhook, &local), CircuitState::Open);
+    assert_eq!(local.snapshot(&webhook, NOW).failing_since, Some(NOW), "nor that it fails");
+    assert_eq!(
+        local.merge_stored(&webhook, None, local.transition_count(), NOW),
+        RuntimeChange::Unblocked(None),
+        "somebody has closed it"
+    );
+    local.failing_stored(webhook.id);
+    local.merge_stored(&webhook, None, local.transition_count(), NOW);
+    assert_eq!(local.snapshot(&webhook, NOW).failing_since, None);
 }
 
 #[test]
-fn probes_go_on_when_the_same_is_read_again() {
-    let (local, hook) = bench();
-    let half_open = |generation| runtime(&hook, Some(saved(CircuitState::HalfOpen, generation)));
+fn rereading_same_generation_keeps_probes() {
+    let (local, webhook) = bench();
+    let half_open = |generation| runtime(&webhook, Some(saved(CircuitState::HalfOpen, generation)));
     local.restore(half_open(7).unwrap(), NOW);
-    let ask = |n| Ask { hook: &hook, event: EventId::new(NOW, &[n; 10]), patience: MINUTE };
-    let most = local.reconsider(&hook).unwrap();
+    let ask = |n| AdmissionRequest {
+        webhook: &webhook,
+        event_id: EventId::new(NOW, &[n; 10]),
+        probe_timeout: MINUTE,
+    };
+    let max = local.probe_capacity(&webhook).unwrap();
     let admitted = |from: u8| {
         let asks: Vec<_> = (from..from + 20).map(ask).collect();
         local.admit(&asks, NOW).iter().filter(|grant| matches!(grant, Grant::Go { .. })).count()
     };
-    assert_eq!(admitted(0), most);
-    assert_eq!(local.learn(&hook, half_open(7), local.moves(), NOW), Learnt::Nothing);
+    assert_eq!(admitted(0), max);
+    assert_eq!(
+        local.merge_stored(&webhook, half_open(7), local.transition_count(), NOW),
+        RuntimeChange::Unchanged
+    );
     assert_eq!(admitted(20), 0, "all of them are out");
-    local.learn(&hook, half_open(9), local.moves(), NOW);
-    assert_eq!(admitted(40), most, "others have failed meanwhile, and these are new ones");
+    local.merge_stored(&webhook, half_open(9), local.transition_count(), NOW);
+    assert_eq!(admitted(40), max, "others have failed meanwhile, and these are new ones");
 }
 
 #[test]
-fn the_moves_of_others_are_left_to_them_for_a_while() {
-    let (local, hook) = bench();
-    local.learn(&hook, runtime(&hook, Some(saved(CircuitState::Open, 7))), 0, NOW);
-    let find = |_| Some(hook.clone());
-    let moved = |after: u64, ours: bool| {
+fn timed_transition_is_left_to_peer_for_grace_period() {
+    let (local, webhook) = bench();
+    local.merge_stored(&webhook, runtime(&webhook, Some(saved(CircuitState::Open, 7))), 0, NOW);
+    let find = |_| Some(webhook.clone());
+    let moved_count = |after: u64, ours: bool| {
         let now = NOW + MINUTE + Duration::from_secs(after);
-        local.tick(now, &find, &|_| ours).moved.len()
+        local.tick(now, &find, &|_| ours).changes.len()
     };
-    assert_eq!(local.foresee(&hook, NOW), None);
-    assert!(matches!(local.foresee(&hook, NOW + MINUTE), Some(Some(_))));
-    assert_eq!((moved(0, false), moved(9, false), moved(10, false)), (0, 0, 1), "nobody else did it");
-    let (local, hook) = bench();
-    local.learn(&hook, runtime(&hook, Some(saved(CircuitState::Open, 7))), 0, NOW);
-    assert_eq!(local.tick(NOW + MINUTE, &|_| Some(hook.clone()), &|_| true).moved.len(), 1);
-    assert!(local.move_on(&hook, NOW + MINUTE).is_none(), "it has moved");
+    assert_eq!(local.preview_transition(&webhook, NOW), None);
+    assert!(matches!(local.preview_transition(&webhook, NOW + MINUTE), Some(Some(_))));
+    assert_eq!(
+        (moved_count(0, false), moved_count(9, false), moved_count(10, false)),
+        (0, 0, 1),
+        "nobody else did it"
+    );
+    let (local, webhook) = bench();
+    local.merge_stored(&webhook, runtime(&webhook, Some(saved(CircuitState::Open, 7))), 0, NOW);
+    assert_eq!(local.tick(NOW + MINUTE, &|_| Some(webhook.clone()), &|_| true).changes.len(), 1);
+    assert!(local.advance(&webhook, NOW + MINUTE).is_none(), "it has moved");
 }

@@ -1,263 +1,273 @@
-//! How much fits in memory, and whose it is: no tenant, no webhook and no storm of retries takes all of it.
+//! Capacity in memory and its shares: no tenant, no webhook and no storm of retries may take all of it.
 
 use redrive_core::{
     WebhookId,
     delivery::lane::Lane,
     dispatch::fairness::{self, RETRY_FACTOR, TENANT_FACTOR},
 };
-use redrive_store::{LaneKey, LaneRoom};
+use redrive_store::{LaneCapacity, LaneKey};
 
 use super::{
-    Ready, Whom,
+    LeasedDelivery, WebhookCaps,
     lanes::is_retry,
     state::{State, take_if_present},
 };
 
-/// How many deliveries one claim takes from one lane at the most, so that many due lanes share the room.
+/// Maximum number of deliveries that one claim takes from one lane, so that many due lanes share the capacity.
 const QUANTUM: usize = 500;
-/// The same for retries: publishes wait while a claim is made, and a storm makes very many.
+/// Maximum for a lane of retries: publishes wait during a claim, and a storm of retries causes very many claims.
 const RETRY_QUANTUM: usize = 16;
-/// The same for an order: when one fails, all behind it go back.
+/// Maximum for an ordered lane: when a delivery fails, all deliveries after it are released.
 const ORDER_QUANTUM: usize = 64;
 
 impl State {
-    pub(super) fn reserve(&mut self, whom: Whom<'_>, lane: &Lane, bytes: usize) -> bool {
+    pub(super) fn reserve(&mut self, caps: WebhookCaps<'_>, lane: &Lane, bytes: usize) -> bool {
         if self.draining || self.bytes + bytes > self.bounds.max_bytes {
             return false;
         }
-        let place = self.enter(whom).tenant;
-        let tenant = &self.tenants[place];
+        let index = self.ensure_webhook(caps).tenant;
+        let tenant = &self.tenants[index];
         let bytes_free = self.bounds.max_bytes - self.bytes;
-        let fits = self.room_for(whom.webhook, lane) > 0 && tenant.bytes < TENANT_FACTOR * bytes_free;
-        let Some(hook) = self.hooks.get_mut(&whom.webhook) else { return false };
-        let at = hook.lane(lane);
-        if !fits || hook.lanes[at].backlog {
-            hook.vacate_if_idle(at);
-            self.forget_if_idle(whom.webhook);
+        let fits = self.free_capacity(caps.webhook_id, lane) > 0 && tenant.bytes < TENANT_FACTOR * bytes_free;
+        let Some(queues) = self.webhooks.get_mut(&caps.webhook_id) else { return false };
+        let at = queues.lane(lane);
+        if !fits || queues.lanes[at].backlog {
+            queues.free_if_idle(at);
+            self.evict_if_idle(caps.webhook_id);
             return false;
         }
-        self.take_room(whom.webhook, at, 1, bytes);
+        self.occupy(caps.webhook_id, at, 1, bytes);
         true
     }
 
-    /// How many more deliveries a lane may have in memory.
-    fn room_for(&self, webhook: WebhookId, lane: &Lane) -> usize {
-        let Some(hook) = self.hooks.get(&webhook) else { return 0 };
-        if self.draining || self.bytes >= self.bounds.max_bytes || hook.is_parked() {
+    /// Returns how many more deliveries of a lane may be in memory.
+    fn free_capacity(&self, webhook_id: WebhookId, lane: &Lane) -> usize {
+        let Some(queues) = self.webhooks.get(&webhook_id) else { return 0 };
+        if self.draining || self.bytes >= self.bounds.max_bytes || queues.is_parked() {
             return 0;
         }
         let (capacity, used) = (self.bounds.max_items, self.items);
-        let held = hook.position(lane).map_or(0, |at| hook.lanes[at].held());
-        let tenant = &self.tenants[hook.tenant];
+        let held = queues.position(lane).map_or(0, |at| queues.lanes[at].occupied());
+        let tenant = &self.tenants[queues.tenant];
         let mut room = self.bounds.lane_items.saturating_sub(held);
         room = room.min(fairness::allowance(capacity, used, tenant.items, TENANT_FACTOR));
-        let ahead = fairness::lane_room(capacity, used, hook.max_in_flight, is_retry(lane));
+        let ahead = fairness::lane_capacity(capacity, used, queues.max_in_flight, is_retry(lane));
         room = room.min(ahead.saturating_sub(held));
         if is_retry(lane) {
             room = room.min(fairness::allowance(capacity, used, self.retry_items, RETRY_FACTOR));
         }
-        if let Some(trickle) = hook.trickle {
-            room = room.min(trickle.saturating_sub(hook.held()));
+        if let Some(trickle) = queues.probe_cap {
+            room = room.min(trickle.saturating_sub(queues.occupied()));
         }
         room.min(capacity.saturating_sub(used))
     }
 
-    fn take_room(&mut self, webhook: WebhookId, lane: usize, count: usize, bytes: usize) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        let queue = &mut hook.lanes[lane];
+    fn occupy(&mut self, webhook_id: WebhookId, lane: usize, count: usize, bytes: usize) {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
+        let queue = &mut queues.lanes[lane];
         queue.reserved += count;
         self.items += count;
         self.bytes += bytes;
         if queue.is_retry() {
             self.retry_items += count;
         }
-        let tenant = &mut self.tenants[hook.tenant];
+        let tenant = &mut self.tenants[queues.tenant];
         tenant.items += count;
         tenant.bytes += bytes;
     }
 
-    /// Memory that is not needed any more.
-    pub(super) fn free_room(&mut self, webhook: WebhookId, lane: &Lane, count: usize, bytes: usize) {
+    /// Releases capacity in memory.
+    pub(super) fn release_capacity(
+        &mut self,
+        webhook_id: WebhookId,
+        lane: &Lane,
+        count: usize,
+        bytes: usize,
+    ) {
         self.items -= count;
         self.bytes -= bytes;
         if is_retry(lane) {
             self.retry_items -= count;
         }
-        if let Some(hook) = self.hooks.get(&webhook) {
-            let tenant = &mut self.tenants[hook.tenant];
+        if let Some(queues) = self.webhooks.get(&webhook_id) {
+            let tenant = &mut self.tenants[queues.tenant];
             tenant.items -= count;
             tenant.bytes -= bytes;
         }
-        self.feed_starved(count);
+        self.retry_blocked_refills(count);
     }
 
-    /// Has so many lanes asked again that are behind and found no room.
-    pub(super) fn feed_starved(&mut self, most: usize) {
-        let most = most.min(self.starved.len());
-        self.hungry.extend(self.starved.drain(..most));
+    /// Requests a refill again for up to `max` lanes that have a backlog and found no capacity.
+    pub(super) fn retry_blocked_refills(&mut self, max: usize) {
+        let max = max.min(self.blocked_refills.len());
+        self.refills.extend(self.blocked_refills.drain(..max));
     }
 
-    pub(super) fn unreserve(&mut self, webhook: WebhookId, lane: &Lane, count: usize, bytes: usize) {
-        self.free_room(webhook, lane, count, bytes);
-        if let Some(hook) = self.hooks.get_mut(&webhook)
-            && let Some(at) = hook.position(lane)
+    pub(super) fn unreserve(&mut self, webhook_id: WebhookId, lane: &Lane, count: usize, bytes: usize) {
+        self.release_capacity(webhook_id, lane, count, bytes);
+        if let Some(queues) = self.webhooks.get_mut(&webhook_id)
+            && let Some(at) = queues.position(lane)
         {
-            hook.lanes[at].reserved -= count;
-            self.note_hunger(webhook, at);
-            if let Some(hook) = self.hooks.get_mut(&webhook) {
-                hook.vacate_if_idle(at);
+            queues.lanes[at].reserved -= count;
+            self.request_refill(webhook_id, at);
+            if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
+                queues.free_if_idle(at);
             }
         }
-        self.forget_if_idle(webhook);
+        self.evict_if_idle(webhook_id);
     }
 
-    pub(super) fn fell_behind(&mut self, webhook: WebhookId, lane: &Lane) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        if hook.is_parked() {
+    pub(super) fn fell_behind(&mut self, webhook_id: WebhookId, lane: &Lane) {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
+        if queues.is_parked() {
             return;
         }
-        let at = hook.lane(lane);
-        hook.lanes[at].backlog = true;
-        self.note_hunger(webhook, at);
+        let at = queues.lane(lane);
+        queues.lanes[at].backlog = true;
+        self.request_refill(webhook_id, at);
     }
 
-    /// A lane that is behind asks for more once half of its room is free; an order, once all of it is over.
-    pub(super) fn note_hunger(&mut self, webhook: WebhookId, lane: usize) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        let ahead = fairness::lane_room(
+    /// Requests a refill of a lane with a backlog once half of its capacity is free; of an ordered lane, once it is
+    /// empty.
+    pub(super) fn request_refill(&mut self, webhook_id: WebhookId, lane: usize) {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
+        let ahead = fairness::lane_capacity(
             self.bounds.max_items,
             self.items,
-            hook.max_in_flight,
-            hook.lanes[lane].is_retry(),
+            queues.max_in_flight,
+            queues.lanes[lane].is_retry(),
         );
         let half = self.bounds.lane_items.min(ahead) / 2;
-        let parked = hook.is_parked();
-        let queue = &mut hook.lanes[lane];
+        let parked = queues.is_parked();
+        let queue = &mut queues.lanes[lane];
         let enough = if queue.lane.is_ordered() { 0 } else { half };
-        if queue.backlog && !queue.hungry && !parked && queue.held() <= enough {
-            queue.hungry = true;
-            self.hungry.push_back((webhook, lane));
+        if queue.backlog && !queue.refill_requested && !parked && queue.occupied() <= enough {
+            queue.refill_requested = true;
+            self.refills.push_back((webhook_id, lane));
         }
     }
 
-    pub(super) fn note_all_hunger(&mut self, webhook: WebhookId) {
-        let lanes = self.hooks.get(&webhook).map_or(0, |hook| hook.lanes.len());
+    pub(super) fn request_refills(&mut self, webhook_id: WebhookId) {
+        let lanes = self.webhooks.get(&webhook_id).map_or(0, |queues| queues.lanes.len());
         for lane in 0..lanes {
-            self.note_hunger(webhook, lane);
+            self.request_refill(webhook_id, lane);
         }
     }
 
-    pub(super) fn take_hungry(&mut self) -> Vec<LaneRoom> {
-        let hungry = std::mem::take(&mut self.hungry);
-        let mut rooms = Vec::with_capacity(hungry.len());
-        for (webhook, at) in hungry {
-            let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
-            let queue = &mut hook.lanes[at];
+    pub(super) fn take_hungry(&mut self) -> Vec<LaneCapacity> {
+        let hungry = std::mem::take(&mut self.refills);
+        let mut capacities = Vec::with_capacity(hungry.len());
+        for (webhook_id, at) in hungry {
+            let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
+            let queue = &mut queues.lanes[at];
             if !queue.backlog {
-                queue.hungry = false;
-                hook.vacate_if_idle(at);
-                self.forget_if_idle(webhook);
+                queue.refill_requested = false;
+                queues.free_if_idle(at);
+                self.evict_if_idle(webhook_id);
                 continue;
             }
-            let key = LaneKey { webhook, lane: queue.lane.clone() };
-            let room = self.reserve_room(&key, at);
-            if room == 0 {
-                // Asked again when something is settled.
-                self.starved.push_back((webhook, at));
+            let key = LaneKey { webhook_id, lane: queue.lane.clone() };
+            let capacity = self.reserve_quantum(&key, at);
+            if capacity == 0 {
+                // Requested again when capacity is released.
+                self.blocked_refills.push_back((webhook_id, at));
                 continue;
             }
-            if let Some(hook) = self.hooks.get_mut(&webhook) {
-                hook.lanes[at].hungry = false;
+            if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
+                queues.lanes[at].refill_requested = false;
             }
-            rooms.push(LaneRoom::new(key, room));
+            capacities.push(LaneCapacity::new(key, capacity));
         }
-        rooms
+        capacities
     }
 
-    pub(super) fn reserve_lane(&mut self, whom: Whom<'_>, lane: Lane) -> LaneRoom {
-        let at = self.enter(whom).lane(&lane);
-        let key = LaneKey { webhook: whom.webhook, lane };
-        let room = self.reserve_room(&key, at);
-        if let Some(hook) = self.hooks.get_mut(&key.webhook) {
-            // Known until the claim says otherwise, so that a lane which is held for us is never forgotten.
-            hook.lanes[at].backlog |= room == 0;
+    pub(super) fn reserve_lane(&mut self, caps: WebhookCaps<'_>, lane: Lane) -> LaneCapacity {
+        let at = self.ensure_webhook(caps).lane(&lane);
+        let key = LaneKey { webhook_id: caps.webhook_id, lane };
+        let capacity = self.reserve_quantum(&key, at);
+        if let Some(queues) = self.webhooks.get_mut(&key.webhook_id) {
+            // Keeps the backlog until the claim returns, so that a lane that the store holds for this node is not evicted.
+            queues.lanes[at].backlog |= capacity == 0;
         }
-        LaneRoom::new(key, room)
+        LaneCapacity::new(key, capacity)
     }
 
     pub(super) fn is_full_for(&self, key: &LaneKey, count: usize) -> bool {
-        let Some(hook) = self.hooks.get(&key.webhook) else { return false };
-        let behind = hook.position(&key.lane).is_some_and(|at| hook.lanes[at].backlog);
-        !behind && self.room_for(key.webhook, &key.lane) < count
+        let Some(queues) = self.webhooks.get(&key.webhook_id) else { return false };
+        let behind = queues.position(&key.lane).is_some_and(|at| queues.lanes[at].backlog);
+        !behind && self.free_capacity(key.webhook_id, &key.lane) < count
     }
 
-    pub(super) fn reserve_for_tickets(&mut self, whom: Whom<'_>, lane: &Lane, most: usize) -> usize {
-        let at = self.enter(whom).lane(lane);
-        let room = match self.hooks.get(&whom.webhook).is_some_and(|hook| hook.lanes[at].backlog) {
-            true => 0,
-            false => self.room_for(whom.webhook, lane).min(most),
-        };
-        self.take_room(whom.webhook, at, room, 0);
-        if room == 0 {
-            if let Some(hook) = self.hooks.get_mut(&whom.webhook) {
-                hook.vacate_if_idle(at);
+    pub(super) fn reserve_for_tickets(&mut self, caps: WebhookCaps<'_>, lane: &Lane, max: usize) -> usize {
+        let at = self.ensure_webhook(caps).lane(lane);
+        let capacity =
+            match self.webhooks.get(&caps.webhook_id).is_some_and(|queues| queues.lanes[at].backlog) {
+                true => 0,
+                false => self.free_capacity(caps.webhook_id, lane).min(max),
+            };
+        self.occupy(caps.webhook_id, at, capacity, 0);
+        if capacity == 0 {
+            if let Some(queues) = self.webhooks.get_mut(&caps.webhook_id) {
+                queues.free_if_idle(at);
             }
-            self.forget_if_idle(whom.webhook);
+            self.evict_if_idle(caps.webhook_id);
         }
-        room
+        capacity
     }
 
-    fn reserve_room(&mut self, key: &LaneKey, at: usize) -> usize {
+    fn reserve_quantum(&mut self, key: &LaneKey, at: usize) -> usize {
         let quantum = match &key.lane {
             Lane::Ordered(_) => ORDER_QUANTUM,
-            Lane::Free { retry: true, .. } => RETRY_QUANTUM,
-            Lane::Free { retry: false, .. } => QUANTUM,
+            Lane::Unordered { retry: true, .. } => RETRY_QUANTUM,
+            Lane::Unordered { retry: false, .. } => QUANTUM,
         };
-        let room = self.room_for(key.webhook, &key.lane).min(quantum);
-        self.take_room(key.webhook, at, room, 0);
-        room
+        let capacity = self.free_capacity(key.webhook_id, &key.lane).min(quantum);
+        self.occupy(key.webhook_id, at, capacity, 0);
+        capacity
     }
 
-    /// Takes in what room was reserved for. `more` is due in the store; where it was not asked, nothing is known.
-    pub(super) fn take_in(
+    /// Accepts deliveries for which capacity was reserved. `more` says whether more are due in the store; `None` if
+    /// unknown.
+    pub(super) fn accept(
         &mut self,
-        room: &LaneRoom,
-        deliveries: Vec<Ready>,
+        capacity: &LaneCapacity,
+        deliveries: Vec<LeasedDelivery>,
         more: Option<bool>,
-    ) -> Vec<Ready> {
-        let LaneRoom { key: LaneKey { webhook, lane }, room, .. } = room;
-        let (taken, bytes) =
-            deliveries.iter().fold((0, 0), |(n, bytes), ready| (n + 1, bytes + ready.event.weight()));
-        self.free_room(*webhook, lane, room - taken, 0);
-        let Some(hook) = self.hooks.get_mut(webhook) else { return Vec::new() };
-        let place = hook.tenant;
-        let parked = hook.is_parked();
-        let at = hook.lane(lane);
-        let queue = &mut hook.lanes[at];
-        self.owned.extend(deliveries.iter().map(|ready| (ready.id, ())));
+    ) -> Vec<LeasedDelivery> {
+        let LaneCapacity { key: LaneKey { webhook_id, lane }, max_deliveries: capacity, .. } = capacity;
+        let (taken, bytes) = deliveries
+            .iter()
+            .fold((0, 0), |(n, bytes), delivery| (n + 1, bytes + delivery.event.memory_bytes()));
+        self.release_capacity(*webhook_id, lane, capacity - taken, 0);
+        let Some(queues) = self.webhooks.get_mut(webhook_id) else { return Vec::new() };
+        let index = queues.tenant;
+        let parked = queues.is_parked();
+        let at = queues.lane(lane);
+        let queue = &mut queues.lanes[at];
+        self.owned.extend(deliveries.iter().map(|delivery| (delivery.id, ())));
         queue.backlog = more.unwrap_or(queue.backlog);
-        queue.reserved -= room - taken;
+        queue.reserved -= capacity - taken;
         self.bytes += bytes;
-        self.tenants[place].bytes += bytes;
+        self.tenants[index].bytes += bytes;
         if parked {
-            // It was held back while it was being claimed.
+            // The webhook was parked during the claim.
             return deliveries;
         }
         let mut hand_back = Vec::new();
-        for ready in deliveries {
-            if take_if_present(&mut self.cancelled_early, ready.id) {
-                hand_back.push(ready);
+        for delivery in deliveries {
+            if take_if_present(&mut self.cancelled_early, delivery.id) {
+                hand_back.push(delivery);
                 continue;
             }
             queue.reserved -= 1;
-            queue.queue.push_back(ready);
+            queue.queue.push_back(delivery);
         }
-        self.give_turn(*webhook, at);
-        self.note_hunger(*webhook, at);
-        if let Some(hook) = self.hooks.get_mut(webhook) {
-            hook.vacate_if_idle(at);
+        self.enqueue_lane(*webhook_id, at);
+        self.request_refill(*webhook_id, at);
+        if let Some(queues) = self.webhooks.get_mut(webhook_id) {
+            queues.free_if_idle(at);
         }
-        self.forget_if_idle(*webhook);
+        self.evict_if_idle(*webhook_id);
         hand_back
     }
 }

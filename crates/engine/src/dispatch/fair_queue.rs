@@ -1,170 +1,174 @@
-//! Whose turn it is: classes by weight, tenants in turn within a class, webhooks in turn within a tenant.
+//! Fair order of sending: classes by weight, tenants round-robin within a class, webhooks round-robin within a
+//! tenant.
 
 use std::collections::VecDeque;
 
 use redrive_core::{
     WebhookId,
-    delivery::lane::CLASSES,
-    dispatch::fairness::{self, RETRY_FACTOR, TENANT_FACTOR, Turns},
+    delivery::lane::CLASS_COUNT,
+    dispatch::fairness::{self, RETRY_FACTOR, TENANT_FACTOR, WeightedScheduler},
 };
 
-use super::{Moves, lanes::Sending, state::State};
+use super::{DispatchActions, lanes::Sending, state::State};
 
 /// The first class of retries.
-const FIRST_RETRY: usize = CLASSES / 2;
+const FIRST_RETRY_CLASS: usize = CLASS_COUNT / 2;
 
-/// Tenants with something to send, class by class.
+/// Tenants with deliveries to send, by class.
 #[derive(Default)]
-pub(super) struct Rota {
-    tenants: [VecDeque<usize>; CLASSES],
-    turns: Turns,
+pub(super) struct ClassQueues {
+    tenants: [VecDeque<usize>; CLASS_COUNT],
+    turns: WeightedScheduler,
 }
 
 impl State {
-    /// Puts a lane in line if it may send.
-    pub(super) fn give_turn(&mut self, webhook: WebhookId, lane: usize) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        if hook.lanes[lane].in_turn || !hook.may_send(lane) {
+    /// Enqueues a lane if it may send.
+    pub(super) fn enqueue_lane(&mut self, webhook_id: WebhookId, lane: usize) {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
+        if queues.lanes[lane].scheduled || !queues.may_send(lane) {
             return;
         }
-        let queue = &mut hook.lanes[lane];
-        queue.in_turn = true;
-        let (place, class) = (hook.tenant, queue.lane.class());
-        self.tenants[place].turns[class].push_back((webhook, lane));
-        self.join_rota(place, class);
+        let queue = &mut queues.lanes[lane];
+        queue.scheduled = true;
+        let (index, class) = (queues.tenant, queue.lane.class());
+        self.tenants[index].turns[class].push_back((webhook_id, lane));
+        self.enqueue_tenant(index, class);
     }
 
-    /// Puts lanes of a webhook in line that may send now that a request is over: those of every class, among
-    /// which the weights choose, and as many orders in turn as it may have requests.
-    pub(super) fn give_next_turns(&mut self, webhook: WebhookId) {
-        let Some(hook) = self.hooks.get(&webhook) else { return };
-        let (lanes, first, orders) = (hook.lanes.len(), hook.look_at, hook.has_orders());
-        let mut wanted = hook.max_in_flight.saturating_sub(hook.sending.len());
-        for lane in hook.free_lanes() {
-            self.give_turn(webhook, lane);
+    /// Enqueues the lanes of a webhook that may send after a request has ended: those of every class, among which the
+    /// weights choose, and in turn as many ordered lanes as it has free slots.
+    pub(super) fn enqueue_next_lanes(&mut self, webhook_id: WebhookId) {
+        let Some(queues) = self.webhooks.get(&webhook_id) else { return };
+        let (lanes, first, orders) = (queues.lanes.len(), queues.next_lane, queues.has_orders());
+        let mut wanted = queues.max_in_flight.saturating_sub(queues.sending.len());
+        for lane in queues.free_lanes() {
+            self.enqueue_lane(webhook_id, lane);
         }
         for at in (0..lanes).filter(|_| orders) {
             if wanted == 0 {
                 break;
             }
             let lane = (first + at) % lanes;
-            let Some(hook) = self.hooks.get(&webhook) else { return };
-            if !hook.lanes[lane].lane.is_ordered() {
+            let Some(queues) = self.webhooks.get(&webhook_id) else { return };
+            if !queues.lanes[lane].lane.is_ordered() {
                 continue;
             }
-            self.give_turn(webhook, lane);
-            if let Some(hook) = self.hooks.get_mut(&webhook)
-                && hook.lanes[lane].in_turn
+            self.enqueue_lane(webhook_id, lane);
+            if let Some(queues) = self.webhooks.get_mut(&webhook_id)
+                && queues.lanes[lane].scheduled
             {
                 wanted -= 1;
-                hook.look_at = lane + 1;
+                queues.next_lane = lane + 1;
             }
         }
     }
 
-    /// Puts every lane of a webhook in line that may send.
-    pub(super) fn give_turns(&mut self, webhook: WebhookId) {
-        let lanes = self.hooks.get(&webhook).map_or(0, |hook| hook.lanes.len());
+    /// Enqueues every lane of a webhook that may send.
+    pub(super) fn enqueue_lanes(&mut self, webhook_id: WebhookId) {
+        let lanes = self.webhooks.get(&webhook_id).map_or(0, |queues| queues.lanes.len());
         for lane in 0..lanes {
-            self.give_turn(webhook, lane);
+            self.enqueue_lane(webhook_id, lane);
         }
     }
 
-    pub(super) fn join_rota(&mut self, place: usize, class: usize) {
-        let tenant = &mut self.tenants[place];
+    pub(super) fn enqueue_tenant(&mut self, index: usize, class: usize) {
+        let tenant = &mut self.tenants[index];
         if !tenant.parked && !tenant.in_rota[class] && !tenant.turns[class].is_empty() {
             tenant.in_rota[class] = true;
-            self.rota.tenants[class].push_back(place);
+            self.round_robin.tenants[class].push_back(index);
         }
     }
 
-    /// Puts a tenant aside that may not send more for now. [`State::wake_hosts`] has to follow: slots of hosts that
-    /// its lanes were woken for are left to others.
-    pub(super) fn park_tenant(&mut self, place: usize) {
-        let tenant = &mut self.tenants[place];
+    /// Parks a tenant that may not send more for now. The caller must call [`State::wake_hosts`] afterwards: host
+    /// slots for which its lanes were woken are left to other tenants.
+    pub(super) fn park_tenant(&mut self, index: usize) {
+        let tenant = &mut self.tenants[index];
         if !tenant.parked {
             tenant.parked = true;
-            self.parked.push_back(place);
-            self.return_wakes(place);
+            self.parked.push_back(index);
+            self.return_wakes(index);
         }
     }
 
-    /// Puts a tenant back in line that was set aside. It may be set aside again when its turn comes.
-    pub(super) fn unpark_tenant(&mut self, place: usize) {
-        if !self.tenants[place].parked {
+    /// Enqueues a parked tenant again. It may be parked again when it reaches the front.
+    pub(super) fn unpark_tenant(&mut self, index: usize) {
+        if !self.tenants[index].parked {
             return;
         }
-        self.tenants[place].parked = false;
-        self.parked.retain(|parked| *parked != place);
-        for class in 0..CLASSES {
-            self.join_rota(place, class);
+        self.tenants[index].parked = false;
+        self.parked.retain(|parked| *parked != index);
+        for class in 0..CLASS_COUNT {
+            self.enqueue_tenant(index, class);
         }
-        self.wake_hosts_of(place);
-        self.forget_tenant_if_idle(place);
+        self.wake_hosts_of(index);
+        self.evict_tenant_if_idle(index);
     }
 
-    /// A slot is free: whoever was set aside for want of one is asked again, in turn.
-    pub(super) fn unpark_one(&mut self, place: usize) {
-        if self.tenants[place].parked {
-            self.unpark_tenant(place);
+    /// Unparks a tenant after a slot became free: this one if it is parked, otherwise the first parked one.
+    pub(super) fn unpark_next_tenant(&mut self, index: usize) {
+        if self.tenants[index].parked {
+            self.unpark_tenant(index);
         } else if let Some(first) = self.parked.front().copied() {
             self.unpark_tenant(first);
         }
     }
 
-    pub(super) fn may_send(&self, place: usize) -> bool {
-        let tenant = &self.tenants[place];
+    pub(super) fn may_send(&self, index: usize) -> bool {
+        let tenant = &self.tenants[index];
         tenant.blocked_until.is_none()
             && tenant.unsettled < tenant.max_in_flight
             && fairness::may_take(self.bounds.max_in_flight, self.unsettled, tenant.unsettled, TENANT_FACTOR)
     }
 
-    /// Which classes have somebody in line. Retries never take the last free slots.
-    fn classes_in_line(&self) -> [bool; CLASSES] {
-        let retries = self.retries < self.retry_window
+    /// Returns the classes that have a tenant to serve. Retries never take the last free slots.
+    fn ready_classes(&self) -> [bool; CLASS_COUNT] {
+        let retries = self.retries < self.retry_limit
             && fairness::may_take(self.bounds.max_in_flight, self.unsettled, self.retries, RETRY_FACTOR);
-        let mut in_line = [false; CLASSES];
-        for (class, tenants) in self.rota.tenants.iter().enumerate() {
-            in_line[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY);
+        let mut in_line = [false; CLASS_COUNT];
+        for (class, tenants) in self.round_robin.tenants.iter().enumerate() {
+            in_line[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY_CLASS);
         }
         in_line
     }
 
-    /// Starts as many requests as may be started, each class getting its share.
-    pub(super) fn pump(&mut self) -> Moves {
-        let mut moves = Moves { refill: !self.hungry.is_empty() && !self.draining, ..Moves::default() };
-        if self.draining || self.store_down || self.silent || self.blocked_until.is_some() {
-            return moves;
+    /// Starts as many requests as the limits allow, each class getting its share.
+    pub(super) fn start_ready(&mut self) -> DispatchActions {
+        let mut actions = DispatchActions {
+            refill: !self.refills.is_empty() && !self.draining,
+            ..DispatchActions::default()
+        };
+        if self.draining || self.store_down || self.suspended || self.blocked_until.is_some() {
+            return actions;
         }
         while self.unsettled < self.bounds.max_in_flight {
-            let Some(class) = self.rota.turns.next(self.classes_in_line()) else { break };
-            let Some(place) = self.rota.tenants[class].pop_front() else { break };
-            self.tenants[place].in_rota[class] = false;
-            if self.may_send(place) {
-                self.start_one(place, class, &mut moves);
-                self.join_rota(place, class);
+            let Some(class) = self.round_robin.turns.next(self.ready_classes()) else { break };
+            let Some(index) = self.round_robin.tenants[class].pop_front() else { break };
+            self.tenants[index].in_rota[class] = false;
+            if self.may_send(index) {
+                self.start_next(index, class, &mut actions);
+                self.enqueue_tenant(index, class);
             } else {
-                self.park_tenant(place);
+                self.park_tenant(index);
                 self.wake_hosts();
             }
-            self.forget_tenant_if_idle(place);
+            self.evict_tenant_if_idle(index);
         }
-        moves
+        actions
     }
 
-    /// Starts one request of a tenant's next webhook in this class that may send.
-    fn start_one(&mut self, place: usize, class: usize, moves: &mut Moves) {
-        while let Some((webhook, lane)) = self.tenants[place].turns[class].pop_front() {
-            let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
-            let was_woken = hook.lanes[lane].woken_at.is_some();
-            hook.lanes[lane].in_turn = false;
-            let started = self.start_lane(webhook, lane, class, moves);
+    /// Starts one request of the tenant's next webhook in this class that may send.
+    fn start_next(&mut self, index: usize, class: usize, actions: &mut DispatchActions) {
+        while let Some((webhook_id, lane)) = self.tenants[index].turns[class].pop_front() {
+            let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
+            let was_woken = queues.lanes[lane].woken_at.is_some();
+            queues.lanes[lane].scheduled = false;
+            let started = self.start_lane(webhook_id, lane, class, actions);
             if was_woken {
-                // After its start, so that the slot it was woken for is not seen as free.
-                self.end_wake(webhook, lane);
+                // After the start, so that the slot for which it was woken does not count as free.
+                self.end_wake(webhook_id, lane);
                 self.wake_hosts();
             }
-            self.forget_if_idle(webhook);
+            self.evict_if_idle(webhook_id);
             if started {
                 return;
             }
@@ -172,23 +176,29 @@ impl State {
     }
 
     /// Starts the first delivery of a lane, unless the webhook may not send or its host is full.
-    fn start_lane(&mut self, webhook: WebhookId, lane: usize, class: usize, moves: &mut Moves) -> bool {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return false };
-        if !hook.may_send(lane) {
-            hook.vacate_if_idle(lane);
+    fn start_lane(
+        &mut self,
+        webhook_id: WebhookId,
+        lane: usize,
+        class: usize,
+        actions: &mut DispatchActions,
+    ) -> bool {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return false };
+        if !queues.may_send(lane) {
+            queues.free_if_idle(lane);
             return false;
         }
-        if !self.hosts.may_take(hook.host, hook.tenant) {
-            self.wait_at_host(webhook, lane, false);
+        if !self.hosts.may_take(queues.host, queues.tenant) {
+            self.wait_at_host(webhook_id, lane, false);
             return false;
         }
-        let Some(ready) = hook.lanes[lane].queue.pop_front() else { return false };
-        self.hosts.take(hook.host, hook.tenant);
-        hook.sending.push(Sending { delivery: ready.id, host: hook.host });
-        self.take_slot(webhook, lane);
-        self.rota.turns.took(class);
-        moves.start.push(ready);
-        self.give_turn(webhook, lane);
+        let Some(delivery) = queues.lanes[lane].queue.pop_front() else { return false };
+        self.hosts.take(queues.host, queues.tenant);
+        queues.sending.push(Sending { delivery_id: delivery.id, host: queues.host });
+        self.take_slot(webhook_id, lane);
+        self.round_robin.turns.charge(class);
+        actions.start.push(delivery);
+        self.enqueue_lane(webhook_id, lane);
         true
     }
 }

@@ -1,15 +1,15 @@
 //! Limits the requests in flight to one destination host, over all webhooks and tenants of this node.
 //!
-//! A lane whose turn comes while its host is full leaves its tenant's line and waits at the host, so that it costs
-//! no other lane anything. When a request to the host ends, waiting lanes are put back in line: of each class one for
-//! each free slot, so that the classes' weights choose among them, and tenants in turn. A lane that cannot use its
-//! slot after all passes it on. One tenant never gets all slots of a host: see [`fairness::may_take`].
+//! A lane that is scheduled while its host is full leaves its tenant's queue and waits at the host, so that it
+//! delays no other lane. When a request to the host ends, waiting lanes are scheduled again: one of each class per
+//! free slot, so that the class weights choose among them, with round-robin over tenants. A lane that cannot use
+//! its slot passes it on. One tenant never gets all slots of a host: see [`fairness::may_take`].
 
 use std::collections::{HashMap, VecDeque};
 
 use redrive_core::{
     WebhookId,
-    delivery::lane::CLASSES,
+    delivery::lane::CLASS_COUNT,
     dispatch::fairness::{self, TENANT_FACTOR},
     security::egress_rules::HostKey,
 };
@@ -18,7 +18,7 @@ use super::state::State;
 
 type LaneRef = (WebhookId, usize);
 
-/// Lanes of one class that wait at a host, tenants in turn.
+/// Lanes of one class that wait at a host, round-robin over tenants.
 #[derive(Debug, Default)]
 struct Line {
     tenants: VecDeque<usize>,
@@ -40,7 +40,7 @@ impl Line {
         }
     }
 
-    /// Takes a lane of the first tenant that `may_go`; the tenant is last then.
+    /// Takes a lane of the first tenant that `may_go`, and moves the tenant to the end.
     fn pop(&mut self, mut may_go: impl FnMut(usize) -> bool) -> Option<(usize, LaneRef)> {
         let at = self.tenants.iter().position(|tenant| may_go(*tenant))?;
         let tenant = self.tenants.remove(at)?;
@@ -54,19 +54,19 @@ impl Line {
     }
 }
 
-/// A host that a webhook in memory sends to.
+/// A host to which a webhook in memory sends.
 #[derive(Debug, Default)]
 struct Host {
     key: HostKey,
-    /// Webhooks, requests and lanes that refer to it by its index. It is removed when there are none.
+    /// Number of webhooks, requests and lanes that refer to its index. It is removed when there are none.
     references: usize,
     in_flight: usize,
-    /// Requests in flight by tenant; tenants without any are removed. There are few at a time.
+    /// Requests in flight by tenant; tenants without any are removed, so the list is short.
     by_tenant: Vec<(usize, usize)>,
-    waiting: [Line; CLASSES],
+    waiting: [Line; CLASS_COUNT],
     waiting_lanes: usize,
-    /// Lanes that were put back in line and have not had their turn yet.
-    woken: [usize; CLASSES],
+    /// Number of lanes that were scheduled again and have not been started yet.
+    woken: [usize; CLASS_COUNT],
 }
 
 /// The hosts of all webhooks in memory.
@@ -76,7 +76,7 @@ pub(super) struct Hosts {
     indexes: HashMap<HostKey, usize>,
     hosts: Vec<Host>,
     vacant: Vec<usize>,
-    /// Hosts whose waiting lanes are to be looked at.
+    /// Hosts whose waiting lanes must be checked.
     to_wake: Vec<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Hosts {
         }
     }
 
-    /// The index of a host, with one more reference.
+    /// Returns the index of a host and adds a reference to it.
     pub(super) fn refer(&mut self, key: HostKey) -> usize {
         let index = match self.indexes.get(&key) {
             Some(index) => *index,
@@ -123,35 +123,36 @@ impl Hosts {
         self.hosts[index].key
     }
 
-    /// Whether a tenant may have one more request in flight to a host.
+    /// Returns whether a tenant may have one more request in flight to a host.
     pub(super) fn may_take(&self, index: usize, tenant: usize) -> bool {
         let host = &self.hosts[index];
-        let own = host.by_tenant.iter().find(|(place, _)| *place == tenant).map_or(0, |(_, own)| *own);
+        let own = host.by_tenant.iter().find(|(position, _)| *position == tenant).map_or(0, |(_, own)| *own);
         fairness::may_take(self.max_in_flight, host.in_flight, own, TENANT_FACTOR)
     }
 
-    /// Whether a tenant may have one more request in flight to a host; one without an entry has none.
+    /// Returns whether a tenant may have one more request in flight to a host. `None` is a tenant without requests
+    /// here.
     pub(super) fn may_take_by_key(&self, key: HostKey, tenant: Option<usize>) -> bool {
         let index = self.indexes.get(&key);
         index.is_none_or(|index| self.may_take(*index, tenant.unwrap_or(usize::MAX)))
     }
 
-    /// Counts a request. Its reference keeps the host.
+    /// Counts a request, and adds a reference that keeps the host.
     pub(super) fn take(&mut self, index: usize, tenant: usize) {
         let host = &mut self.hosts[index];
         host.references += 1;
         host.in_flight += 1;
-        match host.by_tenant.iter_mut().find(|(place, _)| *place == tenant) {
+        match host.by_tenant.iter_mut().find(|(position, _)| *position == tenant) {
             Some((_, own)) => *own += 1,
             None => host.by_tenant.push((tenant, 1)),
         }
     }
 
-    /// Ends a request. [`State::wake_hosts`] has to follow.
+    /// Ends a request. The caller must call [`State::wake_hosts`] afterwards.
     pub(super) fn free(&mut self, index: usize, tenant: usize) {
         let host = &mut self.hosts[index];
         host.in_flight -= 1;
-        if let Some(at) = host.by_tenant.iter().position(|(place, _)| *place == tenant) {
+        if let Some(at) = host.by_tenant.iter().position(|(position, _)| *position == tenant) {
             host.by_tenant[at].1 -= 1;
             if host.by_tenant[at].1 == 0 {
                 host.by_tenant.swap_remove(at);
@@ -170,7 +171,7 @@ impl Hosts {
         host.waiting[class].push(tenant, lane, first);
     }
 
-    /// A lane that was put back in line has had its turn, or leaves the line without one.
+    /// Ends the wake-up of a lane: it was started, or leaves the queue without being started.
     fn end_wake(&mut self, index: usize, class: usize) {
         self.hosts[index].woken[class] -= 1;
         self.to_wake.push(index);
@@ -184,31 +185,31 @@ impl Hosts {
 }
 
 impl State {
-    /// Has a lane wait at its webhook's host. It stays in turn, so that it is not put in line a second time.
-    pub(super) fn wait_at_host(&mut self, webhook: WebhookId, lane: usize, first: bool) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        let (host, tenant) = (hook.host, hook.tenant);
-        let queue = &mut hook.lanes[lane];
-        queue.in_turn = true;
+    /// Lets a lane wait at its webhook's host. It stays marked as scheduled, so that it is not enqueued a second time.
+    pub(super) fn wait_at_host(&mut self, webhook_id: WebhookId, lane: usize, first: bool) {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
+        let (host, tenant) = (queues.host, queues.tenant);
+        let queue = &mut queues.lanes[lane];
+        queue.scheduled = true;
         let class = queue.lane.class();
-        self.hosts.wait(host, class, tenant, (webhook, lane), first);
+        self.hosts.wait(host, class, tenant, (webhook_id, lane), first);
         self.tenants[tenant].waits_at.insert(host);
     }
 
-    /// Ends the wake-up of a lane that leaves its tenant's line.
-    pub(super) fn end_wake(&mut self, webhook: WebhookId, lane: usize) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        let queue = &mut hook.lanes[lane];
+    /// Ends the wake-up of a lane that leaves its tenant's queue.
+    pub(super) fn end_wake(&mut self, webhook_id: WebhookId, lane: usize) {
+        let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
+        let queue = &mut queues.lanes[lane];
         if let Some(host) = queue.woken_at.take() {
             let class = queue.lane.class();
             self.hosts.end_wake(host, class);
         }
     }
 
-    /// Puts lanes back in line at every host that may have a free slot.
+    /// Schedules waiting lanes of every host that may have a free slot.
     pub(super) fn wake_hosts(&mut self) {
         while let Some(host) = self.hosts.to_wake.pop() {
-            for class in 0..CLASSES {
+            for class in 0..CLASS_COUNT {
                 while self.wake_one(host, class) {}
             }
         }
@@ -223,48 +224,51 @@ impl State {
         let mut line = std::mem::take(&mut self.hosts.hosts[index].waiting[class]);
         let next = line.pop(|tenant| {
             if !self.may_send(tenant) {
-                // It is asked again when it is put back in line.
+                // The tenant is checked again when it is unparked.
                 self.park_tenant(tenant);
             }
             !self.tenants[tenant].parked && self.hosts.may_take(index, tenant)
         });
-        // A tenant that was parked may have given lanes back to this host meanwhile.
+        // Parking a tenant may have returned lanes to this host in the meantime.
         let given_back = std::mem::replace(&mut self.hosts.hosts[index].waiting[class], line);
         for (tenant, lanes) in given_back.lanes {
             for lane in lanes.into_iter().rev() {
                 self.hosts.hosts[index].waiting[class].push(tenant, lane, true);
             }
         }
-        let Some((tenant, (webhook, lane))) = next else { return false };
+        let Some((tenant, (webhook_id, lane))) = next else { return false };
         let host = &mut self.hosts.hosts[index];
         host.waiting_lanes -= 1;
         host.woken[class] += 1;
-        // The lane's reference stays until it has had its turn.
-        if let Some(hook) = self.hooks.get_mut(&webhook) {
-            hook.lanes[lane].woken_at = Some(index);
+        // The lane keeps its reference to the host until its wake-up ends.
+        if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
+            queues.lanes[lane].woken_at = Some(index);
         }
-        self.tenants[tenant].turns[class].push_front((webhook, lane));
-        self.join_rota(tenant, class);
+        self.tenants[tenant].turns[class].push_front((webhook_id, lane));
+        self.enqueue_tenant(tenant, class);
         true
     }
 
-    /// Has the lanes of a tenant that may not send for now wait at their hosts again, and leaves the slots that they
-    /// were woken for to others. Woken lanes are the first in line.
+    /// Lets the woken lanes of a tenant that may not send wait at their hosts again, so that other tenants can use
+    /// their slots. Woken lanes are at the front of the queue.
     pub(super) fn return_wakes(&mut self, tenant: usize) {
-        for class in 0..CLASSES {
-            while let Some((webhook, lane)) = self.tenants[tenant].turns[class].front().copied() {
-                let woken = self.hooks.get(&webhook).is_some_and(|hook| hook.lanes[lane].woken_at.is_some());
+        for class in 0..CLASS_COUNT {
+            while let Some((webhook_id, lane)) = self.tenants[tenant].turns[class].front().copied() {
+                let woken = self
+                    .webhooks
+                    .get(&webhook_id)
+                    .is_some_and(|queues| queues.lanes[lane].woken_at.is_some());
                 if !woken {
                     break;
                 }
                 self.tenants[tenant].turns[class].pop_front();
-                self.end_wake(webhook, lane);
-                self.wait_at_host(webhook, lane, true);
+                self.end_wake(webhook_id, lane);
+                self.wait_at_host(webhook_id, lane, true);
             }
         }
     }
 
-    /// A tenant may send again: lanes of it that wait at hosts are looked at.
+    /// Checks the lanes of a tenant that wait at hosts, after the tenant may send again.
     pub(super) fn wake_hosts_of(&mut self, tenant: usize) {
         let waits_at = &mut self.tenants[tenant].waits_at;
         if waits_at.is_empty() {
@@ -275,7 +279,7 @@ impl State {
         self.wake_hosts();
     }
 
-    /// Another number of requests may be in flight to each host.
+    /// Changes the maximum number of requests in flight to each host.
     pub(super) fn set_host_limit(&mut self, max_in_flight: usize) {
         self.hosts.max_in_flight = max_in_flight.max(1);
         let waiting = (0..self.hosts.hosts.len()).filter(|index| self.hosts.hosts[*index].waiting_lanes > 0);
@@ -287,7 +291,7 @@ impl State {
 
 #[cfg(test)]
 impl Hosts {
-    /// Requests in flight and the entries that refer to each host.
+    /// Returns the number of requests in flight and of references of each host.
     pub(super) fn counts(&self) -> Vec<(HostKey, usize, usize)> {
         let used = self.indexes.values().map(|index| &self.hosts[*index]);
         used.map(|host| (host.key, host.in_flight, host.references)).collect()

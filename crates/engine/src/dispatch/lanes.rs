@@ -1,32 +1,32 @@
-//! A webhook in memory, with its lanes and what holds it back.
+//! A webhook in memory, with its lanes and its block.
 
 use std::collections::{HashMap, VecDeque};
 
 use redrive_core::{
     DeliveryId, Time,
-    delivery::lane::{CLASSES, Lane},
+    delivery::lane::{CLASS_COUNT, Lane},
 };
 
-use super::Ready;
+use super::LeasedDelivery;
 
 /// A lane: one queue of one webhook.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct LaneQueue {
     pub(super) lane: Lane,
-    pub(super) queue: VecDeque<Ready>,
-    /// Room set aside for deliveries that are being committed, claimed or handed back.
+    pub(super) queue: VecDeque<LeasedDelivery>,
+    /// Capacity reserved for deliveries that are being committed, claimed or released.
     pub(super) reserved: usize,
-    /// Its deliveries whose outcome is not stored. In an order there is one at the most.
+    /// Number of its deliveries whose outcome is not stored; at most one in an ordered lane.
     pub(super) unsettled: usize,
-    /// More is due in the store: newer deliveries must not overtake it.
+    /// Whether more deliveries are due in the store: newer ones must not overtake them.
     pub(super) backlog: bool,
-    pub(super) in_turn: bool,
-    pub(super) hungry: bool,
-    /// The host that put it back in line; see `hosts`.
+    pub(super) scheduled: bool,
+    pub(super) refill_requested: bool,
+    /// Index of the host that scheduled it again; see `hosts`.
     pub(super) woken_at: Option<usize>,
 }
 
-impl Queue {
+impl LaneQueue {
     fn new(lane: Lane) -> Self {
         Self {
             lane,
@@ -34,14 +34,14 @@ impl Queue {
             reserved: 0,
             unsettled: 0,
             backlog: false,
-            in_turn: false,
-            hungry: false,
+            scheduled: false,
+            refill_requested: false,
             woken_at: None,
         }
     }
 
-    /// What it takes up.
-    pub(super) fn held(&self) -> usize {
+    /// Returns the capacity it occupies.
+    pub(super) fn occupied(&self) -> usize {
         self.queue.len() + self.reserved + self.unsettled
     }
 
@@ -49,34 +49,34 @@ impl Queue {
         is_retry(&self.lane)
     }
 
-    /// Gives out all that is queued, to go back to the store; its room stays taken until it is there.
-    pub(super) fn hand_back(&mut self, into: &mut Vec<Ready>) {
+    /// Drains all queued deliveries to be released; their capacity stays reserved until they are back in the store.
+    pub(super) fn drain_to_release(&mut self, into: &mut Vec<LeasedDelivery>) {
         self.reserved += self.queue.len();
         into.extend(self.queue.drain(..));
     }
 
     fn is_idle(&self) -> bool {
-        self.held() == 0 && !self.backlog && !self.in_turn && !self.hungry
+        self.occupied() == 0 && !self.backlog && !self.scheduled && !self.refill_requested
     }
 }
 
 pub(super) fn is_retry(lane: &Lane) -> bool {
-    matches!(lane, Lane::Free { retry: true, .. })
+    matches!(lane, Lane::Unordered { retry: true, .. })
 }
 
-/// What holds a webhook back here.
+/// Block of a webhook on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
-    /// Soon over: the queue stays.
-    Moment(Time),
-    /// Not soon over: the queue is in the store, and nothing comes in.
+    /// A short hold: the queue stays in memory.
+    Held(Time),
+    /// A long block: the queue is in the store, and no delivery is accepted.
     Parked(Time),
 }
 
 impl Block {
     pub(super) fn until(self) -> Time {
         match self {
-            Self::Moment(until) | Self::Parked(until) => until,
+            Self::Held(until) | Self::Parked(until) => until,
         }
     }
 }
@@ -84,37 +84,37 @@ impl Block {
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending {
-    pub(super) delivery: DeliveryId,
-    /// The index of the host that it counts for, which may not be the webhook's any more.
+    pub(super) delivery_id: DeliveryId,
+    /// Index of the host that it counts for, which may differ from the webhook's current one.
     pub(super) host: usize,
 }
 
-/// A webhook with something in memory, or with something that holds it back.
+/// A webhook with deliveries in memory or with a block.
 #[derive(Debug)]
-pub(super) struct Hooked {
-    /// The place of its tenant.
+pub(super) struct WebhookQueues {
+    /// Index of its tenant.
     pub(super) tenant: usize,
-    /// Lanes by their places, which do not change while they are in use.
-    pub(super) lanes: Vec<Queue>,
-    /// The places of the free lanes by class, and of the orders by key. There may be very many orders.
-    classes: [Option<usize>; CLASSES],
+    /// Lanes; the index of a lane does not change while it is in use.
+    pub(super) lanes: Vec<LaneQueue>,
+    /// Indexes of the unordered lanes by class, and of the ordered lanes by key. There may be very many ordered lanes.
+    classes: [Option<usize>; CLASS_COUNT],
     orders: HashMap<Box<str>, usize>,
-    /// Places of orders that are over.
-    vacant: Vec<usize>,
-    /// Where to look first for a lane that may send.
-    pub(super) look_at: usize,
+    /// Indexes of ordered lanes that are no longer in use.
+    free_lane_slots: Vec<usize>,
+    /// Index at which the search for a lane that may send starts.
+    pub(super) next_lane: usize,
     /// Requests in flight.
     pub(super) sending: Vec<Sending>,
-    /// The index of the host that its URL names.
+    /// Index of the host of its URL.
     pub(super) host: usize,
     pub(super) max_in_flight: usize,
     pub(super) block: Option<Block>,
-    /// While its circuit is half open: no more than so many at once in memory.
-    pub(super) trickle: Option<usize>,
+    /// Maximum number of deliveries in memory while its circuit is half-open.
+    pub(super) probe_cap: Option<usize>,
 }
 
-impl Hooked {
-    /// Whether capacity is reserved for deliveries that are on the way from the store or back to it.
+impl WebhookQueues {
+    /// Returns whether capacity is reserved for deliveries in transit from or to the store.
     pub(super) fn has_reserved(&self) -> bool {
         self.lanes.iter().any(|queue| queue.reserved > 0)
     }
@@ -124,30 +124,30 @@ impl Hooked {
             tenant,
             host,
             lanes: Vec::new(),
-            classes: [None; CLASSES],
+            classes: [None; CLASS_COUNT],
             orders: HashMap::new(),
-            vacant: Vec::new(),
-            look_at: 0,
+            free_lane_slots: Vec::new(),
+            next_lane: 0,
             sending: Vec::new(),
             max_in_flight: 1,
             block: None,
-            trickle: None,
+            probe_cap: None,
         }
     }
 
-    pub(super) fn held(&self) -> usize {
-        self.lanes.iter().map(Queue::held).sum()
+    pub(super) fn occupied(&self) -> usize {
+        self.lanes.iter().map(LaneQueue::occupied).sum()
     }
 
-    pub(super) fn is_sending(&self, delivery: DeliveryId) -> bool {
-        self.sending.iter().any(|sending| sending.delivery == delivery)
+    pub(super) fn is_sending(&self, delivery_id: DeliveryId) -> bool {
+        self.sending.iter().any(|sending| sending.delivery_id == delivery_id)
     }
 
     pub(super) fn is_parked(&self) -> bool {
         matches!(self.block, Some(Block::Parked(_)))
     }
 
-    /// Whether the first of this lane may be sent, as far as this webhook goes.
+    /// Returns whether the limits of this webhook allow sending the first delivery of this lane.
     pub(super) fn may_send(&self, lane: usize) -> bool {
         let queue = &self.lanes[lane];
         !queue.queue.is_empty()
@@ -158,12 +158,12 @@ impl Hooked {
 
     pub(super) fn position(&self, lane: &Lane) -> Option<usize> {
         match lane {
-            Lane::Free { .. } => self.classes[lane.class()],
+            Lane::Unordered { .. } => self.classes[lane.class()],
             Lane::Ordered(key) => self.orders.get(key).copied(),
         }
     }
 
-    /// The places of the lanes without an order.
+    /// Returns the indexes of the unordered lanes.
     pub(super) fn free_lanes(&self) -> impl Iterator<Item = usize> + use<> {
         self.classes.into_iter().flatten()
     }
@@ -172,44 +172,45 @@ impl Hooked {
         !self.orders.is_empty()
     }
 
-    /// The place of a lane, made if need be.
+    /// Returns the index of a lane, creating the lane if needed.
     pub(super) fn lane(&mut self, lane: &Lane) -> usize {
-        if let Some(place) = self.position(lane) {
-            return place;
+        if let Some(index) = self.position(lane) {
+            return index;
         }
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                self.lanes[place] = Queue::new(lane.clone());
-                place
+        let index = match self.free_lane_slots.pop() {
+            Some(index) => {
+                self.lanes[index] = LaneQueue::new(lane.clone());
+                index
             }
             None => {
-                self.lanes.push(Queue::new(lane.clone()));
+                self.lanes.push(LaneQueue::new(lane.clone()));
                 self.lanes.len() - 1
             }
         };
         match lane {
-            Lane::Free { .. } => self.classes[lane.class()] = Some(place),
-            Lane::Ordered(key) => drop(self.orders.insert(key.clone(), place)),
+            Lane::Unordered { .. } => self.classes[lane.class()] = Some(index),
+            Lane::Ordered(key) => drop(self.orders.insert(key.clone(), index)),
         }
-        place
+        index
     }
 
-    /// Gives up the place of an order with nothing in it. Event types come and go.
-    pub(super) fn vacate_if_idle(&mut self, place: usize) {
-        let queue = &self.lanes[place];
+    /// Frees the index of an empty ordered lane; otherwise lanes of ordering keys that are no longer used would
+    /// accumulate.
+    pub(super) fn free_if_idle(&mut self, index: usize) {
+        let queue = &self.lanes[index];
         if let Lane::Ordered(key) = &queue.lane
             && queue.is_idle()
-            && self.orders.get(key) == Some(&place)
+            && self.orders.get(key) == Some(&index)
         {
             self.orders.remove(key);
-            self.vacant.push(place);
+            self.free_lane_slots.push(index);
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
         self.sending.is_empty()
             && self.block.is_none()
-            && self.trickle.is_none()
-            && self.lanes.iter().all(Queue::is_idle)
+            && self.probe_cap.is_none()
+            && self.lanes.iter().all(LaneQueue::is_idle)
     }
 }

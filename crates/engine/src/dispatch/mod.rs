@@ -1,12 +1,12 @@
-//! Lanes in memory: what this node has leased and not yet sent, and whose turn it is.
+//! The dispatcher: deliveries leased to this node and not yet sent, and the fair order in which they are started.
 //!
-//! Everything is bounded: room for a delivery is reserved before it is committed as leased to this node, and
-//! given back when its outcome is committed. What finds no room waits in the store; its lane is then behind
-//! (`backlog`) and is filled from the store, in order, before anything newer is taken in directly.
+//! Everything is bounded: capacity for a delivery is reserved before it is committed as leased to this node, and
+//! released when its outcome is committed. A delivery without capacity waits in the store; its lane then has a
+//! `backlog` and is refilled from the store, in order, before anything newer is accepted directly.
 //!
-//! Room and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
-//! see [`redrive_core::fairness`]. Who goes next is in `turns`, how much fits is in `room`, what matters only
-//! among other nodes is in `others`.
+//! Capacity and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
+//! see [`redrive_core::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
+//! matters only with several nodes in `multi_node`.
 
 mod capacity;
 mod fair_queue;
@@ -26,106 +26,106 @@ use redrive_core::{
     event::{Event, PayloadFormat},
     security::egress_rules::HostKey,
 };
-use redrive_store::{LaneKey, LaneRoom};
+use redrive_store::{LaneCapacity, LaneKey};
 
 use self::state::State;
-use crate::membership::Term;
+use crate::membership::NodeEpoch;
 
 /// A delivery in memory, leased to this node.
 #[derive(Clone, Debug)]
-pub(crate) struct Ready {
+pub(crate) struct LeasedDelivery {
     pub(crate) id: DeliveryId,
-    /// What it was leased under.
-    pub(crate) term: Arc<Term>,
-    pub(crate) webhook: WebhookId,
+    /// Epoch that it was leased under.
+    pub(crate) epoch: Arc<NodeEpoch>,
+    pub(crate) webhook_id: WebhookId,
     pub(crate) lane: Lane,
     pub(crate) event: Arc<Event>,
     pub(crate) format: PayloadFormat,
-    /// The number that its next attempt will have.
+    /// Number of its next attempt.
     pub(crate) attempt: u32,
     pub(crate) created_at: Time,
     pub(crate) due: Time,
     pub(crate) rescues: u32,
     pub(crate) deaths: u32,
-    /// When its publish began, by the ticks, if it is fresh from there.
-    pub(crate) began: Option<Duration>,
+    /// Monotonic time at which its publish started, if it was accepted directly from a publish.
+    pub(crate) started_at: Option<Duration>,
 }
 
-/// Whom something is for, as far as it matters here.
+/// A webhook with the limits that the dispatcher applies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whom<'a> {
-    pub(crate) webhook: WebhookId,
-    pub(crate) tenant: &'a TenantId,
-    /// Requests at once to the webhook.
+pub(crate) struct WebhookCaps<'a> {
+    pub(crate) webhook_id: WebhookId,
+    pub(crate) tenant_id: &'a TenantId,
+    /// Maximum number of requests in flight to the webhook.
     pub(crate) max_in_flight: usize,
-    /// Requests at once for the tenant.
+    /// Maximum number of requests in flight of the tenant.
     pub(crate) tenant_max_in_flight: usize,
-    /// The host that the webhook's URL names.
+    /// Host of the webhook's URL.
     pub(crate) host: HostKey,
 }
 
-/// Where a delivery is that this node has in memory.
+/// State of a delivery in this node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
-    /// A request is under way, or its outcome is being written down.
-    Sending,
-    /// Queued here.
+pub(crate) enum MemoryState {
+    /// Its request is in flight, or its outcome is being recorded.
+    InFlight,
+    /// It is queued.
     Queued,
 }
 
-/// How much may be in memory and under way.
+/// Limits of deliveries in memory and in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct DispatchLimits {
     pub(crate) max_in_flight: usize,
     pub(crate) max_items: usize,
     pub(crate) max_bytes: usize,
     pub(crate) lane_items: usize,
-    /// Requests in flight to one destination host.
+    /// Maximum number of requests in flight to one destination host.
     pub(crate) host_max_in_flight: usize,
 }
 
-/// A delivery that may not go now.
-pub(crate) struct Refused {
-    pub(crate) ready: Ready,
-    pub(crate) how: Refusal,
+/// A delivery that may not be sent now.
+pub(crate) struct DeferredDelivery {
+    pub(crate) delivery: LeasedDelivery,
+    pub(crate) how: Deferral,
 }
 
-/// How it is held back.
+/// How a delivery is deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// For a moment: it stays here, first in its lane, and so does all that this scope has.
-    Soon(Scope, Time),
-    /// For a while: all that the webhook has goes back to the store, and nothing comes in until then.
-    Park(Time),
-    /// This one alone goes back to the store, not wanted before that time.
-    Alone(Time),
-    /// It is no probe of a half-open circuit: it goes back, and no other comes in, until something changes.
+pub(crate) enum Deferral {
+    /// A short hold: it stays in memory, first in its lane, as does everything else in this scope.
+    Hold(Scope, Time),
+    /// A long block: all deliveries of the webhook are released, and none is accepted until then.
+    ParkWebhook(Time),
+    /// Only this delivery is released, due at that time at the earliest.
+    ReturnOne(Time),
+    /// The half-open circuit has no probe left: it is released, and no other is accepted until the circuit changes.
     NoProbe,
-    /// The node must send nothing at all: all that it has stays here, until [`Dispatch::speak`].
-    Silence,
+    /// The node must not send at all: everything stays in memory until [`Dispatch::resume_node`].
+    SuspendNode,
 }
 
-/// The lanes of this node.
+/// The dispatcher of this node.
 pub(crate) struct Dispatch {
     state: Mutex<State>,
-    bounds: Bounds,
+    bounds: DispatchLimits,
 }
 
-/// What came of a change: deliveries to send now, deliveries to give back to the store, and whether the
-/// store should be asked for more.
+/// Actions that result from a change: deliveries to send now, deliveries to release to the store, and whether to
+/// claim more from the store.
 #[derive(Default)]
-pub(crate) struct Moves {
-    pub(crate) start: Vec<Ready>,
-    /// Their room stays taken until they are back; see [`Dispatch::unreserve`].
-    pub(crate) hand_back: Vec<Ready>,
+pub(crate) struct DispatchActions {
+    pub(crate) start: Vec<LeasedDelivery>,
+    /// Their capacity stays reserved until they are back in the store; see [`Dispatch::unreserve`].
+    pub(crate) release: Vec<LeasedDelivery>,
     pub(crate) refill: bool,
 }
 
-/// How many slots somebody uses of how many.
+/// Slots in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) webhook: usize,
-    /// Deliveries that wait in memory for the webhook.
+    /// Deliveries queued in memory for the webhook.
     pub(crate) queued: usize,
     pub(crate) tenant: usize,
     pub(crate) node: usize,
@@ -133,376 +133,403 @@ pub(crate) struct Usage {
     pub(crate) host_has_slot: bool,
 }
 
-/// What a node has in memory of one tenant's deliveries.
+/// Deliveries of one tenant in a node's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// How many are queued for each webhook that has any, by priority, the most urgent first; those in an order
+pub struct TenantInMemory {
+    /// Number of queued deliveries of each webhook that has any, by priority, highest first; those of ordered lanes
     /// count as normal.
     pub queued: Vec<(WebhookId, [u64; Priority::ALL.len()])>,
     /// Requests whose outcome is not stored yet.
     pub in_flight: usize,
 }
 
-/// How full the node is.
+/// Load of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Deliveries in memory, room set aside included.
+    /// Deliveries in memory, including reserved capacity.
     pub items: usize,
     /// Their payload bytes.
     pub bytes: usize,
     /// Requests whose outcome is not stored yet.
     pub unsettled: usize,
-    /// How many there may be.
+    /// Maximum of `unsettled`.
     pub slots: usize,
 }
 
 impl Dispatch {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: DispatchLimits) -> Self {
         Self { state: Mutex::new(State::new(bounds)), bounds }
     }
 
-    /// Sets room aside for a delivery that is about to be published. False: it must be born waiting.
-    pub(crate) fn reserve(&self, whom: Whom<'_>, lane: &Lane, bytes: usize) -> bool {
-        self.state.lock().reserve(whom, lane, bytes)
+    /// Reserves capacity for a delivery about to be published. Returns false if it must be created as waiting.
+    pub(crate) fn reserve(&self, caps: WebhookCaps<'_>, lane: &Lane, bytes: usize) -> bool {
+        self.state.lock().reserve(caps, lane, bytes)
     }
 
-    /// Gives reserved room back: the deliveries were not committed, or are in the store again.
-    pub(crate) fn unreserve(&self, webhook: WebhookId, lane: &Lane, count: usize, bytes: usize) {
-        self.state.lock().unreserve(webhook, lane, count, bytes);
+    /// Releases reserved capacity: the deliveries were not committed, or are back in the store.
+    pub(crate) fn unreserve(&self, webhook_id: WebhookId, lane: &Lane, count: usize, bytes: usize) {
+        self.state.lock().unreserve(webhook_id, lane, count, bytes);
     }
 
-    /// A delivery that was handed back is in the store again.
-    pub(crate) fn returned(&self, ready: &Ready) {
+    /// Records that a released delivery is back in the store.
+    pub(crate) fn returned(&self, delivery: &LeasedDelivery) {
         let state = &mut *self.state.lock();
-        state.owned.remove(&ready.id);
-        state.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
+        state.owned.remove(&delivery.id);
+        state.unreserve(delivery.webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
     }
 
-    /// Whether memory knows the lease of a delivery.
-    pub(crate) fn owns(&self, delivery: DeliveryId) -> bool {
-        self.state.lock().owned.contains_key(&delivery)
+    /// Returns whether the lease of a delivery is tracked in memory.
+    pub(crate) fn owns(&self, delivery_id: DeliveryId) -> bool {
+        self.state.lock().owned.contains_key(&delivery_id)
     }
 
-    /// Keeps a lease known although its delivery has left memory: it stays leased until the epoch ends.
-    pub(crate) fn keep_owned(&self, delivery: DeliveryId) {
-        self.state.lock().owned.insert(delivery, ());
+    /// Keeps tracking a lease whose delivery has left memory: it stays leased until the epoch ends.
+    pub(crate) fn retain_owned(&self, delivery_id: DeliveryId) {
+        self.state.lock().owned.insert(delivery_id, ());
     }
 
-    /// Whether memory knows a lane that this node holds.
+    /// Returns whether a lane that this node holds is tracked in memory.
     pub(crate) fn knows_lane(&self, key: &LaneKey) -> bool {
         self.state.lock().knows_lane(key)
     }
 
-    /// Has a lane that this node holds claimed from again.
-    pub(crate) fn adopt_lane(&self, whom: Whom<'_>, lane: &Lane) -> Moves {
+    /// Schedules another claim from a lane that this node holds.
+    pub(crate) fn adopt_lane(&self, caps: WebhookCaps<'_>, lane: &Lane) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.adopt_lane(whom, lane);
-        state.pump()
+        state.adopt_lane(caps, lane);
+        state.start_ready()
     }
 
-    /// Takes in committed deliveries that room was reserved for.
-    pub(crate) fn admit(&self, deliveries: impl IntoIterator<Item = Ready>) -> Moves {
+    /// Accepts committed deliveries for which capacity was reserved.
+    pub(crate) fn accept_published(
+        &self,
+        deliveries: impl IntoIterator<Item = LeasedDelivery>,
+    ) -> DispatchActions {
         let state = &mut *self.state.lock();
         let mut hand_back = Vec::new();
-        for ready in deliveries {
-            state.admit(ready, &mut hand_back);
+        for delivery in deliveries {
+            state.admit(delivery, &mut hand_back);
         }
-        Moves { hand_back, ..state.pump() }
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// Notes that a delivery was born waiting, due now: its lane is behind if it is known here.
-    pub(crate) fn fell_behind(&self, webhook: WebhookId, lane: &Lane) -> Moves {
+    /// Records that a delivery was created as waiting and due now: its lane, if in memory, has a backlog.
+    pub(crate) fn mark_behind(&self, webhook_id: WebhookId, lane: &Lane) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.fell_behind(webhook, lane);
-        state.pump()
+        state.fell_behind(webhook_id, lane);
+        state.start_ready()
     }
 
-    /// Takes back what the gate did not let pass; whatever may go in its stead is started.
-    pub(crate) fn refuse(&self, refused: Vec<Refused>) -> Moves {
+    /// Takes back deliveries that were not admitted, and starts others instead.
+    pub(crate) fn defer(&self, refused: Vec<DeferredDelivery>) -> DispatchActions {
         let state = &mut *self.state.lock();
         let mut hand_back = Vec::new();
-        // The last one first, so that each lane's first is first again.
-        for Refused { ready, how } in refused.into_iter().rev() {
-            state.refuse(ready, how, &mut hand_back);
+        // In reverse, so that the first delivery of each lane is at the front again.
+        for DeferredDelivery { delivery, how } in refused.into_iter().rev() {
+            state.refuse(delivery, how, &mut hand_back);
         }
-        Moves { hand_back, ..state.pump() }
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// The answer is there (or never will be): the webhook's slot is free. The outcome is still to be stored.
-    pub(crate) fn answered(&self, webhook: WebhookId, delivery: DeliveryId) -> Moves {
+    /// Frees the webhook's slot after the response, or without one. The outcome is not stored yet.
+    pub(crate) fn free_webhook_slot(
+        &self,
+        webhook_id: WebhookId,
+        delivery_id: DeliveryId,
+    ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.answered(webhook, delivery);
-        state.pump()
+        state.free_webhook_slot(webhook_id, delivery_id);
+        state.start_ready()
     }
 
-    /// The outcome is stored: the node's slot and memory are free. If the delivery still waits, so does all
-    /// that comes after it in its order.
-    pub(crate) fn settled(&self, ready: &Ready, still_waits: bool) -> Moves {
+    /// Frees the node's slot and the memory after the outcome is stored. If the delivery still waits in an ordered
+    /// lane, the deliveries after it are released and wait as well.
+    pub(crate) fn settle(&self, delivery: &LeasedDelivery, still_waits: bool) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.settled(ready, still_waits);
-        Moves { hand_back, ..state.pump() }
+        let hand_back = state.settled(delivery, still_waits);
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// Sends nothing to a webhook until then: what is queued goes back.
-    pub(crate) fn park(&self, whom: Whom<'_>, until: Time) -> Moves {
+    /// Blocks a webhook until then, and releases its queued deliveries.
+    pub(crate) fn park(&self, caps: WebhookCaps<'_>, until: Time) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.enter(whom);
+        state.ensure_webhook(caps);
         let mut hand_back = Vec::new();
-        state.park(whom.webhook, until, &mut hand_back);
-        Moves { hand_back, ..state.pump() }
+        state.park(caps.webhook_id, until, &mut hand_back);
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// Nothing holds a webhook back any more, or only so that few may go at once.
-    pub(crate) fn unpark(&self, whom: Whom<'_>, trickle: Option<usize>) -> Moves {
+    /// Unblocks a webhook, possibly with a cap on its deliveries in memory.
+    pub(crate) fn unpark(&self, caps: WebhookCaps<'_>, trickle: Option<usize>) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.unpark(whom, trickle);
-        state.pump()
+        state.unpark(caps, trickle);
+        state.start_ready()
     }
 
-    /// When something held back here may go again.
+    /// Returns the time at which the next hold or block ends.
     pub(crate) fn next_wake(&self) -> Option<Time> {
         self.state.lock().next_wake()
     }
 
-    /// Time went back: moves what was planned by the time that is no longer used.
+    /// Adjusts all times after the clock was set back: they were computed from the abandoned time.
     pub(crate) fn set_back(&self, set_back: &SetBack) {
         self.state.lock().set_back(set_back);
     }
 
-    /// Lets go what was held back until now.
-    pub(crate) fn wake_up(&self, now: Time) -> Moves {
+    /// Ends the holds and blocks that are due.
+    pub(crate) fn expire_holds(&self, now: Time) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.wake_up(now);
-        state.pump()
+        state.start_ready()
     }
 
-    /// The store failed: nothing new is sent until it has taken something again.
+    /// Suspends sending after the store failed, until it accepts a write.
     pub(crate) fn store_failed(&self) {
         self.state.lock().store_down = true;
     }
 
-    /// The store works again.
-    pub(crate) fn store_works(&self) -> Moves {
+    /// Resumes sending after the store recovered.
+    pub(crate) fn store_recovered(&self) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.store_down = false;
-        state.pump()
+        state.start_ready()
     }
 
-    /// How many retries are under way.
-    pub(crate) fn retries(&self) -> usize {
+    /// Returns the number of retries in flight.
+    pub(crate) fn retries_in_flight(&self) -> usize {
         self.state.lock().retries
     }
 
-    /// Lets no more retries go at once than this.
-    pub(crate) fn set_retry_window(&self, window: usize) -> Moves {
+    /// Sets the maximum number of retries in flight.
+    pub(crate) fn set_retry_limit(&self, window: usize) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.retry_window = window;
-        state.pump()
+        state.retry_limit = window;
+        state.start_ready()
     }
 
-    /// Lanes that are behind and have room, with that room reserved.
-    pub(crate) fn take_hungry(&self) -> Vec<LaneRoom> {
+    /// Returns the lanes that have a backlog and capacity, with that capacity reserved.
+    pub(crate) fn lanes_to_refill(&self) -> Vec<LaneCapacity> {
         self.state.lock().take_hungry()
     }
 
-    /// Reserves what room there is for a lane that has something due in the store; none is an answer too.
-    pub(crate) fn reserve_lane(&self, whom: Whom<'_>, lane: Lane) -> LaneRoom {
-        self.state.lock().reserve_lane(whom, lane)
+    /// Reserves the available capacity, possibly none, for a lane with due deliveries in the store.
+    pub(crate) fn reserve_lane(&self, caps: WebhookCaps<'_>, lane: Lane) -> LaneCapacity {
+        self.state.lock().reserve_lane(caps, lane)
     }
 
-    /// Sets payload bytes aside for a claim, at most so many; half of what is free is left to publishes.
-    pub(crate) fn reserve_bytes(&self, most: usize) -> usize {
+    /// Reserves up to `max` payload bytes for a claim; half of the free bytes is left to publishes.
+    pub(crate) fn reserve_bytes(&self, max: usize) -> usize {
         let state = &mut *self.state.lock();
-        let bytes = (self.bounds.max_bytes.saturating_sub(state.bytes) / 2).min(most);
+        let bytes = (self.bounds.max_bytes.saturating_sub(state.bytes) / 2).min(max);
         state.bytes += bytes;
         bytes
     }
 
-    /// Gives back what was set aside for a claim; what it brought in has been counted.
+    /// Releases the bytes reserved for a claim; the claimed deliveries have been counted.
     pub(crate) fn release_bytes(&self, bytes: usize) {
         self.state.lock().bytes -= bytes;
     }
 
-    /// Takes in what was claimed for a lane. `room` was reserved; `more` is due in the store.
-    pub(crate) fn claimed(&self, room: &LaneRoom, deliveries: Vec<Ready>, more: bool) -> Moves {
+    /// Accepts the deliveries claimed for a lane with reserved capacity. `more` says whether more are due in the
+    /// store.
+    pub(crate) fn accept_claimed(
+        &self,
+        capacity: &LaneCapacity,
+        deliveries: Vec<LeasedDelivery>,
+        more: bool,
+    ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.take_in(room, deliveries, Some(more));
-        Moves { hand_back, ..state.pump() }
+        let hand_back = state.accept(capacity, deliveries, Some(more));
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// Reserves room for deliveries that tickets name, at most so many; none if the lane is behind: what is older comes
-    /// first.
-    pub(crate) fn reserve_for_tickets(&self, whom: Whom<'_>, lane: &Lane, most: usize) -> usize {
-        self.state.lock().reserve_for_tickets(whom, lane, most)
+    /// Reserves capacity for up to `max` deliveries named by tickets. Returns 0 if the lane has a backlog: older
+    /// deliveries go first.
+    pub(crate) fn reserve_for_tickets(&self, caps: WebhookCaps<'_>, lane: &Lane, max: usize) -> usize {
+        self.state.lock().reserve_for_tickets(caps, lane, max)
     }
 
-    /// Whether so many deliveries of a lane find no room just now, which may soon be otherwise. Not if the lane is
-    /// behind: what is older comes first then.
+    /// Returns whether there is no capacity for `count` deliveries of a lane, which may be temporary. Returns false if
+    /// the lane has a backlog: older deliveries go first then.
     pub(crate) fn is_full_for(&self, key: &LaneKey, count: usize) -> bool {
         self.state.lock().is_full_for(key, count)
     }
 
-    /// Takes in what was leased by tickets. `room` was reserved.
-    pub(crate) fn taken(&self, room: &LaneRoom, deliveries: Vec<Ready>) -> Moves {
+    /// Accepts deliveries leased by tickets, for which capacity was reserved.
+    pub(crate) fn accept_ticketed(
+        &self,
+        capacity: &LaneCapacity,
+        deliveries: Vec<LeasedDelivery>,
+    ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.take_in(room, deliveries, None);
-        Moves { hand_back, ..state.pump() }
+        let hand_back = state.accept(capacity, deliveries, None);
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// Whether little room is left for anybody: others should take what there is to do.
-    pub(crate) fn is_crowded(&self) -> bool {
+    /// Returns whether memory is at least three quarters full, so that other nodes should claim instead.
+    pub(crate) fn is_nearly_full(&self) -> bool {
         let state = self.state.lock();
         state.items >= self.bounds.max_items / 4 * 3 || state.bytes >= self.bounds.max_bytes / 4 * 3
     }
 
-    /// Gives back the room of a claim that failed. Lanes that were behind still are.
-    pub(crate) fn claim_failed(&self, rooms: &[LaneRoom]) {
+    /// Releases the capacity of a failed claim. Lanes keep their backlog.
+    pub(crate) fn claim_failed(&self, capacities: &[LaneCapacity]) {
         let state = &mut *self.state.lock();
-        for room in rooms {
-            state.unreserve(room.key.webhook, &room.key.lane, room.room, 0);
+        for capacity in capacities {
+            state.unreserve(capacity.key.webhook_id, &capacity.key.lane, capacity.max_deliveries, 0);
         }
     }
 
-    /// Notes that a delivery is to be called off. If it was queued here it is handed out, to be ended without
-    /// a request; its room stays taken until that is stored.
-    pub(crate) fn cancel(&self, webhook: WebhookId, delivery: DeliveryId, reason: String) -> Option<Ready> {
-        self.state.lock().cancel(webhook, delivery, reason)
+    /// Marks a delivery as cancelled. If it is queued here, returns it, to be ended without a request; its capacity
+    /// stays occupied until that is stored.
+    pub(crate) fn cancel(
+        &self,
+        webhook_id: WebhookId,
+        delivery_id: DeliveryId,
+        reason: String,
+    ) -> Option<LeasedDelivery> {
+        self.state.lock().cancel(webhook_id, delivery_id, reason)
     }
 
-    /// Hands out a delivery that was cancelled on another node if it is queued here, to be returned to the store. One
-    /// that is about to be admitted is returned then.
-    pub(crate) fn take_cancelled(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
-        self.state.lock().take_cancelled(webhook, delivery)
+    /// Takes a delivery that was cancelled on another node out of the queue, to be returned to the store. One that is
+    /// about to be accepted is returned then.
+    pub(crate) fn take_cancelled(
+        &self,
+        webhook_id: WebhookId,
+        delivery_id: DeliveryId,
+    ) -> Option<LeasedDelivery> {
+        self.state.lock().take_cancelled(webhook_id, delivery_id)
     }
 
-    /// Hands out everything that is only queued for a webhook, to be ended without requests. Its room stays
-    /// taken until that is stored.
-    pub(crate) fn take_queued(&self, webhook: WebhookId) -> Vec<Ready> {
-        self.state.lock().take_queued(webhook)
+    /// Takes all queued deliveries of a webhook, to be ended without requests. Their capacity stays occupied until
+    /// that is stored.
+    pub(crate) fn take_queued(&self, webhook_id: WebhookId) -> Vec<LeasedDelivery> {
+        self.state.lock().take_queued(webhook_id)
     }
 
-    /// Hands out what is queued and over, to be ended without requests; otherwise as [`Dispatch::take_queued`].
-    pub(crate) fn take_over(&self, is_over: impl Fn(&Ready) -> bool) -> Vec<Ready> {
+    /// Takes the queued deliveries that have expired, to be ended without requests; otherwise as
+    /// [`Dispatch::take_queued`].
+    pub(crate) fn take_expired(&self, is_over: impl Fn(&LeasedDelivery) -> bool) -> Vec<LeasedDelivery> {
         self.state.lock().take_over(is_over)
     }
 
-    /// Forgets everything that is queued under a term that is over: it is somebody else's.
-    pub(crate) fn throw_away(&self) -> Moves {
+    /// Discards all deliveries queued under an ended epoch: other nodes own them.
+    pub(crate) fn discard_ended_epoch(&self) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.throw_away();
-        state.pump()
+        state.discard_ended_epoch();
+        state.start_ready()
     }
 
-    /// Hands back everything that is queued for a webhook, which is to be sent from elsewhere.
-    pub(crate) fn surrender(&self, webhook: WebhookId) -> Moves {
+    /// Returns all queued deliveries of a webhook to the store, because another node sends to it.
+    pub(crate) fn return_queued(&self, webhook_id: WebhookId) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.surrender(webhook);
-        Moves { hand_back, ..state.pump() }
+        let hand_back = state.return_queued(webhook_id);
+        DispatchActions { release: hand_back, ..state.start_ready() }
     }
 
-    /// Whoever this is for may have more or fewer requests at once.
-    pub(crate) fn set_caps(&self, whom: Whom<'_>) -> Moves {
+    /// Applies changed limits of a webhook and its tenant.
+    pub(crate) fn set_caps(&self, caps: WebhookCaps<'_>) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.set_caps(whom);
-        state.pump()
+        state.set_caps(caps);
+        state.start_ready()
     }
 
-    /// Another number of requests may be in flight to each destination host.
-    pub(crate) fn set_host_limit(&self, max_in_flight: usize) -> Moves {
+    /// Changes the maximum number of requests in flight to each destination host.
+    pub(crate) fn set_host_limit(&self, max_in_flight: usize) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.set_host_limit(max_in_flight);
-        state.pump()
+        state.start_ready()
     }
 
-    /// Takes a slot of a host for a request that is no delivery. Returns whether there was one; it is given back by
+    /// Takes a slot of a host for a request that is not a delivery. Returns whether one was free; it is released by
     /// [`Dispatch::free_host`].
-    pub(crate) fn take_host(&self, tenant: &TenantId, host: HostKey) -> bool {
-        self.state.lock().take_host(tenant, host)
+    pub(crate) fn take_host(&self, tenant_id: &TenantId, host: HostKey) -> bool {
+        self.state.lock().take_host(tenant_id, host)
     }
 
-    /// Ends a request that [`Dispatch::take_host`] was asked for.
-    pub(crate) fn free_host(&self, tenant: &TenantId, host: HostKey) -> Moves {
+    /// Releases a slot taken by [`Dispatch::take_host`].
+    pub(crate) fn free_host(&self, tenant_id: &TenantId, host: HostKey) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.free_host(tenant, host);
-        state.pump()
+        state.free_host(tenant_id, host);
+        state.start_ready()
     }
 
-    /// The node may send again, if it could not.
-    pub(crate) fn speak(&self) -> Moves {
+    /// Resumes sending if the node was suspended.
+    pub(crate) fn resume_node(&self) -> DispatchActions {
         let state = &mut *self.state.lock();
-        if !std::mem::take(&mut state.silent) {
-            return Moves::default();
+        if !std::mem::take(&mut state.suspended) {
+            return DispatchActions::default();
         }
-        state.pump()
+        state.start_ready()
     }
 
-    /// Every webhook that is known here.
+    /// Returns every webhook in memory.
     pub(crate) fn webhooks(&self) -> Vec<WebhookId> {
-        self.state.lock().hooks.keys().copied().collect()
+        self.state.lock().webhooks.keys().copied().collect()
     }
 
-    /// Requests under way to a webhook.
-    pub(crate) fn sending(&self, webhook: WebhookId) -> usize {
-        self.state.lock().hooks.get(&webhook).map_or(0, |hook| hook.sending.len())
+    /// Returns the number of requests in flight to a webhook.
+    pub(crate) fn sending(&self, webhook_id: WebhookId) -> usize {
+        self.state.lock().webhooks.get(&webhook_id).map_or(0, |queues| queues.sending.len())
     }
 
-    /// A lane with something due in the store is not asked for, since there is no room: others may have some.
-    pub(crate) fn decline(&self, key: &LaneKey) {
-        self.state.lock().decline(key);
+    /// Defers a lane with due deliveries in the store, because there is no capacity for it: other nodes may have some.
+    pub(crate) fn defer_lane(&self, key: &LaneKey) {
+        self.state.lock().defer_lane(key);
     }
 
-    /// Whether any delivery of a webhook is here.
-    pub(crate) fn has_any(&self, webhook: WebhookId) -> bool {
-        self.state.lock().hooks.get(&webhook).is_some_and(|hook| hook.held() > 0)
+    /// Returns whether any delivery of a webhook is in memory.
+    pub(crate) fn has_deliveries(&self, webhook_id: WebhookId) -> bool {
+        self.state.lock().webhooks.get(&webhook_id).is_some_and(|queues| queues.occupied() > 0)
     }
 
-    /// Whether nothing of a webhook is here, nor is anything about to come.
-    pub(crate) fn is_quiet(&self, webhook: WebhookId) -> bool {
-        self.state.lock().is_quiet(webhook)
+    /// Returns whether no delivery of a webhook is in memory or about to be claimed.
+    pub(crate) fn is_webhook_idle(&self, webhook_id: WebhookId) -> bool {
+        self.state.lock().is_webhook_idle(webhook_id)
     }
 
-    /// A tenant may have more or fewer requests at once, and other limits.
-    pub(crate) fn tenant_changed(&self, tenant: &TenantId, max_in_flight: usize) -> Moves {
+    /// Applies changed limits of a tenant.
+    pub(crate) fn tenant_changed(&self, tenant_id: &TenantId, max_in_flight: usize) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.tenant_changed(tenant, max_in_flight);
-        state.pump()
+        state.tenant_changed(tenant_id, max_in_flight);
+        state.start_ready()
     }
 
-    /// Why a delivery that this node has was called off, if it was.
-    pub(crate) fn cancel_reason(&self, delivery: DeliveryId) -> Option<String> {
+    /// Returns the reason for which a delivery in memory was cancelled, or `None` if it was not.
+    pub(crate) fn cancel_reason(&self, delivery_id: DeliveryId) -> Option<String> {
         let state = self.state.lock();
         if state.cancelled.is_empty() {
             return None;
         }
-        state.cancelled.get(&delivery).cloned()
+        state.cancelled.get(&delivery_id).cloned()
     }
 
-    /// Where a delivery is in this node's memory.
-    pub(crate) fn whereabouts(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Whereabouts> {
-        self.state.lock().whereabouts(webhook, delivery)
+    /// Returns the state of a delivery in this node's memory.
+    pub(crate) fn memory_state(&self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Option<MemoryState> {
+        self.state.lock().whereabouts(webhook_id, delivery_id)
     }
 
-    /// How many slots a webhook, its tenant, its host and the node use.
-    pub(crate) fn usage(&self, whom: Whom<'_>) -> Usage {
-        self.state.lock().usage(whom)
+    /// Returns the slots in use by a webhook, its tenant, its host and the node.
+    pub(crate) fn usage(&self, caps: WebhookCaps<'_>) -> Usage {
+        self.state.lock().usage(caps)
     }
 
-    /// What is here of a tenant's.
-    pub(crate) fn held(&self, tenant: &TenantId) -> Held {
-        self.state.lock().held(tenant)
+    /// Returns the deliveries of a tenant in memory.
+    pub(crate) fn tenant_in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
+        self.state.lock().held(tenant_id)
     }
 
-    /// Stops sending and hands out everything that is only queued.
-    pub(crate) fn drain(&self) -> Vec<Ready> {
+    /// Stops sending, and returns all queued deliveries.
+    pub(crate) fn drain(&self) -> Vec<LeasedDelivery> {
         self.state.lock().drain()
     }
 
-    /// Whether nothing new is sent any more.
+    /// Returns whether the node is draining and starts no new requests.
     pub(crate) fn is_draining(&self) -> bool {
         self.state.lock().draining
     }
 
-    /// How full the node is.
+    /// Returns the load of the node.
     pub(crate) fn load(&self) -> Load {
         let state = self.state.lock();
         Load {

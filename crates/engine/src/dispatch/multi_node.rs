@@ -1,99 +1,104 @@
-//! What matters only where other nodes share the store.
+//! Dispatcher functions that matter only if several nodes share the store.
 
 use std::collections::VecDeque;
 
 use redrive_core::{DeliveryId, WebhookId, delivery::lane::Lane};
 use redrive_store::LaneKey;
 
-use super::{Ready, Whom, state::State};
+use super::{LeasedDelivery, WebhookCaps, state::State};
 
 impl State {
-    /// Takes one delivery out of its queue. It takes a slot, as if it were sent.
-    pub(super) fn take_one(&mut self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
-        let hook = self.hooks.get_mut(&webhook)?;
-        let (lane, at) = hook.lanes.iter().enumerate().find_map(|(lane, queue)| {
-            Some((lane, queue.queue.iter().position(|ready| ready.id == delivery)?))
+    /// Takes one delivery out of its queue. It occupies a slot, as if it were sent.
+    pub(super) fn take_queued_delivery(
+        &mut self,
+        webhook_id: WebhookId,
+        delivery_id: DeliveryId,
+    ) -> Option<LeasedDelivery> {
+        let queues = self.webhooks.get_mut(&webhook_id)?;
+        let (lane, at) = queues.lanes.iter().enumerate().find_map(|(lane, queue)| {
+            Some((lane, queue.queue.iter().position(|delivery| delivery.id == delivery_id)?))
         })?;
-        let ready = hook.lanes[lane].queue.remove(at)?;
-        self.take_slot(webhook, lane);
-        Some(ready)
+        let delivery = queues.lanes[lane].queue.remove(at)?;
+        self.take_slot(webhook_id, lane);
+        Some(delivery)
     }
 
-    /// Drops what is queued under a term that is over. Whatever of it is on its way in is found out at the gate.
-    pub(super) fn throw_away(&mut self) {
-        let webhooks: Vec<WebhookId> = self.hooks.keys().copied().collect();
-        for webhook in webhooks {
-            let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
+    /// Discards the deliveries queued under an ended epoch. Those still being accepted are detected by the pre-send
+    /// check.
+    pub(super) fn discard_ended_epoch(&mut self) {
+        let webhooks: Vec<WebhookId> = self.webhooks.keys().copied().collect();
+        for webhook_id in webhooks {
+            let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
             let mut over = Vec::new();
-            for queue in &mut hook.lanes {
+            for queue in &mut queues.lanes {
                 let queued = queue.queue.drain(..);
-                let (gone, stays): (VecDeque<_>, VecDeque<_>) = queued.partition(|one| one.term.is_over());
+                let (gone, stays): (VecDeque<_>, VecDeque<_>) = queued.partition(|one| one.epoch.is_ended());
                 queue.queue = stays;
                 over.extend(gone);
             }
-            for ready in over {
-                self.owned.remove(&ready.id);
-                self.free_room(webhook, &ready.lane, 1, ready.event.weight());
+            for delivery in over {
+                self.owned.remove(&delivery.id);
+                self.release_capacity(webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
             }
-            // Whoever took over has let go of the lanes as well: whatever is behind is asked for anew.
-            self.note_all_hunger(webhook);
-            if let Some(hook) = self.hooks.get_mut(&webhook) {
-                (0..hook.lanes.len()).for_each(|lane| hook.vacate_if_idle(lane));
+            // The node that took over has released the lanes as well, so backlogs must be claimed again.
+            self.request_refills(webhook_id);
+            if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
+                (0..queues.lanes.len()).for_each(|lane| queues.free_if_idle(lane));
             }
-            self.forget_if_idle(webhook);
+            self.evict_if_idle(webhook_id);
         }
     }
 
-    pub(super) fn surrender(&mut self, webhook: WebhookId) -> Vec<Ready> {
+    pub(super) fn return_queued(&mut self, webhook_id: WebhookId) -> Vec<LeasedDelivery> {
         let mut hand_back = Vec::new();
-        if let Some(hook) = self.hooks.get_mut(&webhook) {
-            hook.lanes.iter_mut().for_each(|queue| queue.hand_back(&mut hand_back));
+        if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
+            queues.lanes.iter_mut().for_each(|queue| queue.drain_to_release(&mut hand_back));
         }
         hand_back
     }
 
-    pub(super) fn set_caps(&mut self, whom: Whom<'_>) {
-        if self.hooks.contains_key(&whom.webhook) {
-            let place = self.enter(whom).tenant;
-            self.give_next_turns(whom.webhook);
-            self.note_all_hunger(whom.webhook);
-            self.unpark_tenant(place);
+    pub(super) fn set_caps(&mut self, caps: WebhookCaps<'_>) {
+        if self.webhooks.contains_key(&caps.webhook_id) {
+            let index = self.ensure_webhook(caps).tenant;
+            self.enqueue_next_lanes(caps.webhook_id);
+            self.request_refills(caps.webhook_id);
+            self.unpark_tenant(index);
         }
     }
 
-    /// Whether a lane that the store says is held by this node will be claimed from again.
+    /// Returns whether a lane that this node holds according to the store will be claimed from again.
     pub(super) fn knows_lane(&self, key: &LaneKey) -> bool {
-        let Some(hook) = self.hooks.get(&key.webhook) else { return false };
-        hook.position(&key.lane).is_some_and(|at| hook.lanes[at].backlog || hook.lanes[at].reserved > 0)
+        let Some(queues) = self.webhooks.get(&key.webhook_id) else { return false };
+        queues.position(&key.lane).is_some_and(|at| queues.lanes[at].backlog || queues.lanes[at].reserved > 0)
     }
 
-    /// Has a lane that is held by this node claimed from as soon as there is capacity.
-    pub(super) fn adopt_lane(&mut self, whom: Whom<'_>, lane: &Lane) {
-        let at = self.enter(whom).lane(lane);
-        if let Some(hook) = self.hooks.get_mut(&whom.webhook) {
-            hook.lanes[at].backlog = true;
+    /// Schedules a claim from a lane that this node holds, as soon as there is capacity.
+    pub(super) fn adopt_lane(&mut self, caps: WebhookCaps<'_>, lane: &Lane) {
+        let at = self.ensure_webhook(caps).lane(lane);
+        if let Some(queues) = self.webhooks.get_mut(&caps.webhook_id) {
+            queues.lanes[at].backlog = true;
         }
-        self.note_hunger(whom.webhook, at);
+        self.request_refill(caps.webhook_id, at);
     }
 
-    /// Room for a lane was asked for, and there is none. It is asked for again as soon as there is.
-    pub(super) fn decline(&mut self, key: &LaneKey) {
-        let Some(hook) = self.hooks.get_mut(&key.webhook) else { return };
-        let Some(lane) = hook.position(&key.lane) else { return };
-        // What is held back is found in the store again once nothing holds it back.
-        hook.lanes[lane].backlog = !hook.is_parked();
-        self.note_hunger(key.webhook, lane);
-        if let Some(hook) = self.hooks.get_mut(&key.webhook) {
-            hook.vacate_if_idle(lane);
+    /// Defers a lane for which there is no capacity. It is requested again as soon as there is.
+    pub(super) fn defer_lane(&mut self, key: &LaneKey) {
+        let Some(queues) = self.webhooks.get_mut(&key.webhook_id) else { return };
+        let Some(lane) = queues.position(&key.lane) else { return };
+        // Deliveries of a parked webhook are found in the store again once it is unblocked.
+        queues.lanes[lane].backlog = !queues.is_parked();
+        self.request_refill(key.webhook_id, lane);
+        if let Some(queues) = self.webhooks.get_mut(&key.webhook_id) {
+            queues.free_if_idle(lane);
         }
-        self.forget_if_idle(key.webhook);
+        self.evict_if_idle(key.webhook_id);
     }
 
-    pub(super) fn is_quiet(&self, webhook: WebhookId) -> bool {
-        self.hooks.get(&webhook).is_none_or(|hook| {
-            // Nobody holds the lanes of a webhook that is blocked.
-            let behind = hook.lanes.iter().any(|queue| queue.backlog) && !hook.is_parked();
-            hook.sending.is_empty() && hook.held() == 0 && !behind
+    pub(super) fn is_webhook_idle(&self, webhook_id: WebhookId) -> bool {
+        self.webhooks.get(&webhook_id).is_none_or(|queues| {
+            // The lanes of a parked webhook are held by no node.
+            let behind = queues.lanes.iter().any(|queue| queue.backlog) && !queues.is_parked();
+            queues.sending.is_empty() && queues.occupied() == 0 && !behind
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Bounds, turns and refills of the lanes.
+//! Tests of the dispatcher's limits, scheduling and refills.
 
 mod hosts;
 mod others;
@@ -9,24 +9,24 @@ use redrive_core::{EventId, delivery::lane::Priority};
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: DispatchLimits = DispatchLimits {
     max_in_flight: 5,
     max_items: 10,
     max_bytes: 1 << 20,
     lane_items: 4,
     host_max_in_flight: usize::MAX,
 };
-const FRESH: Lane = Lane::Free { priority: Priority::Normal, retry: false };
+const FRESH: Lane = Lane::Unordered { priority: Priority::Normal, retry: false };
 
 fn webhook(n: u8) -> WebhookId {
     WebhookId::new(Time::from_millis(1), &[n; 10])
 }
 
-fn ready(lane: u8, n: u8) -> Ready {
+fn delivery(lane: u8, n: u8) -> LeasedDelivery {
     let at = Time::from_millis(1);
     let event = Event {
         id: EventId::new(at, &[n; 10]),
-        tenant: TenantId::default(),
+        tenant_id: TenantId::default(),
         event_type: "a.b".into(),
         data: Bytes::from_static(b"{}"),
         timestamp: at,
@@ -38,10 +38,10 @@ fn ready(lane: u8, n: u8) -> Ready {
         trace: None,
         hops: 0,
     };
-    Ready {
+    LeasedDelivery {
         id: DeliveryId::new(at, &[n; 10]),
-        term: Term::new("test", redrive_store::Epoch(1), 0),
-        webhook: webhook(lane),
+        epoch: NodeEpoch::new("test", redrive_store::Epoch(1), 0),
+        webhook_id: webhook(lane),
         lane: FRESH,
         event: Arc::new(event),
         format: PayloadFormat::Envelope,
@@ -50,122 +50,125 @@ fn ready(lane: u8, n: u8) -> Ready {
         due: at,
         rescues: 0,
         deaths: 0,
-        began: None,
+        started_at: None,
     }
 }
 
-/// A webhook of the tenant that has it in hand.
-fn whom(ready: &Ready, max_in_flight: usize) -> Whom<'_> {
-    let (webhook, tenant) = (ready.webhook, &ready.event.tenant);
-    let host = HostKey::from_host(if webhook < self::webhook(2) { "a" } else { "b" });
-    Whom { webhook, tenant, max_in_flight, tenant_max_in_flight: usize::MAX, host }
+/// Returns the webhook and tenant of a delivery, with this limit.
+fn caps(delivery: &LeasedDelivery, max_in_flight: usize) -> WebhookCaps<'_> {
+    let (webhook_id, tenant_id) = (delivery.webhook_id, &delivery.event.tenant_id);
+    let host = HostKey::from_host(if webhook_id < self::webhook(2) { "a" } else { "b" });
+    WebhookCaps { webhook_id, tenant_id, max_in_flight, tenant_max_in_flight: usize::MAX, host }
 }
 
-/// Publishes one delivery the way `publish` does. None if it finds no room.
-fn offer(dispatch: &Dispatch, ready: Ready, max_in_flight: usize) -> Option<Moves> {
-    let weight = ready.event.weight();
-    dispatch.reserve(whom(&ready, max_in_flight), &ready.lane, weight).then(|| dispatch.admit([ready]))
+/// Publishes one delivery as `publish` does. Returns `None` if there is no capacity.
+fn offer(dispatch: &Dispatch, delivery: LeasedDelivery, max_in_flight: usize) -> Option<DispatchActions> {
+    let weight = delivery.event.memory_bytes();
+    dispatch
+        .reserve(caps(&delivery, max_in_flight), &delivery.lane, weight)
+        .then(|| dispatch.accept_published([delivery]))
 }
 
-/// Finds something due in a lane, as the scheduler does.
-fn look(dispatch: &Dispatch, ready: &Ready) -> LaneRoom {
-    dispatch.reserve_lane(whom(ready, 2), ready.lane.clone())
+/// Reserves capacity for a lane with due deliveries, as the scheduler does.
+fn poll(dispatch: &Dispatch, delivery: &LeasedDelivery) -> LaneCapacity {
+    dispatch.reserve_lane(caps(delivery, 2), delivery.lane.clone())
 }
 
-fn room(webhook: WebhookId, room: usize) -> LaneRoom {
-    LaneRoom::new(LaneKey { webhook, lane: FRESH }, room)
+fn capacity(webhook_id: WebhookId, capacity: usize) -> LaneCapacity {
+    LaneCapacity::new(LaneKey { webhook_id, lane: FRESH }, capacity)
 }
 
-fn finish(dispatch: &Dispatch, ready: &Ready) -> Moves {
-    let mut moves = dispatch.answered(ready.webhook, ready.id);
-    let more = dispatch.settled(ready, false);
-    moves.start.extend(more.start);
-    moves.refill |= more.refill;
-    moves
+fn finish(dispatch: &Dispatch, delivery: &LeasedDelivery) -> DispatchActions {
+    let mut actions = dispatch.free_webhook_slot(delivery.webhook_id, delivery.id);
+    let more = dispatch.settle(delivery, false);
+    actions.start.extend(more.start);
+    actions.refill |= more.refill;
+    actions
 }
 
-fn empty(bounds: Bounds) -> Load {
+fn empty(bounds: DispatchLimits) -> Load {
     Load { items: 0, bytes: 0, unsettled: 0, slots: bounds.max_in_flight }
 }
 
 #[test]
-fn a_webhook_gets_no_more_at_once_than_it_may() {
+fn webhook_in_flight_limit_holds() {
     let dispatch = Dispatch::new(BOUNDS);
-    let first = offer(&dispatch, ready(1, 1), 1).unwrap();
+    let first = offer(&dispatch, delivery(1, 1), 1).unwrap();
     assert_eq!(first.start.len(), 1);
-    assert!(offer(&dispatch, ready(1, 2), 1).unwrap().start.is_empty());
-    assert_eq!(dispatch.whereabouts(webhook(1), ready(1, 1).id), Some(Whereabouts::Sending));
-    assert_eq!(dispatch.whereabouts(webhook(1), ready(1, 2).id), Some(Whereabouts::Queued));
-    // The webhook's slot is free with the answer, before the outcome is stored.
-    let next = dispatch.answered(webhook(1), first.start[0].id);
-    assert_eq!(next.start[0].id, ready(1, 2).id);
+    assert!(offer(&dispatch, delivery(1, 2), 1).unwrap().start.is_empty());
+    assert_eq!(dispatch.memory_state(webhook(1), delivery(1, 1).id), Some(MemoryState::InFlight));
+    assert_eq!(dispatch.memory_state(webhook(1), delivery(1, 2).id), Some(MemoryState::Queued));
+    // The webhook's slot is free after the response, before the outcome is stored.
+    let next = dispatch.free_webhook_slot(webhook(1), first.start[0].id);
+    assert_eq!(next.start[0].id, delivery(1, 2).id);
     assert_eq!(dispatch.load().unsettled, 2, "the node's slots are not");
 }
 
 #[test]
-fn a_tenant_leaves_slots_to_others_until_outcomes_are_stored() {
+fn tenant_leaves_slots_until_outcomes_are_stored() {
     let dispatch = Dispatch::new(BOUNDS);
-    let sent: Vec<_> = (1..=6).flat_map(|n| offer(&dispatch, ready(n, n), 5).unwrap().start).collect();
+    let sent: Vec<_> = (1..=6).flat_map(|n| offer(&dispatch, delivery(n, n), 5).unwrap().start).collect();
     assert_eq!(sent.len(), 4, "one of five is for whoever else comes");
-    assert!(dispatch.answered(sent[0].webhook, sent[0].id).start.is_empty());
-    assert_eq!(offer(&dispatch, of_tenant("other", ready(9, 9)), 5).unwrap().start.len(), 1);
-    let next = dispatch.settled(&sent[0], false).start.len() + dispatch.settled(&sent[1], false).start.len();
+    assert!(dispatch.free_webhook_slot(sent[0].webhook_id, sent[0].id).start.is_empty());
+    assert_eq!(offer(&dispatch, with_tenant("other", delivery(9, 9)), 5).unwrap().start.len(), 1);
+    let next = dispatch.settle(&sent[0], false).start.len() + dispatch.settle(&sent[1], false).start.len();
     assert!(next >= 1);
 }
 
-fn of_tenant(tenant: &str, ready: Ready) -> Ready {
-    let event = Event { tenant: TenantId::parse(tenant).unwrap(), ..Event::clone(&ready.event) };
-    Ready { event: Arc::new(event), ..ready }
+fn with_tenant(tenant: &str, delivery: LeasedDelivery) -> LeasedDelivery {
+    let event = Event { tenant_id: TenantId::parse(tenant).unwrap(), ..Event::clone(&delivery.event) };
+    LeasedDelivery { event: Arc::new(event), ..delivery }
 }
 
 #[test]
-fn what_is_held_of_a_tenant_is_known_by_webhook_and_priority() {
-    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 100, lane_items: 100, ..BOUNDS });
-    let urgent = Lane::Free { priority: Priority::High, retry: true };
+fn tenant_in_memory_is_counted_by_webhook_and_priority() {
+    let dispatch =
+        Dispatch::new(DispatchLimits { max_in_flight: 100, max_items: 100, lane_items: 100, ..BOUNDS });
+    let urgent = Lane::Unordered { priority: Priority::High, retry: true };
     let offered = [
-        ready(1, 1),
-        ready(1, 2),
-        Ready { lane: urgent, ..ready(1, 3) },
-        Ready { lane: Lane::Ordered("a".into()), ..ready(1, 4) },
-        ready(2, 5),
-        of_tenant("other", ready(3, 6)),
-        of_tenant("other", ready(3, 7)),
+        delivery(1, 1),
+        delivery(1, 2),
+        LeasedDelivery { lane: urgent, ..delivery(1, 3) },
+        LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, 4) },
+        delivery(2, 5),
+        with_tenant("other", delivery(3, 6)),
+        with_tenant("other", delivery(3, 7)),
     ];
-    for ready in offered {
-        assert!(offer(&dispatch, ready, 1).is_some());
+    for delivery in offered {
+        assert!(offer(&dispatch, delivery, 1).is_some());
     }
-    let mine = dispatch.held(&TenantId::default());
-    assert_eq!(mine, Held { queued: vec![(webhook(1), [1, 2, 0])], in_flight: 2 });
-    let others = dispatch.held(&TenantId::parse("other").unwrap());
-    assert_eq!(others, Held { queued: vec![(webhook(3), [0, 1, 0])], in_flight: 1 });
-    assert_eq!(dispatch.held(&TenantId::parse("nobody").unwrap()), Held::default());
+    let mine = dispatch.tenant_in_memory(&TenantId::default());
+    assert_eq!(mine, TenantInMemory { queued: vec![(webhook(1), [1, 2, 0])], in_flight: 2 });
+    let others = dispatch.tenant_in_memory(&TenantId::parse("other").unwrap());
+    assert_eq!(others, TenantInMemory { queued: vec![(webhook(3), [0, 1, 0])], in_flight: 1 });
+    assert_eq!(dispatch.tenant_in_memory(&TenantId::parse("nobody").unwrap()), TenantInMemory::default());
 }
 
 #[test]
-fn a_tenants_own_cap_holds() {
-    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 100, ..BOUNDS });
+fn tenant_in_flight_limit_holds() {
+    let dispatch = Dispatch::new(DispatchLimits { max_in_flight: 100, max_items: 100, ..BOUNDS });
     let mut sent = 0;
     for n in 1..=5 {
-        let ready = ready(n, n);
-        let whom = Whom { tenant_max_in_flight: 3, ..whom(&ready, 5) };
-        assert!(dispatch.reserve(whom, &ready.lane, ready.event.weight()));
-        sent += dispatch.admit([ready]).start.len();
+        let delivery = delivery(n, n);
+        let caps = WebhookCaps { tenant_max_in_flight: 3, ..caps(&delivery, 5) };
+        assert!(dispatch.reserve(caps, &delivery.lane, delivery.event.memory_bytes()));
+        sent += dispatch.accept_published([delivery]).start.len();
     }
     assert_eq!(sent, 3);
 }
 
 #[test]
 fn webhooks_take_turns() {
-    let bounds = Bounds { max_in_flight: 1, ..BOUNDS };
+    let bounds = DispatchLimits { max_in_flight: 1, ..BOUNDS };
     let dispatch = Dispatch::new(bounds);
-    let mut sent = offer(&dispatch, ready(1, 1), 5).unwrap().start;
+    let mut sent = offer(&dispatch, delivery(1, 1), 5).unwrap().start;
     for (lane, n) in [(1, 2), (1, 3), (2, 4)] {
-        assert!(offer(&dispatch, ready(lane, n), 5).unwrap().start.is_empty());
+        assert!(offer(&dispatch, delivery(lane, n), 5).unwrap().start.is_empty());
     }
     let mut order = Vec::new();
-    while let Some(ready) = sent.pop() {
-        order.push(ready.webhook);
-        sent.extend(finish(&dispatch, &ready).start);
+    while let Some(delivery) = sent.pop() {
+        order.push(delivery.webhook_id);
+        sent.extend(finish(&dispatch, &delivery).start);
     }
     assert_eq!(
         order,
@@ -176,16 +179,16 @@ fn webhooks_take_turns() {
 }
 
 #[test]
-fn tenants_take_turns_however_many_webhooks_they_have() {
-    let bounds = Bounds { max_in_flight: 1, max_items: 1_000, ..BOUNDS };
+fn tenants_take_turns_regardless_of_webhook_count() {
+    let bounds = DispatchLimits { max_in_flight: 1, max_items: 1_000, ..BOUNDS };
     let dispatch = Dispatch::new(bounds);
     let mut sent = Vec::new();
     for n in 1..=20 {
-        sent.extend(offer(&dispatch, ready(n, n), 5).unwrap().start);
+        sent.extend(offer(&dispatch, delivery(n, n), 5).unwrap().start);
     }
-    sent.extend(offer(&dispatch, of_tenant("other", ready(100, 100)), 5).unwrap().start);
+    sent.extend(offer(&dispatch, with_tenant("other", delivery(100, 100)), 5).unwrap().start);
     let mut at = 0;
-    while sent[at].event.tenant.as_str() != "other" {
+    while sent[at].event.tenant_id.as_str() != "other" {
         sent.extend(finish(&dispatch, &sent[at].clone()).start);
         at += 1;
     }
@@ -193,25 +196,30 @@ fn tenants_take_turns_however_many_webhooks_they_have() {
 }
 
 #[test]
-fn priorities_share_by_weight_and_nobody_starves() {
-    let bounds =
-        Bounds { max_in_flight: 1, max_items: 100_000, lane_items: 1_000, max_bytes: 1 << 30, ..BOUNDS };
+fn priorities_share_by_weight_without_starvation() {
+    let bounds = DispatchLimits {
+        max_in_flight: 1,
+        max_items: 100_000,
+        lane_items: 1_000,
+        max_bytes: 1 << 30,
+        ..BOUNDS
+    };
     let dispatch = Dispatch::new(bounds);
     let mut sent = Vec::new();
     for n in 0..240 {
         for priority in Priority::ALL {
-            let ready = Ready {
-                lane: Lane::Free { priority, retry: false },
+            let delivery = LeasedDelivery {
+                lane: Lane::Unordered { priority, retry: false },
                 id: DeliveryId::new(Time::from_millis(n), &[priority as u8; 10]),
-                ..ready(1, 1)
+                ..delivery(1, 1)
             };
-            sent.extend(offer(&dispatch, ready, 100).unwrap().start);
+            sent.extend(offer(&dispatch, delivery, 100).unwrap().start);
         }
     }
     let mut counts = [0; 3];
     for at in 0..210 {
-        let next: Ready = Ready::clone(&sent[at]);
-        let Lane::Free { priority, .. } = next.lane else { unreachable!() };
+        let next: LeasedDelivery = LeasedDelivery::clone(&sent[at]);
+        let Lane::Unordered { priority, .. } = next.lane else { unreachable!() };
         counts[priority as usize] += 1;
         sent.extend(finish(&dispatch, &next).start);
     }
@@ -219,440 +227,452 @@ fn priorities_share_by_weight_and_nobody_starves() {
 }
 
 #[test]
-fn retries_never_take_the_last_slots_nor_the_last_room() {
-    let bounds = Bounds { max_in_flight: 10, max_items: 100, lane_items: 100, ..BOUNDS };
+fn retries_never_take_last_slots_or_capacity() {
+    let bounds = DispatchLimits { max_in_flight: 10, max_items: 100, lane_items: 100, ..BOUNDS };
     let dispatch = Dispatch::new(bounds);
     let (mut sent, mut taken) = (0, 0);
     for n in 1..=100 {
-        let lane = Lane::Free { priority: Priority::High, retry: true };
-        if let Some(moves) = offer(&dispatch, Ready { lane, ..ready(n, n) }, 1) {
+        let lane = Lane::Unordered { priority: Priority::High, retry: true };
+        if let Some(actions) = offer(&dispatch, LeasedDelivery { lane, ..delivery(n, n) }, 1) {
             taken += 1;
-            sent += moves.start.len();
+            sent += actions.start.len();
         }
     }
     assert_eq!((sent, taken), (5, 50), "half of either");
-    assert_eq!(offer(&dispatch, ready(200, 200), 1).unwrap().start.len(), 1, "what is fresh goes at once");
+    assert_eq!(offer(&dispatch, delivery(200, 200), 1).unwrap().start.len(), 1, "what is fresh goes at once");
 }
 
 #[test]
-fn an_order_is_sent_one_by_one_and_waits_for_one_that_failed() {
+fn ordered_lane_sends_one_at_a_time_and_waits_for_failed() {
     let dispatch = Dispatch::new(BOUNDS);
-    let ordered = |n| Ready { lane: Lane::Ordered("a".into()), ..ready(1, n) };
-    let looked = look(&dispatch, &ordered(1));
-    let first = dispatch.claimed(&looked, vec![ordered(1), ordered(2), ordered(3)], false).start;
+    let ordered = |n| LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, n) };
+    let lane = poll(&dispatch, &ordered(1));
+    let first = dispatch.accept_claimed(&lane, vec![ordered(1), ordered(2), ordered(3)], false).start;
     assert_eq!(first.len(), 1);
-    assert!(dispatch.answered(webhook(1), first[0].id).start.is_empty(), "not before its end is stored");
-    let second = dispatch.settled(&first[0], false).start;
+    assert!(
+        dispatch.free_webhook_slot(webhook(1), first[0].id).start.is_empty(),
+        "not before its end is stored"
+    );
+    let second = dispatch.settle(&first[0], false).start;
     assert_eq!(second[0].id, ordered(2).id);
-    dispatch.answered(webhook(1), second[0].id);
-    let moves = dispatch.settled(&second[0], true);
-    assert!(moves.start.is_empty());
-    assert_eq!(moves.hand_back[0].id, ordered(3).id, "what comes after it goes back");
-    dispatch.unreserve(webhook(1), &ordered(3).lane, 1, ordered(3).event.weight());
+    dispatch.free_webhook_slot(webhook(1), second[0].id);
+    let actions = dispatch.settle(&second[0], true);
+    assert!(actions.start.is_empty());
+    assert_eq!(actions.release[0].id, ordered(3).id, "what comes after it goes back");
+    dispatch.unreserve(webhook(1), &ordered(3).lane, 1, ordered(3).event.memory_bytes());
     assert_eq!(dispatch.load(), empty(BOUNDS));
 }
 
 #[test]
-fn nothing_passes_one_of_an_order_that_is_not_wanted_now() {
+fn deferred_delivery_of_ordered_lane_is_not_overtaken() {
     let dispatch = Dispatch::new(BOUNDS);
-    let ordered = |n| Ready { lane: Lane::Ordered("a".into()), ..ready(1, n) };
-    let looked = look(&dispatch, &ordered(1));
-    let first = dispatch.claimed(&looked, vec![ordered(1), ordered(2)], false).start.remove(0);
-    let how = Refusal::Alone(Time::from_millis(50));
-    let moves = dispatch.refuse(vec![Refused { ready: first, how }]);
-    assert!(moves.start.is_empty());
-    let back: Vec<_> = moves.hand_back.iter().map(|ready| (ready.id, ready.due.millis())).collect();
+    let ordered = |n| LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, n) };
+    let lane = poll(&dispatch, &ordered(1));
+    let first = dispatch.accept_claimed(&lane, vec![ordered(1), ordered(2)], false).start.remove(0);
+    let how = Deferral::ReturnOne(Time::from_millis(50));
+    let actions = dispatch.defer(vec![DeferredDelivery { delivery: first, how }]);
+    assert!(actions.start.is_empty());
+    let back: Vec<_> = actions.release.iter().map(|delivery| (delivery.id, delivery.due.millis())).collect();
     assert_eq!(back, [(ordered(1).id, 50), (ordered(2).id, 1)]);
 }
 
 #[test]
-fn what_is_held_back_for_a_moment_stays_first() {
+fn held_deliveries_stay_first_in_their_lane() {
     let dispatch = Dispatch::new(BOUNDS);
     let at = |millis| Time::from_millis(millis);
-    let mut sent = offer(&dispatch, ready(1, 1), 2).unwrap().start;
-    sent.extend(offer(&dispatch, ready(1, 2), 2).unwrap().start);
-    offer(&dispatch, ready(1, 3), 2).unwrap();
-    let refused =
-        sent.into_iter().map(|ready| Refused { ready, how: Refusal::Soon(Scope::Webhook, at(50)) }).collect();
-    assert!(dispatch.refuse(refused).start.is_empty());
+    let mut sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
+    sent.extend(offer(&dispatch, delivery(1, 2), 2).unwrap().start);
+    offer(&dispatch, delivery(1, 3), 2).unwrap();
+    let refused = sent
+        .into_iter()
+        .map(|delivery| DeferredDelivery { delivery, how: Deferral::Hold(Scope::Webhook, at(50)) })
+        .collect();
+    assert!(dispatch.defer(refused).start.is_empty());
     assert_eq!((dispatch.load().unsettled, dispatch.next_wake()), (0, Some(at(50))), "no slot is held");
-    assert!(offer(&dispatch, ready(1, 4), 2).unwrap().start.is_empty());
-    assert!(dispatch.wake_up(at(49)).start.is_empty());
-    let ids: Vec<_> = dispatch.wake_up(at(50)).start.iter().map(|ready| ready.id).collect();
-    assert_eq!(ids, [ready(1, 1).id, ready(1, 2).id]);
+    assert!(offer(&dispatch, delivery(1, 4), 2).unwrap().start.is_empty());
+    assert!(dispatch.expire_holds(at(49)).start.is_empty());
+    let ids: Vec<_> = dispatch.expire_holds(at(50)).start.iter().map(|delivery| delivery.id).collect();
+    assert_eq!(ids, [delivery(1, 1).id, delivery(1, 2).id]);
 }
 
 #[test]
-fn a_tenants_limit_holds_all_its_webhooks_and_nobody_elses() {
+fn tenant_hold_affects_only_its_own_webhooks() {
     let dispatch = Dispatch::new(BOUNDS);
-    let sent = offer(&dispatch, ready(1, 1), 2).unwrap().start;
-    let how = Refusal::Soon(Scope::Tenant, Time::from_millis(50));
+    let sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
+    let how = Deferral::Hold(Scope::Tenant, Time::from_millis(50));
     let ready_1 = sent.into_iter().next().unwrap();
-    assert!(dispatch.refuse(vec![Refused { ready: ready_1, how }]).start.is_empty());
-    assert!(offer(&dispatch, ready(2, 2), 2).unwrap().start.is_empty());
-    assert_eq!(offer(&dispatch, of_tenant("other", ready(3, 3)), 2).unwrap().start.len(), 1);
-    assert_eq!(dispatch.wake_up(Time::from_millis(50)).start.len(), 2);
+    assert!(dispatch.defer(vec![DeferredDelivery { delivery: ready_1, how }]).start.is_empty());
+    assert!(offer(&dispatch, delivery(2, 2), 2).unwrap().start.is_empty());
+    assert_eq!(offer(&dispatch, with_tenant("other", delivery(3, 3)), 2).unwrap().start.len(), 1);
+    assert_eq!(dispatch.expire_holds(Time::from_millis(50)).start.len(), 2);
 }
 
 #[test]
-fn what_is_parked_goes_back_and_nothing_comes_in() {
+fn parked_webhook_releases_queue_and_accepts_nothing() {
     let dispatch = Dispatch::new(BOUNDS);
-    let sent = offer(&dispatch, ready(1, 1), 1).unwrap().start;
-    offer(&dispatch, ready(1, 2), 1).unwrap();
+    let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
+    offer(&dispatch, delivery(1, 2), 1).unwrap();
     let until = Time::from_millis(100);
-    let back = dispatch.park(whom(&ready(1, 1), 1), until).hand_back;
+    let back = dispatch.park(caps(&delivery(1, 1), 1), until).release;
     assert_eq!(back.len(), 1);
-    assert!(offer(&dispatch, ready(1, 3), 1).is_none(), "it is born waiting");
-    let looked = look(&dispatch, &ready(1, 3));
-    assert_eq!(looked.room, 0);
-    dispatch.claimed(&looked, vec![], false);
-    dispatch.unreserve(webhook(1), &FRESH, 1, back[0].event.weight());
+    assert!(offer(&dispatch, delivery(1, 3), 1).is_none(), "it is born waiting");
+    let lane = poll(&dispatch, &delivery(1, 3));
+    assert_eq!(lane.max_deliveries, 0);
+    dispatch.accept_claimed(&lane, vec![], false);
+    dispatch.unreserve(webhook(1), &FRESH, 1, back[0].event.memory_bytes());
     assert!(finish(&dispatch, &sent[0]).start.is_empty(), "what was under way is let finish");
-    dispatch.wake_up(until);
-    assert_eq!(offer(&dispatch, ready(1, 4), 1).unwrap().start.len(), 1);
+    dispatch.expire_holds(until);
+    assert_eq!(offer(&dispatch, delivery(1, 4), 1).unwrap().start.len(), 1);
 }
 
 #[test]
-fn pause_planned_by_a_wrong_clock_is_moved_with_it() {
+fn block_computed_from_wrong_clock_is_adjusted() {
     let dispatch = Dispatch::new(BOUNDS);
     let (wrong, right) = (Time::from_millis(600_000), Time::from_millis(100));
-    dispatch.park(whom(&ready(1, 1), 1), wrong + Duration::from_millis(100));
-    dispatch.park(whom(&ready(2, 2), 1), Time::from_millis(50));
+    dispatch.park(caps(&delivery(1, 1), 1), wrong + Duration::from_millis(100));
+    dispatch.park(caps(&delivery(2, 2), 1), Time::from_millis(50));
     dispatch.set_back(&SetBack { from: wrong, by: Duration::from_millis(600_000) });
-    dispatch.wake_up(Time::from_millis(99));
-    assert!(offer(&dispatch, ready(1, 3), 1).is_none());
+    dispatch.expire_holds(Time::from_millis(99));
+    assert!(offer(&dispatch, delivery(1, 3), 1).is_none());
     assert_eq!(dispatch.next_wake(), Some(right));
-    dispatch.wake_up(right);
-    assert_eq!(offer(&dispatch, ready(1, 3), 1).unwrap().start.len(), 1);
+    dispatch.expire_holds(right);
+    assert_eq!(offer(&dispatch, delivery(1, 3), 1).unwrap().start.len(), 1);
 }
 
 #[test]
-fn a_trickle_lets_few_in() {
+fn probe_cap_limits_accepted_deliveries() {
     let dispatch = Dispatch::new(BOUNDS);
-    dispatch.unpark(whom(&ready(1, 1), 4), Some(2));
-    assert!(offer(&dispatch, ready(1, 1), 4).is_some());
-    assert!(offer(&dispatch, ready(1, 2), 4).is_some());
-    assert!(offer(&dispatch, ready(1, 3), 4).is_none());
-    dispatch.unpark(whom(&ready(1, 1), 4), None);
-    assert!(offer(&dispatch, ready(1, 3), 4).is_some());
+    dispatch.unpark(caps(&delivery(1, 1), 4), Some(2));
+    assert!(offer(&dispatch, delivery(1, 1), 4).is_some());
+    assert!(offer(&dispatch, delivery(1, 2), 4).is_some());
+    assert!(offer(&dispatch, delivery(1, 3), 4).is_none());
+    dispatch.unpark(caps(&delivery(1, 1), 4), None);
+    assert!(offer(&dispatch, delivery(1, 3), 4).is_some());
 }
 
 #[test]
-fn a_full_lane_is_born_waiting_and_refilled_in_order() {
-    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 1_000, ..BOUNDS });
-    let sent = offer(&dispatch, ready(1, 1), 1).unwrap().start;
+fn delivery_of_full_lane_waits_and_is_refilled_in_order() {
+    let dispatch = Dispatch::new(DispatchLimits { max_in_flight: 100, max_items: 1_000, ..BOUNDS });
+    let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     for n in 2..=4 {
-        assert!(offer(&dispatch, ready(1, n), 1).is_some());
+        assert!(offer(&dispatch, delivery(1, n), 1).is_some());
     }
-    assert!(offer(&dispatch, ready(1, 5), 1).is_none(), "the lane is full");
-    assert!(offer(&dispatch, ready(2, 9), 1).is_some(), "others are not");
-    // It was born waiting: its lane is behind from now on.
-    assert!(!dispatch.fell_behind(webhook(1), &FRESH).refill, "but there is no room yet");
+    assert!(offer(&dispatch, delivery(1, 5), 1).is_none(), "the lane is full");
+    assert!(offer(&dispatch, delivery(2, 9), 1).is_some(), "others are not");
+    // The delivery was created as waiting, so its lane has a backlog.
+    assert!(!dispatch.mark_behind(webhook(1), &FRESH).refill, "but there is no room yet");
     let second = finish(&dispatch, &sent[0]).start;
-    assert!(offer(&dispatch, ready(1, 6), 1).is_none(), "nothing newer overtakes what waits");
+    assert!(offer(&dispatch, delivery(1, 6), 1).is_none(), "nothing newer overtakes what waits");
     let refill = finish(&dispatch, &second[0]).refill;
     assert!(refill, "half of the lane is free");
-    let rooms = dispatch.take_hungry();
-    assert_eq!(rooms, [room(webhook(1), 2)]);
-    dispatch.claimed(&rooms[0], vec![ready(1, 5)], false);
-    assert!(offer(&dispatch, ready(1, 7), 1).is_some(), "caught up");
+    let capacities = dispatch.lanes_to_refill();
+    assert_eq!(capacities, [capacity(webhook(1), 2)]);
+    dispatch.accept_claimed(&capacities[0], vec![delivery(1, 5)], false);
+    assert!(offer(&dispatch, delivery(1, 7), 1).is_some(), "caught up");
 }
 
 #[test]
-fn a_lane_that_was_asked_for_without_room_is_not_forgotten() {
+fn lane_without_capacity_is_refilled_later() {
     let dispatch = Dispatch::new(BOUNDS);
-    dispatch.park(whom(&ready(1, 1), 1), Time::from_millis(5));
-    let looked = look(&dispatch, &ready(1, 1));
-    assert_eq!(looked.room, 0);
-    // What parked it is over before the store has answered that the lane is held for this node.
-    dispatch.wake_up(Time::from_millis(5));
-    dispatch.claimed(&looked, vec![], true);
-    assert_eq!(dispatch.take_hungry().len(), 1);
+    dispatch.park(caps(&delivery(1, 1), 1), Time::from_millis(5));
+    let lane = poll(&dispatch, &delivery(1, 1));
+    assert_eq!(lane.max_deliveries, 0);
+    // The block ends before the store has replied that the lane is held for this node.
+    dispatch.expire_holds(Time::from_millis(5));
+    dispatch.accept_claimed(&lane, vec![], true);
+    assert_eq!(dispatch.lanes_to_refill().len(), 1);
 }
 
 #[test]
-fn a_failed_claim_is_made_again() {
+fn failed_claim_is_retried() {
     let dispatch = Dispatch::new(BOUNDS);
-    let looked = look(&dispatch, &ready(1, 1));
-    dispatch.claimed(&looked, vec![], true);
-    let rooms = dispatch.take_hungry();
-    assert_eq!(rooms.len(), 1);
-    dispatch.claim_failed(&rooms);
-    assert_eq!(dispatch.take_hungry(), rooms);
+    let lane = poll(&dispatch, &delivery(1, 1));
+    dispatch.accept_claimed(&lane, vec![], true);
+    let capacities = dispatch.lanes_to_refill();
+    assert_eq!(capacities.len(), 1);
+    dispatch.claim_failed(&capacities);
+    assert_eq!(dispatch.lanes_to_refill(), capacities);
 }
 
 #[test]
-fn tickets_get_room_but_pass_nothing_that_is_older() {
+fn tickets_get_capacity_but_do_not_overtake_backlog() {
     let dispatch = Dispatch::new(BOUNDS);
-    let first = ready(1, 1);
-    assert_eq!(dispatch.reserve_for_tickets(whom(&first, 2), &FRESH, 100), 4, "as much as a lane may hold");
-    let moves = dispatch.taken(&room(webhook(1), 4), vec![ready(1, 1), ready(1, 2), ready(1, 3)]);
-    assert_eq!(moves.start.len(), 2);
+    let first = delivery(1, 1);
+    assert_eq!(dispatch.reserve_for_tickets(caps(&first, 2), &FRESH, 100), 4, "as much as a lane may hold");
+    let actions = dispatch
+        .accept_ticketed(&capacity(webhook(1), 4), vec![delivery(1, 1), delivery(1, 2), delivery(1, 3)]);
+    assert_eq!(actions.start.len(), 2);
     assert_eq!(dispatch.load().items, 3, "what was not there to be taken needs no room");
-    dispatch.fell_behind(webhook(1), &FRESH);
-    assert_eq!(dispatch.reserve_for_tickets(whom(&first, 2), &FRESH, 1), 0, "the store has older ones");
-    assert!(!dispatch.is_crowded());
-    assert_eq!(dispatch.reserve_for_tickets(whom(&ready(2, 9), 2), &FRESH, 100), 4);
-    assert!(dispatch.is_crowded());
-    dispatch.claim_failed(&[room(webhook(2), 4)]);
-    assert!(!dispatch.is_crowded());
+    dispatch.mark_behind(webhook(1), &FRESH);
+    assert_eq!(dispatch.reserve_for_tickets(caps(&first, 2), &FRESH, 1), 0, "the store has older ones");
+    assert!(!dispatch.is_nearly_full());
+    assert_eq!(dispatch.reserve_for_tickets(caps(&delivery(2, 9), 2), &FRESH, 100), 4);
+    assert!(dispatch.is_nearly_full());
+    dispatch.claim_failed(&[capacity(webhook(2), 4)]);
+    assert!(!dispatch.is_nearly_full());
 }
 
 #[test]
-fn nothing_is_sent_while_the_store_is_down() {
+fn sending_is_suspended_while_store_is_down() {
     let dispatch = Dispatch::new(BOUNDS);
     dispatch.store_failed();
-    assert!(offer(&dispatch, ready(1, 1), 1).unwrap().start.is_empty());
-    assert_eq!(dispatch.store_works().start.len(), 1);
+    assert!(offer(&dispatch, delivery(1, 1), 1).unwrap().start.is_empty());
+    assert_eq!(dispatch.store_recovered().start.len(), 1);
 }
 
 #[test]
-fn a_queued_delivery_can_be_called_off_and_a_sent_one_is_marked() {
+fn cancel_removes_queued_delivery_and_marks_in_flight_one() {
     let dispatch = Dispatch::new(BOUNDS);
-    let sent = offer(&dispatch, ready(1, 1), 1).unwrap().start;
-    offer(&dispatch, ready(1, 2), 1).unwrap();
-    let queued = dispatch.cancel(webhook(1), ready(1, 2).id, "no".into()).unwrap();
-    assert_eq!(queued.id, ready(1, 2).id);
+    let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
+    offer(&dispatch, delivery(1, 2), 1).unwrap();
+    let queued = dispatch.cancel(webhook(1), delivery(1, 2).id, "no".into()).unwrap();
+    assert_eq!(queued.id, delivery(1, 2).id);
     assert!(dispatch.cancel(webhook(1), sent[0].id, "no".into()).is_none());
     assert_eq!(dispatch.cancel_reason(sent[0].id).as_deref(), Some("no"));
     finish(&dispatch, &sent[0]);
     assert_eq!(dispatch.cancel_reason(sent[0].id), None);
-    dispatch.settled(&queued, false);
+    dispatch.settle(&queued, false);
     assert_eq!(dispatch.load(), empty(BOUNDS));
 }
 
-/// What the property below does with what dispatch gives out.
+/// Deliveries that the dispatcher gave out during the property test.
 #[derive(Default)]
-struct Desk {
-    under_way: Vec<Ready>,
+struct Harness {
+    in_flight: Vec<LeasedDelivery>,
     started: std::collections::HashSet<DeliveryId>,
 }
 
-impl Desk {
-    fn take(&mut self, dispatch: &Dispatch, moves: Moves) {
-        for back in moves.hand_back {
+impl Harness {
+    fn take(&mut self, dispatch: &Dispatch, actions: DispatchActions) {
+        for back in actions.release {
             self.started.remove(&back.id);
-            dispatch.unreserve(back.webhook, &back.lane, 1, back.event.weight());
+            dispatch.unreserve(back.webhook_id, &back.lane, 1, back.event.memory_bytes());
         }
-        for ready in moves.start {
-            assert!(self.started.insert(ready.id), "sent twice at once");
-            let before = self.under_way.iter().filter(|other| {
-                other.webhook == ready.webhook && other.lane == ready.lane && ready.lane.is_ordered()
+        for delivery in actions.start {
+            assert!(self.started.insert(delivery.id), "sent twice at once");
+            let before = self.in_flight.iter().filter(|other| {
+                other.webhook_id == delivery.webhook_id
+                    && other.lane == delivery.lane
+                    && delivery.lane.is_ordered()
             });
             assert_eq!(before.count(), 0, "two of an order at once");
-            self.under_way.push(ready);
+            self.in_flight.push(delivery);
         }
     }
 
-    fn pick(&mut self, which: u8) -> Option<Ready> {
-        let at = usize::from(which) % self.under_way.len().max(1);
-        let ready = (at < self.under_way.len()).then(|| self.under_way.remove(at))?;
-        self.started.remove(&ready.id);
-        Some(ready)
+    fn pick(&mut self, which: u8) -> Option<LeasedDelivery> {
+        let at = usize::from(which) % self.in_flight.len().max(1);
+        let delivery = (at < self.in_flight.len()).then(|| self.in_flight.remove(at))?;
+        self.started.remove(&delivery.id);
+        Some(delivery)
     }
 }
 
-fn made(which: u8, n: u16) -> Ready {
+fn made(which: u8, n: u16) -> LeasedDelivery {
     let lane = match n % 4 {
         0 => Lane::Ordered("k".into()),
-        1 => Lane::Free { priority: Priority::Low, retry: true },
+        1 => Lane::Unordered { priority: Priority::Low, retry: true },
         _ => FRESH,
     };
-    let made = Ready { id: DeliveryId::new(Time::from_millis(n.into()), &[9; 10]), lane, ..ready(which, 1) };
-    if which == 3 { of_tenant("other", made) } else { made }
+    let made = LeasedDelivery {
+        id: DeliveryId::new(Time::from_millis(n.into()), &[9; 10]),
+        lane,
+        ..delivery(which, 1)
+    };
+    if which == 3 { with_tenant("other", made) } else { made }
 }
 
 proptest! {
-    /// Whatever happens in whatever order: the bounds hold, and nothing is left over or sent twice.
+    /// For any sequence of operations, the limits hold and no delivery is left over or sent twice.
     #[test]
-    fn bounds_hold_and_the_books_balance(
+    fn limits_hold_and_accounting_balances(
         steps in proptest::collection::vec((0u8..13, 0u8..4), 1..300),
         host_max_in_flight in prop_oneof![1..4usize, Just(usize::MAX)],
     ) {
-        let dispatch = Dispatch::new(Bounds { host_max_in_flight, ..BOUNDS });
+        let dispatch = Dispatch::new(DispatchLimits { host_max_in_flight, ..BOUNDS });
         let mut challenges = Vec::new();
-        let mut desk = Desk::default();
-        let mut term = Term::new("test", redrive_store::Epoch(1), 0);
+        let mut harness = Harness::default();
+        let mut epoch = NodeEpoch::new("test", redrive_store::Epoch(1), 0);
         let (mut n, mut now) = (0u16, 0i64);
         for (what, which) in steps {
             n += 1;
-            let ready = Ready { term: term.clone(), ..made(which, n) };
-            let moves = match what {
-                // An order comes from the store alone.
-                0 | 1 if !ready.lane.is_ordered() => offer(&dispatch, ready, 2).unwrap_or_default(),
-                2 => desk.pick(which).map(|done| finish(&dispatch, &done)).unwrap_or_default(),
-                3 => match desk.pick(which) {
+            let delivery = LeasedDelivery { epoch: epoch.clone(), ..made(which, n) };
+            let actions = match what {
+                // Deliveries of ordered lanes come only from the store.
+                0 | 1 if !delivery.lane.is_ordered() => offer(&dispatch, delivery, 2).unwrap_or_default(),
+                2 => harness.pick(which).map(|done| finish(&dispatch, &done)).unwrap_or_default(),
+                3 => match harness.pick(which) {
                     Some(failed) => {
-                        let moves = dispatch.answered(failed.webhook, failed.id);
-                        desk.take(&dispatch, moves);
-                        dispatch.settled(&failed, true)
+                        let actions = dispatch.free_webhook_slot(failed.webhook_id, failed.id);
+                        harness.take(&dispatch, actions);
+                        dispatch.settle(&failed, true)
                     }
-                    None => Moves::default(),
+                    None => DispatchActions::default(),
                 },
-                // Tickets name three, of which one is still there; or the store fails.
-                11 if !ready.lane.is_ordered() => {
-                    let most = dispatch.reserve_for_tickets(whom(&ready, 2), &ready.lane, 3);
-                    let key = LaneKey { webhook: ready.webhook, lane: ready.lane.clone() };
-                    match (LaneRoom::new(key, most), most) {
-                        (_, 0) => Moves::default(),
-                        (room, _) if n.is_multiple_of(5) => {
-                            dispatch.claim_failed(&[room]);
-                            Moves::default()
+                // Tickets name three deliveries, of which one still exists; or the store fails.
+                11 if !delivery.lane.is_ordered() => {
+                    let max = dispatch.reserve_for_tickets(caps(&delivery, 2), &delivery.lane, 3);
+                    let key = LaneKey { webhook_id: delivery.webhook_id, lane: delivery.lane.clone() };
+                    match (LaneCapacity::new(key, max), max) {
+                        (_, 0) => DispatchActions::default(),
+                        (capacity, _) if n.is_multiple_of(5) => {
+                            dispatch.claim_failed(&[capacity]);
+                            DispatchActions::default()
                         }
-                        (room, _) => dispatch.taken(&room, vec![ready]),
+                        (capacity, _) => dispatch.accept_ticketed(&capacity, vec![delivery]),
                     }
                 }
-                // The scheduler finds something due in a lane, and perhaps more than fits.
+                // The scheduler finds due deliveries in a lane, possibly more than fit.
                 4 | 5 => {
-                    let looked = look(&dispatch, &ready);
-                    let found = if looked.room > 0 { vec![ready] } else { vec![] };
-                    dispatch.claimed(&looked, found, n.is_multiple_of(2))
+                    let lane = poll(&dispatch, &delivery);
+                    let found = if lane.max_deliveries > 0 { vec![delivery] } else { vec![] };
+                    dispatch.accept_claimed(&lane, found, n.is_multiple_of(2))
                 }
                 6 => {
-                    for room in dispatch.take_hungry() {
-                        let moves = dispatch.claimed(&room, vec![], which == 0);
-                        desk.take(&dispatch, moves);
+                    for capacity in dispatch.lanes_to_refill() {
+                        let actions = dispatch.accept_claimed(&capacity, vec![], which == 0);
+                        harness.take(&dispatch, actions);
                     }
-                    Moves::default()
+                    DispatchActions::default()
                 }
                 7 => {
-                    dispatch.claim_failed(&dispatch.take_hungry());
-                    Moves::default()
+                    dispatch.claim_failed(&dispatch.lanes_to_refill());
+                    DispatchActions::default()
                 }
-                8 => match desk.pick(which) {
-                    Some(ready) => {
+                8 => match harness.pick(which) {
+                    Some(delivery) => {
                         let until = Time::from_millis(now + 3);
                         let how = match n % 7 {
-                            0 => Refusal::Soon(Scope::Webhook, until),
-                            1 => Refusal::Soon(Scope::Tenant, until),
-                            2 => Refusal::Soon(Scope::Node, until),
-                            3 => Refusal::Alone(until),
-                            4 => Refusal::NoProbe,
-                            5 => Refusal::Silence,
-                            _ => Refusal::Park(until),
+                            0 => Deferral::Hold(Scope::Webhook, until),
+                            1 => Deferral::Hold(Scope::Tenant, until),
+                            2 => Deferral::Hold(Scope::Node, until),
+                            3 => Deferral::ReturnOne(until),
+                            4 => Deferral::NoProbe,
+                            5 => Deferral::SuspendNode,
+                            _ => Deferral::ParkWebhook(until),
                         };
-                        dispatch.refuse(vec![Refused { ready, how }])
+                        dispatch.defer(vec![DeferredDelivery { delivery, how }])
                     }
-                    None => Moves::default(),
+                    None => DispatchActions::default(),
                 },
                 9 => match n % 5 {
-                    0 => dispatch.surrender(ready.webhook),
-                    1 => dispatch.set_caps(whom(&ready, usize::from(which) + 1)),
-                    2 => dispatch.speak(),
+                    0 => dispatch.return_queued(delivery.webhook_id),
+                    1 => dispatch.set_caps(caps(&delivery, usize::from(which) + 1)),
+                    2 => dispatch.resume_node(),
                     3 => {
-                        let looked = look(&dispatch, &ready);
-                        if looked.room == 0 {
-                            dispatch.decline(&looked.key);
+                        let lane = poll(&dispatch, &delivery);
+                        if lane.max_deliveries == 0 {
+                            dispatch.defer_lane(&lane.key);
                         } else {
-                            dispatch.claim_failed(&[looked]);
+                            dispatch.claim_failed(&[lane]);
                         }
-                        Moves::default()
+                        DispatchActions::default()
                     }
                     _ => {
-                        std::mem::replace(&mut term, Term::new("test", redrive_store::Epoch(2), 0)).end();
-                        dispatch.throw_away()
+                        std::mem::replace(&mut epoch, NodeEpoch::new("test", redrive_store::Epoch(2), 0)).end();
+                        dispatch.discard_ended_epoch()
                     }
                 },
-                // A challenge begins or ends, or a webhook's URL changes to another host.
+                // A challenge starts or ends, or a webhook's URL changes to another host.
                 12 => match n % 3 {
                     0 => {
-                        let (tenant, host) = (ready.event.tenant.clone(), whom(&ready, 2).host);
-                        if dispatch.take_host(&tenant, host) {
-                            challenges.push((tenant, host));
+                        let (tenant_id, host) = (delivery.event.tenant_id.clone(), caps(&delivery, 2).host);
+                        if dispatch.take_host(&tenant_id, host) {
+                            challenges.push((tenant_id, host));
                         }
-                        Moves::default()
+                        DispatchActions::default()
                     }
                     1 => {
                         let ended = challenges.pop();
-                        ended.map(|(tenant, host)| dispatch.free_host(&tenant, host)).unwrap_or_default()
+                        ended.map(|(tenant_id, host)| dispatch.free_host(&tenant_id, host)).unwrap_or_default()
                     }
-                    _ => dispatch.set_caps(Whom { host: HostKey::from_host("c"), ..whom(&ready, 2) }),
+                    _ => dispatch.set_caps(WebhookCaps { host: HostKey::from_host("c"), ..caps(&delivery, 2) }),
                 },
                 _ => {
                     now += 1;
-                    dispatch.wake_up(Time::from_millis(now))
+                    dispatch.expire_holds(Time::from_millis(now))
                 }
             };
-            desk.take(&dispatch, moves);
+            harness.take(&dispatch, actions);
             let load = dispatch.load();
             prop_assert!(load.items <= BOUNDS.max_items && load.unsettled <= BOUNDS.max_in_flight);
-            prop_assert_eq!(load.unsettled, desk.under_way.len());
+            prop_assert_eq!(load.unsettled, harness.in_flight.len());
             let hosts = dispatch.state.lock().hosts.counts();
             prop_assert!(hosts.iter().all(|(_, in_flight, _)| *in_flight <= host_max_in_flight), "{:?}", hosts);
             let counted: usize = hosts.iter().map(|(_, in_flight, _)| in_flight).sum();
-            prop_assert_eq!(counted, desk.under_way.len() + challenges.len());
+            prop_assert_eq!(counted, harness.in_flight.len() + challenges.len());
         }
-        for (tenant, host) in challenges {
-            let moves = dispatch.free_host(&tenant, host);
-            desk.take(&dispatch, moves);
+        for (tenant_id, host) in challenges {
+            let actions = dispatch.free_host(&tenant_id, host);
+            harness.take(&dispatch, actions);
         }
-        let moves = dispatch.speak();
-        desk.take(&dispatch, moves);
-        let moves = dispatch.wake_up(Time::from_millis(now + 1_000));
-        desk.take(&dispatch, moves);
+        let actions = dispatch.resume_node();
+        harness.take(&dispatch, actions);
+        let actions = dispatch.expire_holds(Time::from_millis(now + 1_000));
+        harness.take(&dispatch, actions);
         for which in 0..4 {
-            let moves = dispatch.unpark(whom(&made(which, 1), 2), None);
-            desk.take(&dispatch, moves);
+            let actions = dispatch.unpark(caps(&made(which, 1), 2), None);
+            harness.take(&dispatch, actions);
         }
-        // Memory may not hold all at once: each lane that is behind gets its turn to find that there is no more.
+        // Not all lanes fit into memory together, so repeat until each lane with a backlog has been refilled.
         for _ in 0..50 {
-            while let Some(done) = desk.pick(0) {
-                let moves = finish(&dispatch, &done);
-                desk.take(&dispatch, moves);
+            while let Some(done) = harness.pick(0) {
+                let actions = finish(&dispatch, &done);
+                harness.take(&dispatch, actions);
             }
-            for room in dispatch.take_hungry() {
-                let moves = dispatch.claimed(&room, vec![], false);
-                desk.take(&dispatch, moves);
+            for capacity in dispatch.lanes_to_refill() {
+                let actions = dispatch.accept_claimed(&capacity, vec![], false);
+                harness.take(&dispatch, actions);
             }
         }
-        prop_assert!(!dispatch.store_works().refill, "nothing is left to ask the store for");
+        prop_assert!(!dispatch.store_recovered().refill, "nothing is left to ask the store for");
         prop_assert_eq!(dispatch.load(), empty(BOUNDS));
         let state = dispatch.state.lock();
-        prop_assert!(state.hooks.is_empty(), "idle webhooks cost nothing: {:?}", state.hooks);
+        prop_assert!(state.webhooks.is_empty(), "idle webhooks cost nothing: {:?}", state.webhooks);
         prop_assert!(state.hosts.is_empty(), "idle hosts cost nothing: {:?}", state.hosts);
     }
 }
 
 #[test]
-fn a_cancel_between_commit_and_admission_is_not_lost() {
+fn cancel_between_commit_and_acceptance_is_not_lost() {
     let dispatch = Dispatch::new(BOUNDS);
-    let (early, other) = (ready(1, 1), ready(1, 2));
+    let (early, other) = (delivery(1, 1), delivery(1, 2));
     for one in [&early, &other] {
-        assert!(dispatch.reserve(whom(one, 2), &one.lane, one.event.weight()));
+        assert!(dispatch.reserve(caps(one, 2), &one.lane, one.event.memory_bytes()));
     }
-    assert!(dispatch.cancel(early.webhook, early.id, "enough".into()).is_none());
-    let moves = dispatch.admit([early.clone(), other.clone()]);
-    assert_eq!(moves.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
-    assert_eq!(moves.hand_back.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
-    dispatch.unreserve(early.webhook, &early.lane, 1, early.event.weight());
+    assert!(dispatch.cancel(early.webhook_id, early.id, "enough".into()).is_none());
+    let actions = dispatch.accept_published([early.clone(), other.clone()]);
+    assert_eq!(actions.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
+    assert_eq!(actions.release.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
+    dispatch.unreserve(early.webhook_id, &early.lane, 1, early.event.memory_bytes());
     finish(&dispatch, &other);
     assert_eq!(dispatch.load(), empty(BOUNDS));
 }
 
 #[test]
-fn a_cancel_during_a_claim_is_not_lost() {
+fn cancel_during_claim_is_not_lost() {
     let dispatch = Dispatch::new(BOUNDS);
-    let (early, other) = (ready(1, 1), ready(1, 2));
-    let room = look(&dispatch, &early);
-    assert!(dispatch.take_cancelled(early.webhook, early.id).is_none());
-    let moves = dispatch.claimed(&room, vec![early.clone(), other.clone()], false);
-    assert_eq!(moves.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
-    assert_eq!(moves.hand_back.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
-    dispatch.unreserve(early.webhook, &early.lane, 1, early.event.weight());
+    let (early, other) = (delivery(1, 1), delivery(1, 2));
+    let capacity = poll(&dispatch, &early);
+    assert!(dispatch.take_cancelled(early.webhook_id, early.id).is_none());
+    let actions = dispatch.accept_claimed(&capacity, vec![early.clone(), other.clone()], false);
+    assert_eq!(actions.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
+    assert_eq!(actions.release.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
+    dispatch.unreserve(early.webhook_id, &early.lane, 1, early.event.memory_bytes());
     finish(&dispatch, &other);
     assert_eq!(dispatch.load(), empty(BOUNDS));
 }
 
 #[test]
-fn early_cancels_are_remembered_only_while_capacity_is_reserved() {
+fn early_cancels_are_kept_only_while_capacity_is_reserved() {
     let dispatch = Dispatch::new(BOUNDS);
-    let (known, unknown) = (ready(1, 1), ready(1, 2));
-    assert!(dispatch.cancel(unknown.webhook, unknown.id, "enough".into()).is_none());
+    let (known, unknown) = (delivery(1, 1), delivery(1, 2));
+    assert!(dispatch.cancel(unknown.webhook_id, unknown.id, "enough".into()).is_none());
     assert_eq!(dispatch.state.lock().cancelled_early.len(), 0, "nothing of the webhook is expected");
-    assert!(dispatch.reserve(whom(&known, 2), &known.lane, known.event.weight()));
-    assert!(dispatch.cancel(unknown.webhook, unknown.id, "enough".into()).is_none());
+    assert!(dispatch.reserve(caps(&known, 2), &known.lane, known.event.memory_bytes()));
+    assert!(dispatch.cancel(unknown.webhook_id, unknown.id, "enough".into()).is_none());
     assert_eq!(dispatch.state.lock().cancelled_early.len(), 1);
-    let sent = dispatch.admit([known]).start;
+    let sent = dispatch.accept_published([known]).start;
     finish(&dispatch, &sent[0]);
     assert_eq!(dispatch.state.lock().cancelled_early.len(), 0);
 }

@@ -1,5 +1,5 @@
-//! Deliveries by tenant, webhook and event type, where the operator asked for it. Each kind has a hard cap: whoever
-//! comes after it is counted together with all others of that kind, so that no tenant can fill the memory.
+//! Breakdowns of delivery metrics by tenant, webhook and event type, if configured. Each has a hard cap: further
+//! values are counted together as `other`, so that no tenant can exhaust memory.
 
 use std::{borrow::Borrow, collections::HashMap, fmt::Debug, hash::Hash};
 
@@ -11,59 +11,59 @@ use prometheus_client::{
 };
 use redrive_core::{TenantId, WebhookId};
 
-use super::Fate;
+use super::DeliveryResult;
 
-/// What those are counted as that come after the cap.
-const OTHER: &str = "other";
+/// Label value for everything beyond the cap.
+const OVERFLOW_LABEL: &str = "other";
 
-/// Which series there are beside the usual ones.
+/// Optional breakdowns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Series {
-    /// One for each tenant.
+pub struct BreakdownSettings {
+    /// One series per tenant.
     pub by_tenant: bool,
-    /// One for each webhook.
+    /// One series per webhook.
     pub by_webhook: bool,
-    /// One for each event type.
+    /// One series per event type.
     pub by_event_type: bool,
-    /// How many tenants, webhooks and event types, each, have series of their own.
-    pub most: usize,
+    /// Maximum number of tenants, of webhooks and of event types with their own series.
+    pub max_values: usize,
 }
 
-/// Whom a series is about, and what became of the deliveries.
+/// Labels of a series: the breakdown value, and the result of the deliveries.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Labels {
     kind: &'static str,
     value: Box<str>,
-    fate: &'static str,
+    outcome: &'static str,
 }
 
 impl EncodeLabelSet for Labels {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
-        [(self.kind, &*self.value), ("status", self.fate)].encode(encoder)
+        [(self.kind, &*self.value), ("status", self.outcome)].encode(encoder)
     }
 }
 
-/// One kind of them.
-struct Capped<K> {
+/// One breakdown with its cap.
+struct CappedFamily<K> {
     kind: &'static str,
-    most: usize,
+    max_values: usize,
     family: Family<Labels, Counter>,
     known: RwLock<HashMap<K, [Counter; 4]>>,
     other: [Counter; 4],
 }
 
-impl<K: Eq + Hash> Capped<K> {
-    fn new(kind: &'static str, name: &str, most: usize, registry: &mut Registry) -> Self {
+impl<K: Eq + Hash> CappedFamily<K> {
+    fn new(kind: &'static str, name: &str, max: usize, registry: &mut Registry) -> Self {
         let family = Family::<Labels, Counter>::default();
         let help = format!(
-            "Attempts and ends of deliveries by {kind}; those of all after the first {most} are counted as {OTHER:?}"
+            "Attempts and ends of deliveries by {kind}; those of all after the first {max} are counted as {OVERFLOW_LABEL:?}"
         );
         registry.register(name, help, family.clone());
         let known = RwLock::default();
-        Self { kind, most, other: make(&family, kind, OTHER), family, known }
+        Self { kind, max_values: max, other: make(&family, kind, OVERFLOW_LABEL), family, known }
     }
 
-    fn count<Q>(&self, key: &Q, fate: Fate, count: u64)
+    fn count<Q>(&self, key: &Q, outcome: DeliveryResult, count: u64)
     where
         K: Borrow<Q> + for<'a> From<&'a Q>,
         Q: Eq + Hash + ToString + ?Sized,
@@ -72,32 +72,33 @@ impl<K: Eq + Hash> Capped<K> {
             let known = self.known.read();
             let counters = match known.get(key) {
                 Some(counters) => Some(counters),
-                None if known.len() >= self.most => Some(&self.other),
+                None if known.len() >= self.max_values => Some(&self.other),
                 None => None,
             };
             if let Some(counters) = counters {
-                counters[fate as usize].inc_by(count);
+                counters[outcome as usize].inc_by(count);
                 return;
             }
         }
         let mut known = self.known.write();
-        if !known.contains_key(key) && known.len() >= self.most {
+        if !known.contains_key(key) && known.len() >= self.max_values {
             drop(known);
-            self.other[fate as usize].inc_by(count);
+            self.other[outcome as usize].inc_by(count);
             return;
         }
         let counters =
             known.entry(K::from(key)).or_insert_with(|| make(&self.family, self.kind, &key.to_string()));
-        counters[fate as usize].inc_by(count);
+        counters[outcome as usize].inc_by(count);
     }
 }
 
 fn make(family: &Family<Labels, Counter>, kind: &'static str, value: &str) -> [Counter; 4] {
-    Fate::ALL
-        .map(|fate| family.get_or_create(&Labels { kind, value: value.into(), fate: fate.name() }).clone())
+    DeliveryResult::ALL.map(|outcome| {
+        family.get_or_create(&Labels { kind, value: value.into(), outcome: outcome.name() }).clone()
+    })
 }
 
-/// A webhook as a key, so that it can be made from a reference as a text can.
+/// Webhook id as a map key that can be created from a reference, as strings can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key(WebhookId);
 
@@ -113,46 +114,47 @@ impl From<&WebhookId> for Key {
     }
 }
 
-/// All of them that somebody asked for.
-pub(super) struct By {
-    tenants: Option<Capped<Box<str>>>,
-    webhooks: Option<Capped<Key>>,
-    event_types: Option<Capped<Box<str>>>,
+/// All configured breakdowns.
+pub(super) struct Breakdowns {
+    tenants: Option<CappedFamily<Box<str>>>,
+    webhooks: Option<CappedFamily<Key>>,
+    event_types: Option<CappedFamily<Box<str>>>,
 }
 
-impl By {
-    /// Makes and lists them; none if nobody asked for any.
-    pub(super) fn new(series: Series, registry: &mut Registry) -> Option<Self> {
-        let Series { by_tenant, by_webhook, by_event_type, most } = series;
+impl Breakdowns {
+    /// Creates and registers the configured breakdowns. Returns `None` if none is configured.
+    pub(super) fn new(series: BreakdownSettings, registry: &mut Registry) -> Option<Self> {
+        let BreakdownSettings { by_tenant, by_webhook, by_event_type, max_values: max } = series;
         if !(by_tenant || by_webhook || by_event_type) {
             return None;
         }
         Some(Self {
-            tenants: by_tenant.then(|| Capped::new("tenant", "redrive_tenant_deliveries", most, registry)),
+            tenants: by_tenant
+                .then(|| CappedFamily::new("tenant", "redrive_tenant_deliveries", max, registry)),
             webhooks: by_webhook
-                .then(|| Capped::new("webhook", "redrive_webhook_deliveries", most, registry)),
+                .then(|| CappedFamily::new("webhook", "redrive_webhook_deliveries", max, registry)),
             event_types: by_event_type
-                .then(|| Capped::new("event_type", "redrive_event_type_deliveries", most, registry)),
+                .then(|| CappedFamily::new("event_type", "redrive_event_type_deliveries", max, registry)),
         })
     }
 
-    /// Counts so many of them. What is not known is not counted by it.
+    /// Counts `count` deliveries in each breakdown whose value is known.
     pub(super) fn count(
         &self,
-        fate: Fate,
-        tenant: &TenantId,
-        webhook: WebhookId,
+        outcome: DeliveryResult,
+        tenant_id: &TenantId,
+        webhook_id: WebhookId,
         event_type: Option<&str>,
         count: u64,
     ) {
         if let Some(tenants) = &self.tenants {
-            tenants.count(tenant.as_str(), fate, count);
+            tenants.count(tenant_id.as_str(), outcome, count);
         }
         if let Some(webhooks) = &self.webhooks {
-            webhooks.count(&webhook, fate, count);
+            webhooks.count(&webhook_id, outcome, count);
         }
         if let (Some(event_types), Some(event_type)) = (&self.event_types, event_type) {
-            event_types.count(event_type, fate, count);
+            event_types.count(event_type, outcome, count);
         }
     }
 }
@@ -161,7 +163,7 @@ impl By {
 mod tests {
     use super::*;
 
-    fn told(registry: &Registry) -> String {
+    fn rendered(registry: &Registry) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
         text
@@ -174,24 +176,37 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asked_so_nothing_is_kept() {
+    fn no_breakdowns_without_configuration() {
         let mut registry = Registry::default();
-        assert!(By::new(Series { most: 100, ..Series::default() }, &mut registry).is_none());
-        assert_eq!(told(&registry), "# EOF\n");
+        assert!(
+            Breakdowns::new(
+                BreakdownSettings { max_values: 100, ..BreakdownSettings::default() },
+                &mut registry
+            )
+            .is_none()
+        );
+        assert_eq!(rendered(&registry), "# EOF\n");
     }
 
     #[test]
-    fn whoever_comes_after_the_cap_is_counted_with_all_others() {
+    fn values_beyond_cap_are_counted_as_other() {
         let mut registry = Registry::default();
-        let series = Series { by_tenant: true, by_webhook: true, by_event_type: true, most: 2 };
-        let by = By::new(series, &mut registry).unwrap();
+        let series =
+            BreakdownSettings { by_tenant: true, by_webhook: true, by_event_type: true, max_values: 2 };
+        let by = Breakdowns::new(series, &mut registry).unwrap();
         for n in 0..1_000 {
-            let tenant = TenantId::parse(&format!("t{n}")).unwrap();
+            let tenant_id = TenantId::parse(&format!("t{n}")).unwrap();
             let event_type = format!("type.{n}");
-            by.count(Fate::Dead, &tenant, webhook(n), Some(&event_type).filter(|_| n > 0).map(|x| &**x), 3);
+            by.count(
+                DeliveryResult::Dead,
+                &tenant_id,
+                webhook(n),
+                Some(&event_type).filter(|_| n > 0).map(|x| &**x),
+                3,
+            );
         }
-        by.count(Fate::Delivered, &TenantId::parse("t1").unwrap(), webhook(1), Some("type.1"), 1);
-        let text = told(&registry);
+        by.count(DeliveryResult::Delivered, &TenantId::parse("t1").unwrap(), webhook(1), Some("type.1"), 1);
+        let text = rendered(&registry);
         for line in [
             "redrive_tenant_deliveries_total{tenant=\"t1\",status=\"dead\"} 3",
             "redrive_tenant_deliveries_total{tenant=\"t1\",status=\"delivered\"} 1",
@@ -200,7 +215,7 @@ mod tests {
             "redrive_event_type_deliveries_total{event_type=\"other\",status=\"dead\"} 2991",
             "redrive_webhook_deliveries_total{webhook=\"other\",status=\"dead\"} 2994",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|reported| reported == line), "{line} is not in\n{text}");
         }
         assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 3 * 3 * 4, "a hard cap");
     }

@@ -1,5 +1,6 @@
-//! Figures about the data path. Handles are made once, and every series begins at 0, so that a first failure counts
-//! as one; the hot path only counts. What a tenant can name never becomes a label here, see `by` for what may.
+//! Metrics of the data path. Handles are created once and every series starts at 0, so that a first failure is
+//! visible as an increase; the hot path only counts. Values that tenants choose never become labels here;
+//! `breakdown` has those.
 
 mod breakdown;
 mod notifications;
@@ -14,14 +15,14 @@ use prometheus_client::{
 };
 use redrive_core::{
     DeliveryStatus, FailureCategory, TenantId, WebhookId, dispatch::gate::WaitingOn,
-    protection::breaker::CircuitState, security::egress_rules::Unreachable,
+    protection::breaker::CircuitState, security::egress_rules::EgressDenied,
 };
 use redrive_egress::Timings;
-use redrive_store::Left;
+use redrive_store::PruneCounts;
 
-pub use self::breakdown::Series;
-use self::{breakdown::By, notifications::Notices, store::StoreHealth};
-use crate::{Engine, dispatch::Ready};
+pub use self::breakdown::BreakdownSettings;
+use self::{breakdown::Breakdowns, notifications::NotificationMetrics, store::StoreHealth};
+use crate::{Engine, dispatch::LeasedDelivery};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DeliveryLabels {
@@ -56,37 +57,37 @@ struct ReasonLabel {
 }
 
 const PHASES: [&str; 4] = ["dns", "connect", "tls", "ttfb"];
-/// From an answer on the same machine to the longest that an endpoint may ever take.
-const SECONDS: [f64; 16] =
+/// Buckets from a response on the same machine to the longest time that an endpoint may take.
+const DURATION_BUCKETS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 90.0];
-/// From what is sent at once to what had to wait for minutes.
-const LATENCY: [f64; 17] =
+/// Buckets from immediate sending to a wait of minutes.
+const LATENCY_BUCKETS: [f64; 17] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
-const NUMBERS: [f64; 10] = [1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 25.0, 50.0];
+const ATTEMPT_BUCKETS: [f64; 10] = [1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 25.0, 50.0];
 
 fn seconds() -> Histogram {
-    Histogram::new(SECONDS)
+    Histogram::new(DURATION_BUCKETS)
 }
 
 fn attempt_numbers() -> Histogram {
-    Histogram::new(NUMBERS)
+    Histogram::new(ATTEMPT_BUCKETS)
 }
 
-/// What became of a delivery by an attempt, or without one.
+/// Result for a delivery of an attempt, or of an end without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum DeliveryResult {
     Delivered,
-    /// The attempt failed, and another one is to come.
+    /// The attempt failed and will be retried.
     Failed,
     Dead,
     Cancelled,
 }
 
-impl Fate {
+impl DeliveryResult {
     const ALL: [Self; 4] = [Self::Delivered, Self::Failed, Self::Dead, Self::Cancelled];
 
-    /// What a status means right after an attempt or an end.
-    fn of(now: DeliveryStatus) -> Self {
+    /// Returns the result for the status right after an attempt or an end.
+    fn from_status(now: DeliveryStatus) -> Self {
         match now {
             DeliveryStatus::Delivered => Self::Delivered,
             DeliveryStatus::Dead => Self::Dead,
@@ -105,18 +106,18 @@ impl Fate {
     }
 }
 
-/// Something went wrong that never should.
+/// Internal errors that should never occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A task ended by a fault in the code.
+pub enum InternalError {
+    /// A task panicked.
     Panic,
-    /// A request was answered with 500.
+    /// A request got the response 500.
     Response,
-    /// An outcome cannot be stored as it is.
+    /// The store rejected an outcome as invalid.
     Outcome,
 }
 
-impl Fault {
+impl InternalError {
     const ALL: [Self; 3] = [Self::Panic, Self::Response, Self::Outcome];
 
     fn name(self) -> &'static str {
@@ -128,7 +129,7 @@ impl Fault {
     }
 }
 
-/// Deliveries by what became of them. `[fate][category]`, the last one of each for no category at all.
+/// Deliveries by result and failure category, `[result][category]`; the last entry of each is for no category.
 struct Deliveries([[Counter; CATEGORIES + 1]; 4]);
 
 const CATEGORIES: usize = FailureCategory::ALL.len();
@@ -136,16 +137,19 @@ const CATEGORIES: usize = FailureCategory::ALL.len();
 impl Deliveries {
     fn new(registry: &mut Registry) -> Self {
         let family = Family::<DeliveryLabels, Counter>::default();
-        let made = Fate::ALL.map(|fate| {
+        let made = DeliveryResult::ALL.map(|outcome| {
             std::array::from_fn(|index| {
                 let category = FailureCategory::ALL.get(index).map_or("", |category| category.name());
-                let labels = DeliveryLabels { status: fate.name(), failure_category: category };
-                // What cannot be is not listed: a success has no category, and a failure has one.
-                match (fate, category) {
-                    (Fate::Delivered, "") | (Fate::Dead | Fate::Cancelled, _) => {
+                let labels = DeliveryLabels { status: outcome.name(), failure_category: category };
+                // Impossible combinations are not exported: a success has no category, and a failure always has one.
+                match (outcome, category) {
+                    (DeliveryResult::Delivered, "")
+                    | (DeliveryResult::Dead | DeliveryResult::Cancelled, _) => {
                         family.get_or_create(&labels).clone()
                     }
-                    (Fate::Failed, category) if !category.is_empty() => family.get_or_create(&labels).clone(),
+                    (DeliveryResult::Failed, category) if !category.is_empty() => {
+                        family.get_or_create(&labels).clone()
+                    }
                     _ => Counter::default(),
                 }
             })
@@ -158,66 +162,66 @@ impl Deliveries {
         Self(made)
     }
 
-    fn of(&self, fate: Fate, category: Option<FailureCategory>) -> &Counter {
-        &self.0[fate as usize][category.map_or(CATEGORIES, |category| category as usize)]
+    fn counter(&self, outcome: DeliveryResult, category: Option<FailureCategory>) -> &Counter {
+        &self.0[outcome as usize][category.map_or(CATEGORIES, |category| category as usize)]
     }
 }
 
-/// The figures of one engine.
+/// Metrics of one engine.
 pub struct Metrics {
     deliveries: Deliveries,
-    /// Seconds from sending to the end of the answer.
+    /// Seconds from sending the request to the end of the response.
     duration: Histogram,
-    /// Seconds of each phase: looking up, connecting, TLS, first byte.
+    /// Seconds of each phase: DNS, connect, TLS, first byte.
     phases: [Histogram; 4],
-    /// Seconds from being due to being sent.
+    /// Seconds from the due time to sending.
     pub(crate) dispatch_latency: Histogram,
-    /// By fate.
+    /// Attempt numbers by result.
     attempt_number: [Histogram; 4],
-    /// Events taken in.
+    /// Events published.
     pub(crate) published: Counter,
-    /// Repeats of an idempotency key.
+    /// Publishes with a repeated idempotency key.
     pub(crate) duplicates: Counter,
     dead: Counter,
-    /// Outcomes refused because the lease was lost.
+    /// Outcomes rejected because the lease was lost.
     pub(crate) fenced: Counter,
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
     egress_refused: Family<ReasonLabel, Counter>,
     pub(crate) host_busy: Counter,
-    /// The most work of one check that was done on a runtime thread.
+    /// Largest cost of one check that ran on a runtime thread.
     pub(crate) largest_inline_work: Gauge,
     recovered: Family<KindLabel, Counter>,
     faults: [Counter; 3],
-    /// Tries to tell owners.
-    pub(crate) notices: Notices,
+    /// Notifications to owners by result.
+    pub(crate) notifications: NotificationMetrics,
     pruned: Family<KindLabel, Counter>,
-    /// Whole months that were dropped.
+    /// Monthly partitions dropped.
     pub(crate) months_pruned: Counter,
-    /// When the oldest event was published, in seconds; 0 if there is none or it was not looked for.
+    /// Unix time in seconds of the oldest event; 0 if there is none or it was not determined.
     pub(crate) oldest_event: Gauge,
-    /// By how many seconds the clock differs from the prediction without being confirmed.
+    /// Unconfirmed difference in seconds between the clock and its prediction.
     pub(crate) clock_jump: Gauge<f64, AtomicU64>,
     pub(crate) clock_jumps: Counter,
-    /// How the store does.
+    /// Availability of the store.
     pub(crate) store: StoreHealth,
-    /// Whether Redis answers.
+    /// Whether Redis responds.
     pub(crate) redis_up: Gauge,
-    /// Whether there is a Redis and it does not answer.
+    /// Whether Redis is configured and does not respond.
     pub(crate) redis_fallback: Gauge,
     /// Batches sent to Redis.
     pub(crate) redis_round_trips: Counter,
-    /// By tenant, webhook and event type, where somebody asked for that.
-    by: Option<By>,
+    /// Configured breakdowns by tenant, webhook and event type.
+    by: Option<Breakdowns>,
 }
 
 impl Metrics {
-    /// Makes the figures and lists them in `registry`: those of Redis only if there is one.
-    pub fn new(registry: &mut Registry, series: Series, has_redis: bool) -> Self {
+    /// Creates the metrics and registers them; those of Redis only if it is configured.
+    pub fn new(registry: &mut Registry, series: BreakdownSettings, has_redis: bool) -> Self {
         let numbers =
             Family::<OutcomeLabel, Histogram, fn() -> Histogram>::new_with_constructor(attempt_numbers);
-        let attempt_number = Fate::ALL.map(|fate| {
-            let outcome = if fate == Fate::Delivered { "success" } else { fate.name() };
+        let attempt_number = DeliveryResult::ALL.map(|fate| {
+            let outcome = if fate == DeliveryResult::Delivered { "success" } else { fate.name() };
             numbers.get_or_create(&OutcomeLabel { outcome }).clone()
         });
         registry.register("webhook_retry_attempt_number", "Number of the attempt, by its outcome", numbers);
@@ -233,7 +237,7 @@ impl Metrics {
             deliveries: Deliveries::new(registry),
             duration: seconds(),
             phases,
-            dispatch_latency: Histogram::new(LATENCY),
+            dispatch_latency: Histogram::new(LATENCY_BUCKETS),
             attempt_number,
             published: Counter::default(),
             duplicates: Counter::default(),
@@ -245,8 +249,9 @@ impl Metrics {
             egress_refused: Family::default(),
             host_busy: Counter::default(),
             largest_inline_work: Gauge::default(),
-            faults: Fault::ALL.map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
-            notices: Notices::new(registry),
+            faults: InternalError::ALL
+                .map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
+            notifications: NotificationMetrics::new(registry),
             pruned: Family::default(),
             months_pruned: Counter::default(),
             oldest_event: Gauge::default(),
@@ -256,21 +261,21 @@ impl Metrics {
             redis_up: Gauge::default(),
             redis_fallback: Gauge::default(),
             redis_round_trips: Counter::default(),
-            by: By::new(series, registry),
+            by: Breakdowns::new(series, registry),
         };
         registry.register(
             "redrive_internal_errors",
             "What never should happen: tasks that panicked, answers of 500, outcomes that could not be stored as they were",
             faults,
         );
-        metrics.begin_at_nothing();
-        metrics.list(registry);
-        metrics.list_redis(registry, has_redis);
+        metrics.init_series();
+        metrics.register(registry);
+        metrics.register_redis(registry, has_redis);
         metrics
     }
 
-    /// Makes the series that are looked up when they are counted.
-    fn begin_at_nothing(&self) {
+    /// Creates the series that are otherwise created when first counted, so that they start at 0.
+    fn init_series(&self) {
         let states = CircuitState::ALL.into_iter();
         for (from, to) in states.clone().flat_map(|from| states.clone().map(move |to| (from, to))) {
             if from != to {
@@ -278,19 +283,19 @@ impl Metrics {
                 drop(self.transitions.get_or_create(&label));
             }
         }
-        self.set_egress_refused(Unreachable::LABELS.map(|reason| (reason, 0)));
-        self.pruned(&Left::default());
+        self.set_egress_refused(EgressDenied::LABELS.map(|reason| (reason, 0)));
+        self.pruned(&PruneCounts::default());
         for kind in ["lease", "lane", "assignment"] {
             self.recovered(kind, 0);
         }
     }
 
-    /// Counts what the lease auditor recovered.
+    /// Counts entries that the lease auditor recovered.
     pub(crate) fn recovered(&self, kind: &'static str, count: usize) {
         self.recovered.get_or_create(&KindLabel { kind }).inc_by(count as u64);
     }
 
-    /// Takes over how many connections the guard has refused since the start, by reason.
+    /// Sets the number of connections that the egress guard has refused since the start, by reason.
     pub(crate) fn set_egress_refused(&self, refused: impl IntoIterator<Item = (&'static str, u64)>) {
         for (reason, count) in refused {
             let counter = self.egress_refused.get_or_create(&ReasonLabel { reason });
@@ -298,7 +303,7 @@ impl Metrics {
         }
     }
 
-    fn list(&self, registry: &mut Registry) {
+    fn register(&self, registry: &mut Registry) {
         registry.register(
             "webhook_egress_refused",
             "Connections that the guard refused, by reason",
@@ -353,7 +358,7 @@ impl Metrics {
         );
         registry.register("redrive_pruned_rows", "Rows forgotten because they were old", self.pruned.clone());
         registry.register(
-            "redrive_pruned_months",
+            "redrive_pruned_partitions",
             "Whole months dropped because they were old; their rows are not counted",
             self.months_pruned.clone(),
         );
@@ -370,7 +375,7 @@ impl Metrics {
         registry.register("redrive_clock_jumps", "Jumps of the followed clock", self.clock_jumps.clone());
     }
 
-    fn list_redis(&self, registry: &mut Registry, has_redis: bool) {
+    fn register_redis(&self, registry: &mut Registry, has_redis: bool) {
         registry.register(
             "webhook_redis_fallback_active",
             "1 while there is a Redis that does not answer, and this node goes by what it knows",
@@ -390,8 +395,8 @@ impl Metrics {
         }
     }
 
-    /// Notes how long a request and its phases took.
-    pub(crate) fn exchanged(&self, timings: &Timings) {
+    /// Records the duration of a request and of its phases.
+    pub(crate) fn record_exchange(&self, timings: &Timings) {
         self.duration.observe(timings.total.as_secs_f64());
         let phases = [timings.dns, timings.connect, timings.tls, timings.ttfb];
         for (histogram, took) in self.phases.iter().zip(phases) {
@@ -401,67 +406,73 @@ impl Metrics {
         }
     }
 
-    /// Counts what became of a delivery: by an attempt with this number, which failed for this reason if it did; or
-    /// without a request.
-    pub(crate) fn ended(
+    /// Counts the result for a delivery: of an attempt with this number and failure category, or of an end without a
+    /// request.
+    pub(crate) fn record_end(
         &self,
-        ready: &Ready,
+        delivery: &LeasedDelivery,
         now: DeliveryStatus,
         attempt: Option<(u32, Option<FailureCategory>)>,
     ) {
-        let fate = Fate::of(now);
-        self.deliveries.of(fate, attempt.and_then(|(_, failure)| failure)).inc();
+        let outcome = DeliveryResult::from_status(now);
+        self.deliveries.counter(outcome, attempt.and_then(|(_, failure)| failure)).inc();
         if let Some((number, _)) = attempt {
-            self.attempt_number[fate as usize].observe(f64::from(number));
+            self.attempt_number[outcome as usize].observe(f64::from(number));
         }
-        if fate == Fate::Dead {
+        if outcome == DeliveryResult::Dead {
             self.dead.inc();
         }
         if let Some(by) = &self.by {
-            by.count(fate, &ready.event.tenant, ready.webhook, Some(&ready.event.event_type), 1);
+            by.count(
+                outcome,
+                &delivery.event.tenant_id,
+                delivery.webhook_id,
+                Some(&delivery.event.event_type),
+                1,
+            );
         }
     }
 
-    /// Counts deliveries of a webhook that were given up on while something held them back in the store.
-    pub(crate) fn expired(&self, tenant: &TenantId, webhook: WebhookId, count: u64) {
+    /// Counts deliveries of a webhook that expired while they were blocked in the store.
+    pub(crate) fn expired(&self, tenant_id: &TenantId, webhook_id: WebhookId, count: u64) {
         self.dead.inc_by(count);
-        self.deliveries.of(Fate::Dead, None).inc_by(count);
+        self.deliveries.counter(DeliveryResult::Dead, None).inc_by(count);
         if let Some(by) = &self.by {
-            by.count(Fate::Dead, tenant, webhook, None, count);
+            by.count(DeliveryResult::Dead, tenant_id, webhook_id, None, count);
         }
     }
 
-    /// Counts what was forgotten.
-    pub(crate) fn pruned(&self, left: &Left) {
-        let kinds = [("event", left.events), ("delivery", left.deliveries), ("attempt", left.attempts)];
+    /// Counts pruned rows.
+    pub(crate) fn pruned(&self, counts: &PruneCounts) {
+        let kinds = [("event", counts.events), ("delivery", counts.deliveries), ("attempt", counts.attempts)];
         for (kind, count) in kinds {
             self.pruned.get_or_create(&KindLabel { kind }).inc_by(count as u64);
         }
     }
 
-    /// Counts a delivery that the gate held back.
-    pub(crate) fn held_back(&self, why: WaitingOn) {
+    /// Counts a delivery that the gate did not admit.
+    pub(crate) fn record_hold(&self, why: WaitingOn) {
         if why == WaitingOn::RateLimit {
             self.rate_limit_hits.inc();
         }
     }
 
-    /// Counts a move of a circuit.
-    pub(crate) fn circuit_moved(&self, from: CircuitState, to: CircuitState) {
+    /// Counts a circuit transition.
+    pub(crate) fn record_transition(&self, from: CircuitState, to: CircuitState) {
         let label = TransitionLabels { from_state: from.name(), to_state: to.name() };
         self.transitions.get_or_create(&label).inc();
     }
 
-    /// What counts this kind of fault.
-    pub(crate) fn fault(&self, fault: Fault) -> &Counter {
+    /// Returns the counter of this kind of internal error.
+    pub(crate) fn internal_error_counter(&self, fault: InternalError) -> &Counter {
         &self.faults[fault as usize]
     }
 }
 
 impl Engine {
-    /// What counts this kind of fault, for whoever notices one.
-    pub fn faults(&self, fault: Fault) -> Counter {
-        self.0.metrics.fault(fault).clone()
+    /// Returns the counter of this kind of internal error, for other crates.
+    pub fn faults(&self, fault: InternalError) -> Counter {
+        self.0.metrics.internal_error_counter(fault).clone()
     }
 }
 
@@ -470,9 +481,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_begins_at_nothing() {
+    fn every_series_starts_at_zero() {
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry, Series::default(), true);
+        let metrics = Metrics::new(&mut registry, BreakdownSettings::default(), true);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
@@ -484,16 +495,16 @@ mod tests {
             "webhook_retry_attempt_number_count{outcome=\"dead\"} 0",
             "redrive_internal_errors_total{kind=\"panic\"} 0",
             "redrive_pruned_rows_total{kind=\"event\"} 0",
-            "redrive_store_failures_in_a_row 0",
+            "redrive_store_consecutive_failures 0",
             "webhook_store_up 1",
             "webhook_redis_up 0",
             "webhook_egress_refused_total{reason=\"address\"} 0",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|reported| reported == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("status=\"failed\",failure_category=\"\""), "a failure has a category");
         for category in FailureCategory::ALL {
-            metrics.deliveries.of(Fate::Failed, Some(category)).inc();
+            metrics.deliveries.counter(DeliveryResult::Failed, Some(category)).inc();
         }
         text.clear();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
@@ -507,9 +518,9 @@ mod tests {
     }
 
     #[test]
-    fn without_redis_nothing_is_told_of_it_but_that_nobody_goes_without() {
+    fn only_fallback_metric_exists_without_redis() {
         let mut registry = Registry::default();
-        Metrics::new(&mut registry, Series::default(), false);
+        Metrics::new(&mut registry, BreakdownSettings::default(), false);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         assert!(!text.contains("webhook_redis_up") && text.contains("webhook_redis_fallback_active 0"));

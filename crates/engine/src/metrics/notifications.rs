@@ -1,16 +1,16 @@
-//! What became of what owners were to be told.
+//! Metrics of notifications and confirmation emails.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use redrive_store::{Channel, ConfirmationRequestResult, Telling, Told};
+use redrive_store::{Channel, ChannelResult, ChannelStatus, ConfirmationRequestResult};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     channel: &'static str,
-    fate: &'static str,
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -18,49 +18,49 @@ struct ConfirmationLabels {
     result: &'static str,
 }
 
-/// Tries to tell owners, and confirmation e-mails.
-pub(crate) struct Notices {
-    notices: Family<Labels, Counter>,
+/// Notification attempts by channel and result, and confirmation emails.
+pub(crate) struct NotificationMetrics {
+    notifications: Family<Labels, Counter>,
     confirmations: Family<ConfirmationLabels, Counter>,
 }
 
-impl Notices {
-    /// Makes and lists them, each at nothing.
+impl NotificationMetrics {
+    /// Creates and registers the metrics, each at 0.
     pub(super) fn new(registry: &mut Registry) -> Self {
         let family = Family::<Labels, Counter>::default();
-        for channel in ["webhook", "mail"] {
-            for fate in ["told", "nobody", "given_up", "suppressed", "later"] {
-                drop(family.get_or_create(&Labels { channel, fate }));
+        for channel in ["webhook", "email"] {
+            for outcome in ["sent", "no_recipients", "failed", "suppressed", "retried"] {
+                drop(family.get_or_create(&Labels { channel, outcome }));
             }
         }
         let help = "Tries to tell owners, by what became of them; later: it is tried again";
-        registry.register("redrive_notices", help, family.clone());
+        registry.register("redrive_notifications", help, family.clone());
         let confirmations = Family::<ConfirmationLabels, Counter>::default();
         for result in ["requested", "limited", "sent", "retried", "failed"] {
             drop(confirmations.get_or_create(&ConfirmationLabels { result }));
         }
         let help = "Confirmation e-mails: requested, refused by a limit, sent, tried again, failed";
         registry.register("redrive_confirmation_emails", help, confirmations.clone());
-        Self { notices: family, confirmations }
+        Self { notifications: family, confirmations }
     }
 
-    /// Counts a try.
-    pub(crate) fn count(&self, channel: Channel, told: &Told) {
+    /// Counts an attempt to send a notification.
+    pub(crate) fn count(&self, channel: Channel, result: &ChannelResult) {
         let channel = match channel {
-            Channel::Event => "webhook",
-            Channel::Mail => "mail",
+            Channel::Webhook => "webhook",
+            Channel::Email => "email",
         };
-        let fate = match told {
-            Told::Over(Telling::Told, _) => "told",
-            Told::Over(Telling::GivenUp, _) => "given_up",
-            Told::Over(Telling::Nobody, _) => "nobody",
-            Told::Over(Telling::Suppressed, _) => "suppressed",
-            Told::Over(Telling::Waiting, _) | Told::Later(..) => "later",
+        let outcome = match result {
+            ChannelResult::Done(ChannelStatus::Sent, _) => "sent",
+            ChannelResult::Done(ChannelStatus::Failed, _) => "failed",
+            ChannelResult::Done(ChannelStatus::NoRecipients, _) => "no_recipients",
+            ChannelResult::Done(ChannelStatus::Suppressed, _) => "suppressed",
+            ChannelResult::Done(ChannelStatus::Pending, _) | ChannelResult::RetryAt(..) => "retried",
         };
-        self.notices.get_or_create(&Labels { channel, fate }).inc();
+        self.notifications.get_or_create(&Labels { channel, outcome }).inc();
     }
 
-    /// Counts a request for a confirmation e-mail.
+    /// Counts a request for a confirmation email.
     pub(crate) fn count_confirmation_request(&self, result: ConfirmationRequestResult) {
         match result {
             ConfirmationRequestResult::Requested => self.count_confirmation("requested"),
@@ -69,7 +69,7 @@ impl Notices {
         }
     }
 
-    /// Counts a try to send a confirmation e-mail.
+    /// Counts an attempt to send a confirmation email.
     pub(crate) fn count_confirmation(&self, result: &'static str) {
         self.confirmations.get_or_create(&ConfirmationLabels { result }).inc();
     }

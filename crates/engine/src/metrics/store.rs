@@ -1,20 +1,24 @@
-//! How the store does, as this node finds it: whether it takes writes, and how often in a row it did not.
+//! Availability of the store as seen by this node: whether it accepts writes, and its consecutive failures.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 
-/// Whether the store takes writes.
+/// Whether the store accepts writes.
 pub(crate) struct StoreHealth {
     up: Gauge,
-    in_a_row: Gauge,
-    /// Nothing was heard of it since somebody asked.
+    consecutive_failures: Gauge,
+    /// No result was recorded since the last call of `take_idle`.
     quiet: AtomicBool,
 }
 
 impl StoreHealth {
     pub(super) fn new(registry: &mut Registry) -> Self {
-        let health = Self { up: Gauge::default(), in_a_row: Gauge::default(), quiet: AtomicBool::new(false) };
+        let health = Self {
+            up: Gauge::default(),
+            consecutive_failures: Gauge::default(),
+            quiet: AtomicBool::new(false),
+        };
         health.up.set(1);
         registry.register(
             "webhook_store_up",
@@ -22,33 +26,34 @@ impl StoreHealth {
             health.up.clone(),
         );
         registry.register(
-            "redrive_store_failures_in_a_row",
+            "redrive_store_consecutive_failures",
             "How often the store has failed this node since it last did what it was asked",
-            health.in_a_row.clone(),
+            health.consecutive_failures.clone(),
         );
         health
     }
 
-    /// It did what it was asked. True if it did not before. Called for every delivery: it writes only what changes.
-    pub(crate) fn works(&self) -> bool {
+    /// Records a success. Returns true if the store was down before. Called for every delivery, so it writes only
+    /// changes.
+    pub(crate) fn record_success(&self) -> bool {
         if self.quiet.load(Relaxed) {
             self.quiet.store(false, Relaxed);
         }
-        if self.in_a_row.get() != 0 {
-            self.in_a_row.set(0);
+        if self.consecutive_failures.get() != 0 {
+            self.consecutive_failures.set(0);
         }
         self.up.get() == 0 && self.up.set(1) == 0
     }
 
-    /// It did not. True if it did before.
-    pub(crate) fn failed(&self) -> bool {
+    /// Records a failure. Returns true if the store was up before.
+    pub(crate) fn record_failure(&self) -> bool {
         self.quiet.store(false, Relaxed);
-        self.in_a_row.inc();
+        self.consecutive_failures.inc();
         self.up.set(0) == 1
     }
 
-    /// Whether nothing was heard of it since this was last asked.
-    pub(crate) fn was_quiet(&self) -> bool {
+    /// Returns whether no result was recorded since the last call.
+    pub(crate) fn take_idle(&self) -> bool {
         self.quiet.swap(true, Relaxed)
     }
 }
@@ -58,21 +63,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_in_a_row_are_counted_and_forgiven() {
+    fn success_resets_consecutive_failures() {
         let health = StoreHealth::new(&mut Registry::default());
-        assert!(!health.works() && health.failed() && !health.failed());
-        assert_eq!((health.up.get(), health.in_a_row.get()), (0, 2));
-        assert!(health.works() && !health.works());
-        assert_eq!((health.up.get(), health.in_a_row.get()), (1, 0));
+        assert!(!health.record_success() && health.record_failure() && !health.record_failure());
+        assert_eq!((health.up.get(), health.consecutive_failures.get()), (0, 2));
+        assert!(health.record_success() && !health.record_success());
+        assert_eq!((health.up.get(), health.consecutive_failures.get()), (1, 0));
     }
 
     #[test]
-    fn whoever_asks_learns_whether_it_was_heard_of_meanwhile() {
+    fn idle_flag_resets_on_success_and_failure() {
         let health = StoreHealth::new(&mut Registry::default());
-        assert!(!health.was_quiet() && health.was_quiet());
-        health.works();
-        assert!(!health.was_quiet() && health.was_quiet());
-        health.failed();
-        assert!(!health.was_quiet());
+        assert!(!health.take_idle() && health.take_idle());
+        health.record_success();
+        assert!(!health.take_idle() && health.take_idle());
+        health.record_failure();
+        assert!(!health.take_idle());
     }
 }

@@ -1,4 +1,4 @@
-//! What nobody notices but who looks: names that cannot be looked up, secrets that are old.
+//! Periodic checks for conditions that no event reports: DNS failures and secrets due for rotation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,94 +6,100 @@ use redrive_core::{
     TenantId, Time, WebhookId,
     delivery::response::FailureCategory,
     notification::{
-        Facts, Kind,
-        checks::{DNS_WINDOW, dns_fails, dns_failures, secret_is_due},
+        NotificationKind, OccurrenceDetails,
+        checks::{DNS_WINDOW, dns_failures, is_dns_failing, is_rotation_due},
     },
     statistics::rollup::Rollup,
     webhook::Webhook,
 };
 use redrive_store::{PageRequest, StoreError, Visibility};
 
-use super::occurrences::cause;
+use super::occurrences::occurrence;
 use crate::{Engine, Inner, ids::ById};
 
-/// How often suspects are looked at, by the engine's clock, and never more often than this.
-const EVERY: Duration = Duration::from_secs(60);
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// After how many looks secrets are looked at: about once an hour, and soon after a start.
-const SECRETS: usize = 60;
-/// Suspects that are remembered; another one is when there is room again.
-const SUSPECTS: usize = 10_000;
-/// Webhooks, or tenants, looked at in one step.
-const STEP: usize = 200;
-/// How long to wait between two steps.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Interval between checks by the engine's clock, and the minimum interval by real time.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of checks between two checks of secrets: about one hour; the first check after a start includes them.
+const SECRET_CHECK_EVERY: usize = 60;
+/// Maximum number of webhooks tracked for DNS failures; further ones are ignored until there is capacity.
+const MAX_SUSPECTS: usize = 10_000;
+/// Webhooks, or tenants, read per store call.
+const PAGE_SIZE: usize = 200;
+/// Pause between two pages.
+const PAGE_DELAY: Duration = Duration::from_millis(20);
 
 impl Inner {
-    /// Remembers a webhook whose host's name could not be looked up.
-    pub(crate) fn suspect(&self, webhook: WebhookId, tenant: &TenantId) {
-        let mut suspects = self.notifying.suspects.lock();
-        if suspects.len() < SUSPECTS {
-            suspects.entry(webhook).or_insert_with(|| tenant.clone());
+    /// Tracks a webhook whose host could not be resolved.
+    pub(crate) fn track_dns_failure(&self, webhook_id: WebhookId, tenant_id: &TenantId) {
+        let mut suspects = self.notifier.suspects.lock();
+        if suspects.len() < MAX_SUSPECTS {
+            suspects.entry(webhook_id).or_insert_with(|| tenant_id.clone());
         }
     }
 
-    /// Looks for what is to be told without anything happening, for as long as the engine runs.
-    pub(crate) async fn keep_watching(self: Arc<Self>) {
+    /// Runs the periodic checks until the engine stops.
+    pub(crate) async fn run_checks(self: Arc<Self>) {
         for round in 1.. {
-            let next = self.clock.now() + EVERY;
+            let next = self.clock.now() + CHECK_INTERVAL;
             tokio::select! {
-                () = async { tokio::join!(self.clock.sleep_until(next), tokio::time::sleep(AT_MOST_EVERY)); } => {}
+                () = async { tokio::join!(self.clock.sleep_until(next), tokio::time::sleep(MIN_CHECK_INTERVAL)); } => {}
                 () = self.stop.cancelled() => return,
             }
-            if let Err(error) = self.look_at_names().await {
+            if let Err(error) = self.check_dns_failures().await {
                 tracing::debug!(%error, "names that are not found are told later");
             }
-            if round % SECRETS == 1
-                && self.fleet.is_first()
-                && let Err(error) = self.look_at_secrets().await
+            if round % SECRET_CHECK_EVERY == 1
+                && self.membership.is_leader()
+                && let Err(error) = self.check_secret_ages().await
             {
                 tracing::debug!(%error, "secrets that are due are told later");
             }
         }
     }
 
-    async fn look_at_names(self: &Arc<Self>) -> Result<(), StoreError> {
-        let suspects: Vec<_> = self.notifying.suspects.lock().clone().into_iter().collect();
+    async fn check_dns_failures(self: &Arc<Self>) -> Result<(), StoreError> {
+        let suspects: Vec<_> = self.notifier.suspects.lock().clone().into_iter().collect();
         let now = self.clock.now();
-        for part in suspects.chunks(STEP) {
-            let ids = part.iter().map(|(webhook, _)| *webhook).collect();
+        for part in suspects.chunks(PAGE_SIZE) {
+            let ids = part.iter().map(|(webhook_id, _)| *webhook_id).collect();
             let mut windows = ById::<WebhookId, Rollup>::default();
-            for minute in Engine(self.clone()).rollups(None, ids, now.back(DNS_WINDOW)).await? {
-                windows.entry(minute.webhook).or_default().merge(&minute.rollup);
+            for minute in Engine(self.clone()).rollups(None, ids, now.saturating_sub(DNS_WINDOW)).await? {
+                windows.entry(minute.webhook_id).or_default().merge(&minute.rollup);
             }
-            let mut causes = Vec::new();
-            for (webhook, tenant) in part {
-                let window = windows.remove(webhook).unwrap_or_default();
+            let mut occurrences = Vec::new();
+            for (webhook_id, tenant_id) in part {
+                let window = windows.remove(webhook_id).unwrap_or_default();
                 if dns_failures(&window) == 0 {
-                    self.notifying.suspects.lock().remove(webhook);
-                } else if dns_fails(&window) {
-                    causes.push(cause(tenant, Some(*webhook), Kind::DnsFailing, now, names_failed(&window)));
+                    self.notifier.suspects.lock().remove(webhook_id);
+                } else if is_dns_failing(&window) {
+                    occurrences.push(occurrence(
+                        tenant_id,
+                        Some(*webhook_id),
+                        NotificationKind::DnsFailing,
+                        now,
+                        names_failed(&window),
+                    ));
                 }
             }
-            if !causes.is_empty() {
-                self.store.note(causes).await?;
-                self.notifying.ring();
+            if !occurrences.is_empty() {
+                self.store.record_occurrences(occurrences).await?;
+                self.notifier.wake();
             }
         }
         Ok(())
     }
 
-    /// Looks at every webhook that gets events, tenant by tenant.
-    async fn look_at_secrets(&self) -> Result<(), StoreError> {
+    /// Checks the secrets of every webhook that receives events, tenant by tenant.
+    async fn check_secret_ages(&self) -> Result<(), StoreError> {
         let Some(rotate_after) = self.settings.rotate_after else { return Ok(()) };
         let mut after = None;
         loop {
-            let tenants = self.store.retained(after, STEP).await?;
-            for (tenant, _) in &tenants {
-                match self.look_at_secrets_of(tenant, rotate_after).await {
-                    Err(StoreError::Refused(error)) => {
-                        tracing::warn!(%tenant, error, "the age of a tenant's secrets cannot be told");
+            let tenants = self.store.retention_by_tenant(after, PAGE_SIZE).await?;
+            for (tenant_id, _) in &tenants {
+                match self.check_tenant_secrets(tenant_id, rotate_after).await {
+                    Err(StoreError::InvalidItem(error)) => {
+                        tracing::warn!(%tenant_id, error, "the age of a tenant's secrets cannot be told");
                     }
                     looked => looked?,
                 }
@@ -108,47 +114,56 @@ impl Inner {
         }
     }
 
-    async fn look_at_secrets_of(&self, tenant: &TenantId, rotate_after: Duration) -> Result<(), StoreError> {
+    async fn check_tenant_secrets(
+        &self,
+        tenant_id: &TenantId,
+        rotate_after: Duration,
+    ) -> Result<(), StoreError> {
         let mut after = None;
         loop {
-            let page = PageRequest { after, offset: 0, limit: STEP as u32 };
-            let webhooks = self.store.list_webhooks(tenant.clone(), Visibility::All, page).await?;
+            let page = PageRequest { after, offset: 0, limit: PAGE_SIZE as u32 };
+            let webhooks = self.store.list_webhooks(tenant_id.clone(), Visibility::All, page).await?;
             let now = self.clock.now();
             let due = |webhook: &&Webhook| {
-                webhook.state.gets_events() && secret_is_due(&webhook.secrets, rotate_after, now)
+                webhook.state.receives_events() && is_rotation_due(&webhook.secrets, rotate_after, now)
             };
-            let told = |webhook: &Webhook| {
+            let reported = |webhook: &Webhook| {
                 let facts = secret_facts(webhook, now);
-                cause(tenant, Some(webhook.id), Kind::SecretDue, now, facts)
+                occurrence(tenant_id, Some(webhook.id), NotificationKind::SecretRotationDue, now, facts)
             };
-            let causes: Vec<_> = webhooks.iter().filter(due).map(told).collect();
-            if !causes.is_empty() {
-                self.store.note(causes).await?;
-                self.notifying.ring();
+            let occurrences: Vec<_> = webhooks.iter().filter(due).map(reported).collect();
+            if !occurrences.is_empty() {
+                self.store.record_occurrences(occurrences).await?;
+                self.notifier.wake();
             }
             match webhooks.last() {
-                Some(last) if webhooks.len() == STEP => after = Some(last.id),
+                Some(last) if webhooks.len() == PAGE_SIZE => after = Some(last.id),
                 _ => return Ok(()),
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAGE_DELAY).await;
         }
     }
 }
 
-fn names_failed(window: &Rollup) -> Facts {
+fn names_failed(window: &Rollup) -> OccurrenceDetails {
     let message = format!(
         "the host's name could not be looked up for {} of the last {} attempts",
         dns_failures(window),
         window.attempts
     );
-    Facts { reason: Some(FailureCategory::Dns.name().into()), message: Some(message), ..Facts::default() }
+    OccurrenceDetails {
+        reason: Some(FailureCategory::Dns.name().into()),
+        message: Some(message),
+        ..OccurrenceDetails::default()
+    }
 }
 
-fn secret_facts(webhook: &Webhook, now: Time) -> Facts {
-    let age = webhook.secrets.first().map_or(0, |newest| now.since(newest.created_at).as_secs() / 86_400);
+fn secret_facts(webhook: &Webhook, now: Time) -> OccurrenceDetails {
+    let age =
+        webhook.secrets.first().map_or(0, |newest| now.duration_since(newest.created_at).as_secs() / 86_400);
     let message = format!(
         "the secret is {age} days old; change it with POST /v1/webhooks/{}/rotate-secret",
         webhook.id
     );
-    Facts { reason: Some("age".into()), message: Some(message), ..Facts::default() }
+    OccurrenceDetails { reason: Some("age".into()), message: Some(message), ..OccurrenceDetails::default() }
 }

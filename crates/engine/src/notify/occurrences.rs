@@ -1,105 +1,139 @@
-//! What is written down as a cause, with the outcome or the change that it follows from.
+//! Occurrences that are recorded with the outcome or the change that caused them.
 
 use redrive_core::{
     DeadReason, FailureCategory, TenantId, Time, WebhookId,
-    delivery::decide::{Decided, Decision},
+    delivery::decide::{Decision, DecisionEffects},
     event::event_type,
-    notification::{Cause, Facts, Kind},
+    notification::{NotificationKind, Occurrence, OccurrenceDetails},
     protection::breaker::{CircuitState, Counts},
-    webhook::verification::NOT_VERIFIED,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookState, verification::REASON_NOT_VERIFIED},
 };
 
-use crate::{coordination::Moved, dispatch::Ready, expiry::EXPIRED, record::GONE};
+use crate::{
+    coordination::CircuitChange, dispatch::LeasedDelivery, expiry::REASON_EXPIRED, record::REASON_GONE,
+};
 
-/// The longest message that is kept of a cause.
-const MESSAGE: usize = 500;
+/// Maximum length of the message of an occurrence.
+const MAX_MESSAGE_CHARS: usize = 500;
 
-/// One cause.
-pub(crate) fn cause(
-    tenant: &TenantId,
-    webhook: Option<WebhookId>,
-    kind: Kind,
+/// Creates an occurrence.
+pub(crate) fn occurrence(
+    tenant_id: &TenantId,
+    webhook_id: Option<WebhookId>,
+    kind: NotificationKind,
     at: Time,
-    facts: Facts,
-) -> Cause {
-    Cause { tenant: tenant.clone(), webhook, kind, at, count: 1, facts }
+    facts: OccurrenceDetails,
+) -> Occurrence {
+    Occurrence { tenant_id: tenant_id.clone(), webhook_id, kind, at, count: 1, facts }
 }
 
-/// What owners are told of an outcome that ends a delivery dead. Redrive's own events are not told about: what is told
-/// of them could never arrive either.
-pub(crate) fn died(ready: &Ready, reason: DeadReason, message: Option<&str>, at: Time) -> Option<Cause> {
-    if event_type::is_reserved(&ready.event.event_type) {
+/// Returns the occurrence for a delivery that ends dead. Returns `None` for Redrive's own events: a notification
+/// about them would fail in the same way.
+pub(crate) fn delivery_dead(
+    delivery: &LeasedDelivery,
+    reason: DeadReason,
+    message: Option<&str>,
+    at: Time,
+) -> Option<Occurrence> {
+    if event_type::is_reserved(&delivery.event.event_type) {
         return None;
     }
-    let facts = Facts {
+    let facts = OccurrenceDetails {
         reason: Some(reason.name().into()),
         message: message.map(shortened),
-        delivery: Some(ready.id),
-        event_type: Some(ready.event.event_type.to_string()),
+        delivery_id: Some(delivery.id),
+        event_type: Some(delivery.event.event_type.to_string()),
         until: None,
     };
-    Some(cause(&ready.event.tenant, Some(ready.webhook), Kind::DeliveryDead, at, facts))
+    Some(occurrence(
+        &delivery.event.tenant_id,
+        Some(delivery.webhook_id),
+        NotificationKind::DeliveryDead,
+        at,
+        facts,
+    ))
 }
 
-/// The same, if it does.
-pub(crate) fn died_of(ready: &Ready, decided: &Decided, message: Option<&str>, at: Time) -> Option<Cause> {
+/// Returns the occurrence for a decision that marks the delivery dead, else `None`.
+pub(crate) fn delivery_dead_by(
+    delivery: &LeasedDelivery,
+    decided: &DecisionEffects,
+    message: Option<&str>,
+    at: Time,
+) -> Option<Occurrence> {
     match decided.decision {
-        Decision::Dead(reason) => died(ready, reason, message, at),
+        Decision::Dead(reason) => delivery_dead(delivery, reason, message, at),
         _ => None,
     }
 }
 
-/// What owners are told of a circuit that moved by itself. Whether it is really the move that it looks like here, the
-/// store finds out.
-pub(crate) fn of_circuit(moved: &Moved) -> Option<Cause> {
-    if moved.saved.forced.is_some() {
+/// Returns the occurrence for an automatic circuit transition. The store verifies whether the transition takes
+/// effect.
+pub(crate) fn circuit_transition(change: &CircuitChange) -> Option<Occurrence> {
+    if change.saved.forced.is_some() {
         return None;
     }
-    let (kind, facts) = match (moved.transition.from, moved.saved.state) {
+    let (kind, facts) = match (change.transition.from, change.saved.state) {
         (CircuitState::Closed, CircuitState::Open) => {
-            let counts = &moved.saved.counts;
+            let counts = &change.saved.counts;
             let message = format!("{} of {} calls failed", counts.failed, counts.total);
             let reason = worst(counts).map(|category| category.name().to_owned());
-            let facts =
-                Facts { reason, message: Some(message), until: moved.saved.until, ..Facts::default() };
-            (Kind::CircuitOpened, facts)
+            let facts = OccurrenceDetails {
+                reason,
+                message: Some(message),
+                until: change.saved.until,
+                ..OccurrenceDetails::default()
+            };
+            (NotificationKind::CircuitOpened, facts)
         }
         (CircuitState::Open | CircuitState::HalfOpen, CircuitState::Closed) => {
-            (Kind::CircuitRecovered, Facts::default())
+            (NotificationKind::CircuitRecovered, OccurrenceDetails::default())
         }
         _ => return None,
     };
-    Some(cause(&moved.tenant, Some(moved.webhook), kind, moved.transition.at, facts))
+    Some(occurrence(&change.tenant_id, Some(change.webhook_id), kind, change.transition.at, facts))
 }
 
-/// The way in which most calls failed.
+/// Returns the most frequent failure category.
 fn worst(counts: &Counts) -> Option<FailureCategory> {
     let all = FailureCategory::ALL.into_iter().zip(counts.by_category);
     all.filter(|(_, count)| *count > 0).max_by_key(|(_, count)| *count).map(|(category, _)| category)
 }
 
-/// What owners are told of a webhook that Redrive disabled for this reason.
-pub(crate) fn disabled(tenant: &TenantId, webhook: WebhookId, why: &str, at: Time) -> Cause {
+/// Returns the occurrence for a webhook that Redrive disabled for this reason.
+pub(crate) fn webhook_disabled(
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
+    why: &str,
+    at: Time,
+) -> Occurrence {
     let reason = match why {
-        GONE => "gone",
-        EXPIRED => "expired",
-        NOT_VERIFIED => "not_verified",
+        REASON_GONE => "gone",
+        REASON_EXPIRED => "expired",
+        REASON_NOT_VERIFIED => "not_verified",
         _ => "failing",
     };
-    let facts = Facts { reason: Some(reason.into()), message: Some(shortened(why)), ..Facts::default() };
-    cause(tenant, Some(webhook), Kind::WebhookDisabled, at, facts)
+    let facts = OccurrenceDetails {
+        reason: Some(reason.into()),
+        message: Some(shortened(why)),
+        ..OccurrenceDetails::default()
+    };
+    occurrence(tenant_id, Some(webhook_id), NotificationKind::WebhookDisabled, at, facts)
 }
 
-/// The same for a change of a webhook, if it was disabled by it.
-pub(crate) fn disabled_by(before: &WebhookState, webhook: &Webhook, at: Time) -> Option<Cause> {
+/// Returns the occurrence for a change that disabled the webhook, else `None`.
+pub(crate) fn webhook_disabled_by_change(
+    before: &WebhookState,
+    webhook: &Webhook,
+    at: Time,
+) -> Option<Occurrence> {
     match (before, &webhook.state) {
         (WebhookState::Disabled(_), _) => None,
-        (_, WebhookState::Disabled(why)) => Some(disabled(&webhook.tenant, webhook.id, why, at)),
+        (_, WebhookState::Disabled(why)) => Some(webhook_disabled(&webhook.tenant_id, webhook.id, why, at)),
         _ => None,
     }
 }
 
 fn shortened(text: &str) -> String {
-    text.chars().take(MESSAGE).collect()
+    text.chars().take(MAX_MESSAGE_CHARS).collect()
 }

@@ -1,67 +1,71 @@
-//! What an operation works on: looked through in slices from the oldest on, a few at a time in memory.
+//! Candidates of a bulk operation: scanned page by page, oldest first, with one page in memory.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use redrive_core::{
     DeliveryId, TenantId, Time,
-    delivery::BY_REQUEST,
-    delivery::bulk_operation::{Among, Candidate, OperationKind, takes_on},
+    delivery::{
+        REASON_BY_REQUEST,
+        bulk_operation::{Candidate, OperationKind, OperationTarget, selects},
+    },
     routing::filter::{Filter, Payload},
 };
-use redrive_store::{Again, EventHead, NewRound, OperationOrder, StoreError, Task, Walk, WalkCursor};
+use redrive_store::{
+    EventSummary, NewRound, OperationRequest, RedriveOptions, Scan, ScanCursor, StoreError, Task,
+};
 
-use crate::{Hook, Inner, MAX_INLINE_WORK, clock, replay};
+use crate::{Inner, MAX_INLINE_WORK, ResolvedWebhook, clock, replay};
 
-/// Deliveries or events looked at in one go.
-const SLICE: usize = 1_000;
-/// Slices counted before somebody is asked whether to go on.
-const SLICES: usize = 10;
-/// How many of the first are remembered while counting.
-const FIRST: usize = 100;
+/// Deliveries or events read per store call.
+const PAGE_SIZE: usize = 1_000;
+/// Pages counted before the caller checks whether to continue.
+const PAGES_PER_CHECK: usize = 10;
+/// Number of first deliveries kept while counting.
+const SAMPLE_SIZE: usize = 100;
 
-/// One that is to be worked on.
+/// A delivery or an event to process.
 enum Item {
     Delivery(DeliveryId, Candidate),
-    Event(EventHead),
+    Event(EventSummary),
 }
 
-/// A walk under way.
-pub(super) struct Source {
-    tenant: TenantId,
-    order: OperationOrder,
-    began: Time,
-    /// Up to where has been looked.
-    seen: Option<WalkCursor>,
+/// Scan in progress.
+pub(super) struct CandidateScan {
+    tenant_id: TenantId,
+    order: OperationRequest,
+    started_at: Time,
+    /// Position up to which rows have been read.
+    scanned: Option<ScanCursor>,
     exhausted: bool,
-    found: VecDeque<(WalkCursor, Item)>,
-    /// How many were counted, and the first of them.
+    found: VecDeque<(ScanCursor, Item)>,
+    /// Number of candidates counted, and the ids of the first deliveries.
     pub(super) counted: u64,
     pub(super) first: Vec<DeliveryId>,
 }
 
-/// The next few things to do.
+/// Next tasks of the operation.
 pub(super) struct Batch {
     pub(super) tasks: Vec<Task>,
-    /// How many need nothing, since nobody would send them.
-    pub(super) passed: usize,
-    /// Up to where this leads.
-    pub(super) cursor: Option<WalkCursor>,
-    /// Whether there is nothing after it.
+    /// Number of candidates without a task, because their webhook receives no events.
+    pub(super) skipped: usize,
+    /// Position after this batch.
+    pub(super) cursor: Option<ScanCursor>,
+    /// Whether no candidates follow.
     pub(super) is_last: bool,
 }
 
-impl Source {
+impl CandidateScan {
     pub(super) fn new(
-        tenant: TenantId,
-        order: OperationOrder,
-        began: Time,
-        from: Option<WalkCursor>,
+        tenant_id: TenantId,
+        order: OperationRequest,
+        started: Time,
+        from: Option<ScanCursor>,
     ) -> Self {
         Self {
-            tenant,
+            tenant_id,
             order,
-            began,
-            seen: from,
+            started_at: started,
+            scanned: from,
             exhausted: false,
             found: VecDeque::new(),
             counted: 0,
@@ -69,23 +73,23 @@ impl Source {
         }
     }
 
-    /// Counts all there are from here on.
+    /// Counts all remaining candidates.
     pub(super) async fn count(&mut self, inner: &Inner) -> Result<(), StoreError> {
-        while self.count_some(inner).await? {}
+        while self.count_page(inner).await? {}
         Ok(())
     }
 
-    /// Counts the next few. False: there are no more.
-    pub(super) async fn count_some(&mut self, inner: &Inner) -> Result<bool, StoreError> {
-        for _ in 0..SLICES {
+    /// Counts the next pages. Returns false if there are no more.
+    pub(super) async fn count_page(&mut self, inner: &Inner) -> Result<bool, StoreError> {
+        for _ in 0..PAGES_PER_CHECK {
             if self.exhausted {
                 return Ok(false);
             }
-            self.look(inner).await?;
+            self.read_page(inner).await?;
             self.counted += self.found.len() as u64;
             for (_, item) in self.found.drain(..) {
                 if let Item::Delivery(id, _) = item
-                    && self.first.len() < FIRST
+                    && self.first.len() < SAMPLE_SIZE
                 {
                     self.first.push(id);
                 }
@@ -94,138 +98,146 @@ impl Source {
         Ok(true)
     }
 
-    /// The next things to do, `most` at the most; with none before the end if a slice had none.
-    pub(super) async fn next(&mut self, inner: &Inner, most: usize) -> Result<Batch, StoreError> {
+    /// Returns at most `max` next tasks; the batch may be empty before the end if a page had no candidates.
+    pub(super) async fn next(&mut self, inner: &Inner, max: usize) -> Result<Batch, StoreError> {
         if self.found.is_empty() && !self.exhausted {
-            self.look(inner).await?;
+            self.read_page(inner).await?;
         }
         let (mut tasks, mut passed, mut cursor) = (Vec::new(), 0, None);
-        while tasks.len() < most
-            && let Some((place, item)) = self.found.pop_front()
+        while tasks.len() < max
+            && let Some((position, item)) = self.found.pop_front()
         {
-            cursor = Some(place);
+            cursor = Some(position);
             match self.task(inner, item).await? {
                 Some(task) => tasks.push(task),
                 None => passed += 1,
             }
         }
         let is_empty = self.found.is_empty();
-        let cursor = if is_empty { self.seen } else { cursor };
-        Ok(Batch { tasks, passed, cursor, is_last: is_empty && self.exhausted })
+        let cursor = if is_empty { self.scanned } else { cursor };
+        Ok(Batch { tasks, skipped: passed, cursor, is_last: is_empty && self.exhausted })
     }
 
-    /// Looks at the next slice.
-    async fn look(&mut self, inner: &Inner) -> Result<(), StoreError> {
+    /// Reads the next page.
+    async fn read_page(&mut self, inner: &Inner) -> Result<(), StoreError> {
         match self.order.among {
-            Among::Events => self.look_at_events(inner).await,
-            Among::Dead | Among::Deliveries | Among::Pending => self.look_at_deliveries(inner).await,
+            OperationTarget::Events => self.read_events(inner).await,
+            OperationTarget::Dead | OperationTarget::Deliveries | OperationTarget::Pending => {
+                self.read_deliveries(inner).await
+            }
         }
     }
 
-    async fn look_at_deliveries(&mut self, inner: &Inner) -> Result<(), StoreError> {
+    async fn read_deliveries(&mut self, inner: &Inner) -> Result<(), StoreError> {
         let selection = &self.order.selection;
-        let webhook = match selection.webhook_ids[..] {
-            [webhook] => Some(webhook),
+        let webhook_id = match selection.webhook_ids[..] {
+            [webhook_id] => Some(webhook_id),
             _ => None,
         };
-        let walk = Walk {
+        let scan = Scan {
             among: self.order.among,
-            webhook,
+            webhook_id,
             from: selection.from,
             to: selection.to,
-            after: self.seen,
-            limit: SLICE,
+            after: self.scanned,
+            limit: PAGE_SIZE,
         };
-        let walked = inner.store.walk_deliveries(self.tenant.clone(), walk).await?;
-        self.exhausted = walked.next.is_none();
-        self.seen = walked.next.or(walked.found.last().map(|(place, _)| *place)).or(self.seen);
-        for (place, candidate) in walked.found {
-            if let Some(delivery) = place.delivery
-                && takes_on(self.order.kind, selection, self.began, &candidate)
+        let page = inner.store.scan_deliveries(self.tenant_id.clone(), scan).await?;
+        self.exhausted = page.next.is_none();
+        self.scanned = page.next.or(page.found.last().map(|(position, _)| *position)).or(self.scanned);
+        for (position, candidate) in page.found {
+            if let Some(delivery_id) = position.delivery_id
+                && selects(self.order.kind, selection, self.started_at, &candidate)
             {
-                self.found.push_back((place, Item::Delivery(delivery, candidate)));
+                self.found.push_back((position, Item::Delivery(delivery_id, candidate)));
             }
         }
         Ok(())
     }
 
-    async fn look_at_events(&mut self, inner: &Inner) -> Result<(), StoreError> {
+    async fn read_events(&mut self, inner: &Inner) -> Result<(), StoreError> {
         let selection = &self.order.selection;
-        // What is published from then on reaches the webhook anyway.
-        let to = selection.to.map_or(self.began, |to| to.min(self.began));
-        let (from, after) = (selection.from, self.seen.map(|seen| seen.event));
-        let heads = inner.store.walk_events(self.tenant.clone(), from, Some(to), after, SLICE).await?;
-        self.exhausted = heads.len() < SLICE;
+        // Events published after the start reach the webhook anyway.
+        let to = selection.to.map_or(self.started_at, |to| to.min(self.started_at));
+        let (from, after) = (selection.from, self.scanned.map(|seen| seen.event_id));
+        let heads = inner.store.scan_events(self.tenant_id.clone(), from, Some(to), after, PAGE_SIZE).await?;
+        self.exhausted = heads.len() < PAGE_SIZE;
         if let Some(last) = heads.last() {
-            self.seen = Some(WalkCursor { event: last.id, delivery: None });
+            self.scanned = Some(ScanCursor { event_id: last.id, delivery_id: None });
         }
-        let Some(hook) = self.hook(inner).await? else { return Ok(()) };
+        let Some(webhook) = self.webhook(inner).await? else { return Ok(()) };
         for head in heads {
             let subscribed = selection.names_type(&head.event_type)
-                && hook.wants(&head.event_type, head.subject.as_deref());
-            if subscribed && self.passes_filter(inner, &hook, &head).await? {
-                self.found.push_back((WalkCursor { event: head.id, delivery: None }, Item::Event(head)));
+                && webhook.subscribes_to(&head.event_type, head.subject.as_deref());
+            if subscribed && self.passes_filter(inner, &webhook, &head).await? {
+                self.found
+                    .push_back((ScanCursor { event_id: head.id, delivery_id: None }, Item::Event(head)));
             }
         }
         Ok(())
     }
 
-    /// Whether an event's payload is one that the webhook wants. It is read only if that matters.
+    /// Returns whether the webhook's filter accepts the payload of an event. Reads the payload only if there is a
+    /// filter.
     async fn passes_filter(
         &self,
         inner: &Inner,
-        hook: &Arc<Hook>,
-        head: &EventHead,
+        webhook: &Arc<ResolvedWebhook>,
+        head: &EventSummary,
     ) -> Result<bool, StoreError> {
-        let Some(filter) = hook.filter() else { return Ok(true) };
-        let Some(stored) = inner.store.event(self.tenant.clone(), head.id).await? else { return Ok(false) };
+        let Some(filter) = webhook.filter() else { return Ok(true) };
+        let Some(stored) = inner.store.event(self.tenant_id.clone(), head.id).await? else {
+            return Ok(false);
+        };
         let data = stored.event.data.clone();
         if Filter::work([filter].into_iter(), &data) <= MAX_INLINE_WORK {
-            return Ok(hook.wants_payload(&Payload::new(&data)));
+            return Ok(webhook.passes_filter(&Payload::new(&data)));
         }
-        let hook = hook.clone();
-        inner.run_on_thread(&self.tenant, move || hook.wants_payload(&Payload::new(&data))).await
+        let webhook = webhook.clone();
+        inner.run_on_thread(&self.tenant_id, move || webhook.passes_filter(&Payload::new(&data))).await
     }
 
-    /// The webhook that past events are sent to, unless it gets none.
-    async fn hook(&self, inner: &Inner) -> Result<Option<Arc<Hook>>, StoreError> {
-        let Some(webhook) = self.order.selection.webhook_ids.first() else { return Ok(None) };
-        let hook = inner.registry.find(&*inner.store, *webhook).await?;
-        Ok(hook.filter(|hook| hook.state.gets_events()))
+    /// Returns the webhook of a backfill; `None` if it receives no events.
+    async fn webhook(&self, inner: &Inner) -> Result<Option<Arc<ResolvedWebhook>>, StoreError> {
+        let Some(webhook_id) = self.order.selection.webhook_ids.first() else { return Ok(None) };
+        let webhook = inner.registry.find(&*inner.store, *webhook_id).await?;
+        Ok(webhook.filter(|webhook| webhook.state.receives_events()))
     }
 
-    /// What to do with one; none if nobody would send it.
+    /// Returns the task for a candidate; `None` if its webhook receives no events.
     async fn task(&self, inner: &Inner, item: Item) -> Result<Option<Task>, StoreError> {
         let order = &self.order;
         let (id, candidate) = match item {
             Item::Event(head) => {
-                let Some(hook) = self.hook(inner).await? else { return Ok(None) };
+                let Some(webhook) = self.webhook(inner).await? else { return Ok(None) };
                 let priority = order.priority.unwrap_or(head.priority);
                 let round = NewRound {
-                    id: DeliveryId::new(head.id.time(), &clock::randomness()),
-                    webhook: hook.id,
-                    format: hook.payload_format,
-                    lane: replay::lane(Some(&hook), &head.event_type, priority),
+                    id: DeliveryId::new(head.id.time(), &clock::random_id_bytes()),
+                    webhook_id: webhook.id,
+                    format: webhook.payload_format,
+                    lane: replay::redrive_lane(Some(&webhook), &head.event_type, priority),
                 };
                 return Ok(Some(Task::Send(head.id, round, priority)));
             }
             Item::Delivery(id, candidate) => (id, candidate),
         };
         match order.kind {
-            OperationKind::Cancel => Ok(Some(Task::Cancel(id, BY_REQUEST.into()))),
+            OperationKind::Cancel => Ok(Some(Task::Cancel(id, REASON_BY_REQUEST.into()))),
             OperationKind::Purge => Ok(Some(Task::Purge(id))),
             OperationKind::Retry | OperationKind::Backfill => {
-                let hook = inner.registry.find(&*inner.store, candidate.webhook).await?;
-                let Some(hook) = hook.filter(|hook| hook.state.gets_events()) else { return Ok(None) };
-                let priority = order.priority.unwrap_or(candidate.priority);
-                let again = Again {
-                    // Ids take their event's time, and so does the old one's.
-                    id: DeliveryId::new(id.time(), &clock::randomness()),
-                    lane: replay::lane(Some(&hook), &candidate.event_type, priority),
-                    priority: order.priority,
-                    unless_purged: order.among == Among::Dead,
+                let webhook = inner.registry.find(&*inner.store, candidate.webhook_id).await?;
+                let Some(webhook) = webhook.filter(|webhook| webhook.state.receives_events()) else {
+                    return Ok(None);
                 };
-                Ok(Some(Task::Retry(id, again)))
+                let priority = order.priority.unwrap_or(candidate.priority);
+                let options = RedriveOptions {
+                    // A delivery id has the time of its event, as has the id of the previous round.
+                    id: DeliveryId::new(id.time(), &clock::random_id_bytes()),
+                    lane: replay::redrive_lane(Some(&webhook), &candidate.event_type, priority),
+                    priority: order.priority,
+                    unless_purged: order.among == OperationTarget::Dead,
+                };
+                Ok(Some(Task::Retry(id, options)))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Bulk operations: any node carries them on, one at a time each, and whoever comes after it goes on where it
-//! stopped. Each step is one transaction of the store; nothing that matters is in memory alone.
+//! Bulk operations: each is run by one node at a time, and any node resumes it from its last step. Each step is
+//! one transaction of the store; no progress is kept in memory only.
 
 mod candidates;
 mod run;
@@ -9,86 +9,88 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     OperationId, TenantId, Time,
-    delivery::bulk_operation::{MAX_OF_A_TENANT, OperationState, Turn},
+    delivery::bulk_operation::{MAX_ACTIVE_PER_TENANT, OperationAction, OperationState},
 };
-use redrive_store::{Delivery, Operation, OperationOrder, PageRequest, StoreError, Tally};
+use redrive_store::{Delivery, Operation, OperationProgress, OperationRequest, PageRequest, StoreError};
 use tokio::sync::Notify;
 
-use self::candidates::Source;
+use self::candidates::CandidateScan;
 use crate::{Engine, Inner, clock};
 
-/// Operations that one node works on at once. Others wait, or go to other nodes.
-const AT_ONCE: usize = 16;
-/// Those of which it only looks how their deliveries go, for days perhaps: others may not have to wait for that.
-const LOOKED_AFTER: usize = 1_000;
-/// How often is looked for operations that nobody carries on.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long a dry run counts at the most.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of operations that one node runs concurrently. Others wait or are run by other nodes.
+const MAX_RUNNING: usize = 16;
+/// Maximum number of claimed operations including those that only wait for their deliveries to end, possibly for
+/// days; running operations do not wait for these.
+const MAX_SETTLING: usize = 1_000;
+/// Interval between polls for unclaimed operations.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which a dry run stops counting.
+const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The operations that this node carries on.
+/// Operations claimed by this node.
 #[derive(Default)]
-pub(crate) struct Operating {
-    /// Each with whether there is still something to be queued.
+pub(crate) struct OperationRunner {
+    /// Claimed operations, each with whether it still queues deliveries.
     held: Mutex<BTreeMap<OperationId, bool>>,
-    alarm: Notify,
+    wakeup: Notify,
 }
 
-impl Operating {
-    /// Notes whether one still queues something, or is only looked after.
-    fn is_at_work(&self, id: OperationId, at_work: bool) {
+impl OperationRunner {
+    /// Records whether an operation still queues deliveries or only waits for them to end.
+    fn set_running(&self, id: OperationId, at_work: bool) {
         let before = self.held.lock().insert(id, at_work);
         if before == Some(true) && !at_work {
-            self.alarm.notify_one();
+            self.wakeup.notify_one();
         }
     }
 }
 
-/// What an operation would take on.
+/// Result of a dry run.
 #[derive(Clone, Debug)]
-pub struct Survey {
-    /// How many.
+pub struct DryRunCount {
+    /// Number of deliveries or events counted.
     pub total: u64,
-    /// Whether all were counted; there may be more if not.
+    /// Whether all were counted before the timeout.
     pub complete: bool,
-    /// The first few of them; of events that were never sent there are none.
+    /// First deliveries of the selection; empty for a backfill, whose events have no delivery yet.
     pub sample: Vec<Delivery>,
 }
 
-/// Why an operation was not turned.
+/// Error of pausing, resuming or cancelling an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TurnError {
-    /// There is no such operation.
+pub enum OperationActionError {
+    /// The operation does not exist.
     #[error("there is no such operation")]
-    Missing,
-    /// It cannot be, as it stands.
+    NotFound,
+    /// The state of the operation does not allow the action.
     #[error("{0}")]
-    NotNow(&'static str),
-    /// The store did not take it.
+    InvalidState(&'static str),
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Engine {
-    /// Begins an operation, now or at a later time. None: the tenant has too many that are not through.
+    /// Creates an operation that starts now or at `start_at`. Returns `None` if the tenant has too many active
+    /// operations.
     pub async fn begin_operation(
         &self,
-        tenant: TenantId,
-        order: OperationOrder,
+        tenant_id: TenantId,
+        order: OperationRequest,
         start_at: Option<Time>,
         created_by: String,
     ) -> Result<Option<Operation>, StoreError> {
         let now = self.0.clock.now();
         let page = PageRequest { after: None, offset: 0, limit: 500 };
-        let known = self.0.store.list_operations(tenant.clone(), page).await?;
-        // What is to begin later takes no place until then.
-        let waits = |one: &&Operation| one.state.is_under_way() && one.start_at <= now;
-        if known.iter().filter(waits).count() >= MAX_OF_A_TENANT {
+        let known = self.0.store.list_operations(tenant_id.clone(), page).await?;
+        // An operation scheduled for later does not count against the limit until it starts.
+        let waits = |one: &&Operation| one.state.is_active() && one.start_at <= now;
+        if known.iter().filter(waits).count() >= MAX_ACTIVE_PER_TENANT {
             return Ok(None);
         }
         let operation = Operation {
-            id: OperationId::new(now, &clock::randomness()),
-            tenant,
+            id: OperationId::new(now, &clock::random_id_bytes()),
+            tenant_id,
             order,
             state: OperationState::Scheduled,
             created_by,
@@ -99,99 +101,103 @@ impl Engine {
             updated_at: now,
             held_by: None,
             cursor: None,
-            tally: Tally::default(),
-            pace_from: None,
+            progress: OperationProgress::default(),
+            rate_since: None,
         };
         self.0.store.create_operation(operation.clone()).await?;
-        self.0.operating.alarm.notify_one();
+        self.0.operations.wakeup.notify_one();
         Ok(Some(operation))
     }
 
-    /// Holds an operation, lets it go on, or ends it.
-    pub async fn turn_operation(
+    /// Pauses, resumes or cancels an operation.
+    pub async fn control_operation(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         id: OperationId,
-        turn: Turn,
-    ) -> Result<Operation, TurnError> {
+        turn: OperationAction,
+    ) -> Result<Operation, OperationActionError> {
         loop {
-            let found = self.0.store.operation(tenant.clone(), id).await?.ok_or(TurnError::Missing)?;
-            let to = found.state.turned(turn, found.began_at.is_some()).map_err(TurnError::NotNow)?;
+            let found =
+                self.0.store.operation(tenant_id.clone(), id).await?.ok_or(OperationActionError::NotFound)?;
+            let to = found
+                .state
+                .apply(turn, found.began_at.is_some())
+                .map_err(OperationActionError::InvalidState)?;
             if to == found.state {
                 return Ok(found);
             }
             let now = self.0.clock.now();
-            // It may have moved by itself meanwhile.
-            if self.0.store.turn_operation(tenant.clone(), id, found.state, to, now).await? {
-                self.0.operating.alarm.notify_one();
-                return self.0.store.operation(tenant, id).await?.ok_or(TurnError::Missing);
+            // Fails if the state changed since it was read; then the loop reads it again.
+            if self.0.store.set_operation_state(tenant_id.clone(), id, found.state, to, now).await? {
+                self.0.operations.wakeup.notify_one();
+                return self.0.store.operation(tenant_id, id).await?.ok_or(OperationActionError::NotFound);
             }
         }
     }
 
-    /// Counts what an operation would take on now, for some seconds at the most, and gives the first few.
-    pub async fn survey(
+    /// Counts what an operation would select now, for at most `DRY_RUN_TIMEOUT`, and returns the first deliveries.
+    pub async fn count_candidates(
         &self,
-        tenant: &TenantId,
-        order: &OperationOrder,
+        tenant_id: &TenantId,
+        order: &OperationRequest,
         sample: usize,
-    ) -> Result<Survey, StoreError> {
+    ) -> Result<DryRunCount, StoreError> {
         let inner = &self.0;
-        let mut source = Source::new(tenant.clone(), order.clone(), inner.clock.now(), None);
-        let counted = tokio::time::timeout(PATIENCE, source.count(inner)).await;
+        let mut source = CandidateScan::new(tenant_id.clone(), order.clone(), inner.clock.now(), None);
+        let counted = tokio::time::timeout(DRY_RUN_TIMEOUT, source.count(inner)).await;
         let complete = counted.is_ok();
         if let Ok(counted) = counted {
             counted?;
         }
         let mut deliveries = Vec::new();
         for id in source.first.iter().take(sample) {
-            deliveries.extend(inner.store.delivery(tenant.clone(), *id).await?);
+            deliveries.extend(inner.store.delivery(tenant_id.clone(), *id).await?);
         }
-        Ok(Survey { total: source.counted, complete, sample: deliveries })
+        Ok(DryRunCount { total: source.counted, complete, sample: deliveries })
     }
 }
 
 impl Inner {
-    /// Carries operations on, for as long as the engine runs.
-    pub(crate) async fn keep_operating(self: Arc<Self>) {
+    /// Claims and runs operations until the engine stops.
+    pub(crate) async fn run_operations(self: Arc<Self>) {
         loop {
-            if let Err(error) = self.take_operations().await {
+            if let Err(error) = self.claim_operations().await {
                 tracing::warn!(%error, "bulk operations cannot be taken on now");
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
-                () = self.operating.alarm.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = self.operations.wakeup.notified() => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    async fn take_operations(self: &Arc<Self>) -> Result<(), StoreError> {
+    async fn claim_operations(self: &Arc<Self>) -> Result<(), StoreError> {
         let (held, at_work): (Vec<_>, usize) = {
-            let held = self.operating.held.lock();
+            let held = self.operations.held.lock();
             (held.keys().copied().collect(), held.values().filter(|at_work| **at_work).count())
         };
-        let room = AT_ONCE.saturating_sub(at_work).min(LOOKED_AFTER.saturating_sub(held.len()));
-        if room == 0 {
+        let capacity = MAX_RUNNING.saturating_sub(at_work).min(MAX_SETTLING.saturating_sub(held.len()));
+        if capacity == 0 {
             return Ok(());
         }
-        let (epoch, now) = (self.fleet.term().epoch, self.clock.now());
-        for operation in self.store.take_operations(epoch, held, now, room).await? {
-            self.operating.is_at_work(operation.id, operation.state == OperationState::Running);
-            tokio::spawn(self.clone().carry_on(operation));
+        let (epoch, now) = (self.membership.current_epoch().epoch, self.clock.now());
+        for operation in self.store.claim_operations(epoch, held, now, capacity).await? {
+            self.operations.set_running(operation.id, operation.state == OperationState::Running);
+            tokio::spawn(self.clone().run_claimed(operation));
         }
         Ok(())
     }
 
-    async fn carry_on(self: Arc<Self>, operation: Operation) {
+    async fn run_claimed(self: Arc<Self>, operation: Operation) {
         let id = operation.id;
         tracing::info!(operation_id = %id, kind = operation.order.kind.name(), "carrying a bulk operation on");
         if let Err(error) = self.run_operation(operation).await {
-            // It goes on from its last step.
+            // It resumes from its last step after it is claimed again.
             tracing::warn!(%error, operation_id = %id, "a bulk operation has stopped for now");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        self.operating.held.lock().remove(&id);
-        self.operating.alarm.notify_one();
+        self.operations.held.lock().remove(&id);
+        self.operations.wakeup.notify_one();
     }
 }

@@ -1,149 +1,153 @@
-//! One operation, carried on until it is over, held, or somebody else's.
+//! Runs one claimed operation until it ends or the claim is lost.
 
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, OperationId, Time,
-    delivery::BY_REQUEST,
-    delivery::bulk_operation::{OperationKind, OperationState, Pacer},
+    delivery::{
+        REASON_BY_REQUEST,
+        bulk_operation::{OperationKind, OperationState, Pacer},
+    },
 };
-use redrive_store::{Epoch, Operation, OperationStep, Stepped, StoreError};
+use redrive_store::{Epoch, Operation, OperationStep, StepResult, StoreError};
 
-use super::{LOOK, candidates::Source};
+use super::{POLL_INTERVAL, candidates::CandidateScan};
 use crate::Inner;
 
-/// The most that one step does: its transaction holds up the tenant's publishing for as long as it takes.
-const STEP: usize = 250;
-/// How often a step is taken at a set rate: more often only costs more.
-const TICK: Duration = Duration::from_millis(100);
-/// How often is looked how queued deliveries went, and at how many at once.
-const SETTLE: Duration = Duration::from_millis(200);
-const SETTLE_AT_MOST: Duration = Duration::from_secs(15);
-const ITEMS: usize = 500;
+/// Maximum number of tasks per step; its transaction blocks the tenant's publishes while it runs.
+const MAX_STEP_TASKS: usize = 250;
+/// Minimum interval between steps of a rate-limited operation; shorter ones only cost more transactions.
+const STEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Bounds of the interval between passes over queued deliveries, and the number of deliveries checked per store
+/// call.
+const MIN_SETTLE_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_SETTLE_INTERVAL: Duration = Duration::from_secs(15);
+const SETTLE_BATCH_SIZE: usize = 500;
 
-/// Looking how queued deliveries went, all of them over and over, a slice at a time.
+/// Progress of the repeated passes that check, page by page, which queued deliveries have ended.
 struct Settling {
     after: Option<DeliveryId>,
-    /// How many were still open in the pass under way.
+    /// Deliveries found pending in the current pass.
     open: usize,
-    /// How long to wait after a pass that has found nothing new.
+    /// Delay after a pass; doubles while no delivery ends.
     wait: Duration,
     next: Time,
 }
 
 impl Settling {
-    /// A first pass, from this time on.
+    /// Starts a first pass at this time.
     fn from(next: Time) -> Self {
-        Self { after: None, open: 0, wait: SETTLE, next }
+        Self { after: None, open: 0, wait: MIN_SETTLE_INTERVAL, next }
     }
 }
 
 impl Inner {
     pub(super) async fn run_operation(self: &Arc<Self>, operation: Operation) -> Result<(), StoreError> {
-        let epoch = self.fleet.term().epoch;
-        let (id, tenant, order) = (operation.id, operation.tenant, operation.order);
-        let began = operation.began_at.unwrap_or_else(|| self.clock.now());
-        let mut source = Source::new(tenant.clone(), order.clone(), began, operation.cursor);
+        let epoch = self.membership.current_epoch().epoch;
+        let (id, tenant_id, order) = (operation.id, operation.tenant_id, operation.order);
+        let started = operation.began_at.unwrap_or_else(|| self.clock.now());
+        let mut source = CandidateScan::new(tenant_id.clone(), order.clone(), started, operation.cursor);
         let mut pacer = None;
         let mut settling = Settling::from(self.clock.now());
         while !self.stop.is_cancelled() {
-            let found = self.store.operation(tenant.clone(), id).await?;
+            let found = self.store.operation(tenant_id.clone(), id).await?;
             let Some(now) = found.filter(|found| found.held_by == Some(epoch)) else { return Ok(()) };
-            self.operating.is_at_work(id, now.state == OperationState::Running);
+            self.operations.set_running(id, now.state == OperationState::Running);
             if now.state == OperationState::Running {
-                if now.tally.total.is_none() && !self.count(&now, epoch, began).await? {
+                if now.progress.total.is_none() && !self.count(&now, epoch, started).await? {
                     continue;
                 }
                 let pacer = pacer.get_or_insert_with(|| Pacer::new(order.rate, self.clock.now()));
                 self.step(&now, epoch, &mut source, pacer).await?;
-                self.look_after(id, epoch, &mut settling).await?;
+                self.settle_deliveries(id, epoch, &mut settling).await?;
                 continue;
             }
             if pacer.take().is_some() {
-                // From here on nothing is queued: what a pass does not find is not there.
+                // Nothing is queued from here on, so a pass that starts now sees every queued delivery.
                 settling = Settling::from(self.clock.now());
             }
-            if self.look_after(id, epoch, &mut settling).await? {
+            if self.settle_deliveries(id, epoch, &mut settling).await? {
                 return self.store.close_operation(id, epoch, self.clock.now()).await;
             }
             tokio::select! {
                 () = self.clock.sleep_until(settling.next) => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.stop.cancelled() => {}
             }
         }
         Ok(())
     }
 
-    /// Counts what there is to do. False: it was held or ended meanwhile.
-    async fn count(&self, operation: &Operation, epoch: Epoch, began: Time) -> Result<bool, StoreError> {
-        let (tenant, id) = (operation.tenant.clone(), operation.id);
-        let mut all = Source::new(tenant.clone(), operation.order.clone(), began, None);
-        while all.count_some(self).await? {
-            let now = self.store.operation(tenant.clone(), id).await?;
+    /// Counts the selection. Returns false if the operation was paused or cancelled, or the engine stops.
+    async fn count(&self, operation: &Operation, epoch: Epoch, started: Time) -> Result<bool, StoreError> {
+        let (tenant_id, id) = (operation.tenant_id.clone(), operation.id);
+        let mut all = CandidateScan::new(tenant_id.clone(), operation.order.clone(), started, None);
+        while all.count_page(self).await? {
+            let now = self.store.operation(tenant_id.clone(), id).await?;
             if self.stop.is_cancelled() || now.is_none_or(|now| now.state != OperationState::Running) {
                 return Ok(false);
             }
         }
-        self.store.count_operation(id, epoch, all.counted).await?;
+        self.store.set_operation_total(id, epoch, all.counted).await?;
         Ok(true)
     }
 
-    /// Does as much as its rate allows now, and waits until more may go.
+    /// Executes as many tasks as the rate allows, or waits until it allows more.
     async fn step(
         self: &Arc<Self>,
         operation: &Operation,
         epoch: Epoch,
-        source: &mut Source,
+        source: &mut CandidateScan,
         pacer: &mut Pacer,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let room = pacer.allowed(now, STEP);
-        if room == 0 {
+        let capacity = pacer.allowed(now, MAX_STEP_TASKS);
+        if capacity == 0 {
             tokio::select! {
-                () = self.clock.sleep_until(pacer.next_at().max(now + TICK)) => {}
+                () = self.clock.sleep_until(pacer.next_at().max(now + STEP_INTERVAL)) => {}
                 () = self.stop.cancelled() => {}
             }
             return Ok(());
         }
-        let batch = source.next(self, room).await?;
+        let batch = source.next(self, capacity).await?;
         let step = OperationStep {
             id: operation.id,
-            tenant: operation.tenant.clone(),
+            tenant_id: operation.tenant_id.clone(),
             epoch,
             tasks: batch.tasks,
-            passed: batch.passed,
+            passed: batch.skipped,
             cursor: batch.cursor,
             then: batch.is_last.then_some(OperationState::Delivering),
             at: now,
         };
         match self.store.step_operation(step).await? {
-            Stepped::Lost => {
-                // Held or ended by a person, which is seen at the next look; what was taken out is read again.
-                *source = Source::new(
-                    operation.tenant.clone(),
+            StepResult::ClaimLost => {
+                // The operation was paused or cancelled, or the claim lost; the next read of its state shows which.
+                // Tasks taken from the scan are read again.
+                *source = CandidateScan::new(
+                    operation.tenant_id.clone(),
                     operation.order.clone(),
                     operation.began_at.unwrap_or(now),
                     operation.cursor,
                 );
             }
-            Stepped::Done { done, to_call_off } => {
-                pacer.went(done, now);
-                self.alarm.ring();
+            StepResult::Applied { done, to_call_off } => {
+                pacer.record(done, now);
+                self.scheduler_wakeup.wake();
                 if operation.order.kind == OperationKind::Cancel {
                     let at_once = done.saturating_sub(to_call_off.len()) as u64;
-                    self.health.ended(&operation.tenant, DeliveryStatus::Cancelled, at_once, now);
+                    self.rollups.record_ended(&operation.tenant_id, DeliveryStatus::Cancelled, at_once, now);
                 }
-                for (webhook, delivery) in to_call_off {
-                    self.call_off_here(webhook, delivery, BY_REQUEST.to_owned());
+                for (webhook_id, delivery_id) in to_call_off {
+                    self.cancel_if_queued(webhook_id, delivery_id, REASON_BY_REQUEST.to_owned());
                 }
             }
         }
         Ok(())
     }
 
-    /// Looks at some of what was queued, now and then. True once a whole pass has found nothing under way.
-    async fn look_after(
+    /// Checks one page of queued deliveries if due. Returns true once a whole pass has found none pending.
+    async fn settle_deliveries(
         &self,
         id: OperationId,
         epoch: Epoch,
@@ -153,13 +157,17 @@ impl Inner {
         if now < settling.next {
             return Ok(false);
         }
-        let settled = self.store.settle_operation(id, epoch, settling.after, ITEMS).await?;
+        let settled = self.store.settle_operation(id, epoch, settling.after, SETTLE_BATCH_SIZE).await?;
         settling.open += settled.open;
         settling.after = settled.next;
         let is_over = settled.next.is_none();
         let is_through = is_over && settling.open == 0;
-        // Where much has ended, more has; what waits for hours is not asked after every second.
-        settling.wait = if settled.ended > 0 { SETTLE } else { (settling.wait * 2).min(SETTLE_AT_MOST) };
+        // Recently ended deliveries suggest that more will end soon; otherwise the interval grows.
+        settling.wait = if settled.ended > 0 {
+            MIN_SETTLE_INTERVAL
+        } else {
+            (settling.wait * 2).min(MAX_SETTLE_INTERVAL)
+        };
         if is_over {
             settling.open = 0;
             settling.next = now + settling.wait;

@@ -1,6 +1,6 @@
-//! How waiting work reaches this node. Only what is in here claims.
+//! Claiming: how waiting deliveries reach this node. No other module claims.
 
 pub(crate) mod amqp;
 mod store;
 
-pub(crate) use store::Round;
+pub(crate) use store::ClaimResult;

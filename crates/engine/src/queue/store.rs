@@ -1,4 +1,4 @@
-//! Claims straight from the store: lanes with something due, as much as there is room for.
+//! Claims from the store: due lanes, as far as this node has capacity.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -6,116 +6,121 @@ use std::{
 };
 
 use redrive_core::{
-    TenantId, Time, WebhookId, cluster::ticket::shown_due, delivery::lane::Lane,
+    TenantId, Time, WebhookId, cluster::ticket::displayed_due, delivery::lane::Lane,
     security::egress_rules::HostKey,
 };
-use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
+use redrive_store::{ClaimedDelivery, LaneCapacity, LaneClaim, LaneKey, StoreError};
 
 use crate::{
     Inner,
-    dispatch::{Ready, Whom},
-    membership::Term,
-    registry::Hook,
+    dispatch::{LeasedDelivery, WebhookCaps},
+    membership::NodeEpoch,
+    registry::ResolvedWebhook,
 };
 
-/// Lanes looked at in one go.
-const LANES: usize = 64;
-/// How many lanes that are left to others are looked past at the most.
-const DECLINED: usize = 2_000;
-/// Deliveries and payload bytes taken in one transaction, roughly.
-const MAX_ROWS: usize = 4_000;
-const MAX_BYTES: usize = 8 << 20;
+/// Due lanes read per claim.
+const MAX_LANES: usize = 64;
+/// Maximum number of declined lanes that a claim reads past.
+const MAX_DECLINED_LANES: usize = 2_000;
+/// Approximate maximum of deliveries and payload bytes claimed per transaction.
+const MAX_CLAIM_DELIVERIES: usize = 4_000;
+const MAX_CLAIM_BYTES: usize = 8 << 20;
 
-/// What a look into the store came to.
-pub(crate) enum Round {
-    /// Something was claimed: look again at once.
-    Busy,
+/// Result of a claim.
+pub(crate) enum ClaimResult {
+    /// Deliveries were claimed, or more may be due: claim again immediately.
+    Claimed,
     /// Nothing is due (or nothing fits) before this time.
     Idle(Option<Time>),
 }
 
 impl Inner {
-    /// How long a webhook has a first attempt wait.
-    pub(super) fn first_delay(&self, webhook: WebhookId) -> Duration {
-        self.registry.hook(webhook).map_or(Duration::ZERO, |hook| hook.policy.first_delay())
+    /// Returns the delay of a webhook's first attempts.
+    pub(super) fn first_delay(&self, webhook_id: WebhookId) -> Duration {
+        self.registry.webhook(webhook_id).map_or(Duration::ZERO, |webhook| webhook.policy.first_delay())
     }
 
-    /// Claims what is due from lanes that are behind and have room, and from lanes nobody holds.
-    pub(crate) async fn claim_round(self: &Arc<Self>) -> Result<Round, StoreError> {
-        let term = self.fleet.term();
-        self.leave_homes(&term).await?;
+    /// Claims due deliveries from lanes of this node that need a refill and have capacity, and from lanes without a
+    /// holder.
+    pub(crate) async fn claim_due(self: &Arc<Self>) -> Result<ClaimResult, StoreError> {
+        let epoch = self.membership.current_epoch();
+        self.release_idle_assignments(&epoch).await?;
         if self.dispatch.is_draining() {
-            return Ok(Round::Idle(None));
+            return Ok(ClaimResult::Idle(None));
         }
         let now = self.clock.now();
-        if self.fleet.is_shared() {
-            // What was held back until now is asked for at once: nobody holds its lanes.
-            let moves = self.dispatch.wake_up(now);
-            self.carry_out(moves);
+        if self.membership.is_shared() {
+            // Expired holds are lifted first, so that this claim includes their lanes, which no node holds.
+            let actions = self.dispatch.expire_holds(now);
+            self.apply_actions(actions);
         }
-        // Lanes that this node left to others stay on the list: it looks past as many as those were.
-        let most = LANES + self.fleet.declined.load(Relaxed).min(DECLINED);
-        let due = self.store.due_lanes(term.epoch, self.settings.pools.clone(), now, most).await?;
-        let more_due = due.lanes.len() >= most;
+        // Lanes that this node declined stay due in the store, so this claim reads past as many as were declined last
+        // time.
+        let max = MAX_LANES + self.membership.declined_lanes.load(Relaxed).min(MAX_DECLINED_LANES);
+        let due = self.store.due_lanes(epoch.epoch, self.settings.pools.clone(), now, max).await?;
+        let more_due = due.lanes.len() >= max;
         let mut declined = 0;
-        let mut rooms = self.served(self.dispatch.take_hungry());
+        let mut capacities = self.drop_unserved(self.dispatch.lanes_to_refill());
         for key in due.lanes {
-            if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {
+            if capacities.iter().map(|capacity| capacity.max_deliveries).sum::<usize>()
+                >= MAX_CLAIM_DELIVERIES
+            {
                 break;
             }
-            let hook = match self.registry.find(&*self.store, key.webhook).await {
-                Ok(hook) => hook,
-                // One webhook that cannot be read must not keep all others waiting.
-                Err(StoreError::Refused(why)) => {
-                    tracing::error!(webhook_id = %key.webhook, error = why, "a webhook cannot be read, and is sent nothing");
+            let webhook = match self.registry.find(&*self.store, key.webhook_id).await {
+                Ok(webhook) => webhook,
+                // One unreadable webhook must not block the others.
+                Err(StoreError::InvalidItem(why)) => {
+                    tracing::error!(webhook_id = %key.webhook_id, error = why, "a webhook cannot be read, and is sent nothing");
                     continue;
                 }
                 Err(error) => {
-                    self.dispatch.claim_failed(&rooms);
+                    self.dispatch.claim_failed(&capacities);
                     return Err(error);
                 }
             };
-            if hook.as_ref().is_some_and(|hook| !hook.tenant.is_served()) {
+            if webhook.as_ref().is_some_and(|webhook| !webhook.tenant.is_served()) {
                 declined += 1;
                 continue;
             }
-            if rooms.iter().any(|room| room.key == key) {
+            if capacities.iter().any(|capacity| capacity.key == key) {
                 continue;
             }
-            let room = self.reserve_lane(hook.as_deref(), key);
-            if room.room == 0 && self.fleet.is_shared() {
-                // Others may have room.
-                self.dispatch.decline(&room.key);
+            let capacity = self.reserve_lane(webhook.as_deref(), key);
+            if capacity.max_deliveries == 0 && self.membership.is_shared() {
+                // Other nodes may have capacity.
+                self.dispatch.defer_lane(&capacity.key);
                 declined += 1;
             } else {
-                // Asking for a lane without room still counts: it is held from then on, and asks for itself.
-                rooms.push(room);
+                // A lane without capacity is claimed as well: this node then holds it, and requests a refill when it
+                // has capacity.
+                capacities.push(capacity);
             }
         }
-        let before = self.fleet.declined.swap(declined, Relaxed);
-        if rooms.is_empty() {
-            // All that it saw was for others: there may be more behind them.
-            let more_behind = declined >= most && before < declined;
-            return Ok(if more_behind { Round::Busy } else { Round::Idle(due.next_wake) });
+        let before = self.membership.declined_lanes.swap(declined, Relaxed);
+        if capacities.is_empty() {
+            // All lanes read were declined: there may be more behind them.
+            let more_behind = declined >= max && before < declined;
+            return Ok(if more_behind { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) });
         }
-        for room in &mut rooms {
-            room.alone = self.claims_alone(&room.key);
+        for capacity in &mut capacities {
+            capacity.exclusive = self.claims_exclusively(&capacity.key);
         }
-        let bytes = self.dispatch.reserve_bytes(MAX_BYTES);
+        let bytes = self.dispatch.reserve_bytes(MAX_CLAIM_BYTES);
         let _transfer = self.transfers.open();
-        let claims = self.store.claim(term.epoch, now, rooms.clone(), bytes).await;
+        let claims = self.store.claim(epoch.epoch, now, capacities.clone(), bytes).await;
         let taken = match claims {
             Ok(claims) => {
-                // A lane that gives nothing and is due all the same is just being filled, or emptied by another
-                // node: whoever does so rings.
+                // A lane that is due but yields nothing is being written by a concurrent publish or claimed by another
+                // node, which wakes the scheduler when done.
                 let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
-                for (room, claim) in rooms.iter().zip(claims) {
-                    self.take_in(&term, room, claim);
+                for (capacity, claim) in capacities.iter().zip(claims) {
+                    self.accept_claims(&epoch, capacity, claim);
                 }
-                Ok(if gave || more_due { Round::Busy } else { Round::Idle(due.next_wake) })
+                Ok(if gave || more_due { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) })
             }
             Err(error) => {
-                self.dispatch.claim_failed(&rooms);
+                self.dispatch.claim_failed(&capacities);
                 Err(error)
             }
         };
@@ -123,21 +128,22 @@ impl Inner {
         taken
     }
 
-    /// Without the lanes whose tenants were given to other nodes since.
-    fn served(self: &Arc<Self>, rooms: Vec<LaneRoom>) -> Vec<LaneRoom> {
-        let is_served =
-            |room: &LaneRoom| self.registry.hook(room.key.webhook).is_none_or(|hook| hook.tenant.is_served());
-        let (served, others): (Vec<_>, Vec<_>) = rooms.into_iter().partition(is_served);
-        for room in &others {
-            let moves = self.dispatch.claimed(room, Vec::new(), false);
-            self.carry_out(moves);
+    /// Drops lanes of tenants that have been routed to pools of other nodes.
+    fn drop_unserved(self: &Arc<Self>, capacities: Vec<LaneCapacity>) -> Vec<LaneCapacity> {
+        let is_served = |capacity: &LaneCapacity| {
+            self.registry.webhook(capacity.key.webhook_id).is_none_or(|webhook| webhook.tenant.is_served())
+        };
+        let (served, others): (Vec<_>, Vec<_>) = capacities.into_iter().partition(is_served);
+        for capacity in &others {
+            let actions = self.dispatch.accept_claimed(capacity, Vec::new(), false);
+            self.apply_actions(actions);
         }
         if !others.is_empty() {
-            // Whoever does serve them could not see lanes that are held here.
-            let (inner, term) = (self.clone(), self.fleet.term());
-            let webhooks = others.into_iter().map(|room| room.key.webhook).collect();
+            // Nodes that serve these tenants cannot see lanes that are held here.
+            let (inner, epoch) = (self.clone(), self.membership.current_epoch());
+            let webhooks = others.into_iter().map(|capacity| capacity.key.webhook_id).collect();
             self.runtime.spawn(async move {
-                if let Err(error) = inner.store.leave(term.epoch, webhooks).await {
+                if let Err(error) = inner.store.release_assignments(epoch.epoch, webhooks).await {
                     tracing::warn!(%error, "lanes that others serve are still held here");
                 }
             });
@@ -145,55 +151,60 @@ impl Inner {
         served
     }
 
-    fn reserve_lane(self: &Arc<Self>, hook: Option<&Hook>, key: LaneKey) -> LaneRoom {
-        // A webhook that is gone still has its deliveries ended one by one.
-        let nobody = TenantId::default();
-        let whom = match hook {
-            Some(hook) => {
-                self.foresee(hook);
-                self.whom(hook)
+    fn reserve_lane(self: &Arc<Self>, webhook: Option<&ResolvedWebhook>, key: LaneKey) -> LaneCapacity {
+        // Deliveries of a deleted webhook are claimed too, and ended one by one.
+        let unknown = TenantId::default();
+        let caps = match webhook {
+            Some(webhook) => {
+                self.open_for_due_probe(webhook);
+                self.webhook_caps(webhook)
             }
-            None => Whom {
-                webhook: key.webhook,
-                tenant: &nobody,
+            None => WebhookCaps {
+                webhook_id: key.webhook_id,
+                tenant_id: &unknown,
                 max_in_flight: self.settings.webhook_max_in_flight as usize,
                 tenant_max_in_flight: usize::MAX,
                 host: HostKey::default(),
             },
         };
-        self.dispatch.reserve_lane(whom, key.lane)
+        self.dispatch.reserve_lane(caps, key.lane)
     }
 
-    fn take_in(self: &Arc<Self>, term: &Arc<Term>, room: &LaneRoom, claim: LaneClaim) {
-        if room.alone && !claim.deliveries.is_empty() {
-            self.fleet.homes.moved_in(room.key.webhook);
-            if let Some(hook) = self.registry.hook(room.key.webhook) {
-                self.move_on(&hook);
+    fn accept_claims(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, capacity: &LaneCapacity, claim: LaneClaim) {
+        if capacity.exclusive && !claim.deliveries.is_empty() {
+            self.membership.assignments.assign(capacity.key.webhook_id);
+            if let Some(webhook) = self.registry.webhook(capacity.key.webhook_id) {
+                self.advance_circuit(&webhook);
             }
         }
-        let delay = self.first_delay(room.key.webhook);
-        let ready = |claimed| ready(claimed, term, &room.key.lane, delay);
-        let deliveries = claim.deliveries.into_iter().map(ready).collect();
-        let moves = self.dispatch.claimed(room, deliveries, claim.more);
-        self.carry_out(moves);
+        let delay = self.first_delay(capacity.key.webhook_id);
+        let delivery = |claimed| to_leased_delivery(claimed, epoch, &capacity.key.lane, delay);
+        let deliveries = claim.deliveries.into_iter().map(delivery).collect();
+        let actions = self.dispatch.accept_claimed(capacity, deliveries, claim.more);
+        self.apply_actions(actions);
     }
 }
 
-/// A delivery that was leased. `delay` is how long its webhook has a first attempt wait.
-pub(super) fn ready(claimed: Claimed, term: &Arc<Term>, lane: &Lane, delay: Duration) -> Ready {
-    Ready {
+/// Converts a claimed delivery. `delay` is the delay of its webhook's first attempts.
+pub(super) fn to_leased_delivery(
+    claimed: ClaimedDelivery,
+    epoch: &Arc<NodeEpoch>,
+    lane: &Lane,
+    delay: Duration,
+) -> LeasedDelivery {
+    LeasedDelivery {
         id: claimed.id,
-        term: term.clone(),
-        webhook: claimed.webhook,
+        epoch: epoch.clone(),
+        webhook_id: claimed.webhook_id,
         lane: lane.clone(),
         event: claimed.event,
         format: claimed.format,
         attempt: claimed.attempt_count + 1,
         created_at: claimed.created_at,
-        // A ticket that was lost makes it late, and not due later.
-        due: shown_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
+        // The grace period for a ticket does not count as scheduled: the delivery is shown as late.
+        due: displayed_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
         rescues: claimed.rescues,
         deaths: claimed.deaths,
-        began: None,
+        started_at: None,
     }
 }

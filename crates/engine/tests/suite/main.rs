@@ -1,4 +1,5 @@
-//! The engine against real stores, servers and receivers. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+//! The engine against real stores, servers and receivers. Suites in `slow` wait, kill and restart; suites in
+//! `extended` take minutes or need unusual tools.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

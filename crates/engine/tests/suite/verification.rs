@@ -1,36 +1,38 @@
-//! Asking endpoints to echo a challenge: tenants share the slots for it.
+//! Endpoint verification: tenants share the slots for challenges.
 
 use crate::harness::{START, world};
 use redrive_core::{
-    TenantId, tenancy::TenantRules, webhook::WebhookState, webhook::verification::Verification,
+    TenantId,
+    tenancy::TenantRules,
+    webhook::{WebhookState, verification::Verification},
 };
 use redrive_store::Tenant;
-use redrive_testkit::{Hostile, Hostility, Receiver, Reply};
+use redrive_testkit::{MisbehavingReceiver, Misbehavior, Receiver, Reply};
 
-/// More than are looked at in one step.
+/// Number of unresponsive endpoints; more than one page of due webhooks.
 const TARPITS: usize = 550;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_due_verifications_of_one_tenant_do_not_hide_those_of_another() {
-    let world = world().await;
+async fn due_verifications_of_one_tenant_do_not_block_another() {
+    let harness = world().await;
     let globex = TenantId::parse("globex").unwrap();
     let tenant = Tenant { id: globex.clone(), name: None, rules: TenantRules::default(), created_at: START };
-    assert!(world.store.create_tenant(tenant).await.unwrap());
-    let tarpit = Hostile::start(Hostility::NeverAnswers).await;
+    assert!(harness.store.create_tenant(tenant).await.unwrap());
+    let tarpit = MisbehavingReceiver::start(Misbehavior::NeverAnswers).await;
     let pending = || WebhookState::PendingVerification(Verification::begin(START, false));
     for _ in 0..TARPITS {
-        world.hook(&tarpit.url(), |hook| hook.state = pending()).await;
+        harness.create_webhook(&tarpit.url(), |webhook| webhook.state = pending()).await;
     }
     let receiver = Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await;
-    let hook = world
-        .hook(&receiver.url(), |hook| {
-            hook.tenant = globex.clone();
-            hook.state = pending();
+    let webhook = harness
+        .create_webhook(&receiver.url(), |webhook| {
+            webhook.tenant_id = globex.clone();
+            webhook.state = pending();
         })
         .await;
-    world
+    harness
         .eventually("the other tenant's endpoint was asked and echoed", async || {
-            let found = world.store.webhook(globex.clone(), hook.id).await.unwrap().unwrap();
+            let found = harness.store.webhook(globex.clone(), webhook.id).await.unwrap().unwrap();
             found.webhook.state == WebhookState::Active
         })
         .await;

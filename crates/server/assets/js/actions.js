@@ -1,19 +1,20 @@
-// Buttons and forms that change something: each says in its attributes what to call.
+// Buttons and forms that change something; their attributes say which API call to make.
 //
-//   data-call="POST /v1/webhooks/…/pause"   what to call
-//   data-body='{"action": "reset"}'         what to send with it; a form sends its fields instead
-//   data-confirm="Really?"                  what to ask first
-//   data-confirm-by="acme"                  what to type as the answer
-//   data-done="Paused."                     what to say afterwards
-//   data-then="reload" | "/a/page/{id}"     where to go then; {…} is filled from the answer
+//   data-call="POST /v1/webhooks/…/pause"   API call
+//   data-body='{"action": "reset"}'         request body; a form sends its fields instead
+//   data-confirm="Really?"                  question to confirm first
+//   data-confirm-by="acme"                  text that the user must type to confirm
+//   data-success="Paused."                  message afterwards
+//   data-next="reload" | "/a/page/{id}"     page to open afterwards; {…} is filled from the response
 //
-// Fields of a form become a JSON object: `name="a.b"` is nested; data-type says what a value is: number, boolean,
-// list (lines or commas), json (sent as it is written), from-now (seconds until a time). Empty fields are left out, or
-// null with data-empty="null". A fieldset with data-whole="a" and data-empty="null" makes `a` null if it has no values.
+// Fields of a form become a JSON object: `name="a.b"` is nested; data-type is the type of the value: number,
+// boolean, list (lines or commas), json (sent unchanged), from-now (seconds until a time). Empty fields are left
+// out, or null with data-empty="null". A fieldset with data-whole="a" and data-empty="null" makes `a` null if it
+// has no values.
 import { Raw, call, toast } from "./api.js";
 import { visible } from "./visible.js";
 
-/** Reads one field. Undefined: left out. */
+/** Reads one field. Returns undefined if the field is left out. */
 function valueOf(field) {
   const text = field.value.trim();
   if (field.type === "checkbox") return field.dataset.type === "boolean" ? field.checked : field.checked ? text : undefined;
@@ -29,7 +30,7 @@ function valueOf(field) {
   }
 }
 
-/** The fields of a form as an object. */
+/** Returns the fields of a form as an object. */
 export function bodyOf(form) {
   const body = {};
   for (const field of form.elements) {
@@ -43,7 +44,7 @@ export function bodyOf(form) {
     const last = path.at(-1);
     if (!isGroup) place[last] = value;
     else {
-      // None ticked is an empty list, which is not the same as nothing said.
+      // No box ticked is an empty list, which differs from an absent field.
       place[last] ??= [];
       if (value !== undefined) place[last].push(value);
     }
@@ -52,7 +53,7 @@ export function bodyOf(form) {
   return body;
 }
 
-/** Shows what is wrong beside the field it is about; false if there is no such field. */
+/** Shows an error beside its field. Returns false if there is no such field. */
 export function showFault(form, problem) {
   clearFaults(form);
   const named = (problem.field ?? "").replace(/\[\d+\].*$/, "");
@@ -73,7 +74,7 @@ export function clearFaults(form) {
   for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
 }
 
-/** Asks in a dialog of the page's own; whoever says yes may have to type something. */
+/** Asks for confirmation in a dialog; with `by`, the user must type that text. */
 export function confirmed(question, yes = "Yes", by = "") {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
@@ -134,7 +135,7 @@ async function act(element, body) {
   }
 }
 
-/** Copies what a button has, and says so on the button: it may stand in a dialog above everything else. */
+/** Copies the text of a button, and confirms on the button itself, since a dialog may cover the toasts. */
 async function copied(button) {
   const words = button.textContent;
   const say = (text) => {
@@ -142,7 +143,7 @@ async function copied(button) {
     setTimeout(() => (button.textContent = words), 2000);
   };
   try {
-    // Without TLS browsers have no clipboard.
+    // Browsers offer no clipboard without TLS.
     await navigator.clipboard.writeText(button.dataset.copy);
     say("Copied ✓");
   } catch {

@@ -1,9 +1,9 @@
-// Calls the API as whoever is logged in.
+// Calls the API as the logged-in user.
 import { visible } from "./visible.js";
 
 const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
 
-/** What went wrong, in the API's words. */
+/** Error with the API's problem details. */
 export class Problem extends Error {
   constructor(problem) {
     super(problem.detail ?? "the server did not answer");
@@ -11,7 +11,7 @@ export class Problem extends Error {
   }
 }
 
-/** JSON that goes out as somebody wrote it: reading it would round its numbers. */
+/** JSON that is sent as written: parsing it would round its numbers. */
 export class Raw {
   constructor(text) {
     this.text = text;
@@ -26,17 +26,17 @@ function written(value) {
   return `{${parts.map(([name, part]) => `${JSON.stringify(name)}:${written(part)}`)}}`;
 }
 
-/** Changes that are under way, or were just made: a second click is not a second wish. */
+/** Changes that are in flight or just finished; a second click does not repeat them. */
 const underWay = new Set();
-/** How long a change that was made is not made again, in milliseconds. */
+/** Time during which a finished change is not repeated, in milliseconds. */
 const PAUSE = 700;
 
-/** Calls the API. The same change is made once, however often it is asked for at the same time. */
+/** Calls the API. Identical concurrent changes are sent once. */
 export async function call(method, path, body) {
   const asksOnly = method === "GET" || path.startsWith("/dashboard/") || body?.dry_run || path.includes("dry_run=true");
   if (asksOnly) return send(method, path, body);
   const change = `${method} ${path} ${body === undefined ? "" : written(body)}`;
-  // Whoever asks again is never answered: the first one tells what came of it.
+  // A duplicate never resolves: the first call reports the result.
   if (underWay.has(change)) return new Promise(() => {});
   underWay.add(change);
   try {
@@ -49,7 +49,7 @@ export async function call(method, path, body) {
   }
 }
 
-/** Calls `method path` with a JSON body. The tenant of the page is acted for, unless the path names one. */
+/** Calls `method path` with a JSON body, for the tenant of the page unless the path names one. */
 async function send(method, path, body) {
   const url = new URL(path, location.origin);
   const tenant = meta("redrive-tenant");
@@ -73,7 +73,7 @@ async function send(method, path, body) {
   return json;
 }
 
-/** Tells something in a corner of the page, for a while. */
+/** Shows a message in a corner of the page for a while. */
 export function toast(words, kind = "good") {
   const note = document.createElement("p");
   note.className = `notice ${kind}`;

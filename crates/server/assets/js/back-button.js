@@ -1,4 +1,4 @@
-// Whoever came from a page of ours can go back to it, and finds their form as they left it.
+// Back button to the previous page, whose form keeps its values; hidden if there is no previous page.
 const back = document.getElementById("back");
 back.hidden = history.length < 2;
 back.addEventListener("click", () => history.back());

@@ -1,10 +1,10 @@
 // Dialogs, and secrets that are shown once.
 //
 //   <button data-opens="id">, <button data-closes>   open and close a <dialog> of the page
-//   data-shows="key"             the field of the answer that is shown, once, with a button to copy it
-//   data-shows-title, -note      what it is, and what to know about it
-//   data-shows-then="reload"     what happens when it is put away
-//   data-shows-undo="DELETE …/{id}", -undo-words, -undone   a way to take it back at once; {…} is filled from the answer
+//   data-reveal="key"            field of the response that is shown once, with a button to copy it
+//   data-reveal-title, -note     its title and explanation
+//   data-reveal-then="reload"    action after the dialog is closed
+//   data-reveal-undo="DELETE …/{id}", -undo-words, -undone   call that reverts it; {…} is from the response
 import { call, toast } from "./api.js";
 import { visible } from "./visible.js";
 
@@ -32,7 +32,7 @@ function undo(dialog, words, answer) {
   return button;
 }
 
-/** Shows something that nobody will be shown again. */
+/** Shows a value that is never shown again. */
 function show(words, answer) {
   const value = answer[words.shows];
   if (!value) return;
@@ -54,7 +54,7 @@ function show(words, answer) {
   actions.append(done);
   dialog.append(title, element("p", words.showsNote, "muted"), secret, actions);
   document.body.append(dialog);
-  // Nothing but the button puts it away: nobody gets to see it twice.
+  // Only the button closes the dialog, since the value cannot be shown again.
   dialog.addEventListener("cancel", (event) => event.preventDefault());
   dialog.addEventListener("close", () => {
     dialog.remove();

@@ -3,7 +3,7 @@ import { bodyOf, clearFaults, showFault } from "./actions.js";
 import { call, toast } from "./api.js";
 import { visible } from "./visible.js";
 
-/** Makes an element with a text. Whatever others wrote goes through here and stays text. */
+/** Creates an element with a text. Untrusted text goes through here and is never parsed as HTML. */
 function made(tag, text = "", className = "") {
   const element = document.createElement(tag);
   element.textContent = visible(text);
@@ -13,7 +13,7 @@ function made(tag, text = "", className = "") {
 
 // --- bulk operations ---------------------------------------------------------------------------------
 
-/** Calls what a form stands for, or asks what that would do. */
+/** Makes the API call of a form, or its dry run. */
 function bulk(form, dryRun) {
   const [method, path] = form.dataset.bulk.split(" ", 2);
   if (method === "DELETE") {
@@ -33,7 +33,7 @@ function showSurvey(place, survey) {
   place.replaceChildren();
   const count = survey.total.toLocaleString("en");
   const many = survey.total === 1 ? "delivery" : "deliveries";
-  place.append(made("p", survey.total === 0 ? "There is nothing to do: no delivery fits." : `${survey.complete ? "" : "At least "}${count} ${many}${survey.sample.length ? ". The oldest:" : "."}`, "found"));
+  place.append(made("p", survey.total === 0 ? "There is nothing to do: no delivery fits." : `${survey.count_complete ? "" : "At least "}${count} ${many}${survey.sample.length ? ". The oldest:" : "."}`, "found"));
   if (!survey.sample.length) return;
   const list = made("ul", "", "survey");
   for (const one of survey.sample.slice(0, 5)) {
@@ -91,7 +91,7 @@ for (const form of document.querySelectorAll("form[data-needs]")) {
   const button = form.querySelector("button:not([type=button])");
   const update = () => { button.disabled = !boxes.some((box) => box.checked); };
   form.addEventListener("change", update);
-  // Nothing chosen would mean all of them.
+  // An empty choice would select all.
   form.addEventListener("submit", (event) => {
     if (boxes.some((box) => box.checked)) return;
     event.preventDefault();
@@ -100,7 +100,7 @@ for (const form of document.querySelectorAll("form[data-needs]")) {
   update();
 }
 
-// --- times in filters: a calendar in the time of whoever looks ------------------------------------------
+// --- times in filters, in the user's time zone ----------------------------------------------------------
 
 const local = (date) => new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
 
@@ -116,7 +116,7 @@ for (const field of document.querySelectorAll("input[data-time]")) {
   field.after(calendar);
 }
 
-// --- copying what a link leads to ---------------------------------------------------------------------
+// --- copying the target of a link ----------------------------------------------------------------------
 
 document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-copy-from]");
@@ -157,7 +157,7 @@ for (const input of document.querySelectorAll("input[data-search]")) {
     at = -1;
     const parts = [];
     let from = 0;
-    // Lower case can be of another length; then positions would be wrong.
+    // Lower-casing can change the length, which would shift positions.
     if (wanted && lower.length === text.length) {
       for (let found = lower.indexOf(wanted); found >= 0 && marks.length < MOST_MARKS; found = lower.indexOf(wanted, from)) {
         const mark = made("mark", text.slice(found, found + wanted.length));

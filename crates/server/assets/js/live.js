@@ -1,9 +1,9 @@
-// Keeps the part of a page between <!--live--> and <!--/live--> true: the server sends it again when it has changed.
+// Updates the part of a page between <!--live--> and <!--/live-->: the server sends it again when it has changed.
 import { showTimes } from "./times.js";
 import { morph } from "./morph.js";
 
 const state = document.getElementById("live-state");
-/** How long to wait before listening again where the browser itself has given up, in milliseconds. */
+/** Delay before reconnecting when the browser itself has given up, in milliseconds. */
 const AGAIN = 5000;
 
 function say(kind, words) {
@@ -12,7 +12,7 @@ function say(kind, words) {
   state.textContent = words;
 }
 
-/** The nodes between the two marks. */
+/** Returns the two marks around the live part. */
 function marks(root) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_COMMENT);
   let begin = null;
@@ -37,7 +37,7 @@ export function live() {
     source.addEventListener("open", () => say("on", "Live"));
     source.addEventListener("error", () => {
       say("off", "Reconnecting");
-      // Browsers come back by themselves to a server that was away, but not to one that refused them.
+      // Browsers reconnect to an unavailable server, but not to one that refused the request.
       if (source?.readyState === EventSource.CLOSED) refused();
     });
     source.addEventListener("gone", () => {
@@ -69,7 +69,7 @@ export function live() {
     else again = setTimeout(follow, AGAIN);
   };
 
-  // A page that nobody sees costs nobody anything.
+  // Hidden pages are disconnected to save resources.
   const follow = () => (document.visibilityState === "visible" ? open() : close());
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", close);

@@ -1,4 +1,5 @@
-// A link has its key after the "#", where no server sees it: it is taken from there and sent once.
+// A login link has its key after the "#", which browsers do not send to servers; it is read from there and sent
+// once.
 function useLink() {
   const key = location.hash.slice(1);
   if (!key) return;
@@ -9,5 +10,5 @@ function useLink() {
 }
 
 useLink();
-// A link that is followed while this page is open already loads nothing anew.
+// Following a link while this page is open does not reload it.
 addEventListener("hashchange", useLink);

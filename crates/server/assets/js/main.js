@@ -1,4 +1,4 @@
-// What every page needs: times in words, the theme, actions, live updates, and values under the pointer.
+// Scripts of every page: relative times, theme, actions, live updates, tooltips.
 import { actions } from "./actions.js";
 import { live } from "./live.js";
 import { showTimes } from "./times.js";
@@ -13,7 +13,7 @@ document.querySelector("[data-theme-toggle]")?.addEventListener("click", () => {
   localStorage.setItem("redrive-theme", root.dataset.theme);
 });
 
-// A filter applies as soon as something is chosen from a list; empty fields stay out of the address.
+// A filter is applied when a list entry is chosen; empty fields are left out of the URL.
 for (const form of document.querySelectorAll("form[data-filters]")) {
   form.addEventListener("submit", () => {
     for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
@@ -22,12 +22,12 @@ for (const form of document.querySelectorAll("form[data-filters]")) {
     if (event.target.tagName === "SELECT") form.requestSubmit();
   });
 }
-// A page that comes back from the browser's memory has its fields again.
+// A page restored from the back/forward cache gets its fields enabled again.
 addEventListener("pageshow", () => {
   for (const field of document.querySelectorAll("form[data-filters] :disabled")) field.disabled = false;
 });
 
-// On a phone the menu is wider than the screen.
+// On a phone the menu is wider than the screen: scroll to the current entry.
 const menu = document.querySelector(".menu");
 const here = menu?.querySelector('[aria-current="page"]');
 if (here) menu.scrollLeft = here.offsetLeft - menu.offsetLeft - (menu.clientWidth - here.clientWidth) / 2;

@@ -1,9 +1,9 @@
-// Makes what is on the page equal to what has come, and touches nothing that is equal already: a field that somebody
-// types into, an opened detail, a selection and the focus all stay.
+// Patches the page to match a new version and leaves equal nodes untouched: a field being edited, an open detail,
+// a selection and the focus stay.
 
 const KEPT = new Set(["open", "title", "data-kept", "aria-busy"]);
 
-/** Whether two nodes can become one another. */
+/** Returns whether one node can be patched into the other. */
 function alike(a, b) {
   if (a.nodeType !== b.nodeType || a.nodeName !== b.nodeName) return false;
   return a.nodeType !== Node.ELEMENT_NODE || a.id === b.id;
@@ -14,11 +14,11 @@ function become(old, fresh) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
-  // Whoever types is not interrupted; what a script has put there stays.
+  // A focused field is not changed, nor are nodes that a script filled.
   if (old.hasAttribute("data-kept") || old === document.activeElement && old.matches("input, select, textarea")) return;
-  // What is wrong with a form stays beside its field until it is sent again.
+  // The error of a form stays beside its field until it is submitted again.
   if (old.nodeName === "FORM" && old.querySelector("[aria-invalid]")) return;
-  // A time is in words already: only another time is news.
+  // A time is already displayed as relative text; only a different time changes it.
   if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.title) return;
   for (const { name } of [...old.attributes]) {
     if (!fresh.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
@@ -30,12 +30,12 @@ function become(old, fresh) {
   children(old, old.firstChild, null, fresh);
 }
 
-/** Makes the nodes of `parent` from `old` up to `end` equal to those of `fresh`. */
+/** Patches the children of `parent` from `old` up to `end` to match those of `fresh`. */
 function children(parent, old, end, fresh) {
   for (let next = fresh.firstChild; next; ) {
     const following = next.nextSibling;
     if (next.nodeType === Node.ELEMENT_NODE && next.id) {
-      // Something with a name may have moved: it is looked for further on.
+      // An element with an id may have moved: search further on.
       let found = old;
       while (found && found !== end && !alike(found, next)) found = found.nextSibling;
       if (found && found !== end && found !== old) {
@@ -61,7 +61,7 @@ function children(parent, old, end, fresh) {
   }
 }
 
-/** Replaces what lies between two nodes. */
+/** Patches the nodes between two marks. */
 export function morph(begin, end, fresh) {
   children(begin.parentNode, begin.nextSibling, end, fresh);
 }

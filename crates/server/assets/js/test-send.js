@@ -1,11 +1,11 @@
-// Sends a test event to a webhook and tells what becomes of it, as it happens.
+// Sends a test event to a webhook and shows its progress.
 import { call } from "./api.js";
 import { visible } from "./visible.js";
 
 const PATIENCE = 90_000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Tells something in a box of the page: words, a colour, and a link if there is one. */
+/** Shows a result in a box of the page: text, color, and optionally a link. */
 export function tell(box, kind, words, link, says = "See the delivery") {
   box.hidden = false;
   box.className = `result notice ${kind}`;
@@ -19,7 +19,7 @@ export function tell(box, kind, words, link, says = "See the delivery") {
 
 const took = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`);
 
-/** What a delivery has come to, in words; null while nothing has come back. */
+/** Describes the result of a delivery. Returns null before the first attempt has ended. */
 async function outcome(delivery) {
   if (delivery.attempt_count === 0 && delivery.status !== "cancelled") return null;
   const { data } = await call("GET", `/v1/deliveries/${delivery.id}/attempts`);
@@ -34,7 +34,7 @@ async function outcome(delivery) {
   }
 }
 
-/** Sends a test event with this payload, and keeps the box true until the event is through. */
+/** Sends a test event with this payload, and updates the box until the delivery has ended. */
 export async function testSend(box, id, data) {
   tell(box, "", "Sending …");
   const { id: event } = await call("POST", `/v1/webhooks/${id}/test`, data === undefined ? undefined : { data });

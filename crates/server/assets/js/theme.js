@@ -1,4 +1,4 @@
-// Runs before anything is drawn, so that nobody sees the other theme for a moment.
+// Runs before the first paint, so that the other theme does not flash.
 (() => {
   const chosen = localStorage.getItem("redrive-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

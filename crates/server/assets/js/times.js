@@ -1,4 +1,4 @@
-// Times as people say them: "3 min ago", "in 20 s". The exact one is in the title.
+// Relative times: "3 min ago", "in 20 s". The exact time is in the title.
 
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 

@@ -1,4 +1,4 @@
-// Values of charts under the pointer or the focus: whatever has data-tip.
+// Tooltips of charts on hover and focus, for elements with data-tip.
 
 export function tips() {
   const tip = document.createElement("div");

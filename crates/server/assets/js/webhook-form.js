@@ -1,4 +1,4 @@
-// The form that makes and changes webhooks: what is written is checked as it is written, and only what has changed is sent.
+// Form to create and change webhooks: input is validated while typing, and only changed fields are sent.
 import { bodyOf, clearFaults, showFault } from "./actions.js";
 import { call, toast } from "./api.js";
 import { testSend } from "./test-send.js";
@@ -50,8 +50,8 @@ for (const box of form.querySelectorAll("[data-chips]")) {
       event.preventDefault();
     }
   });
-  // What was chosen from the suggestions is taken at once, and what was left in the field when the form is sent: taken
-  // when the field is left, it would move the button away from under the pointer that is about to press it.
+  // A chosen suggestion is added immediately, text left in the field when the form is submitted. Adding it on blur
+  // would move the submit button away from under the pointer.
   input.addEventListener("input", ({ inputType }) => {
     if (!inputType || inputType === "insertReplacementText") add();
   });
@@ -59,7 +59,7 @@ for (const box of form.querySelectorAll("[data-chips]")) {
   show();
 }
 
-// --- names with values: headers and notes ----------------------------------------------------------
+// --- names with values: headers and metadata -------------------------------------------------------
 
 for (const box of form.querySelectorAll("[data-pairs]")) {
   const what = box.dataset.pairs === "headers" ? "Header" : "Name";
@@ -92,7 +92,7 @@ for (const box of form.querySelectorAll("[data-pairs]")) {
   });
 }
 
-/** The names and values in a box. One that is known and left empty stays as it is. */
+/** Returns the names and values in a box. An existing value left empty stays unchanged. */
 function pairsOf(box) {
   const pairs = {};
   for (const row of box.querySelectorAll(".pairs .row")) {
@@ -104,7 +104,7 @@ function pairsOf(box) {
   return pairs;
 }
 
-// --- fields that are there for one choice only -----------------------------------------------------
+// --- fields that depend on a choice ----------------------------------------------------------------
 
 function showModes() {
   for (const box of form.querySelectorAll("[data-when]")) {
@@ -115,7 +115,7 @@ function showModes() {
   }
 }
 
-// --- times, which people write in their own zone ---------------------------------------------------
+// --- times, entered in the user's time zone --------------------------------------------------------
 
 const expires = form.elements.expires_at;
 if (expires.dataset.time) {
@@ -123,7 +123,7 @@ if (expires.dataset.time) {
   expires.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
 }
 
-// --- what the form says ----------------------------------------------------------------------------
+// --- values of the form ----------------------------------------------------------------------------
 
 const numbers = (values) => values.map((value) => (/^[0-9.]+$/.test(value) ? Number(value) : value));
 const isNothing = (value) => value === null || value === undefined;
@@ -136,12 +136,12 @@ function authOf(auth) {
   return null;
 }
 
-/** All that the form says, as the API takes it. */
+/** Returns all values of the form in the format of the API. */
 function written() {
   const body = bodyOf(form);
   for (const box of form.querySelectorAll("[data-pairs]")) body[box.dataset.pairs] = pairsOf(box);
   body.auth = authOf(body.auth ?? {});
-  if (body.owner?.mute?.length === 0) delete body.owner.mute;
+  if (body.owner?.muted_kinds?.length === 0) delete body.owner.muted_kinds;
   for (const name of ["retry_config", "circuit_breaker_config", "rate_limit", "owner"]) {
     const said = Object.entries(body[name] ?? {}).filter(([, value]) => !isNothing(value));
     body[name] = said.length > 0 ? Object.fromEntries(said) : null;
@@ -155,7 +155,7 @@ function written() {
 
 const isEmpty = (value) => isNothing(value) || (typeof value === "object" && Object.keys(value).length === 0);
 
-/** What is to be sent: all that is said about a new webhook, only what has changed about a known one. */
+/** Returns what to send: all values of a new webhook, only the changed ones of an existing webhook. */
 function toSend() {
   const now = written();
   const wanted = id
@@ -164,10 +164,10 @@ function toSend() {
   return Object.fromEntries(Object.entries(now).filter(wanted));
 }
 
-// --- checking --------------------------------------------------------------------------------------
+// --- validation ------------------------------------------------------------------------------------
 
 const touched = new Set();
-/** What a new webhook must have. What nobody has come to yet must not hide what is wrong with the rest. */
+/** Placeholders for required fields that are still empty, so that they do not hide errors of other fields. */
 const NEEDED = { url: "https://example.com/", events: ["*"] };
 
 function fault(problem) {
@@ -183,11 +183,11 @@ async function check() {
   let problem = null;
   let missing = [];
   try {
-    // Throws what cannot even be read, such as JSON that is none.
+    // Throws if a field cannot be parsed, such as invalid JSON.
     const body = toSend();
     missing = id ? [] : Object.keys(NEEDED).filter((name) => !(name in body) && !touched.has(name));
     for (const name of missing) body[name] = NEEDED[name];
-    // Nothing, or what is wrong.
+    // Null, or the error.
     problem = await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, body);
   } catch (found) {
     problem = found;
@@ -201,7 +201,7 @@ async function check() {
   checked.textContent = problem ? (problem.field ? "" : visible(problem.detail)) : good;
 }
 
-/** Notes that a field has changed, and has all of them checked when nobody has typed for a moment. */
+/** Records a changed field, and validates all fields after a pause in typing. */
 function changed(field) {
   if (field?.name) touched.add(field.name);
   checked.textContent = "";
@@ -218,7 +218,7 @@ form.addEventListener("input", (event) => {
 showModes();
 const before = written();
 
-// --- sending ---------------------------------------------------------------------------------------
+// --- submission ------------------------------------------------------------------------------------
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -243,10 +243,10 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
-/** Shows the secret of a new webhook this once, and has it tried. */
+/** Shows the secret of a new webhook once, and offers to send a test event. */
 function made(webhook) {
   const box = document.getElementById("made");
-  // Portal sessions without the capability `secrets` are not shown it.
+  // Portal sessions without the capability `secrets` do not receive it.
   if (webhook.secret) {
     box.querySelector("[data-secret]").textContent = webhook.secret;
     box.querySelector("[data-copy]").dataset.copy = webhook.secret;

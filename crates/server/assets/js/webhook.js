@@ -1,4 +1,4 @@
-// The page of one webhook: its dialogs, and what comes of them.
+// Page of one webhook: its dialogs and their results.
 import { bodyOf, clearFaults, showFault } from "./actions.js";
 import { call, toast } from "./api.js";
 import { tell, testSend } from "./test-send.js";
@@ -13,7 +13,7 @@ document.addEventListener("click", (event) => {
   event.target.closest("[data-close]")?.closest("dialog").close();
 });
 
-/** Has a form call something of ours; what is wrong is shown beside its field. */
+/** Runs `work` when a form is submitted, and shows errors beside their fields. */
 function onSubmit(form, work) {
   form?.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -40,7 +40,7 @@ onSubmit(filter, async (body, box) => {
   tell(box, answer.matches ? "good" : "waiting", `${answer.matches ? "It passes" : "It does not pass"}: ${answer.why}.`);
 });
 
-// A new secret is shown this once, in place of the form.
+// A new secret is shown once, in place of the form.
 const rotate = document.querySelector("form[data-rotate]");
 rotate?.addEventListener("redrive:done", (event) => {
   const result = rotate.parentNode.querySelector("[data-result]");
@@ -72,7 +72,7 @@ onSubmit(backfill, async (body, box) => {
   for (const name of ["from", "to"]) if (body[name]) body[name] = new Date(body[name]).toISOString();
   const begun = await call("POST", `/v1/webhooks/${backfill.dataset.backfill}/backfill`, { ...body, dry_run });
   if (dry_run) {
-    tell(box, "", `${begun.complete ? "" : "At least "}${begun.total.toLocaleString("en")} events of that time are of its types. Those that it has had are left out.`);
+    tell(box, "", `${begun.count_complete ? "" : "At least "}${begun.total.toLocaleString("en")} events of that time are of its types. Those that it has had are left out.`);
     return;
   }
   for (let operation = begun; ; ) {

@@ -1,4 +1,4 @@
-//! `/v1/audit-log`: who changed what, for admins.
+//! `/v1/audit-log`: log of changes, for admins.
 
 use axum::extract::State;
 use redrive_core::{AuditId, KeyId, TenantId, Time};
@@ -10,7 +10,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, May, Query},
+    extract::{Authorized, CanAdminister, Query},
     page::{Page, Paging},
     problem::{Problem, ReadProblems},
     tenants::named,
@@ -20,78 +20,78 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Which entries to list.
+/// Filter and page of an audit log listing.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AuditQuery {
-    /// Only what was done to this tenant's things.
+    /// Only entries about objects of this tenant.
     tenant_id: Option<String>,
-    /// Only actions that begin like this, such as `webhook.`.
+    /// Only actions with this prefix, such as `webhook.`.
     action: Option<String>,
-    /// Only what was done to the thing with this id.
+    /// Only entries about the object with this id.
     object_id: Option<String>,
-    /// From this time on.
+    /// Only entries from this time on.
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
-    /// Before this time.
+    /// Only entries before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// How many: 1 to 500, 50 if left out.
+    /// Page size: 1 to 500, default 50.
     limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
+    /// Number of entries to skip, up to 10,000; prefer `cursor`.
     offset: Option<u32>,
 }
 
 impl AuditQuery {
-    /// What is looked for. A tenant that it names must exist.
+    /// Returns the filter. Fails if the named tenant does not exist.
     pub(crate) async fn filter(&self, app: &AppState) -> Result<AuditFilter, Problem> {
-        let tenant = match self.tenant_id.as_deref() {
+        let tenant_id = match self.tenant_id.as_deref() {
             Some(id) => Some(named(app, id).await?),
             None => None,
         };
         let (action, object) = (self.action.clone(), self.object_id.clone());
-        Ok(AuditFilter { tenant, action, object, from: self.from, to: self.to })
+        Ok(AuditFilter { tenant_id, action, object, from: self.from, to: self.to })
     }
 
-    /// Which part of the listing.
+    /// Returns the requested page.
     pub(crate) fn paging(&self) -> Paging {
         Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
     }
 }
 
-/// Something that somebody changed, or tried to.
+/// A change, or an attempt to make one.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AuditView {
-    /// Its id.
+    /// Entry id.
     #[schema(value_type = String)]
     id: AuditId,
-    /// When.
+    /// Time of the change.
     #[schema(value_type = String, format = DateTime)]
     at: Time,
-    /// Whose thing it was; null for what belongs to no tenant.
+    /// Tenant of the object; null for objects without a tenant.
     #[schema(value_type = Option<String>)]
     tenant_id: Option<TenantId>,
-    /// Who: the name of the key.
+    /// Name of the API key that made the change.
     actor: String,
-    /// The key's id; null for the admin key that was configured.
+    /// Id of the API key; null for the configured admin key.
     #[schema(value_type = Option<String>)]
     key_id: Option<KeyId>,
-    /// From where.
+    /// Client address.
     address: Option<String>,
-    /// What was done, such as `webhook.update`.
+    /// Action, such as `webhook.update`.
     #[schema(example = "webhook.update")]
     action: String,
-    /// The thing's id.
+    /// Id of the object.
     object_id: Option<String>,
-    /// `done`, or why not; null if the server was killed before it knew.
+    /// `done`, or the reason of the failure; null if the server was killed before the result was known.
     result: Option<String>,
-    /// The thing before, without its secrets.
+    /// The object before the change, without secrets.
     #[schema(value_type = Option<serde_json::Value>)]
     before: Option<Box<RawValue>>,
-    /// The thing afterwards, without its secrets.
+    /// The object after the change, without secrets.
     #[schema(value_type = Option<serde_json::Value>)]
     after: Option<Box<RawValue>>,
 }
@@ -106,7 +106,7 @@ impl From<AuditEntry> for AuditView {
         Self {
             id: entry.id,
             at: entry.id.time(),
-            tenant_id: entry.tenant,
+            tenant_id: entry.tenant_id,
             actor: entry.actor,
             key_id: entry.key,
             address: entry.address.map(|address| address.to_string()),
@@ -119,16 +119,16 @@ impl From<AuditEntry> for AuditView {
     }
 }
 
-/// Look into the audit log
+/// List audit log entries
 ///
-/// Every change that anybody made is in it. An entry is never changed, and is kept for `audit.retention`.
+/// Contains every change that was made. Entries are never changed, and are kept for `audit.retention`.
 #[utoipa::path(
     get, path = "/v1/audit-log", tag = "tenants", params(AuditQuery),
     responses((status = 200, description = "Newest first", body = Page<AuditView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    _: May<Administers>,
+    _: Authorized<CanAdminister>,
     Query(query): Query<AuditQuery>,
 ) -> Result<axum::Json<Page<AuditView>>, Problem> {
     let paging = query.paging();

@@ -1,4 +1,5 @@
-//! `/v1/clock`: the time that this installation uses, and an operator's confirmation after a jump, for admins.
+//! `/v1/clock`: the time that this installation uses, and its confirmation by an operator after a jump; for
+//! admins.
 
 use axum::extract::State;
 use redrive_core::Time;
@@ -8,7 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, May, OptionalJson},
+    extract::{Authorized, CanAdminister, OptionalJson},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 use crate::app::clock::ClockStatus;
@@ -17,21 +18,21 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(show_clock)).routes(routes!(confirm_clock))
 }
 
-/// No field is needed.
+/// Request without fields.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ConfirmClockInput {}
 
-/// The clock, as the node that was asked sees it.
+/// Clock of the node that handled the request.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ClockView {
-    /// The time by which deliveries are scheduled.
+    /// Time by which deliveries are scheduled.
     #[schema(value_type = String, format = DateTime)]
     now: Time,
-    /// The time by which deliveries expire and old data is deleted. It is behind `now` while a jump is not confirmed.
+    /// Time by which deliveries expire and old data is deleted. It is behind `now` while a jump is unconfirmed.
     #[schema(value_type = String, format = DateTime)]
     confirmed_now: Time,
-    /// By how many seconds the clock differs from its prediction; null if it does not.
+    /// Difference in seconds between the clock and its prediction; null if there is none.
     unconfirmed_jump_seconds: Option<f64>,
 }
 
@@ -43,7 +44,7 @@ impl From<ClockStatus> for ClockView {
     }
 }
 
-/// What time is it?
+/// Get the current time
 ///
 /// Also `redrive clock show`.
 #[utoipa::path(
@@ -52,23 +53,24 @@ impl From<ClockStatus> for ClockView {
 )]
 async fn show_clock(
     State(app): State<AppState>,
-    _: May<Administers>,
+    _: Authorized<CanAdminister>,
 ) -> Result<axum::Json<ClockView>, Problem> {
     Ok(axum::Json(app.clock_status().into()))
 }
 
-/// Confirm the time that the clock shows
+/// Confirm the current time of the clock
 ///
-/// After a jump of the clock, deliveries expire and old data is deleted by the new time only after it has held for one
-/// hour. This makes the new time count immediately, on all nodes within seconds. Also `redrive clock confirm`.
+/// After a jump of the clock, deliveries expire and old data is deleted by the new time only after it has held for
+/// one hour. This call makes the new time effective immediately, on all nodes within seconds. Also `redrive clock
+/// confirm`.
 #[utoipa::path(
     post, path = "/v1/clock/confirm", tag = "health", request_body = Option<ConfirmClockInput>,
     responses((status = 200, body = ClockView), ChangeProblems),
 )]
 async fn confirm_clock(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     OptionalJson(ConfirmClockInput {}): OptionalJson<ConfirmClockInput>,
 ) -> Result<axum::Json<ClockView>, Problem> {
-    Ok(axum::Json(app.confirm_clock(&by).await?.into()))
+    Ok(axum::Json(app.confirm_clock(&actor).await?.into()))
 }

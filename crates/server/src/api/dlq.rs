@@ -1,20 +1,20 @@
-//! `/v1/dlq`: deliveries that were given up on and not redriven yet.
+//! `/v1/dlq`: dead deliveries that were not redriven or purged.
 
 use axum::{extract::State, response::Response};
 use redrive_core::{FailureCategory, WebhookId};
-use redrive_store::Ended;
+use redrive_store::EndedCounts;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    deliveries::{DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of, exported},
-    extract::{May, Query, Reads},
+    deliveries::{DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of, export_rows},
+    extract::{Authorized, CanRead, Query},
     page::Page,
     problem::{Problem, ReadProblems},
 };
-use crate::app::dead_letters::{DeadStats, Tally};
+use crate::app::dead_letters::{DeadStats, TopCounts};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(stats)).routes(routes!(export))
@@ -27,10 +27,10 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(dead, cursor_of, DeliveryView::from)))
@@ -38,7 +38,8 @@ async fn list(
 
 /// Export dead deliveries
 ///
-/// Everything that the filter wants, newest event first, as one long answer. One that is broken off was not whole.
+/// Streams all dead deliveries that match the filter, newest event first. If the response is cut off, it is
+/// incomplete.
 #[utoipa::path(
     get, path = "/v1/dlq/export", tag = "dlq", params(ExportQuery),
     responses(
@@ -47,40 +48,41 @@ async fn list(
 )]
 async fn export(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    exported(&app, tenant, &query, true)
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
+    export_rows(&app, tenant, &query, true)
 }
 
-/// How many dead letters there are, since when, where and why.
+/// Statistics of dead letters.
 #[derive(Serialize, ToSchema)]
 pub(super) struct StatsView {
-    /// How many there are, as far as was counted.
+    /// Number of dead letters counted.
     size: u64,
-    /// Null if all were counted. Else only so many were looked at, those of the newest events, and everything
-    /// but `entries` is about these alone.
+    /// Null if all were counted. Otherwise the limit that was reached: only this many dead letters, of the newest
+    /// events, were counted, and all fields except `entries` are about these.
     counted_up_to: Option<u64>,
-    /// How many died, against all deliveries that ended, of the tenant as a whole.
+    /// New dead deliveries compared with all ended deliveries, for the whole tenant.
     entries: EntriesView,
-    /// Since when they are dead.
+    /// Dead letters by age.
     age: AgeView,
-    /// Whether they may well succeed when they are sent again as they are.
+    /// Dead letters by whether they are likely to succeed if redriven unchanged.
     recoverability: RecoverabilityView,
-    /// By kind of last failure, the most frequent first; null for those that never failed.
+    /// Dead letters by category of the last failure, most frequent first; null for those that never failed.
     by_failure_category: Vec<CategoryCount>,
-    /// By event type, the 20 most frequent.
+    /// Dead letters by event type, the 20 most frequent.
     by_event_type: Vec<TypeCount>,
-    /// Those of all other event types.
+    /// Number of dead letters of all other event types.
     other_event_types: u64,
-    /// By webhook, the 20 with most.
+    /// Dead letters by webhook, the 20 most frequent.
     by_webhook: Vec<WebhookCount>,
-    /// Those of all other webhooks.
+    /// Number of dead letters of all other webhooks.
     other_webhooks: u64,
 }
 
-/// How many deliveries died lately, redriven since or not. Kept to the minute, and a few seconds behind.
+/// Deliveries that recently became dead, whether or not redriven since. Exact to the minute, with a few seconds of
+/// delay.
 #[derive(Serialize, ToSchema)]
 pub(super) struct EntriesView {
     /// In the last hour.
@@ -89,74 +91,74 @@ pub(super) struct EntriesView {
     last_24_hours: RateView,
 }
 
-/// How many deliveries died of those that ended.
+/// Dead deliveries among all ended deliveries.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RateView {
-    /// Given up on.
+    /// Number of deliveries that became dead.
     dead: u64,
-    /// Delivered, dead or cancelled.
+    /// Number of deliveries that became delivered, dead or cancelled.
     ended: u64,
-    /// The share that died, from 0 to 1; null if none ended.
+    /// Ratio of `dead` to `ended`, from 0 to 1; null if none ended.
     rate: Option<f64>,
 }
 
-/// Since when dead letters are dead.
+/// Dead letters by time since they became dead.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AgeView {
-    /// For less than an hour.
+    /// Less than one hour.
     under_1_hour: u64,
-    /// For an hour to a day.
+    /// One hour to one day.
     from_1_to_24_hours: u64,
-    /// For longer.
+    /// More than one day.
     over_24_hours: u64,
 }
 
-/// How many dead letters are worth sending again as they are.
+/// Dead letters by whether they are likely to succeed if redriven unchanged.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RecoverabilityView {
-    /// They may well succeed.
+    /// Number that are likely to succeed.
     likely_recoverable: u64,
-    /// Something has to be mended first.
+    /// Number for which something has to be fixed first.
     permanent: u64,
 }
 
-/// Dead letters whose last attempts failed in one way.
+/// Number of dead letters by category of the last failure.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CategoryCount {
-    /// In which; null if none was made.
+    /// Failure category; null if no attempt was made.
     failure_category: Option<FailureCategory>,
-    /// How many.
+    /// Number of dead letters.
     count: u64,
 }
 
-/// Dead letters of one event type.
+/// Number of dead letters of one event type.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TypeCount {
-    /// The type.
+    /// Event type.
     event_type: String,
-    /// How many.
+    /// Number of dead letters.
     count: u64,
 }
 
-/// Dead letters of one webhook.
+/// Number of dead letters of one webhook.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WebhookCount {
-    /// The webhook.
+    /// Webhook id.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
-    /// How many.
+    /// Number of dead letters.
     count: u64,
 }
 
-impl From<Ended> for RateView {
-    fn from(ended: Ended) -> Self {
+impl From<EndedCounts> for RateView {
+    fn from(ended: EndedCounts) -> Self {
         let all = ended.all();
         Self { dead: ended.dead, ended: all, rate: (all > 0).then(|| ended.dead as f64 / all as f64) }
     }
 }
 
-fn counts<K, V>(tally: Tally<K>, view: impl Fn((K, u64)) -> V) -> (Vec<V>, u64) {
-    (tally.top.into_iter().map(view).collect(), tally.others)
+fn counts<K, V>(progress: TopCounts<K>, view: impl Fn((K, u64)) -> V) -> (Vec<V>, u64) {
+    (progress.top.into_iter().map(view).collect(), progress.others)
 }
 
 impl From<DeadStats> for StatsView {
@@ -192,9 +194,9 @@ impl From<DeadStats> for StatsView {
 )]
 async fn stats(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<DeadQuery>,
 ) -> Result<axum::Json<StatsView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.dead_stats(tenant, query.filter()).await?.into()))
 }

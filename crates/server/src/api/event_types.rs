@@ -1,11 +1,11 @@
-//! `/v1/event-types`: the catalogue, for those who publish and for those who subscribe.
+//! `/v1/event-types`: the catalogue of event types, for publishers and subscribers.
 
 use axum::{
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{Invalid, TenantId, Time};
+use redrive_core::{FieldError, TenantId, Time};
 use redrive_store::EventType;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Id, Json, MAX_EVENT_TYPE_BODY_BYTES, May, Operates, Query, Reads, nullable},
+    extract::{Authorized, CanOperate, CanRead, Id, Json, MAX_EVENT_TYPE_BODY_BYTES, Query, nullable},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -24,26 +24,26 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(get, patch, put, delete))
 }
 
-/// An event type to register, or what to change about one. Whatever is left out keeps its value.
+/// An event type to register, or changes to one. Fields that are left out keep their values.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct EventTypeInput {
-    /// Its name: segments separated by dots. Required to register it, and never changed.
+    /// Name: segments separated by dots. Required for registration, cannot be changed.
     #[schema(example = "order.created", max_length = 256, pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
     name: Option<String>,
-    /// What it means; null for nothing.
+    /// Description; null for none.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, max_length = 4096)]
     description: Option<Option<String>>,
-    /// A payload to show; null for none. It has to fit the schema.
+    /// Example payload; null for none. It must satisfy the schema.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<serde_json::Value>)]
     example: Option<Option<Box<RawValue>>>,
-    /// What payloads have to look like: a JSON Schema of draft 2020-12; null for anything.
+    /// JSON Schema (draft 2020-12) of payloads; null allows any payload.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<serde_json::Value>, example = json!({"type": "object", "required": ["order"]}))]
     schema: Option<Option<Box<RawValue>>>,
-    /// Whether it is not to be published any more.
+    /// Whether it is archived, that is, cannot be published any more.
     archived: Option<bool>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
@@ -68,25 +68,25 @@ impl EventTypeInput {
 /// An event type.
 #[derive(Serialize, ToSchema)]
 pub(super) struct EventTypeView {
-    /// Its name.
+    /// Name.
     name: String,
-    /// Whose it is.
+    /// Tenant id.
     #[schema(value_type = String)]
     tenant_id: TenantId,
-    /// What it means.
+    /// Description.
     description: Option<String>,
-    /// A payload to show.
+    /// Example payload.
     #[schema(value_type = Option<serde_json::Value>)]
     example: Option<Box<RawValue>>,
-    /// What payloads have to look like: a JSON Schema.
+    /// JSON Schema of payloads.
     #[schema(value_type = Option<serde_json::Value>)]
     schema: Option<Box<RawValue>>,
-    /// Whether it is not to be published any more.
+    /// Whether it is archived, that is, cannot be published any more.
     archived: bool,
-    /// When it was registered.
+    /// Time of registration.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// When it was last changed.
+    /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
 }
@@ -96,7 +96,7 @@ impl From<EventType> for EventTypeView {
         let json = |text: Option<String>| RawValue::from_string(text?).ok();
         Self {
             name: event_type.name,
-            tenant_id: event_type.tenant,
+            tenant_id: event_type.tenant_id,
             description: event_type.description,
             example: json(event_type.example),
             schema: json(event_type.schema),
@@ -107,13 +107,13 @@ impl From<EventType> for EventTypeView {
     }
 }
 
-/// A name in a path. What cannot be one is the name of nothing.
+/// Event type name in a path. An invalid name is treated as not found.
 struct Name(String);
 
 impl std::str::FromStr for Name {
-    type Err = Invalid;
+    type Err = FieldError;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, FieldError> {
         redrive_core::event::event_type::validate(text)?;
         Ok(Self(text.to_owned()))
     }
@@ -121,38 +121,39 @@ impl std::str::FromStr for Name {
 
 /// Register an event type
 ///
-/// From then on payloads that break its schema are refused.
+/// From then on payloads that violate its schema are rejected.
 #[utoipa::path(
     post, path = "/v1/event-types", tag = "event types", params(TenantQuery), request_body = EventTypeInput,
     responses((status = 201, body = EventTypeView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
-    May(by, _): May<Operates>,
+    Authorized(actor, _): Authorized<CanOperate>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&by, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
+    let tenant =
+        app.resolve_tenant(&actor, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let Some(name) = input.name.clone() else {
-        return Err(Invalid::new("name", "is missing; say which type, such as order.created").into());
+        return Err(FieldError::new("name", "is missing; say which type, such as order.created").into());
     };
-    let made = app.create_event_type(&by, tenant.id, name, |made| input.apply_to(made)).await?;
+    let made = app.create_event_type(&actor, tenant.id, name, |made| input.apply_to(made)).await?;
     Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(made))).into_response())
 }
 
-/// Which event types to list.
+/// Filter and page of an event type listing.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventTypeQuery {
-    /// Only archived ones, or only others.
+    /// Only archived event types (`true`), or only others (`false`).
     pub(crate) archived: Option<bool>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// How many: 1 to 500, 50 if left out.
+    /// Page size: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
+    /// Number of event types to skip, up to 10,000; prefer `cursor`.
     #[param(maximum = 10000)]
     offset: Option<u32>,
     /// The tenant to act for; admin keys only.
@@ -160,7 +161,7 @@ pub(crate) struct EventTypeQuery {
 }
 
 impl EventTypeQuery {
-    /// Which part of the listing.
+    /// Returns the requested page.
     pub(crate) fn paging(&self) -> Paging {
         Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
     }
@@ -168,17 +169,17 @@ impl EventTypeQuery {
 
 /// List event types
 ///
-/// The catalogue: what may be published, and what can be subscribed to.
+/// The catalogue of event types that can be published and subscribed to.
 #[utoipa::path(
     get, path = "/v1/event-types", tag = "event types", params(EventTypeQuery),
     responses((status = 200, description = "By name", body = Page<EventTypeView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<EventTypeQuery>,
 ) -> Result<axum::Json<Page<EventTypeView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let listed = app.list_event_types(tenant.id, query.archived, paging.request()?).await?;
     Ok(axum::Json(paging.page(listed, |one| one.name.clone(), EventTypeView::from)))
@@ -191,17 +192,17 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.event_type(tenant.id, name).await?.into()))
 }
 
 /// Change an event type
 ///
-/// Whatever is left out keeps its value. A new schema is for events that are published from then on.
+/// Fields that are left out keep their values. A new schema applies to events published from then on.
 #[utoipa::path(
     patch, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
     request_body = EventTypeInput,
@@ -209,23 +210,23 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(by, _): May<Operates>,
+    Authorized(actor, _): Authorized<CanOperate>,
     Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.acts_for(&by, named).await?;
+    let tenant = app.resolve_tenant(&actor, named).await?;
     if input.name.as_ref().is_some_and(|given| *given != name) {
-        return Err(Invalid::new("name", "is never changed; register another event type instead").into());
+        return Err(FieldError::new("name", "is never changed; register another event type instead").into());
     }
-    let changed = app.change_event_type(&by, tenant.id, name, |one| input.apply_to(one)).await?;
+    let changed = app.change_event_type(&actor, tenant.id, name, |one| input.apply_to(one)).await?;
     Ok(axum::Json(changed.into()))
 }
 
 /// Change an event type
 ///
-/// The same as PATCH: whatever is left out keeps its value.
+/// Same as PATCH: fields that are left out keep their values.
 #[utoipa::path(
     put, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
     request_body = EventTypeInput,
@@ -233,7 +234,7 @@ async fn patch(
 )]
 async fn put(
     state: State<AppState>,
-    who: May<Operates>,
+    who: Authorized<CanOperate>,
     name: Id<Name>,
     query: Query<TenantQuery>,
     input: Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
@@ -243,19 +244,19 @@ async fn put(
 
 /// Delete an event type
 ///
-/// Its events stay. Where types have to be registered, it cannot be published any more; archiving does the same and
-/// keeps it in the catalogue.
+/// Its events stay. If the tenant requires registered types, it cannot be published any more; archiving has the
+/// same effect and keeps it in the catalogue.
 #[utoipa::path(
     delete, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
     responses((status = 204, description = "Deleted"), ReadProblems),
 )]
 async fn delete(
     State(app): State<AppState>,
-    May(by, _): May<Operates>,
+    Authorized(actor, _): Authorized<CanOperate>,
     Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    app.delete_event_type(&by, tenant.id, name).await?;
+    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
+    app.delete_event_type(&actor, tenant.id, name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

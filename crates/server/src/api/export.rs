@@ -1,5 +1,5 @@
-//! Exports: a listing as one long answer, CSV or NDJSON, written while it is read. What cannot be finished is
-//! broken off, never ended as if it were whole.
+//! Exports: a listing streamed as one CSV or NDJSON response. A failed export must abort the response; it must
+//! never end as if it were complete.
 
 mod csv;
 
@@ -21,57 +21,57 @@ use utoipa::ToSchema;
 
 use crate::app::{AppError, export::Pages};
 
-/// How an export is written.
+/// Format of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Format {
-    /// One JSON object a line, as the listing has it.
+    /// One JSON object per line, with the fields of the listing.
     #[default]
     Ndjson,
-    /// A table by RFC 4180, with a head.
+    /// CSV (RFC 4180) with a header row.
     Csv,
 }
 
-/// A piece of an export.
-enum Piece {
+/// Chunk of an export.
+enum Chunk {
     Rows(Bytes),
-    /// There is no more.
+    /// End of a complete export.
     End,
 }
 
-/// The body of an export.
-struct Pieces(mpsc::Receiver<Piece>);
+/// Response body of an export.
+struct ExportBody(mpsc::Receiver<Chunk>);
 
-/// Why an answer was broken off.
+/// Error that aborts the response body.
 #[derive(Debug, thiserror::Error)]
 #[error("an export was broken off")]
-struct BrokenOff;
+struct ExportAborted;
 
-impl hyper::body::Body for Pieces {
+impl hyper::body::Body for ExportBody {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = ExportAborted;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ExportAborted>>> {
         self.0.poll_recv(context).map(|piece| match piece {
-            Some(Piece::Rows(rows)) => Some(Ok(Frame::data(rows))),
-            Some(Piece::End) => None,
-            // Whoever writes has given up, for whatever reason.
-            None => Some(Err(BrokenOff)),
+            Some(Chunk::Rows(rows)) => Some(Ok(Frame::data(rows))),
+            Some(Chunk::End) => None,
+            // The writer stopped without sending `End`.
+            None => Some(Err(ExportAborted)),
         })
     }
 }
 
-/// Writes what is exported to whoever reads it, no faster than that. `columns` are what a table has.
+/// Streams the pages as a response, with backpressure from the client. `columns` are the columns of a CSV export.
 pub(super) fn stream<P: Pages, V: Serialize + From<P::Row>>(
     name: &str,
     format: Format,
     columns: &'static [&'static str],
     mut pages: P,
 ) -> Response {
-    // One page waits while the one before it is read.
+    // At most one page is buffered while the client reads the previous one.
     let (send, pieces) = mpsc::channel(1);
     tokio::spawn(async move {
         if let Err(error) = write::<P, V>(&mut pages, format, columns, &send).await {
@@ -82,22 +82,22 @@ pub(super) fn stream<P: Pages, V: Serialize + From<P::Row>>(
         Format::Ndjson => ("application/x-ndjson", "ndjson"),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "csv"),
     };
-    let mut answer = Body::new(Pieces(pieces)).into_response();
-    let headers = answer.headers_mut();
+    let mut response = Body::new(ExportBody(pieces)).into_response();
+    let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     if let Ok(named) = HeaderValue::try_from(format!("attachment; filename=\"{name}.{ending}\"")) {
         headers.insert(header::CONTENT_DISPOSITION, named);
     }
-    answer
+    response
 }
 
 async fn write<P: Pages, V: Serialize + From<P::Row>>(
     pages: &mut P,
     format: Format,
     columns: &[&str],
-    send: &mpsc::Sender<Piece>,
+    send: &mpsc::Sender<Chunk>,
 ) -> Result<(), AppError> {
-    if format == Format::Csv && send.send(Piece::Rows(csv::head(columns).into())).await.is_err() {
+    if format == Format::Csv && send.send(Chunk::Rows(csv::head(columns).into())).await.is_err() {
         return Ok(());
     }
     while let Some(rows) = pages.next().await? {
@@ -105,7 +105,7 @@ async fn write<P: Pages, V: Serialize + From<P::Row>>(
         for row in rows {
             match format {
                 Format::Ndjson => {
-                    // What is written here was read from the store a moment ago.
+                    // Serializing a row that was just read from the store is not expected to fail.
                     if serde_json::to_writer(&mut text, &V::from(row)).is_ok() {
                         text.push(b'\n');
                     }
@@ -113,15 +113,15 @@ async fn write<P: Pages, V: Serialize + From<P::Row>>(
                 Format::Csv => csv::row(&mut text, &V::from(row), columns),
             }
         }
-        // An error: nobody reads any more.
-        if !text.is_empty() && send.send(Piece::Rows(text.into())).await.is_err() {
+        // An error means that the client has disconnected.
+        if !text.is_empty() && send.send(Chunk::Rows(text.into())).await.is_err() {
             return Ok(());
         }
         if send.is_closed() {
             return Ok(());
         }
     }
-    let _ = send.send(Piece::End).await;
+    let _ = send.send(Chunk::End).await;
     Ok(())
 }
 
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_not_finished_is_broken_off() {
-        let body = |pieces: Vec<Piece>| {
+    async fn incomplete_export_aborts_response() {
+        let body = |pieces: Vec<Chunk>| {
             let (send, receive) = mpsc::channel(8);
             pieces.into_iter().for_each(|piece| assert!(send.try_send(piece).is_ok()));
-            Pieces(receive).collect()
+            ExportBody(receive).collect()
         };
-        let rows = || Piece::Rows("a\n".into());
-        assert_eq!(body(vec![rows(), rows(), Piece::End]).await.unwrap().to_bytes(), "a\na\n");
+        let rows = || Chunk::Rows("a\n".into());
+        assert_eq!(body(vec![rows(), rows(), Chunk::End]).await.unwrap().to_bytes(), "a\na\n");
         assert!(body(vec![rows()]).await.is_err(), "whoever wrote it has given up");
     }
 }

@@ -1,4 +1,4 @@
-//! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
+//! Extractors for handlers: the authenticated caller, ids, query strings and JSON bodies, with descriptive errors.
 
 use std::{fmt, marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc};
 
@@ -8,7 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{
-    Invalid, TenantId,
+    FieldError, TenantId,
     event::json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
 };
 use serde::{
@@ -29,89 +29,91 @@ use crate::{
     },
 };
 
-/// What a handler needs its caller to be allowed. Each handler names one in its signature, so that nobody
-/// without it gets as far as having a body read.
-pub(crate) trait Needs: Send {
-    /// Whether this caller is allowed it.
+/// Permission that a handler requires. Each handler names one in its signature, so a caller without it is rejected
+/// before the body is read.
+pub(crate) trait RequiredScope: Send {
+    /// Returns an error if the caller lacks the permission.
     fn check(caller: &Caller) -> Result<(), AppError>;
 }
 
-/// Publishing events.
-pub(super) struct Publishes;
-/// Looking at a tenant's things.
-pub(super) struct Reads;
-/// Creating and changing webhooks, and what belongs to them.
+/// Permission to publish events.
+pub(super) struct CanPublish;
+/// Permission to read a tenant's data.
+pub(super) struct CanRead;
+/// Permission to create and change webhooks and their settings.
 pub(crate) struct ManagesEndpoints;
-/// Sending again, or no more.
+/// Permission to resend and cancel deliveries.
 pub(super) struct Resends;
-/// Rotating signing secrets.
+/// Permission to rotate signing secrets.
 pub(super) struct RotatesSecrets;
-/// Changing what those who publish rely on: everything of a tenant, but not by a customer's session.
-pub(super) struct Operates;
-/// Everything, for any tenant.
-pub(super) struct Administers;
+/// Permission to manage everything of a tenant, including what publishers depend on. Not granted to portal
+/// sessions.
+pub(super) struct CanOperate;
+/// Permission for everything, in any tenant.
+pub(super) struct CanAdminister;
 
-impl Needs for Publishes {
+impl RequiredScope for CanPublish {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Publish)
+        caller.require_scope(Scope::Publish)
     }
 }
 
-impl Needs for Reads {
+impl RequiredScope for CanRead {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Read)
+        caller.require_scope(Scope::Read)
     }
 }
 
-impl Needs for ManagesEndpoints {
+impl RequiredScope for ManagesEndpoints {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Manage)?;
+        caller.require_scope(Scope::Manage)?;
         caller.must_be_capable(Capability::ManageEndpoints)
     }
 }
 
-impl Needs for Resends {
+impl RequiredScope for Resends {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Manage)?;
+        caller.require_scope(Scope::Manage)?;
         caller.must_be_capable(Capability::Resend)
     }
 }
 
-impl Needs for RotatesSecrets {
+impl RequiredScope for RotatesSecrets {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Manage)?;
+        caller.require_scope(Scope::Manage)?;
         caller.must_be_capable(Capability::Secrets)
     }
 }
 
-impl Needs for Operates {
+impl RequiredScope for CanOperate {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Manage)?;
-        caller.must_not_be_session()
+        caller.require_scope(Scope::Manage)?;
+        caller.reject_portal_session()
     }
 }
 
-impl Needs for Administers {
+impl RequiredScope for CanAdminister {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_be_admin()
+        caller.require_admin()
     }
 }
 
-/// Whoever holds the key that came with the request, if it allows what is needed.
-pub(crate) struct May<N>(pub(crate) Actor, pub(crate) PhantomData<N>);
+/// Authenticated caller that has the required permission.
+pub(crate) struct Authorized<N>(pub(crate) Actor, pub(crate) PhantomData<N>);
 
-impl<N: Needs> FromRequestParts<AppState> for May<N> {
+impl<N: RequiredScope> FromRequestParts<AppState> for Authorized<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        // Where calls are counted, the caller is known by now.
+        // The rate limit middleware, if enabled, has already authenticated the caller.
         let known = parts.extensions.get::<Arc<Caller>>().cloned();
         let address = client_address(&parts.extensions);
         let caller = match known {
             Some(caller) => caller,
             None => {
-                let caller =
-                    caller(&parts.headers, &parts.extensions, app).await?.ok_or(AppError::Unauthorized)?;
+                let caller = authenticate(&parts.headers, &parts.extensions, app)
+                    .await?
+                    .ok_or(AppError::Unauthorized)?;
                 parts.extensions.insert(caller.clone());
                 caller
             }
@@ -121,17 +123,17 @@ impl<N: Needs> FromRequestParts<AppState> for May<N> {
     }
 }
 
-/// Where a request came from.
+/// Returns the client's address.
 pub(crate) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<ClientAddr>().map(|client| client.0)
 }
 
-/// What a page of the dashboard sends with every call.
-pub(crate) const TOKEN: &str = "x-redrive-token";
+/// Header with the CSRF token that dashboard pages send with every call.
+pub(crate) const CSRF_HEADER: &str = "x-redrive-token";
 
-/// The holder of the key in these headers, or of the session in their cookie, if it may be used from there. An error
-/// means that the store did not say whether there is such a session.
-pub(super) async fn caller(
+/// Authenticates the API key in the headers or the session in the cookie, including its allowed networks. An error
+/// means that the store could not be asked whether the session exists.
+pub(super) async fn authenticate(
     headers: &HeaderMap,
     extensions: &Extensions,
     app: &App,
@@ -146,30 +148,31 @@ pub(super) async fn caller(
     Ok(key.and_then(|key| app.keys().caller(key, app.engine().clock().now(), from)))
 }
 
-/// The cookie of a page of ours. Browsers send a cookie whatever site has them call, but only pages of ours know the
-/// token that belongs to it, and no page of ours is without an origin.
+/// Returns the session cookie if the request comes from a dashboard page. Browsers send the cookie with requests
+/// from any site, but only dashboard pages know the CSRF token that belongs to it, and they never have the origin
+/// `null`.
 fn session_cookie<'a>(headers: &'a HeaderMap, extensions: &Extensions) -> Option<&'a str> {
     let (cookie, token) =
-        (cookie::session(headers, cookie::is_secure(extensions))?, headers.get(TOKEN)?.to_str().ok()?);
+        (cookie::session(headers, cookie::is_secure(extensions))?, headers.get(CSRF_HEADER)?.to_str().ok()?);
     let is_hidden = headers.get(header::ORIGIN).is_some_and(|origin| origin == "null");
     (is_token_of(token, cookie) && !is_hidden).then_some(cookie)
 }
 
-/// Tells a field that is null (clear it) from one that is not there (leave it).
+/// Deserializes a field so that null (clear it) differs from a missing field (leave it unchanged).
 pub(super) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     value: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(value).map(Some)
 }
 
-/// The same for an object, which must be written as one.
+/// Deserializes like `nullable`, but accepts only a JSON object as the value.
 pub(super) fn nullable_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     value: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     object(value).map(Some)
 }
 
-/// An object or null. A list of its values in the right order would pass for it otherwise.
+/// Deserializes an object or null. Serde would otherwise also accept an array with the values in field order.
 pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     value: D,
 ) -> Result<Option<T>, D::Error> {
@@ -199,7 +202,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// An id in the path. One that cannot be an id is an id of nothing.
+/// Id in the path. A malformed id gives the same `not_found` error as an unknown one.
 pub(super) struct Id<T>(pub T);
 
 impl<T: FromStr + Send> FromRequestParts<AppState> for Id<T> {
@@ -227,17 +230,17 @@ impl<A: FromStr + Send, B: FromStr + Send> FromRequestParts<AppState> for Ids<A,
     }
 }
 
-/// Several values of one parameter, separated by commas.
+/// Comma-separated values of one parameter.
 #[derive(Clone, Debug)]
 pub(super) struct List<T>(Vec<T>);
 
-/// How many values a parameter may have.
+/// Maximum number of values of a parameter.
 const MAX_VALUES: usize = 50;
-/// The parameters that may have several values, and may be repeated instead.
+/// Parameters that accept several values, separated by commas or by repeating the parameter.
 const LISTS: [&str; 4] = ["webhook_id", "event_type", "failure_category", "dead_reason"];
 
 impl<T: Clone> List<T> {
-    /// The values; none if the parameter was left out.
+    /// Returns the values; empty if the parameter is missing.
     pub(super) fn values(list: &Option<Self>) -> Vec<T> {
         list.as_ref().map(|list| list.0.clone()).unwrap_or_default()
     }
@@ -258,8 +261,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-/// A query string with the values of parameters that may be repeated put together; none if nothing is repeated.
-fn merged(query: &str) -> Option<String> {
+/// Joins repeated list parameters of a query string with commas. Returns `None` if no list parameter is repeated.
+fn merge_repeated(query: &str) -> Option<String> {
     let mut pairs: Vec<(&str, String)> = Vec::new();
     let mut is_repeated = false;
     for pair in query.split('&') {
@@ -277,7 +280,7 @@ fn merged(query: &str) -> Option<String> {
     is_repeated.then(|| pairs.collect::<Vec<_>>().join("&"))
 }
 
-/// The query string; unknown parameters are refused by the types themselves.
+/// Parsed query string. The parameter types themselves reject unknown parameters.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
@@ -289,9 +292,9 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
 }
 
 impl<T: DeserializeOwned> Query<T> {
-    /// Reads the query string of a URI.
+    /// Parses the query string of a URI.
     pub(crate) fn read(uri: &Uri) -> Result<Self, Problem> {
-        let merged = uri.query().and_then(merged).and_then(|query| format!("/?{query}").parse().ok());
+        let merged = uri.query().and_then(merge_repeated).and_then(|query| format!("/?{query}").parse().ok());
         match axum::extract::Query::<T>::try_from_uri(merged.as_ref().unwrap_or(uri)) {
             Ok(query) => Ok(Self(query.0)),
             Err(rejection) => {
@@ -308,37 +311,37 @@ impl<T: DeserializeOwned> Query<T> {
     }
 }
 
-/// A request's body and headers, not read as anything yet.
-pub(super) struct Raw {
-    /// The headers.
+/// Headers and unparsed body of a request.
+pub(super) struct RawRequest {
+    /// Request headers.
     pub(super) headers: HeaderMap,
-    /// The body.
+    /// Request body.
     pub(super) body: Bytes,
 }
 
-/// A body of at most one payload.
-pub(super) struct Single(pub Raw);
-/// A body of up to a thousand events.
-pub(super) struct Batch(pub Raw);
+/// Request whose body holds at most one payload.
+pub(super) struct SinglePayload(pub RawRequest);
+/// Request whose body holds up to 1,000 events.
+pub(super) struct Batch(pub RawRequest);
 
-/// The largest body of a batch.
+/// Maximum body size of a batch; larger if one payload may be larger.
 const MAX_BATCH_BYTES: usize = 16 << 20;
-/// What a body may have beside a payload.
+/// Bytes that a body may have in addition to its payload.
 const PAYLOAD_OVERHEAD_BYTES: usize = 64 * 1024;
-/// The largest JSON body that has neither a payload nor anything else with a limit of its own.
+/// Maximum size of a JSON body without a payload, unless a limit below applies.
 pub(crate) const MAX_OBJECT_BYTES: usize = 64 * 1024;
-/// The largest JSON body about a webhook: its headers, patterns, subjects and filter, each at its limit, are 200 KiB.
+/// Maximum size of a webhook body: headers, patterns, subjects and filter, each at its limit, take 200 KiB.
 pub(crate) const MAX_WEBHOOK_BODY_BYTES: usize = 256 * 1024;
-/// The largest JSON body about an event type: its schema and its example, each at its limit, and as much for escapes.
+/// Maximum size of an event type body: schema and example, each at its limit, doubled to allow for escapes.
 pub(super) const MAX_EVENT_TYPE_BODY_BYTES: usize = 2 * (redrive_core::event::schema::MAX_BYTES + 64 * 1024);
-/// The largest JSON body that selects deliveries or events: each list may name a thousand.
+/// Maximum size of a body that selects deliveries or events: each list may have 1,000 values.
 pub(super) const MAX_SELECTION_BYTES: usize = 512 * 1024;
 
 fn max_payload_body(app: &App) -> usize {
     app.rules().max_payload_bytes + PAYLOAD_OVERHEAD_BYTES
 }
 
-impl FromRequest<AppState> for Single {
+impl FromRequest<AppState> for SinglePayload {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
@@ -354,7 +357,7 @@ impl FromRequest<AppState> for Batch {
     }
 }
 
-/// A JSON body of at most so many bytes.
+/// JSON body of at most `MAX_BYTES`.
 pub(crate) struct Json<T, const MAX_BYTES: usize = MAX_OBJECT_BYTES>(pub T);
 
 impl<T: DeserializeOwned + Send + 'static, const MAX_BYTES: usize> FromRequest<AppState>
@@ -367,7 +370,7 @@ impl<T: DeserializeOwned + Send + 'static, const MAX_BYTES: usize> FromRequest<A
     }
 }
 
-/// A JSON body with a payload in it.
+/// JSON body that contains a payload.
 pub(super) struct PayloadJson<T>(pub T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for PayloadJson<T> {
@@ -378,7 +381,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for PayloadJson
     }
 }
 
-/// A JSON body of at most so many bytes that may be left out, or null.
+/// Optional JSON body of at most `MAX_BYTES`; may be missing or null.
 pub(super) struct OptionalJson<T, const MAX_BYTES: usize = MAX_OBJECT_BYTES>(pub T);
 
 impl<T: DeserializeOwned + Default + Send + 'static, const MAX_BYTES: usize> FromRequest<AppState>
@@ -391,7 +394,7 @@ impl<T: DeserializeOwned + Default + Send + 'static, const MAX_BYTES: usize> Fro
     }
 }
 
-/// A JSON body with a payload in it that may be left out, or null.
+/// Optional JSON body that contains a payload; may be missing or null.
 pub(super) struct OptionalPayloadJson<T>(pub T);
 
 impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<AppState> for OptionalPayloadJson<T> {
@@ -410,11 +413,11 @@ async fn optional_json<T: DeserializeOwned + Default + Send + 'static>(
     if !has_body(request.headers()) {
         return Ok(T::default());
     }
-    let tenant = tenant_of(request.extensions());
+    let tenant_id = tenant_of(request.extensions());
     let body = read_raw(request, max_bytes).await?.body;
     match body.trim_ascii() {
         b"null" => Ok(T::default()),
-        trimmed => parse(app, &tenant, body.slice_ref(trimmed)).await,
+        trimmed => parse(app, &tenant_id, body.slice_ref(trimmed)).await,
     }
 }
 
@@ -423,33 +426,34 @@ async fn read_json<T: DeserializeOwned + Send + 'static>(
     app: &App,
     max_bytes: usize,
 ) -> Result<T, Problem> {
-    let tenant = tenant_of(request.extensions());
-    parse(app, &tenant, read_raw(request, max_bytes).await?.body).await
+    let tenant_id = tenant_of(request.extensions());
+    parse(app, &tenant_id, read_raw(request, max_bytes).await?.body).await
 }
 
-/// The tenant whose share of the threads for checks a body of this request takes.
+/// Returns the tenant whose share of the check threads is used for the body of this request.
 fn tenant_of(extensions: &Extensions) -> TenantId {
     let caller = extensions.get::<Arc<Caller>>();
-    caller.and_then(|caller| caller.acts_for(None).ok()).unwrap_or_default()
+    caller.and_then(|caller| caller.resolve_tenant(None).ok()).unwrap_or_default()
 }
 
-/// Parses the JSON body of a request, on a thread for checks if it is large.
+/// Parses the JSON body of a request, on a check thread if it is large.
 async fn parse<T: DeserializeOwned + Send + 'static>(
     app: &App,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     body: Bytes,
 ) -> Result<T, Problem> {
     let work = PARSE_WORK_PER_BYTE * body.len() as u64;
-    app.engine().run_counted(tenant, work, move || json(&body)).await?
+    app.engine().run_counted(tenant_id, work, move || json(&body)).await?
 }
 
-/// Whether a body comes with these headers.
+/// Returns whether the headers announce a body.
 fn has_body(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0")
         || headers.contains_key(header::TRANSFER_ENCODING)
 }
 
-/// No body. Whoever sends one means something by it, which must not be passed over.
+/// Requires an empty body. A body is rejected rather than ignored, because the client expects it to have an
+/// effect.
 pub(super) struct NoBody;
 
 impl FromRequest<AppState> for NoBody {
@@ -467,16 +471,16 @@ impl FromRequest<AppState> for NoBody {
     }
 }
 
-/// Units of work for parsing one byte of a body: one whose payload is only skipped, and one that is parsed into values.
-/// They allow for a body that cannot be used, which is parsed again for the error.
+/// Units of work per byte of a body: for a payload that is only skipped, and for one that is parsed into values.
+/// They include the second parse of an invalid body, which locates the error.
 pub(super) const SKIP_WORK_PER_BYTE: u64 = 2;
-pub(super) const PARSE_WORK_PER_BYTE: u64 = 8;
+pub(crate) const PARSE_WORK_PER_BYTE: u64 = 8;
 
-/// How deeply a body may be nested: as a payload may be, in an event in a list in an object.
+/// Maximum nesting of a body: that of a payload, plus an event in a list in an object.
 const MAX_BODY_NESTING: usize = MAX_PAYLOAD_NESTING + 3;
 
-/// Refuses a body that is nested too deeply, before it is parsed. A body is nested as deeply as it is long otherwise,
-/// and the parser keeps a stack of that size.
+/// Rejects a body that is nested too deeply before it is parsed. Otherwise the nesting could be as deep as the
+/// body is long, and the parser keeps a stack of that size.
 pub(super) fn check_nesting(body: &[u8]) -> Result<(), Problem> {
     if !is_nested_deeper(body, MAX_BODY_NESTING) {
         return Ok(());
@@ -487,22 +491,22 @@ pub(super) fn check_nesting(body: &[u8]) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", detail))
 }
 
-/// Reads a JSON object, and says where and why if it cannot be used.
+/// Parses a JSON object; an error names the field and the reason.
 pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     check_nesting(body)?;
-    // A list of values in the right order would pass for an object.
+    // Serde would also accept an array with the values in field order.
     let is_object = body.trim_ascii_start().starts_with(b"{");
     if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
         let what = "the body must be a JSON object; the API documentation shows its fields";
         return Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", what));
     }
-    // Where the fault is costs time to keep track of, so it is only done when there is one.
+    // Tracking the path of a field costs time, so the body is parsed again with tracking only after an error.
     let value = serde_json::from_slice(body).map_err(|error| {
         let (error, path) = fault::<T>(body).unwrap_or((error, ".".into()));
-        // A number where one of some names belongs is called a fault of syntax, which it is not.
+        // serde_json reports a number in place of an enum name as a syntax error, although the JSON is valid.
         match error.is_syntax() && path != "." && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
             true => {
-                Invalid::new(path, "must be a text, one of those that the API documentation lists").into()
+                FieldError::new(path, "must be a text, one of those that the API documentation lists").into()
             }
             false => bad_json(&error, &path),
         }
@@ -523,9 +527,9 @@ fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
         let detail = format!("the body is not valid JSON: {detail}");
         return Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail);
     }
-    let place = detail.rfind(" at line ").unwrap_or(detail.len());
-    let message = &detail[..place];
-    // What is missing or unknown is named in the message; everything else is where the reader stopped.
+    let index = detail.rfind(" at line ").unwrap_or(detail.len());
+    let message = &detail[..index];
+    // The message names a missing or unknown field; for other errors the field is where the parser stopped.
     let named = ["missing field `", "unknown field `"].iter().find_map(|what| message.strip_prefix(what));
     let named = named.and_then(|rest| rest.split('`').next());
     let field = match (path, named) {
@@ -534,18 +538,18 @@ fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
         (path, Some(named)) if message.starts_with("missing") => format!("{path}.{named}"),
         (path, _) => path.to_owned(),
     };
-    // Our own types say which field they mean; it is not said twice.
+    // Redrive's own types begin the message with the field name, which must not appear twice.
     let message = match message.split_once(": ") {
         _ if message.starts_with("missing field") => "is missing",
-        Some((said, rest)) if field.starts_with(said) => rest,
+        Some((text, rest)) if field.starts_with(text) => rest,
         _ => message,
     };
-    Invalid::new(field, plainly(message)).into()
+    FieldError::new(field, rephrase_json_error(message)).into()
 }
 
-/// What the reader of JSON says, in words for those who write it.
-fn plainly(message: &str) -> String {
-    let Some((said, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+/// Rephrases an error of serde_json for API users.
+fn rephrase_json_error(message: &str) -> String {
+    let Some((text, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
     let wanted = match wanted {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
@@ -555,14 +559,14 @@ fn plainly(message: &str) -> String {
         wanted if wanted.starts_with("struct ") => "an object",
         wanted => wanted,
     };
-    format!("{said}, expected {wanted}")
+    format!("{text}, expected {wanted}")
 }
 
-async fn read_raw(request: Request, max_bytes: usize) -> Result<Raw, Problem> {
+async fn read_raw(request: Request, max_bytes: usize) -> Result<RawRequest, Problem> {
     let (Parts { headers, .. }, body) = request.into_parts();
     check_content_type(&headers)?;
     let body = read_body(&headers, body, max_bytes).await?;
-    Ok(Raw { headers, body })
+    Ok(RawRequest { headers, body })
 }
 
 impl From<BodyError> for Problem {
@@ -579,7 +583,7 @@ impl From<BodyError> for Problem {
 fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    // A CloudEvent with its attributes in headers need not say what its data is.
+    // A CloudEvent with its attributes in headers may omit the content type of its data.
     let may_be_left_out = given.is_empty() && headers.contains_key("ce-specversion");
     if essence == "application/json" || essence.ends_with("+json") || may_be_left_out {
         return Ok(());
@@ -595,7 +599,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use redrive_core::{protection::limiter::RateLimit, time::Span};
+    use redrive_core::{protection::limiter::RateLimit, time::HumanDuration};
 
     use super::*;
 
@@ -606,18 +610,18 @@ mod tests {
         name: Option<Option<String>>,
         #[serde(deserialize_with = "nullable_object")]
         rate_limit: Option<Option<RateLimit>>,
-        spans: Option<Vec<Span>>,
+        spans: Option<Vec<HumanDuration>>,
     }
 
-    /// JSON that is nearly what is wanted, cut off somewhere or not.
+    /// Generates nearly valid JSON, possibly truncated.
     fn any_body() -> impl Strategy<Value = Vec<u8>> {
         let value = "null|-?[0-9]{1,22}(\\.[0-9]{1,3})?(e[0-9]{1,3})?|\"\\PC{0,6}\"|\\[[0-9, ]{0,8}\\]|\\{\\}|\
                      \\{\"(requests_per_minute|burst)\": ?[0-9]{1,12}\\}";
         let field = (proptest::sample::select(&["name", "rate_limit", "spans", "é`: x"]), value)
             .prop_map(|(name, value)| format!("\"{name}\": {value}"));
-        let body = (proptest::collection::vec(field, 0..3), 0..80usize).prop_map(|(fields, most)| {
+        let body = (proptest::collection::vec(field, 0..3), 0..80usize).prop_map(|(fields, max)| {
             let mut body = format!("{{{}}}", fields.join(",")).into_bytes();
-            body.truncate(most);
+            body.truncate(max);
             body
         });
         prop_oneof![3 => body, 1 => any::<Vec<u8>>(), 1 => any::<String>().prop_map(String::into_bytes)]
@@ -627,7 +631,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn whatever_the_body_is_it_is_read_or_refused_in_words(body in any_body()) {
+        fn arbitrary_body_is_parsed_or_rejected_with_details(body in any_body()) {
             match json::<Input>(&body) {
                 Ok(_) => {
                     let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -644,18 +648,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_is_put_together_where_it_may_be() {
+    fn repeated_list_parameters_are_merged() {
         assert_eq!(
-            merged("webhook_id=a&limit=1&webhook_id=b%2Cc"),
+            merge_repeated("webhook_id=a&limit=1&webhook_id=b%2Cc"),
             Some("webhook_id=a,b%2Cc&limit=1".into())
         );
-        assert_eq!(merged("webhook_id=a&limit=1"), None);
-        assert_eq!(merged("limit=1&limit=2"), None, "that is a mistake, and told as one");
-        assert_eq!(merged(""), None);
+        assert_eq!(merge_repeated("webhook_id=a&limit=1"), None);
+        assert_eq!(merge_repeated("limit=1&limit=2"), None, "that is a mistake, and told as one");
+        assert_eq!(merge_repeated(""), None);
     }
 
     #[test]
-    fn a_list_has_so_many_values_and_no_gaps() {
+    fn list_parameter_rejects_gaps_and_too_many_values() {
         let read = |text: &str| serde_json::from_value::<List<String>>(text.into()).map(|list| list.0);
         assert_eq!(read("a,b").unwrap(), ["a", "b"]);
         for (bad, why) in
@@ -666,13 +670,13 @@ mod tests {
     }
 
     #[test]
-    fn null_is_told_from_what_is_left_out() {
+    fn null_differs_from_missing_field() {
         let read = |body: &str| json::<Input>(body.as_bytes()).unwrap();
         assert_eq!((read("{}").name, read("{}").rate_limit), (None, None));
         let cleared = read(r#"{"name": null, "rate_limit": null}"#);
         assert_eq!((cleared.name, cleared.rate_limit), (Some(None), Some(None)));
         let set = read(r#"{"rate_limit": {"requests_per_minute": 5}, "spans": ["1s"]}"#);
         assert_eq!(set.rate_limit, Some(Some(RateLimit::per_minute(5))));
-        assert_eq!(set.spans, Some(vec![Span::secs(1)]));
+        assert_eq!(set.spans, Some(vec![HumanDuration::secs(1)]));
     }
 }

@@ -1,4 +1,4 @@
-//! For operators: liveness, readiness, figures.
+//! Routes for operators: liveness, readiness, metrics.
 
 use axum::{
     extract::State,
@@ -13,7 +13,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
 }
 
-/// Is the process alive?
+/// Liveness check
 #[utoipa::path(
     get, path = "/healthz", tag = "health", security(()),
     responses((status = 200, description = "It is", body = String, content_type = "text/plain")),
@@ -22,9 +22,9 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Should requests be sent here?
+/// Readiness check
 ///
-/// Only while the store can be written and the server is not shutting down.
+/// Succeeds while the store accepts writes and the server is not shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "health", security(()),
     responses(
@@ -36,14 +36,14 @@ async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
     if app.is_draining() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the server is shutting down"));
     }
-    app.store_works().await.map_err(|error| {
-        // Operators ask, so they are told why.
+    app.check_store().await.map_err(|error| {
+        // The caller is an operator, so the error of the store is returned.
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
     })?;
     Ok("ready\n")
 }
 
-/// Figures for Prometheus
+/// Prometheus metrics
 #[utoipa::path(
     get, path = "/metrics", tag = "health", security(()),
     responses(

@@ -1,5 +1,5 @@
-//! How fast each key may call. Counted before anything else is looked at; whoever has no valid key is told so
-//! elsewhere.
+//! Rate limit per API key, enforced before any other processing. Requests without a valid key pass through: the
+//! handlers reject them.
 
 use axum::{
     extract::{Request, State},
@@ -8,46 +8,50 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{AppState, extract::caller, problem::Problem};
-use crate::app::throttle::Allowance;
+use super::{AppState, extract::authenticate, problem::Problem};
+use crate::app::throttle::RateLimitStatus;
 
-/// Counts a call, refuses it if it is one too many, and tells where its key stands.
-pub(super) async fn limited(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
+/// Counts a call, rejects it with 429 if the key is over its rate limit, and adds the `ratelimit-*` headers.
+pub(super) async fn enforce_rate_limit(
+    State(app): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let Some(throttle) = app.throttle() else { return next.run(request).await };
-    let caller = match caller(request.headers(), request.extensions(), &app).await {
+    let caller = match authenticate(request.headers(), request.extensions(), &app).await {
         Ok(Some(caller)) => caller,
         Ok(None) => return next.run(request).await,
         Err(error) => return Problem::from(error).into_response(),
     };
-    let allowance = throttle.call(app.engine(), caller.key).await;
-    let mut answer = match allowance.retry_after {
+    let allowance = throttle.acquire(app.engine(), caller.key).await;
+    let mut response = match allowance.retry_after {
         None => {
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        Some(seconds) => too_fast(allowance.limit, seconds),
+        Some(seconds) => rate_limited(allowance.limit, seconds),
     };
-    tell(answer.headers_mut(), allowance);
-    answer
+    add_headers(response.headers_mut(), allowance);
+    response
 }
 
-fn too_fast(requests_per_minute: u32, seconds: u64) -> Response {
+fn rate_limited(requests_per_minute: u32, seconds: u64) -> Response {
     let detail = format!(
         "this key is over its rate limit of {requests_per_minute} calls a minute; nothing was done, call again in \
          {seconds} s"
     );
-    let mut answer = Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into_response();
-    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    answer
+    let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
 }
 
-fn tell(headers: &mut HeaderMap, allowance: Allowance) {
-    let figures = [
+fn add_headers(headers: &mut HeaderMap, allowance: RateLimitStatus) {
+    let statistics = [
         ("ratelimit-limit", u64::from(allowance.limit)),
         ("ratelimit-remaining", u64::from(allowance.remaining)),
         ("ratelimit-reset", allowance.reset),
     ];
-    for (name, figure) in figures {
+    for (name, figure) in statistics {
         headers.insert(HeaderName::from_static(name), HeaderValue::from(figure));
     }
 }

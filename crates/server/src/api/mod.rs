@@ -1,4 +1,4 @@
-//! The JSON API: one file per resource, thin over `app`.
+//! JSON API: one file per resource, a thin layer over `app`.
 
 mod audit;
 mod clock;
@@ -34,24 +34,28 @@ use utoipa_swagger_ui::SwaggerUi;
 pub(crate) use self::{
     audit::AuditQuery,
     deliveries::{
-        DeliveryQuery, ExportQuery, HeaderView, cursor_of, exported as exported_deliveries, header_views,
+        DeliveryQuery, ExportQuery, HeaderView, cursor_of, export_rows as exported_deliveries, header_views,
         request_headers,
     },
     event_types::EventTypeQuery,
     events::{
-        Beside, EventExportQuery, EventQuery, bare as bare_payload, binary_of as binary_cloudevent, document,
-        exported as exported_events, structured as structured_cloudevent,
+        EventExportQuery, EventOverrides, EventQuery, export_rows as exported_events,
+        from_attributes as binary_cloudevent, from_document, from_raw_payload as bare_payload,
+        structured as structured_cloudevent,
     },
-    extract::{Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, Query, client_address},
+    extract::{
+        Authorized, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, PARSE_WORK_PER_BYTE, Query,
+        client_address,
+    },
     operations::OperationView,
     page::{Cursor, Paging},
     problem::{Problem, name_request},
     tenants::{TenantsQuery, named},
-    webhooks::{REDACTED, WebhookInput, check_written},
+    webhooks::{REDACTED, WebhookInput, validate_draft},
 };
 use crate::app::App;
 
-/// What every handler has at hand.
+/// State shared by all handlers.
 pub type AppState = Arc<App>;
 
 #[derive(OpenApi)]
@@ -107,45 +111,46 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(clock::routes())
 }
 
-/// The API's own description, OpenAPI 3.1.
+/// Returns the OpenAPI 3.1 document of the API.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     described().into_openapi()
 }
 
-/// All routes that a node of this role has.
+/// Builds the routes for this node's role.
 pub fn router(app: AppState) -> Router {
     if !app.rules().role.serves_api() {
         let router = health::routes().merge(status::routes()).split_for_parts().0;
-        return router.fallback(no_api).method_not_allowed_fallback(wrong_method).with_state(app);
+        return router.fallback(api_disabled).method_not_allowed_fallback(method_not_allowed).with_state(app);
     }
     let (router, openapi) = described().split_for_parts();
-    let router = router.merge(page(openapi)).fallback(no_such_path).method_not_allowed_fallback(wrong_method);
+    let router =
+        router.merge(page(openapi)).fallback(route_not_found).method_not_allowed_fallback(method_not_allowed);
     let router = match app.throttle() {
-        Some(_) => router.layer(middleware::from_fn_with_state(app.clone(), limit::limited)),
+        Some(_) => router.layer(middleware::from_fn_with_state(app.clone(), limit::enforce_rate_limit)),
         None => router,
     };
     router.with_state(app)
 }
 
-/// The page that shows the document. It asks nobody else about it.
+/// Returns the Swagger UI page for the OpenAPI document. The external validator is disabled.
 fn page(document: utoipa::openapi::OpenApi) -> SwaggerUi {
     let config = utoipa_swagger_ui::Config::default().validator_url("none");
     SwaggerUi::new("/docs").config(config).url("/openapi.json", document)
 }
 
-async fn no_such_path(request: Request) -> Problem {
+async fn route_not_found(request: Request) -> Problem {
     let path: String = request.uri().path().chars().take(200).collect();
     let detail = format!("there is nothing at {path}; see /docs for what there is");
-    Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail)
+    Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
 }
 
-async fn no_api() -> Problem {
+async fn api_disabled() -> Problem {
     let detail = "this node is a worker: it sends, and serves only /healthz, /readyz, /metrics and /v1/status; \
                   call a node that runs with --role api or all";
-    Problem::new(StatusCode::NOT_FOUND, "worker_node", detail)
+    Problem::new(StatusCode::NOT_FOUND, "api_not_served_here", detail)
 }
 
-async fn wrong_method(request: Request) -> Problem {
+async fn method_not_allowed(request: Request) -> Problem {
     let detail = format!("{} is not allowed here; the Allow header lists what is", request.method());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }

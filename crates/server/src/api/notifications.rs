@@ -1,15 +1,15 @@
-//! `/v1/notifications`: what owners were told.
+//! `/v1/notifications`: notifications to owners.
 
 use axum::extract::State;
-use redrive_core::{DeliveryId, NoticeId, TenantId, Time, WebhookId, notification::Kind};
-use redrive_store::StoredNotice;
+use redrive_core::{DeliveryId, NotificationId, TenantId, Time, WebhookId, notification::NotificationKind};
+use redrive_store::StoredNotification;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{May, Query, Reads},
+    extract::{Authorized, CanRead, Query},
     page::{Page, Paging},
     problem::{Problem, ReadProblems},
 };
@@ -18,81 +18,88 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Something that owners were told, or are being told.
+/// Notification to the owners of a webhook or tenant, sent or pending.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NotificationView {
-    /// Its id; also the idempotency key of its event.
+    /// Unique id of the notification; also the idempotency key of its event.
     #[schema(value_type = String)]
-    id: NoticeId,
-    /// Whose it is.
+    id: NotificationId,
+    /// Tenant that the notification belongs to.
     #[schema(value_type = String)]
     tenant_id: TenantId,
-    /// What happened.
-    kind: Kind,
-    /// The webhook that it is about; null if it is about the tenant as a whole.
+    /// Kind of the notification.
+    kind: NotificationKind,
+    /// Webhook that the notification is about; null if it is about the whole tenant.
     #[schema(value_type = Option<String>)]
     webhook_id: Option<WebhookId>,
-    /// How many such things it tells of.
+    /// Number of occurrences grouped in this notification.
     count: u64,
-    /// When the first of them was.
+    /// Time of the first occurrence.
     #[schema(value_type = String, format = DateTime)]
     first_at: Time,
-    /// When the last of them was.
+    /// Time of the last occurrence.
     #[schema(value_type = String, format = DateTime)]
     last_at: Time,
-    /// When it was made.
+    /// Time at which the notification was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// Why the last one happened, as a name.
+    /// Reason of the last occurrence, as a code.
     reason: Option<String>,
-    /// Why, in words.
+    /// Human-readable description of the last occurrence.
     message: Option<String>,
-    /// The delivery that was affected last.
+    /// Delivery affected last.
     #[schema(value_type = Option<String>)]
     delivery_id: Option<DeliveryId>,
-    /// The type of its event.
+    /// Event type of that delivery.
     event_type: Option<String>,
-    /// Until when, where it is over by itself.
+    /// Time at which the condition ends by itself, if it does.
     #[schema(value_type = Option<String>, format = DateTime)]
     until: Option<Time>,
-    /// How far it is, on each way.
+    /// Status per channel.
     channels: ChannelsView,
-    /// When it is sent again at the latest; null once it is over on every way.
+    /// Time of the next send attempt at the latest; null when no channel is pending.
     #[schema(value_type = Option<String>, format = DateTime)]
-    next_try_at: Option<Time>,
-    /// What went wrong last.
+    next_attempt_at: Option<Time>,
+    /// Error of the last failed send attempt.
     error: Option<String>,
 }
 
-/// How far a notification is: `waiting`, `told` (sent), `nobody` (no recipient: none is set, has not muted it and has confirmed
-/// its address), `suppressed` (a limit of e-mails was reached) or `given_up`.
+/// Status of a notification per channel: `pending`, `sent`, `no_recipients` (no recipient is configured, confirmed
+/// and not muted), `suppressed` (an email limit was reached) or `failed`.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChannelsView {
-    /// As an event for operational webhooks.
+    /// Status of the event for operational webhooks.
     webhook: &'static str,
-    /// By e-mail.
-    mail: &'static str,
+    /// Status of the email.
+    email: &'static str,
 }
 
-impl From<StoredNotice> for NotificationView {
-    fn from(stored: StoredNotice) -> Self {
-        let StoredNotice { notice, event, mail, next_at, error, .. } = stored;
+impl From<StoredNotification> for NotificationView {
+    fn from(stored: StoredNotification) -> Self {
+        let StoredNotification {
+            notification,
+            webhook_status: event,
+            email_status: email,
+            next_attempt_at: next_at,
+            error,
+            ..
+        } = stored;
         Self {
-            id: notice.id,
-            tenant_id: notice.tenant,
-            kind: notice.kind,
-            webhook_id: notice.webhook,
-            count: notice.count,
-            first_at: notice.first_at,
-            last_at: notice.last_at,
-            created_at: notice.id.time(),
-            reason: notice.facts.reason,
-            message: notice.facts.message,
-            delivery_id: notice.facts.delivery,
-            event_type: notice.facts.event_type,
-            until: notice.facts.until,
-            channels: ChannelsView { webhook: event.name(), mail: mail.name() },
-            next_try_at: next_at,
+            id: notification.id,
+            tenant_id: notification.tenant_id,
+            kind: notification.kind,
+            webhook_id: notification.webhook_id,
+            count: notification.count,
+            first_at: notification.first_at,
+            last_at: notification.last_at,
+            created_at: notification.id.time(),
+            reason: notification.facts.reason,
+            message: notification.facts.message,
+            delivery_id: notification.facts.delivery_id,
+            event_type: notification.facts.event_type,
+            until: notification.facts.until,
+            channels: ChannelsView { webhook: event.name(), email: email.name() },
+            next_attempt_at: next_at,
             error,
         }
     }
@@ -100,18 +107,18 @@ impl From<StoredNotice> for NotificationView {
 
 /// List notifications
 ///
-/// What owners were told without asking: circuits that opened and recovered, webhooks that were disabled, deliveries that
-/// died, names that are not found, secrets that are due, quotas that are used up. Repeats are folded. Kept for 30 days.
+/// Notifications sent to owners: opened and recovered circuits, disabled webhooks, dead deliveries, DNS failures,
+/// secrets due for rotation, reached quotas. Repeated occurrences are grouped. Kept for 30 days.
 #[utoipa::path(
     get, path = "/v1/notifications", tag = "notifications", params(Paging),
     responses((status = 200, description = "Newest first", body = Page<NotificationView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<NotificationView>>, Problem> {
-    let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
-    let found = app.list_notices(tenant, paging.request()?).await?;
-    Ok(axum::Json(paging.page_of(found, |one| one.notice.id, NotificationView::from)))
+    let tenant = app.resolve_tenant(&caller, paging.tenant_id.as_deref()).await?;
+    let found = app.list_notifications(tenant, paging.request()?).await?;
+    Ok(axum::Json(paging.page_of(found, |one| one.notification.id, NotificationView::from)))
 }

@@ -1,9 +1,9 @@
-//! Paging: cursors that only we can read, and limits that make sense.
+//! Paging: opaque cursors and page size limits.
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, Invalid, KeyId, NoticeId, OperationId, TenantId, WebhookId,
+    AuditId, DeliveryId, EventId, FieldError, KeyId, NotificationId, OperationId, TenantId, WebhookId,
 };
-use redrive_store::{DeliveryCursor, Listed, PageRequest};
+use redrive_store::{DeliveryCursor, ListingPage, PageRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -13,37 +13,37 @@ const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 500;
 const MAX_OFFSET: u32 = 10_000;
 
-/// Which part of a listing to give.
+/// Paging parameters of a listing.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Paging {
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub(crate) cursor: Option<String>,
-    /// How many to give: 1 to 500, 50 if left out.
+    /// Page size: 1 to 500, 50 by default.
     #[param(minimum = 1, maximum = 500)]
     pub(crate) limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
+    /// Number of items to skip, up to 10,000. Prefer a cursor.
     #[param(maximum = 10000)]
     pub(crate) offset: Option<u32>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     pub(crate) tenant_id: Option<String>,
 }
 
-/// A page of a listing.
+/// Page of a listing.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Page<T> {
-    /// What was asked for, newest first. There may be fewer than `limit`, or none, and more to come.
+    /// Items, newest first. A page can have fewer items than `limit`, or none, although more pages follow.
     pub(crate) data: Vec<T>,
-    /// Give this as `cursor` to go on; null at the end, and only there.
+    /// Pass this as `cursor` to get the next page; null only on the last page.
     pub(crate) next_cursor: Option<String>,
 }
 
-/// Something that a listing can go on after.
+/// Position in a listing after which the next page starts.
 pub(crate) trait Cursor: Sized {
-    /// As text.
+    /// Encodes the cursor as text.
     fn write(&self) -> String;
-    /// From text.
+    /// Parses a cursor. Returns `None` if the text is not valid.
     fn read(text: &str) -> Option<Self>;
 }
 
@@ -60,7 +60,7 @@ macro_rules! id_cursor {
         }
     )*};
 }
-id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId, NoticeId, OperationId);
+id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId, NotificationId, OperationId);
 
 impl Cursor for TenantId {
     fn write(&self) -> String {
@@ -78,34 +78,34 @@ impl Cursor for String {
     }
 
     fn read(text: &str) -> Option<Self> {
-        // A name of something that is listed by name.
+        // Cursor of a listing that is sorted by name.
         redrive_core::event::event_type::validate(text).is_ok().then(|| text.to_owned())
     }
 }
 
 impl Cursor for DeliveryCursor {
     fn write(&self) -> String {
-        format!("{}.{}", self.event, self.delivery)
+        format!("{}.{}", self.event_id, self.delivery_id)
     }
 
     fn read(text: &str) -> Option<Self> {
         let (event, delivery) = text.split_once('.')?;
-        Some(Self { event: event.parse().ok()?, delivery: delivery.parse().ok()? })
+        Some(Self { event_id: event.parse().ok()?, delivery_id: delivery.parse().ok()? })
     }
 }
 
 impl Paging {
-    /// The same with another limit, unless one was asked for.
+    /// Replaces the default limit; a limit from the request is kept.
     pub(crate) fn or_limit(self, limit: u32) -> Self {
         Self { limit: self.limit.or(Some(limit)), ..self }
     }
 
-    /// What to ask the store for: one more than shown, to know whether there is more.
+    /// Builds the request to the store, with one row more than the limit to detect whether another page follows.
     pub(crate) fn request<C: Cursor>(&self) -> Result<PageRequest<C>, Problem> {
         let after = match &self.cursor {
             None => None,
             Some(text) => Some(C::read(text).ok_or_else(|| {
-                Invalid::new(
+                FieldError::new(
                     "cursor",
                     "is no cursor of this listing; use next_cursor of the page before as it is",
                 )
@@ -114,7 +114,7 @@ impl Paging {
         let limit = self.limit()?;
         let offset = self.offset.unwrap_or(0);
         if offset > MAX_OFFSET {
-            return Err(Invalid::new(
+            return Err(FieldError::new(
                 "offset",
                 format!("must be at most {MAX_OFFSET}; use cursor to go further"),
             )
@@ -126,24 +126,24 @@ impl Paging {
     fn limit(&self) -> Result<u32, Problem> {
         match self.limit.unwrap_or(DEFAULT_LIMIT) {
             limit @ 1..=MAX_LIMIT => Ok(limit),
-            _ => Err(Invalid::new("limit", format!("must be from 1 to {MAX_LIMIT}")).into()),
+            _ => Err(FieldError::new("limit", format!("must be from 1 to {MAX_LIMIT}")).into()),
         }
     }
 
-    /// Puts a page together from all that the store has, or one more than shown.
+    /// Builds a page from rows that are complete, or end with one row more than the limit.
     pub(crate) fn page<R, C: Cursor, T>(
         &self,
         rows: Vec<R>,
         cursor: impl Fn(&R) -> C,
         view: impl Fn(R) -> T,
     ) -> Page<T> {
-        self.page_of(Listed { found: rows, stopped: None }, cursor, view)
+        self.page_of(ListingPage { found: rows, stopped: None }, cursor, view)
     }
 
-    /// Puts a page together from what a listing gave, which may have stopped early.
+    /// Builds a page from the result of a listing, which may have stopped early.
     pub(crate) fn page_of<R, C: Cursor, T>(
         &self,
-        listed: Listed<R, C>,
+        listed: ListingPage<R, C>,
         cursor: impl Fn(&R) -> C,
         view: impl Fn(R) -> T,
     ) -> Page<T> {
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a text that passes for a cursor reads as the same one when it is written again.
+    /// Returns whether a text, if it parses as a cursor, parses to the same cursor after encoding it again.
     fn is_steady<C: Cursor + PartialEq + Debug>(text: &str) -> bool {
         C::read(text).is_none_or(|cursor| C::read(&cursor.write()) == Some(cursor))
     }
@@ -183,7 +183,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3_000))]
 
         #[test]
-        fn no_text_breaks_a_cursor(
+        fn arbitrary_text_is_rejected_or_parsed_as_cursor(
             text in prop_oneof![
                 "(wh|evt|dlv|key)_[0-9a-fA-F]{32}(\\.(dlv|evt)_[0-9a-f]{32})?", "\\PC{0,80}", any::<String>(),
             ],
@@ -191,26 +191,26 @@ mod tests {
             prop_assert!(is_steady::<WebhookId>(&text) && is_steady::<EventId>(&text));
             prop_assert!(is_steady::<DeliveryId>(&text) && is_steady::<KeyId>(&text));
             prop_assert!(is_steady::<TenantId>(&text) && is_steady::<DeliveryCursor>(&text));
-            // What is no cursor of a listing is refused, never taken for its beginning.
-            let asked = request::<DeliveryCursor>(Some(&text), None, None);
-            prop_assert_eq!(asked.map(|asked| asked.after), DeliveryCursor::read(&text).map(Some));
+            // An invalid cursor is rejected; it must not restart the listing from the beginning.
+            let request = request::<DeliveryCursor>(Some(&text), None, None);
+            prop_assert_eq!(request.map(|request| request.after), DeliveryCursor::read(&text).map(Some));
         }
 
         #[test]
-        fn every_cursor_is_read_as_it_was_written(event: [u8; 16], delivery: [u8; 16]) {
-            let (event, delivery) = (EventId::from_bytes(event), DeliveryId::from_bytes(delivery));
-            let cursor = DeliveryCursor { event, delivery };
+        fn cursor_round_trips(event: [u8; 16], delivery: [u8; 16]) {
+            let (event_id, delivery_id) = (EventId::from_bytes(event), DeliveryId::from_bytes(delivery));
+            let cursor = DeliveryCursor { event_id, delivery_id };
             prop_assert_eq!(DeliveryCursor::read(&cursor.write()), Some(cursor));
-            prop_assert_eq!(EventId::read(&event.write()), Some(event));
+            prop_assert_eq!(EventId::read(&event_id.write()), Some(event_id));
         }
 
         #[test]
-        fn a_page_is_never_larger_than_allowed(limit in prop_oneof![0..600u32, any::<u32>()], offset: u32, rows in 0..1_200usize) {
+        fn page_size_never_exceeds_limit(limit in prop_oneof![0..600u32, any::<u32>()], offset: u32, rows in 0..1_200usize) {
             let paging = Paging { limit: Some(limit), ..Paging::default() };
             match request::<EventId>(None, Some(limit), Some(offset)) {
-                Some(asked) => {
+                Some(request) => {
                     prop_assert!((1..=MAX_LIMIT).contains(&limit) && offset <= MAX_OFFSET);
-                    let found = rows.min(asked.limit as usize);
+                    let found = rows.min(request.limit as usize);
                     let page = paging.page(vec![(); found], |()| EventId::from_bytes([1; 16]), |()| ());
                     prop_assert!(page.data.len() <= limit as usize);
                     prop_assert_eq!(page.next_cursor.is_some(), rows > limit as usize);

@@ -1,4 +1,4 @@
-//! `/v1/portal-sessions`: short-lived keys for a tenant's own people, for admins to hand out.
+//! `/v1/portal-sessions`: short-lived keys for a tenant's own users, created by admins.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{Invalid, KeyId, TenantId, Time};
+use redrive_core::{FieldError, KeyId, TenantId, Time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -15,14 +15,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Administers, Json, May, Query},
+    extract::{Authorized, CanAdminister, Json, Query},
     problem::{ChangeProblems, Problem, ReadProblems},
     tenants::{key_id, named},
 };
 use crate::{
     app::{
         Capability,
-        portal::{self, USUAL},
+        portal::{self, DEFAULT_TTL},
     },
     http::BaseUrl,
 };
@@ -31,77 +31,78 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(create)).routes(routes!(end))
 }
 
-/// A session to open.
+/// Portal session to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SessionCreate {
-    /// Whose things it is for.
+    /// Tenant that the session gives access to.
     #[schema(example = "acme")]
     tenant_id: String,
-    /// Who it is for, for the audit log.
+    /// User of the session, for the audit log.
     #[serde(default)]
     #[schema(example = "jane@acme.example")]
     name: String,
-    /// How many seconds it lasts, 1 to 86400; an hour if left out.
+    /// Lifetime in seconds, 1 to 86400; one hour by default.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 86400)]
     expires_in: Option<u32>,
-    /// What the session may do beside looking; all but `limits` if left out.
+    /// Capabilities of the session in addition to reading; all except `limits` by default.
     #[serde(default)]
     #[schema(max_items = 5)]
     capabilities: Option<Vec<Capability>>,
 }
 
-/// A session.
+/// Portal session.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SessionView {
-    /// Its id, for ending it.
+    /// Unique id of the session, used to end it.
     #[schema(value_type = String)]
     id: KeyId,
-    /// Whose things it is for.
+    /// Tenant that the session gives access to.
     #[schema(value_type = Option<String>)]
     tenant_id: Option<TenantId>,
-    /// What to send as `Authorization: Bearer …`, shown this once.
+    /// Token for the header `Authorization: Bearer …`. Returned only once.
     token: String,
-    /// A link that opens the portal with it in a browser, shown this once. The token stands behind the `#`, so that
-    /// it reaches no log.
+    /// Link that opens the portal with this session in a browser. Returned only once. The token is in the URL fragment
+    /// (after `#`), which browsers do not send, so it does not appear in access logs.
     #[schema(example = "https://hooks.example.com/portal#rdp_9279643b…")]
     url: String,
-    /// What it may do.
+    /// Capabilities of the session in addition to reading.
     capabilities: Vec<Capability>,
-    /// When it ends.
+    /// Expiration time.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
 }
 
-/// Open a session for a tenant
+/// Create a portal session
 ///
-/// With its token the tenant's webhooks and deliveries can be seen, and changed as its capabilities say. Webhooks that
-/// are managed by the operator do not exist for it. It lasts a day at the most. `url` opens the portal with it: a link to hand to a user.
+/// The token gives read access to the tenant's webhooks and deliveries, and write access according to the
+/// capabilities. Webhooks managed by the operator are not visible. A session lasts at most one day. Give `url` to
+/// a user to open the portal.
 #[utoipa::path(
     post, path = "/v1/portal-sessions", tag = "tenants", request_body = SessionCreate,
     responses((status = 201, description = "`token` and `url` are shown this once", body = SessionView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     BaseUrl(reached): BaseUrl,
     Json(input): Json<SessionCreate>,
 ) -> Result<Response, Problem> {
-    let tenant = named(&app, &input.tenant_id).await?;
-    let lasts = input.expires_in.map_or(USUAL, |seconds| Duration::from_secs(seconds.into()));
+    let tenant_id = named(&app, &input.tenant_id).await?;
+    let lasts = input.expires_in.map_or(DEFAULT_TTL, |seconds| Duration::from_secs(seconds.into()));
     let base = app.base_url(reached)?;
     let capabilities = input.capabilities.unwrap_or_else(|| Capability::DEFAULT.to_vec());
     if capabilities.len() > Capability::ALL.len() {
         let message = format!("must name each at most once; there are {}", Capability::ALL.len());
-        return Err(Invalid::new("capabilities", message).into());
+        return Err(FieldError::new("capabilities", message).into());
     }
-    let (key, token) = app.open_portal(&by, tenant, input.name, lasts, &capabilities).await?;
+    let (key, token) = app.open_portal(&actor, tenant_id, input.name, lasts, &capabilities).await?;
     let url = portal::link(&base, &token);
     let capabilities = Capability::from_bits(key.scopes);
     let view = SessionView {
         id: key.id,
-        tenant_id: key.tenant,
+        tenant_id: key.tenant_id,
         token,
         url,
         capabilities,
@@ -110,20 +111,20 @@ async fn create(
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
-/// End a session
+/// End a portal session
 ///
-/// It stops working at once.
+/// Takes effect immediately.
 #[utoipa::path(
     delete, path = "/v1/portal-sessions/{id}", tag = "tenants", params(("id" = String, Path), TenantQuery),
     responses((status = 204, description = "Ended"), ReadProblems),
 )]
 async fn end(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    app.close_portal(&by, tenant.id, key_id(&id)?).await?;
+    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
+    app.close_portal(&actor, tenant.id, key_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,14 +1,14 @@
-//! `/v1/notification-preferences`: what a tenant's owners want to hear of, and who has unsubscribed.
+//! `/v1/notification-preferences`: notification settings of a tenant, confirmed addresses and unsubscriptions.
 
 use axum::extract::State;
 use redrive_core::{
-    Invalid, TenantId, Time,
+    FieldError, TenantId, Time,
     notification::{
-        Kind,
-        preferences::{Language, Notifications, check_email},
+        NotificationKind,
+        preferences::{Language, TenantPreferences, check_email},
     },
 };
-use redrive_store::{Unsubscribed, UnsubscribedCursor};
+use redrive_store::{Unsubscription, UnsubscriptionCursor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -16,7 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Administers, Json, ManagesEndpoints, May, Query, Reads, nullable},
+    extract::{Authorized, CanAdminister, CanRead, Json, ManagesEndpoints, Query, nullable},
     page::{Cursor, Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -30,69 +30,69 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(confirm))
 }
 
-/// What a tenant's owners want to hear of.
+/// Notification preferences of a tenant.
 #[derive(Serialize, ToSchema)]
-pub(super) struct NotificationsView {
-    /// Addresses that receive notifications about all webhooks, beside each webhook's owner.
+pub(super) struct TenantPreferencesView {
+    /// Addresses that receive notifications about all webhooks, in addition to each webhook's owner.
     emails: Vec<String>,
-    /// Kinds of notifications that are not sent by any channel.
-    mute: Vec<Kind>,
-    /// The language of mails; null for the server's.
+    /// Kinds of notifications that are not sent through any channel.
+    muted_kinds: Vec<NotificationKind>,
+    /// Language of emails; null for the server default.
     language: Option<Language>,
 }
 
-impl From<Notifications> for NotificationsView {
-    fn from(notifications: Notifications) -> Self {
-        let Notifications { emails, mute, language } = notifications;
-        Self { emails, mute, language }
+impl From<TenantPreferences> for TenantPreferencesView {
+    fn from(notifications: TenantPreferences) -> Self {
+        let TenantPreferences { emails, muted_kinds: mute, language } = notifications;
+        Self { emails, muted_kinds: mute, language }
     }
 }
 
-/// What a tenant's owners want to hear of, and whether their addresses are confirmed.
+/// Notification preferences of a tenant, with the confirmation status of the addresses.
 #[derive(Serialize, ToSchema)]
 pub(super) struct PreferencesView {
-    /// Addresses that receive notifications about all webhooks, beside each webhook's owner.
+    /// Addresses that receive notifications about all webhooks, in addition to each webhook's owner.
     emails: Vec<String>,
-    /// Kinds of notifications that are not sent by any channel.
-    mute: Vec<Kind>,
-    /// The language of mails; null for the server's.
+    /// Kinds of notifications that are not sent through any channel.
+    muted_kinds: Vec<NotificationKind>,
+    /// Language of emails; null for the server default.
     language: Option<Language>,
-    /// Whether each of these addresses receives notifications.
+    /// Confirmation status of each address.
     addresses: Vec<AddressView>,
 }
 
 impl PreferencesView {
-    async fn of(
+    async fn load(
         app: &AppState,
-        tenant: TenantId,
-        notifications: Notifications,
+        tenant_id: TenantId,
+        notifications: TenantPreferences,
     ) -> Result<Self, crate::app::AppError> {
-        let Notifications { emails, mute, language } = notifications;
-        let states = app.address_states(tenant, emails.iter().map(String::as_str)).await?;
+        let TenantPreferences { emails, muted_kinds: mute, language } = notifications;
+        let states = app.address_states(tenant_id, emails.iter().map(String::as_str)).await?;
         let addresses = states.into_iter().map(AddressView::from).collect();
-        Ok(Self { emails, mute, language, addresses })
+        Ok(Self { emails, muted_kinds: mute, language, addresses })
     }
 }
 
-/// An address, and whether it receives notifications.
+/// Email address with its confirmation status.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct AddressView {
-    /// The address, in lower case.
+    /// Email address, in lower case.
     #[schema(example = "jane@example.com")]
     email: String,
-    /// `confirmed`; `unconfirmed`, which receives nothing until its holder has confirmed it; or `not_required`, where the
-    /// operator trusts it.
+    /// `confirmed`; `unconfirmed`: receives nothing until its holder confirms it; or `not_required`: the operator
+    /// trusts the address.
     #[schema(example = "unconfirmed")]
     status: &'static str,
-    /// When it was confirmed.
+    /// Time of the confirmation.
     #[schema(value_type = Option<String>, format = DateTime)]
     confirmed_at: Option<Time>,
-    /// `holder`, by the link in the confirmation e-mail, or `operator`.
+    /// `holder` (by the link in the confirmation email) or `operator`.
     confirmed_by: Option<&'static str>,
-    /// When a confirmation e-mail was last requested.
+    /// Time at which a confirmation email was last requested.
     #[schema(value_type = Option<String>, format = DateTime)]
     requested_at: Option<Time>,
-    /// How many confirmation e-mails were requested.
+    /// Number of confirmation emails requested.
     requests: u32,
 }
 
@@ -111,29 +111,29 @@ impl From<AddressState> for AddressView {
     }
 }
 
-/// What to change about notifications. Whatever is left out keeps its value.
+/// Changes to notification preferences. Missing fields keep their value.
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct NotificationsChange {
-    /// Addresses that receive notifications about all webhooks, beside each webhook's owner.
+pub(super) struct PreferencesChange {
+    /// Addresses that receive notifications about all webhooks, in addition to each webhook's owner.
     #[schema(max_items = 10, example = json!(["ops@example.com"]))]
     emails: Option<Vec<String>>,
-    /// Kinds of notifications that are not sent by any channel.
-    #[schema(max_items = 7, example = json!(["secret.due"]))]
-    mute: Option<Vec<Kind>>,
-    /// The language of mails; null for the server's.
+    /// Kinds of notifications that are not sent through any channel.
+    #[schema(max_items = 7, example = json!(["secret.rotation_due"]))]
+    muted_kinds: Option<Vec<NotificationKind>>,
+    /// Language of emails; null for the server default.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<Language>)]
     language: Option<Option<Language>>,
 }
 
-impl NotificationsChange {
-    pub(super) fn apply_to(self, notifications: &mut Notifications) {
+impl PreferencesChange {
+    pub(super) fn apply_to(self, notifications: &mut TenantPreferences) {
         if let Some(emails) = self.emails {
             notifications.emails = emails;
         }
-        if let Some(mute) = self.mute {
-            notifications.mute = mute;
+        if let Some(mute) = self.muted_kinds {
+            notifications.muted_kinds = mute;
         }
         if let Some(language) = self.language {
             notifications.language = language;
@@ -141,71 +141,72 @@ impl NotificationsChange {
     }
 }
 
-/// Get what owners are told
+/// Get notification preferences
 #[utoipa::path(
     get, path = "/v1/notification-preferences", tag = "notifications", params(TenantQuery),
     responses((status = 200, body = PreferencesView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
-    May(by, _): May<Reads>,
+    Authorized(actor, _): Authorized<CanRead>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<PreferencesView>, Problem> {
-    let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    let notifications = app.notifications(tenant.id.clone()).await?;
-    Ok(axum::Json(PreferencesView::of(&app, tenant.id, notifications).await?))
+    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
+    let notifications = app.notification_preferences(tenant.id.clone()).await?;
+    Ok(axum::Json(PreferencesView::load(&app, tenant.id, notifications).await?))
 }
 
-/// Change what owners are told
+/// Update notification preferences
 ///
-/// Whatever is left out keeps its value. What is muted is told by no channel: neither by mail nor to operational
-/// webhooks. An address that is new gets a confirmation e-mail, and no notification before its holder has confirmed it.
+/// Missing fields keep their value. Muted kinds are sent neither by email nor to operational webhooks. A new
+/// address receives a confirmation email, and no notifications until its holder has confirmed it.
 #[utoipa::path(
     patch, path = "/v1/notification-preferences", tag = "notifications", params(TenantQuery),
-    request_body = NotificationsChange,
+    request_body = PreferencesChange,
     responses((status = 200, body = PreferencesView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(by, _): May<ManagesEndpoints>,
+    Authorized(actor, _): Authorized<ManagesEndpoints>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<NotificationsChange>,
+    Json(input): Json<PreferencesChange>,
 ) -> Result<axum::Json<PreferencesView>, Problem> {
-    let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    let changed = app.change_notifications(&by, tenant.id.clone(), |now| input.apply_to(now)).await;
-    Ok(axum::Json(PreferencesView::of(&app, tenant.id, changed.map_err(unprefixed)?).await?))
+    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
+    let changed =
+        app.change_notification_preferences(&actor, tenant.id.clone(), |now| input.apply_to(now)).await;
+    Ok(axum::Json(PreferencesView::load(&app, tenant.id, changed.map_err(strip_field_prefix)?).await?))
 }
 
-/// Fields here are not those of a tenant, but of its notifications alone.
-fn unprefixed(error: crate::app::AppError) -> crate::app::AppError {
+/// Strips the prefix `notifications.` from the field of an error: here the preferences are the top-level object.
+fn strip_field_prefix(error: crate::app::AppError) -> crate::app::AppError {
     match error {
-        crate::app::AppError::Invalid(Invalid { field, message }) => {
+        crate::app::AppError::Invalid(FieldError { field, message }) => {
             let field = field.strip_prefix("notifications.").unwrap_or(&field).to_owned();
-            Invalid::new(field, message).into()
+            FieldError::new(field, message).into()
         }
         other => other,
     }
 }
 
-/// An address that is not told of a kind any more, by its own doing.
+/// Unsubscription of an address from one kind of notification.
 #[derive(Serialize, ToSchema)]
-pub(super) struct UnsubscribedView {
-    /// The address.
+pub(super) struct UnsubscriptionView {
+    /// Email address.
     email: String,
-    /// What it is not told of.
-    kind: Kind,
-    /// Since when.
+    /// Kind of notification that the address does not receive.
+    kind: NotificationKind,
+    /// Time of the unsubscription.
     #[schema(value_type = String, format = DateTime)]
-    at: Time,
+    unsubscribed_at: Time,
 }
 
-impl From<Unsubscribed> for UnsubscribedView {
-    fn from(one: Unsubscribed) -> Self {
-        Self { email: one.address, kind: one.kind, at: one.at }
+impl From<Unsubscription> for UnsubscriptionView {
+    fn from(one: Unsubscription) -> Self {
+        Self { email: one.address, kind: one.kind, unsubscribed_at: one.unsubscribed_at }
     }
 }
 
-impl Cursor for UnsubscribedCursor {
+impl Cursor for UnsubscriptionCursor {
     fn write(&self) -> String {
         format!("{}:{}", self.kind.name(), self.address)
     }
@@ -213,70 +214,70 @@ impl Cursor for UnsubscribedCursor {
     fn read(text: &str) -> Option<Self> {
         let (kind, address) = text.split_once(':')?;
         let is_one = !address.is_empty() && address.len() <= 254 && !address.contains('\0');
-        Some(Self { kind: Kind::parse(kind)?, address: address.to_owned() }).filter(|_| is_one)
+        Some(Self { kind: NotificationKind::parse(kind)?, address: address.to_owned() }).filter(|_| is_one)
     }
 }
 
-/// List who has unsubscribed
+/// List unsubscriptions
 ///
-/// Only the holder of an address can undo it, by the link in one of the mails.
+/// Only the holder of an address can subscribe again, with the link in one of the emails.
 #[utoipa::path(
-    get, path = "/v1/notification-preferences/unsubscribed", tag = "notifications", params(Paging),
-    responses((status = 200, description = "By address and kind", body = Page<UnsubscribedView>), ReadProblems),
+    get, path = "/v1/notification-preferences/unsubscriptions", tag = "notifications", params(Paging),
+    responses((status = 200, description = "By address and kind", body = Page<UnsubscriptionView>), ReadProblems),
 )]
 async fn list_unsubscribed(
     State(app): State<AppState>,
-    May(by, _): May<Reads>,
+    Authorized(actor, _): Authorized<CanRead>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Page<UnsubscribedView>>, Problem> {
-    let tenant = app.acts_for(&by, paging.tenant_id.as_deref()).await?;
+) -> Result<axum::Json<Page<UnsubscriptionView>>, Problem> {
+    let tenant = app.resolve_tenant(&actor, paging.tenant_id.as_deref()).await?;
     let found = app.list_unsubscribed(tenant.id, paging.request()?).await?;
-    Ok(axum::Json(paging.page(found, Unsubscribed::cursor, UnsubscribedView::from)))
+    Ok(axum::Json(paging.page(found, Unsubscription::cursor, UnsubscriptionView::from)))
 }
 
-/// An address to confirm.
+/// Address to confirm.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AddressInput {
-    /// The address.
+    /// Email address.
     #[schema(example = "jane@example.com")]
     email: String,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
 }
 
-/// Send a confirmation e-mail again
+/// Resend a confirmation email
 ///
-/// An address gets one at most once in an hour and 3 times in 30 days, over all tenants; a tenant sends 20 in a day at
-/// most. Nothing is sent to an address that is confirmed or trusted.
+/// An address receives at most one per hour and 3 in 30 days, over all tenants; a tenant can send at most 20 per
+/// day. Nothing is sent to an address that is confirmed or trusted.
 #[utoipa::path(
     post, path = "/v1/notification-preferences/confirmations", tag = "notifications", request_body = AddressInput,
     responses((status = 200, body = AddressView), ChangeProblems),
 )]
 async fn resend_confirmation(
     State(app): State<AppState>,
-    May(by, _): May<ManagesEndpoints>,
+    Authorized(actor, _): Authorized<ManagesEndpoints>,
     Json(input): Json<AddressInput>,
 ) -> Result<axum::Json<AddressView>, Problem> {
-    let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&actor, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
-    Ok(axum::Json(app.resend_confirmation(&by, tenant.id, &input.email).await?.into()))
+    Ok(axum::Json(app.resend_confirmation(&actor, tenant.id, &input.email).await?.into()))
 }
 
 /// Mark an address as confirmed
 ///
-/// For operators who know that its holder wants the notifications. No e-mail is sent.
+/// For operators who know that the holder of the address wants the notifications. No email is sent.
 #[utoipa::path(
     post, path = "/v1/notification-preferences/confirm", tag = "notifications", request_body = AddressInput,
     responses((status = 200, body = AddressView), ChangeProblems),
 )]
 async fn confirm(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     Json(input): Json<AddressInput>,
 ) -> Result<axum::Json<AddressView>, Problem> {
-    let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&actor, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
-    Ok(axum::Json(app.confirm_as_operator(&by, tenant.id, &input.email).await?.into()))
+    Ok(axum::Json(app.confirm_as_operator(&actor, tenant.id, &input.email).await?.into()))
 }

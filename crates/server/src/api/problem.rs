@@ -1,4 +1,4 @@
-//! The one form of every error: RFC 9457 problem details with a stable `code` and what to do.
+//! Error responses: RFC 9457 problem details with a stable `code` and instructions for the client.
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use redrive_core::Invalid;
+use redrive_core::FieldError;
 use redrive_store::StoreError;
 use serde::Serialize;
 use utoipa::{
@@ -16,34 +16,34 @@ use utoipa::{
 
 use crate::app::AppError;
 
-/// An error, as `application/problem+json`.
+/// Error response, sent as `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Problem {
-    /// A name for this kind of problem, as a URI.
+    /// URI that identifies the kind of problem.
     #[serde(rename = "type")]
     #[schema(example = "urn:redrive:problem:invalid_field")]
     kind: String,
-    /// The status in words.
+    /// Text of the HTTP status.
     #[schema(example = "Bad Request")]
     title: &'static str,
-    /// The HTTP status.
+    /// HTTP status code.
     #[schema(example = 400)]
     pub(crate) status: u16,
-    /// The same name, short and stable, for programs.
+    /// Short, stable error code for programs; the last part of `type`.
     #[schema(example = "invalid_field")]
     pub(crate) code: &'static str,
-    /// What is wrong and what to do about it.
+    /// Description of the error and how to fix it.
     #[schema(example = "url: must begin with https://")]
     pub(crate) detail: String,
-    /// The path of the offending field.
+    /// Path of the invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     field: Option<Box<str>>,
-    /// The request's id, as in the header `X-Request-Id`: name it when you ask for help.
+    /// Request id, as in the header `X-Request-Id`. Include it in support requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "req_5b0c3f9a7e12000000000001")]
     request_id: Option<Box<str>>,
-    /// In how many seconds to try again, where that is known.
+    /// Seconds until a retry makes sense, if known.
     #[serde(skip)]
     retry_after: Option<NonZeroU32>,
 }
@@ -62,11 +62,11 @@ impl Problem {
         }
     }
 
-    /// For what should never happen. The log says what did.
+    /// Returns the problem for an unexpected internal error, whose details are only in the log.
     pub(crate) fn internal() -> Self {
         let detail = "something went wrong inside the server, and it is not known what was done; look before you \
                       send it again, and tell the operator the request_id";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail)
     }
 
     pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
@@ -80,18 +80,18 @@ impl Problem {
     }
 }
 
-/// Puts the request's id into an answer that is a problem.
-pub(crate) fn name_request(answer: &mut Response, id: &str) {
-    let Some(mut problem) = answer.extensions_mut().remove::<Problem>() else { return };
+/// Adds the request id to a response that is a problem.
+pub(crate) fn name_request(response: &mut Response, id: &str) {
+    let Some(mut problem) = response.extensions_mut().remove::<Problem>() else { return };
     problem.request_id = Some(id.into());
     let body = serde_json::to_vec(&problem).unwrap_or_default();
-    // The length was counted without it.
-    answer.headers_mut().remove(header::CONTENT_LENGTH);
-    *answer.body_mut() = body.into();
+    // The old length does not include the request id.
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    *response.body_mut() = body.into();
 }
 
-impl From<Invalid> for Problem {
-    fn from(invalid: Invalid) -> Self {
+impl From<FieldError> for Problem {
+    fn from(invalid: FieldError) -> Self {
         let field = invalid.field.clone().into_owned();
         Self::new(StatusCode::BAD_REQUEST, "invalid_field", invalid.to_string()).field(field)
     }
@@ -106,7 +106,7 @@ impl From<StoreError> for Problem {
                 "query_too_slow",
                 "the query took too long and was stopped; narrow it by webhook_id, event_type or from/to",
             ),
-            StoreError::OffsetTooFar => Invalid::new(
+            StoreError::OffsetTooFar => FieldError::new(
                 "offset",
                 "is further than a listing of something this rare is looked through; leave it out, and go on by cursor",
             )
@@ -120,8 +120,8 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable(_)
             | StoreError::Fenced
             | StoreError::OutOfOrder
-            | StoreError::Refused(_) => {
-                // The engine says once that the store is in trouble; this is one of many that suffer from it.
+            | StoreError::InvalidItem(_) => {
+                // The engine logs a store outage once; here it is only a debug record per request.
                 tracing::debug!(%error, "a request failed because of the store");
                 Self::new(
                     unavailable,
@@ -140,7 +140,7 @@ impl From<AppError> for Problem {
             AppError::Unauthorized => Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail),
             AppError::Forbidden(_) => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
             AppError::Invalid(invalid) => invalid.into(),
-            AppError::Unfit { code, field, .. } => {
+            AppError::SchemaViolation { code, field, .. } => {
                 Self::new(StatusCode::BAD_REQUEST, code, detail).field(field)
             }
             AppError::Unprocessable { code, field, .. } => {
@@ -188,21 +188,21 @@ impl IntoResponse for Problem {
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            // What was not read of the body must not be taken for the next request.
+            // Close the connection: the unread rest of the body must not be parsed as the next request.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
         }
-        // Whoever knows the request's id adds it.
+        // `name_request` uses this to add the request id.
         response.extensions_mut().insert(self);
         response
     }
 }
 
-/// What can go wrong with any request that only looks.
+/// Error responses of requests that only read.
 pub(super) struct ReadProblems;
-/// What can go wrong with any request that changes something.
+/// Error responses of requests that change something.
 pub(super) struct ChangeProblems;
 
 impl IntoResponses for ReadProblems {

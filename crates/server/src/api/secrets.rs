@@ -1,4 +1,4 @@
-//! `/v1/secrets`: sealing everything with a new master key, for admins.
+//! `/v1/secrets`: re-encrypts all secrets with a new master key, for admins.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, May, OptionalJson},
+    extract::{Authorized, CanAdminister, OptionalJson},
     problem::{ChangeProblems, Problem},
 };
 
@@ -15,30 +15,31 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(rotate_master_key))
 }
 
-/// Nothing has to be said.
+/// Empty object; the request has no parameters.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RotateMasterKeyInput {}
 
-/// What was done.
+/// Result of a master key rotation.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RotateMasterKeyView {
-    /// How many webhooks were sealed with another master key, and are sealed with the current one now.
-    sealed_anew: usize,
+    /// Number of webhooks whose secrets were encrypted with another master key and now use the current one.
+    rewrapped: usize,
 }
 
-/// Seal all secrets with the current master key
+/// Rotate the master key
 ///
-/// Afterwards older master keys are of no use. Also `redrive secrets rotate-master-key`.
+/// Re-encrypts all secrets with the current master key; older master keys are not needed afterwards. Also
+/// available as `redrive secrets rotate-master-key`.
 #[utoipa::path(
     post, path = "/v1/secrets/rotate-master-key", tag = "tenants", request_body = Option<RotateMasterKeyInput>,
     responses((status = 200, body = RotateMasterKeyView), ChangeProblems),
 )]
 async fn rotate_master_key(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     OptionalJson(RotateMasterKeyInput {}): OptionalJson<RotateMasterKeyInput>,
 ) -> Result<axum::Json<RotateMasterKeyView>, Problem> {
-    let sealed_anew = app.rotate_master_key(&by).await?;
-    Ok(axum::Json(RotateMasterKeyView { sealed_anew }))
+    let sealed_anew = app.rotate_master_key(&actor).await?;
+    Ok(axum::Json(RotateMasterKeyView { rewrapped: sealed_anew }))
 }

@@ -1,4 +1,4 @@
-//! `/v1/status`: how the installation is doing, for admins and for `redrive status`.
+//! `/v1/status`: health of the installation, for admins and for `redrive status`.
 
 use axum::extract::State;
 use redrive_core::{
@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, May},
+    extract::{Authorized, CanAdminister},
     problem::{Problem, ReadProblems},
 };
 use crate::app::status::Status;
@@ -23,64 +23,64 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(status))
 }
 
-/// How an installation is doing. What cannot be found out at the moment is null.
+/// Health of an installation. Values that are currently unavailable are null.
 #[derive(Serialize, ToSchema)]
 struct StatusView {
-    /// How urgent the most urgent finding is.
+    /// Level of the most severe finding.
     status: Level,
-    /// What needs somebody, the most urgent first.
+    /// Conditions that need attention, most severe first.
     findings: Vec<Finding>,
-    /// The node that was asked.
+    /// Node that served this request.
     node: NodeView,
-    /// Redrive's version.
+    /// Version of Redrive.
     version: &'static str,
-    /// Since when the node that was asked runs.
+    /// Start time of this node.
     #[schema(value_type = String, format = DateTime)]
     started_at: Time,
-    /// All nodes, the one that was asked too.
+    /// All nodes of the cluster, including this one.
     nodes: Vec<NodeView>,
-    /// The store.
+    /// State of the store.
     store: StoreView,
-    /// Whether Redis answers; null where there is none.
-    redis: Option<Up>,
-    /// Whether RabbitMQ is there; null where there is none.
-    rabbitmq: Option<Up>,
-    /// Whether mails to owners go out, as far as the node that was asked has tried; null where none are sent.
-    mail: Option<Up>,
-    /// What waits.
+    /// Whether Redis is reachable; null if it is not configured.
+    redis: Option<Reachability>,
+    /// Whether RabbitMQ is reachable; null if it is not configured.
+    rabbitmq: Option<Reachability>,
+    /// Whether notification emails can be sent, as far as this node has tried; null if email is not configured.
+    email: Option<Reachability>,
+    /// Backlog of deliveries.
     queue: QueueView,
-    /// Requests under way on the node that was asked.
+    /// Send slots of this node.
     slots: SlotsView,
-    /// Circuits, among the webhooks that the node that was asked knows.
+    /// Circuits of the webhooks that this node tracks.
     circuits: CircuitsView,
-    /// Deliveries that were given up on and not redriven.
+    /// Number of dead deliveries that were not redriven.
     dead_letters: Option<u64>,
 }
 
-/// Whether something answers.
+/// Whether a dependency is reachable.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Up {
+enum Reachability {
     Up,
     Down,
 }
 
-impl Up {
-    fn of(up: bool) -> Self {
+impl Reachability {
+    fn from_up(up: bool) -> Self {
         if up { Self::Up } else { Self::Down }
     }
 }
 
-/// A node.
+/// Node of the cluster.
 #[derive(Serialize, ToSchema)]
 struct NodeView {
-    /// What its operator calls it.
+    /// Configured name of the node.
     name: String,
-    /// What it is there for.
+    /// Role of the node.
     role: Role,
-    /// The pools that it sends for.
+    /// Worker pools that the node serves.
     pools: Vec<String>,
-    /// This start of it, among all starts of all nodes.
+    /// Epoch of the node: a unique number for each start of a node.
     epoch: i64,
 }
 
@@ -91,55 +91,55 @@ impl From<&Node> for NodeView {
     }
 }
 
-/// The store.
+/// State of the store.
 #[derive(Serialize, ToSchema)]
 struct StoreView {
-    /// What it is.
+    /// Kind of store.
     kind: String,
-    /// Whether it takes writes.
-    state: Up,
-    /// Why not, if it takes none.
+    /// Whether the store accepts writes.
+    state: Reachability,
+    /// Error, if the store does not accept writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The settings of a PostgreSQL server that decide whether commits survive a crash, as Redrive's sessions have
-    /// them; null for SQLite.
+    /// PostgreSQL settings that determine whether commits survive a crash, as in effect in Redrive's sessions; null
+    /// for SQLite.
     durability: Option<Durability>,
 }
 
-/// What waits.
+/// Backlog of deliveries.
 #[derive(Serialize, ToSchema)]
 struct QueueView {
-    /// Deliveries that wait in the store.
+    /// Number of deliveries waiting in the store.
     depth: Option<u64>,
-    /// The urgent ones.
+    /// Waiting deliveries with high priority.
     high: Option<u64>,
-    /// The usual ones, and those that are sent in order.
+    /// Waiting deliveries with normal priority, including ordered deliveries.
     normal: Option<u64>,
-    /// The others.
+    /// Waiting deliveries with low priority.
     low: Option<u64>,
-    /// Deliveries that nodes have in hand.
+    /// Number of deliveries leased by nodes.
     leased: Option<u64>,
-    /// For how many seconds the longest overdue delivery has been due.
+    /// Seconds since the most overdue delivery became due.
     lag_seconds: Option<f64>,
 }
 
-/// Requests under way.
+/// Send slots of the node.
 #[derive(Serialize, ToSchema)]
 struct SlotsView {
-    /// So many are taken.
+    /// Slots in use.
     used: usize,
-    /// Of so many.
+    /// Total number of slots.
     total: usize,
 }
 
-/// Circuits by state.
+/// Number of circuits by state.
 #[derive(Serialize, ToSchema)]
 struct CircuitsView {
-    /// Open.
+    /// Open circuits.
     open: usize,
-    /// Half open.
+    /// Half-open circuits.
     half_open: usize,
-    /// Open for more than an hour.
+    /// Circuits open for more than one hour.
     open_over_1h: usize,
 }
 
@@ -161,17 +161,17 @@ impl StatusView {
             node: node(),
             version: env!("CARGO_PKG_VERSION"),
             started_at: status.identity.started_at,
-            // A store of one's own lists nobody.
+            // A store that is not shared lists no nodes: report this one.
             nodes: if nodes.is_empty() { vec![node()] } else { nodes },
             store: StoreView {
                 kind: status.identity.store.clone(),
-                state: Up::of(status.store_down.is_none()),
+                state: Reachability::from_up(status.store_down.is_none()),
                 error: status.store_down.clone(),
                 durability: status.durability.clone(),
             },
-            redis: status.redis.map(Up::of),
-            rabbitmq: status.broker.map(Up::of),
-            mail: status.mail.map(Up::of),
+            redis: status.redis.map(Reachability::from_up),
+            rabbitmq: status.broker.map(Reachability::from_up),
+            email: status.email.map(Reachability::from_up),
             queue: QueueView {
                 depth: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),
                 high: waiting(Priority::High),
@@ -191,9 +191,9 @@ impl StatusView {
     }
 }
 
-/// How is the installation doing?
+/// Get the status of the installation
 ///
-/// Every node answers, workers too, and while the store is away as well. `redrive status` prints it.
+/// Served by every node, including workers, also while the store is unavailable. `redrive status` prints it.
 #[utoipa::path(
     get, path = "/v1/status", tag = "health",
     responses(
@@ -201,6 +201,9 @@ impl StatusView {
         ReadProblems,
     ),
 )]
-async fn status(State(app): State<AppState>, _: May<Administers>) -> Result<axum::Json<StatusView>, Problem> {
+async fn status(
+    State(app): State<AppState>,
+    _: Authorized<CanAdminister>,
+) -> Result<axum::Json<StatusView>, Problem> {
     Ok(axum::Json(StatusView::new(&app.status().await)))
 }

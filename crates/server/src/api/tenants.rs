@@ -1,4 +1,4 @@
-//! `/v1/tenants` and their API keys, for admins.
+//! `/v1/tenants` and API keys, for admins.
 
 use std::net::IpAddr;
 
@@ -9,8 +9,8 @@ use axum::{
 };
 use ipnet::IpNet;
 use redrive_core::{
-    Invalid, KeyId, TenantId, Time,
-    notification::preferences::Notifications,
+    FieldError, KeyId, TenantId, Time,
+    notification::preferences::TenantPreferences,
     protection::limiter::RateLimit,
     tenancy::{TenantQuotas, TenantRules},
 };
@@ -21,9 +21,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, Json, May, OptionalJson, Query, nullable, nullable_object, object},
+    extract::{Authorized, CanAdminister, Json, OptionalJson, Query, nullable, nullable_object, object},
     page::{Page, Paging},
-    preferences::{NotificationsChange, NotificationsView},
+    preferences::{PreferencesChange, TenantPreferencesView},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 use crate::app::{Actor, AppError, NewKey, Scope};
@@ -38,74 +38,74 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(revoke_admin_key))
 }
 
-/// A tenant to make.
+/// Tenant to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantCreate {
-    /// Its name in every call: 1 to 64 of a-z, 0-9, _ and -.
+    /// Unique id of the tenant: 1 to 64 of a-z, 0-9, _ and -.
     #[schema(example = "acme", pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
     id: String,
-    /// A name for people.
+    /// Display name.
     #[serde(default)]
     name: Option<String>,
-    /// The pool of nodes that sends for it: 1 to 64 of a-z, 0-9, _ and -; `default` if left out.
+    /// Worker pool that sends for the tenant: 1 to 64 of a-z, 0-9, _ and -; `default` by default.
     #[serde(default)]
     #[schema(example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
     pool: Option<String>,
-    /// How fast is sent for it; the server's default if left out.
+    /// Send rate limit of the tenant; the server default if omitted.
     #[serde(default, deserialize_with = "object")]
     rate_limit: Option<RateLimit>,
-    /// Requests at once for it, on each node; the server's default if left out.
+    /// Maximum concurrent requests for the tenant, per node; the server default if omitted.
     #[serde(default)]
     #[schema(minimum = 1)]
     max_in_flight: Option<u32>,
-    /// How much it may have and do; no limits if left out.
+    /// Quotas of the tenant; unlimited if omitted.
     #[serde(default, deserialize_with = "object")]
     #[schema(value_type = Option<TenantQuotas>)]
     quotas: Option<TenantQuotas>,
-    /// Whether only event types that it has registered may be published; any may if left out.
+    /// Whether only registered event types may be published; `false` by default.
     #[serde(default)]
     strict_event_types: bool,
-    /// What its owners want to hear of, and where; no mails if left out.
+    /// Notification preferences; no emails are sent if omitted.
     #[serde(default, deserialize_with = "object")]
-    #[schema(value_type = Option<Notifications>)]
-    notifications: Option<Notifications>,
+    #[schema(value_type = Option<TenantPreferences>)]
+    notifications: Option<TenantPreferences>,
 }
 
-/// What to change about a tenant. Whatever is left out keeps its value.
+/// Changes to a tenant. Missing fields keep their value.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TenantChange {
-    /// A name for people; null for none.
+    /// Display name; null to remove it.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>)]
     name: Option<Option<String>>,
-    /// The pool of nodes that sends for it; null for `default`.
+    /// Worker pool that sends for the tenant; null for `default`.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
     pool: Option<Option<String>>,
-    /// How fast is sent for it; null for the server's default.
+    /// Send rate limit of the tenant; null for the server default.
     #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RateLimit>)]
     rate_limit: Option<Option<RateLimit>>,
-    /// Requests at once for it, on each node; null for the server's default.
+    /// Maximum concurrent requests for the tenant, per node; null for the server default.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<u32>, minimum = 1)]
     max_in_flight: Option<Option<u32>>,
-    /// How much it may have and do. Whatever is left out keeps its value, null takes a limit away; null for no limits
-    /// at all.
+    /// Quotas of the tenant. Missing fields keep their value, and null removes a single limit; null instead of the
+    /// object removes all limits.
     #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<TenantQuotas>)]
     quotas: Option<Option<QuotasChange>>,
-    /// Whether only event types that it has registered may be published.
+    /// Whether only registered event types may be published.
     strict_event_types: Option<bool>,
-    /// What its owners want to hear of, and where. Whatever is left out keeps its value; null for no mails at all.
+    /// Notification preferences. Missing fields keep their value; null instead of the object stops all emails.
     #[serde(deserialize_with = "nullable_object")]
-    #[schema(value_type = Option<NotificationsChange>)]
-    notifications: Option<Option<NotificationsChange>>,
+    #[schema(value_type = Option<PreferencesChange>)]
+    notifications: Option<Option<PreferencesChange>>,
 }
 
-/// What to change about a tenant's quotas.
+/// Changes to a tenant's quotas.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct QuotasChange {
@@ -151,33 +151,33 @@ impl TenantChange {
         put(&mut tenant.rules.strict_event_types, self.strict_event_types);
         match self.notifications {
             Some(Some(change)) => change.apply_to(&mut tenant.rules.notifications),
-            Some(None) => tenant.rules.notifications = Notifications::default(),
+            Some(None) => tenant.rules.notifications = TenantPreferences::default(),
             None => {}
         }
     }
 }
 
-/// A tenant.
+/// Tenant.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TenantView {
-    /// Its id.
+    /// Unique id of the tenant.
     #[schema(value_type = String)]
     id: TenantId,
-    /// A name for people.
+    /// Display name.
     name: Option<String>,
-    /// The pool of nodes that sends for it.
+    /// Worker pool that sends for the tenant.
     pool: String,
-    /// How fast is sent for it; null for the server's default.
+    /// Send rate limit of the tenant; null for the server default.
     rate_limit: Option<RateLimit>,
-    /// Requests at once for it, on each node; null for the server's default.
+    /// Maximum concurrent requests for the tenant, per node; null for the server default.
     max_in_flight: Option<u32>,
-    /// How much it may have and do.
+    /// Quotas of the tenant.
     quotas: TenantQuotas,
-    /// Whether only event types that it has registered may be published.
+    /// Whether only registered event types may be published.
     strict_event_types: bool,
-    /// What its owners want to hear of, and where.
-    notifications: NotificationsView,
-    /// When it was made.
+    /// Notification preferences.
+    notifications: TenantPreferencesView,
+    /// Time at which the tenant was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
 }
@@ -198,14 +198,14 @@ impl From<Tenant> for TenantView {
     }
 }
 
-/// Make a tenant
+/// Create a tenant
 #[utoipa::path(
     post, path = "/v1/tenants", tag = "tenants", request_body = TenantCreate,
     responses((status = 201, body = TenantView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
     let rules = TenantRules {
@@ -216,31 +216,31 @@ async fn create(
         strict_event_types: input.strict_event_types,
         notifications: input.notifications.unwrap_or_default(),
     };
-    let tenant = app.create_tenant(&by, &input.id, input.name, rules).await?;
+    let tenant = app.create_tenant(&actor, &input.id, input.name, rules).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
 
-/// Which tenants to list.
+/// Filter and paging of a tenant listing.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TenantsQuery {
-    /// Only those whose id begins like this.
+    /// Return only tenants whose id starts with this prefix.
     pub(crate) prefix: Option<String>,
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// How many: 1 to 500, 50 if left out.
+    /// Page size: 1 to 500, 50 by default.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
+    /// Number of tenants to skip, up to 10,000. Prefer a cursor.
     #[param(maximum = 10000)]
     offset: Option<u32>,
-    /// Of no use here: all of them are listed.
+    /// Has no effect: all tenants are listed.
     tenant_id: Option<String>,
 }
 
 impl TenantsQuery {
-    /// Which part of the listing.
+    /// Returns the paging parameters.
     pub(crate) fn paging(&self) -> Paging {
         let Self { cursor, limit, offset, tenant_id, .. } = self;
         Paging { cursor: cursor.clone(), limit: *limit, offset: *offset, tenant_id: tenant_id.clone() }
@@ -254,7 +254,7 @@ impl TenantsQuery {
 )]
 async fn list(
     State(app): State<AppState>,
-    _: May<Administers>,
+    _: Authorized<CanAdminister>,
     Query(query): Query<TenantsQuery>,
 ) -> Result<axum::Json<Page<TenantView>>, Problem> {
     let paging = query.paging();
@@ -262,7 +262,7 @@ async fn list(
     Ok(axum::Json(paging.page(tenants, |tenant| tenant.id.clone(), TenantView::from)))
 }
 
-/// The tenant that a path names, for an admin.
+/// Returns the tenant named in the path of an admin route.
 pub(crate) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
     let id = TenantId::parse(id).map_err(|_| AppError::NotFound("tenant"))?;
     Ok(app.tenant(id).await?.id)
@@ -275,16 +275,16 @@ pub(crate) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem>
 )]
 async fn get(
     State(app): State<AppState>,
-    _: May<Administers>,
+    _: Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
 ) -> Result<axum::Json<TenantView>, Problem> {
     let id = named(&app, &id).await?;
     Ok(axum::Json(app.tenant(id).await?.into()))
 }
 
-/// Change a tenant
+/// Update a tenant
 ///
-/// Whatever is left out keeps its value. What waits goes by the new rules.
+/// Missing fields keep their value. The new settings also apply to deliveries that are already waiting.
 #[utoipa::path(
     patch, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
     request_body = TenantChange,
@@ -292,82 +292,82 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Json(input): Json<TenantChange>,
 ) -> Result<axum::Json<TenantView>, Problem> {
     let id = named(&app, &id).await?;
-    Ok(axum::Json(app.change_tenant(&by, id, |tenant| input.apply_to(tenant)).await?.into()))
+    Ok(axum::Json(app.change_tenant(&actor, id, |tenant| input.apply_to(tenant)).await?.into()))
 }
 
 /// Delete a tenant
 ///
-/// Its webhooks are deleted, what is pending for them is cancelled, and its keys stop working. Its name is never used
-/// again, so that nobody comes by its history.
+/// Deletes its webhooks, cancels its pending deliveries and revokes its keys. The id cannot be used again, so that
+/// no new tenant can access the old history.
 #[utoipa::path(
     delete, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
     responses((status = 204, description = "Deleted"), ChangeProblems),
 )]
 async fn delete(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
 ) -> Result<StatusCode, Problem> {
     let id = named(&app, &id).await?;
-    app.delete_tenant(&by, id).await?;
+    app.delete_tenant(&actor, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// An API key to make.
+/// API key to create.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyCreate {
-    /// What it is for.
+    /// Purpose of the key.
     #[serde(default)]
     #[schema(example = "checkout service")]
     name: String,
-    /// What it may be used for; everything if left out.
+    /// Scopes of the key; all by default.
     #[serde(default)]
     scopes: Option<Vec<Scope>>,
-    /// From when on it is of no use; never if left out.
+    /// Expiration time; never by default.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
-    /// Networks that it may be used from, such as 10.0.0.0/8; anywhere if left out or empty.
+    /// Networks from which the key may be used, such as 10.0.0.0/8; any if omitted or empty.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>, example = json!(["203.0.113.0/24"]))]
     allowed_networks: Option<Vec<String>>,
 }
 
-/// An API key.
+/// API key.
 #[derive(Serialize, ToSchema)]
 pub(super) struct KeyView {
-    /// Its id, for revoking it.
+    /// Unique id of the key, used to revoke it.
     #[schema(value_type = String)]
     id: KeyId,
-    /// Whose it is; null for an admin key.
+    /// Tenant that the key belongs to; null for an admin key.
     #[schema(value_type = Option<String>)]
     tenant_id: Option<TenantId>,
-    /// What it is for.
+    /// Purpose of the key.
     name: String,
-    /// What it may be used for.
+    /// Scopes of the key.
     scopes: Vec<Scope>,
-    /// The key itself, shown this once.
+    /// The key itself. Returned only once, on creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Networks that it may be used from; anywhere if empty.
+    /// Networks from which the key may be used; any if empty.
     #[schema(value_type = Vec<String>)]
     allowed_networks: Vec<IpNet>,
-    /// When it was made.
+    /// Time at which the key was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// From when on it is of no use; null for never.
+    /// Expiration time; null for never.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
-    /// When it was revoked.
+    /// Time at which the key was revoked.
     #[schema(value_type = Option<String>, format = DateTime)]
     revoked_at: Option<Time>,
-    /// When it was last used, to about a minute.
+    /// Time of the last use, accurate to about one minute.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_used_at: Option<Time>,
 }
@@ -376,7 +376,7 @@ impl From<ApiKey> for KeyView {
     fn from(key: ApiKey) -> Self {
         Self {
             id: key.id,
-            tenant_id: key.tenant,
+            tenant_id: key.tenant_id,
             name: key.name,
             scopes: Scope::from_bits(key.scopes),
             key: None,
@@ -389,13 +389,13 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// Networks as people write them: an address alone is a network of one.
-fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, Invalid> {
+/// Parses networks. A plain address is a network of one address.
+fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, FieldError> {
     let read = |text: String| {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         network.map(|network: IpNet| network.trunc()).map_err(|_| {
             let text: String = text.escape_debug().take(64).collect();
-            Invalid::new(
+            FieldError::new(
                 "allowed_networks",
                 format!("{text:?} is no network; write it as 10.0.0.0/8 or 2001:db8::/32"),
             )
@@ -406,12 +406,12 @@ fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, Invalid> {
 
 async fn made_key(
     app: &AppState,
-    by: &Actor,
-    tenant: Option<TenantId>,
+    actor: &Actor,
+    tenant_id: Option<TenantId>,
     input: KeyCreate,
 ) -> Result<Response, Problem> {
     let new = NewKey {
-        tenant,
+        tenant_id,
         name: input.name,
         scopes: input.scopes.unwrap_or(Scope::ALL.to_vec()),
         capabilities: Vec::new(),
@@ -419,12 +419,12 @@ async fn made_key(
         networks: networks(input.allowed_networks)?,
         expires_at: input.expires_at,
     };
-    let (key, secret) = app.create_key(by, new).await?;
+    let (key, secret) = app.create_key(actor, new).await?;
     let view = KeyView { key: Some(secret), ..key.into() };
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
-/// Make an API key for a tenant
+/// Create an API key for a tenant
 #[utoipa::path(
     post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
     request_body = Option<KeyCreate>,
@@ -432,12 +432,12 @@ async fn made_key(
 )]
 async fn create_key(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
     OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
-    let tenant = named(&app, &id).await?;
-    made_key(&app, &by, Some(tenant), input).await
+    let tenant_id = named(&app, &id).await?;
+    made_key(&app, &actor, Some(tenant_id), input).await
 }
 
 /// List a tenant's API keys
@@ -447,18 +447,18 @@ async fn create_key(
 )]
 async fn list_keys(
     State(app): State<AppState>,
-    _: May<Administers>,
+    _: Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<KeyView>>, Problem> {
-    let tenant = named(&app, &id).await?;
-    let keys = app.list_keys(Some(tenant), paging.request()?).await?;
+    let tenant_id = named(&app, &id).await?;
+    let keys = app.list_keys(Some(tenant_id), paging.request()?).await?;
     Ok(axum::Json(paging.page(keys, |key| key.id, KeyView::from)))
 }
 
 /// Revoke a tenant's API key
 ///
-/// It stops working at once.
+/// Takes effect immediately.
 #[utoipa::path(
     delete, path = "/v1/tenants/{id}/api-keys/{key_id}", tag = "tenants",
     params(("id" = String, Path), ("key_id" = String, Path)),
@@ -466,11 +466,11 @@ async fn list_keys(
 )]
 async fn revoke_key(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path((id, key)): axum::extract::Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = named(&app, &id).await?;
-    app.revoke_key(&by, Some(tenant), key_id(&key)?).await?;
+    let tenant_id = named(&app, &id).await?;
+    app.revoke_key(&actor, Some(tenant_id), key_id(&key)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -478,32 +478,32 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
     text.parse().map_err(|_| AppError::NotFound("live API key").into())
 }
 
-/// Make an admin key
+/// Create an admin key
 #[utoipa::path(
     post, path = "/v1/admin-keys", tag = "tenants", request_body = Option<KeyCreate>,
     responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
     if input.scopes.is_some() {
-        return Err(Invalid::new("scopes", "are a tenant key's; an admin key may do everything").into());
+        return Err(FieldError::new("scopes", "are a tenant key's; an admin key may do everything").into());
     }
-    made_key(&app, &by, None, input).await
+    made_key(&app, &actor, None, input).await
 }
 
 /// List admin keys
 ///
-/// The one that was configured is not among them.
+/// The key from the configuration is not included.
 #[utoipa::path(
     get, path = "/v1/admin-keys", tag = "tenants", params(Paging),
     responses((status = 200, description = "Newest first", body = Page<KeyView>), ReadProblems),
 )]
 async fn list_admin_keys(
     State(app): State<AppState>,
-    _: May<Administers>,
+    _: Authorized<CanAdminister>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<KeyView>>, Problem> {
     let keys = app.list_keys(None, paging.request()?).await?;
@@ -517,9 +517,9 @@ async fn list_admin_keys(
 )]
 async fn revoke_admin_key(
     State(app): State<AppState>,
-    May(by, _): May<Administers>,
+    Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path(key): axum::extract::Path<String>,
 ) -> Result<StatusCode, Problem> {
-    app.revoke_key(&by, None, key_id(&key)?).await?;
+    app.revoke_key(&actor, None, key_id(&key)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,5 +1,5 @@
-//! Who changed what. An entry is written before the change, so that there is no change without one, and completed
-//! after it. What it holds of things is what anybody may see of them: no secret is ever in it.
+//! Audit log. An entry is written before the change, so that no change is without one, and completed after it. An
+//! entry must never contain a secret.
 
 use std::{net::IpAddr, ops::Deref, sync::Arc};
 
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::{App, AppError, Caller, Scope};
 
-/// Somebody with a valid key, and where the call came from.
+/// Authenticated caller and the address of the request.
 #[derive(Clone, Debug)]
 pub struct Actor {
-    /// Whose key it is.
+    /// Authenticated caller.
     pub caller: Arc<Caller>,
-    /// Where from, if that is known.
+    /// Client address, if known.
     pub address: Option<IpAddr>,
 }
 
@@ -27,42 +27,42 @@ impl Deref for Actor {
     }
 }
 
-/// What is about to be done, and to what.
-pub(super) struct Deed<'a> {
-    /// What, such as `webhook.update`.
+/// Action to be audited, and its object.
+pub(super) struct AuditedAction<'a> {
+    /// Name of the action, such as `webhook.update`.
     pub(super) action: &'static str,
-    /// Whose thing it is; none for what belongs to no tenant.
+    /// Tenant that the object belongs to; `None` if it belongs to no tenant.
     pub(super) tenant: Option<&'a TenantId>,
-    /// The thing's id; none if it has none yet.
+    /// Id of the object; `None` if it has none yet.
     pub(super) object: Option<String>,
 }
 
-/// What came of it, as far as it can be shown.
+/// Recorded effect of an action, without secrets.
 #[derive(Default)]
-pub(super) struct Traces {
-    /// The id of something new.
+pub(super) struct AuditChange {
+    /// Id of a newly created object.
     pub(super) object: Option<String>,
-    /// How the thing was.
+    /// State of the object before the change.
     pub(super) before: Option<Value>,
-    /// How it is now.
+    /// State of the object after the change.
     pub(super) after: Option<Value>,
 }
 
 impl App {
-    /// Carries something out, with an entry in the log before and its completion afterwards.
-    pub(super) async fn audited<T>(
+    /// Runs an action with an audit entry that is written before it and completed afterwards.
+    pub(super) async fn with_audit<T>(
         &self,
-        by: &Actor,
-        deed: Deed<'_>,
-        work: impl Future<Output = Result<(T, Traces), AppError>>,
+        actor: &Actor,
+        deed: AuditedAction<'_>,
+        work: impl Future<Output = Result<(T, AuditChange), AppError>>,
     ) -> Result<T, AppError> {
-        let id = AuditId::new(self.engine.clock().now(), &clock::randomness());
+        let id = AuditId::new(self.engine.clock().now(), &clock::random_id_bytes());
         let entry = AuditEntry {
             id,
-            tenant: deed.tenant.cloned(),
-            actor: by.name.clone(),
-            key: by.key,
-            address: by.address,
+            tenant_id: deed.tenant.cloned(),
+            actor: actor.name.clone(),
+            key: actor.key,
+            address: actor.address,
             action: deed.action.to_owned(),
             object: deed.object,
             end: None,
@@ -87,7 +87,7 @@ impl App {
         done.map(|(done, _)| done)
     }
 
-    /// Entries, newest first.
+    /// Lists audit entries, newest first.
     pub async fn list_audit(
         &self,
         filter: AuditFilter,
@@ -97,19 +97,19 @@ impl App {
     }
 }
 
-/// Notes what the command line is about to do to a store without a server in between. Gives the entry to complete.
-pub async fn begin_by_hand(
+/// Writes the audit entry for a command that changes the store without a server. Returns the entry to complete.
+pub async fn begin_cli_entry(
     store: &dyn Store,
     now: Time,
     action: &'static str,
-    tenant: Option<TenantId>,
+    tenant_id: Option<TenantId>,
     object: Option<String>,
 ) -> Result<AuditId, StoreError> {
-    let id = AuditId::new(now, &clock::randomness());
+    let id = AuditId::new(now, &clock::random_id_bytes());
     let actor = "command line".to_owned();
     let entry = AuditEntry {
         id,
-        tenant,
+        tenant_id,
         actor,
         key: None,
         address: None,
@@ -121,8 +121,8 @@ pub async fn begin_by_hand(
     Ok(id)
 }
 
-/// Completes such an entry.
-pub async fn finish_by_hand(
+/// Completes an entry written by `begin_cli_entry`.
+pub async fn finish_cli_entry(
     store: &dyn Store,
     id: AuditId,
     object: Option<String>,
@@ -132,11 +132,11 @@ pub async fn finish_by_hand(
     store.finish_audit(id, AuditEnd { result, object, before: None, after: None }).await
 }
 
-/// What can be shown of a webhook. Its document holds nothing that is confidential.
-pub(super) fn of_webhook(webhook: &Webhook) -> Value {
+/// Returns the audit representation of a webhook, without confidential values.
+pub(super) fn webhook_json(webhook: &Webhook) -> Value {
     let mut shown = serde_json::to_value(&webhook.spec).unwrap_or_default();
     shown["state"] = json!(webhook.state.name());
-    if let Some(reason) = webhook.state.cancels_because() {
+    if let Some(reason) = webhook.state.cancel_reason() {
         shown["disabled_reason"] = json!(reason);
     }
     shown["headers"] = webhook.spec.headers.keys().cloned().collect();
@@ -146,13 +146,13 @@ pub(super) fn of_webhook(webhook: &Webhook) -> Value {
     shown
 }
 
-/// What can be shown of a tenant.
-pub(super) fn of_tenant(tenant: &Tenant) -> Value {
+/// Returns the audit representation of a tenant.
+pub(super) fn tenant_json(tenant: &Tenant) -> Value {
     json!({"id": tenant.id, "name": tenant.name, "rules": tenant.rules})
 }
 
-/// What can be shown of a key.
-pub(super) fn of_key(key: &ApiKey) -> Value {
+/// Returns the audit representation of a key, without its hash.
+pub(super) fn key_json(key: &ApiKey) -> Value {
     json!({
         "id": key.id,
         "name": key.name,

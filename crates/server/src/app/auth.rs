@@ -1,24 +1,24 @@
-//! Who is calling, and what they may do.
+//! Authenticated callers and their permissions.
 
 use redrive_core::{KeyId, TenantId, Time};
 use redrive_store::ApiKey;
 
 use super::{AppError, TenantView};
 
-/// What a key may be used for.
+/// Scope of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Publish events.
     Publish,
-    /// Look at everything of the tenant.
+    /// Read everything of the tenant.
     Read,
-    /// Change everything of the tenant; takes in `read`.
+    /// Change everything of the tenant; includes `read`.
     Manage,
 }
 
 impl Scope {
-    /// Every scope.
+    /// All scopes.
     pub const ALL: [Self; 3] = [Self::Publish, Self::Read, Self::Manage];
 
     fn bit(self) -> u32 {
@@ -29,7 +29,7 @@ impl Scope {
         }
     }
 
-    /// The name used everywhere.
+    /// Returns the name used in the API and in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Publish => "publish",
@@ -38,40 +38,40 @@ impl Scope {
         }
     }
 
-    /// Scopes as they are stored.
+    /// Encodes scopes as stored bits.
     pub fn to_bits(scopes: &[Self]) -> u32 {
         scopes.iter().fold(0, |bits, scope| bits | scope.bit())
     }
 
-    /// Scopes as they were stored.
+    /// Decodes scopes from stored bits.
     pub fn from_bits(bits: u32) -> Vec<Self> {
         Self::ALL.into_iter().filter(|scope| bits & scope.bit() != 0).collect()
     }
 }
 
-/// What a portal session may do beside looking.
+/// Capability of a portal session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
-    /// Look at the tenant's webhooks, events and deliveries. Every session has it.
+    /// Read the tenant's webhooks, events and deliveries. Every session has it.
     View,
-    /// Create, change, test, pause and delete webhooks, and change notification preferences.
+    /// Create, update, test, pause and delete webhooks, and change notification preferences.
     ManageEndpoints,
-    /// Retry, replay, cancel and purge deliveries, singly and in bulk.
+    /// Retry, replay, cancel and purge deliveries, individually and in bulk.
     Resend,
-    /// See the signing secret of a webhook that it creates, choose it, and rotate it.
+    /// Set, rotate and, on creation, see the signing secret of a webhook.
     Secrets,
     /// Change limits and retry settings of webhooks, within the server's defaults.
     Limits,
 }
 
 impl Capability {
-    /// Every capability.
+    /// All capabilities.
     pub const ALL: [Self; 5] = [Self::View, Self::ManageEndpoints, Self::Resend, Self::Secrets, Self::Limits];
-    /// Those of a session for which none are named.
+    /// Capabilities of a session that is created without an explicit list.
     pub const DEFAULT: [Self; 4] = [Self::View, Self::ManageEndpoints, Self::Resend, Self::Secrets];
 
-    /// Stored with the key's scopes, whose bits are below 256.
+    /// Returns the stored bit. Capabilities share the field with the scopes, whose bits are below 256.
     fn bit(self) -> u32 {
         match self {
             Self::View => 1 << 8,
@@ -82,7 +82,7 @@ impl Capability {
         }
     }
 
-    /// The name used everywhere.
+    /// Returns the name used in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::View => "view",
@@ -93,57 +93,57 @@ impl Capability {
         }
     }
 
-    /// Capabilities as they are stored. `view` is always among them.
+    /// Encodes capabilities as stored bits, always including `view`.
     pub fn to_bits(capabilities: &[Self]) -> u32 {
         capabilities.iter().fold(Self::View.bit(), |bits, capability| bits | capability.bit())
     }
 
-    /// Capabilities as they were stored.
+    /// Decodes capabilities from stored bits.
     pub fn from_bits(bits: u32) -> Vec<Self> {
         Self::ALL.into_iter().filter(|capability| bits & capability.bit() != 0).collect()
     }
 }
 
-/// Somebody with a valid key.
+/// Caller with a valid key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The key; none for the admin key that was configured.
+    /// Id of the key; `None` for the admin key from the configuration.
     pub key: Option<KeyId>,
-    /// The key's name, for telling people who did something.
+    /// Name of the key, shown as the actor of a change.
     pub name: String,
-    /// What the key allows.
+    /// Permissions of the key.
     pub role: Role,
-    /// Whether the key is a customer's session.
+    /// Whether the key is a portal session.
     pub session: bool,
-    /// From when on the key is of no use.
+    /// Expiration time of the key.
     pub expires_at: Option<Time>,
 }
 
-/// What a key allows.
+/// Permissions of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// May do everything, for any tenant.
+    /// Allows everything, in any tenant.
     Admin,
-    /// Acts for one tenant.
+    /// Allows access to one tenant.
     Tenant {
         /// The tenant.
-        tenant: TenantId,
-        /// What the key may be used for, as bits.
+        tenant_id: TenantId,
+        /// Scopes of the key, and capabilities of a session, as bits.
         scopes: u32,
     },
 }
 
 impl Caller {
-    /// Whoever has the admin key that was configured.
+    /// Returns the caller for the admin key from the configuration.
     pub(super) fn configured_admin() -> Self {
         Self { key: None, name: "admin".into(), role: Role::Admin, session: false, expires_at: None }
     }
 
-    /// Whoever has this key.
-    pub(super) fn of(key: &ApiKey) -> Self {
-        let role = match &key.tenant {
+    /// Returns the caller for a stored key.
+    pub(super) fn from_key(key: &ApiKey) -> Self {
+        let role = match &key.tenant_id {
             None => Role::Admin,
-            Some(tenant) => Role::Tenant { tenant: tenant.clone(), scopes: key.scopes },
+            Some(tenant_id) => Role::Tenant { tenant_id: tenant_id.clone(), scopes: key.scopes },
         };
         let name = match key.name.as_str() {
             "" => key.id.to_string(),
@@ -152,12 +152,12 @@ impl Caller {
         Self { key: Some(key.id), name, role, session: key.session, expires_at: key.expires_at }
     }
 
-    /// The tenant to act for. Only an admin may name another than its own.
-    pub fn acts_for(&self, named: Option<&str>) -> Result<TenantId, AppError> {
+    /// Returns the tenant to act for. Only an admin may name another tenant than its own.
+    pub fn resolve_tenant(&self, named: Option<&str>) -> Result<TenantId, AppError> {
         match &self.role {
             Role::Admin => Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default()),
-            Role::Tenant { tenant, .. } if named.is_none_or(|named| named == tenant.as_str()) => {
-                Ok(tenant.clone())
+            Role::Tenant { tenant_id, .. } if named.is_none_or(|named| named == tenant_id.as_str()) => {
+                Ok(tenant_id.clone())
             }
             Role::Tenant { .. } => {
                 Err(AppError::Forbidden("tenant_id names another tenant; leave it out".into()))
@@ -165,8 +165,8 @@ impl Caller {
         }
     }
 
-    /// Refuses a key without this scope.
-    pub fn must_have(&self, scope: Scope) -> Result<(), AppError> {
+    /// Rejects a key without this scope.
+    pub fn require_scope(&self, scope: Scope) -> Result<(), AppError> {
         let Role::Tenant { scopes, .. } = &self.role else { return Ok(()) };
         let enough = scopes & scope.bit() != 0 || scope == Scope::Read && scopes & Scope::Manage.bit() != 0;
         if enough {
@@ -175,7 +175,7 @@ impl Caller {
         Err(AppError::Forbidden(format!("this key lacks the scope \"{}\"", scope.name())))
     }
 
-    /// Whether it is no portal session, or one with this capability.
+    /// Returns whether the caller is not a portal session, or is one with this capability.
     pub fn is_capable(&self, capability: Capability) -> bool {
         match &self.role {
             Role::Tenant { scopes, .. } if self.session => scopes & capability.bit() != 0,
@@ -183,7 +183,7 @@ impl Caller {
         }
     }
 
-    /// Refuses a portal session without this capability.
+    /// Rejects a portal session without this capability.
     pub fn must_be_capable(&self, capability: Capability) -> Result<(), AppError> {
         match self.is_capable(capability) {
             true => Ok(()),
@@ -194,21 +194,21 @@ impl Caller {
         }
     }
 
-    /// A tenant's things as this caller sees them.
-    pub fn view_of(&self, tenant: TenantId) -> TenantView {
-        TenantView { id: tenant, tenant_managed_only: self.session }
+    /// Returns the part of a tenant that this caller may see.
+    pub fn view_of(&self, tenant_id: TenantId) -> TenantView {
+        TenantView { id: tenant_id, tenant_managed_only: self.session }
     }
 
-    /// Refuses the customers of whoever publishes.
-    pub fn must_not_be_session(&self) -> Result<(), AppError> {
+    /// Rejects portal sessions.
+    pub fn reject_portal_session(&self) -> Result<(), AppError> {
         match self.session {
             true => Err(AppError::Forbidden("this needs an API key; a portal session may not do it".into())),
             false => Ok(()),
         }
     }
 
-    /// Refuses everybody but an admin.
-    pub fn must_be_admin(&self) -> Result<(), AppError> {
+    /// Rejects every caller except admins.
+    pub fn require_admin(&self) -> Result<(), AppError> {
         match self.role {
             Role::Admin => Ok(()),
             Role::Tenant { .. } => Err(AppError::Forbidden("this needs an admin key".into())),
@@ -221,13 +221,14 @@ mod tests {
     use super::*;
 
     fn key(scopes: &[Scope]) -> Caller {
-        let role = Role::Tenant { tenant: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) };
+        let role =
+            Role::Tenant { tenant_id: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) };
         Caller { key: None, name: "test".into(), role, session: false, expires_at: None }
     }
 
     #[test]
-    fn scopes_are_kept_apart() {
-        let may = |scopes: &[Scope], scope| key(scopes).must_have(scope).is_ok();
+    fn scope_checks_are_separate_except_manage_includes_read() {
+        let may = |scopes: &[Scope], scope| key(scopes).require_scope(scope).is_ok();
         assert!(may(&[Scope::Publish], Scope::Publish));
         assert!(!may(&[Scope::Publish], Scope::Read));
         assert!(!may(&[Scope::Read], Scope::Manage));
@@ -237,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_kept_apart_and_bind_sessions_alone() {
+    fn capability_checks_are_separate_and_apply_to_sessions_only() {
         let session = |capabilities: &[Capability]| {
             let scopes = Scope::to_bits(&[Scope::Read]) | Capability::to_bits(capabilities);
-            let role = Role::Tenant { tenant: TenantId::default(), scopes };
+            let role = Role::Tenant { tenant_id: TenantId::default(), scopes };
             Caller { key: None, name: "test".into(), role, session: true, expires_at: None }
         };
         for given in Capability::ALL {
-            for asked in Capability::ALL {
-                let expected = given == asked || asked == Capability::View;
-                assert_eq!(session(&[given]).is_capable(asked), expected, "{given:?} {asked:?}");
-                assert!(key(&[]).is_capable(asked) && Caller::configured_admin().is_capable(asked));
+            for request in Capability::ALL {
+                let expected = given == request || request == Capability::View;
+                assert_eq!(session(&[given]).is_capable(request), expected, "{given:?} {request:?}");
+                assert!(key(&[]).is_capable(request) && Caller::configured_admin().is_capable(request));
             }
         }
         assert_eq!(Capability::from_bits(Capability::to_bits(&Capability::ALL)), Capability::ALL);
@@ -256,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn only_an_admin_names_tenants() {
+    fn only_admin_may_name_another_tenant() {
         let admin = Caller::configured_admin();
-        assert_eq!(admin.acts_for(None).unwrap().as_str(), "default");
-        assert_eq!(admin.acts_for(Some("acme")).unwrap().as_str(), "acme");
-        assert!(key(&Scope::ALL).acts_for(Some("acme")).is_ok());
-        assert!(key(&Scope::ALL).acts_for(Some("other")).is_err());
-        assert!(key(&Scope::ALL).must_be_admin().is_err());
+        assert_eq!(admin.resolve_tenant(None).unwrap().as_str(), "default");
+        assert_eq!(admin.resolve_tenant(Some("acme")).unwrap().as_str(), "acme");
+        assert!(key(&Scope::ALL).resolve_tenant(Some("acme")).is_ok());
+        assert!(key(&Scope::ALL).resolve_tenant(Some("other")).is_err());
+        assert!(key(&Scope::ALL).require_admin().is_err());
     }
 }

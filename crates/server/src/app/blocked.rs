@@ -1,76 +1,80 @@
-//! When a circuit held a delivery back: worked out from what is stored of both, never written per delivery.
+//! Periods during which a circuit blocked a delivery, computed from stored attempts and circuit periods. They are
+//! never stored per delivery.
 
 use redrive_core::{DeliveryStatus, Time, protection::breaker::Counts};
-use redrive_store::{Attempt, Delivery, Period};
+use redrive_store::{Attempt, CircuitPeriod, Delivery};
 
-/// A time for which an open circuit held a delivery back.
+/// Period during which an open circuit blocked a delivery.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blocked {
-    /// From when on: the delivery was due and the circuit open.
+pub struct BlockedPeriod {
+    /// Start: the delivery was due and the circuit open.
     pub since: Time,
-    /// Until when; none while it is.
+    /// End; `None` while the delivery is blocked.
     pub until: Option<Time>,
-    /// When the circuit opened.
+    /// Time at which the circuit opened.
     pub opened_at: Time,
-    /// Whether a person had forced it open.
+    /// Whether the circuit was forced open manually.
     pub forced: bool,
-    /// What was in the window that opened it.
+    /// Counts of the window that opened the circuit.
     pub counts: Counts,
 }
 
-/// A time in which a delivery was due and not sent.
-struct Wait {
+/// Period during which a delivery was due and not sent.
+struct WaitPeriod {
     from: Time,
-    end: End,
+    end: WaitEnd,
 }
 
-/// How a wait came to its end.
-enum End {
-    /// It was sent, or was over, at this time.
+/// End of a wait.
+enum WaitEnd {
+    /// The delivery was sent or ended at this time.
     At(Time),
-    /// A request is under way; when it was sent is not stored yet.
+    /// A request is in flight; its start is not stored yet.
     UnderWay,
-    /// It waits still.
+    /// The delivery is still waiting.
     NotYet,
 }
 
-impl Wait {
-    /// Whether this open period fell into it.
-    fn overlaps(&self, period: &Period, now: Time) -> bool {
+impl WaitPeriod {
+    /// Returns whether the open period overlaps this wait.
+    fn overlaps(&self, period: &CircuitPeriod, now: Time) -> bool {
         let began_in_time = match self.end {
-            End::At(end) => period.opened_at < end,
-            // Nothing is sent while a circuit is open, so one that still is has opened since.
-            End::UnderWay => period.ended_at.is_some(),
-            End::NotYet => period.opened_at < now,
+            WaitEnd::At(end) => period.opened_at < end,
+            // Nothing is sent while a circuit is open, so a period that has not ended began after the request was sent.
+            WaitEnd::UnderWay => period.ended_at.is_some(),
+            WaitEnd::NotYet => period.opened_at < now,
         };
         began_in_time && self.from < period.ended_at.unwrap_or(now)
     }
 }
 
-/// The open periods that held a delivery back, each once. A period did if the delivery was due in it and
-/// waited. `delivery` is as it is seen: `InFlight` while a request is under way. `first_due` is when its first
-/// attempt was due to begin with.
+/// Returns the open periods that blocked a delivery, each at most once: those in which the delivery was due and
+/// waited. The status of `delivery` must be `InFlight` while a request is in flight. `first_due` is the original
+/// due time of its first attempt.
 pub(super) fn blocked(
     delivery: &Delivery,
     first_due: Time,
     attempts: &[&Attempt],
-    periods: &[Period],
+    periods: &[CircuitPeriod],
     now: Time,
-) -> Vec<Blocked> {
+) -> Vec<BlockedPeriod> {
     let mut waits = Vec::with_capacity(attempts.len() + 1);
     let mut planned = Some(first_due);
     for attempt in attempts {
-        waits.push(Wait { from: earlier(planned, attempt.scheduled_at), end: End::At(attempt.executed_at) });
+        waits.push(WaitPeriod {
+            from: earlier(planned, attempt.scheduled_at),
+            end: WaitEnd::At(attempt.executed_at),
+        });
         planned = attempt.next_retry_at;
     }
     waits.extend(last_wait(delivery, planned));
-    let held_back = |period: &Period| {
+    let held_back = |period: &CircuitPeriod| {
         let wait = waits.iter().find(|wait| wait.overlaps(period, now))?;
-        Some(Blocked {
+        Some(BlockedPeriod {
             since: wait.from.max(period.opened_at),
             until: match wait.end {
-                End::At(end) => Some(period.ended_at.map_or(end, |ended| ended.min(end))),
-                End::UnderWay | End::NotYet => period.ended_at,
+                WaitEnd::At(end) => Some(period.ended_at.map_or(end, |ended| ended.min(end))),
+                WaitEnd::UnderWay | WaitEnd::NotYet => period.ended_at,
             },
             opened_at: period.opened_at,
             forced: period.forced,
@@ -80,29 +84,30 @@ pub(super) fn blocked(
     periods.iter().filter_map(held_back).collect()
 }
 
-/// Whatever holds a delivery back may put off when it is due, and a person may bring it forward.
+/// Returns the earlier of the planned and the stored due time: a hold may postpone the due time, a manual retry
+/// may bring it forward.
 fn earlier(planned: Option<Time>, due: Time) -> Time {
     planned.map_or(due, |planned| planned.min(due))
 }
 
-/// The wait after the last attempt, or for the first one.
-fn last_wait(delivery: &Delivery, planned: Option<Time>) -> Option<Wait> {
+/// Returns the wait after the last attempt, or before the first one.
+fn last_wait(delivery: &Delivery, planned: Option<Time>) -> Option<WaitPeriod> {
     let from = match delivery.due {
         Some(due) => earlier(planned, due),
         None => planned?,
     };
     let end = match delivery.status {
-        DeliveryStatus::Pending => End::NotYet,
-        DeliveryStatus::InFlight => End::UnderWay,
+        DeliveryStatus::Pending => WaitEnd::NotYet,
+        DeliveryStatus::InFlight => WaitEnd::UnderWay,
         DeliveryStatus::Delivered => return None,
-        DeliveryStatus::Dead | DeliveryStatus::Cancelled => End::At(delivery.ended_at?),
+        DeliveryStatus::Dead | DeliveryStatus::Cancelled => WaitEnd::At(delivery.ended_at?),
     };
-    Some(Wait { from, end })
+    Some(WaitPeriod { from, end })
 }
 
-impl Blocked {
-    /// The same in words.
-    pub fn words(&self) -> String {
+impl BlockedPeriod {
+    /// Describes the period as text.
+    pub fn describe(&self) -> String {
         let held_back = match self.until {
             Some(until) => format!("held back until {until}: the circuit was"),
             None => "held back: the circuit is".into(),
@@ -114,7 +119,7 @@ impl Blocked {
         let Counts { total, failed, .. } = self.counts;
         let mostly = self
             .counts
-            .worst()
+            .most_frequent()
             .map_or(String::new(), |category| format!(", mostly with {}", category.name()));
         match total {
             0 => format!("{held_back} open since {opened_at}"),
@@ -141,10 +146,10 @@ mod tests {
         let created_at = at(created);
         Delivery {
             id: DeliveryId::new(created_at, &[0; 10]),
-            tenant: TenantId::default(),
-            event: EventId::new(created_at, &[0; 10]),
+            tenant_id: TenantId::default(),
+            event_id: EventId::new(created_at, &[0; 10]),
             event_type: "a.b".into(),
-            webhook: WebhookId::new(created_at, &[0; 10]),
+            webhook_id: WebhookId::new(created_at, &[0; 10]),
             round: 1,
             status,
             attempt_count: 0,
@@ -185,16 +190,16 @@ mod tests {
         }
     }
 
-    fn period(opened: u32, ended: Option<u32>) -> Period {
+    fn period(opened: u32, ended: Option<u32>) -> CircuitPeriod {
         let counts = Counts { total: 20, failed: 12, ..Counts::default() };
-        Period { opened_at: at(opened), ended_at: ended.map(at), forced: false, counts }
+        CircuitPeriod { opened_at: at(opened), ended_at: ended.map(at), forced: false, counts }
     }
 
-    /// Since when and until when, in seconds.
+    /// Returns start and end of the blocked periods, in seconds.
     fn spans(
         delivery: &Delivery,
         attempts: &[Attempt],
-        periods: &[Period],
+        periods: &[CircuitPeriod],
         now: u32,
     ) -> Vec<(i64, Option<i64>)> {
         let attempts: Vec<_> = attempts.iter().collect();
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_waited_from_being_due_to_being_sent() {
+    fn attempt_is_blocked_between_due_time_and_send_time() {
         let delivered = delivery(DeliveryStatus::Delivered, 100);
         let attempts = [attempt(1, 100, 100, Some(110)), attempt(2, 110, 150, None)];
         let before_due = period(105, Some(140));
@@ -216,9 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_off_meanwhile_was_due_before() {
+    fn postponed_delivery_is_blocked_from_original_due_time() {
         let delivered = delivery(DeliveryStatus::Delivered, 100);
-        // Held back, then no probe of the half-open circuit: both were put off to the verdict.
+        // Blocked, then not chosen as a probe of the half-open circuit: both waits were postponed until the circuit
+        // closed.
         let attempts = [attempt(1, 145, 150, Some(160)), attempt(2, 195, 200, None)];
         let periods = [period(90, Some(130)), period(155, Some(190))];
         assert_eq!(spans(&delivered, &attempts, &periods, 300), [(100, Some(130)), (160, Some(190))]);
@@ -231,19 +237,19 @@ mod tests {
     }
 
     #[test]
-    fn each_period_is_told_once() {
+    fn each_period_is_reported_once() {
         let delivered = delivery(DeliveryStatus::Delivered, 100);
         let attempts = [attempt(1, 100, 130, Some(135)), attempt(2, 135, 170, None)];
         let periods = [period(90, Some(120)), period(121, Some(129)), period(130, Some(160))];
         let expected = [(100, Some(120)), (121, Some(129)), (135, Some(160))];
         assert_eq!(spans(&delivered, &attempts, &periods, 200), expected);
-        // One that lasted over two waits, whatever made that possible, is told for the first.
+        // A period that spans two waits is reported for the first one only.
         let long = [period(90, Some(160))];
         assert_eq!(spans(&delivered, &attempts, &long, 200), [(100, Some(130))]);
     }
 
     #[test]
-    fn a_pending_one_waits_still() {
+    fn pending_delivery_is_still_blocked() {
         let mut pending = delivery(DeliveryStatus::Pending, 100);
         pending.due = Some(at(100));
         assert_eq!(spans(&pending, &[], &[period(90, None)], 200), [(100, None)]);
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_not_held_back_by_what_opened_since() {
+    fn in_flight_delivery_is_not_blocked_by_later_period() {
         let in_flight = delivery(DeliveryStatus::InFlight, 100);
         assert_eq!(spans(&in_flight, &[], &[period(150, None)], 200), []);
         assert_eq!(
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ended_without_another_attempt_waited_until_then() {
+    fn delivery_ended_without_attempt_is_blocked_until_its_end() {
         let mut cancelled = delivery(DeliveryStatus::Cancelled, 100);
         cancelled.ended_at = Some(at(150));
         assert_eq!(spans(&cancelled, &[], &[period(90, None)], 200), [(100, Some(150))]);
@@ -290,18 +296,20 @@ mod tests {
     }
 
     #[test]
-    fn the_words_say_why_and_until_when() {
+    fn description_states_reason_and_end() {
         let mut counts = Counts { total: 20, failed: 12, ..Counts::default() };
         counts.by_category[FailureCategory::Timeout as usize] = 12;
-        let mut held = Blocked { since: at(2), until: None, opened_at: at(1), forced: false, counts };
+        let mut held = BlockedPeriod { since: at(2), until: None, opened_at: at(1), forced: false, counts };
         assert_eq!(
-            held.words(),
+            held.describe(),
             "held back: the circuit is open since 1970-01-01T00:00:01.000Z, 12 of 20 calls had failed, mostly \
              with timeout"
         );
         held.until = Some(at(60));
-        assert!(held.words().starts_with("held back until 1970-01-01T00:01:00.000Z: the circuit was open"));
+        assert!(
+            held.describe().starts_with("held back until 1970-01-01T00:01:00.000Z: the circuit was open")
+        );
         (held.forced, held.until) = (true, None);
-        assert_eq!(held.words(), "held back: the circuit is forced open since 1970-01-01T00:00:01.000Z");
+        assert_eq!(held.describe(), "held back: the circuit is forced open since 1970-01-01T00:00:01.000Z");
     }
 }

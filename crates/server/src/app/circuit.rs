@@ -1,83 +1,87 @@
-//! A webhook's circuit: looking at it, and deciding about it by hand.
+//! A webhook's circuit: reading it, and controlling it manually.
 
 use std::{collections::HashMap, time::Duration};
 
 use redrive_core::{
-    Invalid, TenantId, Time, WebhookId,
+    FieldError, TenantId, Time, WebhookId,
     protection::breaker::{CircuitState, CircuitView},
 };
 use redrive_engine::CircuitAction;
-use redrive_store::Period;
+use redrive_store::CircuitPeriod;
 
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, TenantView,
-    audit::{Deed, Traces},
+    audit::{AuditChange, AuditedAction},
 };
 
-/// How far back open periods are shown.
-const PERIODS_OF: Duration = Duration::from_secs(24 * 3600);
-/// How many of them.
-const PERIODS: usize = 20;
+/// Time range for which open periods are returned.
+const PERIODS_RANGE: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of open periods returned.
+const MAX_PERIODS: usize = 20;
 
-/// A circuit with the times it was open.
+/// Circuit with its recent open periods.
 #[derive(Clone, Debug)]
-pub struct CircuitSeen {
-    /// The circuit.
+pub struct CircuitDetails {
+    /// State of the circuit.
     pub circuit: CircuitView,
-    /// The last times it was open, newest first.
-    pub periods: Vec<Period>,
-    /// Whether this node goes by what it knows, since the Redis that nodes share does not answer.
+    /// Recent open periods, newest first.
+    pub periods: Vec<CircuitPeriod>,
+    /// Whether this node uses its local state because the shared Redis is unavailable.
     pub fallback: bool,
 }
 
 impl App {
-    /// Resets or forces a webhook's circuit. What is to be done is asked for once the webhook is known, so
-    /// that nobody learns anything about another tenant's.
+    /// Resets or forces a webhook's circuit. The action is validated only after the webhook was found, so that
+    /// validation errors reveal nothing about webhooks of other tenants.
     pub async fn act_on_circuit(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
         id: WebhookId,
-        action: impl FnOnce(Time) -> Result<CircuitAction, Invalid>,
-    ) -> Result<CircuitSeen, AppError> {
+        action: impl FnOnce(Time) -> Result<CircuitAction, FieldError>,
+    ) -> Result<CircuitDetails, AppError> {
         let view = tenant.into();
         self.webhook(&view, id).await?;
-        let tenant = view.id;
+        let tenant_id = view.id;
         let action = action(self.engine.clock().now())?;
-        let deed = Deed { action: "webhook.circuit", tenant: Some(&tenant), object: Some(id.to_string()) };
+        let deed = AuditedAction {
+            action: "webhook.circuit",
+            tenant: Some(&tenant_id),
+            object: Some(id.to_string()),
+        };
         let after = Some(json!({"action": format!("{action:?}")}));
-        self.audited(by, deed, async {
-            match self.engine.act_on_circuit(&tenant, id, action).await? {
-                true => Ok(((), Traces { after, ..Traces::default() })),
+        self.with_audit(actor, deed, async {
+            match self.engine.control_circuit(&tenant_id, id, action).await? {
+                true => Ok(((), AuditChange { after, ..AuditChange::default() })),
                 false => Err(AppError::NotFound("webhook")),
             }
         })
         .await?;
-        let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
-        self.with_periods(&tenant, id, gate.circuit).await
+        let gate = self.engine.gate_status(id).await?.ok_or(AppError::NotFound("webhook"))?;
+        self.with_periods(&tenant_id, id, gate.circuit).await
     }
 
-    /// The states of these webhooks' circuits; webhooks that the tenant has not are left out.
+    /// Returns the circuit states of these webhooks, without those that the tenant does not have.
     pub async fn circuit_states(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         ids: &[WebhookId],
     ) -> Result<HashMap<WebhookId, CircuitState>, AppError> {
-        let views = self.engine.gate_views(tenant, ids).await?;
+        let views = self.engine.gate_statuses(tenant_id, ids).await?;
         Ok(views.into_iter().map(|(id, gate)| (id, gate.circuit.state)).collect())
     }
 
     pub(super) async fn with_periods(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
         circuit: CircuitView,
-    ) -> Result<CircuitSeen, AppError> {
-        let from = self.engine.clock().now().back(PERIODS_OF);
-        let mut periods = self.store().circuit_periods(tenant.clone(), id, from, PERIODS).await?;
+    ) -> Result<CircuitDetails, AppError> {
+        let from = self.engine.clock().now().saturating_sub(PERIODS_RANGE);
+        let mut periods = self.store().circuit_periods(tenant_id.clone(), id, from, MAX_PERIODS).await?;
         periods.reverse();
-        Ok(CircuitSeen { circuit, periods, fallback: self.engine.is_in_fallback() })
+        Ok(CircuitDetails { circuit, periods, fallback: self.engine.is_in_fallback() })
     }
 }

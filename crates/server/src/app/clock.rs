@@ -1,26 +1,26 @@
-//! The clock: what time it is, and an operator's confirmation after a jump.
+//! The clock: its status, and its confirmation by an operator after a jump.
 
 use redrive_core::Time;
 use serde_json::json;
 
 use super::{
     App, AppError,
-    audit::{Actor, Deed, Traces},
+    audit::{Actor, AuditChange, AuditedAction},
 };
 
-/// The clock, as this node sees it.
+/// State of this node's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockStatus {
-    /// The time by which deliveries are scheduled.
+    /// Time used to schedule deliveries.
     pub now: Time,
-    /// The time by which deliveries expire and old data is deleted.
+    /// Time used to expire deliveries and to delete old data.
     pub confirmed_now: Time,
-    /// By how many milliseconds the clock differs from its prediction, if it does.
+    /// Difference between the clock and its prediction in milliseconds, if there is one.
     pub unconfirmed_jump_ms: Option<i64>,
 }
 
 impl App {
-    /// What time it is.
+    /// Returns the state of the clock.
     pub fn clock_status(&self) -> ClockStatus {
         let clock = self.engine.clock();
         ClockStatus {
@@ -30,10 +30,10 @@ impl App {
         }
     }
 
-    /// Confirms the time that the clock shows, for all nodes.
-    pub async fn confirm_clock(&self, by: &Actor) -> Result<ClockStatus, AppError> {
-        let deed = Deed { action: "clock.confirm", tenant: None, object: None };
-        self.audited(by, deed, async {
+    /// Confirms the current time of the clock for all nodes.
+    pub async fn confirm_clock(&self, actor: &Actor) -> Result<ClockStatus, AppError> {
+        let deed = AuditedAction { action: "clock.confirm", tenant: None, object: None };
+        self.with_audit(actor, deed, async {
             let shown = |status: &ClockStatus| {
                 Some(json!({
                     "now": status.now, "confirmed_now": status.confirmed_now,
@@ -43,7 +43,7 @@ impl App {
             let before = shown(&self.clock_status());
             self.engine.confirm_clock().await?;
             let status = self.clock_status();
-            Ok((status, Traces { object: None, before, after: shown(&status) }))
+            Ok((status, AuditChange { object: None, before, after: shown(&status) }))
         })
         .await
     }

@@ -1,43 +1,51 @@
-//! Deliveries: what became of them, why they wait, retrying and cancelling.
+//! Deliveries: status, wait reason, retry and cancellation.
 
-use redrive_core::{DeliveryId, DeliveryStatus, TenantId, delivery::BY_REQUEST, delivery::lane::Priority};
-use redrive_engine::Waiting;
+use redrive_core::{
+    DeliveryId, DeliveryStatus, TenantId,
+    delivery::{REASON_BY_REQUEST, lane::Priority},
+};
+use redrive_engine::WaitReason;
 use redrive_store::{
-    Cancelled, Delivery, DeliveryCursor, DeliveryFilter, Listed, PageRequest, Redriven, StatusFilter,
+    CancelResult, Delivery, DeliveryCursor, DeliveryFilter, ListingPage, PageRequest, RedriveResult,
+    StatusFilter,
 };
 
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, TenantView,
-    audit::{Deed, Traces},
-    error::PAYLOAD_ERASED,
+    audit::{AuditChange, AuditedAction},
+    error::CODE_PAYLOAD_ERASED,
 };
 
-/// A delivery as people see it now.
+/// Delivery with its current state on this node.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// The delivery, with `InFlight` where a request is under way.
+pub struct DeliveryDetails {
+    /// Delivery; its status is `InFlight` while a request is in flight.
     pub delivery: Delivery,
-    /// What it waits for, while it is pending.
-    pub waiting: Option<Waiting>,
-    /// How many attempts its webhook allows.
+    /// Wait reason, while the delivery is pending.
+    pub waiting: Option<WaitReason>,
+    /// Maximum number of attempts of its webhook.
     pub max_attempts: Option<u32>,
 }
 
 impl App {
-    /// One delivery.
-    pub async fn delivery(&self, tenant: impl Into<TenantView>, id: DeliveryId) -> Result<Seen, AppError> {
+    /// Returns one delivery.
+    pub async fn delivery(
+        &self,
+        tenant: impl Into<TenantView>,
+        id: DeliveryId,
+    ) -> Result<DeliveryDetails, AppError> {
         let delivery = self.visible_delivery(&tenant.into(), id).await?;
-        self.see(delivery).await
+        self.details(delivery).await
     }
 
-    /// A delivery as it is stored. One to a webhook that the caller does not see is not there.
+    /// Returns a delivery as stored. A delivery to a webhook that the caller may not see is reported as not found.
     async fn visible_delivery(&self, view: &TenantView, id: DeliveryId) -> Result<Delivery, AppError> {
         let missing = || AppError::NotFound("delivery");
         let found = self.store().delivery(view.id.clone(), id).await?.ok_or_else(missing)?;
         if view.tenant_managed_only {
-            self.had_webhook(view, found.webhook).await.map_err(|error| match error {
+            self.require_known_webhook(view, found.webhook_id).await.map_err(|error| match error {
                 AppError::NotFound(_) => missing(),
                 error => error,
             })?;
@@ -45,155 +53,165 @@ impl App {
         Ok(found)
     }
 
-    /// Deliveries, newest event first.
+    /// Lists deliveries, newest event first.
     pub async fn list_deliveries(
         &self,
         tenant: impl Into<TenantView>,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
+    ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
         let view = tenant.into();
-        let (tenant, filter) = (view.id.clone(), view.restrict(filter));
-        if filter.status == Some(StatusFilter::Is(DeliveryStatus::InFlight)) {
-            return self.list_in_flight(tenant, filter, page).await;
+        let (tenant_id, filter) = (view.id.clone(), view.restrict(filter));
+        if filter.status == Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) {
+            return self.list_in_flight(tenant_id, filter, page).await;
         }
-        let Listed { found, stopped } = self.store().list_deliveries(tenant, filter, page).await?;
-        Ok(Listed { found: self.see_all(found).await?, stopped })
+        let ListingPage { found, stopped } = self.store().list_deliveries(tenant_id, filter, page).await?;
+        Ok(ListingPage { found: self.details_for_all(found).await?, stopped })
     }
 
-    /// The store knows what a node has; which of that is on the wire only the node knows. So pages of the one
-    /// are read until there is a page of the other.
+    /// Lists deliveries in flight. The store knows which deliveries are leased, but only the node knows which of them
+    /// are in flight, so pages of leased deliveries are read until a page of deliveries in flight is complete.
     async fn list_in_flight(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         mut page: PageRequest<DeliveryCursor>,
-    ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
+    ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
         let limit = page.limit as usize;
         let mut in_flight = Vec::new();
         loop {
-            let listed = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?;
-            let Listed { found, stopped } = listed;
+            let listed = self.store().list_deliveries(tenant_id.clone(), filter.clone(), page).await?;
+            let ListingPage { found, stopped } = listed;
             let is_last = found.len() < limit;
-            let last =
-                found.last().map(|delivery| DeliveryCursor { event: delivery.event, delivery: delivery.id });
-            let seen = self.see_all(found).await?;
-            in_flight
-                .extend(seen.into_iter().filter(|seen| seen.delivery.status == DeliveryStatus::InFlight));
+            let last = found
+                .last()
+                .map(|delivery| DeliveryCursor { event_id: delivery.event_id, delivery_id: delivery.id });
+            let details = self.details_for_all(found).await?;
+            in_flight.extend(
+                details.into_iter().filter(|details| details.delivery.status == DeliveryStatus::InFlight),
+            );
             if is_last || in_flight.len() >= limit {
-                // Where it stopped does not count if there is more than a page before that.
+                // A full page ends before the point at which the listing stopped: the next page starts after its last row.
                 let stopped = stopped.filter(|_| in_flight.len() < limit);
                 in_flight.truncate(limit);
-                return Ok(Listed { found: in_flight, stopped });
+                return Ok(ListingPage { found: in_flight, stopped });
             }
             page = PageRequest { after: last, offset: 0, ..page };
         }
     }
 
-    /// Dead deliveries that were not redriven.
+    /// Lists dead deliveries that were not redriven.
     pub async fn list_dead(
         &self,
         tenant: impl Into<TenantView>,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
+    ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
         let view = tenant.into();
         let filter = view.restrict(filter);
-        let Listed { found, stopped } = self.store().list_dead(view.id, filter, page).await?;
-        Ok(Listed { found: self.see_all(found).await?, stopped })
+        let ListingPage { found, stopped } = self.store().list_dead(view.id, filter, page).await?;
+        Ok(ListingPage { found: self.details_for_all(found).await?, stopped })
     }
 
-    /// Makes a pending delivery due now, or an ended one a new round. Gives the delivery to watch, as it is now.
+    /// Makes a pending delivery due now, or creates the next round of an ended one. Returns the delivery to watch.
     pub async fn retry(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
         id: DeliveryId,
         priority: Option<Priority>,
-    ) -> Result<Seen, AppError> {
+    ) -> Result<DeliveryDetails, AppError> {
         let view = tenant.into();
         let seen = self.visible_delivery(&view, id).await?;
-        let tenant = view.id;
+        let tenant_id = view.id;
         if seen.status.is_final() && seen.redriven_as.is_none() {
-            self.must_get_events(&tenant, seen.webhook).await?;
+            self.require_receiving(&tenant_id, seen.webhook_id).await?;
         }
-        let owner = tenant.clone();
-        let deed = Deed { action: "delivery.retry", tenant: Some(&owner), object: Some(id.to_string()) };
-        let watched = self.audited(by, deed, async {
-            match self.engine.retry(tenant.clone(), id, priority).await? {
-                Redriven::DueNow(id) | Redriven::NewRound(id) => {
+        let owner = tenant_id.clone();
+        let deed =
+            AuditedAction { action: "delivery.retry", tenant: Some(&owner), object: Some(id.to_string()) };
+        let watched = self.with_audit(actor, deed, async {
+            match self.engine.retry(tenant_id.clone(), id, priority).await? {
+                RedriveResult::DueNow(id) | RedriveResult::NewRound(id) => {
                     let after = Some(json!({"delivery_id": id}));
-                    Ok((id, Traces { after, ..Traces::default() }))
+                    Ok((id, AuditChange { after, ..AuditChange::default() }))
                 }
-                Redriven::AlreadyAs(round) => Err(AppError::conflict(
+                RedriveResult::AlreadyRedriven(round) => Err(AppError::conflict(
                     "already_redriven",
                     format!("this delivery was redriven as {round}; retry that one instead"),
                 )),
-                Redriven::Erased => Err(AppError::conflict(
-                    PAYLOAD_ERASED,
+                RedriveResult::Erased => Err(AppError::conflict(
+                    CODE_PAYLOAD_ERASED,
                     "the payload of this delivery's event was erased; there is nothing to send again",
                 )),
-                Redriven::Missing => Err(AppError::NotFound("delivery")),
+                RedriveResult::NotFound => Err(AppError::NotFound("delivery")),
             }
         });
         let watched = watched.await?;
         self.delivery(owner, watched).await
     }
 
-    /// Calls a delivery off.
+    /// Cancels a delivery.
     pub async fn cancel(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
         id: DeliveryId,
     ) -> Result<(), AppError> {
         let view = tenant.into();
-        let seen = self.delivery(&view, id).await?;
-        let tenant = view.id;
-        let owner = tenant.clone();
-        let deed = Deed { action: "delivery.cancel", tenant: Some(&owner), object: Some(id.to_string()) };
-        self.audited(by, deed, async {
-            let reason = BY_REQUEST.to_owned();
-            match self.engine.cancel(tenant, id, seen.delivery.webhook, reason).await? {
-                Cancelled::Done | Cancelled::Requested => Ok(((), Traces::default())),
-                Cancelled::Over(status) => {
+        let details = self.delivery(&view, id).await?;
+        let tenant_id = view.id;
+        let owner = tenant_id.clone();
+        let deed =
+            AuditedAction { action: "delivery.cancel", tenant: Some(&owner), object: Some(id.to_string()) };
+        self.with_audit(actor, deed, async {
+            let reason = REASON_BY_REQUEST.to_owned();
+            match self.engine.cancel(tenant_id, id, details.delivery.webhook_id, reason).await? {
+                CancelResult::Done | CancelResult::Requested => Ok(((), AuditChange::default())),
+                CancelResult::AlreadyEnded(status) => {
                     let status = status.name();
-                    Err(AppError::conflict("already_over", format!("the delivery is already {status}")))
+                    Err(AppError::conflict(
+                        "delivery_already_ended",
+                        format!("the delivery is already {status}"),
+                    ))
                 }
-                Cancelled::Missing => Err(AppError::NotFound("delivery")),
+                CancelResult::NotFound => Err(AppError::NotFound("delivery")),
             }
         })
         .await
     }
 
-    pub(super) async fn see_all(&self, found: Vec<Delivery>) -> Result<Vec<Seen>, AppError> {
+    pub(super) async fn details_for_all(
+        &self,
+        found: Vec<Delivery>,
+    ) -> Result<Vec<DeliveryDetails>, AppError> {
         self.load_webhooks_of(&found).await?;
-        let mut seen = Vec::with_capacity(found.len());
+        let mut details = Vec::with_capacity(found.len());
         for delivery in found {
-            seen.push(self.see(delivery).await?);
+            details.push(self.details(delivery).await?);
         }
-        Ok(seen)
+        Ok(details)
     }
 
-    /// Reads the webhooks of a tenant's deliveries into memory at one go.
+    /// Loads the webhooks of a tenant's deliveries into memory with one read.
     pub(super) async fn load_webhooks_of(&self, deliveries: &[Delivery]) -> Result<(), AppError> {
         let Some(first) = deliveries.first() else { return Ok(()) };
-        let mut ids: Vec<_> = deliveries.iter().map(|delivery| delivery.webhook).collect();
+        let mut ids: Vec<_> = deliveries.iter().map(|delivery| delivery.webhook_id).collect();
         ids.sort_unstable();
         ids.dedup();
-        Ok(self.engine.load_webhooks(&first.tenant, &ids).await?)
+        Ok(self.engine.load_webhooks(&first.tenant_id, &ids).await?)
     }
 
-    /// Adds what only this node knows.
-    pub(super) async fn see(&self, mut delivery: Delivery) -> Result<Seen, AppError> {
-        let max_attempts = self.engine.max_attempts(delivery.webhook).await;
+    /// Adds the state that only this node knows.
+    pub(super) async fn details(&self, mut delivery: Delivery) -> Result<DeliveryDetails, AppError> {
+        let max_attempts = self.engine.max_attempts(delivery.webhook_id).await;
         let mut waiting = None;
         if delivery.status == DeliveryStatus::Pending {
-            waiting = self.engine.waiting(&delivery).await?;
+            waiting = self.engine.wait_reason(&delivery).await?;
             if waiting.is_none() {
                 delivery.status = DeliveryStatus::InFlight;
             }
         }
-        Ok(Seen { delivery, waiting, max_attempts })
+        Ok(DeliveryDetails { delivery, waiting, max_attempts })
     }
 }

@@ -1,78 +1,78 @@
-//! Why something was not done, in terms of the use case. Surfaces translate it; nobody logs it twice.
+//! Errors of use cases. The API and the dashboard translate them; each error is logged at most once.
 
-use redrive_core::Invalid;
+use redrive_core::FieldError;
 use redrive_engine::{ChangeError, PublishError, ReplayError};
 use redrive_store::StoreError;
 
-/// The code of whatever needs a payload that was erased.
-pub(crate) const PAYLOAD_ERASED: &str = "payload_erased";
+/// Error code of actions that need an erased payload.
+pub(crate) const CODE_PAYLOAD_ERASED: &str = "payload_erased";
 
-/// Why a use case was not carried out.
+/// Error of a use case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppError {
-    /// No key, or one that is not known.
+    /// The key is missing or unknown.
     #[error("send a valid API key as `Authorization: Bearer <key>`")]
     Unauthorized,
-    /// The key may not do this.
+    /// The key lacks a permission.
     #[error("{0}")]
     Forbidden(String),
-    /// Something in the request is wrong.
+    /// A field of the request is invalid.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// What was published is not what it has to be.
+    Invalid(#[from] FieldError),
+    /// The published event violates the event type catalogue or its schema.
     #[error("{detail}")]
-    Unfit {
-        /// A stable name for programs.
+    SchemaViolation {
+        /// Stable error code.
         code: &'static str,
-        /// The offending field.
+        /// Invalid field.
         field: String,
-        /// What to do, for people.
+        /// Description with instructions.
         detail: String,
     },
-    /// The request is well formed and cannot be carried out as it is.
+    /// The request is well formed but cannot be processed.
     #[error("{detail}")]
     Unprocessable {
-        /// A stable name for programs.
+        /// Stable error code.
         code: &'static str,
-        /// The offending field, if it is one.
+        /// Field that causes the error, if it is a single one.
         field: Option<String>,
-        /// What to do, for people.
+        /// Description with instructions.
         detail: String,
     },
-    /// There is no such thing, or it is somebody else's.
+    /// The object does not exist or belongs to another tenant.
     #[error("there is no such {0}")]
     NotFound(&'static str),
-    /// It does not fit with how things are.
+    /// The request conflicts with the current state.
     #[error("{detail}")]
     Conflict {
-        /// A stable name for programs.
+        /// Stable error code.
         code: &'static str,
-        /// What to do, for people.
+        /// Description with instructions.
         detail: String,
     },
     /// The payload is too large.
     #[error("{0}")]
     TooLarge(String),
-    /// Checking a batch takes too much work.
+    /// Validating the batch takes too much work.
     #[error("{0}")]
     BatchTooCostly(String),
-    /// The tenant may not do more of it for now.
+    /// A quota or limit is exhausted for now.
     #[error("{detail}")]
     OverQuota {
-        /// What to do, for people.
+        /// Description with instructions.
         detail: String,
-        /// In how many seconds it may.
+        /// Seconds until a retry can succeed.
         retry_after: u64,
     },
-    /// As many exports run as may.
-    #[error("{most} exports run {}; wait until one is over", if *here { "on this node, which is all it runs at once" } else { "for this tenant, which is all it may have at once" })]
+    /// The limit of concurrent exports is reached.
+    #[error("{max} exports run {}; wait until one is over", if *here { "on this node, which is all it runs at once" } else { "for this tenant, which is all it may have at once" })]
     TooManyExports {
-        /// Whether it is this node's limit, not the tenant's.
+        /// Whether the limit is this node's, not the tenant's.
         here: bool,
-        /// How many may.
-        most: u32,
+        /// Maximum number of concurrent exports.
+        max: u32,
     },
-    /// The store cannot do it now.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -82,8 +82,8 @@ impl AppError {
         Self::Conflict { code, detail: detail.into() }
     }
 
-    fn unfit_type(code: &'static str, error: &PublishError) -> Self {
-        Self::Unfit { code, field: "event_type".into(), detail: format!("event_type: {error}") }
+    fn invalid_event_type(code: &'static str, error: &PublishError) -> Self {
+        Self::SchemaViolation { code, field: "event_type".into(), detail: format!("event_type: {error}") }
     }
 }
 
@@ -91,13 +91,18 @@ impl From<PublishError> for AppError {
     fn from(error: PublishError) -> Self {
         match error {
             PublishError::Invalid(invalid) => invalid.into(),
-            PublishError::Reserved => Invalid::new("event_type", error.to_string()).into(),
-            PublishError::Misfit(misfit) => {
-                let detail = format!("{misfit}; GET /v1/event-types shows what payloads have to look like");
-                Self::Unfit { code: "schema_violation", field: misfit.field.into_owned(), detail }
+            PublishError::Reserved => FieldError::new("event_type", error.to_string()).into(),
+            PublishError::SchemaViolation(violation) => {
+                let detail =
+                    format!("{violation}; GET /v1/event-types shows what payloads have to look like");
+                Self::SchemaViolation {
+                    code: "schema_violation",
+                    field: violation.field.into_owned(),
+                    detail,
+                }
             }
-            PublishError::Unregistered(_) => Self::unfit_type("event_type_not_registered", &error),
-            PublishError::Archived(_) => Self::unfit_type("event_type_archived", &error),
+            PublishError::Unregistered(_) => Self::invalid_event_type("event_type_not_registered", &error),
+            PublishError::Archived(_) => Self::invalid_event_type("event_type_archived", &error),
             PublishError::KeyReused(_) => {
                 Self::conflict("idempotency_key_reused", format!("{error}; use a new key for a new event"))
             }
@@ -111,11 +116,11 @@ impl From<PublishError> for AppError {
 impl From<ReplayError> for AppError {
     fn from(error: ReplayError) -> Self {
         match error {
-            ReplayError::Missing => Self::NotFound("event"),
+            ReplayError::NotFound => Self::NotFound("event"),
             ReplayError::NoWebhook(_) => Self::NotFound("webhook"),
-            ReplayError::Nobody => Self::conflict("nothing_to_replay", error.to_string()),
-            ReplayError::StillPending(_) => Self::conflict("still_pending", error.to_string()),
-            ReplayError::Erased => Self::conflict(PAYLOAD_ERASED, error.to_string()),
+            ReplayError::NoTarget => Self::conflict("nothing_to_replay", error.to_string()),
+            ReplayError::StillPending(_) => Self::conflict("delivery_pending", error.to_string()),
+            ReplayError::Erased => Self::conflict(CODE_PAYLOAD_ERASED, error.to_string()),
             ReplayError::Store(error) => error.into(),
         }
     }
@@ -124,8 +129,8 @@ impl From<ReplayError> for AppError {
 impl From<ChangeError<AppError>> for AppError {
     fn from(error: ChangeError<AppError>) -> Self {
         match error {
-            ChangeError::Missing => Self::NotFound("webhook"),
-            ChangeError::Refused(error) => error,
+            ChangeError::NotFound => Self::NotFound("webhook"),
+            ChangeError::Rejected(error) => error,
             ChangeError::Store(error) => error.into(),
         }
     }

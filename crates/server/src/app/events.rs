@@ -1,17 +1,17 @@
-//! Publishing, looking events up, replaying them.
+//! Publishes, reads and replays events.
 
 use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
-use redrive_engine::{BatchProgress, Draft, Receipt, ReplayTo};
-use redrive_store::{EventFilter, Listed, OrderedPosition, PageRequest, StoredEvent};
+use redrive_engine::{BatchProgress, EventDraft, PublishReceipt, ReplayTo};
+use redrive_store::{EventFilter, ListingPage, OrderedPosition, PageRequest, StoredEvent};
 
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, TenantView,
-    audit::{Deed, Traces},
+    audit::{AuditChange, AuditedAction},
 };
 
-/// What an event is part of.
+/// Context in which an event is published: alone, at a position of an order, or in a batch.
 enum Part<'a> {
     Alone,
     OfOrder(OrderedPosition),
@@ -19,52 +19,56 @@ enum Part<'a> {
 }
 
 impl App {
-    /// Reads a tenant's webhooks if they are not known yet, so that publishing need not wait for them.
-    pub async fn learn(&self, tenant: &TenantId) -> Result<(), AppError> {
-        Ok(self.engine.learn(tenant).await?)
+    /// Loads a tenant's webhooks if they are not cached yet, so that publishing does not wait for them.
+    pub async fn preload_tenant(&self, tenant_id: &TenantId) -> Result<(), AppError> {
+        Ok(self.engine.preload_tenant(tenant_id).await?)
     }
 
-    /// Publishes an event, unless its payload is too large.
-    pub async fn publish(&self, draft: Draft) -> Result<Receipt, AppError> {
+    /// Publishes an event. Rejects a payload over the size limit.
+    pub async fn publish(&self, draft: EventDraft) -> Result<PublishReceipt, AppError> {
         self.publish_at(draft, Part::Alone).await
     }
 
     /// Publishes an event of a batch.
-    pub async fn publish_in_batch(&self, draft: Draft, batch: &BatchProgress) -> Result<Receipt, AppError> {
+    pub async fn publish_in_batch(
+        &self,
+        draft: EventDraft,
+        batch: &BatchProgress,
+    ) -> Result<PublishReceipt, AppError> {
         self.publish_at(draft, Part::OfBatch(batch)).await
     }
 
-    /// The same for an event that is stored after everything before it in an order.
+    /// Publishes an event that must be stored after all earlier events of the same order.
     pub async fn publish_in_order(
         &self,
-        draft: Draft,
+        draft: EventDraft,
         position: OrderedPosition,
-    ) -> Result<Receipt, AppError> {
+    ) -> Result<PublishReceipt, AppError> {
         self.publish_at(draft, Part::OfOrder(position)).await
     }
 
-    async fn publish_at(&self, draft: Draft, part: Part<'_>) -> Result<Receipt, AppError> {
+    async fn publish_at(&self, draft: EventDraft, part: Part<'_>) -> Result<PublishReceipt, AppError> {
         self.check_hops(draft.hops)?;
-        let most = self.rules.max_payload_bytes;
-        if draft.data.len() > most {
+        let max = self.rules.max_payload_bytes;
+        if draft.data.len() > max {
             let size = draft.data.len();
             return Err(AppError::TooLarge(format!(
-                "data is {size} bytes; at most {most} are allowed. Publish a reference to larger content instead"
+                "data is {size} bytes; at most {max} are allowed. Publish a reference to larger content instead"
             )));
         }
-        let mut reserved = self.check_event_quotas(&draft.tenant, draft.data.len()).await?;
+        let mut reserved = self.check_event_quotas(&draft.tenant_id, draft.data.len()).await?;
         let receipt = match part {
             Part::OfOrder(position) => self.engine.publish_in_order(draft, position).await?,
             Part::OfBatch(batch) => self.engine.publish_in_batch(draft, batch).await?,
             Part::Alone => self.engine.publish(draft).await?,
         };
         if let Some(reserved) = &mut reserved {
-            reserved.place = receipt.sequence_number;
+            reserved.position = receipt.sequence_number;
         }
         Ok(receipt)
     }
 
-    /// Refuses an event that came through too many deliveries: its endpoints forward it in a circle.
+    /// Rejects an event that has passed through too many deliveries, because its endpoints forward it in a loop.
     fn check_hops(&self, hops: u8) -> Result<(), AppError> {
         let max_hops = self.rules.max_hops;
         if hops <= max_hops {
@@ -80,33 +84,33 @@ impl App {
         })
     }
 
-    /// One event.
+    /// Returns one event.
     pub async fn event(&self, tenant: impl Into<TenantView>, id: EventId) -> Result<StoredEvent, AppError> {
         self.store().event(tenant.into().id, id).await?.ok_or(AppError::NotFound("event"))
     }
 
-    /// Events, newest first.
+    /// Lists events, newest first.
     pub async fn list_events(
         &self,
         tenant: impl Into<TenantView>,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Result<Listed<StoredEvent, EventId>, AppError> {
+    ) -> Result<ListingPage<StoredEvent, EventId>, AppError> {
         Ok(self.store().list_events(tenant.into().id, filter, page).await?)
     }
 
-    /// Delivers an event again.
+    /// Replays an event.
     pub async fn replay(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
-        event: EventId,
+        event_id: EventId,
         to: ReplayTo,
         priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, AppError> {
         let view = tenant.into();
-        let tenant = view.id.clone();
-        self.event(&view, event).await?;
+        let tenant_id = view.id.clone();
+        self.event(&view, event_id).await?;
         let to = match to {
             ReplayTo::All if view.tenant_managed_only => ReplayTo::AllTenantManaged,
             to => to,
@@ -114,12 +118,16 @@ impl App {
         if let ReplayTo::Webhooks(named) = &to {
             self.must_all_get_events(&view, named).await?;
         }
-        let owner = tenant.clone();
-        let deed = Deed { action: "event.replay", tenant: Some(&owner), object: Some(event.to_string()) };
-        self.audited(by, deed, async {
-            let made = self.engine.replay(tenant, event, to, priority).await?;
+        let owner = tenant_id.clone();
+        let deed = AuditedAction {
+            action: "event.replay",
+            tenant: Some(&owner),
+            object: Some(event_id.to_string()),
+        };
+        self.with_audit(actor, deed, async {
+            let made = self.engine.replay(tenant_id, event_id, to, priority).await?;
             let after = Some(json!({"delivery_ids": made}));
-            Ok((made, Traces { after, ..Traces::default() }))
+            Ok((made, AuditChange { after, ..AuditChange::default() }))
         })
         .await
     }

@@ -1,85 +1,87 @@
-//! How a webhook is doing: its circuit, what came back lately, and what waits for it.
+//! Health of a webhook: its circuit, recent results and backlog.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use redrive_core::{
-    Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup, statistics::traffic::lately,
+    Time, WebhookId,
+    dispatch::gate::WaitingOn,
+    statistics::{rollup::Rollup, traffic::recent_since},
     webhook::WebhookState,
 };
-use redrive_engine::Waiting;
+use redrive_engine::WaitReason;
 use redrive_store::{Backlog, MinuteRollup};
 
-use super::{App, AppError, TenantView, circuit::CircuitSeen};
+use super::{App, AppError, TenantView, circuit::CircuitDetails};
 
-/// Waiting deliveries of each kind are counted up to here.
-const MOST: usize = 10_000;
+/// Maximum number of waiting deliveries counted per kind.
+const MAX_COUNTED: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How a webhook is doing.
+/// Health of a webhook.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Whether it gets events.
+    /// State of the webhook.
     pub state: WebhookState,
-    /// Its circuit.
-    pub circuit: CircuitSeen,
-    /// What came back minute by minute in the last day, oldest first. A minute may be there in several parts.
+    /// Circuit of the webhook.
+    pub circuit: CircuitDetails,
+    /// Results per minute of the last 24 hours, oldest first. A minute may have several entries.
     pub minutes: Vec<MinuteRollup>,
-    /// What came back in the last five minutes.
+    /// Results of the last five minutes.
     pub last_5_minutes: Rollup,
-    /// What came back in the last hour.
+    /// Results of the last hour.
     pub last_hour: Rollup,
-    /// What came back in the last day.
+    /// Results of the last 24 hours.
     pub last_24_hours: Rollup,
-    /// When it last took a delivery.
+    /// Time of the last successful attempt.
     pub last_success_at: Option<Time>,
-    /// When the first of an unbroken row of failures was.
+    /// Time of the first failure since the last success.
     pub failing_since: Option<Time>,
-    /// Requests under way.
+    /// Number of requests in flight.
     pub in_flight: usize,
-    /// What its due deliveries wait for; none if they only wait for their turn.
-    pub waiting: Option<Waiting>,
-    /// What waits for it.
-    pub backlog: BacklogSeen,
+    /// Reason why due deliveries wait; `None` if they only wait for a free slot.
+    pub waiting: Option<WaitReason>,
+    /// Waiting deliveries.
+    pub backlog: BacklogBreakdown,
 }
 
-/// What waits for a webhook, and for what.
+/// Backlog of a webhook by wait reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BacklogSeen {
-    /// All of it, as far as it was counted.
+pub struct BacklogBreakdown {
+    /// Number of waiting deliveries, up to the counting limit.
     pub total: u64,
-    /// How many wait for what; only what occurs.
+    /// Number of waiting deliveries by reason, without zero counts.
     pub by_waiting_on: BTreeMap<&'static str, u64>,
-    /// Where counting stopped, if there is more.
+    /// Counting limit, if there are more.
     pub counted_up_to: Option<usize>,
 }
 
 impl App {
-    /// How a webhook is doing.
+    /// Returns the health of a webhook.
     pub async fn health(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Health, AppError> {
         let view = tenant.into();
-        let tenant = view.id.clone();
+        let tenant_id = view.id.clone();
         let state = self.webhook(view, id).await?.state;
-        let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
+        let gate = self.engine.gate_status(id).await?.ok_or(AppError::NotFound("webhook"))?;
         let now = self.engine.clock().now();
-        // What is pending for a webhook that is off waits for nothing: it is being called off.
-        let waiting = gate.waiting.filter(|_| state.gets_events());
-        let backlogs = self.store().backlogs(Some(tenant.clone()), vec![id], now, MOST).await?;
+        // Deliveries of a webhook that receives no events wait for nothing: they are being cancelled.
+        let waiting = gate.wait_reason.filter(|_| state.receives_events());
+        let backlogs = self.store().backlogs(Some(tenant_id.clone()), vec![id], now, MAX_COUNTED).await?;
         let backlog = backlogs.first().map(|(_, backlog)| *backlog).unwrap_or_default();
-        let minutes = self.engine.rollups(Some(&tenant), vec![id], now.back(DAY)).await?;
+        let minutes = self.engine.rollups(Some(&tenant_id), vec![id], now.saturating_sub(DAY)).await?;
         Ok(Health {
-            circuit: self.with_periods(&tenant, id, gate.circuit).await?,
-            last_5_minutes: sum(&minutes, lately(now, 5 * MINUTE)),
-            last_hour: sum(&minutes, lately(now, 60 * MINUTE)),
-            last_24_hours: sum(&minutes, lately(now, DAY)),
-            last_success_at: self.engine.last_success(&tenant, id).await?,
+            circuit: self.with_periods(&tenant_id, id, gate.circuit).await?,
+            last_5_minutes: sum(&minutes, recent_since(now, 5 * MINUTE)),
+            last_hour: sum(&minutes, recent_since(now, 60 * MINUTE)),
+            last_24_hours: sum(&minutes, recent_since(now, DAY)),
+            last_success_at: self.engine.last_success(&tenant_id, id).await?,
             failing_since: gate.failing_since,
             in_flight: gate.in_flight,
-            backlog: attributed(
+            backlog: attribute_backlog(
                 &backlog,
                 gate.queued as u64,
                 waiting.as_ref().map(|waiting| waiting.on),
-                MOST,
+                MAX_COUNTED,
             ),
             waiting,
             state,
@@ -88,7 +90,7 @@ impl App {
     }
 }
 
-/// Adds up the minutes from this one on.
+/// Sums the rollups from this minute on.
 fn sum(minutes: &[MinuteRollup], from: Time) -> Rollup {
     let mut sum = Rollup::default();
     for minute in minutes.iter().filter(|minute| minute.minute >= from) {
@@ -97,14 +99,14 @@ fn sum(minutes: &[MinuteRollup], from: Time) -> Rollup {
     sum
 }
 
-/// Says of each kind what it waits for; what is due waits for what holds the webhook back.
-/// A pause or a pool that nobody serves holds back everything, due or not. `most` of each kind were counted.
-pub(super) fn attributed(
+/// Attributes each kind of waiting delivery to a reason: due deliveries to what blocks the webhook. A pause, or a
+/// pool that no node serves, blocks all of them, due or not. `max` is the counting limit per kind.
+pub(super) fn attribute_backlog(
     backlog: &Backlog,
     queued: u64,
     holds_back: Option<WaitingOn>,
-    most: usize,
-) -> BacklogSeen {
+    max: usize,
+) -> BacklogBreakdown {
     let of_all = holds_back.filter(|why| matches!(why, WaitingOn::Paused | WaitingOn::Pool));
     let kinds = [
         (holds_back.unwrap_or(WaitingOn::Capacity), backlog.due + queued),
@@ -115,10 +117,10 @@ pub(super) fn attributed(
     for (why, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
         *by_waiting_on.entry(why.name()).or_default() += count;
     }
-    BacklogSeen {
+    BacklogBreakdown {
         total: backlog.total() + queued,
         by_waiting_on,
-        counted_up_to: backlog.more.then_some(most),
+        counted_up_to: backlog.more.then_some(max),
     }
 }
 
@@ -127,10 +129,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minutes_count_from_their_beginning_on() {
+    fn sum_includes_minutes_that_start_at_or_after_given_time() {
         let minute = |secs: u32, attempts: u32| MinuteRollup {
-            tenant: redrive_core::TenantId::default(),
-            webhook: WebhookId::new(Time::default(), &[0; 10]),
+            tenant_id: redrive_core::TenantId::default(),
+            webhook_id: WebhookId::new(Time::default(), &[0; 10]),
             minute: Time::from_secs(secs),
             rollup: Rollup { attempts, ..Rollup::default() },
         };
@@ -142,15 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn the_backlog_says_what_it_waits_for() {
+    fn backlog_is_attributed_to_wait_reasons() {
         let backlog = Backlog { due: 3, scheduled: 2, ..Backlog::default() };
-        let held = attributed(&backlog, 0, Some(WaitingOn::CircuitOpen), MOST);
+        let held = attribute_backlog(&backlog, 0, Some(WaitingOn::CircuitOpen), MAX_COUNTED);
         assert_eq!((held.total, held.counted_up_to), (5, None));
         assert_eq!(held.by_waiting_on, BTreeMap::from([("circuit_open", 3), ("schedule", 2)]));
-        let parked = attributed(&backlog, 1, Some(WaitingOn::Paused), MOST);
+        let parked = attribute_backlog(&backlog, 1, Some(WaitingOn::Paused), MAX_COUNTED);
         assert_eq!(parked.by_waiting_on, BTreeMap::from([("paused", 6)]));
-        let free = attributed(&Backlog { in_order: 4, more: true, ..backlog }, 0, None, MOST);
-        assert_eq!((free.total, free.counted_up_to), (9, Some(MOST)));
+        let free = attribute_backlog(&Backlog { in_order: 4, more: true, ..backlog }, 0, None, MAX_COUNTED);
+        assert_eq!((free.total, free.counted_up_to), (9, Some(MAX_COUNTED)));
         assert_eq!(free.by_waiting_on, BTreeMap::from([("capacity", 3), ("order", 4), ("schedule", 2)]));
     }
 }

@@ -1,5 +1,5 @@
-//! The keys that are valid now, known by their hashes and looked up in memory, so that a revoked one stops working
-//! with the answer to its revocation. On other nodes it does within about a second.
+//! Cache of valid API keys, by hash. A revoked key stops working on this node before its revocation is
+//! acknowledged, and on other nodes within about a second.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use std::{
 
 use ipnet::IpNet;
 use parking_lot::RwLock;
-use redrive_core::{KeyId, TenantId, Time, tenancy::api_key::may_be_used};
+use redrive_core::{KeyId, TenantId, Time, tenancy::api_key::is_usable};
 use redrive_engine::clock;
 use redrive_store::{ApiKey, Store, StoreError};
 use sha2::{Digest, Sha256};
@@ -25,95 +25,95 @@ use super::{
     auth::{Caller, Capability, Role, Scope},
 };
 
-/// How often the keys of a store that nodes share are read, should no word of a change come through.
-const READ_AGAIN: Duration = Duration::from_secs(30);
-/// How many milliseconds lie between two uses of a key that are noted.
-const NOTED_EVERY: i64 = 1_000;
-/// How often the store is told which keys were used.
-const TELL: Duration = Duration::from_secs(30);
-/// How much later than it knows a use has to be for the store to be told.
-const WORTH_TELLING: Duration = Duration::from_secs(60);
-/// Sessions that are over are forgotten after so long, so many at a time.
-const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
-const FORGOTTEN: usize = 500;
-/// When to read them again after a failure.
-const AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// Interval at which the keys of a shared store are reloaded, in case a change notification was lost.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum milliseconds between two recorded uses of a key.
+const USE_RESOLUTION_MS: i64 = 1_000;
+/// Interval at which key uses are saved to the store.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum difference to the stored last use before a newer use is saved.
+const MIN_USE_ADVANCE: Duration = Duration::from_secs(60);
+/// Time for which ended sessions are kept, and the number of rows pruned per step.
+const SESSION_RETENTION: Duration = Duration::from_secs(24 * 3600);
+const PRUNE_BATCH_SIZE: usize = 500;
+/// Delay before keys are reloaded after a failure.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The SHA-256 of a key: all that is kept of it.
+/// Returns the SHA-256 of a key. The key itself is never stored.
 pub fn hash_key(key: &str) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
-/// A new key: 256 random bits.
+/// Generates an API key with 256 random bits.
 pub fn new_key() -> String {
     format!("rdk_{}", clock::secret_hex())
 }
 
-/// A new session's key: the same under another name, so that it is known for what it is.
+/// Generates a session key with 256 random bits and its own prefix, so that it can be recognized as a session.
 fn new_session() -> String {
     format!("rdp_{}", clock::secret_hex())
 }
 
-/// A key that may be in use.
-struct Live {
+/// Key that is not revoked; it may have expired.
+struct ActiveKey {
     caller: Arc<Caller>,
     session: bool,
     networks: Vec<IpNet>,
     expires_at: Option<Time>,
-    /// When it was last used, in milliseconds, and which of that the store knows.
+    /// Time of the last use in milliseconds, and the last use that is saved in the store.
     used: AtomicI64,
-    told: AtomicI64,
+    saved_use: AtomicI64,
 }
 
-impl Live {
-    fn of(key: &ApiKey) -> Self {
+impl ActiveKey {
+    fn new(key: &ApiKey) -> Self {
         let used = key.last_used_at.map_or(0, Time::millis);
         Self {
-            caller: Arc::new(Caller::of(key)),
+            caller: Arc::new(Caller::from_key(key)),
             session: key.session,
             networks: key.networks.clone(),
             expires_at: key.expires_at,
             used: AtomicI64::new(used),
-            told: AtomicI64::new(used),
+            saved_use: AtomicI64::new(used),
         }
     }
 
-    /// Whether it may be used now, from there.
-    fn admits(&self, now: Time, from: Option<IpAddr>) -> bool {
-        may_be_used(self.expires_at, &self.networks, now, from)
+    /// Returns whether the key may be used now and from this address.
+    fn is_usable(&self, now: Time, from: Option<IpAddr>) -> bool {
+        is_usable(self.expires_at, &self.networks, now, from)
     }
 }
 
-/// What a new key is to be.
+/// Properties of a key to create.
 #[derive(Clone, Debug, Default)]
 pub struct NewKey {
-    /// Whose; none for an admin key.
-    pub tenant: Option<TenantId>,
-    /// What it is for.
+    /// Tenant that the key belongs to; `None` for an admin key.
+    pub tenant_id: Option<TenantId>,
+    /// Purpose of the key.
     pub name: String,
-    /// What it may be used for.
+    /// Scopes of the key.
     pub scopes: Vec<Scope>,
-    /// What it may do, if it is a session.
+    /// Capabilities, if the key is a session.
     pub capabilities: Vec<Capability>,
-    /// Whether it is a session: short-lived, and not listed among the keys.
+    /// Whether the key is a portal session: short-lived, and not listed among the keys.
     pub session: bool,
-    /// Where it may be used from; anywhere if empty.
+    /// Networks from which the key may be used; any if empty.
     pub networks: Vec<IpNet>,
-    /// From when on it is of no use.
+    /// Expiration time.
     pub expires_at: Option<Time>,
 }
 
-/// The keys that are valid now.
-pub struct Keys {
-    // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
-    live: RwLock<HashMap<[u8; 32], Live>>,
+/// Cache of the valid keys.
+pub struct KeyCache {
+    // Keyed by hashes of 256 random bits, so the time of a lookup reveals nothing about any key.
+    live: RwLock<HashMap<[u8; 32], ActiveKey>>,
     admin: Option<([u8; 32], Arc<Caller>)>,
-    /// Held while keys are read or changed in the store, so that what is read is never older than a change.
+    /// Held while keys are read from or changed in the store, so that a reload never overwrites a newer change.
     changing: tokio::sync::Mutex<()>,
 }
 
-impl Keys {
-    /// Reads the live keys from the store; `admin` is the admin key that was configured.
+impl KeyCache {
+    /// Loads the live keys from the store; `admin` is the admin key from the configuration.
     pub async fn load(store: &dyn Store, admin: Option<&str>) -> Result<Self, StoreError> {
         let keys = Self {
             live: RwLock::default(),
@@ -124,11 +124,11 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Reads the live keys from the store anew.
+    /// Reloads the live keys from the store.
     pub async fn reload(&self, store: &dyn Store) -> Result<(), StoreError> {
         let _changing = self.changing.lock().await;
         let keys = store.live_keys().await?;
-        let fresh: HashMap<_, _> = keys.iter().map(|key| (key.hash, Live::of(key))).collect();
+        let fresh: HashMap<_, _> = keys.iter().map(|key| (key.hash, ActiveKey::new(key))).collect();
         let mut live = self.live.write();
         for (hash, old) in live.iter() {
             if let Some(new) = fresh.get(hash) {
@@ -139,17 +139,18 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether anybody could act as an admin.
+    /// Returns whether an admin key exists.
     pub fn has_admin(&self) -> bool {
         self.admin.is_some() || self.live.read().values().any(|live| live.caller.role == Role::Admin)
     }
 
-    /// Whose key this is, if it may be used now and from there. Nobody is told which of that was in the way.
+    /// Returns the caller of a key that may be used now and from this address. Returns `None` otherwise, without a
+    /// reason, so that clients cannot tell an unknown key from a restricted one.
     pub fn caller(&self, key: &str, now: Time, from: Option<IpAddr>) -> Option<Arc<Caller>> {
         self.caller_by_hash(&hash_key(key), now, from)
     }
 
-    /// The same for a key of which only the hash is known.
+    /// Returns the caller like `caller`, for a key of which only the hash is known.
     pub fn caller_by_hash(&self, hash: &[u8; 32], now: Time, from: Option<IpAddr>) -> Option<Arc<Caller>> {
         if let Some((admin, caller)) = &self.admin
             && bool::from(admin.ct_eq(hash))
@@ -157,44 +158,45 @@ impl Keys {
             return Some(caller.clone());
         }
         let live = self.live.read();
-        let live = live.get(hash).filter(|live| live.admits(now, from))?;
-        // Not for every call: all of them would write to the same place in memory.
-        if now.millis() - live.used.load(Relaxed) >= NOTED_EVERY {
+        let live = live.get(hash).filter(|live| live.is_usable(now, from))?;
+        // Not on every call: concurrent calls would contend for the same cache line.
+        if now.millis() - live.used.load(Relaxed) >= USE_RESOLUTION_MS {
             live.used.fetch_max(now.millis(), Relaxed);
         }
         Some(live.caller.clone())
     }
 
-    /// Whether this key may still be used from somewhere.
+    /// Returns whether this key has neither expired nor been revoked.
     pub fn is_live(&self, id: KeyId, now: Time) -> bool {
         let live = self.live.read();
         live.values().any(|live| live.caller.key == Some(id) && live.expires_at.is_none_or(|end| now < end))
     }
 
-    /// Whether this is a session that is known here.
+    /// Returns whether this key is a session that is in the cache.
     pub fn is_session(&self, id: KeyId) -> bool {
         self.live.read().values().any(|live| live.session && live.caller.key == Some(id))
     }
 
-    /// Forgets what has expired.
+    /// Evicts expired keys.
     fn prune(&self, now: Time) {
         self.live.write().retain(|_, live| live.expires_at.is_none_or(|end| now < end));
     }
 
-    /// When keys were last used that the store does not know of, to about a minute.
-    fn untold(&self) -> Vec<(KeyId, Time)> {
-        let untold = |live: &Live| {
+    /// Returns the last uses that are not saved in the store yet, with a resolution of about a minute.
+    fn unsaved_uses(&self) -> Vec<(KeyId, Time)> {
+        let untold = |live: &ActiveKey| {
             let used = live.used.load(Relaxed);
-            let is_news = used - live.told.load(Relaxed) >= WORTH_TELLING.as_millis() as i64;
+            let is_news = used - live.saved_use.load(Relaxed) >= MIN_USE_ADVANCE.as_millis() as i64;
             is_news.then(|| {
-                live.told.store(used, Relaxed);
+                live.saved_use.store(used, Relaxed);
                 Some((live.caller.key?, Time::from_millis(used)))
             })?
         };
         self.live.read().values().filter_map(untold).collect()
     }
 
-    /// Makes a key and stores it. Gives the key itself, this once. None: no such tenant.
+    /// Creates and stores a key. Returns it with its secret, which is not available later. Returns `None` if the
+    /// tenant does not exist.
     pub async fn create(
         &self,
         store: &dyn Store,
@@ -203,8 +205,8 @@ impl Keys {
     ) -> Result<Option<(ApiKey, String)>, StoreError> {
         let secret = if new.session { new_session() } else { new_key() };
         let key = ApiKey {
-            id: KeyId::new(now, &clock::randomness()),
-            tenant: new.tenant,
+            id: KeyId::new(now, &clock::random_id_bytes()),
+            tenant_id: new.tenant_id,
             name: new.name,
             hash: hash_key(&secret),
             scopes: Scope::to_bits(&new.scopes)
@@ -220,84 +222,87 @@ impl Keys {
         if !store.create_key(key.clone()).await? {
             return Ok(None);
         }
-        self.live.write().insert(key.hash, Live::of(&key));
+        self.live.write().insert(key.hash, ActiveKey::new(&key));
         Ok(Some((key, secret)))
     }
 
-    /// Takes a key out of use. False: no such live key of that tenant.
+    /// Revokes a key. Returns `false` if the tenant has no such live key.
     pub async fn revoke(
         &self,
         store: &dyn Store,
-        tenant: Option<TenantId>,
+        tenant_id: Option<TenantId>,
         id: KeyId,
         now: Time,
     ) -> Result<bool, StoreError> {
         let _changing = self.changing.lock().await;
-        let owner = |live: &Live| match &live.caller.role {
+        let owner = |live: &ActiveKey| match &live.caller.role {
             Role::Admin => None,
-            Role::Tenant { tenant, .. } => Some(tenant.clone()),
+            Role::Tenant { tenant_id, .. } => Some(tenant_id.clone()),
         };
-        // First of all here: whoever asks may hang up before the store has answered.
-        self.live.write().retain(|_, live| live.caller.key != Some(id) || owner(live) != tenant);
-        store.revoke_key(tenant, id, now).await
+        // Evict first: the caller may disconnect, and so cancel this future, before the store has replied.
+        self.live.write().retain(|_, live| live.caller.key != Some(id) || owner(live) != tenant_id);
+        store.revoke_key(tenant_id, id, now).await
     }
 }
 
 impl App {
-    /// Keeps up with keys that are made and revoked on other nodes, where there may be others.
-    pub fn follow_keys(self: &Arc<Self>) {
+    /// Starts reloading keys that are created and revoked on other nodes, if the store is shared.
+    pub fn start_key_reload(self: &Arc<Self>) {
         if !self.store().is_shared() {
             return;
         }
         let changed = Arc::new(Notify::new());
-        let told = changed.clone();
-        self.engine.on_keys_changed(Box::new(move || told.notify_one()));
-        // Something may have changed before anybody was told.
+        let reported = changed.clone();
+        self.engine.on_keys_changed(Box::new(move || reported.notify_one()));
+        // Reload once: keys may have changed before the callback was registered.
         changed.notify_one();
-        tokio::spawn(keep_following(Arc::downgrade(self), changed));
+        tokio::spawn(run_key_reload(Arc::downgrade(self), changed));
     }
 }
 
 impl App {
-    /// Tells the store now and then which keys were used, and has it forget sessions that are long over and old
-    /// entries of the audit log.
-    pub fn keep_up_keys(self: &Arc<Self>) {
-        tokio::spawn(keep_telling(Arc::downgrade(self)));
+    /// Starts the task that saves key uses to the store periodically, and prunes ended sessions and old entries of the
+    /// audit log.
+    pub fn start_key_maintenance(self: &Arc<Self>) {
+        tokio::spawn(run_key_use_flush(Arc::downgrade(self)));
     }
 
-    async fn tell_uses(&self) -> Result<(), StoreError> {
-        let uses = self.keys.untold();
+    async fn save_key_uses(&self) -> Result<(), StoreError> {
+        let uses = self.keys.unsaved_uses();
         if !uses.is_empty() {
-            self.store().note_key_use(uses).await?;
+            self.store().record_key_use(uses).await?;
         }
         let now = self.engine.clock().confirmed_now();
         self.keys.prune(now);
-        self.store().forget_sessions(now.back(REMEMBERED), FORGOTTEN).await?;
-        self.store().prune_browser_sessions(now, FORGOTTEN).await?;
-        self.store().forget_audit(now.back(self.rules.audit_retention), FORGOTTEN).await.map(drop)
+        self.store().prune_sessions(now.saturating_sub(SESSION_RETENTION), PRUNE_BATCH_SIZE).await?;
+        self.store().prune_browser_sessions(now, PRUNE_BATCH_SIZE).await?;
+        self.store()
+            .prune_audit(now.saturating_sub(self.rules.audit_retention), PRUNE_BATCH_SIZE)
+            .await
+            .map(drop)
     }
 }
 
-async fn keep_telling(app: Weak<App>) {
+async fn run_key_use_flush(app: Weak<App>) {
     loop {
-        tokio::time::sleep(TELL).await;
+        tokio::time::sleep(FLUSH_INTERVAL).await;
         let Some(app) = app.upgrade() else { return };
-        if let Err(error) = app.tell_uses().await {
+        if let Err(error) = app.save_key_uses().await {
             tracing::debug!(%error, "when keys were used cannot be noted yet");
         }
     }
 }
 
-async fn keep_following(app: Weak<App>, changed: Arc<Notify>) {
+async fn run_key_reload(app: Weak<App>, changed: Arc<Notify>) {
     loop {
         tokio::select! {
             () = changed.notified() => {}
-            () = tokio::time::sleep(READ_AGAIN) => {}
+            () = tokio::time::sleep(RELOAD_INTERVAL) => {}
         }
         let Some(app) = app.upgrade() else { return };
         if let Err(error) = app.keys.reload(app.store()).await {
             tracing::debug!(%error, "the keys that others made or revoked cannot be read yet");
-            tokio::time::sleep(AFTER_FAILURE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
             changed.notify_one();
         }
     }
@@ -308,16 +313,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn keys_that_others_made_or_revoked_are_known_after_a_reload() {
+    async fn reload_applies_keys_created_or_revoked_elsewhere() {
         use redrive_store::sqlite::{Options, Sqlite};
         let folder = tempfile::tempdir().unwrap();
         let store =
-            Sqlite::open(&Options::at(folder.path().join("redrive.db")).sealed_by(redrive_testkit::vault()))
+            Sqlite::open(&Options::at(folder.path().join("redrive.db")).with_vault(redrive_testkit::vault()))
                 .unwrap();
         let (here, there) =
-            (Keys::load(&store, None).await.unwrap(), Keys::load(&store, None).await.unwrap());
+            (KeyCache::load(&store, None).await.unwrap(), KeyCache::load(&store, None).await.unwrap());
         let now = Time::default();
-        let known = |keys: &Keys, secret: &str| keys.caller(secret, now, None);
+        let known = |keys: &KeyCache, secret: &str| keys.caller(secret, now, None);
         let new = NewKey { name: "far".into(), scopes: Scope::ALL.to_vec(), ..NewKey::default() };
         let (key, secret) = there.create(&store, new, now).await.unwrap().unwrap();
         assert!(known(&there, &secret).is_some() && known(&here, &secret).is_none());
@@ -330,11 +335,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_is_good_until_it_expires_and_from_where_it_may_be_used() {
+    async fn key_is_usable_until_expiry_from_allowed_networks() {
         use redrive_store::sqlite::{Options, Sqlite};
         let folder = tempfile::tempdir().unwrap();
         let store = Sqlite::open(&Options::at(folder.path().join("redrive.db"))).unwrap();
-        let keys = Keys::load(&store, None).await.unwrap();
+        let keys = KeyCache::load(&store, None).await.unwrap();
         let now = Time::from_secs(1_000);
         let end = now + Duration::from_secs(60);
         let networks = vec!["10.1.0.0/16".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
@@ -344,10 +349,10 @@ mod tests {
         assert!(good(now, "10.1.2.3") && good(now, "::ffff:10.1.2.3") && good(now, "2001:db8::1"));
         assert!(!good(now, "10.2.0.1") && !good(now, "2001:db9::1") && !good(end, "10.1.2.3"));
         assert!(keys.caller(&secret, now, None).is_none(), "from nowhere in particular is not from there");
-        // What was used is told once, and again only when it is a minute later.
-        assert_eq!(keys.untold(), [(key.id, now)]);
-        assert_eq!(keys.untold(), []);
+        // A use is saved once, and again only if the next one is at least a minute later.
+        assert_eq!(keys.unsaved_uses(), [(key.id, now)]);
+        assert_eq!(keys.unsaved_uses(), []);
         assert!(good(now + Duration::from_secs(59), "10.1.2.3"));
-        assert_eq!(keys.untold(), []);
+        assert_eq!(keys.unsaved_uses(), []);
     }
 }

@@ -1,5 +1,5 @@
-//! How many logins may fail from one address. A valid key is let in whatever others behind the same address did: keys
-//! are too long to be guessed, so the limit bounds and reports failures and locks no user out (ADR 45).
+//! Rate limit for failed logins per address. A valid key is always accepted: keys are too long to be guessed, so
+//! the limit bounds and reports failures without locking out users behind the same address (ADR 45).
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -8,28 +8,28 @@ use redrive_core::{
     Time,
     protection::limiter::{Bucket, RateLimit},
 };
-use redrive_engine::clock::ticks;
+use redrive_engine::clock::monotonic_now;
 
-use crate::http::connection_limit::household;
+use crate::http::connection_limit::address_group;
 
-/// A few typing errors in a row, and then one failure every six seconds.
+/// Allows a burst of 10 failures, then one every six seconds.
 const FAILED_LOGINS: RateLimit = RateLimit { requests_per_minute: 10, burst: Some(10) };
-/// How many addresses are remembered. An address beyond them is treated as one that has failed too often.
+/// Maximum number of tracked addresses. An address beyond it is treated as over the limit.
 const MAX_ADDRESSES: usize = 10_000;
 
-/// The failed logins of each address.
+/// Failed logins per address.
 #[derive(Default)]
 pub struct FailedLogins(Mutex<HashMap<IpAddr, Bucket>>);
 
 impl FailedLogins {
-    /// Counts a failed login. Returns in how many seconds the next may fail if this one was one too many.
+    /// Counts a failed login. If it exceeds the limit, returns the seconds until the next failure is allowed.
     pub fn count(&self, from: Option<IpAddr>) -> Option<u64> {
-        self.count_at(from, ticks())
+        self.count_at(from, monotonic_now())
     }
 
     fn count_at(&self, from: Option<IpAddr>, now: Duration) -> Option<u64> {
         let now = Time::default() + now;
-        let address = household(from.unwrap_or(IpAddr::from([0, 0, 0, 0])));
+        let address = address_group(from.unwrap_or(IpAddr::from([0, 0, 0, 0])));
         let mut addresses = self.0.lock();
         if addresses.len() >= MAX_ADDRESSES && !addresses.contains_key(&address) {
             addresses.retain(|_, bucket| !bucket.is_full(&FAILED_LOGINS, now));
@@ -38,7 +38,7 @@ impl FailedLogins {
             }
         }
         let bucket = addresses.entry(address).or_insert_with(Bucket::full);
-        match bucket.due(&FAILED_LOGINS, now) {
+        match bucket.next_token_at(&FAILED_LOGINS, now) {
             Some(due) => Some((due.millis() - now.millis()).max(1).unsigned_abs().div_ceil(1_000)),
             None => {
                 bucket.take(&FAILED_LOGINS, now);
@@ -55,7 +55,7 @@ mod tests {
     const START: Duration = Duration::from_secs(1_000);
 
     #[test]
-    fn failures_beyond_the_burst_wait_and_other_addresses_do_not() {
+    fn failures_over_burst_are_limited_per_address() {
         let failed = FailedLogins::default();
         let address = |text: &str| Some(text.parse().unwrap());
         for _ in 0..10 {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_addresses_are_bounded_and_forgotten_when_quiet() {
+    fn tracked_addresses_are_bounded_and_evicted_when_idle() {
         let failed = FailedLogins::default();
         for number in 0..MAX_ADDRESSES as u32 {
             failed.count_at(Some(IpAddr::from(number.to_be_bytes())), START);

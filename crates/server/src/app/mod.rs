@@ -1,5 +1,5 @@
-//! What people can do with Redrive, authorised and checked. Every surface (API, CLI, pages) goes through
-//! here and changes nothing in any other way.
+//! Use cases of Redrive, with authorization and validation. The API, the CLI and the dashboard must make every
+//! change through this module.
 
 pub mod attempts;
 pub mod audit;
@@ -49,84 +49,92 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry as Metrics;
 use redrive_core::{
-    Role, delivery::retry::RetryPolicy, protection::limiter::RateLimit, webhook::UrlRules,
-    webhook::verification::RequireVerification,
+    Role,
+    delivery::retry::RetryPolicy,
+    protection::limiter::RateLimit,
+    webhook::{UrlRules, verification::RequireVerification},
 };
-use redrive_engine::{Engine, clock::ticks};
+use redrive_engine::{Engine, clock::monotonic_now};
 use redrive_store::{Store, StoreError};
 
 pub use audit::Actor;
 pub use auth::{Caller, Capability, Scope};
 pub use error::AppError;
-pub use keys::{Keys, NewKey};
+pub use keys::{KeyCache, NewKey};
 pub use node_info::Identity;
 pub use throttle::Throttle;
 pub use view::TenantView;
 
-use self::{export::Exports, login_limit::FailedLogins, quota::Quotas, session::Sessions};
+use self::{export::ExportLimiter, login_limit::FailedLogins, quota::Quotas, session::Sessions};
 
-/// What the use cases need to know of the settings.
+/// Settings used by the use cases.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// What this node is.
+pub struct AppSettings {
+    /// Identity of this node.
     pub identity: Identity,
-    /// What this node is there for.
+    /// Role of this node.
     pub role: Role,
-    /// Which URLs webhooks may have, to begin with.
+    /// Rules for webhook URLs at startup.
     pub urls: UrlRules,
-    /// The largest payload.
+    /// Maximum size of a payload.
     pub max_payload_bytes: usize,
-    /// For whose webhooks the URL must be verified.
+    /// Whether URL verification is required for all webhooks, for those of portal sessions, or only on request.
     pub require_verification: RequireVerification,
-    /// How many deliveries an event may have come through when it is published.
+    /// Maximum number of deliveries that a published event may have passed through.
     pub max_hops: u8,
-    /// How fast one key may call the API; none for no limit.
+    /// API rate limit per key; `None` if unlimited.
     pub api_rate: Option<RateLimit>,
-    /// How long entries of the audit log are kept.
+    /// Retention of the audit log.
     pub audit_retention: Duration,
-    /// The pools of tenants that this node sends for.
+    /// Worker pools that this node serves.
     pub pools: Vec<String>,
-    /// The retry policy of webhooks that do not say otherwise.
+    /// Default retry policy.
     pub retry: RetryPolicy,
-    /// How links to this server begin; none if as whoever asks has reached it.
+    /// Base URL for links to this server; `None` to use the URL of each request.
     pub public_url: Option<String>,
-    /// Whether all of this is a demo, with receivers and events that are made up.
+    /// Whether the server runs as a demo, with simulated receivers and events.
     pub demo: bool,
 }
 
-/// The running application.
+/// Running application.
 pub struct App {
     engine: Engine,
-    keys: Keys,
+    keys: KeyCache,
     sessions: Sessions,
     failed_logins: FailedLogins,
-    rules: Rules,
-    /// Which URLs webhooks may have, as of now.
+    rules: AppSettings,
+    /// Current rules for webhook URLs.
     urls: RwLock<UrlRules>,
-    /// How fast keys may call; none if as fast as they like.
+    /// Rate limiter of API keys; `None` if unlimited.
     throttle: Option<Throttle>,
-    /// How many events tenants have published today.
+    /// Number of events published today per tenant.
     quotas: Quotas,
-    /// The exports that run on this node.
-    exports: Exports,
+    /// Running exports of this node.
+    exports: ExportLimiter,
     /// Held while a tenant is read, changed and written back.
     changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
-    /// What the store has counted for them.
-    counting: metrics::Counting,
+    /// Counts from the store, for the metrics.
+    store_counter: metrics::StoreCounter,
     draining: AtomicBool,
-    /// When the store was last asked whether it can be written, and what it said.
-    pinged: tokio::sync::Mutex<Option<(Duration, Result<(), StoreError>)>>,
+    /// Time and result of the last check whether the store accepts writes.
+    last_ping: tokio::sync::Mutex<Option<(Duration, Result<(), StoreError>)>>,
 }
 
-/// How long an answer of the store about itself is good for: anybody may ask, and each question is a write.
-const PING_LASTS: Duration = Duration::from_millis(500);
-/// How long such an answer may take: whoever asks has little patience.
-const PING_PATIENCE: Duration = Duration::from_secs(3);
+/// Time for which a ping result is cached: `/readyz` needs no authentication, and each ping is a write.
+const PING_TTL: Duration = Duration::from_millis(500);
+/// Timeout of a ping: health checks wait only briefly.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl App {
-    /// Puts the application together.
-    pub fn new(engine: Engine, keys: Keys, sessions: Sessions, rules: Rules, metrics: Metrics) -> Arc<Self> {
+    /// Creates the application.
+    pub fn new(
+        engine: Engine,
+        keys: KeyCache,
+        sessions: Sessions,
+        rules: AppSettings,
+        metrics: Metrics,
+    ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             keys,
@@ -134,75 +142,75 @@ impl App {
             failed_logins: FailedLogins::default(),
             throttle: rules.api_rate.map(Throttle::new),
             quotas: Quotas::default(),
-            exports: Exports::default(),
+            exports: ExportLimiter::default(),
             changing_tenants: tokio::sync::Mutex::default(),
             urls: RwLock::new(rules.urls.clone()),
             rules,
             metrics: Mutex::new(metrics),
-            counting: metrics::Counting::default(),
+            store_counter: metrics::StoreCounter::default(),
             draining: AtomicBool::new(false),
-            pinged: Default::default(),
+            last_ping: Default::default(),
         })
     }
 
-    /// The data path.
+    /// Returns the engine (the data path).
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The keys that may come in.
-    pub fn keys(&self) -> &Keys {
+    /// Returns the cache of valid keys.
+    pub fn keys(&self) -> &KeyCache {
         &self.keys
     }
 
-    /// The failed logins of each address.
+    /// Returns the failed logins per address.
     pub fn failed_logins(&self) -> &FailedLogins {
         &self.failed_logins
     }
 
-    /// How fast keys may call; none if as fast as they like.
+    /// Returns the rate limiter of API keys. Returns `None` if unlimited.
     pub fn throttle(&self) -> Option<&Throttle> {
         self.throttle.as_ref()
     }
 
-    /// The limits in force.
-    pub fn rules(&self) -> &Rules {
+    /// Returns the settings.
+    pub fn rules(&self) -> &AppSettings {
         &self.rules
     }
 
-    /// Says which URLs webhooks may have from now on. Those that are stored stay as they are.
+    /// Sets the rules for webhook URLs from now on. Stored webhooks are not changed.
     pub fn set_urls(&self, urls: UrlRules) {
         *self.urls.write() = urls;
     }
 
-    /// The figures of the data path.
+    /// Returns the metrics registry of the data path.
     pub fn metrics(&self) -> &Mutex<Metrics> {
         &self.metrics
     }
 
-    /// Says that no new work should be sent here.
+    /// Marks this node as draining, so that it is no longer ready for new requests.
     pub fn start_draining(&self) {
         self.draining.store(true, Relaxed);
     }
 
-    /// Whether it is shutting down.
+    /// Returns whether this node is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
     }
 
-    /// Whether the store can be written, as of a moment ago.
-    pub async fn store_works(&self) -> Result<(), AppError> {
-        let mut pinged = self.pinged.lock().await;
-        let now = ticks();
-        if let Some((at, answer)) = &*pinged
-            && now.saturating_sub(*at) < PING_LASTS
+    /// Checks whether the store accepts writes; the result may be up to `PING_TTL` old.
+    pub async fn check_store(&self) -> Result<(), AppError> {
+        let mut pinged = self.last_ping.lock().await;
+        let now = monotonic_now();
+        if let Some((at, response)) = &*pinged
+            && now.saturating_sub(*at) < PING_TTL
         {
-            return Ok(answer.clone()?);
+            return Ok(response.clone()?);
         }
-        let answer = tokio::time::timeout(PING_PATIENCE, self.store().ping()).await;
-        let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it does not answer".into())));
-        *pinged = Some((now, answer.clone()));
-        Ok(answer?)
+        let response = tokio::time::timeout(PING_TIMEOUT, self.store().ping()).await;
+        let response = response.unwrap_or_else(|_| Err(StoreError::Unavailable("it does not answer".into())));
+        *pinged = Some((now, response.clone()));
+        Ok(response?)
     }
 
     fn store(&self) -> &dyn Store {

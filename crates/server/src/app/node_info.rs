@@ -1,59 +1,59 @@
-//! What this node is, what it runs with, and how it is doing: for whoever runs it.
+//! Identity, settings and state of this node, for operators.
 
 use std::time::Duration;
 
 use redrive_core::{Role, Time};
 use redrive_engine::Load;
-use redrive_store::{Epoch, Node, Vitals};
+use redrive_store::{Epoch, Node, StoreStats};
 use tokio::time::timeout;
 
 use super::{App, AppError};
-use crate::config::InForce;
+use crate::config::EffectiveSetting;
 
-/// How long the store may take to count: the page can do without.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout for counting in the store; the page is shown without the counts after that.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a node is, for as long as it runs.
+/// Properties of a node that do not change while it runs.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// What kind of store it has, in words.
+    /// Kind of store, as text.
     pub store: String,
-    /// When it was started.
+    /// Start time.
     pub started_at: Time,
-    /// Its settings, without secrets.
-    pub settings: Vec<InForce>,
+    /// Effective settings, without secrets.
+    pub settings: Vec<EffectiveSetting>,
 }
 
-/// A node as whoever runs it sees it.
+/// Information about a node for operators.
 #[derive(Clone, Debug)]
-pub struct About<'a> {
-    /// What it is.
+pub struct NodeInfo<'a> {
+    /// Identity of the node.
     pub identity: &'a Identity,
-    /// What it is there for.
+    /// Role of the node.
     pub role: Role,
-    /// The pools that it sends for.
+    /// Worker pools that the node serves.
     pub pools: &'a [String],
-    /// How full it is.
+    /// Current load.
     pub load: Load,
-    /// Its epoch: this start of it, among all starts of all nodes.
+    /// Epoch of the node: a unique number for each start of a node.
     pub epoch: Epoch,
-    /// All nodes of a shared store, this one too; none if the store is its own.
+    /// All nodes of a shared store, including this one; empty if the store is not shared.
     pub nodes: Vec<Node>,
-    /// Whether Redis answers; none where there is none.
+    /// Whether Redis is reachable; `None` if it is not configured.
     pub redis: Option<bool>,
-    /// Whether the broker of tickets is there; none where there is none.
+    /// Whether the ticket broker is reachable; `None` if it is not configured.
     pub broker: Option<bool>,
-    /// How much is in the store; none if that cannot be told quickly.
-    pub vitals: Option<Vitals>,
+    /// Counts from the store; `None` if counting failed or timed out.
+    pub vitals: Option<StoreStats>,
 }
 
 impl App {
-    /// What this node is, and how it is doing.
-    pub async fn about(&self) -> Result<About<'_>, AppError> {
-        let vitals = timeout(PATIENCE, self.store().vitals()).await;
-        Ok(About {
+    /// Returns identity, load and dependencies of this node.
+    pub async fn node_info(&self) -> Result<NodeInfo<'_>, AppError> {
+        let vitals = timeout(COUNT_TIMEOUT, self.store().stats()).await;
+        Ok(NodeInfo {
             identity: &self.rules.identity,
             role: self.rules.role,
             pools: &self.rules.pools,

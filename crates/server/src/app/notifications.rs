@@ -1,29 +1,31 @@
-//! Notifications that owners were sent.
+//! Notifications to owners.
 
-use redrive_core::NoticeId;
-use redrive_store::{Listed, PageRequest, StoredNotice};
+use redrive_core::NotificationId;
+use redrive_store::{ListingPage, PageRequest, StoredNotification};
 
 use super::{App, AppError, TenantView, view::VisiblePage};
 
 impl App {
-    /// A tenant's notifications, newest first.
-    pub async fn list_notices(
+    /// Lists a tenant's notifications, newest first.
+    pub async fn list_notifications(
         &self,
         tenant: impl Into<TenantView>,
-        page: PageRequest<NoticeId>,
-    ) -> Result<Listed<StoredNotice, NoticeId>, AppError> {
+        page: PageRequest<NotificationId>,
+    ) -> Result<ListingPage<StoredNotification, NotificationId>, AppError> {
         let view = tenant.into();
         if !view.tenant_managed_only {
-            let found = self.store().list_notices(view.id, page).await?;
-            return Ok(Listed { found, stopped: None });
+            let found = self.store().list_notifications(view.id, page).await?;
+            return Ok(ListingPage { found, stopped: None });
         }
         let mut visible = VisiblePage::new(page);
         while let Some(round) = visible.next_round() {
-            let mut found = self.store().list_notices(view.id.clone(), round).await?;
-            let (count, last) = (found.len(), found.last().map(|one| one.notice.id));
-            let named = found.iter().filter_map(|one| one.notice.webhook).collect();
-            let seen = self.names(&view, named).await?;
-            found.retain(|one| one.notice.webhook.is_none_or(|webhook| seen.contains_key(&webhook)));
+            let mut found = self.store().list_notifications(view.id.clone(), round).await?;
+            let (count, last) = (found.len(), found.last().map(|one| one.notification.id));
+            let named = found.iter().filter_map(|one| one.notification.webhook_id).collect();
+            let seen = self.webhook_names(&view, named).await?;
+            found.retain(|one| {
+                one.notification.webhook_id.is_none_or(|webhook_id| seen.contains_key(&webhook_id))
+            });
             visible.add(count, last, found);
         }
         Ok(visible.finish()?)

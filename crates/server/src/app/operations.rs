@@ -1,124 +1,128 @@
-//! Bulk operations: retrying, calling off, purging and backfilling by filter, under way for as long as it takes.
+//! Bulk operations: retry, cancel, purge and backfill by filter, run in the background.
 
 use std::time::Duration;
 
 use redrive_core::{
-    Invalid, OperationId, Time, WebhookId,
-    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection, Turn},
+    FieldError, OperationId, Time, WebhookId,
+    delivery::bulk_operation::{OperationAction, OperationKind, OperationState, OperationTarget, Selection},
 };
-use redrive_engine::TurnError;
-use redrive_store::{Listed, Operation, OperationOrder, PageRequest};
+use redrive_engine::OperationActionError;
+use redrive_store::{ListingPage, Operation, OperationRequest, PageRequest};
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, TenantView,
-    audit::{Deed, Traces},
-    deliveries::Seen,
+    audit::{AuditChange, AuditedAction},
+    deliveries::DeliveryDetails,
     view::VisiblePage,
 };
 
-/// How long an answer waits for an operation that may well be over at once.
-const SOON: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(20);
-/// How many of those that a dry run has found are shown.
-const SAMPLE: usize = 10;
+/// Time that a response waits for an operation that may finish quickly.
+const COMPLETION_WAIT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of matches returned by a dry run.
+const SAMPLE_SIZE: usize = 10;
 
-/// What an operation would do.
+/// Result of a dry run.
 pub struct DryRun {
-    /// How many it would take on.
+    /// Number of matches.
     pub total: u64,
-    /// Whether all were counted.
+    /// Whether all matches were counted.
     pub complete: bool,
-    /// The first of them.
-    pub sample: Vec<Seen>,
+    /// First matches.
+    pub sample: Vec<DeliveryDetails>,
 }
 
 impl App {
-    /// Refuses an operation that makes no sense, or names webhooks that are not there.
-    async fn check_order(&self, tenant: &TenantView, order: &mut OperationOrder) -> Result<(), AppError> {
+    /// Rejects an operation with an invalid selection or with unknown webhooks.
+    async fn check_operation_request(
+        &self,
+        tenant: &TenantView,
+        order: &mut OperationRequest,
+    ) -> Result<(), AppError> {
         order.selection.tenant_managed_only |= tenant.tenant_managed_only;
         let selection = &order.selection;
         selection.check()?;
-        if order.among == Among::Dead && !selection.statuses.is_empty() {
-            return Err(Invalid::new("filter.statuses", "dead letters are all dead; leave it out").into());
+        if order.among == OperationTarget::Dead && !selection.statuses.is_empty() {
+            return Err(FieldError::new("filter.statuses", "dead letters are all dead; leave it out").into());
         }
-        if order.among == Among::Deliveries && selection.is_all() {
+        if order.among == OperationTarget::Deliveries && selection.is_unfiltered() {
             let what = "name at least one condition: this would be every delivery there ever was";
-            return Err(Invalid::new("filter", what).into());
+            return Err(FieldError::new("filter", what).into());
         }
         self.had_webhooks(tenant, &selection.webhook_ids).await
     }
 
-    /// Tells what an operation would do, and does nothing.
+    /// Returns what an operation would select, without changing anything.
     pub async fn dry_run(
         &self,
         tenant: impl Into<TenantView>,
-        mut order: OperationOrder,
+        mut order: OperationRequest,
     ) -> Result<DryRun, AppError> {
         let tenant = tenant.into();
-        self.check_order(&tenant, &mut order).await?;
-        let survey = self.engine.survey(&tenant, &order, SAMPLE).await?;
-        let sample = self.see_all(survey.sample).await?;
+        self.check_operation_request(&tenant, &mut order).await?;
+        let survey = self.engine.count_candidates(&tenant, &order, SAMPLE_SIZE).await?;
+        let sample = self.details_for_all(survey.sample).await?;
         Ok(DryRun { total: survey.total, complete: survey.complete, sample })
     }
 
-    /// Begins an operation, now or at a later time.
+    /// Starts an operation now or schedules it for later.
     pub async fn begin_operation(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
-        mut order: OperationOrder,
+        mut order: OperationRequest,
         start_at: Option<Time>,
     ) -> Result<Operation, AppError> {
         let view = tenant.into();
-        self.check_order(&view, &mut order).await?;
-        let tenant = view.id;
+        self.check_operation_request(&view, &mut order).await?;
+        let tenant_id = view.id;
         let action = match order.kind {
             OperationKind::Retry => "deliveries.retry_batch",
             OperationKind::Cancel => "deliveries.cancel_batch",
             OperationKind::Purge => "dlq.purge",
             OperationKind::Backfill => "webhook.backfill",
         };
-        let deed = Deed { action, tenant: Some(&tenant), object: None };
-        self.audited(by, deed, async {
-            let asked = json!({"asked": order, "start_at": start_at});
-            let begun = self.engine.begin_operation(tenant.clone(), order, start_at, by.name.clone()).await?;
-            let Some(operation) = begun else {
+        let deed = AuditedAction { action, tenant: Some(&tenant_id), object: None };
+        self.with_audit(actor, deed, async {
+            let request = json!({"asked": order, "start_at": start_at});
+            let started = self.engine.begin_operation(tenant_id.clone(), order, start_at, actor.name.clone()).await?;
+            let Some(operation) = started else {
                 let detail = "too many bulk operations of this tenant are under way; wait for one of them, or cancel it";
                 return Err(AppError::conflict("too_many_operations", detail));
             };
             let traces =
-                Traces { object: Some(operation.id.to_string()), after: Some(asked), ..Traces::default() };
+                AuditChange { object: Some(operation.id.to_string()), after: Some(request), ..AuditChange::default() };
             Ok((operation, traces))
         })
         .await
     }
 
-    /// Refuses to send past events to a webhook that gets none, or is not there.
-    pub async fn may_backfill(&self, tenant: &TenantView, webhook: WebhookId) -> Result<(), AppError> {
-        self.webhook(tenant, webhook).await?;
-        self.must_get_events(tenant, webhook).await
+    /// Rejects a backfill to a webhook that does not exist or receives no events.
+    pub async fn check_backfill(&self, tenant: &TenantView, webhook_id: WebhookId) -> Result<(), AppError> {
+        self.webhook(tenant, webhook_id).await?;
+        self.require_receiving(tenant, webhook_id).await
     }
 
-    /// The operation as it is now, or as it is a moment later if it is over by then.
-    pub async fn finished_soon(&self, operation: Operation) -> Result<Operation, AppError> {
-        let (tenant, id) = (operation.tenant.clone(), operation.id);
+    /// Waits up to `COMPLETION_WAIT` for the operation to complete, and returns its state then.
+    pub async fn wait_briefly(&self, operation: Operation) -> Result<Operation, AppError> {
+        let (tenant_id, id) = (operation.tenant_id.clone(), operation.id);
         let over = async {
             loop {
-                tokio::time::sleep(LOOK).await;
-                let found = self.operation(tenant.clone(), id).await?;
+                tokio::time::sleep(POLL_INTERVAL).await;
+                let found = self.operation(tenant_id.clone(), id).await?;
                 if found.state == OperationState::Completed {
                     return Ok(found);
                 }
             }
         };
-        match tokio::time::timeout(SOON, over).await {
+        match tokio::time::timeout(COMPLETION_WAIT, over).await {
             Ok(found) => found,
-            Err(_) => self.operation(tenant.clone(), id).await,
+            Err(_) => self.operation(tenant_id.clone(), id).await,
         }
     }
 
-    /// One operation.
+    /// Returns one operation.
     pub async fn operation(
         &self,
         tenant: impl Into<TenantView>,
@@ -130,7 +134,7 @@ impl App {
         self.visible_operations(&view, vec![found]).await?.pop().ok_or_else(missing)
     }
 
-    /// Leaves out operations on webhooks that the caller does not see.
+    /// Removes operations on webhooks that the caller may not see.
     async fn visible_operations(
         &self,
         view: &TenantView,
@@ -138,9 +142,9 @@ impl App {
     ) -> Result<Vec<Operation>, AppError> {
         if view.tenant_managed_only {
             let named = operations.iter().flat_map(|one| one.order.selection.webhook_ids.iter().copied());
-            let seen = self.names(view, named.collect()).await?;
-            // An operation that names no webhook works on those that the caller does not see as well, unless it was
-            // started with this restriction.
+            let seen = self.webhook_names(view, named.collect()).await?;
+            // An operation that names no webhook also affects webhooks that the caller may not see, unless it was started
+            // with this restriction.
             operations.retain(|one| {
                 let selection = &one.order.selection;
                 let ids = &selection.webhook_ids;
@@ -150,16 +154,16 @@ impl App {
         Ok(operations)
     }
 
-    /// A tenant's operations, newest first.
+    /// Lists a tenant's operations, newest first.
     pub async fn list_operations(
         &self,
         tenant: impl Into<TenantView>,
         page: PageRequest<OperationId>,
-    ) -> Result<Listed<Operation, OperationId>, AppError> {
+    ) -> Result<ListingPage<Operation, OperationId>, AppError> {
         let view = tenant.into();
         if !view.tenant_managed_only {
             let found = self.store().list_operations(view.id, page).await?;
-            return Ok(Listed { found, stopped: None });
+            return Ok(ListingPage { found, stopped: None });
         }
         let mut visible = VisiblePage::new(page);
         while let Some(round) = visible.next_round() {
@@ -170,52 +174,52 @@ impl App {
         Ok(visible.finish()?)
     }
 
-    /// Holds an operation, lets it go on, or ends it.
-    pub async fn turn_operation(
+    /// Pauses, resumes or cancels an operation.
+    pub async fn control_operation(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
         id: OperationId,
-        turn: Turn,
+        turn: OperationAction,
     ) -> Result<Operation, AppError> {
         let view = tenant.into();
         if view.tenant_managed_only {
             self.operation(&view, id).await?;
         }
-        let tenant = view.id;
+        let tenant_id = view.id;
         let action = match turn {
-            Turn::Pause => "operation.pause",
-            Turn::Resume => "operation.resume",
-            Turn::Cancel => "operation.cancel",
+            OperationAction::Pause => "operation.pause",
+            OperationAction::Resume => "operation.resume",
+            OperationAction::Cancel => "operation.cancel",
         };
-        let deed = Deed { action, tenant: Some(&tenant), object: Some(id.to_string()) };
-        self.audited(by, deed, async {
-            let turned = self.engine.turn_operation(tenant.clone(), id, turn).await?;
+        let deed = AuditedAction { action, tenant: Some(&tenant_id), object: Some(id.to_string()) };
+        self.with_audit(actor, deed, async {
+            let turned = self.engine.control_operation(tenant_id.clone(), id, turn).await?;
             let after = Some(json!({"status": turned.state}));
-            Ok((turned, Traces { after, ..Traces::default() }))
+            Ok((turned, AuditChange { after, ..AuditChange::default() }))
         })
         .await
     }
 }
 
-impl From<TurnError> for AppError {
-    fn from(error: TurnError) -> Self {
+impl From<OperationActionError> for AppError {
+    fn from(error: OperationActionError) -> Self {
         match error {
-            TurnError::Missing => Self::NotFound("operation"),
-            TurnError::NotNow(why) => {
-                Self::conflict("operation_over", format!("the operation cannot be changed: {why}"))
+            OperationActionError::NotFound => Self::NotFound("operation"),
+            OperationActionError::InvalidState(why) => {
+                Self::conflict("operation_already_ended", format!("the operation cannot be changed: {why}"))
             }
-            TurnError::Store(error) => error.into(),
+            OperationActionError::Store(error) => error.into(),
         }
     }
 }
 
-/// A selection of one webhook's events between two times.
-pub fn events_for(
-    webhook: WebhookId,
+/// Builds the selection of past events for a webhook in a time range.
+pub fn backfill_selection(
+    webhook_id: WebhookId,
     event_types: Vec<String>,
     from: Option<Time>,
     to: Option<Time>,
 ) -> Selection {
-    Selection { webhook_ids: vec![webhook], event_types, from, to, ..Selection::default() }
+    Selection { webhook_ids: vec![webhook_id], event_types, from, to, ..Selection::default() }
 }

@@ -1,48 +1,48 @@
-//! Sessions for the customers of whoever runs Redrive: a short-lived key to one tenant's things.
+//! Portal sessions: short-lived keys that give a customer's users access to one tenant.
 
 use std::time::Duration;
 
-use redrive_core::{Invalid, KeyId, TenantId};
+use redrive_core::{FieldError, KeyId, TenantId};
 use redrive_store::ApiKey;
 
 use super::{Actor, App, AppError, Capability, NewKey, Scope};
 
-/// How long a session lasts if nobody says otherwise, and at the most.
-pub const USUAL: Duration = Duration::from_secs(3600);
-/// The longest.
-pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Default lifetime of a session.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(3600);
+/// Maximum lifetime of a session.
+pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The link that opens a session in a browser. The token is in the fragment, which browsers keep to themselves: it
-/// reaches no server and no log on the way.
+/// Returns the link that opens a session in a browser. The token is in the URL fragment, which browsers do not
+/// send, so it reaches no server and no log.
 pub fn link(base: &str, token: &str) -> String {
     format!("{base}/portal#{token}")
 }
 
 impl App {
-    /// How links to this server begin: as the operator says, or as whoever asks has reached it.
+    /// Returns the base URL for links to this server: the configured one, or the one of the current request.
     pub fn base_url(&self, reached: Option<String>) -> Result<String, AppError> {
         self.rules.public_url.clone().or(reached).ok_or_else(|| {
             let what = "names no host that a link could lead to; send one, or set server.public_url";
-            Invalid::new("Host", what).into()
+            FieldError::new("Host", what).into()
         })
     }
 
-    /// Opens a session for a tenant: it sees the tenant's webhooks and deliveries, may do with them what its
-    /// capabilities say, and publishes nothing.
+    /// Creates a session for a tenant. It can read the tenant's webhooks and deliveries, change them according to its
+    /// capabilities, and publish nothing.
     pub async fn open_portal(
         &self,
-        by: &Actor,
-        tenant: TenantId,
+        actor: &Actor,
+        tenant_id: TenantId,
         name: String,
         lasts: Duration,
         capabilities: &[Capability],
     ) -> Result<(ApiKey, String), AppError> {
-        if lasts.is_zero() || lasts > LONGEST {
-            let most = LONGEST.as_secs();
-            return Err(Invalid::new("expires_in", format!("must be from 1 to {most} seconds")).into());
+        if lasts.is_zero() || lasts > MAX_TTL {
+            let max = MAX_TTL.as_secs();
+            return Err(FieldError::new("expires_in", format!("must be from 1 to {max} seconds")).into());
         }
         let new = NewKey {
-            tenant: Some(tenant),
+            tenant_id: Some(tenant_id),
             name,
             scopes: vec![Scope::Read, Scope::Manage],
             capabilities: capabilities.to_vec(),
@@ -50,14 +50,14 @@ impl App {
             networks: Vec::new(),
             expires_at: Some(self.engine.clock().now() + lasts),
         };
-        self.create_key(by, new).await
+        self.create_key(actor, new).await
     }
 
-    /// Ends a session at once.
-    pub async fn close_portal(&self, by: &Actor, tenant: TenantId, id: KeyId) -> Result<(), AppError> {
+    /// Ends a session immediately.
+    pub async fn close_portal(&self, actor: &Actor, tenant_id: TenantId, id: KeyId) -> Result<(), AppError> {
         if !self.keys.is_session(id) {
             return Err(AppError::NotFound("session"));
         }
-        self.revoke_key(by, Some(tenant), id).await
+        self.revoke_key(actor, Some(tenant_id), id).await
     }
 }

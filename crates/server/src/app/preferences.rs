@@ -1,93 +1,104 @@
-//! What a tenant's owners want to hear of, and ending mails by a link that needs no login.
+//! Notification preferences of a tenant, and unsubscription by an email link without a login.
 
 use std::{net::IpAddr, sync::Arc};
 
-use redrive_core::{TenantId, notification::preferences::Notifications};
-use redrive_store::{PageRequest, Unsubscribed, UnsubscribedCursor};
+use redrive_core::{TenantId, notification::preferences::TenantPreferences};
+use redrive_store::{PageRequest, Unsubscription, UnsubscriptionCursor};
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, Caller,
-    audit::{Deed, Traces},
+    audit::{AuditChange, AuditedAction},
     auth::Role,
 };
-use crate::mail::links::Ending;
+use crate::mail::links::UnsubscribeToken;
 
 impl App {
-    /// What a tenant's owners want to hear of.
-    pub async fn notifications(&self, tenant: TenantId) -> Result<Notifications, AppError> {
-        Ok(self.tenant(tenant).await?.rules.notifications)
+    /// Returns the notification preferences of a tenant.
+    pub async fn notification_preferences(&self, tenant_id: TenantId) -> Result<TenantPreferences, AppError> {
+        Ok(self.tenant(tenant_id).await?.rules.notifications)
     }
 
-    /// Changes what a tenant's owners want to hear of.
-    pub async fn change_notifications(
+    /// Changes the notification preferences of a tenant.
+    pub async fn change_notification_preferences(
         &self,
-        by: &Actor,
-        tenant: TenantId,
-        change: impl FnOnce(&mut Notifications),
-    ) -> Result<Notifications, AppError> {
+        actor: &Actor,
+        tenant_id: TenantId,
+        change: impl FnOnce(&mut TenantPreferences),
+    ) -> Result<TenantPreferences, AppError> {
         let changed =
-            self.change_tenant(by, tenant, |tenant| change(&mut tenant.rules.notifications)).await?;
+            self.change_tenant(actor, tenant_id, |tenant| change(&mut tenant.rules.notifications)).await?;
         Ok(changed.rules.notifications)
     }
 
-    /// Addresses of a tenant that have unsubscribed, by address and kind.
+    /// Lists the unsubscriptions of a tenant, by address and kind.
     pub async fn list_unsubscribed(
         &self,
-        tenant: TenantId,
-        page: PageRequest<UnsubscribedCursor>,
-    ) -> Result<Vec<Unsubscribed>, AppError> {
-        Ok(self.store().list_unsubscribed(tenant, page).await?)
+        tenant_id: TenantId,
+        page: PageRequest<UnsubscriptionCursor>,
+    ) -> Result<Vec<Unsubscription>, AppError> {
+        Ok(self.store().list_unsubscribed(tenant_id, page).await?)
     }
 
-    /// What the token of a link in a mail ends, and what people call the tenant. None if it is no token of ours, or the
-    /// tenant is gone.
-    pub(crate) async fn ending(&self, token: &str) -> Result<Option<(Ending, String)>, AppError> {
-        let Some(ending) = Ending::open(self.sessions.vault(), token) else { return Ok(None) };
-        let tenant = self.store().tenant(ending.tenant.clone()).await?;
+    /// Returns the content of an unsubscribe link's token and the display name of its tenant. Returns `None` if the
+    /// token was not issued here or the tenant was deleted.
+    pub(crate) async fn unsubscribe_target(
+        &self,
+        token: &str,
+    ) -> Result<Option<(UnsubscribeToken, String)>, AppError> {
+        let Some(ending) = UnsubscribeToken::open(self.sessions.vault(), token) else { return Ok(None) };
+        let tenant = self.store().tenant(ending.tenant_id.clone()).await?;
         Ok(tenant.map(|tenant| (ending, tenant.name.unwrap_or_else(|| tenant.id.to_string()))))
     }
 
-    /// Ends mails as the token of a link says. Whoever has the link got the mail.
-    pub(crate) async fn unsubscribe(&self, ending: &Ending, from: Option<IpAddr>) -> Result<(), AppError> {
-        let Ending { tenant, kind, address, .. } = ending;
-        let known = self.store().unsubscribed(tenant.clone(), *kind, vec![address.clone()]).await?;
+    /// Unsubscribes an address by the token of an email link. Possession of the link is the authorization.
+    pub(crate) async fn unsubscribe(
+        &self,
+        ending: &UnsubscribeToken,
+        from: Option<IpAddr>,
+    ) -> Result<(), AppError> {
+        let UnsubscribeToken { tenant_id, kind, address, .. } = ending;
+        let known = self.store().unsubscribed(tenant_id.clone(), *kind, vec![address.clone()]).await?;
         if !known.is_empty() {
-            // Asked again, perhaps by a machine: there is nothing to change, nor to note.
+            // Repeated request, perhaps by a link scanner: nothing to change or to audit.
             return Ok(());
         }
-        let by = holder_of(tenant, address, from);
+        let actor = holder_of(tenant_id, address, from);
         let object = Some(address.clone());
-        let deed = Deed { action: "notifications.unsubscribe", tenant: Some(tenant), object };
-        self.audited(&by, deed, async {
+        let deed = AuditedAction { action: "notifications.unsubscribe", tenant: Some(tenant_id), object };
+        self.with_audit(&actor, deed, async {
             let now = self.engine.clock().now();
-            self.store().unsubscribe(tenant.clone(), address.clone(), *kind, now).await?;
-            Ok(((), Traces { after: Some(json!({"kind": kind})), ..Traces::default() }))
+            self.store().unsubscribe(tenant_id.clone(), address.clone(), *kind, now).await?;
+            Ok(((), AuditChange { after: Some(json!({"kind": kind})), ..AuditChange::default() }))
         })
         .await
     }
 
-    /// Undoes what `unsubscribe` did, by the same link: only the holder of the address has it.
-    pub(crate) async fn resubscribe(&self, ending: &Ending, from: Option<IpAddr>) -> Result<(), AppError> {
-        let Ending { tenant, kind, address, .. } = ending;
-        let known = self.store().unsubscribed(tenant.clone(), *kind, vec![address.clone()]).await?;
+    /// Reverts `unsubscribe` with the same link, which only the holder of the address has.
+    pub(crate) async fn resubscribe(
+        &self,
+        ending: &UnsubscribeToken,
+        from: Option<IpAddr>,
+    ) -> Result<(), AppError> {
+        let UnsubscribeToken { tenant_id, kind, address, .. } = ending;
+        let known = self.store().unsubscribed(tenant_id.clone(), *kind, vec![address.clone()]).await?;
         if known.is_empty() {
             return Ok(());
         }
-        let by = holder_of(tenant, address, from);
+        let actor = holder_of(tenant_id, address, from);
         let object = Some(address.clone());
-        let deed = Deed { action: "notifications.resubscribe", tenant: Some(tenant), object };
-        self.audited(&by, deed, async {
-            self.store().resubscribe(tenant.clone(), address.clone(), Some(*kind)).await?;
-            Ok(((), Traces { after: Some(json!({"kind": kind})), ..Traces::default() }))
+        let deed = AuditedAction { action: "notifications.resubscribe", tenant: Some(tenant_id), object };
+        self.with_audit(&actor, deed, async {
+            self.store().resubscribe(tenant_id.clone(), address.clone(), Some(*kind)).await?;
+            Ok(((), AuditChange { after: Some(json!({"kind": kind})), ..AuditChange::default() }))
         })
         .await
     }
 }
 
-/// The holder of an address, who came by a link in an e-mail.
-pub(super) fn holder_of(tenant: &TenantId, address: &str, from: Option<IpAddr>) -> Actor {
-    let role = Role::Tenant { tenant: tenant.clone(), scopes: 0 };
+/// Returns the actor for the holder of an address who used a link in an email.
+pub(super) fn holder_of(tenant_id: &TenantId, address: &str, from: Option<IpAddr>) -> Actor {
+    let role = Role::Tenant { tenant_id: tenant_id.clone(), scopes: 0 };
     let name = format!("{address}, by a link in a mail");
     let caller = Caller { key: None, name, role, session: false, expires_at: None };
     Actor { caller: Arc::new(caller), address: from }

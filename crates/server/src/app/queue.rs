@@ -1,91 +1,96 @@
-//! What waits for a tenant's webhooks, and for what: counted as far as it can be while somebody waits.
+//! Backlog of a tenant by wait reason, counted up to limits that bound the time of a request.
 
 use std::collections::{BTreeMap, HashMap};
 
 use redrive_core::{TenantId, Time, WebhookId, delivery::lane::Priority};
-use redrive_engine::{GateView, Held};
+use redrive_engine::{GateStatus, TenantInMemory};
 use redrive_store::Backlog;
 
-use super::{App, AppError, TenantView, health::attributed};
+use super::{App, AppError, TenantView, health::attribute_backlog};
 
-/// Webhooks that are looked at for something that waits.
-const WEBHOOKS: usize = 5_000;
-/// Waiting deliveries of each kind that are counted, of all webhooks together.
-const MOST: usize = 10_000;
-/// Those that are counted of each, however many webhooks there are.
-const LEAST: usize = 10;
+/// Maximum number of webhooks examined.
+const MAX_WEBHOOKS: usize = 5_000;
+/// Maximum number of waiting deliveries counted per kind, over all webhooks.
+const MAX_COUNTED: usize = 10_000;
+/// Number counted per webhook at least, regardless of the number of webhooks.
+const MIN_PER_WEBHOOK: usize = 10;
 
-/// What waits for a tenant's webhooks.
+/// Backlog of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Queue {
-    /// All of it, as far as it was counted: in the store, and in the memory of this node.
+pub struct QueueSummary {
+    /// Number of waiting deliveries in the store and in the memory of this node, up to the counting limit.
     pub total: u64,
-    /// The same by priority, the most urgent first; those in an order count as normal.
+    /// Number by priority, highest first; ordered deliveries count as normal.
     pub by_priority: [u64; Priority::ALL.len()],
-    /// How many wait for what; only what occurs.
+    /// Number by wait reason, without zero counts.
     pub by_waiting_on: BTreeMap<&'static str, u64>,
-    /// How many webhooks they are for.
+    /// Number of webhooks with waiting deliveries.
     pub webhooks: usize,
-    /// Whether there is more than was counted.
+    /// Whether there are more than were counted.
     pub more: bool,
-    /// Requests of this node whose outcome is not stored yet.
+    /// Number of requests of this node whose outcome is not stored yet.
     pub in_flight: usize,
 }
 
 impl App {
-    /// What waits for a tenant's webhooks, and for what.
-    pub async fn queue(&self, tenant: &TenantView) -> Result<Queue, AppError> {
+    /// Returns the backlog of a tenant by wait reason.
+    pub async fn queue(&self, tenant: &TenantView) -> Result<QueueSummary, AppError> {
         let now = self.engine.clock().now();
-        let mut held = self.engine.held(tenant);
-        let mut found = self.store().backlogged(tenant.id.clone(), WEBHOOKS).await?;
+        let mut held = self.engine.in_memory(tenant);
+        let mut found = self.store().backlogged(tenant.id.clone(), MAX_WEBHOOKS).await?;
         let hidden = self.hidden_webhooks(tenant).await?;
-        held.queued.retain(|(webhook, _)| !hidden.contains(webhook));
-        found.webhooks.retain(|webhook| !hidden.contains(webhook));
+        held.queued.retain(|(webhook_id, _)| !hidden.contains(webhook_id));
+        found.webhooks.retain(|webhook_id| !hidden.contains(webhook_id));
         let backlogs = self.backlogs(tenant, found.webhooks, now).await?;
-        let concerned = backlogs.iter().map(|(webhook, _)| *webhook);
-        let concerned: Vec<_> = concerned.chain(held.queued.iter().map(|(webhook, _)| *webhook)).collect();
-        let views = self.engine.gate_views(tenant, &concerned).await?;
+        let concerned = backlogs.iter().map(|(webhook_id, _)| *webhook_id);
+        let concerned: Vec<_> =
+            concerned.chain(held.queued.iter().map(|(webhook_id, _)| *webhook_id)).collect();
+        let views = self.engine.gate_statuses(tenant, &concerned).await?;
         let queue = sum(&backlogs, &held, &views);
-        Ok(Queue { more: queue.more || found.more, ..queue })
+        Ok(QueueSummary { more: queue.more || found.more, ..queue })
     }
 
-    /// Counts what waits for each of these: a fair share of each first, and then what is left of the work for those
-    /// with more.
+    /// Counts the backlog of each of these webhooks: first an equal share of the limit each, then the unused rest for
+    /// webhooks with more.
     async fn backlogs(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         webhooks: Vec<WebhookId>,
         now: Time,
     ) -> Result<Vec<(WebhookId, Backlog)>, AppError> {
         if webhooks.is_empty() {
             return Ok(Vec::new());
         }
-        let each = (MOST / webhooks.len()).max(LEAST);
-        let mut backlogs = self.store().backlogs(Some(tenant.clone()), webhooks, now, each).await?;
+        let each = (MAX_COUNTED / webhooks.len()).max(MIN_PER_WEBHOOK);
+        let mut backlogs = self.store().backlogs(Some(tenant_id.clone()), webhooks, now, each).await?;
         let more: Vec<_> =
-            backlogs.iter().filter(|(_, backlog)| backlog.more).map(|(webhook, _)| *webhook).collect();
+            backlogs.iter().filter(|(_, backlog)| backlog.more).map(|(webhook_id, _)| *webhook_id).collect();
         let counted: u64 = backlogs.iter().map(|(_, backlog)| backlog.total()).sum();
-        let left = MOST.saturating_sub(usize::try_from(counted).unwrap_or(MOST));
+        let left = MAX_COUNTED.saturating_sub(usize::try_from(counted).unwrap_or(MAX_COUNTED));
         let Some(further) = left.checked_div(more.len()).map(|left| each + left) else { return Ok(backlogs) };
         if further > each {
-            let again = self.store().backlogs(Some(tenant.clone()), more, now, further).await?;
+            let again = self.store().backlogs(Some(tenant_id.clone()), more, now, further).await?;
             let again: HashMap<_, _> = again.into_iter().collect();
-            for (webhook, backlog) in &mut backlogs {
-                *backlog = again.get(webhook).copied().unwrap_or(*backlog);
+            for (webhook_id, backlog) in &mut backlogs {
+                *backlog = again.get(webhook_id).copied().unwrap_or(*backlog);
             }
         }
         Ok(backlogs)
     }
 }
 
-/// Adds up what waits in the store and in memory, each by what holds its webhook back.
-fn sum(backlogs: &[(WebhookId, Backlog)], held: &Held, views: &HashMap<WebhookId, GateView>) -> Queue {
+/// Sums the deliveries waiting in the store and in memory, attributed to what blocks their webhook.
+fn sum(
+    backlogs: &[(WebhookId, Backlog)],
+    held: &TenantInMemory,
+    views: &HashMap<WebhookId, GateStatus>,
+) -> QueueSummary {
     let mut queued: HashMap<WebhookId, [u64; Priority::ALL.len()]> = held.queued.iter().copied().collect();
-    let mut queue = Queue { in_flight: held.in_flight, ..Queue::default() };
-    let mut add = |webhook: WebhookId, backlog: &Backlog, queued: [u64; Priority::ALL.len()]| {
-        let waiting = views.get(&webhook).filter(|view| view.state.gets_events());
-        let on = waiting.and_then(|view| view.waiting.as_ref()).map(|waiting| waiting.on);
-        let seen = attributed(backlog, queued.iter().sum(), on, MOST);
+    let mut queue = QueueSummary { in_flight: held.in_flight, ..QueueSummary::default() };
+    let mut add = |webhook_id: WebhookId, backlog: &Backlog, queued: [u64; Priority::ALL.len()]| {
+        let waiting = views.get(&webhook_id).filter(|view| view.state.receives_events());
+        let on = waiting.and_then(|view| view.wait_reason.as_ref()).map(|waiting| waiting.on);
+        let seen = attribute_backlog(backlog, queued.iter().sum(), on, MAX_COUNTED);
         for (why, count) in seen.by_waiting_on {
             *queue.by_waiting_on.entry(why).or_default() += count;
         }
@@ -96,11 +101,11 @@ fn sum(backlogs: &[(WebhookId, Backlog)], held: &Held, views: &HashMap<WebhookId
         queue.webhooks += usize::from(seen.total > 0);
         queue.more |= backlog.more;
     };
-    for (webhook, backlog) in backlogs {
-        add(*webhook, backlog, queued.remove(webhook).unwrap_or_default());
+    for (webhook_id, backlog) in backlogs {
+        add(*webhook_id, backlog, queued.remove(webhook_id).unwrap_or_default());
     }
-    for (webhook, queued) in queued {
-        add(webhook, &Backlog::default(), queued);
+    for (webhook_id, queued) in queued {
+        add(webhook_id, &Backlog::default(), queued);
     }
     queue
 }
@@ -110,13 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_adds_up_whatever_it_is_counted_by() {
-        let hook = |n: u8| WebhookId::from_bytes([n; 16]);
+    fn totals_by_priority_and_wait_reason_agree() {
+        let webhook = |n: u8| WebhookId::from_bytes([n; 16]);
         let one = Backlog { due: 3, scheduled: 2, in_order: 1, by_priority: [2, 3, 1], more: false };
         let two = Backlog { due: 4, by_priority: [0, 0, 4], more: true, ..Backlog::default() };
-        let held = Held { queued: vec![(hook(1), [0, 1, 0]), (hook(3), [5, 0, 0])], in_flight: 7 };
-        let queue =
-            sum(&[(hook(1), one), (hook(2), two), (hook(4), Backlog::default())], &held, &HashMap::new());
+        let held =
+            TenantInMemory { queued: vec![(webhook(1), [0, 1, 0]), (webhook(3), [5, 0, 0])], in_flight: 7 };
+        let queue = sum(
+            &[(webhook(1), one), (webhook(2), two), (webhook(4), Backlog::default())],
+            &held,
+            &HashMap::new(),
+        );
         assert_eq!((queue.total, queue.by_priority), (16, [7, 4, 5]));
         assert_eq!(queue.by_waiting_on, BTreeMap::from([("capacity", 13), ("schedule", 2), ("order", 1)]));
         assert_eq!((queue.webhooks, queue.more, queue.in_flight), (3, true, 7));

@@ -1,114 +1,121 @@
-//! How much a tenant may have and do.
+//! Quotas of tenants.
 //!
-//! What other nodes have published today is known as soon as something is published here. A few events may slip
-//! through that are published on several nodes at the same moment.
+//! The number of events published today on other nodes is taken from the sequence number of each event published
+//! here. Events published on several nodes at the same moment may exceed a quota slightly.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use redrive_core::{TenantId, Time, tenancy::quota::Today};
+use redrive_core::{TenantId, Time, tenancy::quota::DailyUsage};
 use redrive_store::{EventFilter, PageRequest, Visibility};
 
 use super::{App, AppError};
 
-/// What tenants have published today, of those that may not publish any number.
+/// Daily usage of tenants that have a limit.
 #[derive(Default)]
-pub(super) struct Quotas(Mutex<HashMap<TenantId, Today>>);
+pub(super) struct Quotas(Mutex<HashMap<TenantId, DailyUsage>>);
 
-/// A place among today's events of a tenant; given back when it is dropped, whatever became of the event.
-pub(super) struct Reserved<'a> {
+/// Reservation of one of today's events of a tenant; released on drop, whether or not the event was published.
+pub(super) struct QuotaReservation<'a> {
     quotas: &'a Quotas,
-    tenant: TenantId,
-    /// The place that the event was given in the tenant's sequence, if it was.
-    pub(super) place: Option<i64>,
+    tenant_id: TenantId,
+    /// Sequence number of the event in its tenant, if it was published.
+    pub(super) position: Option<i64>,
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for QuotaReservation<'_> {
     fn drop(&mut self) {
-        if let Some(today) = self.quotas.0.lock().get_mut(&self.tenant) {
-            today.settle(self.place);
+        if let Some(today) = self.quotas.0.lock().get_mut(&self.tenant_id) {
+            today.commit(self.position);
         }
     }
 }
 
 impl App {
-    /// Refuses an event that is one too many, or too large, for its tenant. Where events are numbered, a place is
-    /// reserved for it.
+    /// Rejects an event that exceeds a quota of its tenant. If the number of events per day is limited, reserves one.
     pub(super) async fn check_event_quotas(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         size: usize,
-    ) -> Result<Option<Reserved<'_>>, AppError> {
-        self.engine.learn(tenant).await?;
-        let quotas = self.engine.registry().tenancy(tenant).quotas();
-        if let Some(most) = quotas.max_payload_bytes.filter(|most| size > *most as usize) {
+    ) -> Result<Option<QuotaReservation<'_>>, AppError> {
+        self.engine.preload_tenant(tenant_id).await?;
+        let quotas = self.engine.registry().tenancy(tenant_id).quotas();
+        if let Some(max) = quotas.max_payload_bytes.filter(|max| size > *max as usize) {
             return Err(AppError::TooLarge(format!(
-                "data is {size} bytes; this tenant may send {most}. Publish a reference to larger content instead"
+                "data is {size} bytes; this tenant may send {max}. Publish a reference to larger content instead"
             )));
         }
-        let Some(most) = quotas.max_events_per_day else { return Ok(None) };
+        let Some(max) = quotas.max_events_per_day else { return Ok(None) };
         let now = self.engine.clock().now();
-        self.learn_today(tenant, now).await?;
+        self.load_daily_usage(tenant_id, now).await?;
         let mut known = self.quotas.0.lock();
-        let Some(today) = known.get_mut(tenant) else { return Ok(None) };
-        if today.reserve(most) {
-            return Ok(Some(Reserved { quotas: &self.quotas, tenant: tenant.clone(), place: None }));
+        let Some(today) = known.get_mut(tenant_id) else { return Ok(None) };
+        if today.reserve(max) {
+            return Ok(Some(QuotaReservation {
+                quotas: &self.quotas,
+                tenant_id: tenant_id.clone(),
+                position: None,
+            }));
         }
-        let ends = today.ends();
+        let ends = today.resets_at();
         drop(known);
         let detail = format!(
-            "this tenant has published its {most} events of today; publish again from {ends}, or have its quota raised"
+            "this tenant has published its {max} events of today; publish again from {ends}, or have its quota raised"
         );
-        self.engine.quota_reached(tenant, "max_events_per_day", &detail, Some(ends));
-        Err(AppError::OverQuota { detail, retry_after: ends.since(now).as_secs() + 1 })
+        self.engine.quota_reached(tenant_id, "max_events_per_day", &detail, Some(ends));
+        Err(AppError::OverQuota { detail, retry_after: ends.duration_since(now).as_secs() + 1 })
     }
 
-    /// Sees to it that what was published today is known.
-    async fn learn_today(&self, tenant: &TenantId, now: Time) -> Result<(), AppError> {
-        if self.quotas.0.lock().get(tenant).is_some_and(|today| today.is(now)) {
+    /// Loads today's usage of a tenant, unless it is known.
+    async fn load_daily_usage(&self, tenant_id: &TenantId, now: Time) -> Result<(), AppError> {
+        if self.quotas.0.lock().get(tenant_id).is_some_and(|today| today.is_same_day(now)) {
             return Ok(());
         }
-        let before = self.last_place(tenant, Some(Today::began(now))).await?;
-        let today = Today::new(now, before, self.last_place(tenant, None).await?);
-        self.quotas.0.lock().entry(tenant.clone()).or_insert(today).turn_to(today);
+        let before = self.last_sequence_before(tenant_id, Some(DailyUsage::day_start(now))).await?;
+        let today = DailyUsage::new(now, before, self.last_sequence_before(tenant_id, None).await?);
+        self.quotas.0.lock().entry(tenant_id.clone()).or_insert(today).roll_over(today);
         Ok(())
     }
 
-    /// The place of a tenant's last event before a time; 0 if there is none.
-    async fn last_place(&self, tenant: &TenantId, before: Option<Time>) -> Result<i64, AppError> {
+    /// Returns the sequence number of a tenant's last event before a time; 0 if there is none.
+    async fn last_sequence_before(
+        &self,
+        tenant_id: &TenantId,
+        before: Option<Time>,
+    ) -> Result<i64, AppError> {
         let filter = EventFilter { to: before, ..EventFilter::default() };
         let page = PageRequest { after: None, offset: 0, limit: 1 };
-        let found = self.store().list_events(tenant.clone(), filter, page).await?;
+        let found = self.store().list_events(tenant_id.clone(), filter, page).await?;
         Ok(found.found.first().map_or(0, |stored| stored.sequence_number))
     }
 
-    /// Whether a tenant has this many webhooks.
-    async fn has_webhooks(&self, tenant: &TenantId, count: u32) -> Result<bool, AppError> {
+    /// Returns whether a tenant has at least this many webhooks.
+    async fn has_webhooks(&self, tenant_id: &TenantId, count: u32) -> Result<bool, AppError> {
         let Some(offset) = count.checked_sub(1) else { return Ok(true) };
         let page = PageRequest { after: None, offset, limit: 1 };
-        Ok(!self.store().list_webhooks(tenant.clone(), Visibility::All, page).await?.is_empty())
+        Ok(!self.store().list_webhooks(tenant_id.clone(), Visibility::All, page).await?.is_empty())
     }
 
-    /// Refuses a webhook that is one too many for its tenant.
-    pub(super) async fn check_webhook_quota(&self, tenant: &TenantId) -> Result<(), AppError> {
-        let Some(found) = self.store().tenant(tenant.clone()).await? else {
+    /// Rejects a new webhook that would exceed the quota of its tenant or the operator's cap.
+    pub(super) async fn check_webhook_quota(&self, tenant_id: &TenantId) -> Result<(), AppError> {
+        let Some(found) = self.store().tenant(tenant_id.clone()).await? else {
             return Err(AppError::NotFound("tenant"));
         };
         let cap = self.engine.registry().caps().webhooks_per_tenant;
         if let Some(cap) = cap
-            && self.has_webhooks(tenant, cap).await?
+            && self.has_webhooks(tenant_id, cap).await?
         {
             let detail = format!(
                 "a tenant may have {cap} webhooks, the operator's limits.caps.webhooks_per_tenant; delete one"
             );
             return Err(AppError::conflict("cap_reached", detail));
         }
-        let Some(most) = found.rules.quotas.max_webhooks else { return Ok(()) };
-        if !self.has_webhooks(tenant, most).await? {
+        let Some(max) = found.rules.quotas.max_webhooks else { return Ok(()) };
+        if !self.has_webhooks(tenant_id, max).await? {
             return Ok(());
         }
-        let detail = format!("this tenant may have {most} webhooks; delete one, or have its quota raised");
-        self.engine.quota_reached(tenant, "max_webhooks", &detail, None);
+        let detail = format!("this tenant may have {max} webhooks; delete one, or have its quota raised");
+        self.engine.quota_reached(tenant_id, "max_webhooks", &detail, None);
         Err(AppError::conflict("quota_exceeded", detail))
     }
 }

@@ -1,32 +1,32 @@
-//! Sealing everything with a new master key, while the server runs.
+//! Re-encrypts all secrets with a new master key while the server runs.
 
 use redrive_store::{Store, StoreError};
 
 use super::{
     Actor, App, AppError,
-    audit::{Deed, Traces},
+    audit::{AuditChange, AuditedAction},
 };
 
-/// Webhooks sealed anew in one step.
-const STEP: usize = 200;
+/// Webhooks re-encrypted per step.
+const BATCH_SIZE: usize = 200;
 
 impl App {
-    /// Seals every webhook with the current master key, as far as it is not. Gives how many were.
-    pub async fn rotate_master_key(&self, by: &Actor) -> Result<usize, AppError> {
-        let deed = Deed { action: "master_key.rotate", tenant: None, object: None };
-        self.audited(by, deed, async {
+    /// Re-encrypts every webhook that does not use the current master key. Returns how many were changed.
+    pub async fn rotate_master_key(&self, actor: &Actor) -> Result<usize, AppError> {
+        let deed = AuditedAction { action: "master_key.rotate", tenant: None, object: None };
+        self.with_audit(actor, deed, async {
             let changed = rewrap_all(self.store()).await?;
-            Ok((changed, Traces::default()))
+            Ok((changed, AuditChange::default()))
         })
         .await
     }
 }
 
-/// Seals every webhook of a store with the current master key, as far as it is not. Gives how many were.
+/// Re-encrypts every webhook of a store that does not use the current master key. Returns how many were changed.
 pub async fn rewrap_all(store: &dyn Store) -> Result<usize, StoreError> {
     let (mut after, mut changed) = (None, 0);
     loop {
-        let step = store.rewrap(after, STEP).await?;
+        let step = store.rewrap(after, BATCH_SIZE).await?;
         changed += step.changed;
         match step.last {
             Some(last) => after = Some(last),

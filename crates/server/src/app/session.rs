@@ -1,8 +1,8 @@
-//! Sessions of people in a browser. A cookie carries a random id, sealed; the store has its hash and the hash of the
-//! key that was used to log in. Logging out deletes the row, and revoking the key ends the session.
+//! Browser sessions. A cookie carries a sealed random id; the store has its hash and the hash of the key that was
+//! used to log in. Logging out deletes the row, and revoking the key ends the session.
 //!
-//! A node trusts what it read about a session for a second at most. If the store does not respond, the request
-//! fails with 503 and the session stays.
+//! A node caches a session for at most one second. If the store does not respond, the request fails with 503 and
+//! the session is kept.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -17,64 +17,64 @@ use zeroize::Zeroizing;
 
 use super::{
     Actor, App, AppError, Caller,
-    audit::{Deed, Traces},
+    audit::{AuditChange, AuditedAction},
     auth::Role,
     keys::hash_key,
 };
 
-/// How long a session lasts.
+/// Lifetime of a session.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// How many sessions one key has; the next evicts the oldest.
+/// Maximum number of sessions per key; a new one evicts the oldest.
 pub const MAX_SESSIONS_PER_KEY: usize = 100;
-/// How long a node trusts what it read about a session.
+/// Time for which a node caches a session.
 const LOOKUP_TTL: Duration = Duration::from_secs(1);
-/// How long a request waits for the store to say whether a session exists.
+/// Timeout for reading a session from the store.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many sessions a node remembers at most.
+/// Maximum number of cached sessions per node.
 const MAX_CACHED_SESSIONS: usize = 10_000;
-/// How long a key that a person came with waits for the answer whether it may replace a session.
+/// Lifetime of a login offer: a key that waits for the user to confirm that it may replace the current session.
 const OFFER_LIFETIME: Duration = Duration::from_secs(300);
-/// What a sealed cookie is good for.
+/// Purpose under which cookies are sealed.
 const COOKIE_PURPOSE: &str = "redrive browser session";
-/// What a sealed offer is good for.
+/// Purpose under which login offers are sealed.
 const OFFER_PURPOSE: &str = "redrive login offer";
-/// A longer cookie or offer is not looked at.
+/// Maximum length of a cookie or offer; longer ones are rejected without decoding.
 const MAX_SEALED_CHARACTERS: usize = 2048;
 
-/// A session that was found to be live, and the caller whose session it is.
+/// Live session and its caller.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// The holder of the key that was used to log in.
+    /// Caller of the key that was used to log in.
     pub caller: Arc<Caller>,
-    /// The session as it is stored.
+    /// Stored session.
     pub stored: BrowserSession,
 }
 
-/// Seals cookies, and remembers which sessions were live a moment ago.
+/// Seals cookies and caches live sessions.
 pub struct Sessions {
     vault: Vault,
-    /// Sessions by id, each with the time before it was read.
+    /// Sessions by id, each with the monotonic time at which its read began.
     cached: Mutex<HashMap<[u8; 32], (BrowserSession, Duration)>>,
 }
 
 impl Sessions {
-    /// Sessions whose cookies are sealed with the master key, so that every node with the same key opens them.
+    /// Creates the cache. Cookies are sealed with the master key, so every node with the same key can open them.
     pub fn new(vault: Vault) -> Self {
         Self { vault, cached: Mutex::default() }
     }
 
-    /// What seals them, and other things that people carry around for us.
+    /// Returns the vault that seals cookies and the tokens of email links.
     pub(super) fn vault(&self) -> &Vault {
         &self.vault
     }
 
-    /// A text for this purpose that only this installation can open, until `end`.
+    /// Seals contents for a purpose, so that only this installation can open them, until `end`.
     fn seal(&self, purpose: &'static str, contents: &[u8], end: Time) -> String {
         let contents = Zeroizing::new([&end.millis().to_be_bytes()[..], contents].concat());
         URL_SAFE_NO_PAD.encode(self.vault.seal_for(purpose, &contents))
     }
 
-    /// What a sealed text holds. Returns `None` if it was not sealed here for this purpose, or its time is over.
+    /// Opens a sealed text. Returns `None` if it was not sealed here for this purpose or has expired.
     fn open(&self, purpose: &'static str, text: &str, now: Time) -> Option<Zeroizing<Vec<u8>>> {
         let text = Some(text).filter(|text| text.len() <= MAX_SEALED_CHARACTERS)?;
         let contents = self.vault.open_for(purpose, &URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
@@ -82,7 +82,7 @@ impl Sessions {
         (now < Time::from_millis(i64::from_be_bytes(*end))).then(|| Zeroizing::new(contents.to_vec()))
     }
 
-    /// The stored id of the session whose cookie this is. A made-up cookie has none, so it costs no look-up.
+    /// Returns the stored id of a cookie's session. A forged cookie has none, so it causes no read of the store.
     fn id(&self, cookie: &str, now: Time) -> Option<[u8; 32]> {
         self.open(COOKIE_PURPOSE, cookie, now).map(|secret| Sha256::digest(&*secret).into())
     }
@@ -108,32 +108,32 @@ impl Sessions {
     }
 }
 
-/// What a page of a session sends with every change, to show that it is such a page. Follows from the cookie, which
-/// no script can read and no other site knows.
+/// Returns the CSRF token that dashboard pages send with every change. It is derived from the cookie, which
+/// scripts cannot read and other sites do not know.
 pub fn token(cookie: &str) -> String {
     let digest = Sha256::new().chain_update(b"redrive change token\0").chain_update(cookie).finalize();
     URL_SAFE_NO_PAD.encode(&digest[..])
 }
 
-/// Whether a token belongs to a cookie.
+/// Returns whether a CSRF token belongs to a cookie.
 pub fn is_token_of(token_given: &str, cookie: &str) -> bool {
     token(cookie).as_bytes().ct_eq(token_given.as_bytes()).into()
 }
 
-/// Whether a login may replace a session without asking: it leads to the same things. Otherwise an
-/// attacker's link could log a user in to the attacker's account unnoticed.
+/// Returns whether a login may replace a session without confirmation, because both give access to the same
+/// tenant. Otherwise an attacker's link could log a user in to the attacker's account unnoticed.
 pub fn may_replace_unasked(current: &Caller, next: &Caller) -> bool {
     current == next || current.session && next.session && current.role == next.role
 }
 
 impl App {
-    /// The holder of a key, and the key's hash, if it may be used now and from there.
+    /// Returns the caller of a key and the key's hash. Returns `None` if it may not be used now and from this address.
     pub fn holder(&self, key: &str, from: Option<IpAddr>) -> Option<(Arc<Caller>, [u8; 32])> {
         let hash = hash_key(key);
         Some((self.keys.caller_by_hash(&hash, self.engine.clock().now(), from)?, hash))
     }
 
-    /// Begins a session for the holder of a key, and returns its cookie.
+    /// Starts a session for a key and returns its cookie.
     pub async fn begin_session(&self, key_hash: [u8; 32]) -> Result<String, AppError> {
         let (now, secret) = (self.engine.clock().now(), Zeroizing::new(clock::secret_bytes()));
         let session = BrowserSession {
@@ -147,8 +147,8 @@ impl App {
         Ok(self.sessions.seal(COOKIE_PURPOSE, &*secret, expires_at))
     }
 
-    /// The live session whose cookie this is, if its key may be used from there. An error means that the store did
-    /// not say, and that the session may well be live.
+    /// Returns the live session of a cookie, if its key may be used from this address. An error means that the store
+    /// did not respond and the session may still be live.
     pub async fn session(&self, cookie: &str, from: Option<IpAddr>) -> Result<Option<Session>, AppError> {
         match self.sessions.id(cookie, self.engine.clock().now()) {
             Some(id) => self.session_by_id(id, from).await,
@@ -156,13 +156,13 @@ impl App {
         }
     }
 
-    /// Whether a session is still live, and its key may be used from there.
+    /// Returns whether a session is still live and its key may be used from this address.
     pub async fn is_live(&self, session: &Session, from: Option<IpAddr>) -> Result<bool, AppError> {
         Ok(self.session_by_id(session.stored.id, from).await?.is_some())
     }
 
     async fn session_by_id(&self, id: [u8; 32], from: Option<IpAddr>) -> Result<Option<Session>, AppError> {
-        let asked_at = clock::ticks();
+        let asked_at = clock::monotonic_now();
         let stored = match self.sessions.remembered(&id, asked_at) {
             Some(stored) => stored,
             None => {
@@ -187,52 +187,52 @@ impl App {
         Ok(())
     }
 
-    /// The live sessions of the key that this one was begun with, newest first.
+    /// Returns the live sessions of the same key as this one, newest first.
     pub async fn sessions_of_key(&self, session: &Session) -> Result<Vec<BrowserSession>, AppError> {
         let now = self.engine.clock().now();
         in_time(self.store().browser_sessions_of_key(session.stored.key_hash, now)).await
     }
 
-    /// Ends all sessions of the key that this one was begun with.
+    /// Ends all sessions of the same key as this one.
     pub async fn end_sessions_of_key(
         &self,
         session: &Session,
         from: Option<IpAddr>,
     ) -> Result<usize, AppError> {
-        let by = Actor { caller: session.caller.clone(), address: from };
-        let tenant: Option<&TenantId> = match &session.caller.role {
+        let actor = Actor { caller: session.caller.clone(), address: from };
+        let tenant_id: Option<&TenantId> = match &session.caller.role {
             Role::Admin => None,
-            Role::Tenant { tenant, .. } => Some(tenant),
+            Role::Tenant { tenant_id, .. } => Some(tenant_id),
         };
         let object = session.caller.key.map(|key| key.to_string());
-        let deed = Deed { action: "api_key.end_sessions", tenant, object };
+        let deed = AuditedAction { action: "api_key.end_sessions", tenant: tenant_id, object };
         let key_hash = session.stored.key_hash;
-        let ended = self.audited(&by, deed, async {
+        let ended = self.with_audit(&actor, deed, async {
             let ended = in_time(self.store().delete_browser_sessions_of_key(key_hash)).await?;
-            Ok((ended, Traces::default()))
+            Ok((ended, AuditChange::default()))
         });
         let ended = ended.await?;
         self.sessions.evict(|cached| cached.key_hash == key_hash);
         Ok(ended)
     }
 
-    /// A key that waits for the answer whether it may replace a session, for the page that asks: sealed, and of no
-    /// use after some minutes.
+    /// Seals a key as a login offer, for the page that asks whether it may replace the current session. It expires
+    /// after `OFFER_LIFETIME`.
     pub fn offer(&self, key: &str) -> String {
         self.sessions.seal(OFFER_PURPOSE, key.as_bytes(), self.engine.clock().now() + OFFER_LIFETIME)
     }
 
-    /// The key of an offer. Returns `None` if it was made elsewhere, or too long ago.
+    /// Returns the key of a login offer. Returns `None` if it was not issued here or has expired.
     pub fn offered_key(&self, offer: &str) -> Option<Zeroizing<String>> {
         let key = self.sessions.open(OFFER_PURPOSE, offer, self.engine.clock().now())?;
         std::str::from_utf8(&key).ok().map(|key| Zeroizing::new(key.to_owned()))
     }
 }
 
-/// What the store answers, or that it takes too long.
-async fn in_time<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
-    match tokio::time::timeout(LOOKUP_TIMEOUT, answer).await {
-        Ok(answer) => Ok(answer?),
+/// Waits for the store, with a timeout.
+async fn in_time<T>(response: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
+    match tokio::time::timeout(LOOKUP_TIMEOUT, response).await {
+        Ok(response) => Ok(response?),
         Err(_) => Err(StoreError::Unavailable("it does not answer".into()).into()),
     }
 }
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealed_text_opens_until_its_end_for_its_purpose_and_cannot_be_made_up() {
+    fn sealed_text_opens_only_for_its_purpose_until_expiry_unforged() {
         let sessions = Sessions::new(redrive_testkit::vault());
         let now = Time::from_secs(1_000);
         let end = now + SESSION_LIFETIME;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_session_is_trusted_for_a_second() {
+    fn cached_session_expires_after_a_second() {
         let sessions = Sessions::new(redrive_testkit::vault());
         let session = BrowserSession {
             id: [1; 32],
@@ -279,18 +279,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_belongs_to_one_session() {
+    fn csrf_token_belongs_to_one_session() {
         assert!(is_token_of(&token("a"), "a"));
         assert!(!is_token_of(&token("a"), "b") && !is_token_of("", "a"));
         assert_ne!(token("a"), "a");
     }
 
     #[test]
-    fn only_a_login_to_the_same_things_replaces_a_session_unasked() {
+    fn login_replaces_session_unasked_only_for_same_access() {
         let caller = |number: u8, tenant: &str, session| Caller {
             key: Some(KeyId::from_bytes([number; 16])),
             name: "n".into(),
-            role: Role::Tenant { tenant: TenantId::parse(tenant).unwrap(), scopes: 6 },
+            role: Role::Tenant { tenant_id: TenantId::parse(tenant).unwrap(), scopes: 6 },
             session,
             expires_at: None,
         };

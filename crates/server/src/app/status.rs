@@ -1,84 +1,84 @@
-//! How the installation is doing: every node, what they share, what waits, and what needs somebody.
+//! Status of the installation: nodes, dependencies, backlog and findings.
 //!
-//! It answers while the store does not: then without what only the store knows.
+//! It must work while the store is unavailable, then without the values that only the store knows.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     Role, Time,
     maintenance::durability::Durability,
-    statistics::status::{Finding, Level, Observed, worst},
+    statistics::status::{Finding, Level, StatusSnapshot, max_level},
 };
 use redrive_engine::{Circuits, Load};
-use redrive_store::{Epoch, Node, Vitals};
+use redrive_store::{Epoch, Node, StoreStats};
 use tokio::time::timeout;
 
 use super::{App, node_info::Identity};
 
-/// How long the store may take for each question.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of each query to the store.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How the installation is doing, as one node sees it.
+/// Status of the installation, as seen by one node.
 #[derive(Clone, Debug)]
 pub struct Status<'a> {
-    /// The node that was asked.
+    /// Identity of this node.
     pub identity: &'a Identity,
-    /// What it is there for.
+    /// Role of this node.
     pub role: Role,
-    /// The pools that it sends for.
+    /// Worker pools that this node serves.
     pub pools: &'a [String],
-    /// Its epoch.
+    /// Epoch of this node.
     pub epoch: Epoch,
-    /// How full it is.
+    /// Current load of this node.
     pub load: Load,
-    /// What time it is.
+    /// Current time.
     pub now: Time,
-    /// Why the store takes no writes, if it takes none.
+    /// Error of the store, if it does not accept writes.
     pub store_down: Option<String>,
-    /// The settings of the store's server on which it depends that nothing acknowledged is lost; none where there is
-    /// no server, or if it does not respond.
+    /// Settings of the database server that determine whether acknowledged data survives a crash; `None` if there is
+    /// no server or it does not respond.
     pub durability: Option<Durability>,
-    /// All nodes of a shared store, the one asked too; none if the store is its own, or does not tell.
+    /// All nodes of a shared store, including this one; empty if the store is not shared or does not respond.
     pub nodes: Vec<Node>,
-    /// Whether Redis answers; none where there is none.
+    /// Whether Redis is reachable; `None` if it is not configured.
     pub redis: Option<bool>,
-    /// Whether the broker is there; none where there is none.
+    /// Whether the ticket broker is reachable; `None` if it is not configured.
     pub broker: Option<bool>,
-    /// Whether mails to owners go out; none where none are sent.
-    pub mail: Option<bool>,
-    /// What is in the store; none if it does not tell.
-    pub vitals: Option<Vitals>,
-    /// Since when the longest overdue delivery of each pool is due; none if the store does not tell.
+    /// Whether sending notification emails works; `None` if email is not configured.
+    pub email: Option<bool>,
+    /// Counts from the store; `None` if it does not respond.
+    pub vitals: Option<StoreStats>,
+    /// Due time of the most overdue delivery of each pool; `None` if the store does not respond.
     pub overdue: Option<BTreeMap<String, Time>>,
-    /// Circuits by state.
+    /// Number of circuits by state.
     pub circuits: Circuits,
-    /// What needs somebody, the most urgent first.
+    /// Conditions that need attention, most severe first.
     pub findings: Vec<Finding>,
 }
 
 impl Status<'_> {
-    /// How urgent the most urgent is.
+    /// Returns the level of the most severe finding.
     pub fn level(&self) -> Level {
-        worst(&self.findings)
+        max_level(&self.findings)
     }
 
-    /// For how long the longest overdue delivery has been due.
+    /// Returns the time since the most overdue delivery became due.
     pub fn lag(&self) -> Option<Duration> {
         let since = self.overdue.as_ref()?.values().min();
-        Some(since.map_or(Duration::ZERO, |since| self.now.since(*since)))
+        Some(since.map_or(Duration::ZERO, |since| self.now.duration_since(*since)))
     }
 }
 
 impl App {
-    /// How the installation is doing.
+    /// Returns the status of the installation.
     pub async fn status(self: &Arc<Self>) -> Status<'_> {
         let now = self.engine.clock().now();
         let (works, nodes, counted, overdue, durability) = tokio::join!(
-            self.store_works(),
-            timeout(PATIENCE, self.engine.nodes()),
-            self.counted(),
-            timeout(PATIENCE, self.store().overdue(now)),
-            timeout(PATIENCE, self.store().durability()),
+            self.check_store(),
+            timeout(QUERY_TIMEOUT, self.engine.nodes()),
+            self.store_counts(),
+            timeout(QUERY_TIMEOUT, self.store().overdue(now)),
+            timeout(QUERY_TIMEOUT, self.store().durability()),
         );
         let mut status = Status {
             identity: &self.rules.identity,
@@ -92,8 +92,8 @@ impl App {
             nodes: nodes.ok().and_then(Result::ok).unwrap_or_default(),
             redis: self.engine.redis_up(),
             broker: self.engine.broker_up(),
-            mail: self.engine.mail_up(),
-            // What was counted before the store went away is no news.
+            email: self.engine.mail_up(),
+            // Counts from before the store became unavailable are outdated.
             vitals: counted.filter(|_| works.is_ok()).map(|counted| counted.vitals),
             overdue: overdue.ok().and_then(Result::ok),
             circuits: self.engine.circuits(),
@@ -103,17 +103,17 @@ impl App {
         status
     }
 
-    fn observed(&self, status: &Status<'_>) -> Observed {
+    fn observed(&self, status: &Status<'_>) -> StatusSnapshot {
         let overdue = status.overdue.clone().unwrap_or_default();
         let (served, unserved): (Vec<_>, Vec<_>) =
             overdue.into_iter().partition(|(pool, _)| self.engine.serves(pool));
-        let late = served.iter().map(|(_, since)| status.now.since(*since)).max();
-        Observed {
+        let late = served.iter().map(|(_, since)| status.now.duration_since(*since)).max();
+        StatusSnapshot {
             store_down: status.store_down.clone(),
             durability_risk: status.durability.as_ref().and_then(Durability::risk),
             redis: status.redis,
             broker: status.broker,
-            mail: status.mail,
+            email: status.email,
             clock_jump_ms: self.engine.clock().unconfirmed_jump_ms(),
             draining: self.is_draining(),
             waiting: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),

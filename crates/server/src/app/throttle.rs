@@ -1,4 +1,5 @@
-//! How fast each key may call: one bucket of tokens per key, in real time whatever the clock of retries does.
+//! API rate limit: one token bucket per key, on the monotonic clock, independent of the clock that schedules
+//! retries.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,10 +10,10 @@ use redrive_core::{
 };
 use redrive_engine::{Engine, clock};
 
-/// With this many buckets, those that are full again are looked for and forgotten.
-const TIDY_AT: usize = 1_024;
+/// Number of buckets at which full ones are evicted.
+const EVICT_AT: usize = 1_024;
 
-/// The buckets of keys that have called lately.
+/// Token buckets of recently used keys.
 pub struct Throttle {
     limit: RateLimit,
     buckets: Mutex<Buckets>,
@@ -23,57 +24,57 @@ struct Buckets {
     tidy_at: usize,
 }
 
-/// Where a key stands after a call.
+/// Rate limit status of a key after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
-    /// Calls that may be made in a minute, in the long run.
+pub struct RateLimitStatus {
+    /// Sustained number of calls per minute.
     pub limit: u32,
-    /// Calls that may be made now.
+    /// Number of calls allowed now.
     pub remaining: u32,
     /// Seconds until the bucket is full again, rounded up.
     pub reset: u64,
-    /// Seconds after which to call again, rounded up, if this call was one too many.
+    /// Seconds until a retry is allowed, rounded up, if this call was over the limit.
     pub retry_after: Option<u64>,
 }
 
 impl Throttle {
-    /// The same limit for every key.
+    /// Creates a limiter with the same limit for every key.
     pub fn new(limit: RateLimit) -> Self {
-        let buckets = Buckets { by_key: HashMap::new(), tidy_at: TIDY_AT };
+        let buckets = Buckets { by_key: HashMap::new(), tidy_at: EVICT_AT };
         Self { limit, buckets: Mutex::new(buckets) }
     }
 
-    /// Counts a call of a key, none for the configured admin key, at a monotonic time. One too many costs
-    /// nothing.
-    fn call_here(&self, key: Option<KeyId>, ticks: Duration) -> Allowance {
+    /// Counts a call of a key (`None` for the admin key from the configuration) at a monotonic time. A rejected call
+    /// takes no token.
+    fn acquire_locally(&self, key: Option<KeyId>, ticks: Duration) -> RateLimitStatus {
         let limit = &self.limit;
         let now = Time::from_millis(i64::try_from(ticks.as_millis()).unwrap_or(i64::MAX));
         let mut buckets = self.buckets.lock();
-        buckets.tidy(limit, now);
+        buckets.evict_full(limit, now);
         let bucket = buckets.by_key.entry(key).or_default();
-        let due = bucket.due(limit, now);
+        let due = bucket.next_token_at(limit, now);
         if due.is_none() {
             bucket.take(limit, now);
         }
-        Allowance::of(limit, bucket.remaining(limit, now), due.map(|due| due.since(now)))
+        RateLimitStatus::new(limit, bucket.remaining(limit, now), due.map(|due| due.duration_since(now)))
     }
 
-    /// Counts a call of a key: in the bucket that all nodes share, if they share one, else in this node's own.
-    pub async fn call(&self, engine: &Engine, key: Option<KeyId>) -> Allowance {
+    /// Counts a call of a key, in the bucket shared by all nodes if there is one, otherwise in this node's own.
+    pub async fn acquire(&self, engine: &Engine, key: Option<KeyId>) -> RateLimitStatus {
         let name = key.map_or("key:admin".to_owned(), |key| format!("key:{key}"));
-        match engine.shared_token(name, self.limit).await {
+        match engine.take_shared_token(name, self.limit).await {
             Some(token) => {
-                let wait = token.due.map(|due| due.since(token.now));
-                Allowance::of(&self.limit, token.remaining, wait)
+                let wait = token.due.map(|due| due.duration_since(token.now));
+                RateLimitStatus::new(&self.limit, token.remaining, wait)
             }
-            None => self.call_here(key, clock::ticks()),
+            None => self.acquire_locally(key, clock::monotonic_now()),
         }
     }
 }
 
-impl Allowance {
-    /// With so many tokens left, and so long to wait if there was none.
-    fn of(limit: &RateLimit, remaining: u32, wait: Option<Duration>) -> Self {
+impl RateLimitStatus {
+    /// Builds the status from the remaining tokens and the wait until the next one.
+    fn new(limit: &RateLimit, remaining: u32, wait: Option<Duration>) -> Self {
         let missing = u64::from(limit.burst().saturating_sub(remaining));
         Self {
             limit: limit.requests_per_minute,
@@ -85,11 +86,11 @@ impl Allowance {
 }
 
 impl Buckets {
-    /// A full bucket is as good as none.
-    fn tidy(&mut self, limit: &RateLimit, now: Time) {
+    /// Evicts full buckets, which are equivalent to missing ones.
+    fn evict_full(&mut self, limit: &RateLimit, now: Time) {
         if self.by_key.len() >= self.tidy_at {
             self.by_key.retain(|_, bucket| !bucket.is_full(limit, now));
-            self.tidy_at = TIDY_AT.max(2 * self.by_key.len());
+            self.tidy_at = EVICT_AT.max(2 * self.by_key.len());
         }
     }
 }
@@ -105,19 +106,19 @@ mod tests {
     }
 
     fn key(number: u64) -> Option<KeyId> {
-        let mut randomness = redrive_core::id::Randomness::default();
+        let mut randomness = redrive_core::id::RandomBytes::default();
         randomness[..8].copy_from_slice(&number.to_be_bytes());
         Some(KeyId::new(Time::default(), &randomness))
     }
 
     #[test]
-    fn a_key_has_its_burst_and_then_its_rate() {
+    fn key_is_limited_to_burst_then_rate() {
         let throttle = throttle(30, 3);
-        let call = |after_ms: u64| throttle.call_here(None, START + Duration::from_millis(after_ms));
-        assert_eq!(call(0), Allowance { limit: 30, remaining: 2, reset: 2, retry_after: None });
-        assert_eq!(call(0), Allowance { limit: 30, remaining: 1, reset: 4, retry_after: None });
-        assert_eq!(call(0), Allowance { limit: 30, remaining: 0, reset: 6, retry_after: None });
-        let over = Allowance { limit: 30, remaining: 0, reset: 6, retry_after: Some(2) };
+        let call = |after_ms: u64| throttle.acquire_locally(None, START + Duration::from_millis(after_ms));
+        assert_eq!(call(0), RateLimitStatus { limit: 30, remaining: 2, reset: 2, retry_after: None });
+        assert_eq!(call(0), RateLimitStatus { limit: 30, remaining: 1, reset: 4, retry_after: None });
+        assert_eq!(call(0), RateLimitStatus { limit: 30, remaining: 0, reset: 6, retry_after: None });
+        let over = RateLimitStatus { limit: 30, remaining: 0, reset: 6, retry_after: Some(2) };
         assert_eq!(call(0), over);
         assert_eq!(call(500), over, "rounded up, and what was refused cost nothing");
         assert_eq!(call(1_500).retry_after, Some(1));
@@ -126,27 +127,31 @@ mod tests {
     }
 
     #[test]
-    fn keys_do_not_spend_one_another_s_tokens() {
+    fn keys_have_separate_buckets() {
         let throttle = throttle(60, 1);
-        assert_eq!(throttle.call_here(key(1), START).retry_after, None);
-        assert_eq!(throttle.call_here(key(1), START).retry_after, Some(1));
-        assert_eq!(throttle.call_here(key(2), START).retry_after, None);
-        assert_eq!(throttle.call_here(None, START).retry_after, None);
+        assert_eq!(throttle.acquire_locally(key(1), START).retry_after, None);
+        assert_eq!(throttle.acquire_locally(key(1), START).retry_after, Some(1));
+        assert_eq!(throttle.acquire_locally(key(2), START).retry_after, None);
+        assert_eq!(throttle.acquire_locally(None, START).retry_after, None);
     }
 
     #[test]
-    fn idle_keys_are_forgotten_and_busy_ones_are_not() {
+    fn only_buckets_of_idle_keys_are_evicted() {
         let throttle = throttle(60, 1);
-        for number in 0..TIDY_AT as u64 {
-            throttle.call_here(key(number), START);
+        for number in 0..EVICT_AT as u64 {
+            throttle.acquire_locally(key(number), START);
         }
         let later = START + Duration::from_millis(900);
-        assert_eq!(throttle.call_here(key(0), later).retry_after, Some(1), "nobody was forgotten too soon");
+        assert_eq!(
+            throttle.acquire_locally(key(0), later).retry_after,
+            Some(1),
+            "nobody was forgotten too soon"
+        );
         let much_later = START + Duration::from_secs(60);
-        throttle.call_here(key(9_999_999), much_later);
-        for number in 0..3 * TIDY_AT as u64 {
-            throttle.call_here(key(number), much_later + Duration::from_secs(number));
+        throttle.acquire_locally(key(9_999_999), much_later);
+        for number in 0..3 * EVICT_AT as u64 {
+            throttle.acquire_locally(key(number), much_later + Duration::from_secs(number));
         }
-        assert!(throttle.buckets.lock().by_key.len() <= 2 * TIDY_AT);
+        assert!(throttle.buckets.lock().by_key.len() <= 2 * EVICT_AT);
     }
 }

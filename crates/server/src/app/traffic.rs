@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redrive_core::{
     TenantId, Time,
-    statistics::traffic::{self, Ended, Grain, Point, Range, Totals, Traffic},
+    statistics::traffic::{self, EndedCounts, Point, Range, Resolution, Totals, Traffic},
 };
 
 use super::{App, AppError};
@@ -12,63 +12,68 @@ use super::{App, AppError};
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A tenant's traffic, as a chart shows it.
+/// Traffic of a tenant, for a chart.
 #[derive(Clone, Debug)]
-pub struct TrafficSeen {
-    /// How far back it reaches.
+pub struct TrafficChart {
+    /// Time range of the chart.
     pub range: Range,
-    /// When it was looked at: the time that the last point lies in.
+    /// Time of the query, which falls into the last point.
     pub now: Time,
-    /// From the oldest on, without a gap.
+    /// Points, oldest first, without gaps.
     pub points: Vec<Point>,
-    /// All of them together.
+    /// Sum of all points.
     pub total: Totals,
 }
 
-impl TrafficSeen {
+impl TrafficChart {
     fn new(range: Range, now: Time, kept: Vec<(Time, Traffic)>) -> Self {
         let points = traffic::points(range, now, kept);
-        let total = Totals::of(points.iter().map(|point| &point.traffic));
+        let total = Totals::from_traffic(points.iter().map(|point| &point.traffic));
         Self { range, now, points, total }
     }
 }
 
 impl App {
-    /// A tenant's traffic over time.
-    pub async fn traffic(&self, tenant: TenantId, range: Range) -> Result<TrafficSeen, AppError> {
+    /// Returns a tenant's traffic over time.
+    pub async fn traffic(&self, tenant_id: TenantId, range: Range) -> Result<TrafficChart, AppError> {
         let now = self.engine.clock().now();
-        let kept = self.engine.traffic(tenant, range.grain(), range.axis(now).begin()).await?;
-        Ok(TrafficSeen::new(range, now, kept))
+        let kept = self.engine.traffic(tenant_id, range.grain(), range.axis(now).begin()).await?;
+        Ok(TrafficChart::new(range, now, kept))
     }
 
-    /// The same, with how many deliveries ended within the last hour and the last day.
-    pub(super) async fn traffic_lately(
+    /// Returns a tenant's traffic over time, and the deliveries that ended within the last hour and the last 24 hours.
+    pub(super) async fn traffic_and_recent_ends(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         range: Range,
         now: Time,
-    ) -> Result<(TrafficSeen, [Ended; 2]), AppError> {
+    ) -> Result<(TrafficChart, [EndedCounts; 2]), AppError> {
         let begin = range.axis(now).begin();
-        let minutes = self.engine.traffic(tenant.clone(), Grain::Minute, now.back(DAY)).await?;
+        let minutes =
+            self.engine.traffic(tenant_id.clone(), Resolution::Minute, now.saturating_sub(DAY)).await?;
         let lately = ended_in(&minutes, now);
         let kept = match range.grain() {
-            Grain::Minute => minutes,
-            Grain::Hour => self.engine.traffic(tenant, Grain::Hour, begin).await?,
+            Resolution::Minute => minutes,
+            Resolution::Hour => self.engine.traffic(tenant_id, Resolution::Hour, begin).await?,
         };
-        Ok((TrafficSeen::new(range, now, kept), lately))
+        Ok((TrafficChart::new(range, now, kept), lately))
     }
 
-    /// How many deliveries of a tenant ended within the last hour and the last day, to the minute.
-    pub(super) async fn ended_lately(&self, tenant: TenantId, now: Time) -> Result<[Ended; 2], AppError> {
-        Ok(ended_in(&self.engine.traffic(tenant, Grain::Minute, now.back(DAY)).await?, now))
+    /// Returns the deliveries of a tenant that ended within the last hour and the last 24 hours, in whole minutes.
+    pub(super) async fn recent_ends(
+        &self,
+        tenant_id: TenantId,
+        now: Time,
+    ) -> Result<[EndedCounts; 2], AppError> {
+        Ok(ended_in(&self.engine.traffic(tenant_id, Resolution::Minute, now.saturating_sub(DAY)).await?, now))
     }
 }
 
-/// Adds up the minutes of the last hour, and of the last day.
-fn ended_in(minutes: &[(Time, Traffic)], now: Time) -> [Ended; 2] {
+/// Sums the minutes of the last hour and of the last 24 hours.
+fn ended_in(minutes: &[(Time, Traffic)], now: Time) -> [EndedCounts; 2] {
     [HOUR, DAY].map(|span| {
-        let from = traffic::lately(now, span);
-        let mut sum = Ended::default();
+        let from = traffic::recent_since(now, span);
+        let mut sum = EndedCounts::default();
         minutes.iter().filter(|(minute, _)| *minute >= from).for_each(|(_, one)| sum.add(one.ended));
         sum
     })
@@ -79,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_lately_is_counted_to_the_minute() {
+    fn recent_ends_are_counted_in_whole_minutes() {
         let now = Time::parse("2026-03-02T10:17:42Z").unwrap();
         let minutes = [
             ("2026-03-01T10:16:00Z", 1),
@@ -89,7 +94,7 @@ mod tests {
             ("2026-03-02T10:17:00Z", 16),
         ];
         let minutes = minutes.map(|(start, dead)| {
-            let ended = Ended { dead, ..Ended::default() };
+            let ended = EndedCounts { dead, ..EndedCounts::default() };
             (Time::parse(start).unwrap(), Traffic { ended, ..Traffic::default() })
         });
         assert_eq!(ended_in(&minutes, now).map(|ended| ended.dead), [16, 28]);

@@ -1,33 +1,33 @@
-//! A tenant's things as one caller sees them: portal sessions see nothing of webhooks that the operator manages.
+//! Visibility: portal sessions must never see webhooks that the operator manages, nor anything about them.
 
 use std::{collections::HashSet, ops::Deref};
 
 use redrive_core::{TenantId, WebhookId, webhook::Webhook};
-use redrive_store::{DeliveryFilter, Listed, PageRequest, StoreError, Visibility};
+use redrive_store::{DeliveryFilter, ListingPage, PageRequest, StoreError, Visibility};
 
 use super::{App, AppError};
 
-/// A tenant, and how much of it a caller sees.
+/// Tenant, restricted to what a caller may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantView {
-    /// The tenant.
+    /// Id of the tenant.
     pub id: TenantId,
-    /// Whether webhooks that the operator manages do not exist for the caller.
+    /// Whether webhooks managed by the operator are hidden from the caller.
     pub tenant_managed_only: bool,
 }
 
 impl TenantView {
-    /// Whether the caller sees a webhook.
+    /// Returns whether the caller may see a webhook.
     pub fn sees(&self, webhook: &Webhook) -> bool {
-        webhook.tenant == self.id && !(self.tenant_managed_only && webhook.spec.is_operator_managed())
+        webhook.tenant_id == self.id && !(self.tenant_managed_only && webhook.spec.is_operator_managed())
     }
 
-    /// The webhooks that listings for the caller cover.
+    /// Returns which webhooks are included in listings for the caller.
     pub fn visibility(&self) -> Visibility {
         if self.tenant_managed_only { Visibility::TenantManaged } else { Visibility::All }
     }
 
-    /// A filter that leaves out what the caller does not see.
+    /// Restricts a filter to what the caller may see.
     pub fn restrict(&self, filter: DeliveryFilter) -> DeliveryFilter {
         DeliveryFilter {
             tenant_managed_only: filter.tenant_managed_only || self.tenant_managed_only,
@@ -45,7 +45,7 @@ impl Deref for TenantView {
 }
 
 impl From<TenantId> for TenantView {
-    /// Everything of a tenant.
+    /// Returns an unrestricted view of a tenant.
     fn from(id: TenantId) -> Self {
         Self { id, tenant_managed_only: false }
     }
@@ -57,14 +57,14 @@ impl From<&Self> for TenantView {
     }
 }
 
-/// Rows that are read in one round at least, and rounds of one request. Beyond them a page ends early, with a cursor.
+/// Minimum rows read per round, and maximum rounds per request. After that a page ends early, with a cursor.
 const MIN_ROUND_ROWS: u32 = 500;
 const MAX_ROUNDS: u32 = 4;
 
-/// A page that is filled in several rounds, since the caller does not see all rows that the store returns.
+/// Page that is filled in several rounds, because the caller may not see all rows that the store returns.
 pub(super) struct VisiblePage<T, C> {
     limit: usize,
-    /// Visible rows to leave out before the page begins.
+    /// Visible rows still to skip before the page starts.
     offset: usize,
     round_rows: u32,
     rounds: u32,
@@ -86,7 +86,8 @@ impl<T, C: Copy> VisiblePage<T, C> {
         }
     }
 
-    /// The rows to read next. Returns `None` once the page is full, nothing follows, or too many rounds were read.
+    /// Returns the rows to read next. Returns `None` if the page is full, no rows follow, or the maximum of rounds is
+    /// reached.
     pub(super) fn next_round(&mut self) -> Option<PageRequest<C>> {
         if self.is_done || self.rounds == MAX_ROUNDS {
             return None;
@@ -95,7 +96,7 @@ impl<T, C: Copy> VisiblePage<T, C> {
         Some(PageRequest { after: self.after, offset: 0, limit: self.round_rows })
     }
 
-    /// Adds what the caller sees of a round of `found` rows, of which `last` is the last.
+    /// Adds the visible rows of a round that read `found` rows and ended with `last`.
     pub(super) fn add(&mut self, found: usize, last: Option<C>, visible: Vec<T>) {
         let left_out = self.offset.min(visible.len());
         self.offset -= left_out;
@@ -105,20 +106,20 @@ impl<T, C: Copy> VisiblePage<T, C> {
         self.after = last.or(self.after);
     }
 
-    /// The page. Where it ended early, it says how far was read. Fails if that is before its offset.
-    pub(super) fn finish(self) -> Result<Listed<T, C>, StoreError> {
+    /// Returns the page, with a cursor if it ended early. Fails if it ended before its offset was reached.
+    pub(super) fn finish(self) -> Result<ListingPage<T, C>, StoreError> {
         if self.is_done {
-            return Ok(Listed { found: self.rows, stopped: None });
+            return Ok(ListingPage { found: self.rows, stopped: None });
         }
         if self.offset > 0 {
             return Err(StoreError::OffsetTooFar);
         }
-        Ok(Listed { found: self.rows, stopped: self.after })
+        Ok(ListingPage { found: self.rows, stopped: self.after })
     }
 }
 
 impl App {
-    /// The webhooks of a tenant that the caller does not see, as far as they are not deleted.
+    /// Returns the webhooks of a tenant that are hidden from the caller, without deleted ones.
     pub(super) async fn hidden_webhooks(&self, view: &TenantView) -> Result<HashSet<WebhookId>, AppError> {
         match view.tenant_managed_only {
             true => Ok(self.engine.operator_webhooks(&view.id).await?),
@@ -131,8 +132,8 @@ impl App {
 mod tests {
     use super::*;
 
-    /// Lists the multiples of 1,000 among numbers below `size`, from the largest down. Returns the page and the rows that were read.
-    fn list_visible(size: u32, page: PageRequest<u32>) -> (Result<Listed<u32, u32>, StoreError>, usize) {
+    /// Lists the multiples of 1,000 below `size`, largest first. Returns the page and the number of rows read.
+    fn list_visible(size: u32, page: PageRequest<u32>) -> (Result<ListingPage<u32, u32>, StoreError>, usize) {
         let (mut visible, mut read) = (VisiblePage::new(page), 0);
         while let Some(round) = visible.next_round() {
             let below = round.after.unwrap_or(size);
@@ -151,17 +152,17 @@ mod tests {
     #[test]
     fn hidden_rows_are_read_in_bounded_rounds() {
         let (listed, read) = list_visible(1_500, page(None, 0, 2));
-        assert_eq!(listed.unwrap(), Listed { found: vec![1_000, 0], stopped: None });
+        assert_eq!(listed.unwrap(), ListingPage { found: vec![1_000, 0], stopped: None });
         assert_eq!(read, 1_500);
         let (listed, read) = list_visible(100_000, page(None, 0, 50));
-        assert_eq!(listed.unwrap(), Listed { found: vec![99_000, 98_000], stopped: Some(98_000) });
+        assert_eq!(listed.unwrap(), ListingPage { found: vec![99_000, 98_000], stopped: Some(98_000) });
         assert_eq!(read, 2_000);
         let (listed, _) = list_visible(100_000, page(Some(98_000), 0, 1));
-        assert_eq!(listed.unwrap(), Listed { found: vec![97_000], stopped: None });
+        assert_eq!(listed.unwrap(), ListingPage { found: vec![97_000], stopped: None });
     }
 
     #[test]
-    fn offset_counts_visible_rows_alone() {
+    fn offset_counts_only_visible_rows() {
         let (listed, _) = list_visible(2_500, page(None, 1, 1));
         assert_eq!(listed.unwrap().found, [1_000]);
         let (listed, read) = list_visible(100_000, page(None, 10, 1));
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn walk_by_cursors_meets_every_visible_row_once() {
+    fn paging_by_cursor_returns_every_visible_row_once() {
         let (mut seen, mut after) = (Vec::<u32>::new(), None);
         loop {
             let (listed, _) = list_visible(20_000, page(after, 0, 3));

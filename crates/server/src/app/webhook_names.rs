@@ -1,4 +1,4 @@
-//! What webhooks are called where something else is told about them: by their URLs, looked up all at once.
+//! Names (URL and description) of webhooks for pages and listings about other objects, loaded with one read.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,27 +9,27 @@ use redrive_core::{
 
 use super::{App, AppError, TenantView};
 
-/// A webhook as others are told of it.
+/// Webhook as referenced by other objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
-    /// Its id.
+pub struct WebhookName {
+    /// Id of the webhook.
     pub id: WebhookId,
-    /// Where it sends to.
+    /// URL that events are sent to.
     pub url: String,
-    /// What its owner says about it.
+    /// Description given by its owner.
     pub description: Option<String>,
-    /// Whether it gets events; it may be gone by now, with only its history left.
+    /// State; `Deleted` if only its history is left.
     pub state: WebhookState,
 }
 
-impl Named {
-    /// Whether it is gone, and only its history is there.
+impl WebhookName {
+    /// Returns whether the webhook was deleted and only its history is left.
     pub fn is_deleted(&self) -> bool {
         self.state == WebhookState::Deleted
     }
 }
 
-impl From<Webhook> for Named {
+impl From<Webhook> for WebhookName {
     fn from(webhook: Webhook) -> Self {
         let (url, description) = (webhook.spec.url, webhook.spec.description);
         Self { id: webhook.id, url, description, state: webhook.state }
@@ -37,18 +37,18 @@ impl From<Webhook> for Named {
 }
 
 impl App {
-    /// What these webhooks are called, those that were deleted too. Other tenants' have no names here.
-    pub async fn names(
+    /// Returns the names of these webhooks, including deleted ones, but not of those that the caller may not see.
+    pub async fn webhook_names(
         &self,
         view: &TenantView,
         ids: Vec<WebhookId>,
-    ) -> Result<HashMap<WebhookId, Named>, AppError> {
+    ) -> Result<HashMap<WebhookId, WebhookName>, AppError> {
         let ids: BTreeSet<_> = ids.into_iter().collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
         let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.into_iter().collect()).await?;
         let own = found.into_iter().filter(|webhook| view.sees(webhook));
-        Ok(own.map(|webhook| (webhook.id, Named::from(webhook))).collect())
+        Ok(own.map(|webhook| (webhook.id, WebhookName::from(webhook))).collect())
     }
 }

@@ -1,74 +1,74 @@
-//! Webhooks: making, changing, testing, rotating secrets, ending.
+//! Webhooks: create, change, test, rotate secrets, delete.
 
 use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
-    Invalid, TenantId, Time, WebhookId,
-    delivery::lane::Priority,
-    delivery::retry::RetryPolicy,
+    FieldError, TenantId, Time, WebhookId,
+    delivery::{lane::Priority, retry::RetryPolicy},
     event::event_type::Pattern,
     protection::breaker::BreakerPolicy,
     security::signature::{self, LiveSecret, Secret},
-    time::Span,
-    webhook::caps::EffectiveLimits,
-    webhook::verification::Verification,
-    webhook::{SuppliedCredentials, Webhook, WebhookSpec, WebhookState},
+    time::HumanDuration,
+    webhook::{
+        SuppliedCredentials, Webhook, WebhookSpec, WebhookState, caps::EffectiveLimits,
+        verification::Verification,
+    },
 };
-use redrive_engine::{Draft, Receipt, clock};
+use redrive_engine::{EventDraft, PublishReceipt, clock};
 use redrive_store::PageRequest;
 
 use super::{
     Actor, App, AppError, Caller, Capability, TenantView,
-    audit::{self, Deed, Traces},
+    audit::{self, AuditChange, AuditedAction},
     confirmations::owner_email,
 };
 
-/// What the test event is called.
+/// Event type of the test event.
 pub const TEST_EVENT: &str = "redrive.test";
-/// How long the old secret still signs after a rotation.
-pub const DEFAULT_OVERLAP: Span = Span::secs(24 * 3600);
+/// Default time for which the old secret still signs after a rotation.
+pub const DEFAULT_OVERLAP: HumanDuration = HumanDuration::secs(24 * 3600);
 
 impl App {
-    /// Makes a webhook with the given secret or a new one.
+    /// Creates a webhook with the given secret or a generated one.
     pub async fn create_webhook(
         &self,
-        by: &Actor,
+        actor: &Actor,
         tenant: impl Into<TenantView>,
         mut spec: WebhookSpec,
         secret: Option<Secret>,
         state: WebhookState,
     ) -> Result<Webhook, AppError> {
-        let tenant = tenant.into().id;
+        let tenant_id = tenant.into().id;
         let now = self.engine.clock().now();
         if secret.is_some() {
-            by.must_be_capable(Capability::Secrets)?;
+            actor.must_be_capable(Capability::Secrets)?;
         }
-        self.require_verification(by, &mut spec, None);
+        self.require_verification(actor, &mut spec, None);
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
         let mut webhook = Webhook {
-            id: WebhookId::new(now, &clock::randomness()),
-            tenant,
+            id: WebhookId::new(now, &clock::random_id_bytes()),
+            tenant_id,
             spec,
             secrets: vec![LiveSecret { secret, created_at: now, expires_at: None }],
             state,
             created_at: now,
             updated_at: now,
         };
-        webhook.verify_first(None, now);
-        self.check(by, &webhook.spec, None)?;
-        must_be_future(webhook.spec.expires_at, now)?;
-        // One at a time, so that a quota holds.
+        webhook.set_pending_verification(None, now);
+        self.check(actor, &webhook.spec, None)?;
+        require_future(webhook.spec.expires_at, now)?;
+        // Serialized, so that concurrent creations cannot exceed the quota.
         let _turn = self.changing_tenants.lock().await;
-        self.check_webhook_quota(&webhook.tenant).await?;
-        let (owner, object) = (webhook.tenant.clone(), Some(webhook.id.to_string()));
-        let deed = Deed { action: "webhook.create", tenant: Some(&owner), object };
-        let created = self.audited(by, deed, async {
+        self.check_webhook_quota(&webhook.tenant_id).await?;
+        let (owner, object) = (webhook.tenant_id.clone(), Some(webhook.id.to_string()));
+        let deed = AuditedAction { action: "webhook.create", tenant: Some(&owner), object };
+        let created = self.with_audit(actor, deed, async {
             if !self.engine.create_webhook(webhook.clone()).await? {
                 return Err(AppError::NotFound("tenant"));
             }
-            let after = Some(audit::of_webhook(&webhook));
-            Ok((webhook, Traces { after, ..Traces::default() }))
+            let after = Some(audit::webhook_json(&webhook));
+            Ok((webhook, AuditChange { after, ..AuditChange::default() }))
         });
         let created = created.await?;
         self.request_owner_confirmation(&created, None).await;
@@ -78,7 +78,7 @@ impl App {
     fn check(&self, by: &Caller, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), AppError> {
         match old.is_none_or(|old| old.url != spec.url) {
             true => spec.validate(&self.urls.read())?,
-            false => spec.validate_all_but_url()?,
+            false => spec.validate_without_url()?,
         }
         self.engine.registry().check(spec, old)?;
         match by.session {
@@ -87,8 +87,8 @@ impl App {
         }
     }
 
-    /// Refuses what a portal session may not decide about a webhook: who manages it, limits without the capability,
-    /// and with it more than the server's default or what the webhook has already.
+    /// Rejects changes that a portal session may not make: who manages the webhook, limits without the capability
+    /// `limits`, and limits above both the server default and the webhook's current value.
     fn check_session(
         &self,
         by: &Caller,
@@ -118,7 +118,7 @@ impl App {
         }
         let registry = self.engine.registry();
         let new = registry.effective_limits(spec)?;
-        // Limits that are stored and cannot be resolved any more are not in force either.
+        // Stored limits that can no longer be resolved are not in effect: the server defaults are.
         let in_force = registry.effective_limits(&default)?;
         let before = registry.effective_limits(old).unwrap_or_else(|_| in_force.clone());
         match new.raised_above(&before, &in_force) {
@@ -127,22 +127,22 @@ impl App {
         }
     }
 
-    /// Makes a webhook be verified if the operator requires it of this caller's.
+    /// Enables URL verification of a webhook if the operator requires it for this caller.
     fn require_verification(&self, by: &Caller, spec: &mut WebhookSpec, old: Option<&WebhookSpec>) {
         if self.rules.require_verification.applies_to(by.session) {
             spec.require_verification(old);
         }
     }
 
-    /// The limits in force for a webhook, if they differ from what it asks for because of the operator's caps.
+    /// Returns the effective limits of a webhook. Returns `None` unless the operator's caps lower its settings.
     pub fn capped_limits(&self, spec: &WebhookSpec) -> Option<EffectiveLimits> {
         let registry = self.engine.registry();
         registry.caps().check(spec, None).err()?;
         registry.effective_limits(spec).ok()
     }
 
-    /// Says what is wrong with a webhook that somebody is writing: one to make, or what to change about one. Nothing
-    /// is stored. What `write` leaves out of a new one is not missed yet.
+    /// Validates a webhook that is being edited: a new one, or changes to one. Nothing is stored. Fields of a new one
+    /// that `write` does not set are not reported as missing.
     pub async fn check_webhook(
         &self,
         by: &Caller,
@@ -155,8 +155,8 @@ impl App {
         let mut webhook = match id {
             Some(id) => self.webhook(&tenant, id).await?,
             None => Webhook {
-                id: WebhookId::new(now, &clock::randomness()),
-                tenant: tenant.id,
+                id: WebhookId::new(now, &clock::random_id_bytes()),
+                tenant_id: tenant.id,
                 spec: WebhookSpec { events: vec![Pattern::All], ..WebhookSpec::default() },
                 secrets: Vec::new(),
                 state: WebhookState::Active,
@@ -172,16 +172,16 @@ impl App {
         }
         match webhook.spec.expires_at == old.expires_at {
             true => Ok(()),
-            false => must_be_future(webhook.spec.expires_at, now),
+            false => require_future(webhook.spec.expires_at, now),
         }
     }
 
-    /// How a webhook is retried, and when its circuit opens: what it says itself, and the defaults for the rest.
+    /// Returns the retry and circuit breaker policies of a webhook: its own settings, completed by the defaults.
     pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), AppError> {
         Ok(self.engine.registry().policies(spec)?)
     }
 
-    /// One webhook.
+    /// Returns one webhook.
     pub async fn webhook(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Webhook, AppError> {
         let view = tenant.into();
         let found = self.store().webhook(view.id.clone(), id).await?;
@@ -189,12 +189,12 @@ impl App {
         Ok(self.current(found.ok_or(AppError::NotFound("webhook"))?.webhook))
     }
 
-    /// Refuses a webhook that this tenant never had; one that was deleted still has its history.
-    pub async fn had_webhook(&self, view: &TenantView, id: WebhookId) -> Result<(), AppError> {
+    /// Rejects a webhook that this tenant never had. A deleted one is accepted, because its history is kept.
+    pub async fn require_known_webhook(&self, view: &TenantView, id: WebhookId) -> Result<(), AppError> {
         self.had_webhooks(view, &[id]).await
     }
 
-    /// The same for several, with one read for all of them.
+    /// Rejects webhooks that this tenant never had, with one read for all of them.
     pub(super) async fn had_webhooks(&self, view: &TenantView, ids: &[WebhookId]) -> Result<(), AppError> {
         if ids.is_empty() {
             return Ok(());
@@ -207,13 +207,17 @@ impl App {
         }
     }
 
-    /// Refuses to send something again to a webhook that is disabled or gone: it would be called off at once.
-    pub(super) async fn must_get_events(&self, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
-        let found = self.store().webhook(tenant.clone(), id).await?;
+    /// Rejects a resend to a webhook that is disabled or deleted: the delivery would be cancelled immediately.
+    pub(super) async fn require_receiving(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+    ) -> Result<(), AppError> {
+        let found = self.store().webhook(tenant_id.clone(), id).await?;
         gets_events(found.as_ref().map(|found| &found.webhook.state))
     }
 
-    /// Refuses webhooks that this tenant has not, or that get no events, with one read for all of them.
+    /// Rejects webhooks that the tenant does not have or that receive no events, with one read for all of them.
     pub(super) async fn must_all_get_events(
         &self,
         view: &TenantView,
@@ -228,7 +232,7 @@ impl App {
         Ok(())
     }
 
-    /// Webhooks, newest first.
+    /// Lists webhooks, newest first.
     pub async fn list_webhooks(
         &self,
         tenant: impl Into<TenantView>,
@@ -240,96 +244,96 @@ impl App {
         Ok(found.into_iter().map(|webhook| self.current(webhook)).collect())
     }
 
-    /// A webhook without the secrets that have expired.
+    /// Removes expired secrets from a webhook.
     fn current(&self, mut webhook: Webhook) -> Webhook {
         let now = self.engine.clock().confirmed_now();
         webhook.secrets.retain(|live| live.expires_at.is_none_or(|end| end > now));
         webhook
     }
 
-    /// Changes a webhook. One whose time is over gets events again only with more time; one with a new URL that is
-    /// to be verified waits until that is done.
+    /// Changes a webhook. An expired one can be enabled only with a later expiration time; one with a new URL that
+    /// must be verified waits for the verification.
     pub async fn change_webhook(
         &self,
-        by: &Actor,
+        actor: &Actor,
         what: &'static str,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<(), AppError>,
     ) -> Result<Webhook, AppError> {
         let change = |webhook: &mut Webhook| change(webhook).map(|()| SuppliedCredentials::default());
-        self.apply_change(by, what, tenant, id, change).await
+        self.apply_change(actor, what, tenant_id, id, change).await
     }
 
-    /// Changes what a webhook's owner decides about it. `change` returns the confidential values that it sets itself;
-    /// those that it keeps are refused if requests go to another origin.
+    /// Updates the settings of a webhook. `change` returns which confidential values it sets; if the URL has a new
+    /// origin, stored values that are only kept are rejected.
     pub async fn update_webhook(
         &self,
-        by: &Actor,
-        tenant: &TenantId,
+        actor: &Actor,
+        tenant_id: &TenantId,
         id: WebhookId,
         change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
     ) -> Result<Webhook, AppError> {
-        self.apply_change(by, "webhook.update", tenant, id, change).await
+        self.apply_change(actor, "webhook.update", tenant_id, id, change).await
     }
 
     async fn apply_change(
         &self,
-        by: &Actor,
+        actor: &Actor,
         what: &'static str,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
     ) -> Result<Webhook, AppError> {
         let mut checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
             let old = webhook.clone();
-            if !by.view_of(tenant.clone()).sees(webhook) {
+            if !actor.view_of(tenant_id.clone()).sees(webhook) {
                 return Err(AppError::NotFound("webhook"));
             }
             let supplied = change(webhook)?;
-            self.require_verification(by, &mut webhook.spec, Some(&old.spec));
-            self.check(by, &webhook.spec, Some(&old.spec))?;
+            self.require_verification(actor, &mut webhook.spec, Some(&old.spec));
+            self.check(actor, &webhook.spec, Some(&old.spec))?;
             must_supply_credentials(&old.spec, &webhook.spec, &supplied)?;
             if webhook.spec.expires_at != old.spec.expires_at {
-                must_be_future(webhook.spec.expires_at, now)?;
+                require_future(webhook.spec.expires_at, now)?;
             }
-            if webhook.state.gets_events() && !old.state.gets_events() {
-                must_not_be_over(webhook.spec.expires_at, now)?;
+            if webhook.state.receives_events() && !old.state.receives_events() {
+                require_unexpired(webhook.spec.expires_at, now)?;
             }
-            webhook.verify_first(Some(&old), now);
+            webhook.set_pending_verification(Some(&old), now);
             Ok::<_, AppError>(old)
         };
-        let deed = Deed { action: what, tenant: Some(tenant), object: Some(id.to_string()) };
-        let changed = self.audited(by, deed, async {
+        let deed = AuditedAction { action: what, tenant: Some(tenant_id), object: Some(id.to_string()) };
+        let changed = self.with_audit(actor, deed, async {
             let (mut before, mut email) = (None, None);
             let change = |webhook: &mut Webhook| {
                 let old = checked(webhook)?;
                 email = owner_email(&old).map(str::to_owned);
-                before = Some(audit::of_webhook(&old));
+                before = Some(audit::webhook_json(&old));
                 Ok(())
             };
-            let webhook = self.engine.change_webhook(tenant, id, change).await?;
-            let after = Some(audit::of_webhook(&webhook));
-            Ok(((webhook, email), Traces { before, after, object: None }))
+            let webhook = self.engine.change_webhook(tenant_id, id, change).await?;
+            let after = Some(audit::webhook_json(&webhook));
+            Ok(((webhook, email), AuditChange { before, after, object: None }))
         });
         let (changed, email) = changed.await?;
         self.request_owner_confirmation(&changed, email.as_deref()).await;
         Ok(self.current(changed))
     }
 
-    /// Has the endpoint of a webhook asked once more to echo a challenge.
+    /// Starts a new verification of a webhook's URL, by a challenge to its endpoint.
     pub async fn verify_webhook(
         &self,
-        by: &Actor,
-        tenant: &TenantId,
+        actor: &Actor,
+        tenant_id: &TenantId,
         id: WebhookId,
     ) -> Result<Webhook, AppError> {
-        self.change_webhook(by, "webhook.verify", tenant, id, |webhook| {
-            must_be_enabled(webhook)?;
+        self.change_webhook(actor, "webhook.verify", tenant_id, id, |webhook| {
+            require_enabled(webhook)?;
             let now = self.engine.clock().now();
-            must_be_ready_to_ask(webhook, now)?;
-            let keeps_events = webhook.state.gets_events();
+            require_verifiable(webhook, now)?;
+            let keeps_events = webhook.state.receives_events();
             webhook.spec.verify_url = true;
             webhook.spec.verified_url = None;
             webhook.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
@@ -338,104 +342,110 @@ impl App {
         .await
     }
 
-    /// Holds a webhook's deliveries back until it is resumed; new ones are made as ever.
+    /// Pauses a webhook: its deliveries wait until it is resumed; new ones are still created.
     pub async fn pause_webhook(
         &self,
-        by: &Actor,
-        tenant: &TenantId,
+        actor: &Actor,
+        tenant_id: &TenantId,
         id: WebhookId,
     ) -> Result<Webhook, AppError> {
-        self.change_webhook(by, "webhook.pause", tenant, id, |webhook| {
-            must_be_enabled(webhook)?;
-            must_not_wait_for_its_echo(webhook)?;
+        self.change_webhook(actor, "webhook.pause", tenant_id, id, |webhook| {
+            require_enabled(webhook)?;
+            require_verified(webhook)?;
             webhook.state = WebhookState::Paused;
             Ok(())
         })
         .await
     }
 
-    /// Lets a paused webhook's deliveries go.
+    /// Resumes a paused webhook, so that its deliveries are sent.
     pub async fn resume_webhook(
         &self,
-        by: &Actor,
-        tenant: &TenantId,
+        actor: &Actor,
+        tenant_id: &TenantId,
         id: WebhookId,
     ) -> Result<Webhook, AppError> {
-        self.change_webhook(by, "webhook.resume", tenant, id, |webhook| {
-            must_be_enabled(webhook)?;
-            must_not_wait_for_its_echo(webhook)?;
+        self.change_webhook(actor, "webhook.resume", tenant_id, id, |webhook| {
+            require_enabled(webhook)?;
+            require_verified(webhook)?;
             webhook.state = WebhookState::Active;
             Ok(())
         })
         .await
     }
 
-    /// When a webhook last took a delivery.
-    pub async fn last_success(&self, tenant: &TenantId, id: WebhookId) -> Result<Option<Time>, AppError> {
-        Ok(self.engine.last_success(tenant, id).await?)
+    /// Returns the time of a webhook's last successful attempt.
+    pub async fn last_success(&self, tenant_id: &TenantId, id: WebhookId) -> Result<Option<Time>, AppError> {
+        Ok(self.engine.last_success(tenant_id, id).await?)
     }
 
-    /// When each of these webhooks of a tenant last took a delivery, with one read for all of them.
+    /// Returns the time of the last successful attempt of each of these webhooks, with one read for all of them.
     pub async fn last_successes(
         &self,
-        tenant: &TenantId,
+        tenant_id: &TenantId,
         ids: &[WebhookId],
     ) -> Result<HashMap<WebhookId, Time>, AppError> {
-        Ok(self.engine.last_successes(tenant, ids).await?)
+        Ok(self.engine.last_successes(tenant_id, ids).await?)
     }
 
-    /// Ends a webhook: what is pending is cancelled, its history stays.
-    pub async fn delete_webhook(&self, by: &Actor, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
-        let deed = Deed { action: "webhook.delete", tenant: Some(tenant), object: Some(id.to_string()) };
-        self.audited(by, deed, async {
+    /// Deletes a webhook: pending deliveries are cancelled, the history is kept.
+    pub async fn delete_webhook(
+        &self,
+        actor: &Actor,
+        tenant_id: &TenantId,
+        id: WebhookId,
+    ) -> Result<(), AppError> {
+        let deed =
+            AuditedAction { action: "webhook.delete", tenant: Some(tenant_id), object: Some(id.to_string()) };
+        self.with_audit(actor, deed, async {
             let mut before = None;
             let delete = |webhook: &mut Webhook| {
-                if !by.view_of(tenant.clone()).sees(webhook) {
+                if !actor.view_of(tenant_id.clone()).sees(webhook) {
                     return Err(AppError::NotFound("webhook"));
                 }
-                before = Some(audit::of_webhook(webhook));
+                before = Some(audit::webhook_json(webhook));
                 webhook.state = WebhookState::Deleted;
                 Ok(())
             };
-            self.engine.change_webhook(tenant, id, delete).await?;
-            Ok(((), Traces { before, ..Traces::default() }))
+            self.engine.change_webhook(tenant_id, id, delete).await?;
+            Ok(((), AuditChange { before, ..AuditChange::default() }))
         })
         .await
     }
 
-    /// Makes a new secret. The old ones go on signing for `overlap`.
+    /// Sets a new secret. The old ones still sign for `overlap`.
     pub async fn rotate_secret(
         &self,
-        by: &Actor,
-        tenant: &TenantId,
+        actor: &Actor,
+        tenant_id: &TenantId,
         id: WebhookId,
         secret: Option<Secret>,
         overlap: Duration,
     ) -> Result<Webhook, AppError> {
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
         let now = self.engine.clock().now();
-        self.change_webhook(by, "webhook.rotate_secret", tenant, id, |webhook| {
+        self.change_webhook(actor, "webhook.rotate_secret", tenant_id, id, |webhook| {
             Ok(signature::rotate(&mut webhook.secrets, secret.clone(), now, overlap)?)
         })
         .await
     }
 
-    /// Sends a test event through the real pipeline to this webhook alone.
+    /// Publishes a test event to this webhook only, through the normal pipeline.
     pub async fn test_webhook(
         &self,
         tenant: impl Into<TenantView>,
         id: WebhookId,
         data: Bytes,
-    ) -> Result<Receipt, AppError> {
+    ) -> Result<PublishReceipt, AppError> {
         let view = tenant.into();
         let webhook = self.webhook(&view, id).await?;
-        // A test that waits tells nothing about the endpoint.
-        if let Some(todo) = to_do(&webhook.state) {
+        // A test that has to wait says nothing about the endpoint, so it is rejected.
+        if let Some(todo) = blocking_action(&webhook.state) {
             let state = webhook.state.name();
             return Err(AppError::conflict("webhook_not_active", format!("the webhook is {state}; {todo}")));
         }
-        let draft = Draft {
-            tenant: view.id,
+        let draft = EventDraft {
+            tenant_id: view.id,
             event_type: TEST_EVENT.into(),
             data,
             idempotency_key: None,
@@ -443,7 +453,7 @@ impl App {
             subject: None,
             metadata: None,
             priority: Priority::default(),
-            only: Some(id),
+            only_webhook: Some(id),
             trace: None,
             hops: 0,
         };
@@ -451,12 +461,12 @@ impl App {
     }
 }
 
-/// The state of a webhook that its owner has switched off.
+/// Returns the state of a webhook that was disabled manually.
 pub fn disabled_by_request() -> WebhookState {
     WebhookState::Disabled("disabled by request".into())
 }
 
-/// Refuses to send stored credentials to another origin than the one they were given for.
+/// Rejects a change that would send stored credentials to another origin than the one they were set for.
 fn must_supply_credentials(
     old: &WebhookSpec,
     new: &WebhookSpec,
@@ -475,8 +485,8 @@ fn must_supply_credentials(
     })
 }
 
-fn must_be_enabled(webhook: &Webhook) -> Result<(), AppError> {
-    match webhook.state.cancels_because() {
+fn require_enabled(webhook: &Webhook) -> Result<(), AppError> {
+    match webhook.state.cancel_reason() {
         None => Ok(()),
         Some(reason) => Err(AppError::conflict(
             "webhook_disabled",
@@ -488,14 +498,14 @@ fn must_be_enabled(webhook: &Webhook) -> Result<(), AppError> {
     }
 }
 
-fn must_be_ready_to_ask(webhook: &Webhook, now: Time) -> Result<(), AppError> {
+fn require_verifiable(webhook: &Webhook, now: Time) -> Result<(), AppError> {
     match &webhook.state {
         WebhookState::Paused => {
             Err(AppError::conflict("webhook_paused", "the webhook is paused; resume it first"))
         }
-        WebhookState::PendingVerification(verification) if !verification.may_begin_anew(now) => {
+        WebhookState::PendingVerification(verification) if !verification.may_restart(now) => {
             Err(AppError::conflict(
-                "verified_recently",
+                "verification_too_frequent",
                 "the endpoint was asked a moment ago; wait half a minute",
             ))
         }
@@ -503,7 +513,7 @@ fn must_be_ready_to_ask(webhook: &Webhook, now: Time) -> Result<(), AppError> {
     }
 }
 
-fn must_not_wait_for_its_echo(webhook: &Webhook) -> Result<(), AppError> {
+fn require_verified(webhook: &Webhook) -> Result<(), AppError> {
     match webhook.state {
         WebhookState::PendingVerification(_) => Err(AppError::conflict(
             "pending_verification",
@@ -513,16 +523,16 @@ fn must_not_wait_for_its_echo(webhook: &Webhook) -> Result<(), AppError> {
     }
 }
 
-fn must_be_future(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
+fn require_future(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
     match expires_at {
         Some(at) if at <= now => {
-            Err(Invalid::new("expires_at", format!("must lie in the future; it is {now} now")).into())
+            Err(FieldError::new("expires_at", format!("must lie in the future; it is {now} now")).into())
         }
         _ => Ok(()),
     }
 }
 
-fn must_not_be_over(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
+fn require_unexpired(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
     match expires_at {
         Some(at) if at <= now => Err(AppError::conflict(
             "webhook_expired",
@@ -534,18 +544,20 @@ fn must_not_be_over(expires_at: Option<Time>, now: Time) -> Result<(), AppError>
     }
 }
 
-/// Refuses a webhook in a state in which it gets no events; none stands for one that was deleted.
+/// Rejects a webhook in a state in which it receives no events; `None` stands for a deleted one.
 fn gets_events(state: Option<&WebhookState>) -> Result<(), AppError> {
     let what = match state {
-        Some(state) if state.gets_events() => return Ok(()),
-        Some(state) => format!("is {}; {}", state.name(), to_do(state).unwrap_or("enable it first")),
+        Some(state) if state.receives_events() => return Ok(()),
+        Some(state) => {
+            format!("is {}; {}", state.name(), blocking_action(state).unwrap_or("enable it first"))
+        }
         None => "was deleted; replay the event to another one".to_owned(),
     };
     Err(AppError::conflict("webhook_not_active", format!("the webhook {what}")))
 }
 
-/// What has to be done before a webhook is sent anything at once; none if nothing.
-fn to_do(state: &WebhookState) -> Option<&'static str> {
+/// Returns what must be done before events are sent to a webhook. Returns `None` if it is active.
+fn blocking_action(state: &WebhookState) -> Option<&'static str> {
     match state {
         WebhookState::Active => None,
         WebhookState::Paused => Some("resume it first"),

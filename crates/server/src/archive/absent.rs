@@ -1,11 +1,11 @@
-//! The storage of a build without the feature `archive`: there is none.
+//! Placeholder storage for builds without the feature `archive`.
 
 use bytes::Bytes;
 
 use super::ArchiveError;
 use crate::config::{self, Place};
 
-/// No value of this exists.
+/// Uninhabited type: no storage can be opened.
 pub(super) enum Storage {}
 
 impl Storage {

@@ -1,4 +1,5 @@
-//! The HTTP client of the archive's bucket. The storage library signs requests and tries them again; this sends one.
+//! HTTP client for the archive's bucket. The storage library signs and retries requests; this client sends one
+//! request.
 
 use std::time::Duration;
 
@@ -21,10 +22,10 @@ use tokio_rustls::TlsConnector;
 use crate::upstream;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An object of the archive must have gone over by then, and the whole answer come back.
+/// Timeout for sending an object and receiving the whole response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes the client for every part of the storage library that sends requests.
+/// Creates the client for all parts of the storage library that send requests.
 #[derive(Debug)]
 pub(super) struct BucketConnector;
 
@@ -72,7 +73,7 @@ impl BucketClient {
             Ok(connected) => connected.map_err(|error| HttpError::new(HttpErrorKind::Connect, error))?,
             Err(_) => return Err(late("no connection in time")),
         };
-        // HTTP/1.1 names the host in a header, and only the path in its first line.
+        // HTTP/1.1 has the host in a header and only the path in the request line.
         if let Some(authority) = uri.authority()
             && !request.headers().contains_key(HOST)
         {

@@ -1,7 +1,7 @@
-//! The archive: objects with what is forgotten, each with a manifest that is written last. An object without its
-//! manifest does not count; it is written again under the same name.
+//! Archive of pruned data: objects, each with a manifest that is written last. An object without a manifest does
+//! not count; it is written again under the same name.
 //!
-//! The operator says where it is, so this is the one way out beside `egress` and the store's own.
+//! Its location is set by the operator, so its connections do not go through `egress`.
 
 mod archiver;
 #[cfg(feature = "archive")]
@@ -14,32 +14,32 @@ use serde::{Deserialize, Serialize};
 
 use storage::Storage;
 
-use crate::config::{self, ConfigError, Place};
+use crate::config::{self, ArchiveLocation, ConfigError};
 
 const OBJECT: &str = "ndjson.zst";
 const MANIFEST: &str = "json";
 
-/// What an object is, written when all of it is there.
+/// Manifest of an object, written after the object is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The form of all this.
+    /// Version of the archive format.
     pub version: u32,
-    /// What the object is called: the day of its events, and a name that nothing else has.
+    /// Name of the object: the day of its events and a unique part.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its SHA-256 in hexadecimal digits.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
-    /// Events in it.
+    /// Number of events.
     pub events: usize,
-    /// Deliveries in it.
+    /// Number of deliveries.
     pub deliveries: usize,
-    /// Attempts in it.
+    /// Number of attempts.
     pub attempts: usize,
 }
 
 impl Manifest {
-    fn of(object: &ArchiveObject) -> Self {
+    fn new(object: &ArchiveObject) -> Self {
         Self {
             version: 1,
             name: object.name.clone(),
@@ -51,39 +51,39 @@ impl Manifest {
         }
     }
 
-    /// The day of its events, as 2026-11-15.
+    /// Returns the day of the events, such as 2026-11-15.
     pub fn day(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
 }
 
-/// Why the archive cannot be used now.
+/// Error of the archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The settings are wrong.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its storage said so, or cannot be reached.
+    /// The storage failed or is not reachable.
     #[error("the archive cannot be used: {0}")]
     Storage(String),
-    /// What is in it is not what was put there.
+    /// An object or manifest is damaged.
     #[error("{name} is damaged: {reason}; restore it from a copy of the archive")]
     Damaged {
-        /// The object.
+        /// Name of the object.
         name: String,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
 }
 
-/// The archive.
+/// Archive of pruned data.
 pub struct Archive(Storage);
 
 impl Archive {
-    /// Opens the archive that the configuration names, to be read; none if none is named. One that is not there is
-    /// not made.
+    /// Opens the configured archive for reading. Returns `None` if none is configured. A missing folder is an error
+    /// and is not created.
     pub fn open_to_read(config: &config::Archive) -> Result<Option<Self>, ArchiveError> {
-        if let Some(Place::Folder(folder)) = config.place()?
+        if let Some(ArchiveLocation::Folder(folder)) = config.location()?
             && !folder.is_dir()
         {
             return Err(ArchiveError::Storage(format!("{}: there is no such folder", folder.display())));
@@ -91,21 +91,21 @@ impl Archive {
         Self::open(config)
     }
 
-    /// Opens the archive that the configuration names; none if there is none.
+    /// Opens the configured archive. Returns `None` if none is configured.
     pub fn open(config: &config::Archive) -> Result<Option<Self>, ArchiveError> {
-        let storage = config.place()?.map(|place| Storage::open(config, place)).transpose()?;
+        let storage = config.location()?.map(|position| Storage::open(config, position)).transpose()?;
         Ok(storage.map(Self))
     }
 
-    /// Stores an object, then its manifest. Doing it again changes nothing.
+    /// Stores an object, then its manifest. Idempotent.
     pub async fn put(&self, object: ArchiveObject) -> Result<(), ArchiveError> {
-        let manifest = Manifest::of(&object);
+        let manifest = Manifest::new(&object);
         let text = serde_json::to_vec(&manifest).map_err(|error| ArchiveError::Storage(error.to_string()))?;
         self.0.put(&format!("{}.{OBJECT}", object.name), object.bytes.into()).await?;
         self.0.put(&format!("{}.{MANIFEST}", object.name), text.into()).await
     }
 
-    /// All objects by name, which begins with their day.
+    /// Lists all objects by name, which starts with their day.
     pub async fn list(&self) -> Result<Vec<Manifest>, ArchiveError> {
         let mut all = Vec::new();
         for path in self.0.list().await?.into_iter().filter(|path| path.ends_with(&format!(".{MANIFEST}"))) {
@@ -118,7 +118,7 @@ impl Archive {
         Ok(all)
     }
 
-    /// The bytes of an object, as they were put there.
+    /// Reads an object and verifies its checksum.
     pub async fn read(&self, manifest: &Manifest) -> Result<bytes::Bytes, ArchiveError> {
         let bytes = self.0.get(&format!("{}.{OBJECT}", manifest.name)).await?;
         match checksum(&bytes) == manifest.sha256 {
@@ -134,12 +134,12 @@ impl Archive {
 #[cfg(feature = "archive")]
 #[cfg(test)]
 mod tests {
-    use redrive_store::Left;
+    use redrive_store::PruneCounts;
 
     use super::*;
 
     fn object(name: &str, text: &str) -> ArchiveObject {
-        let holds = Left { events: 1, deliveries: 2, attempts: 3 };
+        let holds = PruneCounts { events: 1, deliveries: 2, attempts: 3 };
         ArchiveObject { name: name.into(), holds, bytes: text.into() }
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_put_is_listed_by_day_and_read_as_it_was() {
+    async fn stored_objects_are_listed_by_day_and_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let archive = open(folder.path());
         for name in ["2026-11-15/0000000002-b", "2026-08-14/0000000001-a"] {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_without_its_manifest_does_not_count_and_a_damaged_one_is_told() {
+    async fn object_without_manifest_is_ignored_and_damage_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let archive = open(folder.path());
         archive.put(object("2026-11-15/0000000002-b", "right")).await.unwrap();

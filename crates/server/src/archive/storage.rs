@@ -1,4 +1,4 @@
-//! Where the archive's objects are: a folder, or a bucket of storage that speaks S3.
+//! Storage of the archive's objects: a folder, or an S3-compatible bucket.
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -8,7 +8,7 @@ use object_store::{
 };
 
 use super::{ArchiveError, client::BucketConnector};
-use crate::config::{self, Hidden, Place};
+use crate::config::{self, ArchiveLocation, SecretSetting};
 
 impl From<object_store::Error> for ArchiveError {
     fn from(error: object_store::Error) -> Self {
@@ -16,21 +16,21 @@ impl From<object_store::Error> for ArchiveError {
     }
 }
 
-/// The storage of an archive.
+/// Storage of an archive.
 pub(super) struct Storage(Box<dyn ObjectStore>);
 
 impl Storage {
-    /// Opens the storage at a place that the configuration names.
-    pub(super) fn open(config: &config::Archive, place: Place) -> Result<Self, ArchiveError> {
-        Ok(match place {
-            Place::Folder(folder) => {
+    /// Opens the storage at the configured location.
+    pub(super) fn open(config: &config::Archive, position: ArchiveLocation) -> Result<Self, ArchiveError> {
+        Ok(match position {
+            ArchiveLocation::Folder(folder) => {
                 crate::files::make_private_folder(&folder)
                     .map_err(|error| ArchiveError::Storage(format!("{}: {error}", folder.display())))?;
-                // Files are synced, because the store deletes its copy once an object is stored: the object must survive
-                // a power cut by then.
+                // Files are synced, because the store deletes its copy once an object is stored: by then the object must
+                // survive a power failure.
                 Self(Box::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true)))
             }
-            Place::Bucket { bucket, prefix } => {
+            ArchiveLocation::Bucket { bucket, prefix } => {
                 let storage = bucket_of(config, &bucket).build()?;
                 Self(Box::new(PrefixStore::new(storage, prefix)))
             }
@@ -43,13 +43,13 @@ impl Storage {
         Ok(())
     }
 
-    /// The paths of all objects.
+    /// Lists the paths of all objects.
     pub(super) async fn list(&self) -> Result<Vec<String>, ArchiveError> {
         let found: Vec<_> = self.0.list(None).try_collect().await?;
         Ok(found.into_iter().map(|meta| meta.location.to_string()).collect())
     }
 
-    /// The bytes under a path.
+    /// Reads the bytes under a path.
     pub(super) async fn get(&self, path: &str) -> Result<Bytes, ArchiveError> {
         Ok(self.0.get(&Path::from(path)).await?.bytes().await?)
     }
@@ -64,7 +64,7 @@ fn bucket_of(config: &config::Archive, bucket: &str) -> AmazonS3Builder {
         builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
     }
     if let (Some(key), Some(secret)) = (&config.access_key_id, &config.secret_access_key) {
-        builder = builder.with_access_key_id(key).with_secret_access_key(Hidden::reveal(secret));
+        builder = builder.with_access_key_id(key).with_secret_access_key(SecretSetting::reveal(secret));
     }
     builder
 }

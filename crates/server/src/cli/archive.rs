@@ -1,4 +1,4 @@
-//! `redrive archive`: what is in the archive, and reading it again.
+//! `redrive archive`: lists and reads archived events.
 
 use std::io::Write;
 
@@ -15,9 +15,9 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(super) enum ArchiveCommand {
-    /// List what is in the archive.
+    /// List the objects in the archive.
     List(DatabaseArgs),
-    /// Print what is in it, one event, delivery or attempt in JSON on each line. Checksums are verified.
+    /// Print archived events, deliveries and attempts as JSON lines, and verify checksums.
     Cat(CatArgs),
 }
 
@@ -25,16 +25,16 @@ pub(super) enum ArchiveCommand {
 pub(super) struct CatArgs {
     #[command(flatten)]
     settings: DatabaseArgs,
-    /// Only of this tenant.
+    /// Print only data of this tenant.
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    /// Only of events from this time on, such as 2026-08-01T00:00:00Z.
+    /// Print only data of events published at or after this time, such as 2026-08-01T00:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<Time>,
-    /// Only of events before this time.
+    /// Print only data of events published before this time.
     #[arg(long, value_name = "TIME", value_parser = time)]
     to: Option<Time>,
-    /// Only this object, as `redrive archive list` names it.
+    /// Print only this object, as named by `redrive archive list`.
     name: Option<String>,
 }
 
@@ -52,25 +52,25 @@ pub(super) fn run(command: &ArchiveCommand) -> Result<(), CliError> {
 fn open(settings: &DatabaseArgs) -> Result<Archive, CliError> {
     let config = settings.load(Profile::Serve)?;
     let archive =
-        Archive::open_to_read(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
-    archive.ok_or_else(|| CliError::said("there is no archive: set archive.url (REDRIVE_ARCHIVE_URL)"))
+        Archive::open_to_read(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
+    archive.ok_or_else(|| CliError::message("there is no archive: set archive.url (REDRIVE_ARCHIVE_URL)"))
 }
 
-/// Prints lines; false when nobody reads them any more.
+/// Prints lines. Returns `false` if the reader has closed standard output.
 fn print(lines: impl Iterator<Item = String>) -> Result<bool, CliError> {
     let mut out = std::io::stdout().lock();
     for line in lines {
         match writeln!(out, "{line}") {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
-            Err(error) => return Err(CliError::said(error.to_string())),
+            Err(error) => return Err(CliError::message(error.to_string())),
         }
     }
     Ok(true)
 }
 
 async fn list(settings: &DatabaseArgs) -> Result<(), CliError> {
-    let all = open(settings)?.list().await.map_err(|error| CliError::said(error.to_string()))?;
+    let all = open(settings)?.list().await.map_err(|error| CliError::message(error.to_string()))?;
     let line = |manifest: Manifest| {
         let Manifest { name, bytes, events, deliveries, attempts, .. } = manifest;
         format!("{name}  {events} events, {deliveries} deliveries, {attempts} attempts, {bytes} bytes")
@@ -78,7 +78,7 @@ async fn list(settings: &DatabaseArgs) -> Result<(), CliError> {
     print(all.into_iter().map(line)).map(drop)
 }
 
-/// What has to be known of a line.
+/// Fields of a line that the filters use.
 #[derive(Deserialize)]
 struct Line {
     kind: String,
@@ -88,7 +88,7 @@ struct Line {
 }
 
 impl Line {
-    /// When its event was published: deliveries take their time from it.
+    /// Returns the publish time of the event, which is also encoded in the ids of its deliveries.
     fn time(&self) -> Option<Time> {
         match self.kind.as_str() {
             "event" => self.id.parse::<EventId>().ok().map(|id| id.time()),
@@ -99,7 +99,7 @@ impl Line {
 }
 
 impl CatArgs {
-    /// Whether an object may hold what is wanted: its name begins with the day of its events.
+    /// Returns whether an object may contain matching lines: its name starts with the day of its events.
     fn wants_object(&self, manifest: &Manifest) -> bool {
         let day = |time: Time| time.to_string().chars().take(10).collect::<String>();
         self.name.as_ref().is_none_or(|name| *name == manifest.name)
@@ -112,7 +112,7 @@ impl CatArgs {
             return Ok(true);
         }
         let line: Line = serde_json::from_str(line)
-            .map_err(|error| CliError::said(format!("a line cannot be read: {error}")))?;
+            .map_err(|error| CliError::message(format!("a line cannot be read: {error}")))?;
         let at = line.time();
         Ok(self.tenant.as_ref().is_none_or(|tenant| *tenant == line.tenant_id)
             && self.from.is_none_or(|from| at.is_some_and(|at| at >= from))
@@ -121,16 +121,16 @@ impl CatArgs {
 }
 
 async fn cat(args: &CatArgs) -> Result<(), CliError> {
-    let said = |error: crate::archive::ArchiveError| CliError::said(error.to_string());
+    let message = |error: crate::archive::ArchiveError| CliError::message(error.to_string());
     let store = open(&args.settings)?;
-    let mut all = store.list().await.map_err(said)?;
+    let mut all = store.list().await.map_err(message)?;
     all.retain(|manifest| args.wants_object(manifest));
     if let (Some(name), true) = (&args.name, all.is_empty()) {
-        return Err(CliError::said(format!("{name} is not in the archive; see: redrive archive list")));
+        return Err(CliError::message(format!("{name} is not in the archive; see: redrive archive list")));
     }
     for manifest in all {
-        let bytes = store.read(&manifest).await.map_err(said)?;
-        let damaged = |error: std::io::Error| CliError::said(format!("{}: {error}", manifest.name));
+        let bytes = store.read(&manifest).await.map_err(message)?;
+        let damaged = |error: std::io::Error| CliError::message(format!("{}: {error}", manifest.name));
         for line in archive::lines(&bytes[..]).map_err(damaged)? {
             let line = line.map_err(damaged)?;
             if args.wants(&line)? && !print(std::iter::once(line))? {

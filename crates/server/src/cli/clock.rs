@@ -8,9 +8,9 @@ use crate::config::Profile;
 
 #[derive(Subcommand)]
 pub(super) enum ClockCommand {
-    /// Print the time that a running server uses, and whether its clock jumped.
+    /// Print the time that a running server uses, and whether its clock has jumped.
     Show(ServerArgs),
-    /// Confirm the time that the clock shows, after a jump: deliveries expire and old data is deleted by it.
+    /// Confirm the current time after a clock jump, so that deliveries expire and old data is deleted by it.
     Confirm(ServerArgs),
 }
 
@@ -34,7 +34,7 @@ pub(super) fn run(command: &ClockCommand) -> Result<(), CliError> {
 async fn call(server: &ServerArgs, method: &str, path: &str) -> Result<Value, CliError> {
     let config = server.load(Profile::Serve)?;
     let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
-        CliError::said("set REDRIVE_ADMIN_KEY to an admin key of the server: its clock is for admins")
+        CliError::message("set REDRIVE_ADMIN_KEY to an admin key of the server: its clock is for admins")
     })?;
-    Remote::of(&config, key, "").call(method, path, None).await
+    Remote::new(&config, key, "").call(method, path, None).await
 }

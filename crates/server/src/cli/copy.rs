@@ -1,4 +1,4 @@
-//! `redrive store copy`: moves an embedded installation to PostgreSQL.
+//! `redrive store copy`: copies an SQLite installation to PostgreSQL.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,27 +21,27 @@ use crate::{
     telemetry,
 };
 
-/// How often a line is written where nobody watches.
-const LINE: Duration = Duration::from_secs(10);
+/// Interval of progress lines if standard error is not a terminal.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const BAR: &str = "{prefix:16} [{bar:30}] {human_pos} of {human_len}, {per_sec}, {eta} left";
 const DONE_BAR: &str = "{prefix:16} {human_len} rows";
 
 #[derive(Subcommand)]
 pub(super) enum StoreCommand {
-    /// Copy everything from a file to a PostgreSQL database. Started again, it goes on where it was stopped.
+    /// Copy everything from an SQLite file to a PostgreSQL database, resuming an interrupted copy.
     Copy(CopyArgs),
 }
 
 #[derive(Args)]
 pub(super) struct CopyArgs {
-    /// What to copy: sqlite:PATH. No server may be running on it; it is left as it is.
+    /// Source, sqlite:PATH, which is not changed and must not be in use by a server.
     #[arg(long, value_name = "URL")]
     from: String,
-    /// Where to: postgres://USER@HOST:PORT/DATABASE, an empty database. Its password is best given in
+    /// Target, postgres://USER@HOST:PORT/DATABASE, an empty database whose password is best passed in
     /// REDRIVE_DATABASE_PASSWORD.
     #[arg(long, value_name = "URL")]
     to: String,
-    /// A TOML file with settings for the PostgreSQL server; see docs/configuration.md.
+    /// TOML file with settings for the PostgreSQL server; see docs/configuration.md.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -53,24 +53,24 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
     let _ = telemetry::start(&config.log);
     let source = Database { url: args.from.as_str().into(), ..Database::default() }.backend();
     let Ok(Backend::Sqlite(path)) = source else {
-        return Err(CliError::said("--from: write sqlite:PATH, the file that is to be copied"));
+        return Err(CliError::message("--from: write sqlite:PATH, the file that is to be copied"));
     };
     let Backend::Postgres(options) = config.database.backend()? else {
-        return Err(CliError::said("--to: write postgres://USER@HOST:PORT/DATABASE, an empty database"));
+        return Err(CliError::message("--to: write postgres://USER@HOST:PORT/DATABASE, an empty database"));
     };
-    let display = Display::new();
+    let display = ProgressDisplay::new();
     let copied = block_on(async {
         let copied =
             copy::copy(&sqlite::Options::at(&path), &options, |progress| display.show(progress)).await;
-        copied.map_err(|error| CliError::said(error.to_string()))
+        copied.map_err(|error| CliError::message(error.to_string()))
     });
     display.clear();
-    tell(&copied?, &path.display().to_string(), &config.database.url.to_string());
+    print_report(&copied?, &path.display().to_string(), &config.database.url.to_string());
     Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
-fn tell(report: &Report, source: &str, target: &str) {
+fn print_report(report: &Report, source: &str, target: &str) {
     println!("{:16} {:>14} {:>14}", "table", "in the source", "in the copy");
     for table in &report.tables {
         println!("{:16} {:>14} {:>14}", table.table, table.source, table.target);
@@ -96,19 +96,19 @@ fn tell(report: &Report, source: &str, target: &str) {
     );
 }
 
-/// What is shown meanwhile, on standard error: bars to a person, lines to a log.
-struct Display {
+/// Progress display on standard error: bars on a terminal, lines otherwise.
+struct ProgressDisplay {
     watched: bool,
     bar: RefCell<Option<(&'static str, ProgressBar)>>,
     last_line: Cell<Duration>,
 }
 
-impl Display {
+impl ProgressDisplay {
     fn new() -> Self {
         Self {
             watched: std::io::stderr().is_terminal(),
             bar: RefCell::default(),
-            last_line: Cell::new(clock::ticks()),
+            last_line: Cell::new(clock::monotonic_now()),
         }
     }
 
@@ -117,14 +117,14 @@ impl Display {
             Progress::Counting => self.say("Counting what there is to copy"),
             Progress::Begun(Start::New) => {}
             Progress::Begun(Start::Resumed) => self.say("Going on with the copy that was stopped"),
-            Progress::Begun(Start::Anew) => {
+            Progress::Begun(Start::Restarted) => {
                 self.say("The source was used since the copy was stopped: copying it anew");
             }
-            Progress::Rows { of: 0, .. } => {}
-            Progress::Rows { table, done, of } if self.watched => self.draw(table, done, of),
-            Progress::Rows { table, done, of } => {
-                let now = clock::ticks();
-                if done == of || now.saturating_sub(self.last_line.get()) >= LINE {
+            Progress::Rows { total: 0, .. } => {}
+            Progress::Rows { table, done, total: of } if self.watched => self.draw(table, done, of),
+            Progress::Rows { table, done, total: of } => {
+                let now = clock::monotonic_now();
+                if done == of || now.saturating_sub(self.last_line.get()) >= LOG_INTERVAL {
                     self.last_line.set(now);
                     eprintln!("{table}: {done} of {of} rows");
                 }
@@ -144,7 +144,7 @@ impl Display {
             Some((drawn, bar)) if *drawn == table => (drawn, bar),
             _ => {
                 let new = ProgressBar::new(of).with_style(style(BAR)).with_prefix(table);
-                // What an earlier run has done says nothing about how fast this one is.
+                // Rows copied by an earlier run must not count towards the speed of this one.
                 new.reset_eta();
                 let (drawn, new) = bar.insert((table, new));
                 (&*drawn, &*new)
@@ -160,7 +160,7 @@ impl Display {
         }
     }
 
-    /// Leaves no bar half drawn.
+    /// Removes an unfinished progress bar.
     fn clear(&self) {
         if let Some((_, bar)) = self.bar.borrow_mut().take()
             && !bar.is_finished()

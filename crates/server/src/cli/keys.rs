@@ -1,4 +1,4 @@
-//! `redrive keys`: on the store itself, or through the server that has it open.
+//! `redrive keys`: manages API keys in the store, or through the server that has the store open.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use super::{
     run::DEV_KEY,
 };
 use crate::{
-    app::{Keys, NewKey, Scope, audit},
+    app::{KeyCache, NewKey, Scope, audit},
     config::{Backend, Config, Profile},
     store,
 };
 
 #[derive(Subcommand)]
 pub(super) enum KeysCommand {
-    /// Make a key and print it, this once.
+    /// Create a key and print it; it cannot be shown again.
     Create(CreateArgs),
-    /// List keys, without the keys themselves.
-    List(WhichArgs),
-    /// Revoke a key by its id; it stops working at once.
+    /// List keys, without their secrets.
+    List(KeyScopeArgs),
+    /// Revoke a key by its id, effective immediately.
     Revoke(RevokeArgs),
 }
 
 #[derive(Args)]
-pub(super) struct WhichArgs {
-    /// The tenant.
+pub(super) struct KeyScopeArgs {
+    /// Tenant that the keys belong to.
     #[arg(long, default_value = TenantId::DEFAULT)]
     tenant: String,
-    /// Admin keys instead of a tenant's.
+    /// Use admin keys instead of a tenant's.
     #[arg(long, conflicts_with = "tenant")]
     admin: bool,
     #[command(flatten)]
@@ -42,22 +42,22 @@ pub(super) struct WhichArgs {
 
 #[derive(Args)]
 pub(super) struct CreateArgs {
-    /// What the key is for.
+    /// Purpose of the key.
     #[arg(long, default_value = "")]
     name: String,
-    /// What it may be used for; all of them if left out.
+    /// Scopes of the key; all by default.
     #[arg(long = "scope", value_enum, value_delimiter = ',', conflicts_with = "admin")]
     scopes: Vec<ScopeArg>,
     #[command(flatten)]
-    which: WhichArgs,
+    which: KeyScopeArgs,
 }
 
 #[derive(Args)]
 pub(super) struct RevokeArgs {
-    /// The key's id, key_….
+    /// Id of the key, key_….
     id: KeyId,
     #[command(flatten)]
-    which: WhichArgs,
+    which: KeyScopeArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -77,38 +77,38 @@ impl From<ScopeArg> for Scope {
     }
 }
 
-impl WhichArgs {
+impl KeyScopeArgs {
     fn tenant(&self) -> Result<Option<TenantId>, CliError> {
         if self.admin {
             return Ok(None);
         }
         TenantId::parse(&self.tenant)
             .map(Some)
-            .map_err(|error| CliError::said(format!("--tenant: {}", error.message)))
+            .map_err(|error| CliError::message(format!("--tenant: {}", error.message)))
     }
 
-    /// The path of these keys in the API.
+    /// Returns the API path of these keys.
     fn path(&self) -> String {
         if self.admin { "/v1/admin-keys".into() } else { format!("/v1/tenants/{}/api-keys", self.tenant) }
     }
 }
 
-/// Where keys are changed.
-enum Place {
-    /// Nobody has the store to itself: it is changed directly.
-    Store(Arc<dyn Store>, Keys),
-    /// A server has: it is asked to.
+/// Backend through which keys are changed.
+enum KeyBackend {
+    /// The store, changed directly: no server has exclusive access to it.
+    Store(Arc<dyn Store>, KeyCache),
+    /// The server that has exclusive access to the store.
     Server(Remote),
 }
 
-/// Opens the store of a server that has run before, and leaves its schema alone.
-async fn open_existing(args: &ServerArgs) -> Result<Place, CliError> {
+/// Opens an existing store without migrating its schema.
+async fn open_existing(args: &ServerArgs) -> Result<KeyBackend, CliError> {
     let config = args.load(Profile::Serve)?;
     let mut backend = config.database.backend()?;
     match &mut backend {
         Backend::Sqlite(path) if !path.exists() => {
             let path = path.display();
-            return Err(CliError::said(format!(
+            return Err(CliError::message(format!(
                 "there is no database at {path}; name it with --database-url sqlite:PATH"
             )));
         }
@@ -118,27 +118,28 @@ async fn open_existing(args: &ServerArgs) -> Result<Place, CliError> {
     open(&config, &backend).await
 }
 
-async fn open(config: &Config, backend: &Backend) -> Result<Place, CliError> {
+async fn open(config: &Config, backend: &Backend) -> Result<KeyBackend, CliError> {
     match store::open(backend, None).await {
         Ok(store) => {
-            let keys = Keys::load(&*store, None).await?;
-            Ok(Place::Store(store, keys))
+            let keys = KeyCache::load(&*store, None).await?;
+            Ok(KeyBackend::Store(store, keys))
         }
-        Err(OpenError::InUse { .. }) => Ok(Place::Server(remote(config, backend)?)),
+        Err(OpenError::InUse { .. }) => Ok(KeyBackend::Server(remote(config, backend)?)),
         Err(error) => Err(error.into()),
     }
 }
 
 fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
-    Ok(Remote::of(config, admin_key(config, backend)?, IN_USE))
+    Ok(Remote::new(config, admin_key(config, backend)?, IN_USE))
 }
 
-/// The admin key of the server that has the database open.
+/// Returns the admin key of the server that has the database open.
 pub(super) fn admin_key(config: &Config, backend: &Backend) -> Result<String, CliError> {
     let configured = config.auth.admin_key.as_ref().map(|key| key.reveal().to_owned());
-    let kept = || std::fs::read_to_string(backend.beside(DEV_KEY)).ok().map(|key| key.trim().to_owned());
+    let kept =
+        || std::fs::read_to_string(backend.sibling_path(DEV_KEY)).ok().map(|key| key.trim().to_owned());
     configured.or_else(kept).ok_or_else(|| {
-        CliError::said(
+        CliError::message(
             "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to go through it",
         )
     })
@@ -160,24 +161,25 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
         true => Scope::ALL.to_vec(),
         false => args.scopes.into_iter().map(Into::into).collect(),
     };
-    let tenant = args.which.tenant()?;
+    let tenant_id = args.which.tenant()?;
     let config = args.which.server.load(Profile::Serve)?;
     let backend = config.database.backend()?;
     let (id, key) = match open(&config, &backend).await? {
-        Place::Store(store, keys) => {
+        KeyBackend::Store(store, keys) => {
             let now = store::now(&*store).await?;
-            let entry = audit::begin_by_hand(&*store, now, "api_key.create", tenant.clone(), None).await?;
-            let new = NewKey { tenant, name: args.name, scopes, ..NewKey::default() };
+            let entry =
+                audit::begin_cli_entry(&*store, now, "api_key.create", tenant_id.clone(), None).await?;
+            let new = NewKey { tenant_id, name: args.name, scopes, ..NewKey::default() };
             let made = keys.create(&*store, new, now).await?;
             let id = made.as_ref().map(|(key, _)| key.id.to_string());
-            audit::finish_by_hand(&*store, entry, id, made.is_some()).await?;
-            let missing = || CliError::said(format!("there is no tenant {}", args.which.tenant));
+            audit::finish_cli_entry(&*store, entry, id, made.is_some()).await?;
+            let missing = || CliError::message(format!("there is no tenant {}", args.which.tenant));
             let (key, secret) = made.ok_or_else(missing)?;
             (key.id.to_string(), secret)
         }
-        Place::Server(remote) => {
+        KeyBackend::Server(remote) => {
             let mut body = json!({"name": args.name});
-            if tenant.is_some() {
+            if tenant_id.is_some() {
                 body["scopes"] = json!(scopes);
             }
             let made = remote.call("POST", &args.which.path(), Some(&body)).await?;
@@ -191,16 +193,16 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
-async fn list(args: WhichArgs) -> Result<(), CliError> {
+async fn list(args: KeyScopeArgs) -> Result<(), CliError> {
     let mut lines: Vec<[String; 4]> = Vec::new();
     match open_existing(&args.server).await? {
-        Place::Store(store, _) => {
+        KeyBackend::Store(store, _) => {
             let page = PageRequest { after: None, offset: 0, limit: 1_000 };
             for key in store.list_keys(args.tenant()?, page).await? {
                 lines.push(line(&key));
             }
         }
-        Place::Server(remote) => {
+        KeyBackend::Server(remote) => {
             let page = remote.call("GET", &format!("{}?limit=500", args.path()), None).await?;
             for key in page["data"].as_array().into_iter().flatten() {
                 lines.push(line_of_json(key));
@@ -233,20 +235,21 @@ fn line_of_json(key: &Value) -> [String; 4] {
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
 async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
     match open_existing(&args.which.server).await? {
-        Place::Store(store, keys) => {
+        KeyBackend::Store(store, keys) => {
             let now = store::now(&*store).await?;
-            let (tenant, object) = (args.which.tenant()?, Some(args.id.to_string()));
-            let entry = audit::begin_by_hand(&*store, now, "api_key.revoke", tenant.clone(), object).await?;
-            let revoked = keys.revoke(&*store, tenant, args.id, now).await?;
-            audit::finish_by_hand(&*store, entry, None, revoked).await?;
+            let (tenant_id, object) = (args.which.tenant()?, Some(args.id.to_string()));
+            let entry =
+                audit::begin_cli_entry(&*store, now, "api_key.revoke", tenant_id.clone(), object).await?;
+            let revoked = keys.revoke(&*store, tenant_id, args.id, now).await?;
+            audit::finish_cli_entry(&*store, entry, None, revoked).await?;
             if !revoked {
-                return Err(CliError::said(format!(
+                return Err(CliError::message(format!(
                     "there is no live key {}; see: redrive keys list",
                     args.id
                 )));
             }
         }
-        Place::Server(remote) => {
+        KeyBackend::Server(remote) => {
             remote.call("DELETE", &format!("{}/{}", args.which.path(), args.id), None).await?;
         }
     }

@@ -1,4 +1,4 @@
-//! `redrive check-mail`: sends a mail as the server would, and says plainly what is wrong if it does not go out.
+//! `redrive test-email`: sends a test email with the server's settings and explains a failure.
 
 use clap::Args;
 use redrive_core::notification::preferences::check_email;
@@ -8,8 +8,8 @@ use super::{CliError, DatabaseArgs, block_on};
 use crate::{config::Profile, mail};
 
 #[derive(Args)]
-pub(super) struct CheckMailArgs {
-    /// Who gets the test mail.
+pub(super) struct TestEmailArgs {
+    /// Recipient of the test email.
     #[arg(long, value_name = "ADDRESS")]
     to: String,
     #[command(flatten)]
@@ -17,11 +17,11 @@ pub(super) struct CheckMailArgs {
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
-pub(super) fn run(args: &CheckMailArgs) -> Result<(), CliError> {
-    check_email("--to", &args.to).map_err(|invalid| CliError::said(invalid.to_string()))?;
+pub(super) fn run(args: &TestEmailArgs) -> Result<(), CliError> {
+    check_email("--to", &args.to).map_err(|invalid| CliError::message(invalid.to_string()))?;
     let config = args.database.load(Profile::Serve)?;
     let from = block_on(async {
-        mail::send_test(&config.smtp, &args.to, &Clock::system()).await.map_err(CliError::said)
+        mail::send_test(&config.smtp, &args.to, &Clock::system()).await.map_err(CliError::message)
     })?;
     println!("The mail server has taken a test mail from {from} to {}.", args.to);
     if config.server.public_base().is_none() {

@@ -1,4 +1,4 @@
-//! `redrive migrate`: brings the database's schema up to date, and says what that came to.
+//! `redrive migrate`: migrates the database schema and reports the result.
 
 use super::{CliError, DatabaseArgs, block_on};
 use crate::{

@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line interface.
 
 mod archive;
 mod clock;
@@ -31,44 +31,44 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start on this machine, ready to try: data in ./redrive-data, http and loopback targets allowed.
+    /// Run locally with development defaults: data in ./redrive-data, http and loopback targets allowed.
     Dev(RunArgs),
-    /// Start with made-up receivers and events, to look around: data apart, http and loopback targets allowed.
+    /// Run with simulated receivers and traffic.
     Demo(demo::DemoArgs),
-    /// Start for real: https to public addresses only, unless the configuration says otherwise.
+    /// Run the server with production defaults: https to public addresses only.
     Serve(RunArgs),
-    /// Make, list and revoke API keys.
+    /// Create, list and revoke API keys.
     Keys {
         #[command(subcommand)]
         command: keys::KeysCommand,
     },
-    /// Make a master key, and seal everything with a new one.
+    /// Create a master key, or re-encrypt all secrets with a new one.
     Secrets {
         #[command(subcommand)]
         command: secrets::SecretsCommand,
     },
-    /// Bring the database's schema up to date.
+    /// Migrate the database schema to the current version.
     Migrate(DatabaseArgs),
-    /// Read what was archived before it was forgotten.
+    /// List and read archived events.
     Archive {
         #[command(subcommand)]
         command: archive::ArchiveCommand,
     },
-    /// Move what is stored to another place.
+    /// Copy the database to another backend.
     Store {
         #[command(subcommand)]
         command: copy::StoreCommand,
     },
-    /// Print how a running installation is doing. Exit code: 0 well, 1 warning, 2 critical, 3 not known.
+    /// Show the health of a running installation. Exit code: 0 ok, 1 warning, 2 critical, 3 unknown.
     Status(status::StatusArgs),
-    /// Show the time that a running installation uses, or confirm it after the clock jumped.
+    /// Show the time that a running installation uses, or confirm it after a clock jump.
     Clock {
         #[command(subcommand)]
         command: clock::ClockCommand,
     },
-    /// Send a test mail as the server would, and say what is wrong if it does not go out.
-    CheckMail(mail::CheckMailArgs),
-    /// Show or check the configuration.
+    /// Send a test email with the server's settings, and explain a failure.
+    TestEmail(mail::TestEmailArgs),
+    /// Show or validate the configuration.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
@@ -77,15 +77,16 @@ enum Command {
 
 #[derive(Args, Clone)]
 struct DatabaseArgs {
-    /// A TOML file with settings; see docs/configuration.md.
+    /// TOML file with settings; see docs/configuration.md.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where everything is kept: sqlite:PATH or postgres://USER@HOST:PORT/DATABASE.
+    /// Database: sqlite:PATH or postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
 
-/// Says on standard error which files with secrets others can read, for commands that keep no log.
+/// Prints a warning on standard error for each secret file that other users can access, for commands without a
+/// log.
 fn warn_of_exposed_files(config: Config) -> Config {
     for ExposedFile { setting, path, fix } in config.exposed_files() {
         eprintln!(
@@ -111,7 +112,7 @@ impl DatabaseArgs {
 struct ServerArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Address and port to listen on, where port 0 picks a free one; or those of the server to ask.
+    /// Address and port to listen on (port 0 picks a free one), or those of the running server to contact.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
 }
@@ -130,16 +131,16 @@ impl ServerArgs {
 struct RunArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// What this node is there for: everything, the API alone, or sending alone.
+    /// Role of this node: everything, only the API, or only sending.
     #[arg(long, value_parser = Role::ALL.map(Role::name))]
     role: Option<String>,
-    /// A RabbitMQ server that tells nodes of ready work: amqp://USER@HOST:PORT/VHOST, or amqps://… with TLS.
+    /// RabbitMQ server that distributes ready work to nodes: amqp://USER@HOST:PORT/VHOST, or amqps://… with TLS.
     #[arg(long, value_name = "URL")]
     amqp: Option<String>,
-    /// Send for the tenants of this pool; give it once for each. "default" if left out.
+    /// Worker pool that this node serves, "default" by default; repeat it for several pools.
     #[arg(long = "pool", value_name = "NAME")]
     pools: Vec<String>,
-    /// A Redis server through which nodes share limits and circuits: redis://USER@HOST:PORT, or rediss://… with TLS.
+    /// Redis server through which nodes share limits and circuits: redis://USER@HOST:PORT, or rediss://… with TLS.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
 }
@@ -159,9 +160,9 @@ impl RunArgs {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Print the settings in force, secrets redacted.
+    /// Print the effective settings, with secrets redacted.
     Show(ProfileArgs),
-    /// Say whether the settings can be used.
+    /// Validate the settings.
     Check(ProfileArgs),
 }
 
@@ -180,7 +181,7 @@ impl ProfileArgs {
     }
 }
 
-/// Why a command failed, in words for whoever typed it.
+/// Error of a command, with a message for the user.
 #[derive(Debug, thiserror::Error)]
 enum CliError {
     #[error(transparent)]
@@ -192,22 +193,22 @@ enum CliError {
     #[error(transparent)]
     App(#[from] crate::app::AppError),
     #[error(transparent)]
-    Vault(#[from] crate::vault::NoVault),
+    Vault(#[from] crate::vault::VaultError),
     #[error("{0}")]
-    Said(String),
+    Message(String),
 }
 
 impl CliError {
-    fn said(text: impl Into<String>) -> Self {
-        Self::Said(text.into())
+    fn message(text: impl Into<String>) -> Self {
+        Self::Message(text.into())
     }
 }
 
-/// Runs what a command has to wait for.
+/// Runs a future to completion on a single-threaded runtime.
 fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
-        runtime.map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
+        runtime.map_err(|error| CliError::message(format!("the runtime cannot be started: {error}")))?;
     runtime.block_on(work)
 }
 
@@ -215,7 +216,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // A check that was called wrongly has found out nothing.
+        // `redrive status` with invalid arguments has checked nothing: exit with the code for unknown.
         Err(error) if error.use_stderr() && std::env::args().nth(1).is_some_and(|name| name == "status") => {
             let _ = error.print();
             return status::UNKNOWN.into();
@@ -233,7 +234,7 @@ pub fn main() -> ExitCode {
         Command::Store { command } => copy::run(&command),
         Command::Status(args) => return status::run(&args),
         Command::Clock { command } => clock::run(&command),
-        Command::CheckMail(args) => mail::run(&args),
+        Command::TestEmail(args) => mail::run(&args),
         Command::Config { command } => configuration(command),
     };
     match result {
@@ -247,7 +248,7 @@ pub fn main() -> ExitCode {
 
 fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
     let config = args.load(profile)?;
-    let reread: reload::Reread = Box::new(move || args.load(profile));
+    let reread: reload::ConfigReader = Box::new(move || args.load(profile));
     run::run(run::Start { config, profile, reread: Some(reread), demo: None })
 }
 
@@ -255,7 +256,8 @@ fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
 fn configuration(command: ConfigCommand) -> Result<(), CliError> {
     match command {
         ConfigCommand::Show(args) => {
-            let text = toml::to_string(&args.load()?).map_err(|error| CliError::said(error.to_string()))?;
+            let text =
+                toml::to_string(&args.load()?).map_err(|error| CliError::message(error.to_string()))?;
             print!("{text}");
         }
         ConfigCommand::Check(args) => {

@@ -1,5 +1,5 @@
-//! TLS with a server whose certificate is known by its file: that very certificate, whatever name it is for and
-//! whoever issued it. For an operator's own server on an operator's own machine.
+//! TLS to a server whose certificate is pinned by a file: exactly this certificate is accepted, regardless of its
+//! names and issuer. Only for an operator's own server on the same machine.
 
 use std::{net::IpAddr, path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// Agrees on TLS with the server that has the certificate in this file.
+/// Establishes TLS with the server that has the certificate in this file.
 pub(super) async fn connect(
     stream: TcpStream,
     address: IpAddr,

@@ -1,6 +1,6 @@
-//! SIGHUP: the rules of the way out are read again and put in force, without a restart.
+//! SIGHUP: reloads the egress rules without a restart.
 //!
-//! Nothing else changes, and a configuration that cannot be used changes nothing at all.
+//! No other setting is reloaded, and an invalid configuration changes nothing.
 
 use std::sync::Arc;
 
@@ -13,20 +13,21 @@ use crate::{
     config::{Config, ConfigError},
 };
 
-/// Reads the configuration as it was read at the start: the same file, environment and flags.
-pub(super) type Reread = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
+/// Reads the configuration again from the same file, environment and flags as at startup.
+pub(super) type ConfigReader = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
-/// From now on a SIGHUP reads the rules again.
-pub(super) fn on_hangup(reread: Reread, app: Arc<App>, egress: Client) -> Result<(), CliError> {
+/// Installs the SIGHUP handler that reloads the egress rules.
+pub(super) fn on_hangup(reread: ConfigReader, app: Arc<App>, egress: Client) -> Result<(), CliError> {
     let hangup = signal(SignalKind::hangup());
-    let mut hangup = hangup.map_err(|error| CliError::said(format!("signals cannot be heard: {error}")))?;
+    let mut hangup =
+        hangup.map_err(|error| CliError::message(format!("signals cannot be heard: {error}")))?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             match reread() {
                 Ok(config) => {
-                    // A running server is not stopped for them.
+                    // Exposed secret files are only logged here; they do not stop a running server.
                     config.warn_of_exposed_files();
-                    put_in_force(&config, &app, &egress);
+                    apply_rules(&config, &app, &egress);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the egress rules stay as they were: the configuration cannot be used");
@@ -37,7 +38,7 @@ pub(super) fn on_hangup(reread: Reread, app: Arc<App>, egress: Client) -> Result
     Ok(())
 }
 
-fn put_in_force(config: &Config, app: &App, egress: &Client) {
+fn apply_rules(config: &Config, app: &App, egress: &Client) {
     let public_url = config.server.public_base();
     app.set_urls(config.egress.urls(public_url));
     egress.set_rules(config.egress.reach(public_url));

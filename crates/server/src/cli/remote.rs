@@ -1,5 +1,5 @@
-//! A word with the server that this machine's operator runs: the CLI's only connection, to the address that
-//! the server's own settings name.
+//! API client of the CLI. It is the only connection that the CLI opens, and it goes only to the address in the
+//! server's own settings.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -15,25 +15,25 @@ use tokio::{
 use super::{CliError, pinned_tls};
 use crate::config::Config;
 
-/// How a failure begins where the server is called because it has the database open.
+/// Error prefix for calls that are made because the server has the database open.
 pub(super) const IN_USE: &str = "the database is in use, but ";
 
 pub(super) struct Remote {
     address: SocketAddr,
-    /// The file of its certificate, if it speaks TLS.
+    /// Path of the server's certificate. `None` if the server does not use TLS.
     certificate: Option<PathBuf>,
     key: String,
-    /// What a failure to reach it begins with.
+    /// Prefix of the error message if the server cannot be reached.
     lead: &'static str,
 }
 
 impl Remote {
-    /// The server with these settings.
-    pub(super) fn of(config: &Config, key: String, lead: &'static str) -> Self {
+    /// Creates a client for the server with these settings.
+    pub(super) fn new(config: &Config, key: String, lead: &'static str) -> Self {
         Self { address: config.server.listen, certificate: config.server.tls_cert.clone(), key, lead }
     }
 
-    /// Calls the API and gives its answer; an error is told in its own words.
+    /// Calls the API and returns the response body. The message of an API error is passed on unchanged.
     pub(super) async fn call(
         &self,
         method: &str,
@@ -54,7 +54,7 @@ impl Remote {
 
     fn unreachable(&self, why: &str) -> CliError {
         let (lead, address) = (self.lead, self.address);
-        CliError::said(format!(
+        CliError::message(format!(
             "{lead}no server answers on {address} ({why}); name its address with --listen, \
              and its other settings with --config"
         ))
@@ -82,23 +82,23 @@ impl Remote {
             .header(header::AUTHORIZATION, format!("Bearer {}", self.key))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(bytes::Bytes::from(body)))
-            .map_err(|error| CliError::said(error.to_string()))?;
-        let answer = sender.send_request(request).await.map_err(|error| unreachable(error.to_string()))?;
-        let status = answer.status();
+            .map_err(|error| CliError::message(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|error| unreachable(error.to_string()))?;
+        let status = response.status();
         let bytes =
-            answer.into_body().collect().await.map_err(|error| unreachable(error.to_string()))?.to_bytes();
+            response.into_body().collect().await.map_err(|error| unreachable(error.to_string()))?.to_bytes();
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         if status.is_success() {
             return Ok(value);
         }
         let text = String::from_utf8_lossy(&bytes);
         if self.certificate.is_none() && text.contains("speaks TLS") {
-            return Err(CliError::said(
+            return Err(CliError::message(
                 "the server speaks TLS; give this command the same --config as the server, or the same \
                  REDRIVE_SERVER_TLS_CERT and REDRIVE_SERVER_TLS_KEY",
             ));
         }
         let detail = value["detail"].as_str().unwrap_or(&text);
-        Err(CliError::said(format!("the server answered {status}: {detail}")))
+        Err(CliError::message(format!("the server answered {status}: {detail}")))
     }
 }

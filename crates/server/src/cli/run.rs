@@ -1,4 +1,4 @@
-//! `redrive dev`, `redrive demo` and `redrive serve`: put everything together, run, and come to a clean end.
+//! `redrive dev`, `redrive demo` and `redrive serve`: assemble the server, run it and shut it down cleanly.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use redrive_core::security::vault::Vault;
 use redrive_egress::Client;
 use redrive_engine::{
-    Engine, Fault, Post, Settings, Tracing,
+    Engine, InternalError, MailerHandle, Settings, Tracing,
     clock::{self, Clock},
 };
 use redrive_store::Store;
@@ -20,47 +20,47 @@ use tokio_util::sync::CancellationToken;
 use super::{
     CliError,
     demo::Demo,
-    reload::{self, Reread},
+    reload::{self, ConfigReader},
 };
 use crate::{
     api,
-    app::{App, Identity, Keys, Rules, keys, metrics, session::Sessions},
+    app::{App, AppSettings, Identity, KeyCache, keys, metrics, session::Sessions},
     archive::Archive,
     config::{Backend, Config, Profile, warn_if_exposed},
     dashboard,
     files::write_private,
-    http::{self, Reload, Surface, Tls},
-    mail::Mails,
+    http::{self, CertificateWatcher, HttpServer, Tls},
+    mail::MailSender,
     otlp::Exporter,
     sources::Sources,
     store, telemetry, vault,
 };
 
-/// The file in which `redrive dev` keeps the admin key it made.
+/// Name of the file that holds the admin key created by `redrive dev`.
 pub(super) const DEV_KEY: &str = "admin.key";
 
-/// What to run.
+/// Input of `run`.
 pub(super) struct Start {
     /// The settings.
     pub(super) config: Config,
-    /// Which defaults they began with.
+    /// The profile whose defaults the settings are based on.
     pub(super) profile: Profile,
-    /// Reads them again, where there is something to read.
-    pub(super) reread: Option<Reread>,
-    /// What makes a demo of it.
+    /// Rereads the settings. `None` if there is nothing to reread.
+    pub(super) reread: Option<ConfigReader>,
+    /// The demo to run. `None` for a normal server.
     pub(super) demo: Option<Demo>,
 }
 
-/// Runs a server until it is told to stop.
+/// Runs a server until it receives a stop signal.
 pub(super) fn run(start: Start) -> Result<(), CliError> {
     let left_out = telemetry::start(&start.config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
+        .map_err(|error| CliError::message(format!("the runtime cannot be started: {error}")))?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
-        let telling = tokio::spawn(left_out.tell(stop.clone()));
+        let telling = tokio::spawn(left_out.report_suppressed(stop.clone()));
         let served = serve(start).await;
         stop.cancel();
         let _ = telling.await;
@@ -71,58 +71,59 @@ pub(super) fn run(start: Start) -> Result<(), CliError> {
 async fn serve(start: Start) -> Result<(), CliError> {
     let Start { config, profile, reread, demo } = start;
     config.check_secret_files(profile)?;
-    let backend = config.database.backend()?.with_lease(config.cluster.lease.get());
+    let backend = config.database.backend()?.with_lease(config.cluster.lease.as_duration());
     let vault = vault::open(&config, profile, &backend)?;
     let store = store::open(&backend, Some(&vault)).await?;
     vault::check(&vault, &*store).await?;
     let admin_key = admin_key(&config, profile, &backend)?;
     let keys = load_keys(&config, &*store, admin_key.as_ref()).await?;
-    let archive = Archive::open(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
+    let archive = Archive::open(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
     let tls = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
-    let (tls, reload) = tls.map_err(|error| CliError::said(error.to_string()))?.unzip();
+    let (tls, reload) = tls.map_err(|error| CliError::message(error.to_string()))?.unzip();
     let listener = listen(config.server.listen).await?;
-    let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
-    let egress = way_out(&config, address)?;
+    let address = listener.local_addr().map_err(|error| CliError::message(error.to_string()))?;
+    let egress = build_egress_client(&config, address)?;
     let kind = (profile, demo.is_some());
-    let mut figures = Registry::default();
-    let (tracing, exporter) = Exporter::of(&config.tracing, &config.node, &mut figures)?.unzip();
+    let mut metrics = Registry::default();
+    let (tracing, exporter) = Exporter::from_settings(&config.tracing, &config.node, &mut metrics)?.unzip();
     let exporting = exporter.map(Exporter::start);
-    // On a laptop people reach it where it listens.
+    // Without a public URL, `redrive dev` uses its listen address in links.
     let listens = (profile == Profile::Dev).then(|| format!("{}://{address}", config.server.scheme()));
     let base = config.server.public_base().map(str::to_owned).or(listens);
-    let parts = Parts { store, keys, vault, egress: egress.clone(), base, figures, tracing };
+    let parts = Parts { store, keys, vault, egress: egress.clone(), base, metrics, tracing };
     let app = assemble(&config, kind, parts).await?;
-    // On a laptop the signal keeps its usual meaning: the terminal is gone.
+    // Only `redrive serve` reloads on SIGHUP: under `redrive dev` it means that the terminal was closed.
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
     }
-    app.follow_keys();
-    app.keep_up_keys();
+    app.start_key_reload();
+    app.start_key_maintenance();
     let stop = stop_on_signal()?;
     if let Some(demo) = &demo {
         demo.set_up(&app, &stop).await?;
     }
-    Announcement { config: &config, profile, backend: &backend, address, admin_key: admin_key.as_ref() }
+    StartupBanner { config: &config, profile, backend: &backend, address, admin_key: admin_key.as_ref() }
         .print(demo.as_ref());
-    let patience = config.server.drain_deadline.get();
-    let sources = Sources::new(&config, &app).map_err(|invalid| CliError::said(invalid.to_string()))?;
-    count_panics(app.engine().faults(Fault::Panic));
-    let surface = Surface::new(routes(&app), &config.server, tls, app.engine().faults(Fault::Response));
-    let server = http::serve(listener, surface, stop.clone(), patience);
+    let timeout = config.server.drain_timeout.as_duration();
+    let sources = Sources::new(&config, &app).map_err(|invalid| CliError::message(invalid.to_string()))?;
+    count_panics(app.engine().faults(InternalError::Panic));
+    let surface =
+        HttpServer::new(routes(&app), &config.server, tls, app.engine().faults(InternalError::Response));
+    let server = http::serve(listener, surface, stop.clone(), timeout);
     if let Some(archive) = archive {
-        tokio::spawn(archive.keep(app.engine().clone(), stop.clone()));
+        tokio::spawn(archive.run_archiver(app.engine().clone(), stop.clone()));
     }
     if let Some(reload) = reload {
-        tokio::spawn(look_after(reload, stop.clone()));
+        tokio::spawn(watch_certificates(reload, stop.clone()));
     }
     let events = async {
         if let Some(demo) = &demo {
             demo.publish(&app, &stop).await;
         }
     };
-    let sources = sources.run(&stop, patience);
-    // All under one deadline: a client that dawdles must not take the time of requests under way.
-    tokio::join!(server, drain(&app, &stop, patience), sources, events);
+    let sources = sources.run(&stop, timeout);
+    // All of these run under one deadline, so a slow API client does not use up the time of requests in flight.
+    tokio::join!(server, drain(&app, &stop, timeout), sources, events);
     app.engine().stop().await;
     if let Some(exporting) = exporting {
         exporting.finish().await;
@@ -130,7 +131,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Counts tasks that end by a fault in the code, beside whatever is told of them.
+/// Installs a panic hook that counts panics and then calls the previous hook.
 fn count_panics(panics: Counter) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panicked| {
@@ -139,7 +140,7 @@ fn count_panics(panics: Counter) {
     }));
 }
 
-/// The API and, where there is one, the dashboard.
+/// Returns the routes of the API and, if the role serves the API, of the dashboard.
 fn routes(app: &Arc<App>) -> Router {
     match app.rules().role.serves_api() {
         true => dashboard::router(app.clone()).merge(api::router(app.clone())),
@@ -147,23 +148,23 @@ fn routes(app: &Arc<App>) -> Router {
     }
 }
 
-/// Once it is told to stop, finishes what is under way.
-async fn drain(app: &App, stop: &CancellationToken, patience: Duration) {
+/// Waits for the stop signal, then drains the engine.
+async fn drain(app: &App, stop: &CancellationToken, timeout: Duration) {
     stop.cancelled().await;
     tracing::info!("stopping: finishing what is under way");
     app.start_draining();
-    app.engine().drain(patience).await;
+    app.engine().drain(timeout).await;
 }
 
-/// The keys that may come in; one of them must be an admin's.
+/// Loads the API keys. Fails if this node serves the API and there is no admin key.
 async fn load_keys(
     config: &Config,
     store: &dyn Store,
     admin_key: Option<&(String, KeySource)>,
-) -> Result<Keys, CliError> {
-    let keys = Keys::load(store, admin_key.map(|(key, _)| key.as_str())).await?;
+) -> Result<KeyCache, CliError> {
+    let keys = KeyCache::load(store, admin_key.map(|(key, _)| key.as_str())).await?;
     if config.role.serves_api() && !keys.has_admin() {
-        return Err(CliError::said(
+        return Err(CliError::message(
             "nobody could administer this server: set REDRIVE_ADMIN_KEY (make one with: openssl rand -hex 32), \
              or make a key first with: redrive keys create --admin",
         ));
@@ -171,40 +172,40 @@ async fn load_keys(
     Ok(keys)
 }
 
-/// Keeps up with a certificate that is renewed.
-async fn look_after(reload: Reload, stop: CancellationToken) {
+/// Reloads the TLS certificate whenever it is renewed.
+async fn watch_certificates(reload: CertificateWatcher, stop: CancellationToken) {
     if let Err(error) = reload.run(stop).await {
         tracing::error!(%error, "a renewed TLS certificate will not be noticed; restart to use one");
     }
 }
 
-/// The one client, which never calls the address that this server listens on.
-fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
+/// Builds the egress client, which never calls the address that this server listens on.
+fn build_egress_client(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
     let egress = Client::new(redrive_egress::Config {
         rules: config.egress.reach(config.server.public_base()),
         dns_servers: config.egress.dns_servers.clone(),
-        connect_timeout: config.egress.connect_timeout.get(),
-        dns_timeout: config.egress.dns_timeout.get(),
+        connect_timeout: config.egress.connect_timeout.as_duration(),
+        dns_timeout: config.egress.dns_timeout.as_duration(),
         max_response_bytes: config.egress.max_response_bytes,
         idle_per_host: 256,
         max_connections_per_address: Some(config.egress.max_connections_per_address).filter(|max| *max > 0),
         own_listeners: vec![address],
-        ..redrive_egress::Config::new(clock::ticks)
+        ..redrive_egress::Config::new(clock::monotonic_now)
     });
-    egress.map_err(|error| CliError::said(error.to_string()))
+    egress.map_err(|error| CliError::message(error.to_string()))
 }
 
-/// What an application is put together from.
+/// Components that the application is assembled from.
 struct Parts {
     store: Arc<dyn Store>,
-    keys: Keys,
+    keys: KeyCache,
     vault: Vault,
     egress: Client,
-    /// How links in mails begin; none if nobody knows.
+    /// Base URL of links in emails. `None` if it is not known.
     base: Option<String>,
-    /// What is counted.
-    figures: Registry,
-    /// Where spans go; none are made without it.
+    /// Metrics registry.
+    metrics: Registry,
+    /// Span exporter. Without it no spans are created.
     tracing: Option<Tracing>,
 }
 
@@ -213,15 +214,15 @@ async fn assemble(
     (profile, demo): (Profile, bool),
     parts: Parts,
 ) -> Result<Arc<App>, CliError> {
-    let Parts { store, keys, vault, egress, base, mut figures, tracing } = parts;
-    // On a store that nodes share the engine sets it right before anybody asks it.
+    let Parts { store, keys, vault, egress, base, mut metrics, tracing } = parts;
+    // With a shared store, the engine synchronizes this clock before its first use.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
-    let mails = Mails::new(&config.smtp, base, store.clone(), vault.clone(), clock.clone())?;
-    let post = mails.map(|mails| Post(Arc::new(mails)));
-    let settings = Settings { post, tracing, ..config.engine_settings()? };
-    let engine = Engine::start(store, egress, clock, settings, &mut figures).await?;
-    metrics::describe(
-        &mut figures,
+    let mailer = MailSender::new(&config.smtp, base, store.clone(), vault.clone(), clock.clone())?;
+    let post = mailer.map(|mailer| MailerHandle(Arc::new(mailer)));
+    let settings = Settings { mailer: post, tracing, ..config.engine_settings()? };
+    let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
+    metrics::register_build_info(
+        &mut metrics,
         &config.node,
         &config.role.to_string(),
         if engine.store().is_shared() { "postgres" } else { "sqlite" },
@@ -230,38 +231,40 @@ async fn assemble(
         node: config.node.clone(),
         store: config.database.backend()?.to_string(),
         started_at: engine.clock().now(),
-        settings: config.in_force(profile),
+        settings: config.effective_settings(profile),
     };
-    let rules = Rules {
+    let rules = AppSettings {
         identity,
         role: config.role,
         urls: config.egress.urls(config.server.public_base()),
         max_payload_bytes: config.events.max_payload_bytes,
         max_hops: config.events.max_hops,
         require_verification: config.webhooks.require_verification,
-        audit_retention: config.audit.retention.get(),
+        audit_retention: config.audit.retention.as_duration(),
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
         public_url: config.server.public_base().map(str::to_owned),
         demo,
     };
-    Ok(App::new(engine, keys, Sessions::new(vault), rules, figures))
+    Ok(App::new(engine, keys, Sessions::new(vault), rules, metrics))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
     TcpListener::bind(address).await.map_err(|error| {
-        CliError::said(format!("cannot listen on {address}: {error}; choose another with --listen ADDR:PORT"))
+        CliError::message(format!(
+            "cannot listen on {address}: {error}; choose another with --listen ADDR:PORT"
+        ))
     })
 }
 
-/// Where a key came from.
+/// Origin of the admin key.
 enum KeySource {
     Configured,
     File(PathBuf),
 }
 
-/// The admin key: the configured one, or for `redrive dev` one that is made once and kept beside the data.
+/// Returns the configured admin key. For `redrive dev` without one, creates a key once in a file next to the data.
 fn admin_key(
     config: &Config,
     profile: Profile,
@@ -273,23 +276,25 @@ fn admin_key(
     if profile == Profile::Serve || !config.role.serves_api() {
         return Ok(None);
     }
-    let path = backend.beside(DEV_KEY);
+    let path = backend.sibling_path(DEV_KEY);
     match write_private(&path, &keys::new_key()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(CliError::said(format!("{}: {error}", path.display()))),
+        Err(error) => return Err(CliError::message(format!("{}: {error}", path.display()))),
     }
     warn_if_exposed(&path);
     let key = std::fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
     if key.len() < 32 {
         let path = path.display();
-        return Err(CliError::said(format!("{path} holds no usable key; delete it to have a new one made")));
+        return Err(CliError::message(format!(
+            "{path} holds no usable key; delete it to have a new one made"
+        )));
     }
     Ok(Some((key, KeySource::File(path))))
 }
 
-/// What a person who starts a server wants to see.
-struct Announcement<'a> {
+/// Text that is printed when a server starts.
+struct StartupBanner<'a> {
     config: &'a Config,
     profile: Profile,
     backend: &'a Backend,
@@ -298,7 +303,7 @@ struct Announcement<'a> {
 }
 
 #[expect(clippy::print_stdout, reason = "it is there to be printed")]
-impl Announcement<'_> {
+impl StartupBanner<'_> {
     fn print(&self, demo: Option<&Demo>) {
         let Config { node, role, .. } = self.config;
         let url = format!("{}://{}", self.config.server.scheme(), self.address);
@@ -307,9 +312,9 @@ impl Announcement<'_> {
             return println!("This is node {node} with role {role} on {}.", self.backend);
         }
         if let Some(demo) = demo {
-            println!("{}", demo.words());
+            println!("{}", demo.banner());
         }
-        // A key that its owner configured is not repeated on a screen.
+        // A configured admin key is not printed.
         let key = match self.admin_key {
             Some((key, KeySource::File(path))) => {
                 println!("The admin key is {key} (kept in {})", path.display());
@@ -321,7 +326,7 @@ impl Announcement<'_> {
         if demo.is_none() {
             try_it(&url, key.unwrap_or("$REDRIVE_ADMIN_KEY"));
         }
-        // Behind the #, where browsers keep it to themselves.
+        // The key goes into the URL fragment, which browsers do not send to the server.
         let fragment = key.map(|key| format!("#{key}")).unwrap_or_default();
         println!("Dashboard: {url}/dashboard/login{fragment}");
     }
@@ -342,9 +347,9 @@ Try it. Register a webhook (anything that listens on port 9000 will do), publish
     );
 }
 
-/// The first signal asks for a clean end; the second ends at once.
+/// Returns a token that the first signal cancels. A second signal exits immediately.
 fn stop_on_signal() -> Result<CancellationToken, CliError> {
-    let failed = |error: std::io::Error| CliError::said(format!("signals cannot be heard: {error}"));
+    let failed = |error: std::io::Error| CliError::message(format!("signals cannot be heard: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let stop = CancellationToken::new();
@@ -370,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_is_counted() {
+    fn panicking_thread_is_counted() {
         let panics: Counter = Counter::default();
         count_panics(panics.clone());
         assert!(std::thread::spawn(|| panic!("on purpose")).join().is_err());

@@ -1,4 +1,4 @@
-//! `redrive secrets`: making a master key, and sealing everything with a new one.
+//! `redrive secrets`: create a master key, and re-encrypt all secrets with a new one.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -16,9 +16,9 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(super) enum SecretsCommand {
-    /// Print a new master key. Keep it safe: without it nobody can read what it has sealed.
+    /// Print a new master key; secrets encrypted with it cannot be read without it.
     NewKey,
-    /// Seal every secret with the current master key, while servers run. Afterwards old keys are of no use.
+    /// Re-encrypt every secret with the current master key, while servers run; old keys are not needed afterwards.
     RotateMasterKey(ServerArgs),
 }
 
@@ -30,7 +30,7 @@ pub(super) fn run(command: SecretsCommand) -> Result<(), CliError> {
             let changed = block_on(rotate(&args))?;
             println!(
                 "{changed} webhooks are sealed anew. Once every server runs with the new master key, the old one can \
-                 be taken out of secrets.other_master_key_files."
+                 be taken out of secrets.additional_master_key_files."
             );
         }
     }
@@ -46,18 +46,18 @@ async fn rotate(args: &ServerArgs) -> Result<u64, CliError> {
     let vault = vault::open(&config, Profile::Serve, &backend)?;
     let store = match store::open(&backend, Some(&vault)).await {
         Ok(store) => store,
-        // The server that has the file does it itself.
+        // The server that has the database file open performs the rotation itself.
         Err(redrive_store::OpenError::InUse { .. }) => {
-            let remote = Remote::of(&config, admin_key(&config, &backend)?, IN_USE);
-            let answer = remote.call("POST", "/v1/secrets/rotate-master-key", Some(&json!({}))).await?;
-            return Ok(answer["sealed_anew"].as_u64().unwrap_or_default());
+            let remote = Remote::new(&config, admin_key(&config, &backend)?, IN_USE);
+            let response = remote.call("POST", "/v1/secrets/rotate-master-key", Some(&json!({}))).await?;
+            return Ok(response["rewrapped"].as_u64().unwrap_or_default());
         }
         Err(error) => return Err(error.into()),
     };
     vault::check(&vault, &*store).await?;
     let now = store::now(&*store).await?;
-    let entry = audit::begin_by_hand(&*store, now, "master_key.rotate", None, None).await?;
+    let entry = audit::begin_cli_entry(&*store, now, "master_key.rotate", None, None).await?;
     let changed = rewrap_all(&*store).await?;
-    audit::finish_by_hand(&*store, entry, None, true).await?;
+    audit::finish_cli_entry(&*store, entry, None, true).await?;
     Ok(changed as u64)
 }

@@ -1,4 +1,4 @@
-//! `redrive status`: how a running installation is doing, as a table or as JSON, with an exit code for scripts.
+//! `redrive status`: shows the health of a running installation as a table or JSON, with an exit code for scripts.
 
 use std::{io::Write, process::ExitCode};
 
@@ -11,14 +11,14 @@ use crate::config::Profile;
 
 #[derive(Args)]
 pub(super) struct StatusArgs {
-    /// Print JSON, as GET /v1/status has it.
+    /// Print the JSON of GET /v1/status.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// What monitoring systems expect of a check.
+/// Exit codes that monitoring systems expect of a check.
 const WARNING: u8 = 1;
 const CRITICAL: u8 = 2;
 pub(super) const UNKNOWN: u8 = 3;
@@ -44,18 +44,18 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
 async fn ask(server: &ServerArgs) -> Result<Value, CliError> {
     let config = server.load(Profile::Serve)?;
     let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
-        CliError::said("set REDRIVE_ADMIN_KEY to an admin key of the server: its state is for admins")
+        CliError::message("set REDRIVE_ADMIN_KEY to an admin key of the server: its state is for admins")
     })?;
-    let asked = Remote::of(&config, key, "").call("GET", "/v1/status", None).await;
-    asked.map_err(|error| match error {
-        CliError::Said(said) if said.starts_with("the server answered 401") => CliError::said(
+    let request = Remote::new(&config, key, "").call("GET", "/v1/status", None).await;
+    request.map_err(|error| match error {
+        CliError::Message(message) if message.starts_with("the server answered 401") => CliError::message(
             "REDRIVE_ADMIN_KEY is no admin key of the server that was asked; set it to one that is",
         ),
         error => error,
     })
 }
 
-/// Writes the answer. Whoever does not read it to its end still gets the exit code.
+/// Prints the status. Write errors are ignored, so a reader that closes the pipe early still gets the exit code.
 fn print(status: &Value, json: bool) {
     let mut shown = if json { format!("{status:#}\n") } else { format!("{}\n", table(status).trim_fmt()) };
     for finding in status["findings"].as_array().into_iter().flatten().filter(|_| !json) {
@@ -81,7 +81,7 @@ fn table(status: &Value) -> Table {
     }
     row("redis", or(&status["redis"], "none"));
     row("rabbitmq", or(&status["rabbitmq"], "none"));
-    row("mail", or(&status["mail"], "none"));
+    row("email", or(&status["email"], "none"));
     let queue = &status["queue"];
     row("queue", format!("{} waiting, {} with nodes", or(&queue["depth"], "?"), or(&queue["leased"], "?")));
     row("lag", queue["lag_seconds"].as_f64().map_or("?".into(), |lag| format!("{lag:.1} s")));
@@ -93,16 +93,16 @@ fn table(status: &Value) -> Table {
     table
 }
 
-/// A node in one line.
-fn node_line(node: &Value, asked: &Value) -> String {
+/// Formats a node as one line.
+fn node_line(node: &Value, request: &Value) -> String {
     let pools: Vec<_> = node["pools"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let sends =
         if pools.is_empty() { "sends nothing".into() } else { format!("sends for {}", pools.join(", ")) };
-    let this = if node["epoch"] == asked["epoch"] { " (asked)" } else { "" };
+    let this = if node["epoch"] == request["epoch"] { " (asked)" } else { "" };
     format!("{}: {}, {sends}{this}", text(&node["name"]), text(&node["role"]))
 }
 
-/// The settings of a database server that decide whether commits survive a crash.
+/// Formats the PostgreSQL settings that decide whether commits survive a crash.
 fn durability_line(durability: &Value) -> String {
     let on_or_off = |setting: &str| if durability[setting] == Value::Bool(true) { "on" } else { "off" };
     format!(
@@ -113,7 +113,7 @@ fn durability_line(durability: &Value) -> String {
     )
 }
 
-/// A value as it is shown: texts without quotes.
+/// Formats a JSON value, strings without quotes.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -129,14 +129,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_shown_as_such() {
+    fn unknown_values_are_shown_as_unknown() {
         let status = json!({
             "status": "critical", "nodes": [], "redis": null,
             "store": {
                 "kind": "PostgreSQL", "state": "down",
                 "durability": {"synchronous_commit": "on", "fsync": true, "full_page_writes": false},
             },
-            "rabbitmq": "up", "mail": "down", "queue": {"depth": null, "leased": null, "lag_seconds": null},
+            "rabbitmq": "up", "email": "down", "queue": {"depth": null, "leased": null, "lag_seconds": null},
             "slots": {"used": 1, "total": 8}, "circuits": {"open": 2, "half_open": 0, "open_over_1h": 1},
             "dead_letters": null,
         });
@@ -151,7 +151,7 @@ mod tests {
                 "durability synchronous_commit on, fsync on, full_page_writes off",
                 "redis none",
                 "rabbitmq up",
-                "mail down",
+                "email down",
                 "queue ? waiting, ? with nodes",
                 "lag ?",
                 "slots 1 of 8 taken",

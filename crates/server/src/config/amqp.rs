@@ -1,29 +1,29 @@
-//! A RabbitMQ server that tells nodes which send of work that is ready. Whatever is shown of it is shown without the
-//! password.
+//! Settings of the RabbitMQ server that carries tickets for deliveries ready to be claimed. The password is never
+//! shown.
 
 use std::{fmt, path::PathBuf};
 
 use redrive_engine::{
-    Tickets,
-    amqp::{Address, Broker},
+    TicketSettings,
+    amqp::{Broker, BrokerUrl},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, ConfigError, Hidden};
+use super::{Backend, ConfigError, SecretSetting};
 
-/// The broker.
+/// Settings of the RabbitMQ server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amqp {
-    /// Where it is: `amqp://USER@HOST:PORT/VHOST`, or `amqps://…` with TLS. None: there is none.
+    /// URL `amqp://USER@HOST:PORT/VHOST`, or `amqps://…` with TLS. `None` if RabbitMQ is not used.
     pub url: Option<AmqpUrl>,
-    /// Its password.
-    pub password: Option<Hidden>,
-    /// A file that holds the password.
+    /// Password of the RabbitMQ user.
+    pub password: Option<SecretSetting>,
+    /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// What the names of all that is declared there begin with.
+    /// Prefix of the names of all queues and exchanges that are declared.
     pub namespace: String,
-    /// Tickets of one queue that a node has in hand at the most.
+    /// Maximum number of unacknowledged tickets per queue and node.
     pub prefetch: u16,
 }
 
@@ -33,7 +33,7 @@ impl Default for Amqp {
     }
 }
 
-/// A broker's URL: never shown with its password.
+/// A RabbitMQ URL, never shown with its password.
 #[derive(Clone, Deserialize)]
 pub struct AmqpUrl(String);
 
@@ -44,9 +44,9 @@ impl From<&str> for AmqpUrl {
 }
 
 impl AmqpUrl {
-    /// The URL taken apart. Errors repeat nothing of it.
-    pub fn address(&self) -> Result<Address, String> {
-        Address::read(&self.0)
+    /// Parses the URL. Errors do not quote any part of it.
+    pub fn address(&self) -> Result<BrokerUrl, String> {
+        BrokerUrl::read(&self.0)
     }
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for AmqpUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address() {
             Ok(address) => write!(f, "{address}"),
-            // What cannot be read may have a password anywhere.
+            // A URL that does not parse may contain a password anywhere.
             Err(_) => f.write_str("[redacted]"),
         }
     }
@@ -77,20 +77,20 @@ fn refused(setting: &str, reason: impl Into<String>) -> ConfigError {
 }
 
 impl Amqp {
-    /// How tickets are carried; none without a broker.
-    pub fn tickets(&self, node: &str) -> Result<Option<Tickets>, ConfigError> {
+    /// Returns the ticket settings, or `None` if RabbitMQ is not configured.
+    pub fn tickets(&self, node: &str) -> Result<Option<TicketSettings>, ConfigError> {
         let Some(url) = &self.url else { return Ok(None) };
         let password = self.password.as_ref().map(|password| password.reveal().to_owned());
         let address = url.address().map_err(|reason| refused("url", reason))?.with_password(password);
         let broker = Broker::new(address, node);
-        Ok(Some(Tickets { broker, namespace: self.namespace.clone(), prefetch: self.prefetch }))
+        Ok(Some(TicketSettings { broker, namespace: self.namespace.clone(), prefetch: self.prefetch }))
     }
 
-    /// Checks what a type alone cannot.
+    /// Checks constraints that the types do not express.
     pub(super) fn validate(&self, backend: &Backend) -> Result<(), ConfigError> {
         self.tickets("")?;
         if self.url.is_some() {
-            backend.must_be_shared("amqp.url")?;
+            backend.require_shared_store("amqp.url")?;
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if !(1..=64).contains(&self.namespace.len()) || !self.namespace.chars().all(plain) {
@@ -119,15 +119,15 @@ mod tests {
         Database { url: DatabaseUrl::from(url), ..Database::default() }.backend().unwrap()
     }
 
-    fn said(amqp: &Amqp) -> String {
+    fn error_text(amqp: &Amqp) -> String {
         amqp.validate(&backend("postgres://db/x")).unwrap_err().to_string()
     }
 
     #[test]
-    fn it_is_off_unless_a_url_is_given() {
+    fn amqp_is_disabled_without_url() {
         assert!(Amqp::default().tickets("a").unwrap().is_none());
         assert!(Amqp::default().validate(&backend("sqlite:x.db")).is_ok());
-        let amqp = Amqp { password: Some(Hidden::new("hunter2")), ..at("amqps://me:old@mq/hooks") };
+        let amqp = Amqp { password: Some(SecretSetting::new("hunter2")), ..at("amqps://me:old@mq/hooks") };
         let tickets = amqp.tickets("a").unwrap().unwrap();
         assert_eq!(tickets.broker.address().to_string(), "amqps://me:[redacted]@mq:5671/hooks");
         assert_eq!((&*tickets.namespace, tickets.prefetch), ("redrive", 20));
@@ -135,18 +135,21 @@ mod tests {
     }
 
     #[test]
-    fn with_one_process_there_is_nobody_to_tell() {
-        let said = at("amqp://mq").validate(&backend("sqlite:x.db")).unwrap_err().to_string();
-        assert!(said.starts_with("amqp.url: ") && said.contains("set database.url to postgres://"), "{said}");
+    fn amqp_with_sqlite_is_rejected() {
+        let message = at("amqp://mq").validate(&backend("sqlite:x.db")).unwrap_err().to_string();
+        assert!(
+            message.starts_with("amqp.url: ") && message.contains("set database.url to postgres://"),
+            "{message}"
+        );
     }
 
     #[test]
-    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+    fn invalid_url_error_names_fix_and_hides_password() {
         for url in ["redis://me:hunter2@mq", "amqp://me:1/hunter2@mq", "hunter2"] {
             let amqp = at(url);
-            let said = said(&amqp);
-            assert!(said.starts_with("amqp.url: "), "{said}");
-            let shown = format!("{said} {amqp:?} {}", serde_json::to_string(&amqp).unwrap());
+            let message = error_text(&amqp);
+            assert!(message.starts_with("amqp.url: "), "{message}");
+            let shown = format!("{message} {amqp:?} {}", serde_json::to_string(&amqp).unwrap());
             assert!(!shown.contains("hunter2"), "{shown}");
         }
         let shown = serde_json::to_string(&at("amqp://me:hunter2@mq:1/x")).unwrap();
@@ -154,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_have_bounds() {
+    fn namespace_and_prefetch_out_of_range_are_rejected() {
         let with = |change: fn(&mut Amqp)| {
             let mut amqp = at("amqp://mq");
             change(&mut amqp);
-            said(&amqp)
+            error_text(&amqp)
         };
         assert!(with(|amqp| amqp.namespace = "a b".into()).starts_with("amqp.namespace: must be 1 to 64"));
         assert!(with(|amqp| amqp.namespace = String::new()).starts_with("amqp.namespace: "));

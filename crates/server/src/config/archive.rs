@@ -1,46 +1,46 @@
-//! Where what is forgotten is kept: a folder, or storage that speaks S3.
+//! Archive settings: a folder or S3-compatible storage for data that is pruned.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Hidden};
+use super::{ConfigError, SecretSetting};
 
-/// Where what is forgotten is kept.
+/// Archive for pruned data.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Archive {
-    /// A folder, or `s3://BUCKET/PREFIX`; none for no archive.
+    /// Path of a folder, or `s3://BUCKET/PREFIX`. `None` for no archive.
     pub url: Option<String>,
-    /// Where the bucket is, if not at Amazon.
+    /// URL of the S3 service. `None` for Amazon S3.
     pub endpoint: Option<String>,
-    /// The bucket's region.
+    /// Region of the bucket.
     pub region: Option<String>,
-    /// The key that may write there; the machine's own role if there is none.
+    /// Access key with write permission. `None` to use the machine's own role.
     pub access_key_id: Option<String>,
-    /// The secret that goes with it.
-    pub secret_access_key: Option<Hidden>,
-    /// A file that holds the secret.
+    /// Secret of the access key.
+    pub secret_access_key: Option<SecretSetting>,
+    /// File that holds the secret.
     pub secret_access_key_file: Option<PathBuf>,
 }
 
-/// Where an archive is.
+/// Location of the archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In a folder.
+pub enum ArchiveLocation {
+    /// A folder.
     Folder(PathBuf),
-    /// In a bucket, under a prefix that may be empty.
+    /// A bucket, with a prefix that may be empty.
     Bucket {
-        /// Its name.
+        /// Name of the bucket.
         bucket: String,
-        /// What the names of all objects begin with.
+        /// Prefix of the names of all objects.
         prefix: String,
     },
 }
 
 impl Archive {
-    /// Where it is; none if there is none.
-    pub fn place(&self) -> Result<Option<Place>, ConfigError> {
+    /// Returns the location of the archive, or `None` if no archive is configured.
+    pub fn location(&self) -> Result<Option<ArchiveLocation>, ConfigError> {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: format!("archive.{setting}"), reason: reason.into() })
         };
@@ -62,7 +62,7 @@ impl Archive {
                 url if url.contains("://") => {
                     refuse("url", "must be a folder or s3://BUCKET/PREFIX; nothing else is known")
                 }
-                url => Ok(Some(Place::Folder(url.into()))),
+                url => Ok(Some(ArchiveLocation::Folder(url.into()))),
             };
         };
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -78,7 +78,7 @@ impl Archive {
             return refuse("endpoint", "must begin with https:// or http://");
         }
         let prefix = prefix.trim_matches('/').to_owned();
-        Ok(Some(Place::Bucket { bucket: bucket.to_owned(), prefix }))
+        Ok(Some(ArchiveLocation::Bucket { bucket: bucket.to_owned(), prefix }))
     }
 }
 
@@ -91,37 +91,38 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_is_a_folder_or_a_bucket() {
-        assert_eq!(Archive::default().place().unwrap(), None);
-        let folder = at("/var/lib/redrive/archive").place().unwrap();
-        assert_eq!(folder, Some(Place::Folder("/var/lib/redrive/archive".into())));
+    fn archive_url_is_folder_or_bucket() {
+        assert_eq!(Archive::default().location().unwrap(), None);
+        let folder = at("/var/lib/redrive/archive").location().unwrap();
+        assert_eq!(folder, Some(ArchiveLocation::Folder("/var/lib/redrive/archive".into())));
         for (url, bucket, prefix) in [
             ("s3://events", "events", ""),
             ("s3://events/", "events", ""),
             ("s3://events/redrive/prod/", "events", "redrive/prod"),
         ] {
-            let expected = Place::Bucket { bucket: bucket.into(), prefix: prefix.into() };
-            assert_eq!(at(url).place().unwrap(), Some(expected), "{url}");
+            let expected = ArchiveLocation::Bucket { bucket: bucket.into(), prefix: prefix.into() };
+            assert_eq!(at(url).location().unwrap(), Some(expected), "{url}");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_setting() {
-        let said = |archive: Archive| archive.place().unwrap_err().to_string();
-        assert!(said(at("")).starts_with("archive.url: "));
-        assert!(said(at("gs://bucket")).starts_with("archive.url: "));
-        assert!(said(at("s3:///x")).starts_with("archive.url: names no bucket"));
+    fn invalid_value_error_names_the_setting() {
+        let message = |archive: Archive| archive.location().unwrap_err().to_string();
+        assert!(message(at("")).starts_with("archive.url: "));
+        assert!(message(at("gs://bucket")).starts_with("archive.url: "));
+        assert!(message(at("s3:///x")).starts_with("archive.url: names no bucket"));
         let key = Archive { access_key_id: Some("AKIA".into()), ..at("s3://events") };
-        assert!(said(key).starts_with("archive.secret_access_key: "));
+        assert!(message(key).starts_with("archive.secret_access_key: "));
         let endpoint = Archive { endpoint: Some("minio:9000".into()), ..at("s3://events") };
-        assert!(said(endpoint).starts_with("archive.endpoint: "));
+        assert!(message(endpoint).starts_with("archive.endpoint: "));
         let alone = Archive { region: Some("eu-central-1".into()), ..Archive::default() };
-        assert!(said(alone).starts_with("archive.region: is of no use"));
+        assert!(message(alone).starts_with("archive.region: is of no use"));
     }
 
     #[test]
-    fn the_secret_is_never_shown() {
-        let archive = Archive { secret_access_key: Some(Hidden::new("hush-hush")), ..at("s3://events") };
+    fn secret_access_key_is_redacted() {
+        let archive =
+            Archive { secret_access_key: Some(SecretSetting::new("hush-hush")), ..at("s3://events") };
         assert!(!format!("{archive:?}").contains("hush"));
         assert!(!serde_json::to_string(&archive).unwrap().contains("hush"));
     }

@@ -1,37 +1,37 @@
-//! Where everything is kept: a file of one's own, or a PostgreSQL server that nodes share. Whatever is shown of
-//! it is shown without the password.
+//! Database settings: a SQLite file of one process, or a PostgreSQL server that nodes share. The password is never
+//! shown.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use redrive_core::time::Span;
+use redrive_core::time::HumanDuration;
 use redrive_store::postgres::Options;
 use serde::{Deserialize, Serialize};
 use url::{Url, form_urlencoded};
 
-use super::{ConfigError, Hidden};
+use super::{ConfigError, SecretSetting};
 
-/// The store.
+/// Settings of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Database {
-    /// Where it is: `sqlite:PATH` or `postgres://USER@HOST:PORT/DATABASE`.
+    /// URL: `sqlite:PATH` or `postgres://USER@HOST:PORT/DATABASE`.
     pub url: DatabaseUrl,
-    /// The password of a PostgreSQL server.
-    pub password: Option<Hidden>,
-    /// A file that holds the password.
+    /// Password of the PostgreSQL user.
+    pub password: Option<SecretSetting>,
+    /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// Connections that write.
+    /// Number of connections for writes.
     pub write_connections: usize,
-    /// Connections that only read.
+    /// Number of connections for read-only queries.
     pub read_connections: usize,
-    /// How long connecting may take.
-    pub connect_timeout: Span,
-    /// How long a write may take.
-    pub statement_timeout: Span,
-    /// How long a question may take.
-    pub query_timeout: Span,
-    /// Whether an older schema is brought up to date at the start.
-    pub migrate: bool,
+    /// Timeout of connecting.
+    pub connect_timeout: HumanDuration,
+    /// Timeout of a write.
+    pub statement_timeout: HumanDuration,
+    /// Timeout of a read-only query.
+    pub query_timeout: HumanDuration,
+    /// Whether an older schema is migrated at startup.
+    pub auto_migrate: bool,
     /// Whether to use a PostgreSQL server that can lose acknowledged events when it crashes.
     pub allow_unsafe_durability: bool,
 }
@@ -44,16 +44,16 @@ impl Default for Database {
             password_file: None,
             write_connections: 6,
             read_connections: 3,
-            connect_timeout: Span::secs(3),
-            statement_timeout: Span::secs(10),
-            query_timeout: Span::secs(2),
-            migrate: true,
+            connect_timeout: HumanDuration::secs(3),
+            statement_timeout: HumanDuration::secs(10),
+            query_timeout: HumanDuration::secs(2),
+            auto_migrate: true,
             allow_unsafe_durability: false,
         }
     }
 }
 
-/// A database's URL: never shown with its password.
+/// A database URL, never shown with its password.
 #[derive(Clone, Deserialize)]
 pub struct DatabaseUrl(String);
 
@@ -68,7 +68,7 @@ impl fmt::Display for DatabaseUrl {
         if self.0.starts_with("sqlite:") {
             return f.write_str(&self.0);
         }
-        // What cannot be read may have a password anywhere.
+        // A URL that does not parse may contain a password anywhere.
         let Ok((mut url, password)) = self.read() else { return f.write_str("[redacted]") };
         if password.is_some() && url.set_password(Some("REDACTED")).is_ok() {
             return f.write_str(&url.as_str().replacen(":REDACTED@", ":[redacted]@", 1));
@@ -89,7 +89,7 @@ impl Serialize for DatabaseUrl {
     }
 }
 
-/// What a URL may say after the question mark. Other things have settings of their own, or cannot be.
+/// Query parameters that a URL may have. Others have their own setting or are not supported.
 const PARAMETERS: [&str; 14] = [
     "application_name",
     "channel_binding",
@@ -109,12 +109,12 @@ const PARAMETERS: [&str; 14] = [
 const SSL_MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-full"];
 
 impl DatabaseUrl {
-    /// Whether it names a PostgreSQL server.
+    /// Returns whether the URL names a PostgreSQL server.
     fn is_server(&self) -> bool {
         self.0.starts_with("postgres://") || self.0.starts_with("postgresql://")
     }
 
-    /// The URL of a server without its password, and the password. Errors repeat nothing of it.
+    /// Splits a PostgreSQL URL into the URL without its password, and the password. Errors do not quote the URL.
     fn read(&self) -> Result<(Url, Option<String>), String> {
         if !self.is_server() {
             return Err("must be sqlite:PATH or postgres://USER@HOST:PORT/DATABASE".into());
@@ -126,7 +126,7 @@ impl DatabaseUrl {
         if url.fragment().is_some() {
             return Err(unreadable("there is a # in it"));
         }
-        // With a / or a ? in the password, the rest of it would pass for the name of a database.
+        // An unescaped / or ? in the password would make the rest of it parse as the database name.
         if url.path().contains('@') || url.query().is_some_and(|query| query.contains('@')) {
             return Err(unreadable("there is an @ behind its host"));
         }
@@ -149,7 +149,7 @@ impl DatabaseUrl {
         }
         let host = rest.iter().find(|(name, _)| name == "host").map(|(_, host)| host.clone());
         let host = host.unwrap_or_else(|| decoded(url.host_str().unwrap_or_default()));
-        // The store reaches servers by TCP alone.
+        // The store connects by TCP only.
         if host.is_empty() || host.starts_with('/') {
             let which = if host.is_empty() { "names no host" } else { "names a Unix socket" };
             return Err(format!("{which}; write postgres://USER@HOST:PORT/DATABASE"));
@@ -163,24 +163,24 @@ impl DatabaseUrl {
     }
 }
 
-/// A part of a URL as it was before it was put into one.
+/// Percent-decodes a part of a URL.
 fn decoded(part: &str) -> String {
     let pair = format!("part={}", part.replace('+', "%2B").replace('&', "%26"));
     form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()).collect()
 }
 
-/// What keeps everything.
+/// The database behind the store.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// A file of this process alone.
+    /// A SQLite file, used by this process only.
     Sqlite(PathBuf),
-    /// A server that nodes share.
+    /// A PostgreSQL server that nodes share.
     Postgres(Box<Options>),
 }
 
 impl Backend {
-    /// Where a file beside the data is, or would be if the data were a file.
-    pub fn beside(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file next to the database file, or in `redrive-data` with PostgreSQL.
+    pub fn sibling_path(&self, name: &str) -> PathBuf {
         match self {
             Self::Sqlite(path) => path.with_file_name(name),
             Self::Postgres(_) => PathBuf::from("redrive-data").join(name),
@@ -189,7 +189,7 @@ impl Backend {
 }
 
 impl Backend {
-    /// The same backend with `cluster.lease`, by which the server ends sessions of nodes that do not respond.
+    /// Sets `cluster.lease`, after which PostgreSQL ends the sessions of nodes that do not respond.
     pub fn with_lease(mut self, lease: Duration) -> Self {
         if let Self::Postgres(options) = &mut self {
             options.lease = lease;
@@ -197,8 +197,8 @@ impl Backend {
         self
     }
 
-    /// Refuses what only nodes that share a store have a use for.
-    pub(super) fn must_be_shared(&self, setting: &str) -> Result<(), ConfigError> {
+    /// Rejects a setting that requires a shared store if the store is SQLite.
+    pub(super) fn require_shared_store(&self, setting: &str) -> Result<(), ConfigError> {
         match self {
             Self::Postgres(_) => Ok(()),
             Self::Sqlite(_) => Err(ConfigError::Invalid {
@@ -212,7 +212,7 @@ impl Backend {
 }
 
 impl fmt::Display for Backend {
-    /// What kind it is, for people.
+    /// Writes the name of the database product.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sqlite(_) => "SQLite",
@@ -222,7 +222,7 @@ impl fmt::Display for Backend {
 }
 
 impl Database {
-    /// What keeps everything, and how it is to be used.
+    /// Returns the backend that the URL names, with its connection options.
     pub fn backend(&self) -> Result<Backend, ConfigError> {
         let refused = |reason: String| ConfigError::Invalid { setting: "database.url".into(), reason };
         if let Some(path) = self.url.0.strip_prefix("sqlite:") {
@@ -238,16 +238,16 @@ impl Database {
             password: given.or(password),
             writers: self.write_connections,
             readers: self.read_connections,
-            connect_timeout: self.connect_timeout.get(),
-            statement_timeout: self.statement_timeout.get(),
-            query_timeout: self.query_timeout.get(),
-            migrate: self.migrate,
+            connect_timeout: self.connect_timeout.as_duration(),
+            statement_timeout: self.statement_timeout.as_duration(),
+            query_timeout: self.query_timeout.as_duration(),
+            migrate: self.auto_migrate,
             allow_unsafe_durability: self.allow_unsafe_durability,
             ..Options::at(url)
         })))
     }
 
-    /// Checks what a type alone cannot.
+    /// Checks constraints that the types do not express.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: format!("database.{setting}"), reason: reason.into() })
@@ -264,7 +264,7 @@ impl Database {
             ("statement_timeout", self.statement_timeout),
             ("query_timeout", self.query_timeout),
         ] {
-            if !(Span::millis(100)..=Span::secs(300)).contains(&span) {
+            if !(HumanDuration::millis(100)..=HumanDuration::secs(300)).contains(&span) {
                 return refuse(setting, "must be from 100ms to 5m");
             }
         }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_a_file_or_a_server() {
+    fn url_names_sqlite_file_or_postgres_server() {
         for (url, path) in [("sqlite:a/b.db", "a/b.db"), ("sqlite:///var/b.db", "/var/b.db")] {
             assert!(matches!(at(url).backend(), Ok(Backend::Sqlite(found)) if found == *path), "{url}");
         }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_taken_out_of_the_url() {
+    fn password_is_removed_from_url() {
         for (url, password) in [
             ("postgres://me:se%40c+r%26et@db/redrive", "se@c+r&et"),
             ("postgres://me@db/redrive?password=se%40cret", "se@cret"),
@@ -311,13 +311,13 @@ mod tests {
             assert_eq!(options.url, "postgres://me@db/redrive");
             assert_eq!(options.password.unwrap_or_default(), password);
         }
-        let password = Some(Hidden::new("another"));
+        let password = Some(SecretSetting::new("another"));
         let given = Database { password, ..at("postgres://me:old@db/redrive") };
         assert_eq!(options(&given).password.as_deref(), Some("another"), "the setting is what counts");
     }
 
     #[test]
-    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+    fn invalid_url_error_names_fix_and_hides_password() {
         for (url, mentions) in [
             ("mysql://me:hunter2@db/x", "sqlite:PATH or postgres://"),
             ("me:hunter2@db", "sqlite:PATH or postgres://"),
@@ -333,15 +333,15 @@ mod tests {
             ("postgres:///x?host=/run/hunter2", "names a Unix socket; write postgres://"),
             ("postgres://me:hunter2@%2Frun/x", "names a Unix socket; write postgres://"),
         ] {
-            let said = at(url).validate().unwrap_err().to_string();
-            assert!(said.starts_with("database.url: ") && said.contains(mentions), "{said}");
-            let shown = format!("{said} {:?} {}", at(url), serde_json::to_string(&at(url)).unwrap());
+            let message = at(url).validate().unwrap_err().to_string();
+            assert!(message.starts_with("database.url: ") && message.contains(mentions), "{message}");
+            let shown = format!("{message} {:?} {}", at(url), serde_json::to_string(&at(url)).unwrap());
             assert!(!shown.contains("ter2"), "{shown}");
         }
     }
 
     #[test]
-    fn a_good_url_is_shown_without_its_password() {
+    fn valid_url_is_displayed_without_password() {
         for (url, shown) in [
             ("sqlite:redrive.db", "sqlite:redrive.db"),
             ("postgres://me@db/x?sslmode=require", "postgres://me@db/x?sslmode=require"),
@@ -354,30 +354,37 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_have_bounds() {
-        let said = |change: fn(&mut Database)| {
+    fn connections_and_timeouts_out_of_range_are_rejected() {
+        let message = |change: fn(&mut Database)| {
             let mut database = at("postgres://db/x");
             change(&mut database);
             database.validate().unwrap_err().to_string()
         };
-        assert!(said(|d| d.write_connections = 1).starts_with("database.write_connections: must be from 2"));
-        assert!(said(|d| d.read_connections = 0).starts_with("database.read_connections: "));
-        assert!(said(|d| d.connect_timeout = Span::secs(0)).starts_with("database.connect_timeout: "));
-        assert!(said(|d| d.statement_timeout = Span::secs(301)).starts_with("database.statement_timeout: "));
-        assert!(said(|d| d.query_timeout = Span::millis(99)).contains("from 100ms to 5m"));
+        assert!(
+            message(|d| d.write_connections = 1).starts_with("database.write_connections: must be from 2")
+        );
+        assert!(message(|d| d.read_connections = 0).starts_with("database.read_connections: "));
+        assert!(
+            message(|d| d.connect_timeout = HumanDuration::secs(0)).starts_with("database.connect_timeout: ")
+        );
+        assert!(
+            message(|d| d.statement_timeout = HumanDuration::secs(301))
+                .starts_with("database.statement_timeout: ")
+        );
+        assert!(message(|d| d.query_timeout = HumanDuration::millis(99)).contains("from 100ms to 5m"));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn a_password_is_never_shown_however_the_url_is_written(
+        fn password_is_hidden_for_any_url(
             scheme in "postgres(ql)?://|mysql:|", before in "[a-z0-9/?#@:%&=.]{0,8}", after in "[0-9/?#@:%&=.]{0,8}",
             rest in "@db(:[0-9]{1,5})?(/x)?([?&](password|host|user|dbname)=[a-z]{0,3}){0,2}",
         ) {
             let database = at(&format!("{scheme}me:{before}hunter2{after}{rest}"));
-            let said = database.validate().err().map(|error| error.to_string()).unwrap_or_default();
-            let shown = format!("{said} {database:?} {}", serde_json::to_string(&database).unwrap());
+            let message = database.validate().err().map(|error| error.to_string()).unwrap_or_default();
+            let shown = format!("{message} {database:?} {}", serde_json::to_string(&database).unwrap());
             prop_assert!(!shown.contains("hunter2"), "{}", shown);
         }
     }

@@ -1,24 +1,24 @@
-//! For trying things out: a clock that is fast, or wrong.
+//! Development settings: speed and skew of the clock.
 
-use redrive_core::time::Span;
+use redrive_core::time::HumanDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// For trying things out.
+/// Development settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dev {
-    /// How many times as fast as the real one the clock of retries runs.
+    /// Factor by which the clock of retries runs faster than real time.
     pub clock_speed: f64,
-    /// How far this machine's clock is made to be ahead, or behind if negative.
+    /// Simulated clock error of this machine: positive is ahead, negative is behind.
     pub clock_skew: Skew,
 }
 
-/// A length of time with a sign, kept to the millisecond: a number of seconds, or a text such as `-90s`.
+/// A signed duration with millisecond resolution, written as a number of seconds or a string such as `-90s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skew(i64);
 
 impl Skew {
-    /// In milliseconds.
+    /// Returns the duration in milliseconds.
     pub fn millis(self) -> i64 {
         self.0
     }
@@ -28,13 +28,13 @@ impl Skew {
             Some(length) => (-1, length),
             None => (1, text.strip_prefix('+').unwrap_or(text)),
         };
-        let millis = i64::try_from(Span::parse(length)?.get().as_millis()).ok()?;
+        let millis = i64::try_from(HumanDuration::parse(length)?.as_duration().as_millis()).ok()?;
         Some(Self(sign * millis))
     }
 
     fn from_seconds(seconds: f64) -> Option<Self> {
-        let most = Span::MAX.get().as_secs_f64();
-        (seconds.abs() <= most).then(|| Self((seconds * 1000.0).round() as i64))
+        let max = HumanDuration::MAX.as_duration().as_secs_f64();
+        (seconds.abs() <= max).then(|| Self((seconds * 1000.0).round() as i64))
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skew_has_a_sign() {
+    fn skew_is_parsed_with_sign() {
         let read = |json: &str| serde_json::from_str::<Skew>(json).ok().map(Skew::millis);
         for (json, millis) in [
             ("0", 0),
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_breaks_a_skew(text in prop_oneof!["[+-]{0,2}[0-9.]{0,9}(ms|s|d)?", any::<String>()]) {
+        fn parsing_arbitrary_text_as_skew_never_panics(text in prop_oneof!["[+-]{0,2}[0-9.]{0,9}(ms|s|d)?", any::<String>()]) {
             if let Some(skew) = Skew::parse(&text) {
                 let shown = serde_json::to_string(&skew).unwrap();
                 prop_assert_eq!(serde_json::from_str::<Skew>(&shown).unwrap(), skew);

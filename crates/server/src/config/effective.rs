@@ -1,4 +1,4 @@
-//! The settings in force as people read them: each with its name, its meaning and its value, and no secret.
+//! Effective settings for display: name, meaning and value of each, with secrets redacted.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use serde_json::Value;
 
 use super::{Config, Profile, SETTINGS, secret::is_secret};
 
-/// A setting in force.
+/// An effective setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
-    /// Its key in the file.
+pub struct EffectiveSetting {
+    /// Key in the configuration file.
     pub key: &'static str,
-    /// What it is for.
+    /// Purpose of the setting.
     pub reason: &'static str,
-    /// Its value in words; none if it is not set.
+    /// Formatted value. `None` if the setting is not set.
     pub value: Option<String>,
-    /// Whether somebody has chosen it: it is not what it would be by itself.
-    pub is_chosen: bool,
+    /// Whether the value differs from the default.
+    pub is_explicit: bool,
 }
 
 impl Config {
-    /// Every setting with its value, in the order of the file.
-    pub fn in_force(&self, profile: Profile) -> Vec<InForce> {
+    /// Returns every setting with its value, in the order of the configuration file.
+    pub fn effective_settings(&self, profile: Profile) -> Vec<EffectiveSetting> {
         let tree = |config: &Self| serde_json::to_value(config).unwrap_or_default();
         let (chosen, usual) = (tree(self), tree(&Self::defaults(profile)));
         let shown = |setting: &super::Setting| {
             let value = at(&chosen, setting.key);
-            InForce {
+            EffectiveSetting {
                 key: setting.key,
                 reason: setting.reason,
-                value: worded(setting.key, value),
-                is_chosen: value != at(&usual, setting.key),
+                value: format_value(setting.key, value),
+                is_explicit: value != at(&usual, setting.key),
             }
         };
         SETTINGS.iter().map(shown).collect()
@@ -38,25 +38,25 @@ impl Config {
 }
 
 fn at<'a>(tree: &'a Value, key: &str) -> &'a Value {
-    key.split('.').fold(tree, |place, name| &place[name])
+    key.split('.').fold(tree, |position, name| &position[name])
 }
 
-/// Whether what is written is shown to nobody. A command may have a password in it.
+/// Returns whether a value is not shown at all. A command is hidden because it may contain a password.
 fn is_hidden(key: &str) -> bool {
     let names_no_secret = ["amqp.url", "database.url", "redis.url"].contains(&key);
     is_secret(key) && !names_no_secret || key == "secrets.master_key_command"
 }
 
-/// Whether a number is a length of time in seconds.
+/// Returns whether a setting is a duration in seconds.
 fn is_span(key: &str) -> bool {
     let last = key.rsplit('.').next().unwrap_or(key);
     last.ends_with("timeout")
         || key.starts_with("retention.")
         || key.starts_with("notifications.")
         || [
-            "server.drain_deadline",
+            "server.drain_timeout",
             "cluster.lease",
-            "secrets.rotate_after",
+            "secrets.rotation_reminder_after",
             "audit.retention",
             "events.idempotency_window",
             "limits.caps.min_retry_delay",
@@ -68,13 +68,13 @@ fn is_span(key: &str) -> bool {
         .contains(&key)
 }
 
-fn worded(key: &str, value: &Value) -> Option<String> {
+fn format_value(key: &str, value: &Value) -> Option<String> {
     Some(match value {
         Value::Null => return None,
         _ if is_hidden(key) => "set, not shown".to_owned(),
         Value::Array(parts) if parts.is_empty() => "none".to_owned(),
         Value::Array(parts) => {
-            parts.iter().filter_map(|part| worded(key, part)).collect::<Vec<_>>().join(", ")
+            parts.iter().filter_map(|part| format_value(key, part)).collect::<Vec<_>>().join(", ")
         }
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
@@ -93,7 +93,7 @@ fn worded(key: &str, value: &Value) -> Option<String> {
     })
 }
 
-/// Seconds in the largest unit that needs no fraction.
+/// Formats seconds in the largest unit that needs no fraction.
 fn span(seconds: f64) -> String {
     let millis = Duration::try_from_secs_f64(seconds.abs()).unwrap_or_default().as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
@@ -115,28 +115,31 @@ mod tests {
     use super::*;
     use crate::config::{Setting, load::parse};
 
-    fn shown(file: &str, key: &str) -> (Option<String>, bool) {
+    fn effective(file: &str, key: &str) -> (Option<String>, bool) {
         let config = parse(Profile::Serve, file, []).unwrap();
-        let found = config.in_force(Profile::Serve).into_iter().find(|one| one.key == key).unwrap();
-        (found.value, found.is_chosen)
+        let found = config.effective_settings(Profile::Serve).into_iter().find(|one| one.key == key).unwrap();
+        (found.value, found.is_explicit)
     }
 
     #[test]
-    fn values_are_in_words_and_choices_are_told_from_defaults() {
-        let said = |text: &str| Some(text.to_owned());
-        assert_eq!(shown("", "retention.events"), (said("90 d"), false));
-        assert_eq!(shown("[retention]\nevents = \"36h\"", "retention.events"), (said("36 h"), true));
-        assert_eq!(shown("[retention]\nevents = 0", "retention.events"), (said("0"), true));
-        assert_eq!(shown("", "events.max_payload_bytes"), (said("256 KiB"), false));
-        assert_eq!(shown("", "egress.allow_http"), (said("no"), false));
-        assert_eq!(shown("pools = [\"gold\", \"default\"]", "pools"), (said("gold, default"), true));
-        assert_eq!(shown("[retry]\nschedule = [0, \"5m\"]", "retry.schedule"), (said("0, 5 min"), true));
-        assert_eq!(shown("", "retry.schedule"), (None, false));
-        assert_eq!(shown("", "egress.allow_hosts"), (said("none"), false));
+    fn values_are_formatted_and_marked_explicit_or_default() {
+        let message = |text: &str| Some(text.to_owned());
+        assert_eq!(effective("", "retention.events"), (message("90 d"), false));
+        assert_eq!(effective("[retention]\nevents = \"36h\"", "retention.events"), (message("36 h"), true));
+        assert_eq!(effective("[retention]\nevents = 0", "retention.events"), (message("0"), true));
+        assert_eq!(effective("", "events.max_payload_bytes"), (message("256 KiB"), false));
+        assert_eq!(effective("", "egress.allow_http"), (message("no"), false));
+        assert_eq!(effective("pools = [\"gold\", \"default\"]", "pools"), (message("gold, default"), true));
+        assert_eq!(
+            effective("[retry]\nschedule = [0, \"5m\"]", "retry.schedule"),
+            (message("0, 5 min"), true)
+        );
+        assert_eq!(effective("", "retry.schedule"), (None, false));
+        assert_eq!(effective("", "egress.allow_hosts"), (message("none"), false));
     }
 
     #[test]
-    fn no_secret_is_shown() {
+    fn secrets_are_redacted() {
         let vars = [
             ("REDRIVE_ADMIN_KEY", "hush-hush-hush-hush-hush-hush-hush-hush"),
             ("REDRIVE_DATABASE_PASSWORD", "hush"),
@@ -153,7 +156,7 @@ mod tests {
         ];
         let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = parse(Profile::Serve, "", vars).unwrap();
-        let shown = config.in_force(Profile::Serve);
+        let shown = config.effective_settings(Profile::Serve);
         assert!(!format!("{shown:?}").contains("hush"), "{shown:?}");
         let url = shown.iter().find(|one| one.key == "database.url").unwrap();
         assert_eq!(url.value.as_deref(), Some("postgres://me:[redacted]@db/x"));
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_time_are_known_for_what_they_are() {
+    fn duration_settings_are_recognized() {
         for setting in SETTINGS {
             let Setting { key, .. } = setting;
             let file = format!("{key} = \"25h\"");

@@ -1,50 +1,52 @@
-//! The way out: what webhooks may reach, and how patient and greedy requests are.
+//! Egress settings: which targets webhooks may reach, and the timeouts and size limits of requests.
 
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use redrive_core::{
-    security::address::AddressRules,
-    security::egress_rules::{HostPattern, OwnHost, PortRange, ReachRules},
-    time::Span,
+    security::{
+        address::AddressRules,
+        egress_rules::{EgressRules, HostPattern, OwnHost, PortRange},
+    },
+    time::HumanDuration,
     webhook::UrlRules,
 };
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// The way out.
+/// Egress settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Egress {
     /// Whether webhooks may use plain http.
     pub allow_http: bool,
-    /// Networks that may be reached although they are not public.
+    /// Networks that are allowed although they are not public.
     pub allow_networks: Vec<IpNet>,
-    /// Networks that may not be reached, whatever else is said.
+    /// Networks that are denied; takes precedence over every other rule.
     pub deny_networks: Vec<IpNet>,
-    /// The only hosts that may be called; empty for all.
+    /// The only hosts that may be called; empty allows all.
     pub allow_hosts: Vec<HostPattern>,
-    /// Hosts that may not be called, whatever else is said.
+    /// Hosts that are denied; takes precedence over every other rule.
     pub deny_hosts: Vec<HostPattern>,
-    /// The only ports that may be called; empty for all that may speak HTTP.
+    /// The only ports that may be called; empty allows all except those of known non-HTTP services.
     pub ports: Vec<PortRange>,
-    /// Name servers to ask instead of the system's.
+    /// DNS servers to use instead of the system's.
     pub dns_servers: Vec<SocketAddr>,
-    /// How long connecting may take.
-    pub connect_timeout: Span,
-    /// How long looking a name up may take.
-    pub dns_timeout: Span,
-    /// How much of an answer is read.
+    /// Timeout of connecting.
+    pub connect_timeout: HumanDuration,
+    /// Timeout of resolving a host.
+    pub dns_timeout: HumanDuration,
+    /// Maximum number of bytes that are read of a response.
     pub max_response_bytes: usize,
-    /// Requests in flight to one destination host, over all webhooks and tenants; 0 for any number.
+    /// Maximum requests in flight to one destination host, over all webhooks and tenants; 0 for no limit.
     pub max_requests_per_host: usize,
-    /// Open connections to one IP address, over all hosts; 0 for any number.
+    /// Maximum open connections to one IP address, over all hosts; 0 for no limit.
     pub max_connections_per_address: usize,
 }
 
 impl Egress {
-    /// The defaults: public addresses over https, and on a laptop this machine over http too.
+    /// Returns the defaults: https to public addresses; for `redrive dev` also http and loopback.
     pub(super) fn defaults(dev: bool) -> Self {
         let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok());
         Self {
@@ -55,17 +57,17 @@ impl Egress {
             deny_hosts: Vec::new(),
             ports: Vec::new(),
             dns_servers: Vec::new(),
-            connect_timeout: Span::secs(10),
-            dns_timeout: Span::secs(5),
+            connect_timeout: HumanDuration::secs(10),
+            dns_timeout: HumanDuration::secs(5),
             max_response_bytes: 64 * 1024,
             max_requests_per_host: 256,
             max_connections_per_address: 512,
         }
     }
 
-    /// Where requests may go, from an installation with this public URL.
-    pub fn reach(&self, public_url: Option<&str>) -> ReachRules {
-        ReachRules {
+    /// Returns the egress rules of an installation with this public URL.
+    pub fn reach(&self, public_url: Option<&str>) -> EgressRules {
+        EgressRules {
             networks: AddressRules { allow: self.allow_networks.clone(), deny: self.deny_networks.clone() },
             allow_hosts: self.allow_hosts.clone(),
             deny_hosts: self.deny_hosts.clone(),
@@ -75,9 +77,9 @@ impl Egress {
         }
     }
 
-    /// Which URLs webhooks may have, of an installation with this public URL.
+    /// Returns the rules for webhook URLs of an installation with this public URL.
     pub fn urls(&self, public_url: Option<&str>) -> UrlRules {
-        UrlRules { allow_http: self.allow_http, reach: self.reach(public_url) }
+        UrlRules { allow_http: self.allow_http, egress: self.reach(public_url) }
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -98,7 +100,7 @@ impl Egress {
         for (setting, span) in
             [("egress.connect_timeout", self.connect_timeout), ("egress.dns_timeout", self.dns_timeout)]
         {
-            if span < Span::millis(10) {
+            if span < HumanDuration::millis(10) {
                 return refuse(setting, "must be at least 10ms");
             }
         }

@@ -1,88 +1,88 @@
-//! How fast and how much: limits that are off unless somebody sets them.
+//! Rate and concurrency limits, all unlimited unless set.
 
 use redrive_core::{
-    protection::limiter::{REQUESTS_PER_MINUTE, RateLimit},
+    protection::limiter::{REQUESTS_PER_MINUTE_RANGE, RateLimit},
     webhook::caps::Caps,
 };
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// How fast, for whom.
+/// Rate and concurrency limits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// To one webhook that does not say otherwise.
+    /// Send rate to one webhook that sets no limit of its own.
     pub webhook: PerMinute,
-    /// For one tenant that was given no limits of its own.
+    /// Limits of a tenant that has none of its own.
     pub tenant: TenantLimits,
-    /// For all together.
+    /// Send rate of the whole installation.
     pub global: PerSecond,
-    /// Calls of this API by one key.
+    /// Rate of API calls by one key.
     pub api: PerMinute,
-    /// Upper bounds on what webhooks may ask for.
+    /// Upper bounds on the settings of webhooks.
     pub caps: Caps,
 }
 
-/// A rate that people think of by the minute.
+/// A rate in requests per minute.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerMinute {
-    /// How many a minute in the long run; none for no limit.
+    /// Sustained rate. `None` for no limit.
     pub requests_per_minute: Option<u32>,
-    /// How many at once after a pause; one second's worth if left out.
+    /// Requests that may be sent immediately after idle time; defaults to one second's worth.
     pub burst: Option<u32>,
 }
 
-/// A rate that people think of by the second.
+/// A rate in requests per second.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerSecond {
-    /// How many a second in the long run; none for no limit.
+    /// Sustained rate. `None` for no limit.
     pub requests_per_second: Option<u32>,
-    /// How many at once after a pause; one second's worth if left out.
+    /// Requests that may be sent immediately after idle time; defaults to one second's worth.
     pub burst: Option<u32>,
 }
 
-/// What one tenant may have.
+/// Limits of one tenant.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantLimits {
-    /// How many a minute in the long run; none for no limit.
+    /// Sustained send rate. `None` for no limit.
     pub requests_per_minute: Option<u32>,
-    /// How many at once after a pause; one second's worth if left out.
+    /// Requests that may be sent immediately after idle time; defaults to one second's worth.
     pub burst: Option<u32>,
-    /// Requests under way at once; none for no limit.
+    /// Maximum requests in flight. `None` for no limit.
     pub max_in_flight: Option<usize>,
 }
 
 impl Limits {
-    /// How fast one webhook is sent to.
+    /// Returns the default send rate to one webhook.
     pub fn webhook_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
         per_minute("limits.webhook", self.webhook)
     }
 
-    /// How fast is sent for one tenant.
+    /// Returns the default send rate of one tenant.
     pub fn tenant_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
         let TenantLimits { requests_per_minute, burst, .. } = self.tenant;
         per_minute("limits.tenant", PerMinute { requests_per_minute, burst })
     }
 
-    /// How fast is sent for all together.
+    /// Returns the send rate of the whole installation.
     pub fn global_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
         let PerSecond { requests_per_second, burst } = self.global;
-        let most = REQUESTS_PER_MINUTE.end() / 60;
+        let max = REQUESTS_PER_MINUTE_RANGE.end() / 60;
         if let Some(rate) = requests_per_second
-            && !(1..=most).contains(&rate)
+            && !(1..=max).contains(&rate)
         {
-            let reason = format!("is {rate}; it must be from 1 to {most}; leave it out for no limit");
+            let reason = format!("is {rate}; it must be from 1 to {max}; leave it out for no limit");
             return Err(invalid("limits.global.requests_per_second", reason));
         }
         let rate = requests_per_second.map(|rate| rate * 60);
         checked("limits.global", "requests_per_second", rate, burst)
     }
 
-    /// How fast one key may call this API.
+    /// Returns the rate at which one key may call the API.
     pub fn api_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
         per_minute("limits.api", self.api)
     }
@@ -94,7 +94,7 @@ impl Limits {
         self.global_rate()?;
         self.api_rate()?;
         self.caps.validate().map_err(|refused| invalid(refused.field, refused.message))?;
-        if self.tenant.max_in_flight.is_some_and(|most| !(1..=1_000_000).contains(&most)) {
+        if self.tenant.max_in_flight.is_some_and(|max| !(1..=1_000_000).contains(&max)) {
             let reason = "must be from 1 to 1000000; leave it out for no limit";
             return Err(invalid("limits.tenant.max_in_flight", reason));
         }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_limited_unless_set() {
+    fn limits_are_off_by_default() {
         let limits = Limits::default();
         limits.validate().unwrap();
         for rate in [limits.webhook_rate(), limits.tenant_rate(), limits.global_rate(), limits.api_rate()] {
@@ -144,17 +144,17 @@ mod tests {
     }
 
     #[test]
-    fn rates_by_the_second_are_kept_by_the_minute() {
+    fn rate_per_second_is_converted_to_per_minute() {
         let global = PerSecond { requests_per_second: Some(1_000), burst: None };
         let limit = Limits { global, ..Limits::default() }.global_rate().unwrap().unwrap();
         assert_eq!((limit.requests_per_minute, limit.burst()), (60_000, 1_000));
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_setting() {
-        let said = |limits: Limits| limits.validate().unwrap_err().to_string();
+    fn invalid_limit_error_names_the_setting() {
+        let message = |limits: Limits| limits.validate().unwrap_err().to_string();
         let webhook = |requests_per_minute, burst| {
-            said(Limits { webhook: PerMinute { requests_per_minute, burst }, ..Limits::default() })
+            message(Limits { webhook: PerMinute { requests_per_minute, burst }, ..Limits::default() })
         };
         assert!(webhook(Some(0), None).starts_with("limits.webhook.requests_per_minute: is 0"));
         assert!(webhook(Some(60), Some(0)).starts_with("limits.webhook.burst: is 0"));
@@ -163,12 +163,12 @@ mod tests {
             "limits.webhook.burst: limits nothing without limits.webhook.requests_per_minute; set that as well"
         );
         let global = |requests_per_second, burst| {
-            said(Limits { global: PerSecond { requests_per_second, burst }, ..Limits::default() })
+            message(Limits { global: PerSecond { requests_per_second, burst }, ..Limits::default() })
         };
         assert!(global(Some(0), None).starts_with("limits.global.requests_per_second: is 0"));
         assert!(global(Some(u32::MAX), None).contains("from 1 to 100000"));
         assert!(global(None, Some(1)).contains("limits.global.requests_per_second"));
         let tenant = TenantLimits { max_in_flight: Some(0), ..TenantLimits::default() };
-        assert!(said(Limits { tenant, ..Limits::default() }).starts_with("limits.tenant.max_in_flight: "));
+        assert!(message(Limits { tenant, ..Limits::default() }).starts_with("limits.tenant.max_in_flight: "));
     }
 }

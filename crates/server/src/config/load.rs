@@ -1,5 +1,5 @@
-//! File, then environment, then flags: the later wins. What is unknown is an error that names the nearest
-//! setting there is.
+//! Loads settings from the file, the environment and flags; each overrides the one before it. An unknown setting
+//! is an error that names the closest known setting.
 
 use std::path::{Path, PathBuf};
 
@@ -7,64 +7,64 @@ use toml::{Table, Value};
 
 use super::{Config, Profile, SETTINGS, env_name, secret, secret_files, sources};
 
-/// Why the settings cannot be used.
+/// Reason why the settings are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error("the configuration file {path} cannot be read: {reason}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// A file with a secret cannot be read.
+    /// A secret file cannot be read.
     #[error("{setting}: {path} cannot be read: {reason}; check the path and who may read it")]
     SecretFile {
-        /// The setting that names it.
+        /// The setting that names the file.
         setting: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// A file with a secret can be read by others.
+    /// A file that holds a secret is readable or writable by other users.
     #[error(
         "{setting}: {path} holds a secret, and other users of this machine may read or change it; run: {fix}"
     )]
     Exposed {
-        /// The setting that names it, or whose value it holds.
+        /// The setting that names the file, or whose value it holds.
         setting: String,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The command that closes it to others.
+        /// Command that restricts the file's permissions.
         fix: String,
     },
-    /// The file is no TOML.
+    /// The file is not valid TOML.
     #[error("the configuration file is not valid TOML: {0}")]
     Syntax(String),
-    /// There is no such setting.
+    /// A setting does not exist.
     #[error("unknown setting {setting}{}", nearest(setting))]
     Unknown {
-        /// What was written.
+        /// The setting as written.
         setting: String,
     },
-    /// A value cannot be used.
+    /// A value is invalid.
     #[error("{setting}: {reason}")]
     Invalid {
         /// The setting.
         setting: String,
-        /// What is wrong and what would be right.
+        /// The problem, and what would be valid.
         reason: String,
     },
 }
 
-/// The setting that whoever wrote this most likely meant.
+/// Returns a suggestion with the known setting closest to this one.
 fn nearest(setting: &str) -> String {
     let is_env = setting.starts_with("REDRIVE_");
     let name = |key: &str| if is_env { env_name(key) } else { key.to_owned() };
     let written = setting.strip_prefix("REDRIVE_").unwrap_or(setting).to_lowercase();
-    // A section alone, or a key without its section, is as likely as a typo.
+    // A section alone, or a key without its section, counts as a match too.
     let distance = |key: &str| {
         let (section, rest) = key.split_once('.').unwrap_or((key, key));
         let last = key.rsplit('.').next().unwrap_or(key);
@@ -76,7 +76,7 @@ fn nearest(setting: &str) -> String {
     best.map_or_else(String::new, |best| format!("; did you mean {}?", name(best.key)))
 }
 
-/// What flags say.
+/// Settings given by command-line flags.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `--role`.
@@ -89,11 +89,11 @@ pub struct Overrides {
     pub redis_url: Option<String>,
     /// `--amqp`.
     pub amqp_url: Option<String>,
-    /// `--pool`, as often as it was given.
+    /// All values of `--pool`.
     pub pools: Vec<String>,
 }
 
-/// Reads all settings of a profile and checks them.
+/// Reads all settings of a profile and validates them.
 pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<Config, ConfigError> {
     let text = match file {
         Some(path) => std::fs::read_to_string(path)
@@ -102,7 +102,7 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
     };
     let mut config = read(profile, &text, std::env::vars(), flags)?;
     if let Some(path) = file {
-        // It was read as TOML before.
+        // `read` has already parsed the text as TOML.
         let secret = text.parse().ok().and_then(|table| secret_files::secret_in(&table));
         config.file_with_secret = secret.map(|setting| (setting, path.to_owned()));
     }
@@ -111,7 +111,7 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
     Ok(config)
 }
 
-/// Reads a file's text, environment variables and flags over the defaults.
+/// Applies a file's text, environment variables and flags to the defaults.
 fn read(
     profile: Profile,
     text: &str,
@@ -148,7 +148,7 @@ fn read(
     merge(&Config::defaults(profile), table)
 }
 
-/// The line and the fault, but nothing of what is written there: it may be a secret.
+/// Returns an error with the line number and the problem, but without the text, which may be a secret.
 fn not_toml(text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
@@ -171,7 +171,8 @@ fn refuse_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Names and secrets are texts whatever they look like; anything else is read as TOML, or else as a text.
+/// Parses an environment variable. Node names and secrets are strings; other values are read as TOML, or else as
+/// strings.
 fn env_value(key: &str, value: &str) -> Value {
     if key == "node" || secret::is_secret(key) {
         return Value::String(value.into());
@@ -210,7 +211,7 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     })
 }
 
-/// Puts changes over a table, section by section.
+/// Merges changes into a table recursively.
 fn overlay(table: &mut Table, changes: Table) {
     for (name, value) in changes {
         match (table.get_mut(&name), value) {
@@ -222,7 +223,7 @@ fn overlay(table: &mut Table, changes: Table) {
     }
 }
 
-/// What would be right, where the error alone does not say.
+/// Returns an example of a valid value for settings whose error message does not give one.
 fn hint(setting: &str) -> &'static str {
     match setting.split('[').next() {
         Some("server.listen") => "; write an IP address and a port, such as 127.0.0.1:8080",
@@ -247,7 +248,7 @@ fn to_table(config: &Config) -> Result<Table, ConfigError> {
     Table::try_from(config).map_err(|error| ConfigError::Syntax(error.to_string()))
 }
 
-/// The settings of a file's text and of environment variables alone.
+/// Reads settings from a file's text and environment variables, without flags.
 #[cfg(test)]
 pub(super) fn parse(
     profile: Profile,
@@ -270,15 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_beats_the_file() {
-        let file = "[delivery]\nmax_in_flight = 7\nlane_items = 9";
+    fn environment_overrides_file() {
+        let file = "[delivery]\nmax_in_flight = 7\nmax_deliveries_per_lane = 9";
         let config = parse(Profile::Serve, file, env(&[("REDRIVE_DELIVERY_MAX_IN_FLIGHT", "8")])).unwrap();
-        assert_eq!((config.delivery.max_in_flight, config.delivery.lane_items), (8, 9));
-        assert_eq!(config.delivery.max_items, 20_000, "the rest keeps its default");
+        assert_eq!((config.delivery.max_in_flight, config.delivery.max_deliveries_per_lane), (8, 9));
+        assert_eq!(config.delivery.max_deliveries_in_memory, 20_000, "the rest keeps its default");
     }
 
     #[test]
-    fn unknown_settings_name_the_nearest() {
+    fn unknown_setting_error_suggests_closest_match() {
         let error = |file: &str, vars: &[(&str, &str)]| {
             parse(Profile::Serve, file, env(vars)).unwrap_err().to_string()
         };
@@ -297,32 +298,35 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_name_the_setting() {
+    fn invalid_value_error_names_the_setting() {
         let error = |file: &str| parse(Profile::Serve, file, []).unwrap_err().to_string();
         let listen = error("[server]\nlisten = \"localhost:8080\"");
         assert!(listen.starts_with("server.listen: ") && listen.contains("127.0.0.1:8080"), "{listen}");
-        assert!(error("[delivery]\nmax_items = \"many\"").starts_with("delivery.max_items: "));
+        assert!(
+            error("[delivery]\nmax_deliveries_in_memory = \"many\"")
+                .starts_with("delivery.max_deliveries_in_memory: ")
+        );
         assert!(error("[egress]\nallow_networks = [\"10.0.0.0/99\"]").starts_with("egress.allow_networks"));
         assert!(error("not toml").contains("not valid TOML"));
     }
 
     #[test]
-    fn lists_and_spans_come_from_the_environment_too() {
+    fn environment_accepts_lists_and_durations() {
         let vars = env(&[
             ("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"10.0.0.0/8\"]"),
             ("REDRIVE_RETRY_SCHEDULE", "[0, \"5s\"]"),
-            ("REDRIVE_SERVER_DRAIN_DEADLINE", "10s"),
+            ("REDRIVE_SERVER_DRAIN_TIMEOUT", "10s"),
             ("REDRIVE_ADMIN_KEY", "12345678901234567890123456789012"),
         ]);
         let config = parse(Profile::Serve, "", vars).unwrap();
         assert_eq!(config.egress.allow_networks.len(), 1);
         assert_eq!(config.retry_policy().unwrap().max_attempts(), 2);
-        assert_eq!(config.server.drain_deadline.get().as_secs(), 10);
+        assert_eq!(config.server.drain_timeout.as_duration().as_secs(), 10);
         assert_eq!(config.auth.admin_key.unwrap().reveal(), "12345678901234567890123456789012");
     }
 
     #[test]
-    fn the_way_out_has_lists() {
+    fn egress_lists_are_parsed_and_validated() {
         let file = "[egress]\ndeny_networks = [\"203.0.113.0/24\"]\nallow_hosts = [\"*.Example.com.\"]";
         let vars = env(&[
             ("REDRIVE_EGRESS_DENY_HOSTS", "[\"bad.example.com\"]"),
@@ -346,15 +350,15 @@ mod tests {
             ("egress.ports", "[\"http\"]", "8000-8999"),
             ("egress.dns_servers", "[\"10.0.0.2\"]", "10.0.0.2:53"),
         ] {
-            let said = parse(Profile::Serve, &format!("{setting} = {value}"), []).unwrap_err().to_string();
-            assert!(said.starts_with(setting) && said.contains(says), "{said}");
+            let message = parse(Profile::Serve, &format!("{setting} = {value}"), []).unwrap_err().to_string();
+            assert!(message.starts_with(setting) && message.contains(says), "{message}");
         }
         let port = parse(Profile::Serve, "egress.dns_servers = [\"10.0.0.2:0\"]", []).unwrap();
         assert!(port.validate(Profile::Serve).unwrap_err().to_string().contains("usually it is 53"));
     }
 
     #[test]
-    fn unsafe_settings_are_refused() {
+    fn unsafe_settings_are_rejected() {
         let refused = |profile, file: &str| {
             parse(profile, file, []).unwrap().validate(profile).unwrap_err().to_string()
         };
@@ -372,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_limits_and_pools() {
+    fn breaker_limits_and_pools_reach_engine_settings() {
         let file =
             "pools = [\"gold\"]\n[circuit_breaker]\nminimum_throughput = 3\n[limits.webhook]\nburst = 9";
         let vars = env(&[
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_limits_and_pools_that_make_no_sense() {
+    fn invalid_breaker_limits_and_pools_are_rejected() {
         let refused = |file: &str| {
             let config = parse(Profile::Serve, file, []).unwrap();
             config.validate(Profile::Serve).unwrap_err().to_string()
@@ -418,8 +422,8 @@ mod tests {
             ("pools", "[]"),
             ("pools", "[\"Not a name\"]"),
         ] {
-            let said = refused(&format!("{setting} = {value}"));
-            assert!(said.starts_with(&format!("{setting}: ")), "{said}");
+            let message = refused(&format!("{setting} = {value}"));
+            assert!(message.starts_with(&format!("{setting}: ")), "{message}");
         }
         let text = parse(Profile::Serve, "", env(&[("REDRIVE_POOLS", "gold")])).unwrap_err().to_string();
         assert!(text.starts_with("pools: ") && text.contains("a list of names"), "{text}");
@@ -428,8 +432,9 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_their_database() {
-        let file = "role = \"api\"\nnode = \"web-1\"\n[cluster]\nlease = \"8s\"\n[database]\nmigrate = false";
+    fn node_and_database_settings_are_loaded() {
+        let file =
+            "role = \"api\"\nnode = \"web-1\"\n[cluster]\nlease = \"8s\"\n[database]\nauto_migrate = false";
         let vars = env(&[
             ("REDRIVE_ROLE", "worker"),
             ("REDRIVE_DATABASE_URL", "postgres://me@db/redrive"),
@@ -452,7 +457,7 @@ mod tests {
         assert!(wrong.starts_with("role: ") && wrong.ends_with("; write all, api or worker"), "{wrong}");
     }
 
-    /// A value as somebody might write it, right or wrong.
+    /// Generates valid and invalid values.
     fn any_value() -> impl Strategy<Value = String> {
         prop_oneof![
             "-?[0-9]{1,20}(\\.[0-9]{1,3})?|inf|nan|true|false",
@@ -468,7 +473,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3_000))]
 
         #[test]
-        fn whatever_is_written_is_taken_or_refused_by_name(
+        fn any_value_is_accepted_or_rejected_with_setting_name(
             setting in proptest::sample::select(SETTINGS), value in any_value(), dev: bool,
         ) {
             let profile = if dev { Profile::Dev } else { Profile::Serve };
@@ -482,7 +487,7 @@ mod tests {
             let by_env = parse(profile, "", env(&[(&env_name(setting.key), &value)]));
             for read in [by_file, by_env] {
                 match read.and_then(|config| config.validate(profile).map(|()| config)) {
-                    // What was checked can be used.
+                    // A validated configuration is usable.
                     Ok(config) => prop_assert!(config.engine_settings().is_ok() && config.retry_policy().is_ok()),
                     Err(error) => prop_assert!(names(&error), "{} = {}: {}", setting.key, value, error),
                 }
@@ -490,7 +495,7 @@ mod tests {
         }
 
         #[test]
-        fn no_file_breaks_it(text in prop_oneof!["([a-z.\\[\\]= \"0-9\n]{0,12}){0,6}", any::<String>()]) {
+        fn parsing_arbitrary_file_never_panics(text in prop_oneof!["([a-z.\\[\\]= \"0-9\n]{0,12}){0,6}", any::<String>()]) {
             let _ = parse(Profile::Serve, &text, []).map(|config| config.validate(Profile::Serve));
         }
     }

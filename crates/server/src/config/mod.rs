@@ -1,5 +1,5 @@
-//! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
-//! at the start. `settings.rs` is the list of every setting with its reason.
+//! Settings from a file, the environment and flags: one struct per concern, validated once at startup.
+//! `settings.rs` lists every setting with its reason.
 
 mod amqp;
 mod archive;
@@ -24,30 +24,30 @@ mod tracing;
 use std::path::PathBuf;
 
 use redrive_core::{
-    Invalid, Role,
+    FieldError, Role,
     delivery::retry::{RetryConfig, RetryPolicy},
     maintenance::retention::Retention as Kept,
     protection::breaker::{BreakerConfig, BreakerPolicy},
     tenancy::check_pool,
-    time::Span,
+    time::HumanDuration,
     webhook::verification::RequireVerification,
 };
-use redrive_engine::{Series, Settings};
+use redrive_engine::{BreakdownSettings, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::telemetry::{self, LogFormat};
 
 pub use amqp::{Amqp, AmqpUrl};
-pub use archive::{Archive, Place};
+pub use archive::{Archive, ArchiveLocation};
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
-pub use effective::InForce;
+pub use effective::EffectiveSetting;
 pub use egress::Egress;
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
 pub use notifications::Notifications;
 pub use redis::{Redis, RedisUrl};
-pub use secret::Hidden;
+pub use secret::SecretSetting;
 pub use secret_files::ExposedFile;
 pub(crate) use secret_files::{fix_for, warn_if_exposed};
 pub use secrets::Secrets;
@@ -57,12 +57,12 @@ pub use smtp::{Smtp, SmtpTls};
 pub use sources::{Source, SourceKind};
 pub use tracing::Tracing;
 
-/// Which defaults apply.
+/// Set of defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// A laptop: loopback targets and plain http are fine.
+    /// Local development: loopback targets and plain http are allowed.
     Dev,
-    /// Anything else: safe unless told otherwise.
+    /// Production: https to public addresses unless configured otherwise.
     Serve,
 }
 
@@ -70,139 +70,141 @@ pub enum Profile {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// What this node is there for.
+    /// Role of this node.
     pub role: Role,
-    /// This node's name.
+    /// Name of this node.
     pub node: String,
-    /// The pools of tenants that this node sends for.
+    /// Pools of tenants that this node sends for.
     pub pools: Vec<String>,
     /// The HTTP server.
     pub server: Server,
     /// The store.
     pub database: Database,
-    /// The broker that tells of ready work.
+    /// The RabbitMQ server that carries tickets.
     pub amqp: Amqp,
-    /// This node among others.
+    /// Cluster membership of this node.
     pub cluster: Cluster,
-    /// What nodes share limits and circuits through.
+    /// The Redis server through which nodes share limits and circuits.
     pub redis: Redis,
-    /// Who may come in.
+    /// Authentication.
     pub auth: Auth,
-    /// The master key that secrets are sealed with.
+    /// The master key that secrets are encrypted with.
     pub secrets: Secrets,
-    /// The log of who changed what.
+    /// The audit log.
     pub audit: Audit,
-    /// The way out.
+    /// Rules and limits of outgoing requests.
     pub egress: Egress,
-    /// How much at once.
+    /// Concurrency and memory limits of deliveries.
     pub delivery: Delivery,
-    /// What is taken in.
+    /// Limits of published events.
     pub events: Events,
-    /// Where events come from beside the API.
+    /// Queues whose messages are published as events.
     pub sources: Vec<Source>,
-    /// How long things are kept.
+    /// Retention periods.
     pub retention: Retention,
-    /// Where what is forgotten is kept.
+    /// Archive for pruned data.
     pub archive: Archive,
-    /// When to try again.
+    /// Default retry policy.
     pub retry: RetryConfig,
-    /// When to stop calling an endpoint that fails.
+    /// Default circuit breaker policy.
     pub circuit_breaker: BreakerConfig,
-    /// How fast, for whom.
+    /// Rate and concurrency limits.
     pub limits: Limits,
-    /// What becomes of webhooks that never work.
+    /// Settings that apply to all webhooks.
     pub webhooks: Webhooks,
-    /// The mail server that owners are written through.
+    /// The SMTP server for emails to owners.
     pub smtp: Smtp,
-    /// Telling owners.
+    /// Grouping of notifications to owners.
     pub notifications: Notifications,
-    /// What is written to the log.
+    /// Log level and format.
     pub log: Log,
-    /// Figures for each tenant, webhook and event type.
+    /// Metrics by tenant, webhook and event type.
     pub metrics: Metrics,
-    /// Where spans are sent.
+    /// Export of spans.
     pub tracing: Tracing,
-    /// For trying things out.
+    /// Development settings.
     pub dev: Dev,
-    /// The configuration file, if it holds a secret itself, and the setting that is one.
+    /// The first secret setting in the configuration file and the file's path. `None` if the file holds no secret.
     #[serde(skip)]
     pub file_with_secret: Option<(String, PathBuf)>,
 }
 
-/// This node among others on the same database.
+/// Membership of this node in the cluster on the same database.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// Whoever has not shown for so long that it is alive is dead.
-    pub lease: Span,
+    /// A node whose heartbeat does not change for this long is declared dead.
+    pub lease: HumanDuration,
 }
 
-/// Who may come in.
+/// Authentication.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Auth {
     /// The admin key.
-    pub admin_key: Option<Hidden>,
-    /// A file that holds the admin key.
+    pub admin_key: Option<SecretSetting>,
+    /// File that holds the admin key.
     pub admin_key_file: Option<PathBuf>,
 }
 
-/// The log of who changed what.
+/// The audit log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Audit {
-    /// How long its entries are kept.
-    pub retention: Span,
+    /// Retention of its entries.
+    pub retention: HumanDuration,
 }
 
-/// How much at once.
+/// Concurrency and memory limits of deliveries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivery {
-    /// Requests under way over all webhooks.
+    /// Maximum requests in flight over all webhooks.
     pub max_in_flight: usize,
-    /// Requests under way to one webhook that does not say otherwise.
+    /// Maximum requests in flight to one webhook that sets no limit of its own.
     pub webhook_max_in_flight: u32,
-    /// Deliveries in memory.
-    pub max_items: usize,
-    /// Payload bytes in memory.
-    pub max_bytes: usize,
-    /// Deliveries in memory for one webhook.
-    pub lane_items: usize,
+    /// Maximum deliveries in memory.
+    pub max_deliveries_in_memory: usize,
+    /// Maximum payload bytes in memory.
+    pub max_payload_bytes_in_memory: usize,
+    /// Maximum deliveries in memory per lane of a webhook.
+    pub max_deliveries_per_lane: usize,
 }
 
-/// What is taken in.
+/// Limits of published events.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Events {
-    /// The largest payload.
+    /// Maximum payload size.
     pub max_payload_bytes: usize,
-    /// How long an idempotency key is remembered.
-    pub idempotency_window: Span,
-    /// How many deliveries an event may have come through when it is published.
+    /// Time during which an idempotency key is recognized.
+    pub idempotency_window: HumanDuration,
+    /// Maximum number of deliveries that an event may have passed through when it is published.
     pub max_hops: u8,
 }
 
-/// How long things are kept that are over; 0 for ever.
+/// Retention of ended data; 0 keeps it forever.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
     /// Events with their deliveries and attempts.
-    pub events: Span,
+    pub events: HumanDuration,
     /// Dead letters with their attempts.
-    pub dead: Span,
+    pub dead_letters: HumanDuration,
 }
 
 impl Retention {
     fn kept(&self) -> Kept {
-        let kept = |span: Span| Some(span.get()).filter(|kept| !kept.is_zero());
-        Kept { events: kept(self.events), dead: kept(self.dead) }
+        let kept = |span: HumanDuration| Some(span.as_duration()).filter(|kept| !kept.is_zero());
+        Kept { events: kept(self.events), dead_letters: kept(self.dead_letters) }
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
-        let a_day = Span::secs(24 * 3600);
-        for (setting, span) in [("retention.events", self.events), ("retention.dead", self.dead)] {
-            if span < a_day && !span.get().is_zero() {
+        let a_day = HumanDuration::secs(24 * 3600);
+        for (setting, span) in
+            [("retention.events", self.events), ("retention.dead_letters", self.dead_letters)]
+        {
+            if span < a_day && !span.as_duration().is_zero() {
                 let reason = "must be at least 1d, or 0 for ever".into();
                 return Err(ConfigError::Invalid { setting: setting.into(), reason });
             }
@@ -211,27 +213,27 @@ impl Retention {
     }
 }
 
-/// What holds for all webhooks.
+/// Settings that apply to all webhooks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhooks {
-    /// A webhook that has only failed for so long is disabled; 0 for never.
-    pub disable_after: Span,
-    /// For whose webhooks the URL must be verified.
+    /// A webhook whose attempts have all failed for this long is disabled; 0 for never.
+    pub disable_after: HumanDuration,
+    /// Which webhooks must have a verified URL.
     pub require_verification: RequireVerification,
 }
 
-/// What is written to the log.
+/// Log level and format.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// What is worth a line: `error`, `warn`, `info`, `debug`, or a filter such as `info,redrive_engine=debug`.
+    /// Level `error`, `warn`, `info` or `debug`, or a filter such as `info,redrive_engine=debug`.
     pub level: String,
-    /// What a line looks like: `text` or `json`.
+    /// Format of log records: `text` or `json`.
     pub format: LogFormat,
 }
 
-/// Which figures are kept beside the usual ones.
+/// Additional metric breakdowns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metrics {
@@ -241,12 +243,12 @@ pub struct Metrics {
     pub by_webhook: bool,
     /// Deliveries by event type.
     pub by_event_type: bool,
-    /// How many tenants, webhooks and event types, each, have series of their own.
-    pub most_values: usize,
+    /// Maximum number of tenants, of webhooks and of event types that have their own series.
+    pub max_values: usize,
 }
 
 impl Config {
-    /// The defaults of a profile.
+    /// Returns the defaults of a profile.
     pub fn defaults(profile: Profile) -> Self {
         let engine = Settings::default();
         Self {
@@ -256,37 +258,40 @@ impl Config {
             server: Server::default(),
             database: Database::default(),
             amqp: Amqp::default(),
-            cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
+            cluster: Cluster { lease: HumanDuration::secs(engine.lease.as_secs()) },
             redis: Redis::default(),
             auth: Auth::default(),
             secrets: Secrets::default(),
-            audit: Audit { retention: Span::secs(365 * 24 * 3600) },
+            audit: Audit { retention: HumanDuration::secs(365 * 24 * 3600) },
             egress: Egress::defaults(profile == Profile::Dev),
             delivery: Delivery {
                 max_in_flight: engine.max_in_flight,
                 webhook_max_in_flight: engine.webhook_max_in_flight,
-                max_items: engine.max_items,
-                max_bytes: engine.max_bytes,
-                lane_items: engine.lane_items,
+                max_deliveries_in_memory: engine.max_items,
+                max_payload_bytes_in_memory: engine.max_bytes,
+                max_deliveries_per_lane: engine.max_lane_items,
             },
             events: Events {
                 max_payload_bytes: 256 * 1024,
-                idempotency_window: Span::secs(24 * 3600),
+                idempotency_window: HumanDuration::secs(24 * 3600),
                 max_hops: 5,
             },
             sources: Vec::new(),
             archive: Archive::default(),
-            retention: Retention { events: Span::secs(90 * 24 * 3600), dead: Span::secs(30 * 24 * 3600) },
+            retention: Retention {
+                events: HumanDuration::secs(90 * 24 * 3600),
+                dead_letters: HumanDuration::secs(30 * 24 * 3600),
+            },
             retry: RetryConfig::default(),
             circuit_breaker: BreakerConfig::default(),
             limits: Limits::default(),
             webhooks: Webhooks {
-                disable_after: Span::secs(5 * 24 * 3600),
+                disable_after: HumanDuration::secs(5 * 24 * 3600),
                 require_verification: RequireVerification::default(),
             },
             log: Log { level: "info".into(), format: LogFormat::Text },
             tracing: Tracing::default(),
-            metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, most_values: 200 },
+            metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, max_values: 200 },
             smtp: Smtp::default(),
             notifications: Notifications::default(),
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
@@ -294,32 +299,32 @@ impl Config {
         }
     }
 
-    /// The retry policy of webhooks that do not say otherwise.
+    /// Returns the retry policy of webhooks that set none of their own.
     pub fn retry_policy(&self) -> Result<RetryPolicy, ConfigError> {
         self.retry
             .resolve(&RetryPolicy::default())
             .map_err(|invalid| renamed(invalid, "retry_config", "retry"))
     }
 
-    /// The circuit breaker of webhooks that do not say otherwise.
+    /// Returns the circuit breaker policy of webhooks that set none of their own.
     pub fn breaker_policy(&self) -> Result<BreakerPolicy, ConfigError> {
         let policy = self.circuit_breaker.resolve(&BreakerPolicy::default());
         policy.map_err(|invalid| renamed(invalid, "circuit_breaker_config", "circuit_breaker"))
     }
 
-    /// What the engine needs to know.
+    /// Returns the settings of the engine.
     pub fn engine_settings(&self) -> Result<Settings, ConfigError> {
         Ok(Settings {
             node: self.node.clone(),
             role: self.role,
-            lease: self.cluster.lease.get(),
+            lease: self.cluster.lease.as_duration(),
             max_in_flight: self.delivery.max_in_flight,
             webhook_max_in_flight: self.delivery.webhook_max_in_flight,
-            max_items: self.delivery.max_items,
-            max_bytes: self.delivery.max_bytes,
-            lane_items: self.delivery.lane_items,
+            max_items: self.delivery.max_deliveries_in_memory,
+            max_bytes: self.delivery.max_payload_bytes_in_memory,
+            max_lane_items: self.delivery.max_deliveries_per_lane,
             host_max_in_flight: Some(self.egress.max_requests_per_host).filter(|max| *max > 0),
-            idempotency_window: self.events.idempotency_window.get(),
+            idempotency_window: self.events.idempotency_window.as_duration(),
             retention: self.retention.kept(),
             archive: self.archive.url.is_some(),
             retry: self.retry_policy()?,
@@ -331,21 +336,22 @@ impl Config {
             breaker: self.breaker_policy()?,
             pools: self.pools.clone(),
             tickets: self.amqp.tickets(&self.node)?,
-            disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
+            disable_after: Some(self.webhooks.disable_after.as_duration()).filter(|after| !after.is_zero()),
             redis: self.redis.settings()?,
-            series: Series {
+            breakdowns: BreakdownSettings {
                 by_tenant: self.metrics.by_tenant,
                 by_webhook: self.metrics.by_webhook,
                 by_event_type: self.metrics.by_event_type,
-                most: self.metrics.most_values,
+                max_values: self.metrics.max_values,
             },
-            folds: self.notifications.folds(),
-            rotate_after: Some(self.secrets.rotate_after.get()).filter(|after| !after.is_zero()),
+            group_intervals: self.notifications.group_intervals(),
+            rotate_after: Some(self.secrets.rotation_reminder_after.as_duration())
+                .filter(|after| !after.is_zero()),
             ..Settings::default()
         })
     }
 
-    /// Checks what a type alone cannot.
+    /// Checks constraints that the types do not express.
     pub fn validate(&self, profile: Profile) -> Result<(), ConfigError> {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
@@ -357,7 +363,7 @@ impl Config {
         self.validate_node()?;
         self.retention.validate()?;
         sources::validate(&self.sources)?;
-        self.archive.place()?;
+        self.archive.location()?;
         self.smtp.validate()?;
         self.retry_policy()?;
         self.breaker_policy()?;
@@ -366,25 +372,28 @@ impl Config {
         self.validate_pools()?;
         let counts = [
             ("delivery.max_in_flight", self.delivery.max_in_flight),
-            ("delivery.max_items", self.delivery.max_items),
-            ("delivery.lane_items", self.delivery.lane_items),
+            ("delivery.max_deliveries_in_memory", self.delivery.max_deliveries_in_memory),
+            ("delivery.max_deliveries_per_lane", self.delivery.max_deliveries_per_lane),
         ];
         for (setting, count) in counts {
             if !(1..=1_000_000).contains(&count) {
                 return refuse(setting, "must be from 1 to 1000000");
             }
         }
-        if !redrive_core::webhook::IN_FLIGHT.contains(&self.delivery.webhook_max_in_flight) {
+        if !redrive_core::webhook::MAX_IN_FLIGHT_RANGE.contains(&self.delivery.webhook_max_in_flight) {
             return refuse("delivery.webhook_max_in_flight", "must be from 1 to 1000");
         }
         if !(1024..=16 << 20).contains(&self.events.max_payload_bytes) {
             return refuse("events.max_payload_bytes", "must be from 1024 to 16777216");
         }
-        if self.delivery.max_bytes < 4 * self.events.max_payload_bytes {
-            return refuse("delivery.max_bytes", "must be at least four times events.max_payload_bytes");
+        if self.delivery.max_payload_bytes_in_memory < 4 * self.events.max_payload_bytes {
+            return refuse(
+                "delivery.max_payload_bytes_in_memory",
+                "must be at least four times events.max_payload_bytes",
+            );
         }
         self.egress.validate()?;
-        if self.audit.retention < Span::secs(24 * 3600) {
+        if self.audit.retention < HumanDuration::secs(24 * 3600) {
             return refuse("audit.retention", "must be at least 1d");
         }
         if let Some(setting) = self.notifications.too_short() {
@@ -393,13 +402,13 @@ impl Config {
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);
         }
-        if !(1..=10_000).contains(&self.metrics.most_values) {
-            return refuse("metrics.most_values", "must be from 1 to 10000: each has four series");
+        if !(1..=10_000).contains(&self.metrics.max_values) {
+            return refuse("metrics.max_values", "must be from 1 to 10000: each has four series");
         }
         if !(1..=100).contains(&self.events.max_hops) {
             return refuse("events.max_hops", "must be from 1 to 100");
         }
-        if self.events.idempotency_window.get().is_zero() {
+        if self.events.idempotency_window.as_duration().is_zero() {
             return refuse("events.idempotency_window", "must be longer than nothing");
         }
         if !(0.001..=1_000_000.0).contains(&self.dev.clock_speed) {
@@ -423,7 +432,7 @@ impl Config {
         }
     }
 
-    /// Refuses what is unsafe in a profile.
+    /// Rejects settings that are unsafe in a profile.
     fn validate_safety(&self, profile: Profile) -> Result<(), ConfigError> {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
@@ -457,7 +466,7 @@ impl Config {
     }
 }
 
-/// The same refusal under the name that the setting has here.
-fn renamed(invalid: Invalid, from: &str, to: &str) -> ConfigError {
+/// Converts a field error, renaming the field to the setting's name.
+fn renamed(invalid: FieldError, from: &str, to: &str) -> ConfigError {
     ConfigError::Invalid { setting: invalid.field.replace(from, to), reason: invalid.message }
 }

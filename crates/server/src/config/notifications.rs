@@ -1,54 +1,54 @@
-//! Telling owners: how repeats are folded.
+//! Notification settings: how long occurrences are grouped.
 
-use redrive_core::{notification::grouping::Folds, time::Span};
+use redrive_core::{notification::grouping::GroupIntervals, time::HumanDuration};
 use serde::{Deserialize, Serialize};
 
-/// How long nothing more is told of a kind, about one webhook, once something was.
+/// Intervals during which no further notification of a kind is sent about the same webhook.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notifications {
-    /// For deliveries that died and webhooks that were disabled.
-    pub fold: Span,
-    /// For circuits.
-    pub circuit_fold: Span,
-    /// For what lasts: names that are not found, quotas.
-    pub remind: Span,
-    /// For secrets that are due to be changed.
-    pub secret_remind: Span,
+    /// Interval for dead deliveries and disabled webhooks.
+    pub group_interval: HumanDuration,
+    /// Interval for circuits.
+    pub circuit_group_interval: HumanDuration,
+    /// Interval for lasting conditions: DNS failures and quotas.
+    pub repeat_interval: HumanDuration,
+    /// Interval for secrets due for rotation.
+    pub secret_repeat_interval: HumanDuration,
 }
 
 impl Default for Notifications {
     fn default() -> Self {
-        let Folds { usual, circuit, remind, secret } = Folds::default();
-        let span = |duration: std::time::Duration| Span::secs(duration.as_secs());
+        let GroupIntervals { usual, circuit, repeat_interval: remind, secret } = GroupIntervals::default();
+        let span = |duration: std::time::Duration| HumanDuration::secs(duration.as_secs());
         Self {
-            fold: span(usual),
-            circuit_fold: span(circuit),
-            remind: span(remind),
-            secret_remind: span(secret),
+            group_interval: span(usual),
+            circuit_group_interval: span(circuit),
+            repeat_interval: span(remind),
+            secret_repeat_interval: span(secret),
         }
     }
 }
 
 impl Notifications {
-    /// As the engine wants it.
-    pub(super) fn folds(&self) -> Folds {
-        Folds {
-            usual: self.fold.get(),
-            circuit: self.circuit_fold.get(),
-            remind: self.remind.get(),
-            secret: self.secret_remind.get(),
+    /// Returns the intervals as the engine uses them.
+    pub(super) fn group_intervals(&self) -> GroupIntervals {
+        GroupIntervals {
+            usual: self.group_interval.as_duration(),
+            circuit: self.circuit_group_interval.as_duration(),
+            repeat_interval: self.repeat_interval.as_duration(),
+            secret: self.secret_repeat_interval.as_duration(),
         }
     }
 
-    /// The first that is too short: without folding there would be a storm.
+    /// Returns the first interval below 1 s, which would send a notification for almost every failure.
     pub(super) fn too_short(&self) -> Option<&'static str> {
         let all = [
-            ("notifications.fold", self.fold),
-            ("notifications.circuit_fold", self.circuit_fold),
-            ("notifications.remind", self.remind),
-            ("notifications.secret_remind", self.secret_remind),
+            ("notifications.group_interval", self.group_interval),
+            ("notifications.circuit_group_interval", self.circuit_group_interval),
+            ("notifications.repeat_interval", self.repeat_interval),
+            ("notifications.secret_repeat_interval", self.secret_repeat_interval),
         ];
-        all.into_iter().find(|(_, span)| *span < Span::secs(1)).map(|(setting, _)| setting)
+        all.into_iter().find(|(_, span)| *span < HumanDuration::secs(1)).map(|(setting, _)| setting)
     }
 }

@@ -1,31 +1,30 @@
-//! A Redis server through which nodes share limits and circuits. Whatever is shown of it is shown without the
-//! password.
+//! Settings of the Redis server through which nodes share limits and circuits. The password is never shown.
 
 use std::{fmt, path::PathBuf};
 
-use redrive_core::time::Span;
+use redrive_core::time::HumanDuration;
 use redrive_engine::RedisSettings;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{Backend, ConfigError, Hidden, secret::read_file};
+use super::{Backend, ConfigError, SecretSetting, secret::read_file};
 
-/// The Redis that nodes share.
+/// Settings of the shared Redis server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Redis {
-    /// Where it is: `redis://USER@HOST:PORT/NUMBER`, or `rediss://…` with TLS. None: there is none.
+    /// URL `redis://USER@HOST:PORT/NUMBER`, or `rediss://…` with TLS. `None` if Redis is not used.
     pub url: Option<RedisUrl>,
-    /// Its password.
-    pub password: Option<Hidden>,
-    /// A file that holds the password.
+    /// Password of the Redis user.
+    pub password: Option<SecretSetting>,
+    /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// A file with the certificate of the authority to trust, instead of the system's.
+    /// File with the CA certificate to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// What its keys begin with.
+    /// Prefix of all keys.
     pub namespace: String,
-    /// How long an answer may take before a node goes by itself.
-    pub timeout: Span,
+    /// Timeout of a reply, after which a node uses its local fallback.
+    pub timeout: HumanDuration,
 }
 
 impl Default for Redis {
@@ -36,12 +35,12 @@ impl Default for Redis {
             password_file: None,
             ca_file: None,
             namespace: "redrive".into(),
-            timeout: Span::millis(500),
+            timeout: HumanDuration::millis(500),
         }
     }
 }
 
-/// A Redis server's URL: never shown with its password.
+/// A Redis URL, never shown with its password.
 #[derive(Clone, Deserialize)]
 pub struct RedisUrl(String);
 
@@ -52,7 +51,7 @@ impl From<&str> for RedisUrl {
 }
 
 impl RedisUrl {
-    /// Errors repeat nothing of it.
+    /// Parses the URL. Errors do not quote any part of it.
     fn read(&self) -> Result<Url, String> {
         let form = "write redis://USER@HOST:PORT, or rediss://… with TLS, and the password best into \
                     redis.password_file";
@@ -60,7 +59,7 @@ impl RedisUrl {
         if !["redis", "rediss"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
             return Err(format!("does not name a Redis server; {form}"));
         }
-        // With a / or a # in the password, the rest of it would pass for something else.
+        // An unescaped / or # in the password would make the rest of it parse as another part of the URL.
         if url.path().contains('@') || url.fragment().is_some() || url.query().is_some() {
             return Err(format!("has something behind its host that does not belong there; {form}"));
         }
@@ -74,7 +73,7 @@ impl RedisUrl {
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What cannot be read may have a password anywhere.
+        // A URL that does not parse may contain a password anywhere.
         let Ok(mut url) = self.read() else { return f.write_str("[redacted]") };
         if url.password().is_some() && url.set_password(Some("REDACTED")).is_ok() {
             return f.write_str(&url.as_str().replacen(":REDACTED@", ":[redacted]@", 1));
@@ -100,28 +99,28 @@ fn refused(setting: &str, reason: impl Into<String>) -> ConfigError {
 }
 
 impl Redis {
-    /// What the engine needs to know; none without a Redis.
+    /// Returns the engine's Redis settings, or `None` if Redis is not configured.
     pub fn settings(&self) -> Result<Option<RedisSettings>, ConfigError> {
         let Some(url) = &self.url else { return Ok(None) };
         let mut url = url.read().map_err(|reason| refused("url", reason))?;
         if let Some(password) = &self.password {
-            // A URL with a host can hold one.
+            // This cannot fail: the URL has a host.
             let _ = url.set_password(Some(password.reveal()));
         }
         let ca = self.ca_file.as_deref().map(|path| read_file("redis.ca_file", path)).transpose()?;
         Ok(Some(RedisSettings {
             url: url.into(),
             namespace: self.namespace.clone(),
-            timeout: self.timeout.get(),
+            timeout: self.timeout.as_duration(),
             ca: ca.map(String::into_bytes),
         }))
     }
 
-    /// Checks what a type alone cannot.
+    /// Checks constraints that the types do not express.
     pub(super) fn validate(&self, backend: &Backend) -> Result<(), ConfigError> {
         self.settings()?;
         if self.url.is_some() {
-            backend.must_be_shared("redis.url")?;
+            backend.require_shared_store("redis.url")?;
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
         if !(1..=64).contains(&self.namespace.len()) || !self.namespace.chars().all(plain) {
@@ -130,7 +129,7 @@ impl Redis {
                 "must be 1 to 64 letters, digits, dots, colons, underscores and hyphens",
             ));
         }
-        if !(10..=10_000).contains(&self.timeout.get().as_millis()) {
+        if !(10..=10_000).contains(&self.timeout.as_duration().as_millis()) {
             return Err(refused("timeout", "must be from 10ms to 10s"));
         }
         Ok(())
@@ -150,44 +149,50 @@ mod tests {
         Database { url: DatabaseUrl::from(url), ..Database::default() }.backend().unwrap()
     }
 
-    fn said(redis: &Redis) -> String {
+    fn error_text(redis: &Redis) -> String {
         redis.validate(&backend("postgres://db/x")).unwrap_err().to_string()
     }
 
     #[test]
-    fn it_is_off_unless_a_url_is_given() {
+    fn redis_is_disabled_without_url() {
         assert!(Redis::default().settings().unwrap().is_none());
         assert!(Redis::default().validate(&backend("sqlite:x.db")).is_ok());
-        let redis = Redis { password: Some(Hidden::new("p@ss/word")), ..at("rediss://me:old@cache:6380/2") };
+        let redis =
+            Redis { password: Some(SecretSetting::new("p@ss/word")), ..at("rediss://me:old@cache:6380/2") };
         assert_eq!(redis.settings().unwrap().unwrap().url, "rediss://me:p%40ss%2Fword@cache:6380/2");
         assert!(redis.validate(&backend("postgres://db/x")).is_ok());
         assert_eq!(redis.url.unwrap().to_string(), "rediss://me:[redacted]@cache:6380/2");
     }
 
     #[test]
-    fn with_one_process_there_is_nobody_to_share_with() {
-        let said = at("redis://cache").validate(&backend("sqlite:x.db")).unwrap_err().to_string();
+    fn redis_with_sqlite_is_rejected() {
+        let message = at("redis://cache").validate(&backend("sqlite:x.db")).unwrap_err().to_string();
         assert!(
-            said.starts_with("redis.url: ") && said.contains("set database.url to postgres://"),
-            "{said}"
+            message.starts_with("redis.url: ") && message.contains("set database.url to postgres://"),
+            "{message}"
         );
     }
 
     #[test]
-    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+    fn invalid_settings_error_names_fix_and_hides_password() {
         for url in ["http://me:hunter2@cache", "redis://me:1/hunter2@cache", "redis:hunter2", "hunter2"] {
             let redis = at(url);
-            let said = said(&redis);
-            assert!(said.starts_with("redis.url: ") && said.contains("redis://"), "{said}");
-            assert!(!said.contains("hunter2") && !format!("{redis:?}").contains("hunter2"), "{said}");
+            let message = error_text(&redis);
+            assert!(message.starts_with("redis.url: ") && message.contains("redis://"), "{message}");
+            assert!(!message.contains("hunter2") && !format!("{redis:?}").contains("hunter2"), "{message}");
         }
-        assert!(said(&at("redis://cache/first")).contains("the number of a database"));
+        assert!(error_text(&at("redis://cache/first")).contains("the number of a database"));
         assert!(
-            said(&Redis { namespace: "a b".into(), ..at("redis://cache") }).starts_with("redis.namespace: ")
+            error_text(&Redis { namespace: "a b".into(), ..at("redis://cache") })
+                .starts_with("redis.namespace: ")
         );
-        assert!(said(&Redis { timeout: Span::secs(60), ..at("redis://cache") }).contains("10ms to 10s"));
         assert!(
-            said(&Redis { ca_file: Some("/nowhere".into()), ..at("redis://cache") }).contains("/nowhere")
+            error_text(&Redis { timeout: HumanDuration::secs(60), ..at("redis://cache") })
+                .contains("10ms to 10s")
+        );
+        assert!(
+            error_text(&Redis { ca_file: Some("/nowhere".into()), ..at("redis://cache") })
+                .contains("/nowhere")
         );
     }
 }

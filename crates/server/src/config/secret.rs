@@ -1,4 +1,4 @@
-//! Secrets in settings: where they come from, and that nobody sees them.
+//! Secret settings: reads them from files and redacts them in all output.
 
 use std::{fmt, path::Path};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, ConfigError};
 
-/// Whether a setting must not be shown.
+/// Returns whether a setting must not be shown.
 pub(super) fn is_secret(setting: &str) -> bool {
     [
         "amqp.password",
@@ -24,44 +24,44 @@ pub(super) fn is_secret(setting: &str) -> bool {
     .contains(&setting)
 }
 
-/// A secret in a setting: never shown.
+/// The value of a secret setting, redacted in `Debug` and when serialized.
 #[derive(Clone, Deserialize)]
-pub struct Hidden(String);
+pub struct SecretSetting(String);
 
-impl Hidden {
+impl SecretSetting {
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The secret itself.
+    /// Returns the secret itself.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SecretSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[redacted]")
     }
 }
 
-impl Serialize for Hidden {
+impl Serialize for SecretSetting {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("[redacted]")
     }
 }
 
-/// Reads the files that secrets are in, unless the secrets themselves are given.
+/// Reads the secret files of those secrets that are not set directly.
 pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     let auth = &mut config.auth;
     if let (None, Some(path)) = (&auth.admin_key, &auth.admin_key_file) {
         let key = read_file("auth.admin_key_file", path)?;
-        auth.admin_key = Some(Hidden::new(key.trim()));
+        auth.admin_key = Some(SecretSetting::new(key.trim()));
     }
     let archive = &mut config.archive;
     if let (None, Some(path)) = (&archive.secret_access_key, &archive.secret_access_key_file) {
         let secret = read_file("archive.secret_access_key_file", path)?;
-        archive.secret_access_key = Some(Hidden::new(secret.trim()));
+        archive.secret_access_key = Some(SecretSetting::new(secret.trim()));
     }
     let database = &mut config.database;
     if let (None, Some(path)) = (&database.password, &database.password_file) {
@@ -78,7 +78,7 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     let tracing = &mut config.tracing;
     if let (None, Some(path)) = (&tracing.otlp_headers, &tracing.otlp_headers_file) {
         let headers = read_file("tracing.otlp_headers_file", path)?;
-        tracing.otlp_headers = Some(Hidden::new(headers.trim()));
+        tracing.otlp_headers = Some(SecretSetting::new(headers.trim()));
     }
     let smtp = &mut config.smtp;
     if let (None, Some(path)) = (&smtp.password, &smtp.password_file) {
@@ -92,9 +92,9 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A password may end in a blank, and a file most often ends in a line.
-fn read_password(setting: &'static str, path: &Path) -> Result<Hidden, ConfigError> {
-    Ok(Hidden::new(read_file(setting, path)?.trim_end_matches(['\n', '\r'])))
+/// Reads a password, removing line ends but no spaces, since a password may end in a space.
+fn read_password(setting: &'static str, path: &Path) -> Result<SecretSetting, ConfigError> {
+    Ok(SecretSetting::new(read_file(setting, path)?.trim_end_matches(['\n', '\r'])))
 }
 
 pub(super) fn read_file(setting: &'static str, path: &Path) -> Result<String, ConfigError> {
@@ -112,7 +112,7 @@ mod tests {
     use crate::config::{Profile, load::parse};
 
     #[test]
-    fn secrets_come_from_files_that_must_be_there() {
+    fn missing_or_empty_secret_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
         let loaded = |path: &Path| {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_never_shown() {
+    fn secrets_are_redacted_in_output_and_errors() {
         let vars = [
             ("REDRIVE_ADMIN_KEY", "s3cret-s3cret"),
             ("REDRIVE_DATABASE_PASSWORD", "s3cret"),
@@ -146,9 +146,12 @@ mod tests {
             "[database]\npassword = 777",
             "[auth]\nadmin_key = 777",
         ] {
-            let said = parse(Profile::Serve, file, []).unwrap_err().to_string();
-            assert!(!said.contains("777"), "{said}");
-            assert!(said.contains("line 2: ") || said.ends_with(": must be a text, in quotes"), "{said}");
+            let message = parse(Profile::Serve, file, []).unwrap_err().to_string();
+            assert!(!message.contains("777"), "{message}");
+            assert!(
+                message.contains("line 2: ") || message.ends_with(": must be a text, in quotes"),
+                "{message}"
+            );
         }
     }
 }

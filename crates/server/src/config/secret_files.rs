@@ -1,4 +1,4 @@
-//! Files that hold secrets: which there are, and the check that other users cannot read them.
+//! Secret files: lists them and checks that other users cannot read them.
 
 use std::{
     os::unix::fs::MetadataExt,
@@ -11,14 +11,14 @@ use toml::{Table, Value};
 
 use super::{Config, ConfigError, Profile, secret::is_secret};
 
-/// A file with a secret that others can read.
+/// A secret file that other users can read or change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExposedFile {
-    /// The setting that names it, or whose value it holds.
+    /// The setting that names the file, or whose value it holds.
     pub setting: String,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The command that closes it to others.
+    /// Command that restricts the file's permissions.
     pub fix: String,
 }
 
@@ -30,7 +30,7 @@ impl From<ExposedFile> for ConfigError {
 }
 
 impl Config {
-    /// Refuses files with secrets that others can read, or for a profile that is for trying things out, logs them.
+    /// Rejects secret files that other users can read or change; the development profile only logs them.
     pub(crate) fn check_secret_files(&self, profile: Profile) -> Result<(), ConfigError> {
         match (profile, self.exposed_files().into_iter().next()) {
             (Profile::Serve, Some(exposed)) => Err(exposed.into()),
@@ -41,14 +41,14 @@ impl Config {
         }
     }
 
-    /// Logs the files with secrets that others can read.
+    /// Logs the secret files that other users can read or change.
     pub(crate) fn warn_of_exposed_files(&self) {
         for ExposedFile { setting, path, fix } in self.exposed_files() {
             warn(&setting, &path, &fix);
         }
     }
 
-    /// The files with secrets that others can read.
+    /// Returns the secret files that other users can read or change.
     pub fn exposed_files(&self) -> Vec<ExposedFile> {
         let named = self.secret_files().into_iter().map(|(setting, path)| (setting.to_owned(), path));
         let written = self.file_with_secret.as_ref().map(|(setting, path)| (setting.clone(), path.as_path()));
@@ -58,7 +58,7 @@ impl Config {
         named.chain(written).filter_map(exposed).collect()
     }
 
-    /// The files that secrets are read from, each with the setting that names it.
+    /// Returns the configured secret files, each with the setting that names it.
     fn secret_files(&self) -> Vec<(&'static str, &Path)> {
         let Self { auth, archive, database, redis, amqp, tracing, smtp, secrets, server, .. } = self;
         let named = [
@@ -73,8 +73,8 @@ impl Config {
             ("server.tls_key", &server.tls_key),
         ];
         let named = named.into_iter().filter_map(|(setting, path)| Some((setting, path.as_deref()?)));
-        let others = &secrets.other_master_key_files;
-        let others = others.iter().map(|path| ("secrets.other_master_key_files", path.as_path()));
+        let others = &secrets.additional_master_key_files;
+        let others = others.iter().map(|path| ("secrets.additional_master_key_files", path.as_path()));
         let sources = self.sources.iter().filter_map(|source| source.password_file.as_deref());
         let sources = sources.map(|path| ("sources.password_file", path));
         named.chain(others).chain(sources).collect()
@@ -86,14 +86,14 @@ fn warn(setting: &str, path: &Path, fix: &str) {
     ::tracing::warn!(setting, %path, fix, "other users may read or change a file that holds a secret");
 }
 
-/// Logs a file that this server made for itself, and that others can read since.
+/// Logs a file created by this server if other users can read or change it.
 pub(crate) fn warn_if_exposed(path: &Path) {
     if let Some(fix) = fix_for(path) {
         warn("", path, &fix);
     }
 }
 
-/// The first setting of a configuration file that is itself a secret.
+/// Returns the first setting in a configuration file whose value is a secret.
 pub(super) fn secret_in(table: &Table) -> Option<String> {
     let mut tables = vec![(String::new(), table)];
     while let Some((prefix, table)) = tables.pop() {
@@ -114,15 +114,16 @@ pub(super) fn secret_in(table: &Table) -> Option<String> {
 
 fn holds_secret(setting: &str, text: &str) -> bool {
     match setting.ends_with(".url") {
-        // A URL is a secret only for its password.
+        // A URL is a secret only if it contains a password.
         true => url::Url::parse(text).is_ok_and(|url| url.password().is_some()),
         false => is_secret(setting) || setting == "sources.password",
     }
 }
 
-/// The command that closes a file to others. Returns `None` if it is closed to them, or is no file: a pipe is read once.
+/// Returns the command that restricts a file's permissions. Returns `None` if other users have no access, or if
+/// the path is not a regular file (a pipe can be read only once).
 pub(crate) fn fix_for(path: &Path) -> Option<String> {
-    // Of the file that a link leads to: mounted secrets are links to a folder that is replaced as a whole.
+    // Follows symlinks: mounted secrets are links into a folder that is replaced as a whole.
     let file = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let user = geteuid().as_raw();
     let groups = std::iter::once(getegid()).chain(getgroups().unwrap_or_default()).map(Gid::as_raw).collect();
@@ -138,7 +139,7 @@ mod tests {
     use crate::config::{Profile, load::parse};
 
     #[test]
-    fn exposed_files_are_named_with_the_command_that_closes_them() {
+    fn exposed_secret_file_is_reported_with_fix() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let link = folder.path().join("link");
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_file_with_a_secret_in_it_is_known() {
+    fn secret_in_configuration_file_is_detected() {
         let secret = |text: &str| secret_in(&text.parse().unwrap());
         assert_eq!(secret("[auth]\nadmin_key = \"x\"").as_deref(), Some("auth.admin_key"));
         let url = "[database]\nurl = \"postgres://me:pw@db/x\"";

@@ -1,26 +1,26 @@
-//! The master key that secrets are sealed with, and where it comes from.
+//! Settings of the master key that secrets are encrypted with.
 
 use std::path::PathBuf;
 
-use redrive_core::{security::vault::MasterKey, time::Span};
+use redrive_core::{security::vault::MasterKey, time::HumanDuration};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Hidden, secret::read_file};
+use super::{ConfigError, SecretSetting, secret::read_file};
 
-/// The master key that secrets are sealed with.
+/// Settings of the master key that secrets are encrypted with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Secrets {
     /// The key itself.
-    pub master_key: Option<Hidden>,
-    /// A file that holds it.
+    pub master_key: Option<SecretSetting>,
+    /// File that holds the key.
     pub master_key_file: Option<PathBuf>,
-    /// A command that prints it.
+    /// Command that prints the key.
     pub master_key_command: Option<String>,
-    /// Files with other keys that may have sealed something.
-    pub other_master_key_files: Vec<PathBuf>,
-    /// How old a webhook's secret may be before its owner is told to change it; nothing for any age.
-    pub rotate_after: Span,
+    /// Files with additional keys that stored secrets may be encrypted with.
+    pub additional_master_key_files: Vec<PathBuf>,
+    /// Age of a webhook's secret after which its owner is reminded to rotate it; 0 for never.
+    pub rotation_reminder_after: HumanDuration,
 }
 
 impl Default for Secrets {
@@ -29,14 +29,14 @@ impl Default for Secrets {
             master_key: None,
             master_key_file: None,
             master_key_command: None,
-            other_master_key_files: Vec::new(),
-            rotate_after: Span::secs(90 * 24 * 3600),
+            additional_master_key_files: Vec::new(),
+            rotation_reminder_after: HumanDuration::secs(90 * 24 * 3600),
         }
     }
 }
 
 impl Secrets {
-    /// The key that new secrets are sealed with; none if none is configured.
+    /// Returns the key that new secrets are encrypted with, or `None` if none is configured.
     pub fn current(&self) -> Result<Option<MasterKey>, ConfigError> {
         let given = [
             ("secrets.master_key", self.master_key.is_some()),
@@ -59,10 +59,13 @@ impl Secrets {
         }
     }
 
-    /// Other keys that may have sealed something.
+    /// Returns the additional keys that stored secrets may be encrypted with.
     pub fn others(&self) -> Result<Vec<MasterKey>, ConfigError> {
-        let setting = "secrets.other_master_key_files";
-        self.other_master_key_files.iter().map(|path| parse(setting, &read_file(setting, path)?)).collect()
+        let setting = "secrets.additional_master_key_files";
+        self.additional_master_key_files
+            .iter()
+            .map(|path| parse(setting, &read_file(setting, path)?))
+            .collect()
     }
 }
 
@@ -74,7 +77,7 @@ fn parse(setting: &str, text: &str) -> Result<MasterKey, ConfigError> {
     MasterKey::parse(text).map_err(|error| invalid(setting, error.message))
 }
 
-/// What a command of the operator prints. What it says about failures goes to the terminal or the log.
+/// Runs a command of the operator and returns its output. Its stderr is inherited.
 fn printed_by(command: &str) -> Result<String, ConfigError> {
     let failed = |reason: String| invalid("secrets.master_key_command", reason);
     let output = std::process::Command::new("sh")
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_master_key_comes_from_one_place() {
+    fn master_key_has_exactly_one_source() {
         let folder = tempfile::tempdir().unwrap();
         let key = MasterKey::from_bytes([7; 32]);
         let path = folder.path().join("key");
@@ -102,22 +105,26 @@ mod tests {
         let file = Secrets { master_key_file: Some(path.clone()), ..Secrets::default() };
         let command = format!("cat {}", path.display());
         let command = Secrets { master_key_command: Some(command), ..Secrets::default() };
-        let text = Secrets { master_key: Some(Hidden::new(key.reveal().as_str())), ..Secrets::default() };
+        let text =
+            Secrets { master_key: Some(SecretSetting::new(key.reveal().as_str())), ..Secrets::default() };
         for secrets in [&file, &command, &text] {
             assert_eq!(secrets.current().unwrap().unwrap().id(), key.id());
         }
         assert!(Secrets::default().current().unwrap().is_none());
         let two = Secrets { master_key: text.master_key, ..file };
         assert!(two.current().unwrap_err().to_string().contains("keep one of them"));
-        let other = Secrets { other_master_key_files: vec![path], ..Secrets::default() };
+        let other = Secrets { additional_master_key_files: vec![path], ..Secrets::default() };
         assert_eq!(other.others().unwrap()[0].id(), key.id());
     }
 
     #[test]
-    fn a_bad_key_is_refused_and_not_repeated() {
-        let text = Secrets { master_key: Some(Hidden::new("planted")), ..Secrets::default() };
-        let said = text.current().unwrap_err().to_string();
-        assert!(said.starts_with("secrets.master_key: must be 32 random bytes") && !said.contains("planted"));
+    fn invalid_master_key_is_rejected_without_quoting_it() {
+        let text = Secrets { master_key: Some(SecretSetting::new("planted")), ..Secrets::default() };
+        let message = text.current().unwrap_err().to_string();
+        assert!(
+            message.starts_with("secrets.master_key: must be 32 random bytes")
+                && !message.contains("planted")
+        );
         let fails = Secrets { master_key_command: Some("exit 3".into()), ..Secrets::default() };
         assert!(fails.current().unwrap_err().to_string().contains("run it by hand"));
     }

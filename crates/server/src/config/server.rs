@@ -1,4 +1,4 @@
-//! The HTTP server: where it listens, how patient it is, whom it believes.
+//! Settings of the HTTP server: listen address, timeouts, TLS, trusted proxies and CORS.
 
 use std::{
     net::SocketAddr,
@@ -6,39 +6,39 @@ use std::{
 };
 
 use ipnet::IpNet;
-use redrive_core::time::Span;
+use redrive_core::time::HumanDuration;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::ConfigError;
 
-/// The HTTP server.
+/// Settings of the HTTP server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
     /// Address and port to listen on.
     pub listen: SocketAddr,
-    /// How long requests under way may take to finish at shutdown.
-    pub drain_deadline: Span,
-    /// Connections at once.
+    /// Time that requests in flight have to finish at shutdown.
+    pub drain_timeout: HumanDuration,
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// Connections at once from one address.
+    /// Maximum number of open connections from one address.
     pub max_connections_per_address: usize,
-    /// How long a client may take for a TLS handshake, and again for the head of a request.
-    pub head_timeout: Span,
-    /// How long a client may take to send a body.
-    pub body_timeout: Span,
-    /// How long a client may go without reading anything of its answer.
-    pub write_timeout: Span,
-    /// How long a connection may rest between two requests.
-    pub idle_timeout: Span,
-    /// A PEM file with the certificate and those that it was issued by.
+    /// Timeout of the TLS handshake, and separately of receiving a request's header.
+    pub header_timeout: HumanDuration,
+    /// Timeout of receiving a request body.
+    pub body_timeout: HumanDuration,
+    /// Maximum time without progress while a client reads its response.
+    pub write_timeout: HumanDuration,
+    /// Maximum idle time of a connection between two requests.
+    pub idle_timeout: HumanDuration,
+    /// PEM file with the certificate chain.
     pub tls_cert: Option<PathBuf>,
-    /// A PEM file with the certificate's private key.
+    /// PEM file with the certificate's private key.
     pub tls_key: Option<PathBuf>,
-    /// How the links to this server begin that are given to people.
+    /// Base URL of links to this server.
     pub public_url: Option<String>,
-    /// Networks of the proxies that are believed about who is calling.
+    /// Networks of the proxies whose forwarded client address is trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Origins whose pages may call this API from a browser.
     pub cors_origins: Vec<String>,
@@ -48,13 +48,13 @@ impl Default for Server {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            drain_deadline: Span::secs(30),
+            drain_timeout: HumanDuration::secs(30),
             max_connections: 10_000,
             max_connections_per_address: 1_000,
-            head_timeout: Span::secs(10),
-            body_timeout: Span::secs(30),
-            write_timeout: Span::secs(30),
-            idle_timeout: Span::secs(75),
+            header_timeout: HumanDuration::secs(10),
+            body_timeout: HumanDuration::secs(30),
+            write_timeout: HumanDuration::secs(30),
+            idle_timeout: HumanDuration::secs(75),
             tls_cert: None,
             tls_key: None,
             public_url: None,
@@ -65,22 +65,22 @@ impl Default for Server {
 }
 
 impl Server {
-    /// The files of the certificate and its key, if this server speaks TLS itself.
+    /// Returns the paths of the certificate and its key, or `None` if this server does not terminate TLS itself.
     pub fn tls(&self) -> Option<(&Path, &Path)> {
         self.tls_cert.as_deref().zip(self.tls_key.as_deref())
     }
 
-    /// How the URLs of this server begin.
+    /// Returns the scheme of this server's URLs.
     pub fn scheme(&self) -> &'static str {
         if self.tls().is_some() { "https" } else { "http" }
     }
 
-    /// How links to this server begin, if the operator says so; without a slash at the end.
+    /// Returns `public_url` without a trailing slash.
     pub fn public_base(&self) -> Option<&str> {
         self.public_url.as_deref().map(|url| url.trim_end_matches('/'))
     }
 
-    /// Checks what a type alone cannot.
+    /// Checks constraints that the types do not express.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         for (setting, count) in [
             ("max_connections", self.max_connections),
@@ -91,12 +91,12 @@ impl Server {
             }
         }
         for (setting, span) in [
-            ("head_timeout", self.head_timeout),
+            ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
             ("write_timeout", self.write_timeout),
             ("idle_timeout", self.idle_timeout),
         ] {
-            if !(Span::millis(100)..=Span::secs(3600)).contains(&span) {
+            if !(HumanDuration::millis(100)..=HumanDuration::secs(3600)).contains(&span) {
                 return refuse(setting, "must be from 100ms to 1h");
             }
         }
@@ -120,7 +120,7 @@ impl Server {
     }
 }
 
-/// Links are made by writing on behind it.
+/// Checks that links can be built by appending a path to the URL.
 fn check_public_url(text: &str) -> Result<(), ConfigError> {
     let refuse = |reason: &str| {
         let example = "write it as people reach this server, such as https://hooks.example.com";
@@ -144,7 +144,7 @@ fn check_public_url(text: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// An origin is compared as browsers write it, so it has to be written like that.
+/// Checks that an origin is written exactly as browsers send it, since origins are compared as strings.
 fn check_origin(text: &str) -> Result<(), ConfigError> {
     let example =
         "write scheme and host as browsers do, such as https://app.example.com or http://localhost:3000";
@@ -169,18 +169,18 @@ fn refuse(setting: &str, reason: &str) -> Result<(), ConfigError> {
 mod tests {
     use crate::config::{Profile, load::parse};
 
-    fn said(file: &str) -> String {
+    fn error_text(file: &str) -> String {
         let config = parse(Profile::Serve, &format!("[server]\n{file}"), []);
         let checked = config.and_then(|config| config.validate(Profile::Serve));
         checked.err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
-    fn a_server_is_refused_what_makes_no_sense() {
+    fn invalid_server_settings_are_rejected() {
         for (file, words) in [
             ("max_connections = 0", "server.max_connections: must be from 1"),
             ("max_connections_per_address = 0", "server.max_connections_per_address: must be from 1"),
-            ("head_timeout = 0", "server.head_timeout: must be from 100ms"),
+            ("header_timeout = 0", "server.header_timeout: must be from 100ms"),
             ("body_timeout = \"2h\"", "server.body_timeout: must be from 100ms"),
             ("write_timeout = 0", "server.write_timeout: must be from 100ms"),
             ("idle_timeout = 0", "server.idle_timeout: must be from 100ms"),
@@ -200,19 +200,19 @@ mod tests {
             ("cors_origins = [\"a.example\"]", "such as https://app.example.com"),
             ("cors_origins = [\"null\"]", "such as https://app.example.com"),
         ] {
-            assert!(said(file).contains(words), "{file}: {}", said(file));
+            assert!(error_text(file).contains(words), "{file}: {}", error_text(file));
         }
     }
 
     #[test]
-    fn a_server_may_speak_tls_behind_proxies_to_pages_of_others() {
+    fn tls_proxies_and_cors_may_be_combined() {
         let file = "tls_cert = \"c.pem\"\ntls_key = \"k.pem\"\ntrusted_proxies = [\"10.0.0.0/8\", \"::1/128\"]\n\
                     cors_origins = [\"https://app.example.com\", \"http://localhost:3000\"]";
-        assert_eq!(said(file), "");
+        assert_eq!(error_text(file), "");
     }
 
     #[test]
-    fn links_begin_as_the_operator_says() {
+    fn public_url_is_used_without_trailing_slash() {
         for (written, base) in [
             ("https://hooks.example.com", "https://hooks.example.com"),
             ("https://hooks.example.com/", "https://hooks.example.com"),

@@ -1,11 +1,11 @@
-//! Every setting, with the reason it has its default. `docs/configuration.md` lists the same.
+//! List of all settings, each with the reason for its default. `docs/configuration.md` lists the same settings.
 
 /// One setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its key in the file.
+    /// Key in the configuration file.
     pub key: &'static str,
-    /// What it is for, and why its default is what it is.
+    /// Purpose, and reason for the default.
     pub reason: &'static str,
 }
 
@@ -13,7 +13,7 @@ const fn setting(key: &'static str, reason: &'static str) -> Setting {
     Setting { key, reason }
 }
 
-/// All of them, in the order of the file.
+/// All settings, in the order of the configuration file.
 pub const SETTINGS: &[Setting] = &[
     setting(
         "role",
@@ -26,7 +26,7 @@ pub const SETTINGS: &[Setting] = &[
         "Address and port. Loopback unless you say otherwise; across a network use TLS.",
     ),
     setting(
-        "server.drain_deadline",
+        "server.drain_timeout",
         "How long requests under way may finish at shutdown; as long as a request may take.",
     ),
     setting("server.max_connections", "API connections at once; more wait to be accepted."),
@@ -35,7 +35,7 @@ pub const SETTINGS: &[Setting] = &[
         "API connections at once from one address, so that no one takes all; trusted proxies have no limit.",
     ),
     setting(
-        "server.head_timeout",
+        "server.header_timeout",
         "How long a client may take for a TLS handshake, and for the head of a request.",
     ),
     setting("server.body_timeout", "How long a client may take to send a body."),
@@ -76,7 +76,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("database.statement_timeout", "How long a write may take, and wait for a connection."),
     setting("database.query_timeout", "How long a question may take; a page of the API needs far less."),
     setting(
-        "database.migrate",
+        "database.auto_migrate",
         "Whether an older schema is brought up to date at the start. Off: only by `redrive migrate`.",
     ),
     setting(
@@ -119,11 +119,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("secrets.master_key_file", "A file that holds the master key, for secret mounts."),
     setting("secrets.master_key_command", "A command that prints the master key, for key managers."),
     setting(
-        "secrets.other_master_key_files",
+        "secrets.additional_master_key_files",
         "Files with other master keys that may have sealed something: the one before, or the next one.",
     ),
     setting(
-        "secrets.rotate_after",
+        "secrets.rotation_reminder_after",
         "How old a webhook's secret may be before its owner is told to change it. 0 for any age.",
     ),
     setting("audit.retention", "How long it is remembered who changed what. Long enough for an audit."),
@@ -165,10 +165,10 @@ pub const SETTINGS: &[Setting] = &[
         "delivery.webhook_max_in_flight",
         "Requests at once to a webhook that does not say otherwise; kind to small servers.",
     ),
-    setting("delivery.max_items", "Deliveries held in memory; more wait in the store."),
-    setting("delivery.max_bytes", "Payload bytes held in memory."),
+    setting("delivery.max_deliveries_in_memory", "Deliveries held in memory; more wait in the store."),
+    setting("delivery.max_payload_bytes_in_memory", "Payload bytes held in memory."),
     setting(
-        "delivery.lane_items",
+        "delivery.max_deliveries_per_lane",
         "Deliveries held in memory for one webhook, so that no webhook takes all the room.",
     ),
     setting("events.max_payload_bytes", "The largest payload; larger ones are refused with 413."),
@@ -186,7 +186,7 @@ pub const SETTINGS: &[Setting] = &[
         "How long events are kept, with their deliveries and attempts. A quarter; 0 for ever. Tenants may differ.",
     ),
     setting(
-        "retention.dead",
+        "retention.dead_letters",
         "How long dead letters are kept, with their attempts. A month to send them again; 0 for ever.",
     ),
     setting(
@@ -335,18 +335,18 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("smtp.max_per_day_per_address", "The same in a day."),
     setting(
-        "notifications.fold",
+        "notifications.group_interval",
         "How long further dead deliveries of a webhook are gathered once one was told. An hour is soon enough.",
     ),
     setting(
-        "notifications.circuit_fold",
+        "notifications.circuit_group_interval",
         "The same for circuits that open and recover. Shorter, since these are the first to tell of an outage.",
     ),
     setting(
-        "notifications.remind",
+        "notifications.repeat_interval",
         "How long nothing more is said of names that are not found, and of quotas, while that lasts.",
     ),
-    setting("notifications.secret_remind", "The same for secrets that are due to be changed."),
+    setting("notifications.secret_repeat_interval", "The same for secrets that are due to be changed."),
     setting(
         "log.level",
         "What is worth a line: error, warn, info, debug, or a filter such as info,redrive_engine=debug.",
@@ -372,7 +372,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("metrics.by_webhook", "Whether they are counted for each webhook. Off: there may be very many."),
     setting("metrics.by_event_type", "Whether they are counted for each event type. Off: tenants name them."),
     setting(
-        "metrics.most_values",
+        "metrics.max_values",
         "How many tenants, webhooks and event types, each, are counted apart; the rest together as other.",
     ),
     setting(
@@ -385,10 +385,10 @@ pub const SETTINGS: &[Setting] = &[
     ),
 ];
 
-/// The environment variable of a setting.
+/// Returns the name of the environment variable of a setting.
 pub fn env_name(key: &str) -> String {
     match key {
-        // The one that everybody sets gets a short name.
+        // The admin key is the most commonly set variable, so its name is short.
         "auth.admin_key" => "REDRIVE_ADMIN_KEY".into(),
         _ => format!("REDRIVE_{}", key.replace('.', "_").to_uppercase()),
     }
@@ -427,7 +427,7 @@ mod tests {
         let config = serde_json::to_value(Config::defaults(Profile::Dev)).unwrap();
         let mut keys = BTreeSet::new();
         keys_of("", &config, &mut keys);
-        // Some settings are optional all through a section, so their defaults do not show.
+        // Sections whose settings are all optional serialize without them, so these keys are not found here.
         let listed = listed();
         let unlisted: Vec<_> = keys.difference(&listed).filter(|key| *key != "retry").collect();
         assert!(unlisted.is_empty(), "not in SETTINGS: {unlisted:?}");
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn every_listed_setting_exists() {
         for setting in SETTINGS {
-            // A list is the wrong type for most and right for some; "unknown" is what must not be said.
+            // A list has the wrong type for most settings; the error must not be "unknown".
             let file = format!("{} = []", setting.key);
             let error = crate::config::load::parse(Profile::Dev, &file, []).err().map(|e| e.to_string());
             assert!(!error.unwrap_or_default().contains("unknown"), "{}", setting.key);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_lists_every_setting_and_no_other() {
+    fn documentation_lists_exactly_all_settings() {
         let page = include_str!("../../../../docs/configuration.md");
         let documented: BTreeSet<String> = page
             .lines()

@@ -1,4 +1,4 @@
-//! The mail server that owners are written through. It is the operator's own choice, like the database.
+//! Settings of the SMTP server for emails to owners. The operator chooses it, so egress rules do not apply.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -9,64 +9,64 @@ use redrive_core::{
         mail_limit::SendLimit,
         preferences::{Language, check_email},
     },
-    time::Span,
+    time::HumanDuration,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Hidden, secret::read_file};
+use super::{ConfigError, SecretSetting, secret::read_file};
 
-/// How the way to the mail server is protected.
+/// Encryption of the connection to the SMTP server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SmtpTls {
-    /// It begins in clear and must turn to TLS before anything is said.
+    /// Plain connection that must switch to TLS before anything else is sent.
     #[default]
     Starttls,
-    /// TLS from the first byte on.
+    /// TLS from the first byte.
     Tls,
-    /// Not at all.
+    /// No encryption.
     None,
 }
 
-/// The mail server.
+/// Settings of the SMTP server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Smtp {
-    /// Its name or address. None: no mails are sent.
+    /// Host name or address. `None` if no emails are sent.
     pub host: Option<String>,
-    /// Its port; 587, 465 or 25 by `tls` if left out.
+    /// Port; defaults to 587, 465 or 25, depending on `tls`.
     pub port: Option<u16>,
-    /// How the way to it is protected.
+    /// Encryption of the connection.
     pub tls: SmtpTls,
-    /// Whether mails, and the password, may go to another machine in clear.
+    /// Whether emails and the password may be sent unencrypted to another machine.
     pub allow_plaintext: bool,
-    /// A file with the certificate of the authority to trust, instead of the usual ones.
+    /// File with the CA certificate to trust instead of the default ones.
     pub ca_file: Option<PathBuf>,
-    /// Who logs in; nobody if left out.
+    /// User name. `None` to send without authentication.
     pub username: Option<String>,
     /// The password.
-    pub password: Option<Hidden>,
-    /// A file that holds the password.
+    pub password: Option<SecretSetting>,
+    /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// Who mails are from: `Redrive <redrive@example.com>`.
+    /// Sender of emails: `Redrive <redrive@example.com>`.
     pub from: Option<String>,
-    /// How long the server may take for one step.
-    pub timeout: Span,
-    /// How many mails a minute this node sends.
+    /// Timeout of one SMTP command.
+    pub timeout: HumanDuration,
+    /// Maximum number of emails per minute that this node sends.
     pub max_per_minute: u32,
-    /// The language of mails to tenants that chose none.
+    /// Language of emails to tenants that have not chosen one.
     pub language: Language,
     /// Whether an address receives notifications only after its holder has confirmed it.
     pub confirm_addresses: bool,
     /// Domains whose addresses need no confirmation.
     pub trusted_domains: Vec<String>,
-    /// Notification e-mails for one tenant in an hour.
+    /// Maximum notification emails per hour for one tenant.
     pub max_per_hour_per_tenant: u32,
-    /// Notification e-mails for one tenant in a day.
+    /// Maximum notification emails per day for one tenant.
     pub max_per_day_per_tenant: u32,
-    /// Notification e-mails to one address in an hour, over all tenants.
+    /// Maximum notification emails per hour to one address, over all tenants.
     pub max_per_hour_per_address: u32,
-    /// Notification e-mails to one address in a day, over all tenants.
+    /// Maximum notification emails per day to one address, over all tenants.
     pub max_per_day_per_address: u32,
 }
 
@@ -82,7 +82,7 @@ impl Default for Smtp {
             password: None,
             password_file: None,
             from: None,
-            timeout: Span::secs(10),
+            timeout: HumanDuration::secs(10),
             max_per_minute: 60,
             language: Language::default(),
             confirm_addresses: true,
@@ -100,7 +100,7 @@ fn refused(setting: &str, reason: impl Into<String>) -> ConfigError {
 }
 
 impl Smtp {
-    /// The port that is used.
+    /// Returns the configured port, or the default of the encryption mode.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(match self.tls {
             SmtpTls::Starttls => 587,
@@ -109,7 +109,7 @@ impl Smtp {
         })
     }
 
-    /// Who mails are from.
+    /// Returns the sender of emails.
     pub fn sender(&self) -> Result<Mailbox, ConfigError> {
         let form = "write it as redrive@example.com or Redrive <redrive@example.com>";
         let Some(from) = &self.from else {
@@ -121,12 +121,12 @@ impl Smtp {
         from.parse().map_err(|_| refused("from", format!("is no sender; {form}")))
     }
 
-    /// The certificate to trust instead of the usual ones.
+    /// Returns the CA certificate to trust instead of the default ones.
     pub fn ca(&self) -> Result<Option<String>, ConfigError> {
         self.ca_file.as_deref().map(|path| read_file("smtp.ca_file", path)).transpose()
     }
 
-    /// What holds for e-mails to addresses that tenants named.
+    /// Returns the policy for emails to addresses that tenants have entered.
     pub fn policy(&self) -> MailPolicy {
         let limit = |hour, day| SendLimit {
             max_per_hour: Some(hour),
@@ -141,7 +141,7 @@ impl Smtp {
         }
     }
 
-    /// Checks the domains and the limits of notification e-mails.
+    /// Checks the trusted domains and the limits of notification emails.
     fn validate_policy(&self) -> Result<(), ConfigError> {
         for domain in &self.trusted_domains {
             if check_email("domain", &format!("x@{domain}")).is_err() {
@@ -162,7 +162,7 @@ impl Smtp {
         Ok(())
     }
 
-    /// Checks what a type alone cannot.
+    /// Checks constraints that the types do not express.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let Some(host) = &self.host else {
             let others = [
@@ -197,7 +197,7 @@ impl Smtp {
                  set smtp.allow_plaintext = true if that is meant",
             ));
         }
-        if !(100..=15_000).contains(&self.timeout.get().as_millis()) {
+        if !(100..=15_000).contains(&self.timeout.as_duration().as_millis()) {
             return Err(refused("timeout", "must be from 100ms to 15s"));
         }
         if !(1..=100_000).contains(&self.max_per_minute) {
@@ -221,12 +221,12 @@ mod tests {
         Smtp { host: Some(host.into()), from: Some("redrive@example.com".into()), ..Smtp::default() }
     }
 
-    fn said(smtp: &Smtp) -> String {
+    fn error_text(smtp: &Smtp) -> String {
         smtp.validate().unwrap_err().to_string()
     }
 
     #[test]
-    fn it_is_off_unless_a_host_is_given() {
+    fn email_is_disabled_without_host() {
         assert!(Smtp::default().validate().is_ok());
         assert!(at("smtp.example.com").validate().is_ok());
         let named = Smtp { from: Some("Redrive at Acme <redrive@example.com>".into()), ..at("::1") };
@@ -237,40 +237,46 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_setting() {
+    fn invalid_value_error_names_the_setting() {
         let alone = Smtp { from: Some("redrive@example.com".into()), ..Smtp::default() };
-        assert!(said(&alone).starts_with("smtp.from: is of no use"));
-        assert!(said(&at("smtp.example.com:25 x")).starts_with("smtp.host: "));
-        assert!(said(&Smtp { from: None, ..at("mx") }).starts_with("smtp.host: needs smtp.from"));
+        assert!(error_text(&alone).starts_with("smtp.from: is of no use"));
+        assert!(error_text(&at("smtp.example.com:25 x")).starts_with("smtp.host: "));
+        assert!(error_text(&Smtp { from: None, ..at("mx") }).starts_with("smtp.host: needs smtp.from"));
         for from in ["nobody", "a@b\r\nBcc: c@d.e", "a@b, c@d"] {
-            assert!(said(&Smtp { from: Some(from.into()), ..at("mx") }).starts_with("smtp.from: "), "{from}");
+            assert!(
+                error_text(&Smtp { from: Some(from.into()), ..at("mx") }).starts_with("smtp.from: "),
+                "{from}"
+            );
         }
-        assert!(said(&Smtp { username: Some("me".into()), ..at("mx") }).starts_with("smtp.password: "));
-        assert!(said(&Smtp { timeout: Span::secs(3600), ..at("mx") }).starts_with("smtp.timeout: "));
-        assert!(said(&Smtp { max_per_minute: 0, ..at("mx") }).starts_with("smtp.max_per_minute: "));
-        assert!(said(&Smtp { ca_file: Some("/nowhere".into()), ..at("mx") }).contains("/nowhere"));
+        assert!(error_text(&Smtp { username: Some("me".into()), ..at("mx") }).starts_with("smtp.password: "));
+        assert!(
+            error_text(&Smtp { timeout: HumanDuration::secs(3600), ..at("mx") })
+                .starts_with("smtp.timeout: ")
+        );
+        assert!(error_text(&Smtp { max_per_minute: 0, ..at("mx") }).starts_with("smtp.max_per_minute: "));
+        assert!(error_text(&Smtp { ca_file: Some("/nowhere".into()), ..at("mx") }).contains("/nowhere"));
         let trusted = |domain: &str| Smtp { trusted_domains: vec![domain.into()], ..at("mx") };
         for domain in ["", "@example.com", "jane@example.com", "*", "*.example.com", "exa mple.com"] {
-            assert!(said(&trusted(domain)).starts_with("smtp.trusted_domains: "), "{domain}");
+            assert!(error_text(&trusted(domain)).starts_with("smtp.trusted_domains: "), "{domain}");
         }
         assert!(trusted("Example.com").validate().is_ok());
         let none = Smtp { max_per_day_per_tenant: 0, ..at("mx") };
-        assert!(said(&none).starts_with("smtp.max_per_day_per_tenant: "));
+        assert!(error_text(&none).starts_with("smtp.max_per_day_per_tenant: "));
     }
 
     #[test]
-    fn nothing_leaves_the_machine_in_clear_by_accident() {
+    fn plaintext_to_another_machine_requires_opt_in() {
         let plain = |host| Smtp { tls: SmtpTls::None, ..at(host) };
         for here in ["localhost", "127.0.0.1", "::1"] {
             assert!(plain(here).validate().is_ok(), "{here}");
         }
-        assert!(said(&plain("smtp.example.com")).contains("smtp.allow_plaintext = true"));
+        assert!(error_text(&plain("smtp.example.com")).contains("smtp.allow_plaintext = true"));
         assert!(Smtp { allow_plaintext: true, ..plain("smtp.example.com") }.validate().is_ok());
     }
 
     #[test]
-    fn the_password_is_never_shown() {
-        let smtp = Smtp { password: Some(Hidden::new("hush-hush")), ..at("mx") };
+    fn password_is_redacted() {
+        let smtp = Smtp { password: Some(SecretSetting::new("hush-hush")), ..at("mx") };
         assert!(!format!("{smtp:?}").contains("hush"));
         assert!(!serde_json::to_string(&smtp).unwrap().contains("hush"));
     }

@@ -1,57 +1,57 @@
-//! Where events come from beside the API: queues that other services fill.
+//! Sources: RabbitMQ queues whose messages are published as events.
 
 use std::{collections::HashSet, path::PathBuf};
 
-use redrive_core::{Invalid, TenantId, event::event_type};
-use redrive_engine::amqp::Address;
+use redrive_core::{FieldError, TenantId, event::event_type};
+use redrive_engine::amqp::BrokerUrl;
 use serde::{Deserialize, Serialize};
 
-use super::{AmqpUrl, ConfigError, Hidden};
+use super::{AmqpUrl, ConfigError, SecretSetting};
 
-/// The most sources.
+/// Maximum number of sources.
 const MAX_SOURCES: usize = 100;
-/// The longest name that a queue can have.
+/// Maximum length of a queue name, in bytes.
 const MAX_QUEUE: usize = 255;
-/// How many messages a source may have at once.
+/// Valid range of unacknowledged messages per source.
 const PREFETCH: std::ops::RangeInclusive<u16> = 1..=5_000;
 
 /// A queue whose messages are published as events.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// What kind of server it is on.
+    /// Kind of server that has the queue.
     #[serde(rename = "type")]
     pub kind: SourceKind,
-    /// What it is called in the log and in figures.
+    /// Name of the source in logs and metrics.
     pub name: String,
-    /// The server: `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST`.
+    /// URL of the server: `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST`.
     pub url: AmqpUrl,
-    /// The password, so that the URL needs none.
+    /// Password, as an alternative to one in the URL.
     #[serde(default)]
-    pub password: Option<Hidden>,
-    /// A file that holds the password.
+    pub password: Option<SecretSetting>,
+    /// File that holds the password.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// The queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Where messages go that cannot be published; beside the queue unless set.
+    /// Queue for messages that cannot be published; defaults to the queue's name with `.rejected`.
     #[serde(default)]
     pub reject_queue: Option<String>,
-    /// Whose events they are.
+    /// Tenant that the events belong to.
     #[serde(default = "default_tenant")]
     pub tenant: String,
-    /// The type of events whose message names none. With it a message's body is the payload.
+    /// Event type of messages that name none. If it is set, the message body is the payload.
     #[serde(default)]
     pub event_type: Option<String>,
-    /// How many messages are worked on at once.
+    /// Maximum number of unacknowledged messages.
     #[serde(default = "default_prefetch")]
     pub prefetch: u16,
-    /// Whether queues that are missing are made.
+    /// Whether missing queues are declared.
     #[serde(default)]
     pub declare: bool,
 }
 
-/// A kind of server that events come from.
+/// Kind of server that a source reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceKind {
@@ -69,26 +69,26 @@ fn default_prefetch() -> u16 {
 }
 
 impl Source {
-    /// The server.
-    pub fn address(&self) -> Result<Address, Invalid> {
-        let address = self.url.address().map_err(|reason| Invalid::new("url", reason))?;
+    /// Returns the address of the server, with the configured password.
+    pub fn address(&self) -> Result<BrokerUrl, FieldError> {
+        let address = self.url.address().map_err(|reason| FieldError::new("url", reason))?;
         Ok(address.with_password(self.password.as_ref().map(|password| password.reveal().to_owned())))
     }
 
-    /// Whose events they are.
-    pub fn tenant(&self) -> Result<TenantId, Invalid> {
-        TenantId::parse(&self.tenant).map_err(|invalid| Invalid::new("tenant", invalid.message))
+    /// Returns the tenant that the events belong to.
+    pub fn tenant(&self) -> Result<TenantId, FieldError> {
+        TenantId::parse(&self.tenant).map_err(|invalid| FieldError::new("tenant", invalid.message))
     }
 
-    /// Where messages go that cannot be published.
+    /// Returns the queue for messages that cannot be published.
     pub fn reject_queue(&self) -> String {
         self.reject_queue.clone().unwrap_or_else(|| format!("{}.rejected", self.queue))
     }
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), FieldError> {
         let named = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
         if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(named) {
-            return Err(Invalid::new("name", "must be 1 to 64 characters of a-z, A-Z, 0-9, _ and -"));
+            return Err(FieldError::new("name", "must be 1 to 64 characters of a-z, A-Z, 0-9, _ and -"));
         }
         self.address()?;
         self.tenant()?;
@@ -96,27 +96,27 @@ impl Source {
         for (field, queue) in [("queue", &self.queue), ("reject_queue", &reject_queue)] {
             if queue.is_empty() || queue.len() > MAX_QUEUE || queue.chars().any(char::is_control) {
                 let message = format!("must be a queue's name of 1 to {MAX_QUEUE} bytes");
-                return Err(Invalid::new(field, message));
+                return Err(FieldError::new(field, message));
             }
         }
         if reject_queue == self.queue {
-            return Err(Invalid::new("reject_queue", "must be another queue than the one that is read"));
+            return Err(FieldError::new("reject_queue", "must be another queue than the one that is read"));
         }
         if let Some(name) = &self.event_type {
-            event_type::validate(name).map_err(|invalid| Invalid::new("event_type", invalid.message))?;
+            event_type::validate(name).map_err(|invalid| FieldError::new("event_type", invalid.message))?;
             if event_type::is_reserved(name) {
                 let message = "must not begin with redrive.: such events are published by Redrive alone";
-                return Err(Invalid::new("event_type", message));
+                return Err(FieldError::new("event_type", message));
             }
         }
         if !PREFETCH.contains(&self.prefetch) {
-            return Err(Invalid::new("prefetch", "must be from 1 to 5000"));
+            return Err(FieldError::new("prefetch", "must be from 1 to 5000"));
         }
         Ok(())
     }
 }
 
-/// Checks every source, and that they are not in each other's way.
+/// Checks every source, and that names and queues are unique.
 pub(super) fn validate(sources: &[Source]) -> Result<(), ConfigError> {
     let refuse = |setting: String, reason: String| Err(ConfigError::Invalid { setting, reason });
     if sources.len() > MAX_SOURCES {
@@ -124,7 +124,7 @@ pub(super) fn validate(sources: &[Source]) -> Result<(), ConfigError> {
     }
     let (mut names, mut queues) = (HashSet::new(), HashSet::new());
     for (n, source) in sources.iter().enumerate() {
-        if let Err(Invalid { field, message }) = source.validate() {
+        if let Err(FieldError { field, message }) = source.validate() {
             return refuse(format!("sources[{n}].{field}"), message);
         }
         if !names.insert(&source.name) {
@@ -144,10 +144,10 @@ pub(super) fn validate(sources: &[Source]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// What is wrong with a source, or with all of them, without a word of what is written there: it may be a password.
+/// Returns the error message for a source without quoting its values, which may contain a password.
 pub(super) fn without_secrets(setting: &str, message: String) -> Option<String> {
-    let place = setting.strip_prefix("sources")?;
-    let field = place.rsplit_once("].").map(|(_, field)| field);
+    let location = setting.strip_prefix("sources")?;
+    let field = location.rsplit_once("].").map(|(_, field)| field);
     let says_names_alone =
         ["missing field", "unknown field", "unknown variant"].iter().any(|start| message.starts_with(start));
     Some(match field {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_needs_a_name_a_server_and_a_queue() {
+    fn minimal_and_full_sources_are_parsed() {
         let config = read(WHOLE).unwrap();
         let source = &config.sources[0];
         assert_eq!(
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_source_error_names_the_setting() {
         for (more, names, says) in [
             ("prefetch = 0", "sources[0].prefetch: ", "from 1 to 5000"),
             ("prefetch = 70000", "sources[0].prefetch: ", "70000"),
@@ -205,8 +205,8 @@ mod tests {
             (&WHOLE.replace("shop\"\nq", "other\"\nq"), "sources[1].name: ", "another's name"),
             (&WHOLE.replace("\"shop\"\nurl", "\"more\"\nurl"), "sources[1].queue: ", "mixed up"),
         ] {
-            let said = read(&format!("{WHOLE}{more}")).unwrap_err().to_string();
-            assert!(said.starts_with(names) && said.contains(says), "{more}: {said}");
+            let message = read(&format!("{WHOLE}{more}")).unwrap_err().to_string();
+            assert!(message.starts_with(names) && message.contains(says), "{more}: {message}");
         }
         for (from, to, names) in [
             ("queue = \"events\"\n", "", "sources[0]: missing field `queue`"),
@@ -214,16 +214,19 @@ mod tests {
             ("name = \"shop\"", "name = \"a b\"", "sources[0].name: "),
             ("amqp://", "http://", "sources[0].url: must be amqp://"),
         ] {
-            let said = read(&WHOLE.replace(from, to)).unwrap_err().to_string();
-            assert!(said.starts_with(names), "{said}");
+            let message = read(&WHOLE.replace(from, to)).unwrap_err().to_string();
+            assert!(message.starts_with(names), "{message}");
         }
     }
 
     #[test]
-    fn no_password_is_shown() {
+    fn password_is_redacted_in_output_and_errors() {
         let config = read(&format!("{WHOLE}password = \"hush\"")).unwrap();
-        let shown =
-            format!("{config:?} {:?} {}", config.in_force(Profile::Serve), toml::to_string(&config).unwrap());
+        let shown = format!(
+            "{config:?} {:?} {}",
+            config.effective_settings(Profile::Serve),
+            toml::to_string(&config).unwrap()
+        );
         assert!(!shown.contains("hush"), "{shown}");
         assert!(shown.contains("shop: events at amqp://me:[redacted]@mq:5672/shop"), "{shown}");
         for text in [
@@ -234,13 +237,13 @@ mod tests {
             &WHOLE.replace("amqp://me:hush@mq/shop", "amqp://me:hush/@mq/shop"),
             &format!("{WHOLE}password = {{is = \"hush\"}}"),
         ] {
-            let said = read(text).unwrap_err().to_string();
-            assert!(said.starts_with("sources") && !said.contains("hush"), "{said}");
+            let message = read(text).unwrap_err().to_string();
+            assert!(message.starts_with("sources") && !message.contains("hush"), "{message}");
         }
     }
 
     #[test]
-    fn the_password_may_be_in_a_file() {
+    fn password_is_read_from_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
         let load = || {
@@ -256,7 +259,7 @@ mod tests {
             "{missing}"
         );
         std::fs::write(&path, "other \n").unwrap();
-        let expected = super::Address::read("amqp://me:other%20@mq/shop").unwrap();
+        let expected = super::BrokerUrl::read("amqp://me:other%20@mq/shop").unwrap();
         assert!(load().unwrap() == expected);
     }
 }

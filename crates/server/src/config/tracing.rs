@@ -1,33 +1,33 @@
-//! Traces: where spans are sent, and of which events.
+//! Tracing settings: the collector that spans are sent to, and the sample ratio.
 
 use std::path::PathBuf;
 
 use axum::http::{HeaderName, HeaderValue};
-use redrive_core::time::Span;
+use redrive_core::time::HumanDuration;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{ConfigError, Hidden};
+use super::{ConfigError, SecretSetting};
 
-/// Where spans are sent.
+/// Tracing settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tracing {
-    /// A collector that speaks OTLP over HTTP. None: no spans are made.
+    /// URL of an OTLP/HTTP collector. `None` if no spans are created.
     pub otlp_endpoint: Option<String>,
-    /// Headers for it, as `name=value,name=value`.
-    pub otlp_headers: Option<Hidden>,
-    /// A file that holds the headers.
+    /// Headers of requests to the collector, as `name=value,name=value`.
+    pub otlp_headers: Option<SecretSetting>,
+    /// File that holds the headers.
     pub otlp_headers_file: Option<PathBuf>,
-    /// A file with the certificate of the authority to trust, beside the usual ones.
+    /// File with a CA certificate to trust in addition to the default ones.
     pub ca_file: Option<PathBuf>,
-    /// The share of events that begin a trace.
+    /// Share of events that start a trace.
     pub sample_ratio: f64,
-    /// What this service is called there.
+    /// Value of `service.name`.
     pub service_name: String,
-    /// How long the collector may take for one batch.
-    pub timeout: Span,
+    /// Timeout of sending one batch to the collector.
+    pub timeout: HumanDuration,
 }
 
 impl Default for Tracing {
@@ -39,7 +39,7 @@ impl Default for Tracing {
             ca_file: None,
             sample_ratio: 0.1,
             service_name: "redrive".into(),
-            timeout: Span::secs(10),
+            timeout: HumanDuration::secs(10),
         }
     }
 }
@@ -49,12 +49,12 @@ fn refuse<T>(setting: &str, reason: impl Into<String>) -> Result<T, ConfigError>
 }
 
 impl Tracing {
-    /// The URL that spans are posted to, if they are.
+    /// Returns the URL that spans are posted to, or `None` if tracing is off.
     pub(crate) fn url(&self) -> Result<Option<Url>, ConfigError> {
         const SETTING: &str = "otlp_endpoint";
         let Some(text) = &self.otlp_endpoint else { return Ok(None) };
         let form = "write http://HOST:4318, or https://…, of a collector that speaks OTLP over HTTP";
-        // Errors repeat nothing of it: somebody may have written a password there.
+        // Errors do not quote the URL, which may contain a password.
         let Ok(mut url) = Url::parse(text) else { return refuse(SETTING, form) };
         if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
             return refuse(SETTING, form);
@@ -71,9 +71,9 @@ impl Tracing {
         Ok(Some(url))
     }
 
-    /// The headers that go with every batch.
+    /// Returns the headers that are sent with every batch.
     pub(crate) fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigError> {
-        let text = self.otlp_headers.as_ref().map(Hidden::reveal).unwrap_or_default();
+        let text = self.otlp_headers.as_ref().map(SecretSetting::reveal).unwrap_or_default();
         let header = |pair: &str| {
             let (name, value) = pair.split_once('=')?;
             let mut value = HeaderValue::from_str(value.trim()).ok()?;
@@ -87,7 +87,7 @@ impl Tracing {
         }
     }
 
-    /// The authorities to trust beside the usual ones.
+    /// Returns the CA certificates to trust in addition to the default ones.
     pub(crate) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
         let Some(path) = &self.ca_file else { return Ok(Vec::new()) };
         let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -108,7 +108,7 @@ impl Tracing {
         if self.service_name.is_empty() || self.service_name.len() > 255 {
             return refuse("service_name", "must have 1 to 255 characters");
         }
-        if !(Span::millis(100)..=Span::secs(60)).contains(&self.timeout) {
+        if !(HumanDuration::millis(100)..=HumanDuration::secs(60)).contains(&self.timeout) {
             return refuse("timeout", "must be from 100ms to 60s");
         }
         Ok(())
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_posted_where_collectors_take_them() {
+    fn traces_path_is_appended_to_endpoint() {
         let url = |text: &str| at(text).url().unwrap().unwrap().to_string();
         assert!(Tracing::default().url().unwrap().is_none());
         assert_eq!(url("http://collector:4318"), "http://collector:4318/v1/traces");
@@ -133,33 +133,34 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_pairs() {
-        let with = |text: &str| Tracing { otlp_headers: Some(Hidden::new(text)), ..Tracing::default() };
+    fn headers_are_parsed_as_pairs() {
+        let with =
+            |text: &str| Tracing { otlp_headers: Some(SecretSetting::new(text)), ..Tracing::default() };
         let headers = with("authorization=Bearer a=b, x-team=hooks,").headers().unwrap();
         let headers: Vec<_> =
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(headers, [("authorization", "Bearer a=b"), ("x-team", "hooks")]);
-        let said = with("authorization: hush").validate().unwrap_err().to_string();
-        assert!(said.starts_with("tracing.otlp_headers: ") && !said.contains("hush"), "{said}");
+        let message = with("authorization: hush").validate().unwrap_err().to_string();
+        assert!(message.starts_with("tracing.otlp_headers: ") && !message.contains("hush"), "{message}");
     }
 
     #[test]
-    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+    fn invalid_settings_error_names_setting_and_hides_password() {
         for url in
             ["collector:4318", "grpc://collector", "http://me:hush@collector", "http://c/?key=hush", "hush"]
         {
-            let said = at(url).validate().unwrap_err().to_string();
-            assert!(said.starts_with("tracing.otlp_endpoint: ") && !said.contains("hush"), "{said}");
+            let message = at(url).validate().unwrap_err().to_string();
+            assert!(message.starts_with("tracing.otlp_endpoint: ") && !message.contains("hush"), "{message}");
         }
         for (setting, tracing) in [
             ("sample_ratio", Tracing { sample_ratio: 1.5, ..Tracing::default() }),
             ("sample_ratio", Tracing { sample_ratio: f64::NAN, ..Tracing::default() }),
             ("service_name", Tracing { service_name: String::new(), ..Tracing::default() }),
-            ("timeout", Tracing { timeout: Span::millis(1), ..Tracing::default() }),
+            ("timeout", Tracing { timeout: HumanDuration::millis(1), ..Tracing::default() }),
             ("ca_file", Tracing { ca_file: Some("/nowhere".into()), ..Tracing::default() }),
         ] {
-            let said = tracing.validate().unwrap_err().to_string();
-            assert!(said.starts_with(&format!("tracing.{setting}: ")), "{said}");
+            let message = tracing.validate().unwrap_err().to_string();
+            assert!(message.starts_with(&format!("tracing.{setting}: ")), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Styles, scripts and pictures, from within the binary.
+//! Static assets of the dashboard (styles, scripts, images), embedded in the binary.
 
 use axum::{
     extract::Path,
@@ -7,17 +7,17 @@ use axum::{
 };
 use rust_embed::RustEmbed;
 
-/// The files. A debug build reads them anew each time, so that a change shows at once.
+/// Embedded files. A debug build reads them from disk on each request, so changes show without a rebuild.
 #[derive(RustEmbed)]
 #[folder = "assets"]
 struct Files;
 
-/// Gives a file, or says that a browser's copy of it is still good.
+/// Serves a file, or 304 if the browser's cached copy is current.
 pub(super) async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Response {
     let Some(file) = Files::get(&name) else { return StatusCode::NOT_FOUND.into_response() };
     let tag: String = file.metadata.sha256_hash()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let tag = format!("\"{tag}\"");
-    // Asked about each time: a new version must not run with the scripts of the old one.
+    // Browsers revalidate on each use, so that pages of a new version never run with scripts of the old one.
     let common = [(header::CACHE_CONTROL, "no-cache".to_owned()), (header::ETAG, tag.clone())];
     if headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return (StatusCode::NOT_MODIFIED, common).into_response();
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn files_are_served_with_their_kind_and_not_twice() {
+    async fn files_are_served_with_content_type_and_etag() {
         let first = serve(Path("redrive.css".into()), HeaderMap::new()).await;
         assert_eq!(first.status(), 200);
         assert_eq!(first.headers()[header::CONTENT_TYPE], "text/css; charset=utf-8");

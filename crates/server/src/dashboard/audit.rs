@@ -1,21 +1,21 @@
-//! The audit log: who changed what, when and from where, and what differed afterwards.
+//! Audit log page: who changed what, when and from where, with the differences.
 
 use askama::Template;
 use axum::extract::State;
 use redrive_store::AuditEntry;
 
 use super::{
-    Shown, format,
+    PageResult, format,
     json::{Differences, differences},
-    page::{Asked, Frame, Html},
-    viewer::Administering,
+    page::{FormQuery, Html, PageContext},
+    viewer::AdminViewer,
 };
 use crate::api::{AppState, AuditQuery};
 
 /// Rows on one page.
-const ROWS: u32 = 25;
-/// What can be looked for by its beginning.
-const KINDS: [(&str, &str); 9] = [
+const PAGE_SIZE: u32 = 25;
+/// Action prefixes that the filter offers, with their labels.
+const OBJECT_KINDS: [(&str, &str); 9] = [
     ("webhook.", "webhooks"),
     ("event_type.", "event types"),
     ("delivery.", "deliveries"),
@@ -27,14 +27,14 @@ const KINDS: [(&str, &str); 9] = [
     ("master_key.", "the master key"),
 ];
 
-/// An entry as it is shown.
+/// An audit entry with its differences.
 struct Row {
     entry: AuditEntry,
     differences: Differences,
 }
 
 impl Row {
-    /// How it ended, with its colour.
+    /// Returns the color and label of the entry's result.
     fn result(&self) -> (&'static str, &str) {
         match &self.entry.end {
             Some(end) if end.result == "done" => ("good", "done"),
@@ -43,7 +43,7 @@ impl Row {
         }
     }
 
-    /// Why not, if it was not done.
+    /// Returns why the action was not done, or why its result is not known. Returns `None` if it was done.
     fn why_not(&self) -> Option<&str> {
         match &self.entry.end {
             Some(end) => Some(end.result.as_str()).filter(|result| *result != "done"),
@@ -65,29 +65,29 @@ impl From<AuditEntry> for Row {
 #[derive(Template)]
 #[template(path = "audit.html")]
 struct AuditPage {
-    frame: Frame,
-    asked: Asked<AuditQuery>,
+    frame: PageContext,
+    query: FormQuery<AuditQuery>,
     rows: Vec<Row>,
     next: Option<String>,
 }
 
 impl AuditPage {
-    /// Whether an action that was asked for is none of the kinds.
+    /// Returns whether the requested action is not one of the offered prefixes.
     fn is_special(&self, action: &str) -> bool {
-        !action.is_empty() && KINDS.iter().all(|(known, _)| *known != action)
+        !action.is_empty() && OBJECT_KINDS.iter().all(|(known, _)| *known != action)
     }
 }
 
-/// The log.
+/// Renders the audit log.
 pub(super) async fn list(
     State(app): State<AppState>,
-    admin: Administering,
-    asked: Asked<AuditQuery>,
-) -> Shown {
-    let paging = asked.query.paging().or_limit(ROWS);
-    let filter = asked.query.filter(&app).await?;
+    admin: AdminViewer,
+    query: FormQuery<AuditQuery>,
+) -> PageResult {
+    let paging = query.query.paging().or_limit(PAGE_SIZE);
+    let filter = query.query.filter(&app).await?;
     let entries = app.list_audit(filter, paging.request()?).await?;
     let page = paging.page(entries, |entry| entry.id, Row::from);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&AuditPage { frame: admin.frame("audit"), asked, rows: page.data, next })
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    Html::render(&AuditPage { frame: admin.frame("audit"), query, rows: page.data, next })
 }

@@ -1,45 +1,45 @@
-//! What a listing shows, as a bulk operation is asked for it.
+//! Converts the filter of a listing into the selection of a bulk operation.
 
 use redrive_core::{DeliveryStatus, delivery::bulk_operation::Selection};
 use redrive_store::{DeliveryFilter, StatusFilter};
 
-/// What the buttons of a listing would do with all that its filter names.
+/// Selection that the bulk buttons of a listing would act on.
 pub(super) struct Bulk {
-    /// The filter, as calls of the API take it.
+    /// The selection as JSON, as the API accepts it.
     pub(super) filter: String,
-    /// Whether it names everything there is.
+    /// Whether the selection is unfiltered.
     pub(super) is_all: bool,
-    /// Parts of the filter that no bulk operation can heed: it would do more than is shown.
+    /// Parts of the filter that bulk operations do not support, so an operation would select more than is listed.
     pub(super) unheeded: Vec<&'static str>,
 }
 
 impl Bulk {
-    /// By the filter of a listing.
-    pub(super) fn of(filter: &DeliveryFilter) -> Self {
+    /// Builds the selection from the filter of a listing.
+    pub(super) fn for_filter(filter: &DeliveryFilter) -> Self {
         let (selection, unheeded) = selection(filter);
-        let is_all = selection.is_all();
-        // Ids, names and times: there is nothing that could not be written.
+        let is_all = selection.is_unfiltered();
+        // Serializing ids, names and times cannot fail.
         let filter = serde_json::to_string(&selection).unwrap_or_default();
         Self { filter, is_all, unheeded }
     }
 
-    /// Whether what a bulk operation would take on is what is shown.
+    /// Returns whether a bulk operation would select exactly what is listed.
     pub(super) fn is_exact(&self) -> bool {
         self.unheeded.is_empty()
     }
 
-    /// What cannot be heeded, in words.
+    /// Returns the unsupported parts of the filter as text.
     pub(super) fn unheeded(&self) -> String {
         self.unheeded.join(", ")
     }
 }
 
-/// What a listing shows, and what of its filter cannot be said to a bulk operation.
+/// Returns the selection of a listing, and the parts of its filter that bulk operations do not support.
 fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
     let mut unheeded = Vec::new();
     let statuses = match filter.status {
         None => Vec::new(),
-        Some(StatusFilter::Is(DeliveryStatus::InFlight)) => {
+        Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) => {
             unheeded.push("in flight");
             Vec::new()
         }
@@ -47,10 +47,10 @@ fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
             unheeded.push("failed (choose pending or dead instead)");
             Vec::new()
         }
-        Some(StatusFilter::Is(status)) => vec![status],
+        Some(StatusFilter::Exactly(status)) => vec![status],
     };
     for (is_asked, name) in [
-        (filter.event.is_some(), "event id"),
+        (filter.event_id.is_some(), "event id"),
         (filter.idempotency_key.is_some(), "idempotency key"),
         (filter.subject.is_some(), "subject"),
         (filter.status_code.is_some(), "status code"),
@@ -80,10 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bulk_operation_takes_on_what_is_shown_or_says_why_not() {
-        let shown = Bulk::of(&DeliveryFilter {
+    fn bulk_selection_matches_listing_or_names_unsupported_filters() {
+        let shown = Bulk::for_filter(&DeliveryFilter {
             webhooks: vec![WebhookId::from_bytes([1; 16])],
-            status: Some(StatusFilter::Is(DeliveryStatus::Dead)),
+            status: Some(StatusFilter::Exactly(DeliveryStatus::Dead)),
             failure_categories: vec![FailureCategory::Timeout],
             recoverable: Some(true),
             ..DeliveryFilter::default()
@@ -94,11 +94,11 @@ mod tests {
             r#"{{"webhook_ids":["{id}"],"failure_categories":["timeout"],"statuses":["dead"],"recoverable":true}}"#
         );
         assert_eq!(shown.filter, filter);
-        let all = Bulk::of(&DeliveryFilter::default());
+        let all = Bulk::for_filter(&DeliveryFilter::default());
         assert_eq!((all.is_all, all.is_exact(), &*all.filter), (true, true, "{}"));
         let narrow = DeliveryFilter { subject: Some("a".into()), ..DeliveryFilter::default() };
-        assert_eq!(Bulk::of(&narrow).unheeded(), "subject");
+        assert_eq!(Bulk::for_filter(&narrow).unheeded(), "subject");
         let failed = DeliveryFilter { status: Some(StatusFilter::Failed), ..DeliveryFilter::default() };
-        assert!(!Bulk::of(&failed).is_exact());
+        assert!(!Bulk::for_filter(&failed).is_exact());
     }
 }

@@ -1,5 +1,5 @@
-//! Confirming an address by the link in a confirmation e-mail, without logging in. Opening the page confirms nothing, since
-//! scanners of e-mails open every link: its button does.
+//! Confirms an address by the link in a confirmation email, without login. Opening the page does not confirm it,
+//! because email scanners open every link; its button does.
 
 use axum::{
     extract::{Path, State},
@@ -9,24 +9,24 @@ use axum::{
 use redrive_core::notification::preferences::Language;
 
 use super::{
-    page::Failed,
+    page::PageError,
     unsubscribe::{AddressPage, page},
 };
 use crate::{
     api::{AppState, client_address},
     mail::{
         links::Confirmation,
-        texts::{Words, filled},
+        texts::{MailTexts, fill_placeholders},
     },
 };
 
-fn invalid_link() -> Result<Response, Failed> {
+fn invalid_link() -> Result<Response, PageError> {
     let language = Language::default();
-    let words = &Words::of(language).confirm;
+    let texts = &MailTexts::for_language(language).confirm;
     let shown = AddressPage {
         language: language.code(),
-        title: words.bad_title,
-        text: words.bad.to_owned(),
+        title: texts.bad_title,
+        text: texts.bad.to_owned(),
         more: String::new(),
         button: None,
         action: None,
@@ -35,19 +35,22 @@ fn invalid_link() -> Result<Response, Failed> {
 }
 
 fn fill(text: &str, confirmation: &Confirmation, tenant: &str) -> String {
-    filled(text, &[("address", &confirmation.address), ("tenant", tenant)])
+    fill_placeholders(text, &[("address", &confirmation.address), ("tenant", tenant)])
 }
 
 /// Asks whether to confirm the address.
-pub(super) async fn ask(State(app): State<AppState>, Path(token): Path<String>) -> Result<Response, Failed> {
+pub(super) async fn ask(
+    State(app): State<AppState>,
+    Path(token): Path<String>,
+) -> Result<Response, PageError> {
     let Some((confirmation, tenant)) = app.confirmation(&token).await? else { return invalid_link() };
-    let words = &Words::of(confirmation.language).confirm;
+    let texts = &MailTexts::for_language(confirmation.language).confirm;
     let shown = AddressPage {
         language: confirmation.language.code(),
-        title: words.title,
-        text: fill(words.question, &confirmation, &tenant),
+        title: texts.title,
+        text: fill(texts.question, &confirmation, &tenant),
         more: String::new(),
-        button: Some(words.button),
+        button: Some(texts.button),
         action: None,
     };
     page(StatusCode::OK, &shown)
@@ -58,15 +61,15 @@ pub(super) async fn confirm(
     State(app): State<AppState>,
     extensions: Extensions,
     Path(token): Path<String>,
-) -> Result<Response, Failed> {
+) -> Result<Response, PageError> {
     let Some((confirmation, tenant)) = app.confirmation(&token).await? else { return invalid_link() };
     app.confirm(&confirmation, client_address(&extensions)).await?;
-    let words = &Words::of(confirmation.language).confirm;
+    let texts = &MailTexts::for_language(confirmation.language).confirm;
     let shown = AddressPage {
         language: confirmation.language.code(),
-        title: words.done_title,
-        text: fill(words.done, &confirmation, &tenant),
-        more: words.back.to_owned(),
+        title: texts.done_title,
+        text: fill(texts.done, &confirmation, &tenant),
+        more: texts.back.to_owned(),
         button: None,
         action: None,
     };

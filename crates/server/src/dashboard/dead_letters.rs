@@ -1,4 +1,4 @@
-//! Dead letters: how many, why and where; those that a filter wants; and sending them again.
+//! Dead letters page: counts by cause, webhook and event type, the filtered list, and resending.
 
 use askama::Template;
 use axum::extract::State;
@@ -6,62 +6,62 @@ use redrive_core::{DeadReason, FailureCategory};
 use redrive_store::DeliveryFilter;
 
 use super::{
-    Shown,
+    PageResult,
     bulk::Bulk,
     format, outcome_text,
-    page::{Asked, Frame, Html},
-    viewer::Looking,
+    page::{FormQuery, Html, PageContext},
+    viewer::TenantViewer,
     webhook_names::{Choices, Names},
 };
 use crate::{
     api::{AppState, DeliveryQuery, cursor_of},
     app::{
-        dead_letters::{DeadStats, Tally},
-        deliveries::Seen,
+        dead_letters::{DeadStats, TopCounts},
+        deliveries::DeliveryDetails,
     },
 };
 
 /// Rows on one page.
-const ROWS: u32 = 25;
-/// The most groups of a kind that are shown.
-const GROUPS: usize = 8;
+const PAGE_SIZE: u32 = 25;
+/// Maximum number of groups shown per breakdown.
+const MAX_GROUPS: usize = 8;
 
-/// Letters that have something in common.
+/// Dead letters with the same cause, webhook or event type.
 struct Group {
     name: String,
     title: String,
     count: u64,
-    /// The page with only these.
+    /// Link to the page filtered by this group.
     link: String,
-    /// How long its bar is, of a hundred.
+    /// Length of its bar, in percent.
     width: u64,
 }
 
 #[derive(Template)]
 #[template(path = "dead_letters.html")]
 struct DeadPage {
-    frame: Frame,
-    asked: Asked<DeliveryQuery>,
+    frame: PageContext,
+    query: FormQuery<DeliveryQuery>,
     choices: Choices,
     names: Names,
-    rows: Vec<Seen>,
+    rows: Vec<DeliveryDetails>,
     next: Option<String>,
     bulk: Bulk,
     stats: DeadStats,
     by_cause: Vec<Group>,
     by_webhook: Vec<Group>,
     by_type: Vec<Group>,
-    /// The call that takes off the list what the filter wants.
+    /// API call that purges what the filter selects.
     purge: String,
 }
 
 impl DeadPage {
-    /// How many may well succeed when they are sent again as they are.
+    /// Returns the number of dead letters that are likely to succeed if they are resent unchanged.
     fn likely(&self) -> u64 {
         self.stats.by_recoverability[0]
     }
 
-    /// The share of deliveries that died, of those that ended in the last hour or day.
+    /// Returns the share of dead deliveries among those that ended in the last hour or day.
     fn rate(&self, which: usize) -> Option<String> {
         let ended = self.stats.ended[which];
         let all = ended.all();
@@ -69,10 +69,10 @@ impl DeadPage {
     }
 }
 
-/// What can be counted by; a listing can be asked for more.
-fn countable(filter: DeliveryFilter) -> DeliveryFilter {
+/// Reduces a filter to the fields that the counts support; the listing supports more.
+fn filter_for_counts(filter: DeliveryFilter) -> DeliveryFilter {
     DeliveryFilter {
-        event: None,
+        event_id: None,
         idempotency_key: None,
         subject: None,
         status: None,
@@ -81,32 +81,32 @@ fn countable(filter: DeliveryFilter) -> DeliveryFilter {
     }
 }
 
-/// The page.
+/// Renders the page.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<DeliveryQuery>,
-) -> Shown {
-    let paging = asked.query.paging().or_limit(ROWS);
+    looking: TenantViewer,
+    query: FormQuery<DeliveryQuery>,
+) -> PageResult {
+    let paging = query.query.paging().or_limit(PAGE_SIZE);
     let tenant = looking.tenant.clone();
-    // They are all dead.
-    let filter = DeliveryFilter { status: None, ..asked.query.filter()? };
-    let bulk = Bulk::of(&filter);
-    let stats = app.dead_stats(tenant.clone(), countable(filter.clone())).await?;
+    // A status filter is ignored: every dead letter has the same status.
+    let filter = DeliveryFilter { status: None, ..query.query.filter()? };
+    let bulk = Bulk::for_filter(&filter);
+    let stats = app.dead_stats(tenant.clone(), filter_for_counts(filter.clone())).await?;
     let found = app.list_dead(tenant.clone(), filter, paging.request()?).await?;
-    let page = paging.page_of(found, cursor_of, |seen| seen);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    let shown = page.data.iter().map(|seen| seen.delivery.webhook);
-    let counted = stats.by_webhook.top.iter().take(GROUPS).map(|(id, _)| *id);
-    let names = Names::of(&app, &tenant, shown.chain(counted)).await?;
-    let choices = Choices::of(&app, &tenant, asked.value("webhook_id")).await?;
-    Html::of(&DeadPage {
-        by_cause: by_cause(&stats, &asked),
-        by_webhook: by_webhook(&stats, &names, &asked),
-        by_type: by_type(&stats, &asked),
-        purge: format!("DELETE /v1/dlq?{}", asked.filter_query()),
+    let page = paging.page_of(found, cursor_of, |details| details);
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    let shown = page.data.iter().map(|details| details.delivery.webhook_id);
+    let counted = stats.by_webhook.top.iter().take(MAX_GROUPS).map(|(id, _)| *id);
+    let names = Names::load(&app, &tenant, shown.chain(counted)).await?;
+    let choices = Choices::load(&app, &tenant, query.value("webhook_id")).await?;
+    Html::render(&DeadPage {
+        by_cause: by_cause(&stats, &query),
+        by_webhook: by_webhook(&stats, &names, &query),
+        by_type: by_type(&stats, &query),
+        purge: format!("DELETE /v1/dlq?{}", query.filter_query()),
         frame: looking.frame("dead"),
-        asked,
+        query,
         choices,
         names,
         rows: page.data,
@@ -116,15 +116,19 @@ pub(super) async fn list(
     })
 }
 
-/// The largest groups, and all others together. What is not to be chosen by has no link.
-fn groups<K>(tally: &Tally<K>, of: u64, told: impl Fn(&K) -> (String, String, String)) -> Vec<Group> {
+/// Returns the largest groups, and one without a link for all others.
+fn groups<K>(
+    counts: &TopCounts<K>,
+    of: u64,
+    reported: impl Fn(&K) -> (String, String, String),
+) -> Vec<Group> {
     let width = |count: u64| (count * 100).div_ceil(of.max(1)).min(100);
-    let largest = tally.top.iter().take(GROUPS).map(|(key, count)| {
-        let (name, title, link) = told(key);
+    let largest = counts.top.iter().take(MAX_GROUPS).map(|(key, count)| {
+        let (name, title, link) = reported(key);
         Group { name, title, link, count: *count, width: width(*count) }
     });
     let mut groups: Vec<_> = largest.collect();
-    let others = tally.others + tally.top.iter().skip(GROUPS).map(|(_, count)| count).sum::<u64>();
+    let others = counts.others + counts.top.iter().skip(MAX_GROUPS).map(|(_, count)| count).sum::<u64>();
     if others > 0 {
         let (name, title, link) = ("others".to_owned(), String::new(), String::new());
         groups.push(Group { name, title, link, count: others, width: width(others) });
@@ -132,27 +136,27 @@ fn groups<K>(tally: &Tally<K>, of: u64, told: impl Fn(&K) -> (String, String, St
     groups
 }
 
-fn by_cause(stats: &DeadStats, asked: &Asked<DeliveryQuery>) -> Vec<Group> {
+fn by_cause(stats: &DeadStats, query: &FormQuery<DeliveryQuery>) -> Vec<Group> {
     groups(&stats.by_category, stats.size, |category| match category {
         Some(category) => {
-            (format::category(category), String::new(), asked.with("failure_category", category.name()))
+            (format::category(category), String::new(), query.with("failure_category", category.name()))
         }
-        // No filter names those that never failed, but only what expired may not have.
+        // No filter selects deliveries without a failure, but only expired ones can be dead without an attempt.
         None => {
-            let link = asked.with("dead_reason", DeadReason::Expired.name());
+            let link = query.with("dead_reason", DeadReason::Expired.name());
             ("expired, never tried".to_owned(), String::new(), link)
         }
     })
 }
 
-fn by_webhook(stats: &DeadStats, names: &Names, asked: &Asked<DeliveryQuery>) -> Vec<Group> {
+fn by_webhook(stats: &DeadStats, names: &Names, query: &FormQuery<DeliveryQuery>) -> Vec<Group> {
     groups(&stats.by_webhook, stats.size, |id| {
-        (names.short(id), names.long(id), asked.with("webhook_id", &id.to_string()))
+        (names.short(id), names.long(id), query.with("webhook_id", &id.to_string()))
     })
 }
 
-fn by_type(stats: &DeadStats, asked: &Asked<DeliveryQuery>) -> Vec<Group> {
+fn by_type(stats: &DeadStats, query: &FormQuery<DeliveryQuery>) -> Vec<Group> {
     groups(&stats.by_event_type, stats.size, |name| {
-        (name.clone(), String::new(), asked.with("event_type", name))
+        (name.clone(), String::new(), query.with("event_type", name))
     })
 }

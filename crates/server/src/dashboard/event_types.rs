@@ -1,4 +1,4 @@
-//! Event types: the catalogue, one of them, and the forms to register and to change one.
+//! Event type pages: the catalogue, an event type, and the forms to register and change one.
 
 use askama::Template;
 use axum::extract::State;
@@ -6,9 +6,9 @@ use redrive_core::event::event_type;
 use redrive_store::EventType;
 
 use super::{
-    Shown, format, json,
-    page::{Asked, Failed, Frame, Html},
-    viewer::Looking,
+    PageResult, format, json,
+    page::{FormQuery, Html, PageContext, PageError},
+    viewer::TenantViewer,
 };
 use crate::{
     api::{AppState, EventTypeQuery},
@@ -16,49 +16,49 @@ use crate::{
 };
 
 /// Rows on one page.
-const ROWS: u32 = 50;
+const PAGE_SIZE: u32 = 50;
 
 #[derive(Template)]
 #[template(path = "event_types.html")]
 struct ListPage {
-    frame: Frame,
-    asked: Asked<EventTypeQuery>,
+    frame: PageContext,
+    query: FormQuery<EventTypeQuery>,
     rows: Vec<EventType>,
     next: Option<String>,
-    /// Whether only what is listed may be published.
+    /// Whether only registered event types may be published.
     strict: bool,
 }
 
-/// The catalogue.
+/// Renders the catalogue.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<EventTypeQuery>,
-) -> Shown {
-    let paging = asked.query.paging().or_limit(ROWS);
+    looking: TenantViewer,
+    query: FormQuery<EventTypeQuery>,
+) -> PageResult {
+    let paging = query.query.paging().or_limit(PAGE_SIZE);
     let listed =
-        app.list_event_types(looking.tenant.id.clone(), asked.query.archived, paging.request()?).await?;
+        app.list_event_types(looking.tenant.id.clone(), query.query.archived, paging.request()?).await?;
     let strict = app.tenant(looking.tenant.id.clone()).await?.rules.strict_event_types;
     let page = paging.page(listed, |one| one.name.clone(), |one| one);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&ListPage { frame: looking.frame("event-types"), asked, rows: page.data, next, strict })
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    Html::render(&ListPage { frame: looking.frame("event-types"), query, rows: page.data, next, strict })
 }
 
 #[derive(Template)]
 #[template(path = "event_type.html")]
 struct OnePage {
-    frame: Frame,
+    frame: PageContext,
     event_type: EventType,
 }
 
-/// One of them.
-pub(super) async fn one(State(app): State<AppState>, looking: Looking) -> Shown {
+/// Renders an event type.
+pub(super) async fn one(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
     let event_type = found(&app, &looking).await?;
-    Html::of(&OnePage { frame: looking.frame("event-types"), event_type })
+    Html::render(&OnePage { frame: looking.frame("event-types"), event_type })
 }
 
-/// The event type that a path names. What cannot be a name is the name of nothing.
-async fn found(app: &AppState, looking: &Looking) -> Result<EventType, Failed> {
+/// Returns the event type named by the path. An invalid name is reported as not found.
+async fn found(app: &AppState, looking: &TenantViewer) -> Result<EventType, PageError> {
     let name = looking.name();
     event_type::validate(name).map_err(|_| AppError::NotFound("event type"))?;
     Ok(app.event_type(looking.tenant.id.clone(), name.to_owned()).await?)
@@ -67,8 +67,8 @@ async fn found(app: &AppState, looking: &Looking) -> Result<EventType, Failed> {
 #[derive(Template)]
 #[template(path = "event_type_form.html")]
 struct FormPage {
-    frame: Frame,
-    /// What is changed; none for a new one.
+    frame: PageContext,
+    /// The event type to change. `None` for a new one.
     event_type: Option<EventType>,
 }
 
@@ -90,15 +90,15 @@ impl FormPage {
     }
 }
 
-/// The form for a new one.
-pub(super) async fn new(looking: Looking) -> Shown {
+/// Renders the form for a new event type.
+pub(super) async fn new(looking: TenantViewer) -> PageResult {
     looking.must_operate()?;
-    Html::of(&FormPage { frame: looking.frame("event-types"), event_type: None })
+    Html::render(&FormPage { frame: looking.frame("event-types"), event_type: None })
 }
 
-/// The form to change one.
-pub(super) async fn edit(State(app): State<AppState>, looking: Looking) -> Shown {
+/// Renders the form to change an event type.
+pub(super) async fn edit(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
     looking.must_operate()?;
     let event_type = Some(found(&app, &looking).await?);
-    Html::of(&FormPage { frame: looking.frame("event-types"), event_type })
+    Html::render(&FormPage { frame: looking.frame("event-types"), event_type })
 }

@@ -1,4 +1,4 @@
-//! What forms of pages send: small, read like every other body, and only from pages of this server.
+//! Form extractor: limits the body size and rejects forms that were sent by other sites.
 
 use axum::{
     body::Body,
@@ -8,22 +8,23 @@ use axum::{
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::page::Failed;
+use super::page::PageError;
 use crate::{
     api::{AppState, Problem},
     http::body::read_body,
 };
 
-/// The largest form.
+/// Maximum size of a form.
 const MAX_FORM_BYTES: usize = 8 * 1024;
 
-/// A form that a page of this server sent, or a program that is no browser. Its body is read only then.
+/// A form sent by a page of this server, or by a client that is not a browser. The origin is checked before the
+/// body is read.
 pub(super) struct Form<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Form<T> {
-    type Rejection = Failed;
+    type Rejection = PageError;
 
-    async fn from_request(request: Request, app: &AppState) -> Result<Self, Failed> {
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, PageError> {
         let (parts, body) = request.into_parts();
         if is_from_elsewhere(&parts.headers, app.rules().public_url.as_deref()) {
             let why = "the form was sent by another site; open this page yourself";
@@ -42,8 +43,8 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Form<T> {
     }
 }
 
-/// Whether a browser says that another site made it send this, or does not say which did: pages in a frame without an
-/// origin and pages that hide theirs send `Origin: null`. Programs that are no browser say nothing.
+/// Returns whether a browser reports that another site sent the request, or hides the origin: sandboxed frames and
+/// pages that hide their origin send `Origin: null`. Clients that are not browsers send neither header.
 fn is_from_elsewhere(headers: &HeaderMap, public_url: Option<&str>) -> bool {
     let only = |name: &header::HeaderName| {
         let mut values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("null"));
@@ -65,7 +66,7 @@ fn is_from_elsewhere(headers: &HeaderMap, public_url: Option<&str>) -> bool {
     }
 }
 
-/// Whether an origin is the host that a request names. The scheme may differ: TLS may end at a proxy.
+/// Returns whether an origin is the request's host. The scheme may differ, since a proxy may terminate TLS.
 fn is_at(origin: &Url, host: &str) -> bool {
     let named = Url::parse(&format!("{}://{host}/", origin.scheme()));
     named.is_ok_and(|named| named.origin().is_tuple() && named.origin() == origin.origin())
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn form_of_another_site_or_of_none_is_from_elsewhere() {
+    fn form_from_foreign_or_null_origin_is_detected() {
         for own in [
             &[("host", "h:8080")][..],
             &[("host", "h:8080"), ("origin", "http://h:8080")],

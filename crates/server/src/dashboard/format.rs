@@ -1,18 +1,19 @@
-//! How figures, times and names are written on pages. Templates hand references, code hands values: both are taken.
+//! Formats numbers, times and names for pages. Functions accept references (from templates) and values (from
+//! code).
 
 use std::{borrow::Borrow, fmt::Display, time::Duration};
 
 use redrive_core::{
     DeliveryStatus, FailureCategory,
     dispatch::gate::WaitingOn,
-    notification::{Kind, preferences::Language},
+    notification::{NotificationKind, preferences::Language},
     protection::breaker::CircuitState,
 };
 
-use crate::mail::texts::Words;
+use crate::mail::texts::MailTexts;
 
-/// A time, for a `<time>` element: scripts show how long ago it was.
-pub(super) fn stamp(time: impl Display) -> String {
+/// Formats a time for a `<time>` element; scripts show how long ago it was.
+pub(super) fn format_time(time: impl Display) -> String {
     let text = time.to_string();
     match text.split_once('T') {
         Some((day, rest)) => format!("{day} {} UTC", rest.get(..8).unwrap_or(rest)),
@@ -20,7 +21,7 @@ pub(super) fn stamp(time: impl Display) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 pub(super) fn number(n: impl Display) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -33,7 +34,7 @@ pub(super) fn number(n: impl Display) -> String {
     text
 }
 
-/// A share from 0 to 1 in percent. Only all of it is 100 %.
+/// Formats a share from 0 to 1 in percent, rounded down, so that only the whole is 100 %.
 pub(super) fn percent(share: impl Borrow<f64>) -> String {
     let share = *share.borrow();
     match (share * 1000.0).floor() / 10.0 {
@@ -42,7 +43,7 @@ pub(super) fn percent(share: impl Borrow<f64>) -> String {
     }
 }
 
-/// Milliseconds, as exactly as is of use.
+/// Formats milliseconds with a useful precision.
 pub(super) fn millis(ms: impl Borrow<f64>) -> String {
     match *ms.borrow() {
         ms if ms < 10.0 => format!("{ms:.1} ms"),
@@ -52,13 +53,13 @@ pub(super) fn millis(ms: impl Borrow<f64>) -> String {
     }
 }
 
-/// A number in a field of a form, which is empty where there is none.
+/// Formats a number for a form field, empty if there is none.
 pub(super) fn filled(number: impl Borrow<Option<u32>>) -> String {
     number.borrow().map(|number| number.to_string()).unwrap_or_default()
 }
 
-/// A length of time in its two largest units.
-pub(super) fn span(length: impl Borrow<Duration>) -> String {
+/// Formats a duration in its two largest units.
+pub(super) fn format_duration(length: impl Borrow<Duration>) -> String {
     let seconds = length.borrow().as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
@@ -76,13 +77,13 @@ fn two(large: u64, unit: &str, small: u64, part: &str) -> String {
     }
 }
 
-/// A name such as `client_error` in words.
-pub(super) fn plain(name: &str) -> String {
+/// Formats a name such as `client_error` as words.
+pub(super) fn humanize(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// The colour of a delivery's status.
-pub(super) fn tone(status: impl Borrow<DeliveryStatus>) -> &'static str {
+/// Returns the color of a delivery's status.
+pub(super) fn status_color(status: impl Borrow<DeliveryStatus>) -> &'static str {
     match *status.borrow() {
         DeliveryStatus::Delivered => "good",
         DeliveryStatus::Dead => "bad",
@@ -92,8 +93,8 @@ pub(super) fn tone(status: impl Borrow<DeliveryStatus>) -> &'static str {
     }
 }
 
-/// The colour of a circuit's state.
-pub(super) fn circuit_tone(state: impl Borrow<CircuitState>) -> &'static str {
+/// Returns the color of a circuit's state.
+pub(super) fn circuit_color(state: impl Borrow<CircuitState>) -> &'static str {
     match *state.borrow() {
         CircuitState::Closed => "good",
         CircuitState::HalfOpen => "waiting",
@@ -101,13 +102,13 @@ pub(super) fn circuit_tone(state: impl Borrow<CircuitState>) -> &'static str {
     }
 }
 
-/// A kind of failure in words.
+/// Formats a failure category.
 pub(super) fn category(category: impl Borrow<FailureCategory>) -> String {
-    plain(category.borrow().name())
+    humanize(category.borrow().name())
 }
 
-/// What deliveries wait for, by its name, in words.
-pub(super) fn waiting_for(name: &str) -> &'static str {
+/// Describes what deliveries wait for, given its API name.
+pub(super) fn wait_text(name: &str) -> &'static str {
     let named = WaitingOn::ALL.into_iter().find(|on| on.name() == name);
     match named.unwrap_or(WaitingOn::Capacity) {
         WaitingOn::Schedule => "the time of their next attempt",
@@ -121,27 +122,27 @@ pub(super) fn waiting_for(name: &str) -> &'static str {
     }
 }
 
-/// The first characters of a long text, and a sign that there is more.
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// Truncates a text to a number of characters, with an ellipsis.
+pub(super) fn shortened(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// A field with its value, as a query has it.
+/// Formats a name and value as a query string.
 pub(super) fn query(name: &str, value: &str) -> String {
     url::form_urlencoded::Serializer::new(String::new()).append_pair(name, value).finish()
 }
 
-/// The end of an id, enough to tell two apart on one page.
+/// Returns the end of an id, enough to distinguish ids on one page.
 pub(super) fn short_id(id: impl Display) -> String {
     let id = id.to_string();
     let at = id.len().saturating_sub(8);
     format!("…{}", id.get(at..).unwrap_or(&id))
 }
 
-/// The languages of mails, by their codes.
+/// Returns the languages of emails with their codes.
 pub(super) fn languages() -> [(&'static str, &'static str); 2] {
     Language::ALL.map(|language| match language {
         Language::En => (language.code(), "English"),
@@ -149,14 +150,14 @@ pub(super) fn languages() -> [(&'static str, &'static str); 2] {
     })
 }
 
-/// Whether this is the language with this code.
+/// Returns whether the language has this code.
 pub(super) fn is_in(language: impl Borrow<Option<Language>>, code: &str) -> bool {
     language.borrow().is_some_and(|language| language.code() == code)
 }
 
-/// What owners can be told of, in words.
-pub(super) fn notices() -> [(Kind, &'static str); 7] {
-    Kind::ALL.map(|kind| (kind, Words::of(Language::En).kind(kind).name))
+/// Returns the notification kinds with their names.
+pub(super) fn notification_kinds() -> [(NotificationKind, &'static str); 7] {
+    NotificationKind::ALL.map(|kind| (kind, MailTexts::for_language(Language::En).kind(kind).name))
 }
 
 #[cfg(test)]
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_as_people_read_them() {
+    fn numbers_and_durations_are_formatted_for_people() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(|n: u64| number(n)), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [0.0, 0.5, 0.9999, 1.0].map(|share: f64| percent(share)),
@@ -177,17 +178,17 @@ mod tests {
             [0.42, 12.3, 1_234.0, 30_000.0].map(|ms: f64| millis(ms)),
             ["0.4 ms", "12 ms", "1.23 s", "30.0 s"]
         );
-        let spans = [5, 60, 90, 3_600, 5_400, 90_000].map(|secs| span(Duration::from_secs(secs)));
+        let spans = [5, 60, 90, 3_600, 5_400, 90_000].map(|secs| format_duration(Duration::from_secs(secs)));
         assert_eq!(spans, ["5 s", "1 min", "1 min 30 s", "1 h", "1 h 30 min", "1 d 1 h"]);
     }
 
     #[test]
-    fn times_are_written_to_the_second() {
-        assert_eq!(stamp(Time::from_millis(1_700_000_000_123)), "2023-11-14 22:13:20 UTC");
+    fn times_are_formatted_to_the_second() {
+        assert_eq!(format_time(Time::from_millis(1_700_000_000_123)), "2023-11-14 22:13:20 UTC");
     }
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_truncated_at_character_boundaries() {
         assert_eq!(shortened("größer", 3), "grö…");
         assert_eq!(shortened("groß", 4), "groß");
         assert_eq!(short_id("dlv_0123456789abcdef"), "…89abcdef");

@@ -1,29 +1,29 @@
-//! JSON for people: laid out over lines with every name, number and order as it was written, and the differences
-//! between two documents.
+//! Formats JSON with indentation, keeping names, numbers and order as written, and lists the differences between
+//! two documents.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Indentation stops growing here: deeper ones would only push text out of sight.
-pub(super) const DEEPEST: usize = 24;
-/// How much of a value is shown in a difference.
-const LONGEST: usize = 120;
-/// How many differences are shown.
-const MOST: usize = 12;
+/// Maximum indentation depth; deeper indentation would only push text out of sight.
+pub(super) const MAX_INDENT: usize = 24;
+/// Maximum length of a value in a difference.
+const MAX_VALUE_CHARS: usize = 120;
+/// Maximum number of differences shown.
+const MAX_DIFFERENCES: usize = 12;
 
-/// Lays JSON out: only the blanks between its tokens change.
+/// Formats JSON with indentation; only the whitespace between tokens changes.
 pub(super) fn pretty(text: &str) -> String {
     laid_out(text, usize::MAX).0
 }
 
-/// The same, up to about so many bytes, and whether there was more.
-pub(super) fn laid_out(text: &str, most: usize) -> (String, bool) {
-    let mut out = String::with_capacity(text.len().min(most) + 64);
+/// Formats JSON with indentation, up to about this many bytes, and returns whether it was cut.
+pub(super) fn laid_out(text: &str, max: usize) -> (String, bool) {
+    let mut out = String::with_capacity(text.len().min(max) + 64);
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     let mut tokens = text.chars().peekable();
     while let Some(c) = tokens.next() {
-        if out.len() >= most {
+        if out.len() >= max {
             return (out, true);
         }
         if in_string {
@@ -65,30 +65,30 @@ pub(super) fn laid_out(text: &str, most: usize) -> (String, bool) {
 }
 
 fn new_line(out: &mut String, depth: usize) {
-    let _ = write!(out, "\n{:1$}", "", 2 * depth.min(DEEPEST));
+    let _ = write!(out, "\n{:1$}", "", 2 * depth.min(MAX_INDENT));
 }
 
-/// One place where two documents differ.
+/// One difference between two documents.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Where, such as `rules.quotas.max_webhooks`; empty for the whole.
+    /// Path, such as `rules.quotas.max_webhooks`; empty for the whole document.
     pub(super) path: String,
-    /// What was there.
+    /// Old value. `None` if there was none.
     pub(super) before: Option<String>,
-    /// What is there now.
+    /// New value. `None` if there is none.
     pub(super) after: Option<String>,
 }
 
-/// What differs between two documents.
+/// Differences between two documents.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Differences {
-    /// The first of it.
-    pub(super) shown: Vec<Difference>,
-    /// How many more there are.
+    /// The first differences.
+    pub(super) rows: Vec<Difference>,
+    /// Number of further differences.
     pub(super) more: usize,
 }
 
-/// Finds what differs. A document that is not there differs in everything that the other one has.
+/// Returns the differences. A missing document differs in every field of the other one.
 pub(super) fn differences(before: Option<&str>, after: Option<&str>) -> Differences {
     let read = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok());
     let (before, after) = (read(before).unwrap_or(Value::Null), read(after).unwrap_or(Value::Null));
@@ -106,8 +106,14 @@ fn compare(path: String, before: &Value, after: &Value, found: &mut Differences)
         (Value::Object(old), Value::Object(new)) => (old, new),
         (Value::Object(old), Value::Null) => (old, &none),
         (Value::Null, Value::Object(new)) => (&none, new),
-        _ if found.shown.len() >= MOST => return found.more += 1,
-        _ => return found.shown.push(Difference { path, before: worded(before), after: worded(after) }),
+        _ if found.rows.len() >= MAX_DIFFERENCES => return found.more += 1,
+        _ => {
+            return found.rows.push(Difference {
+                path,
+                before: format_value(before),
+                after: format_value(after),
+            });
+        }
     };
     let added = new.keys().filter(|name| !old.contains_key(*name));
     for name in old.keys().chain(added) {
@@ -117,13 +123,13 @@ fn compare(path: String, before: &Value, after: &Value, found: &mut Differences)
     }
 }
 
-fn worded(value: &Value) -> Option<String> {
+fn format_value(value: &Value) -> Option<String> {
     let text = match value {
         Value::Null => return None,
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    Some(super::format::shortened(&text, LONGEST))
+    Some(super::format::shortened(&text, MAX_VALUE_CHARS))
 }
 
 #[cfg(test)]
@@ -134,14 +140,14 @@ mod tests {
 
     fn said(before: &str, after: &str) -> Vec<String> {
         let part = |part: Option<String>| part.unwrap_or_else(|| "–".into());
-        let Differences { shown, more } = differences(Some(before), Some(after));
+        let Differences { rows: shown, more } = differences(Some(before), Some(after));
         assert_eq!(more, 0);
         let line = |one: Difference| format!("{}: {} → {}", one.path, part(one.before), part(one.after));
         shown.into_iter().map(line).collect()
     }
 
     #[test]
-    fn json_is_laid_out_as_it_was_written() {
+    fn indentation_keeps_tokens_and_order() {
         let text = r#"{"z":12345678901234567890.10,"a":[1,{"b":"x, \"y\": {"}],"e":{},"f":[ ]}"#;
         let laid_out = "{\n  \"z\": 12345678901234567890.10,\n  \"a\": [\n    1,\n    {\n      \"b\": \"x, \\\"y\\\": \
                         {\"\n    }\n  ],\n  \"e\": {},\n  \"f\": []\n}";
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_told() {
+    fn only_changed_fields_are_listed() {
         assert_eq!(
             said(r#"{"name": "a", "rules": {"pool": "x", "n": 1}}"#, r#"{"name": "a", "rules": {"n": 2}}"#),
             ["rules.n: 1 → 2", "rules.pool: x → –"]
@@ -161,22 +167,24 @@ mod tests {
     }
 
     #[test]
-    fn something_new_and_something_gone_differ_in_all_they_have() {
+    fn missing_document_differs_in_every_field() {
         let made = differences(None, Some(r#"{"id": "acme", "rules": {"pool": "gold"}}"#));
-        let paths: Vec<_> = made.shown.iter().map(|one| one.path.as_str()).collect();
+        let paths: Vec<_> = made.rows.iter().map(|one| one.path.as_str()).collect();
         assert_eq!(paths, ["id", "rules.pool"]);
-        assert!(made.shown.iter().all(|one| one.before.is_none() && one.after.is_some()));
+        assert!(made.rows.iter().all(|one| one.before.is_none() && one.after.is_some()));
         assert_eq!(differences(None, None), Differences::default());
         assert_eq!(differences(Some("no JSON"), None), Differences::default());
     }
 
     #[test]
-    fn differences_are_few_and_short() {
+    fn differences_are_limited_in_number_and_length() {
         let large: serde_json::Map<_, _> =
             (0..100).map(|n| (format!("f{n}"), Value::from("x".repeat(5_000)))).collect();
         let found = differences(None, Some(&Value::from(large).to_string()));
-        assert_eq!((found.shown.len(), found.more), (MOST, 100 - MOST));
-        assert!(found.shown.iter().all(|one| one.after.as_ref().unwrap().chars().count() <= LONGEST + 1));
+        assert_eq!((found.rows.len(), found.more), (MAX_DIFFERENCES, 100 - MAX_DIFFERENCES));
+        assert!(
+            found.rows.iter().all(|one| one.after.as_ref().unwrap().chars().count() <= MAX_VALUE_CHARS + 1)
+        );
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
@@ -197,19 +205,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn laying_out_changes_nothing(json in any_json()) {
+        fn indentation_is_lossless_and_idempotent(json in any_json()) {
             let text = json.to_string();
             prop_assert_eq!(serde_json::from_str::<Value>(&pretty(&text)).unwrap(), json);
             prop_assert_eq!(pretty(&pretty(&text)), pretty(&text));
         }
 
         #[test]
-        fn whatever_it_is_it_is_laid_out(text: String) {
+        fn indenting_arbitrary_text_never_panics(text: String) {
             pretty(&text);
         }
 
         #[test]
-        fn a_document_does_not_differ_from_itself(json in any_json()) {
+        fn identical_documents_have_no_differences(json in any_json()) {
             let text = json.to_string();
             prop_assert_eq!(differences(Some(&text), Some(&text)), Differences::default());
         }

@@ -1,4 +1,4 @@
-//! API keys, of tenants and of admins. What a key is, is shown once when it is made, and never on a page.
+//! API key pages, for tenants and admins. A key is shown once when it is created, and never on a page.
 
 use askama::Template;
 use axum::extract::State;
@@ -7,9 +7,9 @@ use redrive_store::ApiKey;
 use serde::Deserialize;
 
 use super::{
-    Shown, format,
-    page::{Asked, Frame, Html},
-    viewer::Administering,
+    PageResult, format,
+    page::{FormQuery, Html, PageContext},
+    viewer::AdminViewer,
 };
 use crate::{
     api::{AppState, Paging, named},
@@ -17,38 +17,38 @@ use crate::{
 };
 
 /// Rows on one page.
-const ROWS: u32 = 50;
+const PAGE_SIZE: u32 = 50;
 
-/// Whose keys to list.
+/// Query of the page: owner of the keys, and cursor.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeysQuery {
-    /// This tenant's; admin keys if left out.
+    /// Tenant whose keys are listed. `None` for admin keys.
     tenant: Option<String>,
-    /// Where to go on.
+    /// Cursor of the next page.
     cursor: Option<String>,
 }
 
 #[derive(Template)]
 #[template(path = "keys.html")]
 struct KeysPage {
-    frame: Frame,
-    asked: Asked<KeysQuery>,
+    frame: PageContext,
+    query: FormQuery<KeysQuery>,
     rows: Vec<ApiKey>,
     next: Option<String>,
     now: Time,
 }
 
 impl KeysPage {
-    /// What is called to make one.
+    /// Returns the API path that creates a key.
     fn path(&self) -> String {
-        match self.asked.value("tenant") {
+        match self.query.value("tenant") {
             "" => "/v1/admin-keys".to_owned(),
             tenant => format!("/v1/tenants/{tenant}/api-keys"),
         }
     }
 
-    /// Whether a key can be used, with its colour.
+    /// Returns the color and label of a key's state.
     fn state(&self, key: &ApiKey) -> (&'static str, &'static str) {
         match (key.revoked_at, key.expires_at) {
             (Some(_), _) => ("off", "revoked"),
@@ -61,9 +61,9 @@ impl KeysPage {
         self.state(key).1 == "live"
     }
 
-    /// What a key may be used for.
+    /// Returns the scopes of a key as text.
     fn scopes(&self, key: &ApiKey) -> String {
-        match key.tenant {
+        match key.tenant_id {
             None => "everything".to_owned(),
             Some(_) => {
                 Scope::from_bits(key.scopes).into_iter().map(Scope::name).collect::<Vec<_>>().join(", ")
@@ -71,7 +71,7 @@ impl KeysPage {
         }
     }
 
-    /// Where a key may be used from.
+    /// Returns the networks that a key may be used from as text.
     fn networks(&self, key: &ApiKey) -> String {
         match key.networks.is_empty() {
             true => "anywhere".to_owned(),
@@ -80,23 +80,23 @@ impl KeysPage {
     }
 }
 
-/// The listing.
+/// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    admin: Administering,
-    asked: Asked<KeysQuery>,
-) -> Shown {
-    let tenant = match &asked.query.tenant {
+    admin: AdminViewer,
+    query: FormQuery<KeysQuery>,
+) -> PageResult {
+    let tenant_id = match &query.query.tenant {
         Some(tenant) => Some(named(&app, tenant).await?),
         None => None,
     };
-    let paging = Paging { cursor: asked.query.cursor.clone(), limit: Some(ROWS), ..Paging::default() };
-    let frame = match &tenant {
-        Some(tenant) => admin.frame_of(tenant, "keys"),
+    let paging = Paging { cursor: query.query.cursor.clone(), limit: Some(PAGE_SIZE), ..Paging::default() };
+    let frame = match &tenant_id {
+        Some(tenant_id) => admin.frame_of(tenant_id, "keys"),
         None => admin.frame("keys"),
     };
-    let keys = app.list_keys(tenant, paging.request()?).await?;
+    let keys = app.list_keys(tenant_id, paging.request()?).await?;
     let page = paging.page(keys, |key| key.id, |key| key);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&KeysPage { frame, asked, rows: page.data, next, now: app.engine().clock().now() })
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    Html::render(&KeysPage { frame, query, rows: page.data, next, now: app.engine().clock().now() })
 }

@@ -1,5 +1,5 @@
-//! Pages that stay true while they are looked at: their main part is sent again, as a server-sent event, whenever it
-//! has changed. However many people look at one page, it is rendered once.
+//! Live pages: the main part of a page is sent again as a server-sent event whenever it has changed. Each page is
+//! rendered once per key, however many browsers show it.
 
 use std::{
     collections::HashMap,
@@ -26,93 +26,93 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tower_service::Service;
 
-use super::{page::Failed, viewer::Viewer};
+use super::{page::PageError, viewer::Viewer};
 use crate::{api::AppState, app::AppError};
 
-/// How often a page is looked at for changes.
-const EVERY: Duration = Duration::from_secs(2);
-/// How often somebody who sees no changes is told that there still is somebody.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
-/// How often it is checked whether the session behind a live page without changes is still live.
+/// Interval at which a page is rendered to find changes.
+const RENDER_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of keep-alive messages to a browser without changes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval at which the session behind a live page without changes is checked.
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// The most pages that are kept alive at once on this node.
-const MOST_PAGES: usize = 500;
-/// The most different pages that are kept alive for one key: nobody takes all places.
-const MOST_OF_A_KEY: usize = 50;
-/// The largest page.
-const MOST_BYTES: usize = 2 << 20;
-/// What stands around the part of a page that is sent again.
+/// Maximum number of live pages on this node.
+const MAX_PAGES: usize = 500;
+/// Maximum number of different live pages per key, so that one key cannot use up all of them.
+const MAX_PAGES_PER_KEY: usize = 50;
+/// Maximum size of a page.
+const MAX_PAGE_BYTES: usize = 2 << 20;
+/// Markers around the part of a page that is sent again.
 const BEGINS: &str = "<!--live-->";
 const ENDS: &str = "<!--/live-->";
 
-/// A page as somebody sees it: by their key, and where it is.
-type Place = (Option<KeyId>, Uri);
-/// What came of rendering a page.
+/// Identity of a live page: the viewer's key and the URI.
+type PageKey = (Option<KeyId>, Uri);
+/// Result of rendering a page.
 #[derive(Clone, Debug, PartialEq)]
 enum Rendered {
-    /// It was not tried yet.
+    /// Not rendered yet.
     Nothing,
-    /// The part that changes.
+    /// The part between the markers.
     Part(Arc<str>),
-    /// Not now: the store may be away.
-    Later,
-    /// It is not there, not for this viewer any more, too large, or has no part that changes.
-    Never,
+    /// A server error; the store may be unavailable.
+    Unavailable,
+    /// The page does not exist, is not allowed for this viewer any more, is too large, or has no markers.
+    Gone,
 }
 
-/// The pages that somebody listens to.
+/// Registry of the pages that browsers listen to.
 #[derive(Clone)]
 pub(super) struct Live(Arc<Inner>);
 
 struct Inner {
     pages: Router,
-    watched: Mutex<HashMap<Place, Weak<watch::Receiver<Rendered>>>>,
+    watched: Mutex<HashMap<PageKey, Weak<watch::Receiver<Rendered>>>>,
 }
 
 impl Live {
-    /// Keeps these pages alive, those of them that somebody listens to.
+    /// Creates the registry for these pages. Only pages with listeners are rendered.
     pub(super) fn new(pages: Router) -> Self {
         Self(Arc::new(Inner { pages, watched: Mutex::default() }))
     }
 
-    /// What changes on a page. None: there are too many already.
+    /// Subscribes to a page, starting its renderer if needed. Returns `None` if too many pages are live already.
     fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Rendered>>> {
         let mut watched = self.0.watched.lock();
-        let place = (viewer.by.key, uri);
-        if let Some(known) = watched.get(&place).and_then(Weak::upgrade) {
+        let position = (viewer.by.key, uri);
+        if let Some(known) = watched.get(&position).and_then(Weak::upgrade) {
             return Some(known);
         }
         watched.retain(|_, page| page.strong_count() > 0);
-        let of_key = watched.keys().filter(|(key, _)| *key == place.0).count();
-        if watched.len() >= MOST_PAGES || of_key >= MOST_OF_A_KEY {
+        let of_key = watched.keys().filter(|(key, _)| *key == position.0).count();
+        if watched.len() >= MAX_PAGES || of_key >= MAX_PAGES_PER_KEY {
             return None;
         }
         let (sender, receiver) = watch::channel(Rendered::Nothing);
         let receiver = Arc::new(receiver);
-        watched.insert(place.clone(), Arc::downgrade(&receiver));
-        // It ends with the last who listens: by then nobody holds the receiver.
+        watched.insert(position.clone(), Arc::downgrade(&receiver));
+        // The renderer has only a weak reference to the receiver, so it ends with the last listener.
         let (page, app) = (Arc::downgrade(&receiver), app.clone());
-        tokio::spawn(keep_rendering(self.clone(), viewer, place.1, sender, page, app));
+        tokio::spawn(run_renderer(self.clone(), viewer, position.1, sender, page, app));
         Some(receiver)
     }
 
-    /// The part of a page that changes, as it is now.
+    /// Renders the page and returns the part between its markers.
     async fn render(&self, viewer: &Viewer, uri: &Uri) -> Rendered {
-        let Ok(mut request) = Request::get(uri.clone()).body(Body::empty()) else { return Rendered::Never };
+        let Ok(mut request) = Request::get(uri.clone()).body(Body::empty()) else { return Rendered::Gone };
         request.extensions_mut().insert(viewer.clone());
-        let Ok::<_, Infallible>(answer) = self.0.pages.clone().call(request).await;
-        match answer.status() {
+        let Ok::<_, Infallible>(response) = self.0.pages.clone().call(request).await;
+        match response.status() {
             status if status.is_success() => {}
-            status if status.is_server_error() => return Rendered::Later,
-            _ => return Rendered::Never,
+            status if status.is_server_error() => return Rendered::Unavailable,
+            _ => return Rendered::Gone,
         }
-        let Ok(body) = Limited::new(answer.into_body(), MOST_BYTES).collect().await else {
-            return Rendered::Never;
+        let Ok(body) = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await else {
+            return Rendered::Gone;
         };
         let body = body.to_bytes();
         match std::str::from_utf8(&body).ok().and_then(part_of) {
             Some(part) => Rendered::Part(part.into()),
-            None => Rendered::Never,
+            None => Rendered::Gone,
         }
     }
 }
@@ -122,7 +122,7 @@ fn part_of(html: &str) -> Option<&str> {
     rest.rsplit_once(ENDS).map(|(part, _)| part)
 }
 
-async fn keep_rendering(
+async fn run_renderer(
     live: Live,
     viewer: Viewer,
     uri: Uri,
@@ -138,7 +138,7 @@ async fn keep_rendering(
             return;
         }
         let rendered = live.render(&viewer, &uri).await;
-        let is_over = rendered == Rendered::Never;
+        let is_over = rendered == Rendered::Gone;
         sender.send_if_modified(|shown| {
             let changed = *shown != rendered;
             *shown = rendered;
@@ -147,13 +147,13 @@ async fn keep_rendering(
         if is_over {
             return;
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(RENDER_INTERVAL).await;
     }
 }
 
-/// Which page to listen to.
+/// Query of the stream: the page to listen to.
 #[derive(Deserialize)]
-pub(super) struct Which {
+pub(super) struct LivePageQuery {
     page: String,
 }
 
@@ -162,8 +162,8 @@ pub(super) async fn listen(
     State(app): State<AppState>,
     Extension(live): Extension<Live>,
     viewer: Viewer,
-    Query(which): Query<Which>,
-) -> Result<Response, Failed> {
+    Query(which): Query<LivePageQuery>,
+) -> Result<Response, PageError> {
     let uri: Uri = which.page.parse().map_err(|_| AppError::NotFound("page"))?;
     if uri.host().is_some() || !uri.path().starts_with("/dashboard/") {
         return Err(AppError::NotFound("page").into());
@@ -175,7 +175,7 @@ pub(super) async fn listen(
         )
     })?;
     let mut parts = (*page).clone();
-    // Whoever comes later than others begins with what they see.
+    // A browser that joins an already live page gets its current part first.
     if *parts.borrow() != Rendered::Nothing {
         parts.mark_changed();
     }
@@ -184,23 +184,23 @@ pub(super) async fn listen(
         let event = listener.next_event().await?;
         Some((Ok::<_, Infallible>(event), listener))
     });
-    let alive = KeepAlive::new().interval(SIGN_OF_LIFE);
+    let alive = KeepAlive::new().interval(KEEPALIVE_INTERVAL);
     Ok(Sse::new(events).keep_alive(alive).into_response())
 }
 
-/// A browser that listens to a page. Others with the same key may listen to the same page, in sessions of their own.
+/// A browser that listens to a page. Other browsers with the same key may listen to it in their own sessions.
 struct Listener {
     parts: watch::Receiver<Rendered>,
-    /// Keeps the page being rendered.
+    /// Keeps the renderer of the page running.
     _page: Arc<watch::Receiver<Rendered>>,
     viewer: Viewer,
     app: AppState,
-    /// Whether the browser was told that the page is not up to date.
+    /// Whether the browser was sent that the page is stale.
     is_stale: bool,
 }
 
 impl Listener {
-    /// What to send next. Returns `None` once the session has ended, or the page is not rendered any more.
+    /// Returns the next event to send, or `None` once the session has ended or the page is not rendered any more.
     async fn next_event(&mut self) -> Option<Event> {
         loop {
             let changed = tokio::time::timeout(SESSION_CHECK_INTERVAL, self.parts.changed()).await;
@@ -221,14 +221,14 @@ impl Listener {
             self.is_stale = false;
             let event = match &*self.parts.borrow_and_update() {
                 Rendered::Part(part) => Event::default().event("part").data(&**part),
-                Rendered::Nothing | Rendered::Later => Event::default().event("stale").data("-"),
-                Rendered::Never => Event::default().event("gone").data("-"),
+                Rendered::Nothing | Rendered::Unavailable => Event::default().event("stale").data("-"),
+                Rendered::Gone => Event::default().event("gone").data("-"),
             };
             return Some(event);
         }
     }
 
-    /// The store did not say whether the session is live: what has changed is shown once it does.
+    /// Delays changes while the store cannot confirm the session. Returns a `stale` event the first time.
     async fn wait_for_the_store(&mut self) -> Option<Event> {
         self.parts.mark_changed();
         tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
@@ -242,11 +242,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_part_between_the_marks_is_sent_again() {
+    fn part_between_markers_is_extracted() {
         assert_eq!(part_of("<html><!--live--><p>a</p><!--/live--></html>"), Some("<p>a</p>"));
         assert_eq!(part_of("<html></html>"), None);
         assert_eq!(part_of("<!--live-->a"), None);
-        // Text of others is escaped: it cannot bring a mark of its own.
+        // Untrusted text is escaped, so it cannot contain a marker.
         assert_eq!(part_of("<!--live-->&lt;!--/live--&gt;b<!--/live-->"), Some("&lt;!--/live--&gt;b"));
     }
 }

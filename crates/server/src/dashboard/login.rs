@@ -1,4 +1,4 @@
-//! Coming in and going out: with an API key, or with the link of a portal session.
+//! Login and logout: with an API key, or with the link of a portal session.
 
 use std::net::IpAddr;
 
@@ -13,11 +13,11 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::{
-    Shown,
+    PageResult,
     form::Form,
     format,
-    page::{Failed, Frame, Html},
-    viewer::{Viewer, home_of},
+    page::{Html, PageContext, PageError},
+    viewer::{Viewer, home_url},
 };
 use crate::{
     api::{AppState, Problem, client_address},
@@ -32,85 +32,85 @@ use crate::{
 #[derive(Template)]
 #[template(path = "login.html")]
 struct LoginPage<'a> {
-    /// Whether it is the page for portal links.
+    /// Whether this is the page for portal links.
     portal: bool,
-    /// Where to go on afterwards.
+    /// Page to open after login.
     next: &'a str,
-    /// What was wrong with the last try.
+    /// Error of the previous login attempt.
     error: Option<&'a str>,
-    /// The session that this browser has.
+    /// Holder of this browser's current session.
     current: Option<Holder>,
 }
 
-/// Asks before a session of another key is replaced.
+/// Page that asks for confirmation before the session of another key is replaced.
 #[derive(Template)]
 #[template(path = "login_replace.html")]
 struct ReplacePage<'a> {
     current: Holder,
     offered: Holder,
     since: Time,
-    /// The key, sealed.
+    /// The offered key, encrypted.
     offer: String,
-    /// Shows that the answer is to this page.
+    /// Token of the current session; proves that the confirmation came from this page.
     token: String,
     portal: bool,
     next: &'a str,
 }
 
-/// The holder of a key, as people know it.
+/// The holder of a key as it is shown.
 struct Holder {
     name: String,
-    /// Whose things the key leads to.
+    /// Description of what the key gives access to.
     what: String,
-    home: String,
+    home_url: String,
 }
 
 impl Holder {
-    fn of(caller: &Caller) -> Self {
+    fn from_caller(caller: &Caller) -> Self {
         let what = match &caller.role {
             Role::Admin => "an administrator of all tenants".to_owned(),
-            Role::Tenant { tenant, .. } if caller.session => {
-                format!("a portal session of the tenant {tenant}")
+            Role::Tenant { tenant_id, .. } if caller.session => {
+                format!("a portal session of the tenant {tenant_id}")
             }
-            Role::Tenant { tenant, .. } => format!("a key of the tenant {tenant}"),
+            Role::Tenant { tenant_id, .. } => format!("a key of the tenant {tenant_id}"),
         };
-        Self { name: caller.name.clone(), what, home: home_of(caller) }
+        Self { name: caller.name.clone(), what, home_url: home_url(caller) }
     }
 }
 
-/// Where to go on afterwards.
+/// Query of the login page: the page to open after login.
 #[derive(Default, Deserialize)]
 pub(super) struct Next {
     #[serde(default)]
     next: String,
 }
 
-/// Only pages of ours, in characters that a header may have: the author of a link must not choose where a visitor ends
-/// up.
+/// Returns the page if it is a dashboard path with characters that a header may have, or else an empty string, so
+/// that the author of a link cannot redirect a visitor to another site.
 fn safe(next: &str) -> &str {
     let is_ours = next.starts_with("/dashboard/") && !next.contains("//") && !next.contains('\\');
     if is_ours && next.bytes().all(|byte| byte.is_ascii_graphic()) { next } else { "" }
 }
 
-/// Asks for a key.
+/// Renders the login page.
 pub(super) async fn page(
     State(app): State<AppState>,
     extensions: Extensions,
     headers: HeaderMap,
     Query(query): Query<Next>,
-) -> Shown {
-    // Whether the store answers or not, there is a page to log in.
+) -> PageResult {
+    // The login page is shown even if the store is unavailable.
     let current = current_session(&app, &headers, &extensions).await.ok().flatten();
-    let current = current.map(|(session, _)| Holder::of(&session.caller));
-    Html::of(&LoginPage { portal: false, next: safe(&query.next), error: None, current })
+    let current = current.map(|(session, _)| Holder::from_caller(&session.caller));
+    Html::render(&LoginPage { portal: false, next: safe(&query.next), error: None, current })
 }
 
-/// The page for portal links: a script takes the token from the fragment, which no server sees.
-pub(super) async fn portal() -> Shown {
-    Html::of(&LoginPage { portal: true, next: "", error: None, current: None })
+/// Renders the page for portal links: a script reads the token from the fragment, which is not sent to servers.
+pub(super) async fn portal() -> PageResult {
+    Html::render(&LoginPage { portal: true, next: "", error: None, current: None })
 }
 
-/// The live session of this browser, and its cookie.
+/// Returns the live session of this browser and its cookie.
 async fn current_session<'a>(
     app: &App,
     headers: &'a HeaderMap,
@@ -121,20 +121,20 @@ async fn current_session<'a>(
     Ok(session.map(|session| (session, cookie)))
 }
 
-/// What the form sends.
+/// Content of the login form.
 #[derive(Deserialize)]
 pub(super) struct Login {
     #[serde(default)]
     key: String,
-    /// The key as the page has it that asks whether it may replace a session.
+    /// The encrypted key from the confirmation page.
     #[serde(default)]
     offer: String,
-    /// The token of that page's session.
+    /// The session token from the confirmation page.
     #[serde(default)]
     replace: String,
     #[serde(default)]
     next: String,
-    /// Whether it was the page of those who come with a link.
+    /// Whether the form was on the page for portal links.
     #[serde(default)]
     portal: bool,
 }
@@ -146,13 +146,13 @@ impl Login {
     }
 }
 
-/// Begins a session.
+/// Starts a session.
 pub(super) async fn log_in(
     State(app): State<AppState>,
     extensions: Extensions,
     headers: HeaderMap,
     Form(login): Form<Login>,
-) -> Result<Response, Failed> {
+) -> Result<Response, PageError> {
     let from = client_address(&extensions);
     let key = login.key(&app);
     let Some((caller, key_hash)) = app.holder(&key, from) else { return refuse(&app, &login, from) };
@@ -169,15 +169,16 @@ pub(super) async fn log_in(
         app.end_session(current).await?;
     }
     let next = match safe(&login.next) {
-        "" => home_of(&caller),
+        "" => home_url(&caller),
         next => next.to_owned(),
     };
     let cookie = cookie::begin(&value, cookie::is_secure(&extensions)).ok_or_else(Problem::internal)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response())
 }
 
-/// Refuses an invalid key, with 429 if too many logins from the address have failed. A valid key is let in regardless.
-fn refuse(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, Failed> {
+/// Rejects an invalid key, with 429 if too many logins from the address have failed. A valid key is never rejected
+/// for that.
+fn refuse(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, PageError> {
     let page = |error| LoginPage {
         portal: login.portal,
         next: safe(&login.next),
@@ -186,21 +187,21 @@ fn refuse(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, Fa
     };
     let Some(seconds) = app.failed_logins().count(from) else {
         let error = "This key or link is not valid: it may be mistyped, revoked, over, or not meant for use from here.";
-        return Ok((StatusCode::UNAUTHORIZED, Html::of(&page(error))?).into_response());
+        return Ok((StatusCode::UNAUTHORIZED, Html::render(&page(error))?).into_response());
     };
     let client = from.map(|address| address.to_string()).unwrap_or_default();
     tracing::warn!(client, "too many logins from one address have failed");
     let error =
         "This key or link is not valid, and too many before it were not. Check it before you try again.";
-    let mut answer = (StatusCode::TOO_MANY_REQUESTS, Html::of(&page(error))?).into_response();
-    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    Ok(answer)
+    let mut response = (StatusCode::TOO_MANY_REQUESTS, Html::render(&page(error))?).into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    Ok(response)
 }
 
-/// Logins count like calls and pages of their key.
-async fn refuse_too_fast(app: &App, caller: &Caller) -> Result<(), Failed> {
+/// Applies the rate limit of the key, which logins share with API calls and pages.
+async fn refuse_too_fast(app: &App, caller: &Caller) -> Result<(), PageError> {
     let Some(throttle) = app.throttle() else { return Ok(()) };
-    match throttle.call(app.engine(), caller.key).await.retry_after {
+    match throttle.acquire(app.engine(), caller.key).await.retry_after {
         None => Ok(()),
         Some(seconds) => {
             let detail = format!("this key is used too often; log in again in {seconds} s");
@@ -215,37 +216,37 @@ fn ask_to_replace(
     key: &str,
     caller: &Caller,
     (current, cookie): (&Session, &str),
-) -> Result<Response, Failed> {
+) -> Result<Response, PageError> {
     let page = ReplacePage {
-        current: Holder::of(&current.caller),
-        offered: Holder::of(caller),
+        current: Holder::from_caller(&current.caller),
+        offered: Holder::from_caller(caller),
         since: current.stored.created_at,
         offer: app.offer(key),
         token: session::token(cookie),
         portal: login.portal,
         next: safe(&login.next),
     };
-    Ok((StatusCode::CONFLICT, Html::of(&page)?).into_response())
+    Ok((StatusCode::CONFLICT, Html::render(&page)?).into_response())
 }
 
-/// What the button sends.
+/// Content of the logout form.
 #[derive(Deserialize)]
 pub(super) struct Logout {
     token: String,
     #[serde(default)]
     portal: bool,
-    /// Whether all sessions of the same key end, in every browser.
+    /// Whether to end all sessions of the same key, in every browser.
     #[serde(default)]
     everywhere: bool,
 }
 
-/// Ends the session of this browser, or all of its key.
+/// Ends the session of this browser, or all sessions of its key.
 pub(super) async fn log_out(
     State(app): State<AppState>,
     extensions: Extensions,
     headers: HeaderMap,
     Form(logout): Form<Logout>,
-) -> Result<Response, Failed> {
+) -> Result<Response, PageError> {
     let secure = cookie::is_secure(&extensions);
     let from = client_address(&extensions);
     let Some(value) = cookie::session(&headers, secure).filter(|value| is_token_of(&logout.token, value))
@@ -265,29 +266,29 @@ pub(super) async fn log_out(
 #[derive(Template)]
 #[template(path = "session.html")]
 struct SessionPage {
-    frame: Frame,
+    frame: PageContext,
     holder: Holder,
     since: Time,
     ends: Time,
-    /// How many sessions the key has, this one included.
+    /// Number of sessions of the key, including this one.
     count: usize,
 }
 
-/// Which session this is, and how to end it and others of its key.
-pub(super) async fn show(State(app): State<AppState>, viewer: Viewer) -> Shown {
+/// Renders the current session, with buttons to end it or all sessions of its key.
+pub(super) async fn show(State(app): State<AppState>, viewer: Viewer) -> PageResult {
     let tenant = match &viewer.by.role {
         Role::Admin => "default",
-        Role::Tenant { tenant, .. } => tenant.as_str(),
+        Role::Tenant { tenant_id, .. } => tenant_id.as_str(),
     };
     let count = app.sessions_of_key(&viewer.session).await?.len();
     let page = SessionPage {
-        frame: Frame::of(&viewer, tenant, "session"),
-        holder: Holder::of(&viewer.by),
+        frame: PageContext::new(&viewer, tenant, "session"),
+        holder: Holder::from_caller(&viewer.by),
         since: viewer.session.stored.created_at,
         ends: viewer.session.stored.expires_at,
         count,
     };
-    Html::of(&page)
+    Html::render(&page)
 }
 
 #[cfg(test)]
@@ -295,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_sent_to_another_site() {
+    fn login_redirects_only_to_dashboard_pages() {
         assert_eq!(
             safe("/dashboard/t/acme/deliveries?status=dead"),
             "/dashboard/t/acme/deliveries?status=dead"

@@ -1,7 +1,7 @@
-//! The dashboard: pages for people, rendered here, over the same use cases as the API.
+//! The dashboard: server-rendered pages over the same use cases as the API.
 //!
-//! Pages only show. Whatever they change, their scripts change through the API, with the session's cookie and token.
-//! One file per room; what all of them share is in `viewer`, `page`, `words` and `live`.
+//! Pages are read-only. Their scripts make changes through the API, with the session's cookie and token. There is
+//! one file per section; shared code is in `viewer`, `page`, `format` and `live`.
 
 mod assets;
 mod audit;
@@ -41,12 +41,12 @@ use axum::{
 
 use self::{
     live::Live,
-    page::{Failed, Html},
-    viewer::{Viewer, home_of},
+    page::{Html, PageError},
+    viewer::{Viewer, home_url},
 };
 use crate::api::AppState;
 
-/// All pages.
+/// Returns the routes of all pages.
 pub fn router(app: AppState) -> Router {
     let pages = Router::new()
         .route("/dashboard/t/{tenant}", get(overview::page))
@@ -87,26 +87,26 @@ pub fn router(app: AppState) -> Router {
         .route("/unsubscribe/{token}/undo", post(unsubscribe::undo))
         .route("/dashboard/assets/{*file}", get(assets::serve))
         .route("/dashboard/live", get(live::listen))
-        // Files: they are no pages, and nothing of them stays true while it is looked at.
+        // Downloads are not live pages.
         .route("/dashboard/t/{tenant}/deliveries/export", get(deliveries::export))
         .route("/dashboard/t/{tenant}/deliveries/{id}/curl", get(deliveries::as_curl))
         .route("/dashboard/t/{tenant}/dead/export", get(deliveries::export_dead))
         .route("/dashboard/t/{tenant}/events/export", get(events::export))
         .route("/dashboard/t/{tenant}/events/{id}/payload", get(events::payload))
-        .route("/dashboard/{*rest}", get(nothing_here))
+        .route("/dashboard/{*rest}", get(not_found_page))
         .layer(axum::Extension(live))
         .with_state(app);
     pages.merge(around)
 }
 
-/// Where somebody who is logged in begins.
+/// Redirects a logged-in viewer to the overview of its tenant.
 async fn home(viewer: Viewer) -> Redirect {
-    Redirect::to(&home_of(&viewer.by))
+    Redirect::to(&home_url(&viewer.by))
 }
 
-async fn nothing_here(_: Viewer, uri: Uri) -> Failed {
-    Failed::nothing_at(uri.path())
+async fn not_found_page(_: Viewer, uri: Uri) -> PageError {
+    PageError::not_found(uri.path())
 }
 
-/// A page, or why there is none.
-type Shown = Result<Html, Failed>;
+/// A rendered page, or an error.
+type PageResult = Result<Html, PageError>;

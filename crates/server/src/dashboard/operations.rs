@@ -1,32 +1,32 @@
-//! Bulk operations: those there are, and one of them on its way.
+//! Bulk operation pages: the list, and the progress of one operation.
 
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     OperationId,
-    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection},
+    delivery::bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
 };
 use redrive_store::Operation;
 
 use super::{
-    Shown, format, outcome_text,
-    page::{Asked, Frame, Html},
-    viewer::Looking,
+    PageResult, format, outcome_text,
+    page::{FormQuery, Html, PageContext},
+    viewer::TenantViewer,
     webhook_names::Names,
 };
 use crate::api::{AppState, OperationView, Paging};
 
 /// Rows on one page.
-const ROWS: u32 = 25;
-/// The width of a whole progress bar, in its own units.
+const PAGE_SIZE: u32 = 25;
+/// Width of a progress bar, in its own units.
 const WIDTH: u64 = 1_000;
-/// The most webhooks of a filter that are told by name.
-const NAMED: usize = 5;
+/// Maximum number of webhooks of a filter that are shown by name.
+const MAX_NAMED_WEBHOOKS: usize = 5;
 
-/// What an operation does, in words.
+/// Returns the title of an operation.
 fn title(operation: &Operation) -> &'static str {
     match (operation.order.kind, operation.order.among) {
-        (OperationKind::Retry, Among::Dead) => "Retry of dead letters",
+        (OperationKind::Retry, OperationTarget::Dead) => "Retry of dead letters",
         (OperationKind::Retry, _) => "Retry of deliveries",
         (OperationKind::Cancel, _) => "Cancellation of deliveries",
         (OperationKind::Purge, _) => "Purge of dead letters",
@@ -41,7 +41,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(operation: Operation, app: &AppState) -> Self {
+    fn new(operation: Operation, app: &AppState) -> Self {
         Self { view: OperationView::new(operation.clone(), app.engine().clock().now()), operation }
     }
 
@@ -49,7 +49,7 @@ impl Row {
         title(&self.operation)
     }
 
-    /// How far it is, of a hundred; none while that is not known.
+    /// Returns the progress in percent, or `None` while the total is not known.
     fn percent(&self) -> Option<u64> {
         let progress = &self.view.progress;
         let looked_at = progress.done + progress.skipped;
@@ -65,22 +65,26 @@ impl Row {
 #[derive(Template)]
 #[template(path = "operations.html")]
 struct ListPage {
-    frame: Frame,
-    asked: Asked<Paging>,
+    frame: PageContext,
+    query: FormQuery<Paging>,
     rows: Vec<Row>,
     next: Option<String>,
 }
 
-/// The list.
-pub(super) async fn list(State(app): State<AppState>, looking: Looking, asked: Asked<Paging>) -> Shown {
-    let paging = asked.query.clone().or_limit(ROWS);
+/// Renders the list.
+pub(super) async fn list(
+    State(app): State<AppState>,
+    looking: TenantViewer,
+    query: FormQuery<Paging>,
+) -> PageResult {
+    let paging = query.query.clone().or_limit(PAGE_SIZE);
     let found = app.list_operations(looking.tenant.clone(), paging.request()?).await?;
-    let page = paging.page_of(found, |one| one.id, |one| Row::of(one, &app));
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&ListPage { frame: looking.frame("operations"), asked, rows: page.data, next })
+    let page = paging.page_of(found, |one| one.id, |one| Row::new(one, &app));
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    Html::render(&ListPage { frame: looking.frame("operations"), query, rows: page.data, next })
 }
 
-/// A part of a progress bar.
+/// A segment of a progress bar.
 #[derive(Debug, PartialEq, Eq)]
 struct Part {
     class: &'static str,
@@ -90,8 +94,7 @@ struct Part {
     width: u64,
 }
 
-/// How far an operation is: what arrived, what failed again, what is on its way, what needed nothing. The rest of the
-/// line is what is left.
+/// Returns the segments of a progress bar, one per count that is not zero. The rest of the bar is what remains.
 fn parts(counts: [(&'static str, &'static str, u64); 5], total: u64) -> Vec<Part> {
     let all = counts.iter().map(|(.., count)| count).sum::<u64>().max(total).max(1);
     let mut begin = 0;
@@ -109,12 +112,12 @@ fn parts(counts: [(&'static str, &'static str, u64); 5], total: u64) -> Vec<Part
 #[derive(Template)]
 #[template(path = "operation.html")]
 struct DetailPage {
-    frame: Frame,
+    frame: PageContext,
     row: Row,
     parts: Vec<Part>,
-    /// What it was asked for, each with its name.
+    /// Fields of the request with their values.
     asked_for: Vec<(&'static str, String)>,
-    /// The listing of what it works on.
+    /// Link to the list that the operation works on.
     link: Option<String>,
 }
 
@@ -128,24 +131,24 @@ impl DetailPage {
     }
 }
 
-/// One of them.
-pub(super) async fn detail(State(app): State<AppState>, looking: Looking) -> Shown {
+/// Renders an operation.
+pub(super) async fn detail(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
     let id: OperationId = looking.id("operation")?;
     let operation = app.operation(looking.tenant.clone(), id).await?;
     let selection = &operation.order.selection;
-    let named = selection.webhook_ids.iter().take(NAMED).copied();
-    let names = Names::of(&app, &looking.tenant, named).await?;
-    let asked_for = told(selection, &names);
+    let named = selection.webhook_ids.iter().take(MAX_NAMED_WEBHOOKS).copied();
+    let names = Names::load(&app, &looking.tenant, named).await?;
+    let asked_for = describe_request(selection, &names);
     let frame = looking.frame("operations");
-    let link = (operation.order.among == Among::Dead).then(|| format!("{}/dead", frame.base()));
-    let row = Row::of(operation, &app);
+    let link = (operation.order.among == OperationTarget::Dead).then(|| format!("{}/dead", frame.base()));
+    let row = Row::new(operation, &app);
     let progress = &row.view.progress;
     let sends = progress.queued.is_some();
-    let ended = progress.delivered + progress.failed_again + progress.cancelled;
+    let ended = progress.delivered + progress.dead_again + progress.cancelled;
     let counts = match sends {
         true => [
             ("good", "delivered", progress.delivered),
-            ("bad", "failed again", progress.failed_again),
+            ("bad", "failed again", progress.dead_again),
             ("off", "cancelled", progress.cancelled),
             ("busy", "on their way", progress.done.saturating_sub(ended)),
             ("off", "skipped", progress.skipped),
@@ -159,32 +162,36 @@ pub(super) async fn detail(State(app): State<AppState>, looking: Looking) -> Sho
         ],
     };
     let parts = parts(counts, progress.total.unwrap_or(0));
-    Html::of(&DetailPage { frame, row, parts, asked_for, link })
+    Html::render(&DetailPage { frame, row, parts, asked_for, link })
 }
 
-/// What an operation was asked for, in words.
-fn told(selection: &Selection, names: &Names) -> Vec<(&'static str, String)> {
-    let mut told = Vec::new();
-    let mut tell = |name, values: Vec<String>| {
+/// Returns the fields of an operation's selection as text.
+fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, String)> {
+    let mut reported = Vec::new();
+    let mut report = |name, values: Vec<String>| {
         if !values.is_empty() {
-            told.push((name, values.join(", ")));
+            reported.push((name, values.join(", ")));
         }
     };
-    let mut webhooks: Vec<_> = selection.webhook_ids.iter().take(NAMED).map(|id| names.long(id)).collect();
-    if selection.webhook_ids.len() > NAMED {
-        webhooks.push(format!("and {} more", selection.webhook_ids.len() - NAMED));
+    let mut webhooks: Vec<_> =
+        selection.webhook_ids.iter().take(MAX_NAMED_WEBHOOKS).map(|id| names.long(id)).collect();
+    if selection.webhook_ids.len() > MAX_NAMED_WEBHOOKS {
+        webhooks.push(format!("and {} more", selection.webhook_ids.len() - MAX_NAMED_WEBHOOKS));
     }
-    tell("Webhooks", webhooks);
-    tell("Event types", selection.event_types.clone());
-    tell("Failures", selection.failure_categories.iter().map(format::category).collect());
-    tell("Status", selection.statuses.iter().map(|status| format::plain(status.name())).collect());
-    tell("Died because", selection.dead_reasons.iter().map(|reason| format::plain(reason.name())).collect());
+    report("Webhooks", webhooks);
+    report("Event types", selection.event_types.clone());
+    report("Failures", selection.failure_categories.iter().map(format::category).collect());
+    report("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
+    report(
+        "Died because",
+        selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect(),
+    );
     let likely =
         |likely: bool| if likely { "likely to succeed now" } else { "unlikely to succeed as they are" };
-    tell("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
-    tell("Events from", selection.from.map(format::stamp).into_iter().collect());
-    tell("Events before", selection.to.map(format::stamp).into_iter().collect());
-    told
+    report("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
+    report("Events from", selection.from.map(format::format_time).into_iter().collect());
+    report("Events before", selection.to.map(format::format_time).into_iter().collect());
+    reported
 }
 
 #[cfg(test)]
@@ -192,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_long_as_what_is_done() {
+    fn progress_bar_segments_match_counts() {
         let counts = |delivered, on_their_way| {
             [
                 ("good", "delivered", delivered),
@@ -205,7 +212,7 @@ mod tests {
         let drawn = parts(counts(4, 5), 20);
         let drawn: Vec<_> = drawn.iter().map(|part| (part.name, part.x, part.width)).collect();
         assert_eq!(drawn, [("delivered", 0, 200), ("failed again", 200, 50), ("on their way", 250, 250)]);
-        // What was counted before it began may be fewer than there are.
+        // The total counted at the start may be lower than the number processed.
         assert_eq!(parts(counts(40, 9), 20).iter().map(|part| part.x + part.width).max(), Some(WIDTH));
         assert_eq!(parts(counts(0, 0), 0).len(), 1);
     }

@@ -1,15 +1,16 @@
-//! What became of things, in the few words that fit into a table.
+//! Short descriptions of outcomes and wait reasons, for tables.
 
 use redrive_core::{
-    delivery::bulk_operation::OperationState, delivery::recovery::Recovery, dispatch::gate::WaitingOn,
+    delivery::{bulk_operation::OperationState, recovery::Recoverability},
+    dispatch::gate::WaitingOn,
 };
-use redrive_engine::Waiting;
+use redrive_engine::WaitReason;
 use redrive_store::Delivery;
 
 use super::format;
 
-/// What a pending delivery waits for, in few words.
-pub(super) fn waits_for(waiting: &Waiting) -> &'static str {
+/// Returns a short label of what a pending delivery waits for.
+pub(super) fn wait_label(waiting: &WaitReason) -> &'static str {
     match waiting.on {
         WaitingOn::Schedule => "next attempt",
         WaitingOn::CircuitOpen => "circuit open",
@@ -22,15 +23,15 @@ pub(super) fn waits_for(waiting: &Waiting) -> &'static str {
     }
 }
 
-/// An explanation with its times as people read them.
-pub(super) fn readable(explanation: &str) -> String {
+/// Returns an explanation with its timestamps reformatted for people.
+pub(super) fn format_times(explanation: &str) -> String {
     let mut text = String::with_capacity(explanation.len());
     let mut rest = explanation;
     while let Some(char) = rest.chars().next() {
-        // No time has fewer characters, and none of them has more bytes.
+        // A timestamp is exactly `TIME.len()` ASCII bytes; `get` returns `None` at the end or inside a character.
         match rest.get(..TIME.len()).filter(|part| is_time(part)) {
             Some(time) => {
-                text += &format::stamp(time);
+                text += &format::format_time(time);
                 rest = &rest[TIME.len()..];
             }
             None => {
@@ -42,7 +43,7 @@ pub(super) fn readable(explanation: &str) -> String {
     text
 }
 
-/// What a time looks like in an explanation: a digit stands for any.
+/// Pattern of a timestamp in an explanation: each 0 matches any digit.
 const TIME: &str = "0000-00-00T00:00:00.000Z";
 
 fn is_time(text: &str) -> bool {
@@ -51,7 +52,7 @@ fn is_time(text: &str) -> bool {
     text.len() == TIME.len() && TIME.bytes().zip(text.bytes()).all(alike)
 }
 
-/// What the endpoint last answered, or what went wrong instead.
+/// Describes the last response, or the last failure without one.
 pub(super) fn last_answer(delivery: &Delivery) -> String {
     match (delivery.last_status_code, &delivery.last_error, delivery.failure_category) {
         (Some(code), _, Some(category)) => format!("{code} · {}", format::category(category)),
@@ -62,13 +63,13 @@ pub(super) fn last_answer(delivery: &Delivery) -> String {
     }
 }
 
-/// Whether a dead delivery is worth sending again, and why, in words.
-pub(super) fn recovery(delivery: &Delivery) -> Option<Recovery> {
+/// Returns whether resending a dead delivery is likely to succeed, and why. Returns `None` if it is not dead.
+pub(super) fn recovery(delivery: &Delivery) -> Option<Recoverability> {
     let reason = delivery.dead_reason?;
-    Some(Recovery::of(reason, delivery.failure_category, delivery.last_status_code))
+    Some(Recoverability::assess(reason, delivery.failure_category, delivery.last_status_code))
 }
 
-/// The colour of a bulk operation's state.
+/// Returns the color of a bulk operation's state.
 pub(super) fn operation_tone(state: &OperationState) -> &'static str {
     match state {
         OperationState::Completed => "good",
@@ -83,10 +84,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_in_an_explanation_are_put_as_people_read_them() {
+    fn timestamps_in_explanations_are_reformatted() {
         let text = "open since 2026-11-15T19:46:13.171Z, größer; next probe at 2026-11-15T19:54:13.171Z";
         let shown = "open since 2026-11-15 19:46:13 UTC, größer; next probe at 2026-11-15 19:54:13 UTC";
-        assert_eq!(readable(text), shown);
-        assert_eq!(readable("ü"), "ü");
+        assert_eq!(format_times(text), shown);
+        assert_eq!(format_times("ü"), "ü");
     }
 }

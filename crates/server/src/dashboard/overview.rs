@@ -1,4 +1,4 @@
-//! The overview of a tenant: where everybody begins. What is sent, what waits, what fails, and since when.
+//! Overview of a tenant, the start page: traffic, backlog, failures and recent incidents.
 
 use std::time::Duration;
 
@@ -7,40 +7,40 @@ use axum::extract::State;
 use redrive_core::{
     FailureCategory, Time,
     delivery::lane::Priority,
-    statistics::traffic::{Point, Range, lately},
+    statistics::traffic::{Point, Range, recent_since},
 };
 use serde::Deserialize;
 
 use super::{
-    Shown,
-    chart::{Chart, Series, Slots, Svg, Unit, legend, spark},
+    PageResult,
+    chart::{Chart, Series, Svg, TimeSlots, Unit, legend, sparkline_svg},
     first_run::FirstRun,
     format,
-    page::{Asked, Frame, Html},
-    viewer::Looking,
+    page::{FormQuery, Html, PageContext},
+    viewer::TenantViewer,
 };
 use crate::{
     api::AppState,
     app::{
-        overview::{IncidentSeen, Overview},
-        traffic::TrafficSeen,
+        overview::{IncidentDetails, Overview},
+        traffic::TrafficChart,
         webhook_summary::LastHour,
     },
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Kinds of failure that are drawn; the rest is drawn together.
-const KINDS: usize = 4;
+/// Maximum number of failure categories drawn; the last one stands for all others if there are more.
+const MAX_DRAWN_CATEGORIES: usize = 4;
 
-/// Which time to look at.
+/// Query of the page: the time range.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct OverviewQuery {
     range: Option<String>,
 }
 
-impl Which {
-    /// The range asked for; the last hour if there is no such range.
+impl OverviewQuery {
+    /// Returns the requested range, or the last hour if it is missing or unknown.
     fn range(&self) -> Range {
         self.range.as_deref().and_then(Range::parse).unwrap_or(Range::Hour)
     }
@@ -49,69 +49,73 @@ impl Which {
 #[derive(Template)]
 #[template(path = "overview.html")]
 struct OverviewPage {
-    frame: Frame,
-    asked: Asked<Which>,
+    frame: PageContext,
+    query: FormQuery<OverviewQuery>,
     first_run: Option<FirstRun>,
-    seen: Overview,
-    charts: [Drawn; 3],
+    overview: Overview,
+    charts: [ChartCard; 3],
 }
 
-/// A chart with its title and what its colours mean.
-struct Drawn {
+/// A chart with its title and legend.
+struct ChartCard {
     title: String,
     chart: Svg,
     legend: Svg,
 }
 
-impl Drawn {
-    fn bars(title: String, slots: Slots, rows: &[Series<'_>]) -> Self {
+impl ChartCard {
+    fn bars(title: String, slots: TimeSlots, rows: &[Series<'_>]) -> Self {
         let chart = Chart { title: &title, unit: Unit::Count, slots }.bars(rows);
         Self { chart, legend: legend(rows), title }
     }
 }
 
-/// The overview.
-pub(super) async fn page(State(app): State<AppState>, looking: Looking, asked: Asked<Which>) -> Shown {
-    let seen = app.overview(looking.tenant.clone(), asked.query.range()).await?;
-    let first_run = FirstRun::of(&app, &looking.tenant).await?;
+/// Renders the overview.
+pub(super) async fn page(
+    State(app): State<AppState>,
+    looking: TenantViewer,
+    query: FormQuery<OverviewQuery>,
+) -> PageResult {
+    let seen = app.overview(looking.tenant.clone(), query.query.range()).await?;
+    let first_run = FirstRun::load(&app, &looking.tenant).await?;
     let charts = charts(&seen.traffic);
-    Html::of(&OverviewPage { frame: looking.frame("overview"), asked, first_run, seen, charts })
+    Html::render(&OverviewPage { frame: looking.frame("overview"), query, first_run, overview: seen, charts })
 }
 
 impl OverviewPage {
-    /// The ranges to choose from, with whether each is the one that is shown.
+    /// Returns the selectable ranges, each with whether it is the current one.
     fn ranges(&self) -> Vec<(&'static str, bool)> {
-        Range::ALL.iter().map(|range| (range.name(), *range == self.seen.traffic.range)).collect()
+        Range::ALL.iter().map(|range| (range.name(), *range == self.overview.traffic.range)).collect()
     }
 
-    /// The time within which so many percent of the attempts ended.
+    /// Returns a percentile of the attempts' duration.
     fn percentile(&self, percent: f64) -> String {
-        let millis = self.seen.traffic.total.latencies.percentile(percent);
+        let millis = self.overview.traffic.total.latencies.percentile(percent);
         millis.map_or_else(|| "–".to_owned(), format::millis)
     }
 
     fn success_rate(&self) -> String {
-        self.seen.traffic.total.success_rate().map_or_else(|| "–".to_owned(), format::percent)
+        self.overview.traffic.total.success_rate().map_or_else(|| "–".to_owned(), format::percent)
     }
 
-    /// The colour of the share that succeeded.
+    /// Returns the color of the success rate.
     fn success_tone(&self) -> &'static str {
-        rate_tone(self.seen.traffic.total.success_rate())
+        rate_tone(self.overview.traffic.total.success_rate())
     }
 
-    /// Whether failures were counted for less than an hour.
+    /// Returns whether failures were counted over less than an hour.
     fn is_cut_short(&self) -> bool {
-        self.seen.worst.since > lately(self.seen.traffic.now, HOUR)
+        self.overview.worst_endpoints.since > recent_since(self.overview.traffic.now, HOUR)
     }
 
-    /// What waits, by how urgent it is; only what occurs.
+    /// Returns the backlog by priority, without empty priorities.
     fn by_priority(&self) -> Vec<(&'static str, u64)> {
-        let counted = Priority::ALL.into_iter().zip(self.seen.queue.by_priority);
+        let counted = Priority::ALL.into_iter().zip(self.overview.queue.by_priority);
         counted.filter(|(_, count)| *count > 0).map(|(priority, count)| (priority.name(), count)).collect()
     }
 }
 
-/// The colour of a share that succeeded.
+/// Returns the color of a success rate.
 pub(super) fn rate_tone(rate: Option<f64>) -> &'static str {
     match rate {
         None => "",
@@ -121,44 +125,44 @@ pub(super) fn rate_tone(rate: Option<f64>) -> &'static str {
     }
 }
 
-/// How a webhook did in the last hour, as small as a word.
+/// Draws the attempts of a webhook in the last hour as a sparkline.
 pub(super) fn sparkline(hour: &LastHour) -> Svg {
     let of = |value: fn(u32, u32) -> u32| {
         let minutes = hour.minutes.iter();
         minutes.map(move |one| f64::from(value(one.attempts, one.successes))).collect::<Vec<_>>()
     };
     let rows = [
-        Series::of("succeeded", "good", of(|_, successes| successes)),
-        Series::of("failed", "bad", of(|attempts, successes| attempts.saturating_sub(successes))),
+        Series::new("succeeded", "good", of(|_, successes| successes)),
+        Series::new("failed", "bad", of(|attempts, successes| attempts.saturating_sub(successes))),
     ];
-    spark("Attempts in the last hour", &rows)
+    sparkline_svg("Attempts in the last hour", &rows)
 }
 
-/// For how long a circuit was open, in words.
-fn open_for(incident: &IncidentSeen, now: &Time) -> String {
+/// Formats how long a circuit was open.
+fn open_for(incident: &IncidentDetails, now: &Time) -> String {
     let end = incident.period.ended_at.unwrap_or(*now);
-    format::span(end.since(incident.period.opened_at))
+    format::format_duration(end.duration_since(incident.period.opened_at))
 }
 
-fn charts(traffic: &TrafficSeen) -> [Drawn; 3] {
+fn charts(traffic: &TrafficChart) -> [ChartCard; 3] {
     let range = traffic.range;
-    let slots = Slots::from(range.axis(traffic.now));
-    let per = format::span(range.step());
+    let slots = TimeSlots::from(range.axis(traffic.now));
+    let per = format::format_duration(range.step());
     let per = if per == "1 min" { "minute".to_owned() } else { per };
     let of = |value: &dyn Fn(&Point) -> f64| traffic.points.iter().map(value).collect::<Vec<_>>();
     let ended = [
-        Series::of("delivered", "good", of(&|point| point.traffic.ended.delivered as f64)),
-        Series::of("dead", "bad", of(&|point| point.traffic.ended.dead as f64)),
-        Series::of("cancelled", "off", of(&|point| point.traffic.ended.cancelled as f64)),
+        Series::new("delivered", "good", of(&|point| point.traffic.ended.delivered as f64)),
+        Series::new("dead", "bad", of(&|point| point.traffic.ended.dead as f64)),
+        Series::new("cancelled", "off", of(&|point| point.traffic.ended.cancelled as f64)),
     ];
     [
-        Drawn::bars(format!("Deliveries per {per}"), slots, &ended),
+        ChartCard::bars(format!("Deliveries per {per}"), slots, &ended),
         latencies(traffic, slots),
         failures(traffic, slots, &per),
     ]
 }
 
-fn latencies(traffic: &TrafficSeen, slots: Slots) -> Drawn {
+fn latencies(traffic: &TrafficChart, slots: TimeSlots) -> ChartCard {
     let line = |name, tone, percent: f64| Series {
         name,
         tone,
@@ -167,30 +171,30 @@ fn latencies(traffic: &TrafficSeen, slots: Slots) -> Drawn {
     let rows = [line("p50", "one", 50.0), line("p95", "two", 95.0), line("p99", "three", 99.0)];
     let title = "How long attempts took".to_owned();
     let chart = Chart { title: &title, unit: Unit::Millis, slots }.lines(&rows);
-    Drawn { chart, legend: legend(&rows), title }
+    ChartCard { chart, legend: legend(&rows), title }
 }
 
-/// Failed attempts by kind: the most frequent ones, and the rest.
-fn failures(traffic: &TrafficSeen, slots: Slots, per: &str) -> Drawn {
-    const TONES: [&str; KINDS] = ["bad", "waiting", "busy", "off"];
+/// Draws failed attempts by category: the most frequent ones, and all others together.
+fn failures(traffic: &TrafficChart, slots: TimeSlots, per: &str) -> ChartCard {
+    const TONES: [&str; MAX_DRAWN_CATEGORIES] = ["bad", "waiting", "busy", "off"];
     let mut kinds: Vec<_> = FailureCategory::ALL.into_iter().collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(traffic.total.by_category[*kind as usize]));
     kinds.retain(|kind| traffic.total.by_category[*kind as usize] > 0);
     let names: Vec<String> = kinds.iter().map(format::category).collect();
     let count =
         |point: &Point, kind: FailureCategory| f64::from(point.traffic.sent.by_category[kind as usize]);
-    // With one kind too many the last colour is for all that are left.
-    let alone = if kinds.len() > KINDS { KINDS - 1 } else { kinds.len() };
+    // If there are more categories than colors, the last color stands for all remaining ones.
+    let alone = if kinds.len() > MAX_DRAWN_CATEGORIES { MAX_DRAWN_CATEGORIES - 1 } else { kinds.len() };
     let mut rows: Vec<_> = (0..alone)
         .map(|at| {
-            Series::of(&names[at], TONES[at], traffic.points.iter().map(|point| count(point, kinds[at])))
+            Series::new(&names[at], TONES[at], traffic.points.iter().map(|point| count(point, kinds[at])))
         })
         .collect();
     if kinds.len() > alone {
         let rest = |point: &Point| kinds[alone..].iter().map(|kind| count(point, *kind)).sum();
-        rows.push(Series::of("others", TONES[KINDS - 1], traffic.points.iter().map(rest)));
+        rows.push(Series::new("others", TONES[MAX_DRAWN_CATEGORIES - 1], traffic.points.iter().map(rest)));
     }
-    Drawn::bars(format!("Failed attempts per {per}"), slots, &rows)
+    ChartCard::bars(format!("Failed attempts per {per}"), slots, &rows)
 }
 
 #[cfg(test)]
@@ -198,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_good_when_hardly_anything_fails() {
+    fn success_rate_determines_color() {
         assert_eq!([None, Some(1.0), Some(0.95), Some(0.2)].map(rate_tone), ["", "good", "waiting", "bad"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What every page has: its frame, the form of errors, and the links of listings.
+//! Parts that all pages share: the layout's data, errors, and the queries and links of lists.
 
 use std::borrow::Cow;
 
@@ -17,45 +17,45 @@ use crate::{
     app::{AppError, Capability},
 };
 
-/// What the frame around every page shows.
-pub(super) struct Frame {
-    /// Whose things are shown; empty on pages that are nobody's.
+/// Data of the layout around every page.
+pub(super) struct PageContext {
+    /// Tenant whose data is shown; empty on pages without a tenant.
     pub(super) tenant: String,
-    /// What the room is called that the page belongs to: marked in the menu.
-    pub(super) room: &'static str,
-    /// Who looks.
-    pub(super) who: String,
-    /// Whether it is an admin, who may look at any tenant.
+    /// Section of the page, highlighted in the menu.
+    pub(super) section: &'static str,
+    /// Name of the viewer.
+    pub(super) user_name: String,
+    /// Whether the viewer is an admin, who may view any tenant.
     pub(super) is_admin: bool,
-    /// Whether it is a customer's session.
+    /// Whether the viewer has a portal session.
     pub(super) is_portal: bool,
     /// Whether webhooks may be created and changed.
     pub(super) may_manage: bool,
-    /// Whether deliveries may be sent again or cancelled.
+    /// Whether deliveries may be resent or cancelled.
     pub(super) may_resend: bool,
     /// Whether signing secrets may be seen once and rotated.
     pub(super) may_rotate: bool,
-    /// Whether limits of webhooks may be changed.
+    /// Whether the limits of webhooks may be changed.
     pub(super) may_limit: bool,
     /// Whether publishing is allowed.
     pub(super) may_publish: bool,
-    /// When a customer's session ends.
-    pub(super) ends: Option<Time>,
-    /// What scripts send with every change.
+    /// End of a portal session.
+    pub(super) session_ends: Option<Time>,
+    /// CSRF token that scripts send with every change.
     pub(super) token: String,
-    /// Whether everything here is made up.
+    /// Whether this is a demo with simulated data.
     pub(super) is_demo: bool,
     /// The version of Redrive.
     pub(super) version: &'static str,
 }
 
-impl Frame {
-    /// The frame of a page about a tenant.
-    pub(super) fn of(viewer: &Viewer, tenant: &str, room: &'static str) -> Self {
+impl PageContext {
+    /// Creates the layout's data for a page about a tenant.
+    pub(super) fn new(viewer: &Viewer, tenant: &str, capacity: &'static str) -> Self {
         Self {
             tenant: tenant.to_owned(),
-            room,
-            who: viewer.by.name.clone(),
+            section: capacity,
+            user_name: viewer.by.name.clone(),
             is_admin: viewer.is_admin(),
             is_portal: viewer.by.session,
             may_manage: viewer.may_change(Capability::ManageEndpoints),
@@ -63,31 +63,31 @@ impl Frame {
             may_rotate: viewer.may_change(Capability::Secrets),
             may_limit: viewer.may_change(Capability::Limits),
             may_publish: viewer.may_publish(),
-            ends: viewer.by.expires_at.filter(|_| viewer.by.session),
+            session_ends: viewer.by.expires_at.filter(|_| viewer.by.session),
             token: viewer.token.clone(),
             is_demo: viewer.is_demo,
             version: env!("CARGO_PKG_VERSION"),
         }
     }
 
-    /// When a customer's session ends, for those without scripts.
+    /// Formats the end of a portal session, for browsers without scripts.
     pub(super) fn ends_at(&self) -> String {
-        self.ends.map(format::stamp).unwrap_or_default()
+        self.session_ends.map(format::format_time).unwrap_or_default()
     }
 
-    /// Whether the tenant's catalogue and the like may be changed: not by its customers.
+    /// Returns whether the tenant's catalogue and similar settings may be changed; portal sessions may not.
     pub(super) fn may_operate(&self) -> bool {
         self.may_manage && !self.is_portal
     }
 
-    /// Where the pages of the tenant are.
+    /// Returns the base path of the tenant's pages.
     pub(super) fn base(&self) -> String {
         format!("/dashboard/t/{}", self.tenant)
     }
 
-    /// What a menu item of this room says to those who cannot see its colour.
-    pub(super) fn current(&self, room: &str) -> &'static str {
-        if self.room == room { "page" } else { "false" }
+    /// Returns the `aria-current` value of a section's menu item.
+    pub(super) fn current(&self, section: &str) -> &'static str {
+        if self.section == section { "page" } else { "false" }
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Html(String);
 
 impl Html {
     /// Renders a page.
-    pub(super) fn of(page: &impl Template) -> Result<Self, Failed> {
+    pub(super) fn render(page: &impl Template) -> Result<Self, PageError> {
         match page.render() {
             Ok(html) => Ok(Self(html)),
             Err(error) => {
@@ -113,28 +113,32 @@ impl IntoResponse for Html {
     }
 }
 
-/// Why there is no page.
-pub(super) enum Failed {
-    /// Nobody is logged in.
+/// Error response of a page.
+pub(super) enum PageError {
+    /// The viewer is not logged in.
     LogIn {
-        /// Where to go on afterwards.
+        /// Page to open after login.
         next: String,
     },
-    /// Something is wrong, in words.
-    Because(Problem),
+    /// An error that is shown as a page.
+    Message(Problem),
 }
 
-impl Failed {
-    /// There is no such page.
-    pub(super) fn nothing_at(path: &str) -> Self {
+impl PageError {
+    /// Creates the error for a path without a page.
+    pub(super) fn not_found(path: &str) -> Self {
         let path: String = path.chars().take(200).collect();
-        Self::Because(Problem::new(StatusCode::NOT_FOUND, "no_such_path", format!("there is no page {path}")))
+        Self::Message(Problem::new(
+            StatusCode::NOT_FOUND,
+            "route_not_found",
+            format!("there is no page {path}"),
+        ))
     }
 }
 
-impl<E: Into<Problem>> From<E> for Failed {
+impl<E: Into<Problem>> From<E> for PageError {
     fn from(error: E) -> Self {
-        Self::Because(error.into())
+        Self::Message(error.into())
     }
 }
 
@@ -146,14 +150,14 @@ struct ErrorPage {
     detail: String,
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         let problem = match self {
             Self::LogIn { next } => {
                 let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
                 return Redirect::to(&format!("/dashboard/login?next={next}")).into_response();
             }
-            Self::Because(problem) => problem,
+            Self::Message(problem) => problem,
         };
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let title = match status {
@@ -167,61 +171,61 @@ impl IntoResponse for Failed {
             _ => "Something went wrong",
         };
         let page = ErrorPage { status: status.as_u16(), title, detail: problem.detail };
-        match Html::of(&page) {
+        match Html::render(&page) {
             Ok(html) => (status, html).into_response(),
             Err(_) => status.into_response(),
         }
     }
 }
 
-/// Refuses whoever lacks what a page needs.
-pub(super) fn allowed(checked: Result<(), AppError>) -> Result<(), Failed> {
-    checked.map_err(Failed::from)
+/// Converts a failed permission check into a page error.
+pub(super) fn allowed(checked: Result<(), AppError>) -> Result<(), PageError> {
+    checked.map_err(PageError::from)
 }
 
-/// A query as a form writes it: fields that were left empty are not there. The types are those of the API.
-pub(super) struct Asked<T> {
-    /// What was asked.
+/// A query as a form sends it: empty fields are ignored. The query types are those of the API.
+pub(super) struct FormQuery<T> {
+    /// The parsed query.
     pub(super) query: T,
-    /// Where the page is.
+    /// Path of the page.
     path: String,
-    /// What was asked, as text.
+    /// Names and values of the query.
     pairs: Vec<(String, String)>,
 }
 
-impl<T> Asked<T> {
-    /// What a field of the form was filled with.
+impl<T> FormQuery<T> {
+    /// Returns the value of a form field.
     pub(super) fn value(&self, name: &str) -> &str {
         self.pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// The same for a field that picks a time, which shows it without its zone.
+    /// Returns the value of a date-time field, without the time zone.
     pub(super) fn moment(&self, name: &str) -> &str {
         let value = self.value(name).trim_end_matches('Z');
         let seconds = value.split_once('.').map_or(value, |(seconds, _)| seconds);
-        // Whole minutes are shown as such.
+        // Omits seconds that are zero.
         let minutes = seconds.strip_suffix(":00").filter(|minutes| minutes.contains(':'));
         minutes.unwrap_or(seconds)
     }
 
-    /// Whether this is what a field was filled with.
+    /// Returns whether a form field has this value.
     pub(super) fn is(&self, name: &str, value: &str) -> bool {
         self.value(name) == value
     }
 
-    /// Whether anything was asked for at all, other than to go on.
+    /// Returns whether the query has any field other than the cursor.
     pub(super) fn is_filtered(&self) -> bool {
         self.pairs.iter().any(|(name, _)| name != "cursor")
     }
 
-    /// What was asked, as a query, but for which page of it.
+    /// Returns the query string without paging.
     pub(super) fn filter_query(&self) -> String {
         let is_filter = |name: &str| !matches!(name, "cursor" | "limit" | "offset");
         let kept = self.pairs.iter().filter(|(name, _)| is_filter(name));
         url::form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish()
     }
 
-    /// The page with this one changed, from its beginning unless it is to go on.
+    /// Returns the URL of the page with one field changed. The cursor is removed unless it is that field.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
         let kept = self.pairs.iter().filter(|(known, _)| known != name && known != "cursor");
         let mut query = url::form_urlencoded::Serializer::new(String::new());
@@ -233,7 +237,7 @@ impl<T> Asked<T> {
     }
 }
 
-/// A time as fields of browsers write it, to the minute and without a zone, is meant in UTC.
+/// Adds the UTC zone to a time as date-time fields send it, without a zone.
 fn in_utc<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     let shape: String = value.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     match shape.as_str() {
@@ -243,23 +247,23 @@ fn in_utc<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
-    type Rejection = Failed;
+impl<T: DeserializeOwned> FromRequestParts<AppState> for FormQuery<T> {
+    type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
         let path = parts.uri.path().to_owned();
         let text = parts.uri.query().unwrap_or_default();
         let pairs = url::form_urlencoded::parse(text.as_bytes()).into_owned();
-        // Whose things a tenant's pages show is in their path, and nowhere else.
+        // A tenant's pages take the tenant only from the path.
         let has_tenant = path.starts_with("/dashboard/t/");
         let is_said =
             |name: &str, value: &str| !(value.trim().is_empty() || has_tenant && name == "tenant_id");
-        let said = pairs.filter(|(name, value)| is_said(name, value));
+        let message = pairs.filter(|(name, value)| is_said(name, value));
         let meant = |(name, value): (String, String)| {
             let value = in_utc(&name, &value).into_owned();
             (name, value)
         };
-        let pairs: Vec<_> = said.map(meant).collect();
+        let pairs: Vec<_> = message.map(meant).collect();
         let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
         let uri = format!("{path}?{filled}").parse().map_err(|_| AppError::NotFound("page"))?;
         let whole = std::mem::replace(&mut parts.uri, uri);
@@ -274,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_without_a_zone_is_meant_in_utc() {
+    fn time_without_zone_is_read_as_utc() {
         assert_eq!(in_utc("from", "2026-01-31T12:00"), "2026-01-31T12:00:00Z");
         assert_eq!(in_utc("to", "2026-01-31T12:00:05"), "2026-01-31T12:00:05Z");
         for other in ["2026-01-31T12:00:00+02:00", "2026-01-31T12:00:00Z", "soon", ""] {
@@ -284,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn a_field_shows_the_time_it_was_filled_with() {
-        let asked = |value: &str| {
-            let asked = Asked { query: (), path: "/".into(), pairs: vec![("from".into(), value.into())] };
-            asked.moment("from").to_owned()
+    fn date_time_field_keeps_its_value() {
+        let request = |value: &str| {
+            let query = FormQuery { query: (), path: "/".into(), pairs: vec![("from".into(), value.into())] };
+            query.moment("from").to_owned()
         };
-        assert_eq!(asked("2026-01-31T12:00"), "2026-01-31T12:00");
-        assert_eq!(asked("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00");
-        assert_eq!(asked("2026-01-31T12:00:05Z"), "2026-01-31T12:00:05");
+        assert_eq!(request("2026-01-31T12:00"), "2026-01-31T12:00");
+        assert_eq!(request("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00");
+        assert_eq!(request("2026-01-31T12:00:05Z"), "2026-01-31T12:00:05");
     }
 }

@@ -1,4 +1,4 @@
-//! Publishing a test event by form, and seeing where it arrives.
+//! Form to publish a test event, with the deliveries of the published event.
 
 use askama::Template;
 use axum::extract::State;
@@ -7,86 +7,95 @@ use redrive_store::{DeliveryFilter, PageRequest, StoredEvent};
 use serde::Deserialize;
 
 use super::{
-    Shown, format,
+    PageResult, format,
     json::pretty,
-    page::{Asked, Failed, Frame, Html},
-    viewer::Looking,
+    page::{FormQuery, Html, PageContext, PageError},
+    viewer::TenantViewer,
 };
 use crate::{
     api::AppState,
-    app::{AppError, Scope, deliveries::Seen},
+    app::{AppError, Scope, deliveries::DeliveryDetails},
 };
 
-/// Rows of deliveries; the page of the event has them all.
-const ROWS: u32 = 50;
-/// Event types to choose from; any other can be written.
-const TYPES: usize = 200;
-/// The largest payload that is put into the form again.
-const LARGEST: usize = 32 * 1024;
+/// Maximum number of deliveries shown; the event's page lists all of them.
+const PAGE_SIZE: u32 = 50;
+/// Maximum number of event types offered; others can be typed.
+const MAX_EVENT_TYPES: usize = 200;
+/// Maximum size of a payload that is filled into the form again.
+const MAX_REFILL_BYTES: usize = 32 * 1024;
 
-/// What the form begins with.
+/// Initial content of the form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PublishQuery {
-    /// An event type of the catalogue, whose example is filled in.
+    /// Event type whose example is filled in.
     #[serde(rename = "type")]
     event_type: Option<String>,
-    /// An event that was published by the form just now.
+    /// Event that the form has just published.
     event: Option<EventId>,
-    /// Whether it was there already.
+    /// Whether the publish was a duplicate of an existing event.
     repeated: Option<bool>,
 }
 
-/// An event that was published by the form just now.
+/// Event that the form has just published.
 struct Sent {
     event: StoredEvent,
-    deliveries: Vec<Seen>,
+    deliveries: Vec<DeliveryDetails>,
     repeated: bool,
 }
 
 #[derive(Template)]
 #[template(path = "publish.html")]
 struct PublishPage {
-    frame: Frame,
-    asked: Asked<PublishQuery>,
-    /// What can be chosen from.
+    frame: PageContext,
+    query: FormQuery<PublishQuery>,
+    /// Event types offered.
     types: Vec<String>,
     chosen: String,
     data: String,
     sent: Option<Sent>,
 }
 
-/// The form.
-pub(super) async fn page(State(app): State<AppState>, looking: Looking, asked: Asked<PublishQuery>) -> Shown {
-    looking.viewer.by.must_have(Scope::Publish)?;
+/// Renders the form.
+pub(super) async fn page(
+    State(app): State<AppState>,
+    looking: TenantViewer,
+    query: FormQuery<PublishQuery>,
+) -> PageResult {
+    looking.viewer.by.require_scope(Scope::Publish)?;
     let mut types = app.event_type_names(looking.tenant.id.clone()).await?;
-    types.truncate(TYPES);
-    let sent = match asked.query.event {
-        Some(id) => Some(sent(&app, &looking, id, asked.query.repeated.unwrap_or(false)).await?),
+    types.truncate(MAX_EVENT_TYPES);
+    let sent = match query.query.event {
+        Some(id) => Some(sent(&app, &looking, id, query.query.repeated.unwrap_or(false)).await?),
         None => None,
     };
-    let (chosen, data) = filled(&app, &looking, &asked.query, sent.as_ref()).await?;
-    Html::of(&PublishPage { frame: looking.frame("event-types"), asked, types, chosen, data, sent })
+    let (chosen, data) = filled(&app, &looking, &query.query, sent.as_ref()).await?;
+    Html::render(&PublishPage { frame: looking.frame("event-types"), query, types, chosen, data, sent })
 }
 
-async fn sent(app: &AppState, looking: &Looking, id: EventId, repeated: bool) -> Result<Sent, Failed> {
+async fn sent(
+    app: &AppState,
+    looking: &TenantViewer,
+    id: EventId,
+    repeated: bool,
+) -> Result<Sent, PageError> {
     let event = app.event(looking.tenant.clone(), id).await?;
-    let filter = DeliveryFilter { event: Some(id), ..DeliveryFilter::default() };
-    let page = PageRequest { after: None, offset: 0, limit: ROWS };
+    let filter = DeliveryFilter { event_id: Some(id), ..DeliveryFilter::default() };
+    let page = PageRequest { after: None, offset: 0, limit: PAGE_SIZE };
     let deliveries = app.list_deliveries(looking.tenant.clone(), filter, page).await?.found;
     Ok(Sent { event, deliveries, repeated })
 }
 
-/// The type and the payload that the form begins with: those of the last event, or of the type that was chosen.
+/// Returns the initial type and payload: those of the last event, or the chosen type with its example.
 async fn filled(
     app: &AppState,
-    looking: &Looking,
+    looking: &TenantViewer,
     query: &PublishQuery,
     sent: Option<&Sent>,
-) -> Result<(String, String), Failed> {
+) -> Result<(String, String), PageError> {
     if let Some(Sent { event, .. }) = sent {
         let data = std::str::from_utf8(&event.event.data).unwrap_or_default();
-        let data = if data.len() <= LARGEST { pretty(data) } else { String::new() };
+        let data = if data.len() <= MAX_REFILL_BYTES { pretty(data) } else { String::new() };
         return Ok((event.event.event_type.to_string(), data));
     }
     let chosen = query.event_type.clone().unwrap_or_default();

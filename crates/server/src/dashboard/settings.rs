@@ -1,30 +1,30 @@
-//! Settings: what this node runs with, and how it is doing. Nothing here can be changed, and nothing is secret.
+//! Settings page: effective settings and status of this node. It is read-only and shows no secrets.
 
 use askama::Template;
 use axum::extract::State;
 use redrive_core::delivery::lane::Priority;
 
 use super::{
-    Shown, format,
-    page::{Frame, Html},
-    viewer::Administering,
+    PageResult, format,
+    page::{Html, PageContext},
+    viewer::AdminViewer,
 };
 use crate::{
     api::AppState,
-    app::node_info::About,
-    config::{self, InForce},
+    app::node_info::NodeInfo,
+    config::{self, EffectiveSetting},
 };
 
 #[derive(Template)]
 #[template(path = "settings.html")]
 struct SettingsPage<'a> {
-    frame: Frame,
-    about: About<'a>,
+    frame: PageContext,
+    about: NodeInfo<'a>,
     sections: Vec<Section<'a>>,
 }
 
 impl SettingsPage<'_> {
-    /// What waits in the store, by priority.
+    /// Formats the store's backlog by priority.
     fn waiting(&self) -> String {
         let waiting = self.about.vitals.as_ref().map(|vitals| vitals.waiting).unwrap_or_default();
         let each = Priority::ALL.into_iter().zip(waiting);
@@ -33,13 +33,13 @@ impl SettingsPage<'_> {
     }
 }
 
-/// Settings that belong together.
+/// A section of settings.
 struct Section<'a> {
     name: &'static str,
-    settings: Vec<&'a InForce>,
+    settings: Vec<&'a EffectiveSetting>,
 }
 
-/// What the sections of the file are about.
+/// Sections of the configuration file with their titles.
 const SECTIONS: [(&str, &str); 23] = [
     ("", "This node"),
     ("server", "The HTTP server"),
@@ -66,7 +66,7 @@ const SECTIONS: [(&str, &str); 23] = [
     ("tracing", "Traces"),
 ];
 
-fn sections(settings: &[InForce]) -> Vec<Section<'_>> {
+fn sections(settings: &[EffectiveSetting]) -> Vec<Section<'_>> {
     let of = |key: &str| key.split_once('.').map_or("", |(section, _)| section).to_owned();
     let section = |(prefix, name): (&str, &'static str)| {
         let settings = settings.iter().filter(|setting| of(setting.key) == prefix);
@@ -78,11 +78,11 @@ fn sections(settings: &[InForce]) -> Vec<Section<'_>> {
     known.chain([rest]).filter(|section| !section.settings.is_empty()).collect()
 }
 
-/// The page.
-pub(super) async fn page(State(app): State<AppState>, admin: Administering) -> Shown {
-    let about = app.about().await?;
+/// Renders the page.
+pub(super) async fn page(State(app): State<AppState>, admin: AdminViewer) -> PageResult {
+    let about = app.node_info().await?;
     let sections = sections(&about.identity.settings);
-    Html::of(&SettingsPage { frame: admin.frame("settings"), about, sections })
+    Html::render(&SettingsPage { frame: admin.frame("settings"), about, sections })
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn every_setting_is_in_one_section() {
-        let settings = Config::defaults(Profile::Serve).in_force(Profile::Serve);
+        let settings = Config::defaults(Profile::Serve).effective_settings(Profile::Serve);
         let sections = sections(&settings);
         assert_eq!(sections.iter().map(|section| section.settings.len()).sum::<usize>(), SETTINGS.len());
         let rest = sections.last().unwrap();

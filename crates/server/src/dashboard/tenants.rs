@@ -1,4 +1,4 @@
-//! Tenants: the listing, which is also the way from one to another, and the page of one of them.
+//! Tenant pages: the list, which is also used to switch tenants, and a tenant's page.
 
 use askama::Template;
 use axum::extract::State;
@@ -6,9 +6,9 @@ use redrive_core::{TenantId, tenancy::TenantRules};
 use redrive_store::Tenant;
 
 use super::{
-    Shown, format,
-    page::{Asked, Frame, Html},
-    viewer::Administering,
+    PageResult, format,
+    page::{FormQuery, Html, PageContext},
+    viewer::AdminViewer,
 };
 use crate::{
     api::{AppState, TenantsQuery, named},
@@ -16,56 +16,61 @@ use crate::{
 };
 
 /// Rows on one page.
-const ROWS: u32 = 50;
+const PAGE_SIZE: u32 = 50;
 
 #[derive(Template)]
 #[template(path = "tenants.html")]
 struct ListPage {
-    frame: Frame,
-    asked: Asked<TenantsQuery>,
+    frame: PageContext,
+    query: FormQuery<TenantsQuery>,
     rows: Vec<Tenant>,
     next: Option<String>,
 }
 
 impl ListPage {
-    /// What a tenant may, in a few words.
+    /// Formats the limits of a tenant.
     fn limits(&self, tenant: &Tenant) -> String {
         limits(&tenant.rules)
     }
 }
 
-/// The listing.
+/// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    admin: Administering,
-    asked: Asked<TenantsQuery>,
-) -> Shown {
-    let paging = asked.query.paging().or_limit(ROWS);
-    // Names have no capitals; whoever writes one means the name.
-    let prefix = asked.query.prefix.as_ref().map(|prefix| prefix.trim().to_lowercase());
+    admin: AdminViewer,
+    query: FormQuery<TenantsQuery>,
+) -> PageResult {
+    let paging = query.query.paging().or_limit(PAGE_SIZE);
+    // Tenant names are lower case, so the search ignores case.
+    let prefix = query.query.prefix.as_ref().map(|prefix| prefix.trim().to_lowercase());
     let tenants = app.list_tenants(prefix.as_deref(), paging.request()?).await?;
     let page = paging.page(tenants, |tenant| tenant.id.clone(), |tenant| tenant);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&ListPage { frame: admin.frame("tenants"), asked, rows: page.data, next })
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    Html::render(&ListPage { frame: admin.frame("tenants"), query, rows: page.data, next })
 }
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
 struct OnePage {
-    frame: Frame,
+    frame: PageContext,
     tenant: Tenant,
-    /// Addresses that receive nothing yet.
+    /// Addresses that are not confirmed yet and receive no notifications.
     unconfirmed: Vec<String>,
 }
 
 impl OnePage {
-    /// How long a portal session may last, in seconds and in words.
+    /// Returns the selectable lifetimes of a portal session, in seconds and as text.
     fn lengths(&self) -> [(u64, &'static str); 4] {
-        let longest = portal::LONGEST.as_secs();
-        [(900, "15 minutes"), (portal::USUAL.as_secs(), "1 hour"), (8 * 3600, "8 hours"), (longest, "1 day")]
+        let longest = portal::MAX_TTL.as_secs();
+        [
+            (900, "15 minutes"),
+            (portal::DEFAULT_TTL.as_secs(), "1 hour"),
+            (8 * 3600, "8 hours"),
+            (longest, "1 day"),
+        ]
     }
 
-    /// What a portal session may be allowed, in words, and whether it is unless unticked.
+    /// Returns the selectable capabilities of a portal session, each with its text and whether it is on by default.
     fn capabilities(&self) -> [(Capability, &'static str, bool); 4] {
         let choice = |capability, text| (capability, text, Capability::DEFAULT.contains(&capability));
         [
@@ -81,35 +86,35 @@ impl OnePage {
     }
 }
 
-/// One of them.
-pub(super) async fn one(State(app): State<AppState>, admin: Administering) -> Shown {
-    let tenant = named(&app, admin.name()).await?;
-    let tenant = app.tenant(tenant).await?;
+/// Renders a tenant's page.
+pub(super) async fn one(State(app): State<AppState>, admin: AdminViewer) -> PageResult {
+    let tenant_id = named(&app, admin.name()).await?;
+    let tenant = app.tenant(tenant_id).await?;
     let emails = tenant.rules.notifications.emails.iter().map(String::as_str);
     let states = app.address_states(tenant.id.clone(), emails).await?;
     let unconfirmed = states.into_iter().filter(|state| state.status == AddressStatus::Unconfirmed);
     let unconfirmed = unconfirmed.map(|state| state.address).collect();
-    Html::of(&OnePage { frame: admin.frame_of(&tenant.id, "tenants"), tenant, unconfirmed })
+    Html::render(&OnePage { frame: admin.frame_of(&tenant.id, "tenants"), tenant, unconfirmed })
 }
 
 #[derive(Template)]
 #[template(path = "tenant_new.html")]
 struct NewPage {
-    frame: Frame,
+    frame: PageContext,
     rules: TenantRules,
 }
 
-/// The form for a new one.
-pub(super) async fn new(admin: Administering) -> Shown {
-    Html::of(&NewPage { frame: admin.frame("tenants"), rules: TenantRules::default() })
+/// Renders the form for a new tenant.
+pub(super) async fn new(admin: AdminViewer) -> PageResult {
+    Html::render(&NewPage { frame: admin.frame("tenants"), rules: TenantRules::default() })
 }
 
 fn limits(rules: &TenantRules) -> String {
     let number = |n: u32| format::number(u64::from(n));
     let rate = rules.rate_limit.map(|rate| format!("{} requests/min", number(rate.requests_per_minute)));
-    let at_once = rules.max_in_flight.map(|most| format!("{} at once", number(most)));
-    let webhooks = rules.quotas.max_webhooks.map(|most| format!("{} webhooks", number(most)));
-    let events = rules.quotas.max_events_per_day.map(|most| format!("{} events/day", number(most)));
+    let at_once = rules.max_in_flight.map(|max| format!("{} at once", number(max)));
+    let webhooks = rules.quotas.max_webhooks.map(|max| format!("{} webhooks", number(max)));
+    let events = rules.quotas.max_events_per_day.map(|max| format!("{} events/day", number(max)));
     let all: Vec<_> = [rate, at_once, webhooks, events].into_iter().flatten().collect();
     if all.is_empty() { "–".to_owned() } else { all.join(" · ") }
 }
@@ -121,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_told_in_a_few_words() {
+    fn limits_are_formatted_briefly() {
         assert_eq!(limits(&TenantRules::default()), "–");
         let quotas = TenantQuotas { max_events_per_day: Some(10_000), ..TenantQuotas::default() };
         let rate_limit = Some(RateLimit::per_minute(600));

@@ -1,6 +1,6 @@
-//! Ending mails by the link in one, without logging in, and undoing that: the link is the only way to either, so that
-//! only the holder of the address can. Looking at the page changes nothing: scanners of mails look at every link.
-//! Mail programs that end mails by one click send what the page's button sends (RFC 8058).
+//! Unsubscribes an address by the link in an email, without login, and undoes it. The link is the only way to do
+//! either, so only the holder of the address can. Opening the page changes nothing, because email scanners open
+//! every link. Email clients with one-click unsubscribe send the same request as the page's button (RFC 8058).
 
 use askama::Template;
 use axum::{
@@ -10,12 +10,12 @@ use axum::{
 };
 use redrive_core::notification::preferences::Language;
 
-use super::page::{Failed, Html};
+use super::page::{Html, PageError};
 use crate::{
     api::{AppState, client_address},
     mail::{
-        links::Ending,
-        texts::{Words, filled},
+        links::UnsubscribeToken,
+        texts::{MailTexts, fill_placeholders},
     },
 };
 
@@ -26,83 +26,88 @@ pub(super) struct AddressPage {
     pub(super) title: &'static str,
     pub(super) text: String,
     pub(super) more: String,
-    /// What the button says; none if there is nothing to do.
+    /// Label of the button. `None` if there is nothing to do.
     pub(super) button: Option<&'static str>,
-    /// Where the button sends its form; to the page itself if there is none.
+    /// Target of the form. `None` for the page itself.
     pub(super) action: Option<String>,
 }
 
-/// A page about an address, for its holder.
-pub(super) fn page(status: StatusCode, page: &AddressPage) -> Result<Response, Failed> {
-    // Whose link it is stays between the mail and the page.
+/// Renders a page about an address for its holder.
+pub(super) fn page(status: StatusCode, page: &AddressPage) -> Result<Response, PageError> {
+    // The link is a secret: the page is not cached and sends no referrer.
     let headers = [(header::CACHE_CONTROL, "no-store"), (header::REFERRER_POLICY, "no-referrer")];
-    Ok((status, headers, Html::of(page)?).into_response())
+    Ok((status, headers, Html::render(page)?).into_response())
 }
 
-fn words_about(ending: &Ending, tenant: &str) -> (&'static Words, impl Fn(&str) -> String) {
-    let words = Words::of(ending.language);
-    let (address, tenant, kind) = (ending.address.clone(), tenant.to_owned(), words.kind(ending.kind).name);
-    (words, move |text| filled(text, &[("address", &address), ("tenant", &tenant), ("kind", kind)]))
+fn words_about(ending: &UnsubscribeToken, tenant: &str) -> (&'static MailTexts, impl Fn(&str) -> String) {
+    let texts = MailTexts::for_language(ending.language);
+    let (address, tenant, kind) = (ending.address.clone(), tenant.to_owned(), texts.kind(ending.kind).name);
+    (texts, move |text| {
+        fill_placeholders(text, &[("address", &address), ("tenant", &tenant), ("kind", kind)])
+    })
 }
 
-fn bad() -> Result<Response, Failed> {
-    let words = &Words::of(Language::default()).page;
-    let (text, more) = (words.bad.to_owned(), String::new());
+fn bad() -> Result<Response, PageError> {
+    let texts = &MailTexts::for_language(Language::default()).page;
+    let (text, more) = (texts.bad.to_owned(), String::new());
     let language = Language::default().code();
     page(
         StatusCode::NOT_FOUND,
-        &AddressPage { language, title: words.bad_title, text, more, button: None, action: None },
+        &AddressPage { language, title: texts.bad_title, text, more, button: None, action: None },
     )
 }
 
-/// Asks.
-pub(super) async fn ask(State(app): State<AppState>, Path(token): Path<String>) -> Result<Response, Failed> {
-    let Some((ending, tenant)) = app.ending(&token).await? else { return bad() };
-    let (words, fill) = words_about(&ending, &tenant);
+/// Renders the page that asks whether to unsubscribe.
+pub(super) async fn ask(
+    State(app): State<AppState>,
+    Path(token): Path<String>,
+) -> Result<Response, PageError> {
+    let Some((ending, tenant)) = app.unsubscribe_target(&token).await? else { return bad() };
+    let (texts, fill) = words_about(&ending, &tenant);
     let shown = AddressPage {
         language: ending.language.code(),
-        title: words.page.title,
-        text: fill(words.page.question),
+        title: texts.page.title,
+        text: fill(texts.page.question),
         more: String::new(),
-        button: Some(words.page.button),
+        button: Some(texts.page.button),
         action: None,
     };
     page(StatusCode::OK, &shown)
 }
 
-/// Does it.
+/// Unsubscribes the address.
 pub(super) async fn end(
     State(app): State<AppState>,
     extensions: Extensions,
     Path(token): Path<String>,
-) -> Result<Response, Failed> {
-    let Some((ending, tenant)) = app.ending(&token).await? else { return bad() };
+) -> Result<Response, PageError> {
+    let Some((ending, tenant)) = app.unsubscribe_target(&token).await? else { return bad() };
     app.unsubscribe(&ending, client_address(&extensions)).await?;
-    let (words, fill) = words_about(&ending, &tenant);
+    let (texts, fill) = words_about(&ending, &tenant);
     let shown = AddressPage {
         language: ending.language.code(),
-        title: words.page.done_title,
-        text: fill(words.page.done),
-        more: fill(words.page.back),
-        button: Some(words.page.undo),
+        title: texts.page.done_title,
+        text: fill(texts.page.done),
+        more: fill(texts.page.back),
+        button: Some(texts.page.undo),
         action: Some(format!("/unsubscribe/{token}/undo")),
     };
     page(StatusCode::OK, &shown)
 }
 
-/// Undoes it.
+/// Undoes the unsubscription.
 pub(super) async fn undo(
     State(app): State<AppState>,
     extensions: Extensions,
     Path(token): Path<String>,
-) -> Result<Response, Failed> {
-    let Some((ending, tenant)) = app.ending(&token).await? else { return bad() };
+) -> Result<Response, PageError> {
+    let Some((ending, tenant)) = app.unsubscribe_target(&token).await? else { return bad() };
     app.resubscribe(&ending, client_address(&extensions)).await?;
-    let (words, fill) = words_about(&ending, &tenant);
+    let (texts, fill) = words_about(&ending, &tenant);
     let shown = AddressPage {
         language: ending.language.code(),
-        title: words.page.undone_title,
-        text: fill(words.page.undone),
+        title: texts.page.undone_title,
+        text: fill(texts.page.undone),
         more: String::new(),
         button: None,
         action: None,

@@ -1,4 +1,4 @@
-//! Text and bytes of others, made fit to be looked at: bounded, and with nothing in them that hides what they are.
+//! Formats untrusted text and bytes for display: bounded in size, with deceptive characters escaped.
 
 use std::fmt;
 
@@ -7,41 +7,41 @@ use redrive_core::security::visible_text::{escape_deceptive, is_deceptive};
 
 use super::json;
 
-/// The most bytes that are shown of what is no text.
-const MOST_BINARY: usize = 256;
-/// How many bytes stand in a line.
-const LINE: usize = 16;
+/// Maximum number of bytes shown of a binary body.
+const MAX_BINARY_BYTES: usize = 256;
+/// Number of bytes per line of a dump.
+const BYTES_PER_LINE: usize = 16;
 
-/// What an answer's body is shown as.
+/// A response body as it is shown.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sample {
-    /// There was none.
+pub(super) enum BodySample {
+    /// No body.
     Empty,
     /// Text.
     Text(String),
-    /// Something else, as a dump of its first bytes.
+    /// Binary data, as a hex dump of its first bytes.
     Binary {
         /// The dump.
         dump: String,
-        /// How many bytes are known.
+        /// Number of bytes that are stored.
         bytes: usize,
     },
 }
 
-/// What to show of a body.
-pub(super) fn sample(bytes: &[u8]) -> Sample {
+/// Returns a body as it is shown.
+pub(super) fn sample(bytes: &[u8]) -> BodySample {
     if bytes.is_empty() {
-        return Sample::Empty;
+        return BodySample::Empty;
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Some(text),
-        // A sample may end within a character.
+        // A sample may be cut within a character.
         Err(error) if error.error_len().is_none() => std::str::from_utf8(&bytes[..error.valid_up_to()]).ok(),
         Err(_) => None,
     };
     match text.filter(|text| !text.is_empty() && !text.chars().any(is_no_text)) {
-        Some(text) => Sample::Text(visible(text)),
-        None => Sample::Binary { dump: dump(bytes), bytes: bytes.len() },
+        Some(text) => BodySample::Text(escape_invisible(text)),
+        None => BodySample::Binary { dump: dump(bytes), bytes: bytes.len() },
     }
 }
 
@@ -49,8 +49,8 @@ fn is_no_text(char: char) -> bool {
     char.is_control() && !matches!(char, '\n' | '\r' | '\t')
 }
 
-/// Escapes text for HTML, with deceptive characters written out. Every `{{ … }}` of every template goes through it; a
-/// form field that must keep its value exactly says `|escape("htm")`, which escapes for HTML alone.
+/// Escapes text for HTML, with deceptive characters written as Unicode escapes. Every `{{ … }}` of every template
+/// goes through it; a form field that must keep its exact value uses `|escape("htm")`, which only escapes HTML.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct VisibleHtml;
 
@@ -60,13 +60,13 @@ impl Escaper for VisibleHtml {
     }
 }
 
-/// Text with whatever would hide in it written out.
-pub(super) fn visible(text: &str) -> String {
+/// Returns text with invisible and deceptive characters escaped.
+pub(super) fn escape_invisible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(char) = chars.next() {
         match char {
-            // A line ends in one way only, as browsers have it.
+            // CRLF becomes LF, as browsers show it.
             '\r' if chars.peek() == Some(&'\n') => {}
             '\r' => shown.push_str("\\r"),
             char if is_deceptive(char) => shown.extend(char.escape_unicode()),
@@ -77,23 +77,24 @@ pub(super) fn visible(text: &str) -> String {
 }
 
 fn dump(bytes: &[u8]) -> String {
-    let lines = bytes[..bytes.len().min(MOST_BINARY)].chunks(LINE).enumerate().map(|(at, line)| {
-        let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        let readable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
-        let text: String = line.iter().map(readable).collect();
-        format!("{:04x}  {:<47}  {text}", at * LINE, hex.join(" "))
-    });
+    let lines =
+        bytes[..bytes.len().min(MAX_BINARY_BYTES)].chunks(BYTES_PER_LINE).enumerate().map(|(at, line)| {
+            let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+            let readable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
+            let text: String = line.iter().map(readable).collect();
+            format!("{:04x}  {:<47}  {text}", at * BYTES_PER_LINE, hex.join(" "))
+        });
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// JSON as people read it, and whether it was cut short after so many bytes. It is laid out anew and not otherwise
-/// changed: numbers, escapes and repeated names stay as they were written.
-pub(super) fn pretty(json: &[u8], most: usize) -> (String, bool) {
-    let (laid_out, is_cut) = json::laid_out(&String::from_utf8_lossy(json), most);
-    (visible(&laid_out), is_cut)
+/// Formats JSON with indentation, up to about this many bytes, and returns whether it was cut. Numbers, escapes
+/// and duplicate names stay as they were written.
+pub(super) fn pretty(json: &[u8], max: usize) -> (String, bool) {
+    let (laid_out, is_cut) = json::laid_out(&String::from_utf8_lossy(json), max);
+    (escape_invisible(&laid_out), is_cut)
 }
 
-/// A number of bytes.
+/// Formats a number of bytes.
 pub(super) fn size(bytes: impl std::borrow::Borrow<usize>) -> String {
     match *bytes.borrow() {
         bytes @ 0..1_024 => format!("{bytes} B"),
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_laid_out_and_stays_what_it_was() {
+    fn json_is_indented_without_changing_tokens() {
         let (shown, cut) = pretty(br#"{"a":1.50,"a":[ ],"b" : {"c":["x,{\"y\"}",true]},"n":1e400}"#, 1_000);
         assert!(!cut);
         let expected = "{\n  \"a\": 1.50,\n  \"a\": [],\n  \"b\": {\n    \"c\": [\n      \"x,{\\\"y\\\"}\",\n      \
@@ -123,31 +124,33 @@ mod tests {
     fn long_and_deep_json_is_bounded() {
         let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
         let (shown, cut) = pretty(&deep, 10_000);
-        assert!(cut && shown.len() <= 10_000 + 2 * json::DEEPEST + 2, "{}", shown.len());
+        assert!(cut && shown.len() <= 10_000 + 2 * json::MAX_INDENT + 2, "{}", shown.len());
         let (shown, cut) = pretty(json!(["é".repeat(1_000)]).to_string().as_bytes(), 100);
         assert!(cut && shown.len() <= 102);
     }
 
     #[test]
-    fn what_is_no_text_is_shown_as_bytes() {
-        assert_eq!(sample(b""), Sample::Empty);
-        assert_eq!(sample(b"<script>\n"), Sample::Text("<script>\n".into()));
+    fn binary_body_is_shown_as_hex_dump() {
+        assert_eq!(sample(b""), BodySample::Empty);
+        assert_eq!(sample(b"<script>\n"), BodySample::Text("<script>\n".into()));
         assert_eq!(
             sample("gr\u{fc}\u{df}".as_bytes().split_last().unwrap().1),
-            Sample::Text("gr\u{fc}".into())
+            BodySample::Text("gr\u{fc}".into())
         );
-        let Sample::Binary { dump, bytes } = sample(b"PK\x03\x04\xff<b>") else { panic!("it is no text") };
+        let BodySample::Binary { dump, bytes } = sample(b"PK\x03\x04\xff<b>") else {
+            panic!("it is no text")
+        };
         assert_eq!(
             (dump.as_str(), bytes),
             ("0000  50 4b 03 04 ff 3c 62 3e                          PK...<b>", 8)
         );
-        let Sample::Binary { dump, .. } = sample(&[0; 5_000]) else { panic!("it is no text") };
+        let BodySample::Binary { dump, .. } = sample(&[0; 5_000]) else { panic!("it is no text") };
         assert_eq!(dump.lines().count(), 16);
     }
 
     #[test]
-    fn nothing_hides_in_a_text() {
-        assert_eq!(visible("a\u{202e}b\u{200b}"), "a\\u{202e}b\\u{200b}");
+    fn invisible_characters_are_escaped() {
+        assert_eq!(escape_invisible("a\u{202e}b\u{200b}"), "a\\u{202e}b\\u{200b}");
         assert_eq!(pretty("\"\u{202e}\"".as_bytes(), 99).0, "\"\\u{202e}\"");
     }
 
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_in_fitting_units() {
+    fn sizes_use_fitting_units() {
         assert_eq!([5, 2_048, 3 << 20].map(size), ["5 B", "2.0 KiB", "3.0 MiB"]);
     }
 
@@ -180,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn laid_out_json_means_the_same(value in any_json()) {
+        fn indented_json_parses_to_same_value(value in any_json()) {
             let (shown, cut) = pretty(value.to_string().as_bytes(), usize::MAX);
             prop_assert!(!cut);
             if !shown.contains("\\u{") {
@@ -189,13 +192,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_can_be_shown(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            // What is written out takes ten bytes at the most.
-            prop_assert!(pretty(&bytes, 100).0.len() <= 10 * (100 + 2 * json::DEEPEST + 12));
+        fn arbitrary_bytes_are_displayed_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            // An escaped character takes at most ten bytes.
+            prop_assert!(pretty(&bytes, 100).0.len() <= 10 * (100 + 2 * json::MAX_INDENT + 12));
             match sample(&bytes) {
-                Sample::Text(text) => prop_assert!(!text.chars().any(is_deceptive)),
-                Sample::Binary { dump, .. } => prop_assert!(dump.lines().count() <= 16),
-                Sample::Empty => prop_assert!(bytes.is_empty()),
+                BodySample::Text(text) => prop_assert!(!text.chars().any(is_deceptive)),
+                BodySample::Binary { dump, .. } => prop_assert!(dump.lines().count() <= 16),
+                BodySample::Empty => prop_assert!(bytes.is_empty()),
             }
         }
     }

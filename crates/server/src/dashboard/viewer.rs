@@ -1,4 +1,4 @@
-//! Who looks at a page, and at whose things.
+//! Extractors for the viewer of a page and the tenant that is viewed.
 
 use axum::{
     extract::{FromRequestParts, RawPathParams},
@@ -6,7 +6,7 @@ use axum::{
 };
 use redrive_core::TenantId;
 
-use super::page::{Failed, Frame, allowed};
+use super::page::{PageContext, PageError, allowed};
 use crate::{
     api::{AppState, Problem, client_address},
     app::{
@@ -17,50 +17,50 @@ use crate::{
     http::cookie,
 };
 
-/// Somebody who is logged in.
+/// A logged-in viewer.
 #[derive(Clone)]
 pub(super) struct Viewer {
-    /// Who it is.
+    /// The viewer's key and address.
     pub(super) by: Actor,
-    /// What their pages send with every change.
+    /// CSRF token that the pages send with every change.
     pub(super) token: String,
-    /// The session.
+    /// The viewer's session.
     pub(super) session: Session,
-    /// Whether what they see is made up.
+    /// Whether this is a demo with simulated data.
     pub(super) is_demo: bool,
 }
 
 impl Viewer {
-    /// Whether it is an admin.
+    /// Returns whether the viewer is an admin.
     pub(super) fn is_admin(&self) -> bool {
         self.by.role == Role::Admin
     }
 
-    /// Whether changes are allowed for which a portal session needs this capability.
+    /// Returns whether the viewer may make changes that require this capability of a portal session.
     pub(super) fn may_change(&self, capability: Capability) -> bool {
-        self.by.must_have(Scope::Manage).is_ok() && self.by.is_capable(capability)
+        self.by.require_scope(Scope::Manage).is_ok() && self.by.is_capable(capability)
     }
 
-    /// Whether publishing is allowed.
+    /// Returns whether the viewer may publish.
     pub(super) fn may_publish(&self) -> bool {
-        self.by.must_have(Scope::Publish).is_ok()
+        self.by.require_scope(Scope::Publish).is_ok()
     }
 }
 
-/// Where somebody begins: the overview of their tenant.
-pub(super) fn home_of(caller: &Caller) -> String {
-    let tenant = match &caller.role {
+/// Returns the start page of a caller: the overview of its tenant.
+pub(super) fn home_url(caller: &Caller) -> String {
+    let tenant_id = match &caller.role {
         Role::Admin => TenantId::default(),
-        Role::Tenant { tenant, .. } => tenant.clone(),
+        Role::Tenant { tenant_id, .. } => tenant_id.clone(),
     };
-    format!("/dashboard/t/{tenant}")
+    format!("/dashboard/t/{tenant_id}")
 }
 
 impl FromRequestParts<AppState> for Viewer {
-    type Rejection = Failed;
+    type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
-        // A page that is rendered again for somebody who listens.
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
+        // A live page is rendered with the viewer that subscribed to it.
         if let Some(known) = parts.extensions.get::<Self>() {
             return Ok(known.clone());
         }
@@ -72,106 +72,107 @@ impl FromRequestParts<AppState> for Viewer {
         };
         let Some((session, token)) = session.zip(cookie.map(session::token)) else {
             let next = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-            return Err(Failed::LogIn { next });
+            return Err(PageError::LogIn { next });
         };
-        // Pages count like calls: whoever has a key has one allowance.
+        // Pages and API calls share the rate limit of their key.
         if let Some(throttle) = app.throttle()
-            && let Some(seconds) = throttle.call(app.engine(), session.caller.key).await.retry_after
+            && let Some(seconds) = throttle.acquire(app.engine(), session.caller.key).await.retry_after
         {
             let detail = format!("too many pages were asked for with this key; reload in {seconds} s");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into());
         }
-        let by = Actor { caller: session.caller.clone(), address };
-        Ok(Self { by, token, session, is_demo: app.rules().demo })
+        let actor = Actor { caller: session.caller.clone(), address };
+        Ok(Self { by: actor, token, session, is_demo: app.rules().demo })
     }
 }
 
-/// Somebody who looks at a tenant's things, and may. Another tenant than one's own is not there.
-pub(super) struct Looking {
-    /// Who.
+/// A viewer of a tenant that it may view. Other tenants are reported as not found.
+pub(super) struct TenantViewer {
+    /// The viewer.
     pub(super) viewer: Viewer,
-    /// At whose things, and how much of them is shown.
+    /// The tenant, and how much of its data is visible.
     pub(super) tenant: TenantView,
-    /// The rest of the path: the id of what is looked at, if there is one.
+    /// The id in the path, if there is one.
     id: Option<String>,
 }
 
-impl Looking {
-    /// The frame of a page in this room.
-    pub(super) fn frame(&self, room: &'static str) -> Frame {
-        Frame::of(&self.viewer, self.tenant.as_str(), room)
+impl TenantViewer {
+    /// Returns the layout's data for a page in this section.
+    pub(super) fn frame(&self, capacity: &'static str) -> PageContext {
+        PageContext::new(&self.viewer, self.tenant.as_str(), capacity)
     }
 
-    /// The id in the path. One that cannot be an id is an id of nothing.
-    pub(super) fn id<T: std::str::FromStr>(&self, what: &'static str) -> Result<T, Failed> {
+    /// Returns the id in the path. An invalid id is reported as not found.
+    pub(super) fn id<T: std::str::FromStr>(&self, what: &'static str) -> Result<T, PageError> {
         let parsed = self.id.as_deref().and_then(|id| id.parse().ok());
         parsed.ok_or_else(|| AppError::NotFound(what).into())
     }
 
-    /// Refuses whoever may not change what those who publish rely on: the API would, too.
-    pub(super) fn must_operate(&self) -> Result<(), Failed> {
-        allowed(self.viewer.by.must_have(Scope::Manage))?;
-        allowed(self.viewer.by.must_not_be_session())
+    /// Rejects viewers that may not change what publishers rely on, as the API does.
+    pub(super) fn must_operate(&self) -> Result<(), PageError> {
+        allowed(self.viewer.by.require_scope(Scope::Manage))?;
+        allowed(self.viewer.by.reject_portal_session())
     }
 
-    /// What stands in the path where an id would.
+    /// Returns the id in the path as text.
     pub(super) fn name(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
     }
 }
 
-impl FromRequestParts<AppState> for Looking {
-    type Rejection = Failed;
+impl FromRequestParts<AppState> for TenantViewer {
+    type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
-        allowed(viewer.by.must_have(Scope::Read))?;
+        allowed(viewer.by.require_scope(Scope::Read))?;
         let missing = AppError::NotFound("tenant");
         let tenant = in_path(parts, app, "tenant").await?;
-        let tenant = tenant.and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
-        let own = viewer.by.acts_for(Some(tenant.as_str())).map_err(|_| AppError::NotFound("tenant"))?;
-        let tenant = app.acts_for(&viewer.by, Some(own.as_str())).await?;
+        let tenant_id = tenant.and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
+        let own =
+            viewer.by.resolve_tenant(Some(tenant_id.as_str())).map_err(|_| AppError::NotFound("tenant"))?;
+        let tenant = app.resolve_tenant(&viewer.by, Some(own.as_str())).await?;
         Ok(Self { viewer, tenant, id: in_path(parts, app, "id").await? })
     }
 }
 
-/// A part of the path, by its name.
-async fn in_path(parts: &mut Parts, app: &AppState, wanted: &str) -> Result<Option<String>, Failed> {
+/// Returns a path parameter by its name.
+async fn in_path(parts: &mut Parts, app: &AppState, wanted: &str) -> Result<Option<String>, PageError> {
     let params = RawPathParams::from_request_parts(parts, app).await;
     let params = params.map_err(|_| AppError::NotFound("page"))?;
     Ok(params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
 }
 
-/// Somebody who looks at what concerns all tenants, and may.
-pub(super) struct Administering {
+/// A viewer that is an admin, for pages that concern all tenants.
+pub(super) struct AdminViewer {
     viewer: Viewer,
-    /// The rest of the path: the id of what is looked at, if there is one.
+    /// The id in the path, if there is one.
     id: Option<String>,
 }
 
-impl Administering {
-    /// The frame of a page in this room. The menu leads to the tenant that is always there.
-    pub(super) fn frame(&self, room: &'static str) -> Frame {
-        self.frame_of(&TenantId::default(), room)
+impl AdminViewer {
+    /// Returns the layout's data for a page in this section. The menu links to the default tenant.
+    pub(super) fn frame(&self, capacity: &'static str) -> PageContext {
+        self.frame_of(&TenantId::default(), capacity)
     }
 
-    /// The frame of a page about one tenant, where the menu leads too.
-    pub(super) fn frame_of(&self, tenant: &TenantId, room: &'static str) -> Frame {
-        Frame::of(&self.viewer, tenant.as_str(), room)
+    /// Returns the layout's data for a page about a tenant. The menu links to that tenant.
+    pub(super) fn frame_of(&self, tenant_id: &TenantId, capacity: &'static str) -> PageContext {
+        PageContext::new(&self.viewer, tenant_id.as_str(), capacity)
     }
 
-    /// What stands in the path where an id would.
+    /// Returns the id in the path as text.
     pub(super) fn name(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
     }
 }
 
-impl FromRequestParts<AppState> for Administering {
-    type Rejection = Failed;
+impl FromRequestParts<AppState> for AdminViewer {
+    type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
-        allowed(viewer.by.must_be_admin())?;
+        allowed(viewer.by.require_admin())?;
         Ok(Self { viewer, id: in_path(parts, app, "id").await? })
     }
 }

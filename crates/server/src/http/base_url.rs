@@ -1,7 +1,7 @@
-//! Under which address a request came in, for links that lead back here.
+//! Determines the URL that a request was sent to, for links back to this server.
 //!
-//! A host is what the client wrote, so it is taken only if it looks like one, and is good for links in the
-//! answer to that client alone.
+//! The host is chosen by the client, so it is used only if it is valid, and only for links in the response to that
+//! client.
 
 use std::{convert::Infallible, net::IpAddr};
 
@@ -11,20 +11,20 @@ use axum::{
 };
 use url::Url;
 
-use super::Surface;
+use super::HttpServer;
 
-/// How a request came, as its client sees it: in the clear, or over TLS. Every request has one as its extension.
+/// Scheme of a request as its client sees it. Every request has one as an extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// In the clear.
+    /// Without TLS.
     #[default]
     Http,
-    /// Over TLS, with us or with a proxy that is trusted.
+    /// With TLS, terminated by this server or a proxy.
     Https,
 }
 
 impl Scheme {
-    /// How URLs begin.
+    /// Returns the scheme as it is written in URLs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -33,14 +33,14 @@ impl Scheme {
     }
 }
 
-impl Surface {
-    /// A trusted proxy is believed about its client; whatever else stands in the header was there before. Where no
-    /// proxy says so, a request for the host of an `https` public URL came over TLS as well: to a proxy that is not
-    /// listed as trusted.
+impl HttpServer {
+    /// Returns the scheme of a request. Of `X-Forwarded-Proto` only the last value is used, and only from a trusted
+    /// proxy; earlier values were sent by clients. Without it, a request for the host of an `https` public URL counts
+    /// as TLS too: it came through a proxy that is not listed as trusted.
     pub(super) fn scheme(&self, peer: IpAddr, headers: &HeaderMap) -> Scheme {
         let is_public = || {
-            let asked = only_host(headers).and_then(|host| base(Scheme::Https, host));
-            asked.is_some() && asked == self.public_https
+            let request = only_host(headers).and_then(|host| base(Scheme::Https, host));
+            request.is_some() && request == self.public_https
         };
         let own = match self.tls.is_some() || self.public_https.is_some() && is_public() {
             true => Scheme::Https,
@@ -56,8 +56,8 @@ impl Surface {
     }
 }
 
-/// The scheme, host and port that a request was sent to, such as `https://hooks.example.com`; none if it does
-/// not say so in a way that could be.
+/// Scheme, host and port that a request was sent to, such as `https://hooks.example.com`. `None` if the request
+/// has no valid host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseUrl(pub Option<String>);
 
@@ -74,30 +74,30 @@ impl<S: Sync> FromRequestParts<S> for BaseUrl {
     }
 }
 
-/// Scheme, host and port of a public URL that begins with `https`, as browsers write them: without the usual port, and
-/// a name in other letters than ASCII's in its ASCII form. Returns `None` for any other URL.
+/// Returns the origin of an `https` public URL as browsers write it: without the default port, and with the host
+/// in its ASCII form. Returns `None` for any other URL.
 pub(super) fn https_origin(public_url: &str) -> Option<String> {
     let url = Url::parse(public_url).ok().filter(|url| url.scheme() == "https")?;
     Some(url.origin().ascii_serialization())
 }
 
-/// The host that a request names; none if it names two.
+/// Returns the `Host` header, or `None` if there is none or more than one.
 fn only_host(headers: &HeaderMap) -> Option<&str> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next()?.to_str().ok()?;
     hosts.next().is_none().then_some(host)
 }
 
-/// The longest name, and a port.
-const LONGEST: usize = 253 + 6;
+/// Maximum length of a host name with a port.
+const MAX_HOST_BYTES: usize = 253 + 6;
 
 fn base(scheme: Scheme, host: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-    if host.is_empty() || host.len() > LONGEST || !host.bytes().all(plain) {
+    if host.is_empty() || host.len() > MAX_HOST_BYTES || !host.bytes().all(plain) {
         return None;
     }
     let url = Url::parse(&format!("{}://{host}/", scheme.name())).ok()?;
-    // Port 0 can be written, and never be reached.
+    // Port 0 is valid syntax but cannot be reached.
     (url.port() != Some(0)).then(|| url.origin().ascii_serialization())
 }
 
@@ -110,9 +110,9 @@ mod tests {
     use super::*;
     use crate::config::Server;
 
-    fn surface(trusted: &str) -> std::sync::Arc<Surface> {
+    fn surface(trusted: &str) -> std::sync::Arc<HttpServer> {
         let trusted_proxies = vec![trusted.parse().unwrap()];
-        Surface::new(
+        HttpServer::new(
             axum::Router::new(),
             &Server { trusted_proxies, ..Server::default() },
             None,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trusted_proxy_is_believed_about_the_scheme() {
+    fn forwarded_scheme_is_used_only_from_trusted_proxy() {
         for lines in [&["https"][..], &["HTTPS"], &["http, https"], &["http", " https "]] {
             assert_eq!(scheme("10.0.0.1", lines), Scheme::Https, "{lines:?}");
             assert_eq!(scheme("192.0.2.1", lines), Scheme::Http, "{lines:?}");
@@ -141,10 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn request_for_an_https_public_url_came_over_tls() {
+    fn request_for_https_public_url_counts_as_tls() {
         let scheme = |public_url: &str, host: &str| {
             let settings = Server { public_url: Some(public_url.into()), ..Server::default() };
-            let surface = Surface::new(axum::Router::new(), &settings, None, Counter::default());
+            let surface = HttpServer::new(axum::Router::new(), &settings, None, Counter::default());
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
             surface.scheme("192.0.2.1".parse().unwrap(), &headers)
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+    fn base_url_requires_valid_host() {
         for (host, url) in [
             ("hooks.example.com", "https://hooks.example.com"),
             ("Hooks.Example.com:8443", "https://hooks.example.com:8443"),
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(base(Scheme::Https, host).as_deref(), Some(url));
         }
         assert_eq!(base(Scheme::Http, "localhost:80").as_deref(), Some("http://localhost"));
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_HOST_BYTES + 1);
         for host in [
             "",
             ":8080",
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    async fn asked(uri: &str, hosts: &[&str]) -> Option<String> {
+    async fn requested_url(uri: &str, hosts: &[&str]) -> Option<String> {
         let mut request = Request::builder().uri(uri);
         for host in hosts {
             request = request.header(header::HOST, *host);
@@ -216,16 +216,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_names_one_host() {
-        assert_eq!(asked("/", &["a.example"]).await.as_deref(), Some("http://a.example"));
-        assert_eq!(asked("http://b.example/x", &["a.example"]).await.as_deref(), Some("http://b.example"));
-        assert_eq!(asked("/", &["a.example", "b.example"]).await, None);
-        assert_eq!(asked("/", &[]).await, None);
+    async fn request_with_two_hosts_has_no_base_url() {
+        assert_eq!(requested_url("/", &["a.example"]).await.as_deref(), Some("http://a.example"));
+        assert_eq!(
+            requested_url("http://b.example/x", &["a.example"]).await.as_deref(),
+            Some("http://b.example")
+        );
+        assert_eq!(requested_url("/", &["a.example", "b.example"]).await, None);
+        assert_eq!(requested_url("/", &[]).await, None);
     }
 
     proptest! {
         #[test]
-        fn whatever_a_host_is_its_url_is_one_of_that_host(host in prop_oneof![any::<String>(), "[a-z0-9.:@/#?\\[\\]-]{0,20}"]) {
+        fn base_url_of_any_host_has_only_scheme_and_host(host in prop_oneof![any::<String>(), "[a-z0-9.:@/#?\\[\\]-]{0,20}"]) {
             if let Some(base) = base(Scheme::Https, &host) {
                 let url = Url::parse(&format!("{base}/portal#token")).unwrap();
                 prop_assert_eq!((url.scheme(), url.path(), url.fragment()), ("https", "/portal", Some("token")));

@@ -1,5 +1,5 @@
-//! Bodies of requests: the one deadline and the least rate that hold for every body, and the one function that reads
-//! a body whole. No handler reads a body in another way.
+//! Request bodies: the deadline and the minimum rate that apply to every body, and the function that reads a whole
+//! body. Handlers must not read bodies in any other way.
 
 use std::{
     pin::Pin,
@@ -17,23 +17,23 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use redrive_engine::clock;
 use tokio::time::Sleep;
 
-/// How long a body may take regardless of its size, as far as the overall deadline allows.
+/// Time that every body has regardless of its size, within the overall timeout.
 const BODY_GRACE: Duration = Duration::from_secs(10);
-/// Beyond the grace a body must arrive at least this fast.
+/// Minimum rate at which a body must arrive after the grace period.
 const MIN_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
-/// What is allocated for a body before more of it has arrived, whatever length it announces.
+/// Bytes allocated for a body before more of it has arrived, whatever length it announces.
 const INITIAL_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Why a body was not read.
+/// Reason why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// It is larger than the route takes.
+    /// The body is larger than the route accepts.
     #[error("the body is larger than {max_bytes} bytes")]
     TooLarge {
-        /// What the route takes.
+        /// Maximum size that the route accepts.
         max_bytes: usize,
     },
-    /// It missed its deadline.
+    /// The body missed its deadline.
     #[error("the body took too long to arrive")]
     TooSlow,
     /// The connection ended before the body did.
@@ -41,7 +41,7 @@ pub(crate) enum BodyError {
     Incomplete,
 }
 
-/// Until when a body must have arrived, by how much of it has.
+/// Deadline of a body, which depends on how many bytes have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     started: Duration,
@@ -56,8 +56,8 @@ impl Pace {
     }
 }
 
-/// A request's body that fails once it is too slow. The time counts from the first attempt to read it, so that a
-/// request which waits for its turn is not cut off for that.
+/// A request body that fails if it is too slow. The time counts from the first attempt to read it, so a request
+/// that waits to be processed is not cut off.
 pub(super) struct PacedBody<B> {
     body: B,
     timeout: Duration,
@@ -66,18 +66,18 @@ pub(super) struct PacedBody<B> {
 }
 
 impl<B> PacedBody<B> {
-    /// A body that must arrive within `timeout` and at the least rate.
+    /// Wraps a body that must arrive within `timeout` and at the minimum rate.
     pub(super) fn new(body: B, timeout: Duration) -> Self {
         Self { body, timeout, pace: None, timer: None }
     }
 
-    /// Waits until the deadline, which moves while bytes arrive.
+    /// Waits until the deadline, which is extended while bytes arrive.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let timeout = self.timeout;
         loop {
-            let now = clock::ticks();
-            let pace = self.pace.get_or_insert(Pace { started: now, timeout, received: 0 });
-            let left = pace.deadline().saturating_sub(now);
+            let now = clock::monotonic_now();
+            let concurrency = self.pace.get_or_insert(Pace { started: now, timeout, received: 0 });
+            let left = concurrency.deadline().saturating_sub(now);
             if left.is_zero() {
                 return Poll::Ready(());
             }
@@ -102,13 +102,13 @@ where
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                // The clock is not read for a body that came with its head.
+                // The clock is not read for a body that arrived together with its header.
                 if !this.body.is_end_stream() {
-                    let now = clock::ticks();
+                    let now = clock::monotonic_now();
                     let (started, timeout) = (now, this.timeout);
-                    let pace = this.pace.get_or_insert(Pace { started, timeout, received: 0 });
-                    pace.received += frame.data_ref().map_or(0, |data| data.len() as u64);
-                    if now >= pace.deadline() {
+                    let concurrency = this.pace.get_or_insert(Pace { started, timeout, received: 0 });
+                    concurrency.received += frame.data_ref().map_or(0, |data| data.len() as u64);
+                    if now >= concurrency.deadline() {
                         return Poll::Ready(Some(Err(BodyError::TooSlow)));
                     }
                 }
@@ -129,7 +129,7 @@ where
     }
 }
 
-/// Reads a body of at most `max_bytes`. One that announces more is refused before any of it is read.
+/// Reads a body of at most `max_bytes`. A body that announces more is rejected before any of it is read.
 pub(crate) async fn read_body(
     headers: &HeaderMap,
     mut body: Body,
@@ -151,13 +151,13 @@ pub(crate) async fn read_body(
     Ok(read.into_bytes())
 }
 
-/// What went wrong with a body, as [`PacedBody`] reported it.
+/// Returns the cause of a failure as [`PacedBody`] reported it.
 fn cause(error: axum::Error) -> BodyError {
     error.into_inner().downcast_ref().copied().unwrap_or(BodyError::Incomplete)
 }
 
-/// The part of a body that has arrived, in one piece: the only frame as it came, or a buffer that grows no further
-/// than the body's length.
+/// The bytes of a body that have arrived, contiguous: the only frame without copying, or a buffer that never grows
+/// beyond the body's length.
 struct Collected {
     first: Bytes,
     buffer: Vec<u8>,
@@ -180,7 +180,7 @@ impl Collected {
         }
         let length = self.len() + data.len();
         if length > self.buffer.capacity() {
-            // Doubled, so that copying stays linear, but never beyond what the body may come to.
+            // Doubling keeps the cost of copying linear; the capacity never exceeds the maximum length of the body.
             let capacity = (2 * length).max(INITIAL_BUFFER_BYTES).min(self.expected.max(length));
             self.buffer.reserve_exact(capacity - self.buffer.len());
         }
@@ -208,26 +208,26 @@ mod tests {
     }
 
     #[test]
-    fn deadline_grows_with_what_arrives_up_to_the_overall_timeout() {
-        let pace =
+    fn body_deadline_grows_with_received_bytes_up_to_timeout() {
+        let concurrency =
             |received| Pace { started: Duration::from_secs(100), timeout: Duration::from_secs(30), received };
-        assert_eq!(pace(0).deadline(), Duration::from_secs(110));
-        assert_eq!(pace(16 * 1024).deadline(), Duration::from_secs(111));
-        assert_eq!(pace(320 * 1024).deadline(), Duration::from_secs(130));
-        assert_eq!(pace(u64::MAX).deadline(), Duration::from_secs(130));
-        let short = Pace { timeout: Duration::from_secs(1), ..pace(1 << 30) };
+        assert_eq!(concurrency(0).deadline(), Duration::from_secs(110));
+        assert_eq!(concurrency(16 * 1024).deadline(), Duration::from_secs(111));
+        assert_eq!(concurrency(320 * 1024).deadline(), Duration::from_secs(130));
+        assert_eq!(concurrency(u64::MAX).deadline(), Duration::from_secs(130));
+        let short = Pace { timeout: Duration::from_secs(1), ..concurrency(1 << 30) };
         assert_eq!(short.deadline(), Duration::from_secs(101));
     }
 
     #[tokio::test]
-    async fn body_that_stalls_is_too_slow() {
+    async fn stalled_body_times_out() {
         let stalls = StreamBody::new(stream::pending::<Result<Frame<Bytes>, BodyError>>());
         let body = Body::new(PacedBody::new(stalls, Duration::from_millis(20)));
         assert_eq!(read_body(&HeaderMap::new(), body, 10).await, Err(BodyError::TooSlow));
     }
 
     #[tokio::test]
-    async fn body_beyond_the_limit_is_refused_announced_or_not() {
+    async fn oversized_body_is_rejected_with_or_without_length() {
         let too_large = Err(BodyError::TooLarge { max_bytes: 4 });
         assert_eq!(read_body(&HeaderMap::new(), frames(vec![vec![1; 3], vec![2; 2]]), 4).await, too_large);
         let mut headers = HeaderMap::new();
@@ -238,7 +238,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn collected_body_is_whole_and_its_buffer_no_larger(
+        fn collected_body_is_complete_and_buffer_is_bounded(
             parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40_000), 0..8),
         ) {
             let whole = parts.concat();

@@ -1,4 +1,4 @@
-//! How many connections there may be, in all and from one address; behind a trusted proxy, how many requests.
+//! Connection limits, in total and per address; for clients behind a trusted proxy, a limit of requests.
 
 use std::{
     collections::HashMap,
@@ -9,38 +9,42 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// The places for connections.
-pub(super) struct Places {
-    room: Arc<Semaphore>,
+/// Limiter of connections.
+pub(super) struct ConnectionLimiter {
+    capacity_freed: Arc<Semaphore>,
     addresses: Arc<AddressCounts>,
 }
 
-impl Places {
-    /// So many in all, and for each address.
+impl ConnectionLimiter {
+    /// Creates a limiter with a total limit and a limit per address.
     pub(super) fn new(all: usize, each: usize) -> Self {
         let addresses = AddressCounts { max_per_address: each, counts: Mutex::default() };
-        Self { room: Arc::new(Semaphore::new(all)), addresses: Arc::new(addresses) }
+        Self { capacity_freed: Arc::new(Semaphore::new(all)), addresses: Arc::new(addresses) }
     }
 
-    /// Waits for room.
-    pub(super) async fn room(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        self.room.clone().acquire_owned().await
+    /// Waits until the total is below its limit.
+    pub(super) async fn wait_for_capacity(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.capacity_freed.clone().acquire_owned().await
     }
 
-    /// A place for a connection from this address, or from a client that is not counted. Returns `None` if the address has
-    /// too many.
-    pub(super) fn take(&self, room: OwnedSemaphorePermit, whose: Option<IpAddr>) -> Option<Place> {
+    /// Acquires a permit for a connection from this address; `None` stands for a client that is not counted. Returns
+    /// `None` if the address has reached its limit.
+    pub(super) fn try_acquire(
+        &self,
+        capacity: OwnedSemaphorePermit,
+        whose: Option<IpAddr>,
+    ) -> Option<ConnectionPermit> {
         let counted = match whose {
             Some(address) => Some(self.count(address)?),
             None => None,
         };
-        Some(Place { _counted: counted, _room: room })
+        Some(ConnectionPermit { _counted: counted, _room: capacity })
     }
 
     /// Counts a connection from this address, or a request that a proxy forwards for it, until the result is dropped.
-    /// Returns `None` if the address has as many as it may.
+    /// Returns `None` if the address has reached its limit.
     pub(super) fn count(&self, address: IpAddr) -> Option<Counted> {
-        let address = household(address);
+        let address = address_group(address);
         let mut counts = self.addresses.counts.lock();
         let count = counts.entry(address).or_default();
         if *count >= self.addresses.max_per_address {
@@ -51,19 +55,19 @@ impl Places {
     }
 }
 
-/// How many connections and forwarded requests each address has.
+/// Number of connections and forwarded requests per address.
 struct AddressCounts {
     max_per_address: usize,
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// A connection's place, free again when dropped.
-pub(super) struct Place {
+/// Permit of a connection, released when dropped.
+pub(super) struct ConnectionPermit {
     _counted: Option<Counted>,
     _room: OwnedSemaphorePermit,
 }
 
-/// One connection or forwarded request in the count of its address.
+/// One connection or forwarded request, counted for its address until dropped.
 pub(super) struct Counted {
     addresses: Arc<AddressCounts>,
     address: IpAddr,
@@ -81,8 +85,8 @@ impl Drop for Counted {
     }
 }
 
-/// What counts as one address: in IPv6 everybody has a whole network to choose from.
-pub(crate) fn household(address: IpAddr) -> IpAddr {
+/// Returns the address that is counted: for IPv6 the /64 network, since a client can use any address in it.
+pub(crate) fn address_group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
         address => address,
@@ -94,11 +98,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_address_has_its_share_and_gets_it_back() {
-        let places = Places::new(10, 2);
+    async fn address_limit_is_enforced_and_released() {
+        let positions = ConnectionLimiter::new(10, 2);
         let take = async |address: &str| {
-            let room = places.room().await.unwrap();
-            places.take(room, Some(address.parse().unwrap()))
+            let capacity = positions.wait_for_capacity().await.unwrap();
+            positions.try_acquire(capacity, Some(address.parse().unwrap()))
         };
         let first = take("192.0.2.1").await;
         let second = take("::ffff:192.0.2.1").await;
@@ -110,7 +114,7 @@ mod tests {
         drop(first);
         assert!(take("192.0.2.1").await.is_some());
         drop((second, network));
-        assert!(places.addresses.counts.lock().is_empty(), "an address without connections has no entry");
-        assert_eq!(places.room.available_permits(), 10);
+        assert!(positions.addresses.counts.lock().is_empty(), "an address without connections has no entry");
+        assert_eq!(positions.capacity_freed.available_permits(), 10);
     }
 }

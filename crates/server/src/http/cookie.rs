@@ -1,5 +1,5 @@
-//! The one cookie there is: that of a session in a browser. Over TLS its name begins with `__Host-`, so that browsers
-//! take it from this host alone, over TLS alone.
+//! The session cookie, the only cookie there is. Over TLS its name begins with `__Host-`, so that browsers accept
+//! it only from this host and only over TLS.
 
 use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 
@@ -9,12 +9,13 @@ use crate::app::session::SESSION_LIFETIME;
 const NAME: &str = "redrive_session";
 const SECURE_NAME: &str = "__Host-redrive_session";
 
-/// Whether the browser came over TLS, to this server or to a proxy in front of it.
+/// Returns whether the browser connected over TLS, to this server or to a proxy in front of it.
 pub(crate) fn is_secure(extensions: &Extensions) -> bool {
     extensions.get::<Scheme>() == Some(&Scheme::Https)
 }
 
-/// The session's cookie among a request's headers. Over TLS only the one that no other host can have set counts.
+/// Returns the session cookie of a request. Over TLS only the `__Host-` cookie counts, which no other host can
+/// set.
 pub(crate) fn session(headers: &HeaderMap, secure: bool) -> Option<&str> {
     let named = |wanted: &str| {
         let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
@@ -25,12 +26,12 @@ pub(crate) fn session(headers: &HeaderMap, secure: bool) -> Option<&str> {
     named(SECURE_NAME).or_else(|| named(NAME).filter(|_| !secure))
 }
 
-/// The header that gives a browser its cookie. No script can read it, no other site can have it sent with a change.
+/// Returns the header that sets the cookie. Scripts cannot read it, and other sites cannot send it with a change.
 pub(crate) fn begin(value: &str, secure: bool) -> Option<HeaderValue> {
     written(value, SESSION_LIFETIME.as_secs(), secure)
 }
 
-/// The header that takes it away.
+/// Returns the header that deletes the cookie.
 pub(crate) fn end(secure: bool) -> Option<HeaderValue> {
     written("", 0, secure)
 }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_session_is_found_among_other_cookies() {
+    fn session_is_found_among_other_cookies() {
         let mut headers = HeaderMap::new();
         assert_eq!(session(&headers, false), None);
         headers.append(header::COOKIE, HeaderValue::from_static("theme=dark; redrive_sessions=no"));
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_that_another_host_could_set_does_not_count_over_tls() {
+    fn cookie_without_host_prefix_is_ignored_over_tls() {
         let mut headers = HeaderMap::new();
         headers.append(header::COOKIE, HeaderValue::from_static("redrive_session=planted"));
         assert_eq!(session(&headers, true), None);
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cookie_is_hidden_from_scripts_and_other_sites() {
+    fn cookie_is_http_only_and_same_site() {
         let cookie = begin("abc", true).unwrap();
         assert_eq!(
             cookie,

@@ -1,5 +1,5 @@
-//! Which pages of others may call this API from a browser: those of the origins that the operator names, with
-//! a key that they send themselves. Credentials that a browser would add by itself are never asked for.
+//! CORS: pages of the configured origins may call the API from a browser, with a key that they send themselves.
+//! Browser credentials such as cookies are never allowed.
 
 use axum::{
     body::Body,
@@ -12,16 +12,16 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DE
 const TEN_MINUTES: HeaderValue = HeaderValue::from_static("600");
 const ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
-/// The origins that may.
+/// Allowed origins.
 pub(super) struct Cors(Vec<HeaderValue>);
 
 impl Cors {
-    /// The settings were checked before: each is a plain text.
+    /// Creates the list. The origins have been validated with the settings.
     pub(super) fn new(origins: &[String]) -> Self {
         Self(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect())
     }
 
-    /// The origin that a request comes from, if its pages may call.
+    /// Returns the origin of a request if it is allowed.
     pub(super) fn allowed(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         if self.0.is_empty() {
             return None;
@@ -30,22 +30,22 @@ impl Cors {
         self.0.iter().find(|allowed| *allowed == origin).cloned()
     }
 
-    /// The answer to a browser that asks before it calls.
+    /// Returns the response to a preflight request, or `None` if the request is not one.
     pub(super) fn preflight(request: &Parts) -> Option<Response<Body>> {
         let asks = request.method == Method::OPTIONS
             && request.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         asks.then(|| {
-            let mut answer = Response::new(Body::empty());
-            *answer.status_mut() = StatusCode::NO_CONTENT;
-            let headers = answer.headers_mut();
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            let headers = response.headers_mut();
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, SENT);
             headers.insert(header::ACCESS_CONTROL_MAX_AGE, TEN_MINUTES);
-            answer
+            response
         })
     }
 
-    /// Says who may read an answer, if anybody but its own pages may at all.
+    /// Adds the CORS headers to a response, if any origins are configured.
     pub(super) fn finish(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
         if self.0.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! One request and its answer: who asks, under which id, and what every answer carries.
+//! Handles one request: determines its client and id, and adds the headers of every response.
 
 use std::{
     convert::Infallible,
@@ -19,77 +19,77 @@ use tower_service::Service;
 use tracing::Instrument;
 
 use super::{
-    ClientAddr, Surface,
+    ClientAddr, HttpServer,
     body::PacedBody,
     connection_limit::Counted,
     cors::Cors,
-    headers::{self, Shown},
+    headers::{self, ResponseKind},
     request_id::RequestId,
 };
 use crate::api::{self, Problem};
 
-impl Surface {
-    /// Answers a request that came over a connection with `peer`.
+impl HttpServer {
+    /// Handles a request that came over a connection from `peer`.
     pub(super) async fn exchange(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
-        let id = self.ids.of(&parts.headers);
+        let id = self.ids.for_request(&parts.headers);
         let client = self.client(peer, &parts.headers);
         let scheme = self.scheme(peer, &parts.headers);
         let origin = self.cors.allowed(&parts.headers);
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
         let preflight = if origin.is_some() { Cors::preflight(&parts) } else { None };
         let counted = self.count_forwarded(peer, client);
-        let mut answer = match (preflight, &counted) {
+        let mut response = match (preflight, &counted) {
             (_, Err(TooManyRequests)) => too_many_requests(),
-            (Some(answer), _) => answer,
+            (Some(response), _) => response,
             (None, Ok(_)) => {
                 parts.extensions.insert(client);
                 parts.extensions.insert(scheme);
                 parts.extensions.insert(id.clone());
-                let span = tracing::debug_span!("request", request_id = id.as_str(), %method, path = shown(uri.path()));
+                let span = tracing::debug_span!("request", request_id = id.as_str(), %method, path = loggable_path(uri.path()));
                 let request = Request::from_parts(parts, Body::new(PacedBody::new(body, self.body_timeout)));
-                whatever_happens(self.router.clone().call(request).instrument(span)).await
+                catch_panic(self.router.clone().call(request).instrument(span)).await
             }
         };
-        if answer.status().is_client_error() || answer.status().is_server_error() {
-            if answer.status() == StatusCode::INTERNAL_SERVER_ERROR {
+        if response.status().is_client_error() || response.status().is_server_error() {
+            if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
                 self.failed.inc();
             }
-            log_failure(answer.status(), &id, &method, &uri, client);
+            log_failure(response.status(), &id, &method, &uri, client);
             if method != Method::HEAD {
-                api::name_request(&mut answer, id.as_str());
+                api::name_request(&mut response, id.as_str());
             }
         }
-        headers::finish(answer.headers_mut(), &id, Shown::at(uri.path()), self.tls.is_some());
-        self.cors.finish(answer.headers_mut(), origin);
+        headers::finish(response.headers_mut(), &id, ResponseKind::for_path(uri.path()), self.tls.is_some());
+        self.cors.finish(response.headers_mut(), origin);
         match counted {
-            Ok(Some(counted)) => answer.map(|body| Body::new(CountedBody { body, _counted: counted })),
-            _ => answer,
+            Ok(Some(counted)) => response.map(|body| Body::new(CountedBody { body, _counted: counted })),
+            _ => response,
         }
     }
 
-    /// Counts a request that a trusted proxy forwards for a client. A client that connects itself is counted by its
-    /// connections, and one that is itself trusted is not counted, as its connections are not.
+    /// Counts a request that a trusted proxy forwards for a client. Clients that connect directly are counted by
+    /// connection, and clients that are trusted themselves are not counted at all.
     fn count_forwarded(&self, peer: IpAddr, client: ClientAddr) -> Result<Option<Counted>, TooManyRequests> {
         if peer == client.0 || !self.trusts(peer) || self.trusts(client.0) {
             return Ok(None);
         }
-        self.places.count(client.0).map(Some).ok_or(TooManyRequests)
+        self.connections.count(client.0).map(Some).ok_or(TooManyRequests)
     }
 }
 
-/// A client behind a proxy has as many requests in progress as it may.
+/// A client behind a proxy has reached its limit of requests in progress.
 struct TooManyRequests;
 
 fn too_many_requests() -> Response<Body> {
     let detail = "too many requests from your address are in progress; wait for some of them, then send this one again";
-    let mut answer =
+    let mut response =
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", detail).into_response();
-    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    answer
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
-/// A response's body that counts for its client until it was sent or the connection ended.
+/// A response body that counts against its client's limit until it is sent or the connection ends.
 struct CountedBody {
     body: Body,
     _counted: Counted,
@@ -115,32 +115,31 @@ impl HttpBody for CountedBody {
     }
 }
 
-/// An answer even if there is a fault in the code: a panic ends this request alone.
-async fn whatever_happens(
-    answering: impl Future<Output = Result<Response<Body>, Infallible>>,
-) -> Response<Body> {
+/// Runs a handler and turns a panic into a 500 response, so that it ends only this request.
+async fn catch_panic(answering: impl Future<Output = Result<Response<Body>, Infallible>>) -> Response<Body> {
     let mut answering = pin!(answering);
     let caught = std::future::poll_fn(|cx| {
-        // It is not polled again, so nobody sees what it left half done.
+        // The future is not polled again after a panic, so its inconsistent state is never observed.
         match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(Ok(answer))) => Poll::Ready(Some(answer)),
+            Ok(Poll::Ready(Ok(response))) => Poll::Ready(Some(response)),
             Err(_) => Poll::Ready(None),
         }
     });
     caught.await.unwrap_or_else(|| Problem::internal().into_response())
 }
 
-/// A path as the log may have it: the rest of a link in an e-mail is as good as a password.
-fn shown(path: &str) -> &str {
+/// Returns the path for logs, without the token of an email link, which is a credential.
+fn loggable_path(path: &str) -> &str {
     const LINKS: [&str; 2] = ["/unsubscribe/", "/confirm/"];
     LINKS.into_iter().find(|link| path.starts_with(link)).unwrap_or(path)
 }
 
-/// A request that failed for no fault of its own is worth a line, unless the store is at fault, of which the
-/// engine tells once for all. Of other failures whoever asks for details is told.
+/// Logs a failed request: as an error if this server failed, otherwise at debug level. 503 is logged at debug
+/// level too, because the engine logs a store outage once for all requests.
 fn log_failure(status: StatusCode, id: &RequestId, method: &Method, uri: &Uri, client: ClientAddr) {
-    let (request_id, path, client, status) = (id.as_str(), shown(uri.path()), client.0, status.as_u16());
+    let (request_id, path, client, status) =
+        (id.as_str(), loggable_path(uri.path()), client.0, status.as_u16());
     match status {
         503 | ..500 => tracing::debug!(request_id, %method, path, %client, status, "a request was refused"),
         _ => tracing::error!(request_id, %method, path, %client, status, "a request failed"),
@@ -157,21 +156,21 @@ mod tests {
     use super::*;
     use crate::{config::Server, http};
 
-    /// A server with some routes of its own, on a real socket.
+    /// Starts a server with these routes on a real socket.
     async fn serve(router: Router, settings: Server, failed: Counter) -> (Api, CancellationToken) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = Api::new(listener.local_addr().unwrap(), "none");
-        let (surface, stop) = (Surface::new(router, &settings, None, failed), CancellationToken::new());
-        tokio::spawn(http::serve(listener, surface, stop.clone(), settings.drain_deadline.get()));
+        let (surface, stop) = (HttpServer::new(router, &settings, None, failed), CancellationToken::new());
+        tokio::spawn(http::serve(listener, surface, stop.clone(), settings.drain_timeout.as_duration()));
         (api, stop)
     }
 
     #[tokio::test]
-    async fn handlers_know_who_is_calling_and_the_requests_id() {
-        let told =
+    async fn handlers_receive_client_address_and_request_id() {
+        let reported =
             async |Extension(ClientAddr(client)): Extension<ClientAddr>,
                    Extension(id): Extension<RequestId>| { format!("{client} {}", id.as_str()) };
-        let router = Router::new().route("/", get(told));
+        let router = Router::new().route("/", get(reported));
         let trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
         let (api, stop) =
             serve(router, Server { trusted_proxies, ..Server::default() }, Counter::default()).await;
@@ -181,15 +180,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fault_in_a_handler_is_an_answer_and_ends_nothing_else() {
+    async fn panic_in_handler_returns_500_and_server_continues() {
         let fault = async || -> String { panic!("a handler has a fault") };
         let router = Router::new().route("/fault", get(fault)).route("/fine", get(async || "fine"));
         let failed: Counter = Counter::default();
         let (api, stop) = serve(router, Server::default(), failed.clone()).await;
         for _ in 0..2 {
-            let answer = api.get("/fault").await;
-            assert_eq!((answer.status, &answer.json()["code"]), (500, &"internal".into()));
-            assert_eq!(answer.json()["request_id"], answer.header("x-request-id").unwrap());
+            let response = api.get("/fault").await;
+            assert_eq!((response.status, &response.json()["code"]), (500, &"internal_error".into()));
+            assert_eq!(response.json()["request_id"], response.header("x-request-id").unwrap());
             assert_eq!(api.get("/fine").await.body, "fine");
         }
         assert_eq!(failed.get(), 2, "each is counted, and nothing else");

@@ -1,4 +1,5 @@
-//! The HTTP server: accepts connections, bounded in number and patience, and finishes what it has begun.
+//! HTTP server: accepts connections, enforces connection limits and timeouts, and finishes open requests at
+//! shutdown.
 
 mod base_url;
 pub(crate) mod body;
@@ -31,46 +32,47 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use self::tls::{Reload, Tls};
+pub(crate) use self::tls::{CertificateWatcher, Tls};
 pub use self::{
     base_url::{BaseUrl, Scheme},
     client::ClientAddr,
     request_id::RequestId,
 };
 use self::{
-    connection_limit::{Place, Places},
+    connection_limit::{ConnectionLimiter, ConnectionPermit},
     cors::Cors,
     request_id::RequestIds,
-    timeouts::{Patience, Watch, Watched},
+    timeouts::{ClientTimeouts, ConnectionTimer, TimedStream},
 };
 use crate::config::Server;
 
-/// About the largest request head: what is read at once may go beyond it. Of headers hyper takes a hundred.
-const MAX_HEAD: usize = 64 * 1024;
+/// Approximate maximum size of a request header; a single read may exceed it. hyper accepts at most 100 headers.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// What a client is told that has too many connections already.
-const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
+/// Response to a client that has too many connections.
+const TOO_MANY_CONNECTIONS: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
     connection: close\r\ncontent-length: 81\r\n\r\n\
     too many connections from your address; use fewer, or keep them and send more on\n";
 
-/// How this server meets its clients.
-pub(crate) struct Surface {
+/// State that all connections of the HTTP server share.
+pub(crate) struct HttpServer {
     router: Router,
-    places: Places,
-    patience: Patience,
+    connections: ConnectionLimiter,
+    timeouts: ClientTimeouts,
     body_timeout: Duration,
     tls: Option<Arc<Tls>>,
     trusted_proxies: Vec<IpNet>,
-    /// The origin of the public URL, if that begins with `https`.
+    /// Origin of the public URL, if that is `https`.
     public_https: Option<String>,
     cors: Cors,
     ids: RequestIds,
-    /// Counts requests that failed for no fault of their own.
+    /// Counter of requests that failed with 500.
     failed: Counter,
 }
 
-impl Surface {
-    /// The surface that the settings describe, before these routes.
+impl HttpServer {
+    /// Creates a server for these routes from the settings.
     pub(crate) fn new(
         router: Router,
         settings: &Server,
@@ -79,9 +81,12 @@ impl Surface {
     ) -> Arc<Self> {
         Arc::new(Self {
             router,
-            places: Places::new(settings.max_connections, settings.max_connections_per_address),
-            patience: Patience::of(settings),
-            body_timeout: settings.body_timeout.get(),
+            connections: ConnectionLimiter::new(
+                settings.max_connections,
+                settings.max_connections_per_address,
+            ),
+            timeouts: ClientTimeouts::from_settings(settings),
+            body_timeout: settings.body_timeout.as_duration(),
             tls,
             trusted_proxies: settings.trusted_proxies.clone(),
             public_https: settings.public_url.as_deref().and_then(base_url::https_origin),
@@ -96,12 +101,12 @@ impl Surface {
     }
 }
 
-/// Serves until `stop`, then lets requests under way finish for at most `patience`.
+/// Serves until `stop`, then waits for open requests until the timeout.
 pub(crate) async fn serve(
     listener: TcpListener,
-    surface: Arc<Surface>,
+    surface: Arc<HttpServer>,
     stop: CancellationToken,
-    patience: Duration,
+    timeout: Duration,
 ) {
     let connections = TaskTracker::new();
     loop {
@@ -110,16 +115,16 @@ pub(crate) async fn serve(
             () = stop.cancelled() => break,
         };
         match accepted {
-            Ok(Some((stream, peer, place))) => {
+            Ok(Some((stream, peer, position))) => {
                 let (surface, stop) = (surface.clone(), stop.clone());
                 connections.spawn(async move {
-                    welcome(stream, peer, surface, stop).await;
-                    drop(place);
+                    accept_tls(stream, peer, surface, stop).await;
+                    drop(position);
                 });
             }
             Ok(None) => {}
             Err(error) => {
-                // Out of file descriptors, most likely: some will be closed soon.
+                // The most likely cause is a lack of file descriptors; wait for some to be closed.
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -127,76 +132,76 @@ pub(crate) async fn serve(
     }
     drop(listener);
     connections.close();
-    if tokio::time::timeout(patience, connections.wait()).await.is_err() {
+    if tokio::time::timeout(timeout, connections.wait()).await.is_err() {
         tracing::warn!(open = connections.len(), "requests were still under way when the patience ended");
     }
 }
 
-/// The next connection. None: one of somebody who has too many already.
+/// Accepts the next connection. Returns `None` if its address has too many connections.
 async fn accept(
     listener: &TcpListener,
-    surface: &Surface,
-) -> io::Result<Option<(TcpStream, SocketAddr, Place)>> {
-    let room = surface.places.room().await.map_err(io::Error::other)?;
+    surface: &HttpServer,
+) -> io::Result<Option<(TcpStream, SocketAddr, ConnectionPermit)>> {
+    let capacity = surface.connections.wait_for_capacity().await.map_err(io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
-    // Both can only fail for a connection that is gone already.
+    // This, and the write below, fail only if the connection is already closed.
     let _ = stream.set_nodelay(true);
     let whose = (!surface.trusts(peer.ip())).then(|| peer.ip());
-    let Some(place) = surface.places.take(room, whose) else {
+    let Some(position) = surface.connections.try_acquire(capacity, whose) else {
         tracing::debug!(%peer, "a connection was refused: its address has too many");
         if surface.tls.is_none() {
-            let _ = stream.try_write(TOO_MANY);
+            let _ = stream.try_write(TOO_MANY_CONNECTIONS);
         }
         return Ok(None);
     };
-    Ok(Some((stream, peer, place)))
+    Ok(Some((stream, peer, position)))
 }
 
-/// Agrees on TLS, where it is spoken, and converses.
-async fn welcome(stream: TcpStream, peer: SocketAddr, surface: Arc<Surface>, stop: CancellationToken) {
-    let Some(tls) = surface.tls.clone() else { return converse(stream, peer, surface, stop).await };
-    let agreed = tokio::time::timeout(surface.patience.head, tls.accept(stream));
+/// Performs the TLS handshake if TLS is configured, then handles the connection.
+async fn accept_tls(stream: TcpStream, peer: SocketAddr, surface: Arc<HttpServer>, stop: CancellationToken) {
+    let Some(tls) = surface.tls.clone() else { return handle_connection(stream, peer, surface, stop).await };
+    let agreed = tokio::time::timeout(surface.timeouts.head, tls.accept(stream));
     let agreed = tokio::select! {
         agreed = agreed => agreed,
         () = stop.cancelled() => return,
     };
     match agreed {
-        Ok(Ok(stream)) => converse(stream, peer, surface, stop).await,
-        // A client that breaks off or talks nonsense harms nobody but itself.
+        Ok(Ok(stream)) => handle_connection(stream, peer, surface, stop).await,
+        // A client that disconnects or sends invalid data affects only its own connection.
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
     }
 }
 
-async fn converse<S>(stream: S, peer: SocketAddr, surface: Arc<Surface>, stop: CancellationToken)
+async fn handle_connection<S>(stream: S, peer: SocketAddr, surface: Arc<HttpServer>, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let watch = Watch::begin(surface.patience);
+    let watch = ConnectionTimer::begin(surface.timeouts);
     let service = service_fn({
         let watch = watch.clone();
         move |request: axum::http::Request<Incoming>| {
-            watch.asked();
+            watch.request_started();
             let (surface, watch) = (surface.clone(), watch.clone());
             async move {
-                let answer = surface.exchange(request, peer.ip()).await;
-                watch.answered();
-                Ok::<_, std::convert::Infallible>(answer)
+                let response = surface.exchange(request, peer.ip()).await;
+                watch.response_ready();
+                Ok::<_, std::convert::Infallible>(response)
             }
         }
     });
     let connection = http1::Builder::new()
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(Watched::new(stream, watch.clone())), service);
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(TimedStream::new(stream, watch.clone())), service);
     tokio::pin!(connection);
     tokio::select! {
-        // A client that breaks off or talks nonsense harms nobody but itself.
+        // A client that disconnects or sends invalid data affects only its own connection.
         _ = connection.as_mut() => return,
-        () = watch.ran_out() => return tracing::debug!(%peer, "a client was too slow, or idle for too long"),
+        () = watch.expired() => return tracing::debug!(%peer, "a client was too slow, or idle for too long"),
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = connection => {}
-        () = watch.ran_out() => {}
+        () = watch.expired() => {}
     }
 }

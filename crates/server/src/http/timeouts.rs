@@ -1,5 +1,5 @@
-//! How long a client may dawdle: one deadline per connection, moved with what the connection does. Nothing here
-//! ends a request that is being worked on.
+//! Client timeouts: one deadline per connection, reset at each phase (header, body, write, idle). No timeout here
+//! ends a request that is being processed.
 
 use std::{
     io::{self, IoSlice},
@@ -15,24 +15,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::config::Server;
 
-/// However slowly it goes on, an answer must be taken this fast in the long run, in bytes per millisecond.
-const SLOWEST: u64 = 16;
+/// Minimum average rate at which a client must read a response, in bytes per millisecond.
+const MIN_WRITE_BYTES_PER_SECOND: u64 = 16;
 
-/// How long a client may take for what.
+/// Timeouts of a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// To send the head of a request, once it has begun or is the first.
+pub(super) struct ClientTimeouts {
+    /// Timeout of sending a request header, from its first byte or from the start of the connection.
     pub(super) head: Duration,
-    /// To read something of its answer.
+    /// Maximum time without progress while reading the response.
     pub(super) write: Duration,
-    /// Between two requests.
+    /// Maximum time between two requests.
     pub(super) idle: Duration,
 }
 
-impl Patience {
-    pub(super) fn of(settings: &Server) -> Self {
-        let Server { head_timeout, write_timeout, idle_timeout, .. } = settings;
-        Self { head: head_timeout.get(), write: write_timeout.get(), idle: idle_timeout.get() }
+impl ClientTimeouts {
+    pub(super) fn from_settings(settings: &Server) -> Self {
+        let Server { header_timeout: head_timeout, write_timeout, idle_timeout, .. } = settings;
+        Self {
+            head: head_timeout.as_duration(),
+            write: write_timeout.as_duration(),
+            idle: idle_timeout.as_duration(),
+        }
     }
 
     fn shortest(&self) -> Duration {
@@ -40,20 +44,20 @@ impl Patience {
     }
 }
 
-/// What a connection does.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It waits for a request.
+    /// Waiting for a request.
     Idle,
-    /// It reads the head of one.
+    /// Reading the header of a request.
     Head,
-    /// It works on one; whoever reads the body has a deadline of its own.
+    /// Processing a request; reading its body has a separate deadline.
     Work,
-    /// It writes the answer.
-    Answer {
-        /// Since when.
+    /// Writing the response.
+    Response {
+        /// Start of the response.
         since: Duration,
-        /// How much was written so far.
+        /// Bytes written so far.
         written: u64,
     },
 }
@@ -61,96 +65,97 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct State {
     phase: Phase,
-    /// When the client has been too slow. None while it is our turn.
+    /// Time at which the client is too slow. `None` while the server processes a request.
     deadline: Option<Duration>,
 }
 
 impl State {
-    fn begin(patience: &Patience, now: Duration) -> Self {
-        Self { phase: Phase::Head, deadline: Some(now + patience.head) }
+    fn begin(timeouts: &ClientTimeouts, now: Duration) -> Self {
+        Self { phase: Phase::Head, deadline: Some(now + timeouts.head) }
     }
 
-    /// Bytes have come.
-    fn read(&mut self, patience: &Patience, now: impl FnOnce() -> Duration) {
+    /// Records that bytes have arrived.
+    fn read(&mut self, timeouts: &ClientTimeouts, now: impl FnOnce() -> Duration) {
         if self.phase == Phase::Idle {
-            *self = Self::begin(patience, now());
+            *self = Self::begin(timeouts, now());
         }
     }
 
-    /// A whole head has come.
-    fn asked(&mut self) {
+    /// Records that a whole header has arrived.
+    fn request_started(&mut self) {
         *self = Self { phase: Phase::Work, deadline: None };
     }
 
-    /// There is an answer, to be written from now on.
-    fn answered(&mut self, patience: &Patience, now: Duration) {
+    /// Records that a response is ready to be written.
+    fn response_ready(&mut self, timeouts: &ClientTimeouts, now: Duration) {
         *self =
-            Self { phase: Phase::Answer { since: now, written: 0 }, deadline: Some(now + patience.write) };
+            Self { phase: Phase::Response { since: now, written: 0 }, deadline: Some(now + timeouts.write) };
     }
 
-    /// So many bytes were taken.
-    fn wrote(&mut self, patience: &Patience, count: usize, now: impl FnOnce() -> Duration) {
+    /// Records that the client has accepted this many bytes.
+    fn wrote(&mut self, timeouts: &ClientTimeouts, count: usize, now: impl FnOnce() -> Duration) {
         let (since, written, now) = match self.phase {
-            // What is written in between belongs to no answer: "100 Continue".
+            // Bytes written while processing are "100 Continue", which is not part of a response.
             Phase::Work => return,
-            Phase::Answer { since, written } => (since, written, now()),
-            // The parser itself answers what it cannot read.
+            Phase::Response { since, written } => (since, written, now()),
+            // hyper itself responds to requests that it cannot parse.
             Phase::Idle | Phase::Head => {
                 let now = now();
                 (now, 0, now)
             }
         };
         let written = written + count as u64;
-        let in_all = since + patience.write + Duration::from_millis(written / SLOWEST);
+        let in_all = since + timeouts.write + Duration::from_millis(written / MIN_WRITE_BYTES_PER_SECOND);
         *self = Self {
-            phase: Phase::Answer { since, written },
-            deadline: Some(in_all.min(now + patience.write)),
+            phase: Phase::Response { since, written },
+            deadline: Some(in_all.min(now + timeouts.write)),
         };
     }
 
-    /// There is something to write, and it was not taken: the next piece of an answer that comes in pieces.
-    fn stuck(&mut self, patience: &Patience, now: impl FnOnce() -> Duration) {
+    /// Records that a write was blocked. After a flush this is the next part of a streamed response.
+    fn write_blocked(&mut self, timeouts: &ClientTimeouts, now: impl FnOnce() -> Duration) {
         if self.phase == Phase::Idle {
-            self.answered(patience, now());
+            self.response_ready(timeouts, now());
         }
     }
 
-    /// Everything was taken.
-    fn flushed(&mut self, patience: &Patience, now: impl FnOnce() -> Duration) {
-        if matches!(self.phase, Phase::Answer { .. }) {
-            *self = Self { phase: Phase::Idle, deadline: Some(now() + patience.idle) };
+    /// Records that everything was written.
+    fn flushed(&mut self, timeouts: &ClientTimeouts, now: impl FnOnce() -> Duration) {
+        if matches!(self.phase, Phase::Response { .. }) {
+            *self = Self { phase: Phase::Idle, deadline: Some(now() + timeouts.idle) };
         }
     }
 }
 
-/// What a connection does, and until when it may.
-pub(super) struct Watch {
-    patience: Patience,
+/// Phase and deadline of a connection.
+pub(super) struct ConnectionTimer {
+    timeouts: ClientTimeouts,
     state: Mutex<State>,
 }
 
-impl Watch {
-    /// For a new connection, whose first request is due.
-    pub(super) fn begin(patience: Patience) -> Arc<Self> {
-        Arc::new(Self { patience, state: Mutex::new(State::begin(&patience, clock::ticks())) })
+impl ConnectionTimer {
+    /// Creates the timer of a new connection, which waits for its first request.
+    pub(super) fn begin(timeouts: ClientTimeouts) -> Arc<Self> {
+        Arc::new(Self { timeouts, state: Mutex::new(State::begin(&timeouts, clock::monotonic_now())) })
     }
 
-    /// A request begins to be worked on.
-    pub(super) fn asked(&self) {
-        self.state.lock().asked();
+    /// Records that processing of a request begins.
+    pub(super) fn request_started(&self) {
+        self.state.lock().request_started();
     }
 
-    /// A request was worked on.
-    pub(super) fn answered(&self) {
-        self.state.lock().answered(&self.patience, clock::ticks());
+    /// Records that a request was processed.
+    pub(super) fn response_ready(&self) {
+        self.state.lock().response_ready(&self.timeouts, clock::monotonic_now());
     }
 
-    /// Returns when the client has been too slow, at most by the shortest patience too late.
-    pub(super) async fn ran_out(&self) {
-        let look_every = self.patience.shortest();
+    /// Waits until the client is too slow. Returns late by at most the shortest timeout.
+    pub(super) async fn expired(&self) {
+        let look_every = self.timeouts.shortest();
         loop {
             let deadline = self.state.lock().deadline;
-            let left = deadline.map_or(look_every, |deadline| deadline.saturating_sub(clock::ticks()));
+            let left =
+                deadline.map_or(look_every, |deadline| deadline.saturating_sub(clock::monotonic_now()));
             if left.is_zero() {
                 return;
             }
@@ -159,29 +164,31 @@ impl Watch {
     }
 }
 
-/// A connection that tells its watch what happens on it.
-pub(super) struct Watched<S> {
+/// A stream that reports its reads and writes to its timer.
+pub(super) struct TimedStream<S> {
     stream: S,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionTimer>,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
+impl<S> TimedStream<S> {
+    pub(super) fn new(stream: S, watch: Arc<ConnectionTimer>) -> Self {
         Self { stream, watch }
     }
 
     fn wrote(&self, outcome: &Poll<io::Result<usize>>) {
         match outcome {
             Poll::Ready(Ok(count)) => {
-                self.watch.state.lock().wrote(&self.watch.patience, *count, clock::ticks);
+                self.watch.state.lock().wrote(&self.watch.timeouts, *count, clock::monotonic_now);
             }
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.watch.state.lock().stuck(&self.watch.patience, clock::ticks),
+            Poll::Pending => {
+                self.watch.state.lock().write_blocked(&self.watch.timeouts, clock::monotonic_now)
+            }
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -190,13 +197,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.watch.state.lock().read(&self.watch.patience, clock::ticks);
+            self.watch.state.lock().read(&self.watch.timeouts, clock::monotonic_now);
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.wrote(&outcome);
@@ -219,9 +226,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        // hyper flushes when all that it has was written.
+        // hyper flushes once all of its output is written.
         if let Poll::Ready(Ok(())) = flushed {
-            self.watch.state.lock().flushed(&self.watch.patience, clock::ticks);
+            self.watch.state.lock().flushed(&self.watch.timeouts, clock::monotonic_now);
         }
         flushed
     }
@@ -235,7 +242,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience {
+    const TIMEOUTS: ClientTimeouts = ClientTimeouts {
         head: Duration::from_secs(10),
         write: Duration::from_secs(30),
         idle: Duration::from_secs(75),
@@ -247,62 +254,62 @@ mod tests {
 
     #[test]
     fn each_phase_has_its_deadline() {
-        let mut state = State::begin(&PATIENCE, at(100));
+        let mut state = State::begin(&TIMEOUTS, at(100));
         assert_eq!(state.deadline, Some(at(110)));
-        state.read(&PATIENCE, || at(109));
+        state.read(&TIMEOUTS, || at(109));
         assert_eq!(state.deadline, Some(at(110)), "a head that drips gains nothing");
-        state.asked();
-        state.read(&PATIENCE, || at(200));
-        state.wrote(&PATIENCE, 25, || at(200));
-        state.flushed(&PATIENCE, || at(200));
+        state.request_started();
+        state.read(&TIMEOUTS, || at(200));
+        state.wrote(&TIMEOUTS, 25, || at(200));
+        state.flushed(&TIMEOUTS, || at(200));
         assert_eq!(state.deadline, None, "while we work nobody is too slow");
-        state.answered(&PATIENCE, at(300));
+        state.response_ready(&TIMEOUTS, at(300));
         assert_eq!(state.deadline, Some(at(330)));
-        state.wrote(&PATIENCE, 1_000, || at(301));
-        state.flushed(&PATIENCE, || at(301));
+        state.wrote(&TIMEOUTS, 1_000, || at(301));
+        state.flushed(&TIMEOUTS, || at(301));
         assert_eq!(state.deadline, Some(at(376)));
-        state.read(&PATIENCE, || at(370));
+        state.read(&TIMEOUTS, || at(370));
         assert_eq!(state.deadline, Some(at(380)), "the next head");
     }
 
     #[test]
-    fn whoever_reads_slowly_is_waited_for_but_not_for_ever() {
-        let mut state = State::begin(&PATIENCE, at(0));
-        state.answered(&PATIENCE, at(0));
-        // All that fits into the system's buffers goes at once, and earns no more than others have.
-        state.wrote(&PATIENCE, 4 << 20, || at(0));
+    fn slow_reader_is_tolerated_up_to_minimum_rate() {
+        let mut state = State::begin(&TIMEOUTS, at(0));
+        state.response_ready(&TIMEOUTS, at(0));
+        // Bytes that fit into the system's buffers are written immediately and do not extend the deadline further.
+        state.wrote(&TIMEOUTS, 4 << 20, || at(0));
         assert_eq!(state.deadline, Some(at(30)));
-        state.wrote(&PATIENCE, 1 << 20, || at(29));
+        state.wrote(&TIMEOUTS, 1 << 20, || at(29));
         assert_eq!(state.deadline, Some(at(59)));
-        let mut drip = State::begin(&PATIENCE, at(0));
-        drip.answered(&PATIENCE, at(0));
+        let mut drip = State::begin(&TIMEOUTS, at(0));
+        drip.response_ready(&TIMEOUTS, at(0));
         for second in 1..=30 {
-            drip.wrote(&PATIENCE, 1, || at(second));
+            drip.wrote(&TIMEOUTS, 1, || at(second));
         }
         assert_eq!(drip.deadline, Some(at(30) + Duration::from_millis(1)));
     }
 
     #[test]
-    fn an_answer_in_pieces_must_be_read_piece_by_piece() {
-        let mut state = State::begin(&PATIENCE, at(0));
-        state.answered(&PATIENCE, at(0));
-        state.wrote(&PATIENCE, 1_000, || at(1));
-        state.flushed(&PATIENCE, || at(1));
+    fn each_part_of_streamed_response_has_write_timeout() {
+        let mut state = State::begin(&TIMEOUTS, at(0));
+        state.response_ready(&TIMEOUTS, at(0));
+        state.wrote(&TIMEOUTS, 1_000, || at(1));
+        state.flushed(&TIMEOUTS, || at(1));
         assert_eq!(state.deadline, Some(at(76)), "it may have been the last");
-        state.stuck(&PATIENCE, || at(10));
+        state.write_blocked(&TIMEOUTS, || at(10));
         assert_eq!(state.deadline, Some(at(40)));
-        state.stuck(&PATIENCE, || at(20));
+        state.write_blocked(&TIMEOUTS, || at(20));
         assert_eq!(state.deadline, Some(at(40)), "asking again earns nothing");
-        state.asked();
-        state.stuck(&PATIENCE, || at(30));
+        state.request_started();
+        state.write_blocked(&TIMEOUTS, || at(30));
         assert_eq!(state.deadline, None, "while we work nobody is too slow");
     }
 
     #[test]
-    fn an_answer_of_the_parser_is_an_answer() {
-        let mut state = State::begin(&PATIENCE, at(0));
-        state.wrote(&PATIENCE, 80, || at(9));
-        assert!(matches!(state.phase, Phase::Answer { written: 80, .. }));
+    fn response_of_parser_has_write_timeout() {
+        let mut state = State::begin(&TIMEOUTS, at(0));
+        state.wrote(&TIMEOUTS, 80, || at(9));
+        assert!(matches!(state.phase, Phase::Response { written: 80, .. }));
         assert!(state.deadline >= Some(at(39)));
     }
 }

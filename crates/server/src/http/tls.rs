@@ -1,5 +1,5 @@
-//! TLS of our own: the certificate and its key, read anew when they change. A pair that cannot be used leaves
-//! the one before in place.
+//! TLS of the HTTP server: the certificate and its key, reloaded when the files change. If the new pair is
+//! unusable, the previous one stays in use.
 
 use std::{
     fmt, io,
@@ -27,55 +27,55 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::fix_for;
 
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which the files are checked for changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The first byte of every TLS handshake.
 const HANDSHAKE: u8 = 22;
 
-/// What a client is told that does not speak TLS.
+/// Response to a client that does not use TLS.
 const SPEAK_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\
     content-length: 52\r\n\r\nthis server speaks TLS; begin the URL with https://\n";
 
-/// Why a certificate and its key cannot be used.
+/// Reason why a certificate and its key are unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     /// A file cannot be read.
     #[error("{setting}: {path} cannot be read: {reason}; check the path and who may read it")]
     File { setting: &'static str, path: PathBuf, reason: io::Error },
-    /// A file is not what it should be.
+    /// A file does not hold what it should.
     #[error("{setting}: {path} holds no {what} in PEM form{reason}")]
     Content { setting: &'static str, path: PathBuf, what: &'static str, reason: String },
-    /// They do not belong together, or are of a kind that cannot be used.
+    /// The key does not match the certificate, or its type is not supported.
     #[error("server.tls_cert and server.tls_key cannot be used together: {0}")]
     Pair(rustls::Error),
 }
 
-/// TLS as this server speaks it.
+/// TLS acceptor of this server.
 pub(crate) struct Tls {
     acceptor: TlsAcceptor,
-    pair: Arc<Pair>,
+    pair: Arc<CertificatePair>,
 }
 
-/// The files, and what was last read from them.
-struct Pair {
+/// The files, and the certificate last read from them.
+struct CertificatePair {
     cert: PathBuf,
     key: PathBuf,
     current: RwLock<Arc<CertifiedKey>>,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for CertificatePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.cert.display())
     }
 }
 
-impl ResolvesServerCert for Pair {
+impl ResolvesServerCert for CertificatePair {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.read().clone())
     }
 }
 
-/// What the files held, to know whether they have changed.
+/// Hash of the files' contents, to detect changes.
 type Fingerprint = [u8; 32];
 
 struct Files {
@@ -109,7 +109,7 @@ fn certified(files: &Files, cert: &Path, key: &Path) -> Result<CertifiedKey, Tls
     if chain.is_empty() {
         return Err(content("server.tls_cert", cert, "certificate", String::new()));
     }
-    // What the reader says of a key may repeat some of it.
+    // The parser's error is dropped, because it may quote parts of the key.
     let private = PrivateKeyDer::from_pem_slice(&files.key)
         .map_err(|_| content("server.tls_key", key, "private key that is not encrypted", String::new()))?;
     CertifiedKey::from_der(chain, private, &ring::default_provider()).map_err(TlsError::Pair)
@@ -117,11 +117,11 @@ fn certified(files: &Files, cert: &Path, key: &Path) -> Result<CertifiedKey, Tls
 
 impl Tls {
     /// Reads a certificate and its key.
-    pub(crate) fn load(cert: &Path, key: &Path) -> Result<(Arc<Self>, Reload), TlsError> {
+    pub(crate) fn load(cert: &Path, key: &Path) -> Result<(Arc<Self>, CertificateWatcher), TlsError> {
         let files = Files::read(cert, key)?;
         let current = RwLock::new(Arc::new(certified(&files, cert, key)?));
-        let pair = Arc::new(Pair { cert: cert.into(), key: key.into(), current });
-        // The provider is named here because a process-wide default may be missing, or be another one.
+        let pair = Arc::new(CertificatePair { cert: cert.into(), key: key.into(), current });
+        // The provider is set explicitly, because the process-wide default may be missing or a different one.
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Pair)?
@@ -129,18 +129,18 @@ impl Tls {
             .with_cert_resolver(pair.clone());
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let tls = Arc::new(Self { acceptor: TlsAcceptor::from(Arc::new(config)), pair });
-        let reload = Reload { pair: tls.pair.clone(), seen: files.fingerprint() };
+        let reload = CertificateWatcher { pair: tls.pair.clone(), last_modified: files.fingerprint() };
         Ok((tls, reload))
     }
 
-    /// Agrees with a client. One that speaks plain HTTP is told so.
+    /// Performs the handshake. A client that speaks plain HTTP gets an error response.
     pub(super) async fn accept(&self, mut stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let mut first = [HANDSHAKE];
         stream.peek(&mut first).await?;
         if first[0].is_ascii_uppercase() {
             stream.write_all(SPEAK_TLS).await?;
             stream.shutdown().await?;
-            // What it has sent is read, so that it is not told that its request was thrown away instead.
+            // Reads the request first; closing with unread data would reset the connection and lose the response.
             let _ = stream.readable().await;
             let _ = stream.try_read(&mut [0; 4096]);
             return Err(io::Error::other("the client speaks plain HTTP"));
@@ -149,39 +149,39 @@ impl Tls {
     }
 }
 
-/// Looks after the files.
-pub(crate) struct Reload {
-    pair: Arc<Pair>,
-    seen: Fingerprint,
+/// Watches the files for changes.
+pub(crate) struct CertificateWatcher {
+    pair: Arc<CertificatePair>,
+    last_modified: Fingerprint,
 }
 
-impl Reload {
-    /// Looks every few seconds whether the files have changed, and at once on `SIGHUP`, until `stop`.
+impl CertificateWatcher {
+    /// Checks the files for changes every few seconds, and immediately on `SIGHUP`, until `stop`.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 _ = hangup.recv() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
             let looked = tokio::task::spawn_blocking(move || {
-                self.look();
+                self.check();
                 self
             });
             self = looked.await.map_err(io::Error::other)?;
         }
     }
 
-    fn look(&mut self) {
+    fn check(&mut self) {
         let (cert, key) = (&self.pair.cert, &self.pair.key);
         let read = Files::read(cert, key);
-        // Files that cannot be read are all the same, so that it is said once.
+        // All unreadable states have the same fingerprint, so the error is logged once.
         let fingerprint = read.as_ref().map_or([0; 32], Files::fingerprint);
-        if fingerprint == self.seen {
+        if fingerprint == self.last_modified {
             return;
         }
-        self.seen = fingerprint;
+        self.last_modified = fingerprint;
         match read.and_then(|files| certified(&files, cert, key)) {
             Ok(certified) => {
                 *self.pair.current.write() = Arc::new(certified);
@@ -195,7 +195,8 @@ impl Reload {
     }
 }
 
-/// Warns if others may read the new key. At the start such a key is refused; a running server goes on.
+/// Warns if other users may read the new key. Such a key is rejected at startup, but does not stop a running
+/// server.
 fn warn_if_open(key: &Path) {
     if let Some(fix) = fix_for(key) {
         let path = key.display();

@@ -1,6 +1,6 @@
-//! E-mail to owners: who gets one, what is in it, and sending it. A notice may be sent again, always under the same
-//! Message-ID, and never to an address that it is known to have reached. No notice is sent to an address whose holder has
-//! not confirmed it, and none beyond the limits.
+//! Emails to owners: selects recipients, renders and sends. A notification may be sent again, always with the same
+//! Message-ID, and never to an address that is known to have received it. Notifications are never sent to an
+//! unconfirmed address that needs confirmation, nor beyond the limits.
 
 pub(crate) mod links;
 pub(crate) mod render;
@@ -14,70 +14,70 @@ use std::{
 
 use parking_lot::Mutex;
 use redrive_core::{
-    NoticeId, Time,
+    NotificationId, Time,
     notification::{
-        Notice,
+        Notification,
         confirmation::{CONFIRMATION_LINK_TTL, MailPolicy},
         mail_limit::MailPurpose,
-        preferences::{Language, Wishes},
+        preferences::{EffectivePreferences, Language},
     },
     protection::limiter::{Bucket, RateLimit},
     security::vault::Vault,
     webhook::Webhook,
 };
-use redrive_engine::{MailError, Mailed, Mailer, Mailing, clock::Clock};
+use redrive_engine::{MailError, MailFuture, Mailed, Mailer, clock::Clock};
 use redrive_store::{
-    MailAddress, MailReservation, MailScope, ReserveResult, Store, StoreError, StoredNotice,
+    MailAddress, MailReservation, MailScope, ReserveResult, Store, StoreError, StoredNotification,
 };
 use sha2::{Digest, Sha256};
 
 use self::{
-    links::{Confirmation, Ending},
-    render::{About, AboutWebhook, Mail},
-    smtp::{Letter, Trouble, Way},
+    links::{Confirmation, UnsubscribeToken},
+    render::{Mail, MailContext, WebhookLabel},
+    smtp::{OutgoingMail, SmtpClient, SmtpError},
 };
 use crate::config::{ConfigError, Smtp};
 
-/// Notices whose recipients are remembered until all of them are served.
-const REMEMBERED: usize = 10_000;
+/// Maximum number of notifications whose recipients are tracked until all of them are served.
+const MAX_TRACKED_NOTIFICATIONS: usize = 10_000;
 
-/// What became of a notice.
+/// Result of sending a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// The mail server has taken it for everybody who wants it, but for those it refused for good.
+pub enum MailResult {
+    /// The SMTP server accepted it for all recipients, except those that it rejected permanently.
     Sent,
-    /// The mail server has taken it for some of those who want it; for the others a limit was reached, which is named.
+    /// The SMTP server accepted it for some recipients; for the others the named limit was reached.
     SentToSome(String),
-    /// It was sent to no recipient: a limit was reached, which is named.
+    /// It was sent to no recipient, because the named limit was reached.
     Suppressed(String),
     /// No recipient has confirmed its address.
     Unconfirmed,
-    /// Nobody wants it.
-    Nobody,
-    /// Every recipient was refused for good.
+    /// There are no recipients.
+    NoRecipients,
+    /// Every recipient was rejected permanently.
     Refused(String),
-    /// Somebody still has to get it.
-    Later(String),
+    /// It must be sent again, because some recipients are not served yet.
+    Transient(String),
 }
 
-/// Sends mails.
-pub struct Mails {
-    way: Way,
+/// Sender of notification and confirmation emails.
+pub struct MailSender {
+    way: SmtpClient,
     usual: Language,
     store: Arc<dyn Store>,
     vault: Vault,
     clock: Clock,
     policy: MailPolicy,
-    /// How links begin; none if nobody knows.
+    /// Base URL of links. `None` if it is not known.
     base: Option<String>,
     limit: RateLimit,
     bucket: Mutex<Bucket>,
-    /// Who has got what already, where somebody else has not.
-    reached: Mutex<VecDeque<(NoticeId, BTreeSet<String>)>>,
+    /// Served recipients of notifications that still have unserved ones.
+    reached: Mutex<VecDeque<(NotificationId, BTreeSet<String>)>>,
 }
 
-impl Mails {
-    /// Mails as they are configured; none if they are off.
+impl MailSender {
+    /// Creates a sender. Returns `None` if email is not configured.
     pub fn new(
         config: &Smtp,
         base: Option<String>,
@@ -85,7 +85,7 @@ impl Mails {
         vault: Vault,
         clock: Clock,
     ) -> Result<Option<Self>, ConfigError> {
-        let Some(way) = Way::new(config)? else { return Ok(None) };
+        let Some(client) = SmtpClient::new(config)? else { return Ok(None) };
         if config.confirm_addresses && base.is_none() {
             return Err(ConfigError::Invalid {
                 setting: "smtp.confirm_addresses".into(),
@@ -98,55 +98,65 @@ impl Mails {
             RateLimit { requests_per_minute: config.max_per_minute, burst: Some(config.max_per_minute) };
         let (bucket, reached) = (Mutex::new(Bucket::full()), Mutex::default());
         let (usual, policy) = (config.language, config.policy());
-        Ok(Some(Self { way, usual, store, vault, clock, policy, base, limit, bucket, reached }))
+        Ok(Some(Self { way: client, usual, store, vault, clock, policy, base, limit, bucket, reached }))
     }
 
-    /// Sends a notice to those who want it.
-    pub async fn post(&self, notice: &Notice, webhook: Option<&Webhook>) -> Result<Posted, StoreError> {
-        let Some(tenant) = self.store.tenant(notice.tenant.clone()).await? else { return Ok(Posted::Nobody) };
+    /// Sends a notification to its recipients.
+    pub async fn send_notification(
+        &self,
+        notification: &Notification,
+        webhook: Option<&Webhook>,
+    ) -> Result<MailResult, StoreError> {
+        let Some(tenant) = self.store.tenant(notification.tenant_id.clone()).await? else {
+            return Ok(MailResult::NoRecipients);
+        };
         let owner = webhook.and_then(|webhook| webhook.spec.owner.as_ref());
         let preferences = match webhook.is_some_and(|webhook| webhook.spec.is_operator_managed()) {
             true => tenant.rules.notifications.for_operator_webhook(),
             false => tenant.rules.notifications,
         };
-        let wishes = Wishes { tenant: &preferences, owner };
-        let all = wishes.recipients(notice.kind, &[]);
-        let gone = self.store.unsubscribed(notice.tenant.clone(), notice.kind, all).await?;
-        let recipients = wishes.recipients(notice.kind, &gone);
+        let wishes = EffectivePreferences { tenant: &preferences, owner };
+        let all = wishes.recipients(notification.kind, &[]);
+        let gone = self.store.unsubscribed(notification.tenant_id.clone(), notification.kind, all).await?;
+        let recipients = wishes.recipients(notification.kind, &gone);
         if recipients.is_empty() {
-            return Ok(Posted::Nobody);
+            return Ok(MailResult::NoRecipients);
         }
-        let recipients = self.confirmed(notice, recipients).await?;
+        let recipients = self.confirmed(notification, recipients).await?;
         if recipients.is_empty() {
-            return Ok(Posted::Unconfirmed);
+            return Ok(MailResult::Unconfirmed);
         }
         let language = wishes.language(self.usual);
-        let about = About {
-            tenant: tenant.id,
+        let about = MailContext {
+            tenant_id: tenant.id,
             tenant_name: tenant.name,
-            webhook: webhook.map(AboutWebhook::of),
+            webhook: webhook.map(WebhookLabel::from_webhook),
             base: self.base.clone(),
             address: String::new(),
             unsubscribe: None,
         };
-        self.send_all(notice, &about, &recipients, language).await
+        self.send_all(notification, &about, &recipients, language).await
     }
 
-    /// Those of these addresses that may receive notifications of the tenant.
-    async fn confirmed(&self, notice: &Notice, addresses: Vec<String>) -> Result<Vec<String>, StoreError> {
+    /// Returns the addresses that may receive notifications of the tenant.
+    async fn confirmed(
+        &self,
+        notification: &Notification,
+        addresses: Vec<String>,
+    ) -> Result<Vec<String>, StoreError> {
         let needs = |address: &String| self.policy.needs_confirmation(address);
-        let asked: Vec<String> = addresses.iter().filter(|address| needs(address)).cloned().collect();
-        if asked.is_empty() {
+        let request: Vec<String> = addresses.iter().filter(|address| needs(address)).cloned().collect();
+        if request.is_empty() {
             return Ok(addresses);
         }
-        let known = self.store.recipient_addresses(notice.tenant.clone(), asked).await?;
+        let known = self.store.recipient_addresses(notification.tenant_id.clone(), request).await?;
         let is_confirmed = |address: &String| {
             known.iter().any(|known| known.address == *address && known.confirmed.is_some())
         };
         Ok(addresses.into_iter().filter(|address| !needs(address) || is_confirmed(address)).collect())
     }
 
-    /// Counts an e-mail against the limits. Returns the limit that is reached in words, if one is.
+    /// Counts an email against the limits. Returns a description of the limit if one is reached.
     async fn reserve(&self, reservation: &MailReservation) -> Result<Option<String>, StoreError> {
         match self.store.reserve_mail(reservation.clone()).await? {
             ReserveResult::Reserved => Ok(None),
@@ -160,9 +170,9 @@ impl Mails {
         }
     }
 
-    fn reservation(&self, notice: &Notice, address: &str) -> MailReservation {
+    fn reservation(&self, notification: &Notification, address: &str) -> MailReservation {
         MailReservation {
-            tenant: notice.tenant.clone(),
+            tenant_id: notification.tenant_id.clone(),
             address: address.to_owned(),
             purpose: MailPurpose::Notification,
             at: self.clock.now(),
@@ -173,172 +183,176 @@ impl Mails {
 
     async fn send_all(
         &self,
-        notice: &Notice,
-        about: &About,
+        notification: &Notification,
+        about: &MailContext,
         to: &[String],
         language: Language,
-    ) -> Result<Posted, StoreError> {
+    ) -> Result<MailResult, StoreError> {
         let (mut refused, mut deferred, mut suppressed) = (Vec::new(), None, Vec::new());
         for address in to {
-            if self.has_reached(notice.id, address) {
+            if self.was_sent_to(notification.id, address) {
                 continue;
             }
-            if let Some(due) = self.take_turn() {
+            if let Some(due) = self.acquire_rate_token() {
                 let why =
                     format!("this node has sent as many mails as smtp.max_per_minute allows until {due}");
-                return Ok(Posted::Later(why));
+                return Ok(MailResult::Transient(why));
             }
-            let reservation = self.reservation(notice, address);
+            let reservation = self.reservation(notification, address);
             if let Some(why) = self.reserve(&reservation).await? {
                 suppressed.push(why);
                 continue;
             }
-            let sent = self.send_one(notice, about, address, language).await;
-            if matches!(sent, Err(Trouble::Refused(_) | Trouble::Deferred(_) | Trouble::Later(_))) {
+            let sent = self.send_one(notification, about, address, language).await;
+            if matches!(sent, Err(SmtpError::Refused(_) | SmtpError::Deferred(_) | SmtpError::Unavailable(_)))
+            {
                 self.store.release_mail(reservation).await?;
             }
             match sent {
-                Ok(()) => self.note_reached(notice.id, address),
-                Err(Trouble::Refused(why)) => {
-                    tracing::warn!(notice_id = %notice.id, tenant = %notice.tenant, recipient = %address, error = %why,
+                Ok(()) => self.record_reached(notification.id, address),
+                Err(SmtpError::Refused(why)) => {
+                    tracing::warn!(notice_id = %notification.id, tenant = %notification.tenant_id, recipient = %address, error = %why,
                         "an owner cannot be told by mail: correct or remove the address");
-                    self.note_reached(notice.id, address);
+                    self.record_reached(notification.id, address);
                     refused.push(format!("{address}: {why}"));
                 }
-                // The others must not wait for this one.
-                Err(Trouble::Deferred(why)) => deferred = Some(format!("{address}: {why}")),
-                // What is wrong with the server is wrong for all.
-                Err(Trouble::Later(why) | Trouble::Unknown(why)) => return Ok(Posted::Later(why)),
+                // Continue with the other recipients.
+                Err(SmtpError::Deferred(why)) => deferred = Some(format!("{address}: {why}")),
+                // A failure of the server applies to all recipients, so stop here.
+                Err(SmtpError::Unavailable(why) | SmtpError::Unknown(why)) => {
+                    return Ok(MailResult::Transient(why));
+                }
             }
         }
         if let Some(why) = deferred {
-            return Ok(Posted::Later(why));
+            return Ok(MailResult::Transient(why));
         }
-        self.forget(notice.id);
+        self.forget_notification(notification.id);
         Ok(match suppressed.pop() {
-            Some(why) if suppressed.len() + 1 == to.len() => Posted::Suppressed(why),
-            Some(why) => Posted::SentToSome(why),
-            None if refused.len() == to.len() => Posted::Refused(refused.join("; ")),
-            None => Posted::Sent,
+            Some(why) if suppressed.len() + 1 == to.len() => MailResult::Suppressed(why),
+            Some(why) => MailResult::SentToSome(why),
+            None if refused.len() == to.len() => MailResult::Refused(refused.join("; ")),
+            None => MailResult::Sent,
         })
     }
 
-    /// Asks the holder of an address to confirm it. Returns false if there is nothing to ask.
+    /// Sends a confirmation request to an address. Returns false if none is needed or possible.
     async fn ask_to_confirm(&self, address: &MailAddress) -> Result<bool, MailError> {
-        let later = |error: StoreError| MailError::Later(error.to_string());
-        let tenant = self.store.tenant(address.tenant.clone()).await.map_err(later)?;
+        let later = |error: StoreError| MailError::Transient(error.to_string());
+        let tenant = self.store.tenant(address.tenant_id.clone()).await.map_err(later)?;
         let (Some(tenant), Some(base)) = (tenant, &self.base) else { return Ok(false) };
         if address.confirmed.is_some() {
             return Ok(false);
         }
-        if self.take_turn().is_some() {
-            return Err(MailError::Later("smtp.max_per_minute is reached".into()));
+        if self.acquire_rate_token().is_some() {
+            return Err(MailError::Transient("smtp.max_per_minute is reached".into()));
         }
         let (language, now) = (tenant.rules.notifications.language.unwrap_or(self.usual), self.clock.now());
         let confirmation = Confirmation {
-            tenant: tenant.id.clone(),
+            tenant_id: tenant.id.clone(),
             address: address.address.clone(),
             language,
             expires_at: now + CONFIRMATION_LINK_TTL,
         };
         let link = format!("{base}/confirm/{}", confirmation.seal(&self.vault));
-        let mail = render::render_confirmation(&tenant.id, base, &link, language)
-            .map_err(|error| MailError::Never(format!("the e-mail cannot be written: {error}")))?;
+        let email = render::render_confirmation(&tenant.id, base, &link, language)
+            .map_err(|error| MailError::Permanent(format!("the e-mail cannot be written: {error}")))?;
         let id = format!("confirm-{}", now.millis());
-        let letter = Letter {
+        let outgoing = OutgoingMail {
             to: &address.address,
-            mail: &mail,
+            email: &email,
             id: &format!("{id}.{}", short_digest(&address.address)),
             at: now,
             unsubscribe: None,
         };
-        match self.way.send(&letter).await {
+        match self.way.send(&outgoing).await {
             Ok(()) => Ok(true),
-            Err(Trouble::Deferred(why) | Trouble::Later(why)) => Err(MailError::Later(why)),
-            Err(Trouble::Refused(why) | Trouble::Unknown(why)) => Err(MailError::Never(why)),
+            Err(SmtpError::Deferred(why) | SmtpError::Unavailable(why)) => Err(MailError::Transient(why)),
+            Err(SmtpError::Refused(why) | SmtpError::Unknown(why)) => Err(MailError::Permanent(why)),
         }
     }
 
     async fn send_one(
         &self,
-        notice: &Notice,
-        about: &About,
+        notification: &Notification,
+        about: &MailContext,
         address: &str,
         language: Language,
-    ) -> Result<(), Trouble> {
-        let ending = Ending {
-            tenant: notice.tenant.clone(),
-            kind: notice.kind,
+    ) -> Result<(), SmtpError> {
+        let ending = UnsubscribeToken {
+            tenant_id: notification.tenant_id.clone(),
+            kind: notification.kind,
             address: address.to_owned(),
             language,
         };
         let link = |base: &String| format!("{base}/unsubscribe/{}", ending.seal(&self.vault));
         let unsubscribe = self.base.as_ref().map(link);
-        let about = About { address: address.to_owned(), unsubscribe: unsubscribe.clone(), ..about.clone() };
-        let mail = render::render(notice, &about, language)
-            .map_err(|error| Trouble::Refused(format!("the mail cannot be written: {error}")))?;
-        let letter = Letter {
+        let about =
+            MailContext { address: address.to_owned(), unsubscribe: unsubscribe.clone(), ..about.clone() };
+        let email = render::render(notification, &about, language)
+            .map_err(|error| SmtpError::Refused(format!("the mail cannot be written: {error}")))?;
+        let outgoing = OutgoingMail {
             to: address,
-            mail: &mail,
-            id: &message_id(notice.id, address),
+            email: &email,
+            id: &message_id(notification.id, address),
             at: self.clock.now(),
             unsubscribe: unsubscribe.as_deref(),
         };
-        self.way.send(&letter).await
+        self.way.send(&outgoing).await
     }
 
-    /// Takes a turn; or gives when the next one is.
-    fn take_turn(&self) -> Option<Time> {
+    /// Takes a token of the node's rate limit. Returns the time of the next token if there is none.
+    fn acquire_rate_token(&self) -> Option<Time> {
         let (mut bucket, now) = (self.bucket.lock(), self.clock.now());
-        let due = bucket.due(&self.limit, now);
+        let due = bucket.next_token_at(&self.limit, now);
         if due.is_none() {
             bucket.take(&self.limit, now);
         }
         due
     }
 
-    fn has_reached(&self, notice: NoticeId, address: &str) -> bool {
+    fn was_sent_to(&self, notification_id: NotificationId, address: &str) -> bool {
         let reached = self.reached.lock();
-        reached.iter().any(|(id, addresses)| *id == notice && addresses.contains(address))
+        reached.iter().any(|(id, addresses)| *id == notification_id && addresses.contains(address))
     }
 
-    fn note_reached(&self, notice: NoticeId, address: &str) {
+    fn record_reached(&self, notification_id: NotificationId, address: &str) {
         let mut reached = self.reached.lock();
-        match reached.iter_mut().find(|(id, _)| *id == notice) {
+        match reached.iter_mut().find(|(id, _)| *id == notification_id) {
             Some((_, addresses)) => drop(addresses.insert(address.to_owned())),
             None => {
-                if reached.len() == REMEMBERED {
+                if reached.len() == MAX_TRACKED_NOTIFICATIONS {
                     reached.pop_front();
                 }
-                reached.push_back((notice, BTreeSet::from([address.to_owned()])));
+                reached.push_back((notification_id, BTreeSet::from([address.to_owned()])));
             }
         }
     }
 
-    fn forget(&self, notice: NoticeId) {
-        self.reached.lock().retain(|(id, _)| *id != notice);
+    fn forget_notification(&self, notification_id: NotificationId) {
+        self.reached.lock().retain(|(id, _)| *id != notification_id);
     }
 }
 
-impl Mailer for Mails {
-    fn send(&self, notice: StoredNotice, webhook: Option<Webhook>) -> Mailing<'_> {
+impl Mailer for MailSender {
+    fn send(&self, notification: StoredNotification, webhook: Option<Webhook>) -> MailFuture<'_> {
         Box::pin(async move {
-            match self.post(&notice.notice, webhook.as_ref()).await {
-                Ok(Posted::Sent) => Ok(Mailed::Sent),
-                Ok(Posted::SentToSome(why)) => Ok(Mailed::SentToSome(why)),
-                Ok(Posted::Suppressed(why)) => Ok(Mailed::Suppressed(why)),
-                Ok(Posted::Unconfirmed) => Ok(Mailed::Unconfirmed),
-                Ok(Posted::Nobody) => Ok(Mailed::Nobody),
-                Ok(Posted::Refused(why)) => Err(MailError::Never(why)),
-                Ok(Posted::Later(why)) => Err(MailError::Later(why)),
-                Err(error) => Err(MailError::Later(error.to_string())),
+            match self.send_notification(&notification.notification, webhook.as_ref()).await {
+                Ok(MailResult::Sent) => Ok(Mailed::Sent),
+                Ok(MailResult::SentToSome(why)) => Ok(Mailed::SentToSome(why)),
+                Ok(MailResult::Suppressed(why)) => Ok(Mailed::Suppressed(why)),
+                Ok(MailResult::Unconfirmed) => Ok(Mailed::Unconfirmed),
+                Ok(MailResult::NoRecipients) => Ok(Mailed::NoRecipients),
+                Ok(MailResult::Refused(why)) => Err(MailError::Permanent(why)),
+                Ok(MailResult::Transient(why)) => Err(MailError::Transient(why)),
+                Err(error) => Err(MailError::Transient(error.to_string())),
             }
         })
     }
 
-    fn send_confirmation(&self, address: MailAddress) -> Mailing<'_> {
+    fn send_confirmation(&self, address: MailAddress) -> MailFuture<'_> {
         Box::pin(async move {
-            Ok(if self.ask_to_confirm(&address).await? { Mailed::Sent } else { Mailed::Nobody })
+            Ok(if self.ask_to_confirm(&address).await? { Mailed::Sent } else { Mailed::NoRecipients })
         })
     }
 
@@ -347,9 +361,9 @@ impl Mailer for Mails {
     }
 }
 
-/// The same for every try, and another for each recipient.
-fn message_id(notice: NoticeId, address: &str) -> String {
-    format!("{notice}.{}", short_digest(address))
+/// Returns a Message-ID that is the same for every attempt and different for each recipient.
+fn message_id(notification_id: NotificationId, address: &str) -> String {
+    format!("{notification_id}.{}", short_digest(address))
 }
 
 fn short_digest(address: &str) -> String {
@@ -357,24 +371,27 @@ fn short_digest(address: &str) -> String {
     digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Sends a mail to somebody who wants to know whether mails arrive. Says what is wrong if it does not go out.
+/// Sends a test email and returns the sender, or the reason why sending failed.
 pub(crate) async fn send_test(config: &Smtp, to: &str, clock: &Clock) -> Result<String, String> {
-    let way = Way::new(config).map_err(|error| error.to_string())?;
-    let Some(way) = way else {
+    let client = SmtpClient::new(config).map_err(|error| error.to_string())?;
+    let Some(client) = client else {
         return Err("mails are off: set smtp.host and smtp.from; see docs/notifications.md".into());
     };
     let text = "This is a test of Redrive. If you can read it, owners can be told of trouble by mail.";
-    let mail = Mail {
+    let email = Mail {
         subject: "Redrive can send mails".into(),
         text: format!("{text}\n"),
         html: format!("<!doctype html><meta name=\"color-scheme\" content=\"light dark\"><p>{text}</p>"),
     };
     let now = clock.now();
     let id = format!("test-{}", now.millis());
-    match way.send(&Letter { to, mail: &mail, id: &id, at: now, unsubscribe: None }).await {
-        Ok(()) => Ok(way.from().to_string()),
-        Err(Trouble::Refused(why) | Trouble::Deferred(why) | Trouble::Later(why) | Trouble::Unknown(why)) => {
-            Err(why)
-        }
+    match client.send(&OutgoingMail { to, email: &email, id: &id, at: now, unsubscribe: None }).await {
+        Ok(()) => Ok(client.from().to_string()),
+        Err(
+            SmtpError::Refused(why)
+            | SmtpError::Deferred(why)
+            | SmtpError::Unavailable(why)
+            | SmtpError::Unknown(why),
+        ) => Err(why),
     }
 }

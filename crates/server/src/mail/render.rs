@@ -1,11 +1,12 @@
-//! From a notice to a mail: pure, and the same for the same notice. What tenants wrote is never in a subject, can neither
-//! end a header nor begin a tag, and is nothing that an e-mail client makes a link of.
+//! Renders a notification as an email. Pure: the same notification gives the same email. Text written by tenants
+//! never appears in a subject, cannot end a header or start a tag, and is never turned into a link by an email
+//! client.
 
 use askama::Template;
 use redrive_core::{
     TenantId, Time, WebhookId,
     notification::{
-        Kind, Notice,
+        Notification, NotificationKind,
         confirmation::CONFIRMATION_LINK_TTL,
         mail_text::{body_text, defang, subject_host},
         preferences::Language,
@@ -13,62 +14,62 @@ use redrive_core::{
     webhook::Webhook,
 };
 
-use super::texts::{Words, filled};
+use super::texts::{MailTexts, fill_placeholders};
 
-/// The longest piece of something that a tenant wrote.
-const LONGEST: usize = 80;
-/// The longest explanation.
-const LONGEST_DETAILS: usize = 500;
+/// Maximum length of a text written by a tenant.
+const MAX_TEXT_CHARS: usize = 80;
+/// Maximum length of the details.
+const MAX_DETAILS_CHARS: usize = 500;
 
-/// What a notice is about, as far as a mail tells it.
+/// Context of a notification that the email shows.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
-    /// Whose it is.
-    pub(crate) tenant: TenantId,
-    /// What people call the tenant.
+pub(crate) struct MailContext {
+    /// Tenant of the notification.
+    pub(crate) tenant_id: TenantId,
+    /// Display name of the tenant.
     pub(crate) tenant_name: Option<String>,
-    /// The webhook, if it is about one that is still known.
-    pub(crate) webhook: Option<AboutWebhook>,
-    /// How links begin; none if nobody knows.
+    /// The webhook, if the notification is about one that still exists.
+    pub(crate) webhook: Option<WebhookLabel>,
+    /// Base URL of links. `None` if it is not known.
     pub(crate) base: Option<String>,
-    /// Who is written to.
+    /// Address of the recipient.
     pub(crate) address: String,
-    /// The link that ends mails of this kind.
+    /// Unsubscribe link for this kind of notification.
     pub(crate) unsubscribe: Option<String>,
 }
 
-/// What a mail tells of a webhook. Not its URL: the rest behind the host may be as good as a password.
+/// Webhook as shown in an email. It excludes the URL, whose path and query may be a credential.
 #[derive(Clone, Debug)]
-pub(crate) struct AboutWebhook {
-    /// Its id.
+pub(crate) struct WebhookLabel {
+    /// Id of the webhook.
     pub(crate) id: WebhookId,
-    /// What it is for, in its owner's words.
+    /// Description by its owner.
     pub(crate) description: Option<String>,
-    /// Where it is.
+    /// Host of its URL.
     pub(crate) host: String,
 }
 
-impl AboutWebhook {
-    /// What a mail tells of this one.
-    pub(crate) fn of(webhook: &Webhook) -> Self {
+impl WebhookLabel {
+    /// Creates the label of a webhook.
+    pub(crate) fn from_webhook(webhook: &Webhook) -> Self {
         let host = webhook.spec.host().unwrap_or_default();
         Self { id: webhook.id, description: webhook.spec.description.clone(), host }
     }
 }
 
-/// A mail without its addresses.
+/// Content of an email, without its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mail {
-    /// One line.
+    /// Subject, on one line.
     pub(crate) subject: String,
-    /// For those who read plain text.
+    /// Plain text part.
     pub(crate) text: String,
-    /// For all others.
+    /// HTML part.
     pub(crate) html: String,
 }
 
-/// What both forms of a mail say.
-struct Said<'a> {
+/// Content that both parts of a notification email have.
+struct MailContent<'a> {
     subject: &'a str,
     happened: String,
     facts: Vec<(&'static str, String)>,
@@ -85,33 +86,33 @@ struct Said<'a> {
 #[derive(Template)]
 #[template(path = "mail/notification.txt", escape = "none")]
 struct Text<'a> {
-    said: &'a Said<'a>,
+    content: &'a MailContent<'a>,
 }
 
 #[derive(Template)]
 #[template(path = "mail/notification.html")]
 struct Html<'a> {
     language: &'static str,
-    said: &'a Said<'a>,
+    content: &'a MailContent<'a>,
 }
 
 #[derive(Template)]
 #[template(path = "mail/confirm.txt", escape = "none")]
 struct ConfirmText<'a> {
-    said: &'a ConfirmSaid<'a>,
+    content: &'a ConfirmSaid<'a>,
 }
 
 #[derive(Template)]
 #[template(path = "mail/confirm.html")]
 struct ConfirmHtml<'a> {
     language: &'static str,
-    said: &'a ConfirmSaid<'a>,
+    content: &'a ConfirmSaid<'a>,
 }
 
-/// What both forms of a confirmation e-mail say.
+/// Content that both parts of a confirmation email have.
 struct ConfirmSaid<'a> {
     subject: &'a str,
-    asked: String,
+    requested: String,
     about: String,
     what_to_do: String,
     open: &'static str,
@@ -119,41 +120,49 @@ struct ConfirmSaid<'a> {
     ignore: &'static str,
 }
 
-/// Writes the e-mail that asks the holder of an address to confirm it. Its words are fixed; of the tenant it names the id
-/// alone, which is made of plain characters only.
+/// Renders the email that asks the holder of an address to confirm it. Its text is fixed; of the tenant it
+/// contains only the id, which has plain characters only.
 pub(crate) fn render_confirmation(
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     base: &str,
     link: &str,
     language: Language,
 ) -> Result<Mail, askama::Error> {
-    let words = &Words::of(language).confirm;
+    let texts = &MailTexts::for_language(language).confirm;
     let host = base.split_once("://").map_or(base, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or(host);
     let days = (CONFIRMATION_LINK_TTL.as_secs() / (24 * 3600)).to_string();
-    let tenant = body_text(tenant.as_str(), LONGEST);
+    let tenant = body_text(tenant_id.as_str(), MAX_TEXT_CHARS);
     let gaps = [("tenant", tenant.as_str()), ("host", host), ("days", days.as_str())];
-    let subject = filled(words.subject, &gaps);
-    let said = ConfirmSaid {
+    let subject = fill_placeholders(texts.subject, &gaps);
+    let message = ConfirmSaid {
         subject: &subject,
-        asked: filled(words.asked, &gaps),
-        about: filled(words.about, &gaps),
-        what_to_do: filled(words.what_to_do, &gaps),
-        open: words.open,
+        requested: fill_placeholders(texts.requested, &gaps),
+        about: fill_placeholders(texts.about, &gaps),
+        what_to_do: fill_placeholders(texts.what_to_do, &gaps),
+        open: texts.open,
         link,
-        ignore: words.ignore,
+        ignore: texts.ignore,
     };
-    let text = ConfirmText { said: &said }.render()?;
-    let html = ConfirmHtml { language: language.code(), said: &said }.render()?;
+    let text = ConfirmText { content: &message }.render()?;
+    let html = ConfirmHtml { language: language.code(), content: &message }.render()?;
     Ok(Mail { text, html, subject })
 }
 
-/// Writes the mail.
-pub(crate) fn render(notice: &Notice, about: &About, language: Language) -> Result<Mail, askama::Error> {
-    let words = Words::of(language);
-    let kind = words.kind(notice.kind);
-    let (webhook, tenant) = (subject_name(notice, about), about.tenant.to_string());
-    let (count, first, last) = (words.number(notice.count), moment(notice.first_at), moment(notice.last_at));
+/// Renders the email of a notification.
+pub(crate) fn render(
+    notification: &Notification,
+    about: &MailContext,
+    language: Language,
+) -> Result<Mail, askama::Error> {
+    let texts = MailTexts::for_language(language);
+    let kind = texts.kind(notification.kind);
+    let (webhook, tenant) = (subject_name(notification, about), about.tenant_id.to_string());
+    let (count, first, last) = (
+        texts.number(notification.count),
+        format_minute(notification.first_at),
+        format_minute(notification.last_at),
+    );
     let gaps = [
         ("webhook", webhook.as_str()),
         ("tenant", tenant.as_str()),
@@ -163,30 +172,30 @@ pub(crate) fn render(notice: &Notice, about: &About, language: Language) -> Resu
         ("kind", kind.name),
         ("address", about.address.as_str()),
     ];
-    let subject = filled(kind.subject.of(notice.count), &gaps);
-    // In the body a host must not become a link.
+    let subject = fill_placeholders(kind.subject.for_count(notification.count), &gaps);
+    // In the body, email clients must not turn the host into a link.
     let defanged = defang(&webhook);
     let gaps = gaps.map(|(name, value)| (name, if name == "webhook" { defanged.as_str() } else { value }));
-    let said = Said {
+    let message = MailContent {
         subject: &subject,
-        happened: filled(kind.happened.of(notice.count), &gaps),
-        facts: facts(notice, about, words),
-        what_to_do: words.what_to_do,
+        happened: fill_placeholders(kind.happened.for_count(notification.count), &gaps),
+        facts: facts(notification, about, texts),
+        what_to_do: texts.what_to_do,
         next: kind.next,
-        open: words.open,
-        link: link(notice, about),
-        why_you: filled(words.why_you, &gaps),
+        open: texts.open,
+        link: link(notification, about),
+        why_you: fill_placeholders(texts.why_you, &gaps),
         unsubscribe: about.unsubscribe.as_deref(),
-        unsubscribe_words: filled(words.unsubscribe, &gaps),
-        ask: filled(words.ask, &gaps),
+        unsubscribe_words: fill_placeholders(texts.unsubscribe, &gaps),
+        ask: fill_placeholders(texts.ask, &gaps),
     };
-    let text = Text { said: &said }.render()?;
-    let html = Html { language: language.code(), said: &said }.render()?;
+    let text = Text { content: &message }.render()?;
+    let html = Html { language: language.code(), content: &message }.render()?;
     Ok(Mail { text, html, subject })
 }
 
-fn facts(notice: &Notice, about: &About, words: &Words) -> Vec<(&'static str, String)> {
-    let known = &notice.facts;
+fn facts(notification: &Notification, about: &MailContext, texts: &MailTexts) -> Vec<(&'static str, String)> {
+    let known = &notification.facts;
     let mut facts = Vec::new();
     let mut add = |label, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -195,58 +204,58 @@ fn facts(notice: &Notice, about: &About, words: &Words) -> Vec<(&'static str, St
     };
     let webhook = about.webhook.as_ref().map(|webhook| match webhook.host.as_str() {
         "" => webhook.id.to_string(),
-        host => format!("{} ({})", body_text(host, LONGEST), webhook.id),
+        host => format!("{} ({})", body_text(host, MAX_TEXT_CHARS), webhook.id),
     });
     let description = about.webhook.as_ref().and_then(|webhook| webhook.description.as_deref());
-    add(words.webhook, webhook.or(notice.webhook.map(|id| id.to_string())));
-    add(words.description, description.map(|text| body_text(text, LONGEST)));
-    add(words.tenant, Some(tenant_name(about)));
-    add(words.reason, known.reason.as_deref().map(|name| body_text(words.reason(name), LONGEST)));
-    add(words.details, known.message.as_deref().map(|text| body_text(text, LONGEST_DETAILS)));
-    match notice.count {
-        0 | 1 => add(words.when, Some(moment(notice.last_at))),
+    add(texts.webhook, webhook.or(notification.webhook_id.map(|id| id.to_string())));
+    add(texts.description, description.map(|text| body_text(text, MAX_TEXT_CHARS)));
+    add(texts.tenant, Some(tenant_name(about)));
+    add(texts.reason, known.reason.as_deref().map(|name| body_text(texts.reason(name), MAX_TEXT_CHARS)));
+    add(texts.details, known.message.as_deref().map(|text| body_text(text, MAX_DETAILS_CHARS)));
+    match notification.count {
+        0 | 1 => add(texts.when, Some(format_minute(notification.last_at))),
         count => {
-            add(words.how_often, Some(words.number(count)));
-            add(words.first, Some(moment(notice.first_at)));
-            add(words.last, Some(moment(notice.last_at)));
+            add(texts.how_often, Some(texts.number(count)));
+            add(texts.first, Some(format_minute(notification.first_at)));
+            add(texts.last, Some(format_minute(notification.last_at)));
         }
     }
-    add(words.event_type, known.event_type.as_deref().map(|name| body_text(name, LONGEST)));
-    add(words.delivery, known.delivery.map(|id| id.to_string()));
-    add(words.until, known.until.map(moment));
+    add(texts.event_type, known.event_type.as_deref().map(|name| body_text(name, MAX_TEXT_CHARS)));
+    add(texts.delivery, known.delivery_id.map(|id| id.to_string()));
+    add(texts.until, known.until.map(format_minute));
     facts
 }
 
-/// The page of the dashboard to look at.
-fn link(notice: &Notice, about: &About) -> Option<String> {
+/// Returns the link to the dashboard page about the notification.
+fn link(notification: &Notification, about: &MailContext) -> Option<String> {
     let base = about.base.as_deref()?;
-    let tenant = &about.tenant;
-    Some(match (notice.kind, notice.webhook) {
-        (Kind::DeliveryDead, Some(webhook)) => {
-            format!("{base}/dashboard/t/{tenant}/dead?webhook_id={webhook}")
+    let tenant_id = &about.tenant_id;
+    Some(match (notification.kind, notification.webhook_id) {
+        (NotificationKind::DeliveryDead, Some(webhook_id)) => {
+            format!("{base}/dashboard/t/{tenant_id}/dead?webhook_id={webhook_id}")
         }
-        (_, Some(webhook)) => format!("{base}/dashboard/t/{tenant}/webhooks/{webhook}"),
-        (_, None) => format!("{base}/dashboard/t/{tenant}"),
+        (_, Some(webhook_id)) => format!("{base}/dashboard/t/{tenant_id}/webhooks/{webhook_id}"),
+        (_, None) => format!("{base}/dashboard/t/{tenant_id}"),
     })
 }
 
-/// What a subject calls the webhook: its host, which is part of a checked URL, or else its id.
-fn subject_name(notice: &Notice, about: &About) -> String {
+/// Returns the name of the webhook for the subject: its host, which comes from a validated URL, or else its id.
+fn subject_name(notification: &Notification, about: &MailContext) -> String {
     let host = about.webhook.as_ref().and_then(|webhook| subject_host(&webhook.host));
-    let id = || notice.webhook.map_or_else(|| about.tenant.to_string(), |id| id.to_string());
+    let id = || notification.webhook_id.map_or_else(|| about.tenant_id.to_string(), |id| id.to_string());
     host.map_or_else(id, str::to_owned)
 }
 
-fn tenant_name(about: &About) -> String {
-    let name = about.tenant_name.as_deref().map(|name| body_text(name, LONGEST));
+fn tenant_name(about: &MailContext) -> String {
+    let name = about.tenant_name.as_deref().map(|name| body_text(name, MAX_TEXT_CHARS));
     match name.filter(|name| !name.is_empty()) {
-        Some(name) => format!("{name} ({})", about.tenant),
-        None => about.tenant.to_string(),
+        Some(name) => format!("{name} ({})", about.tenant_id),
+        None => about.tenant_id.to_string(),
     }
 }
 
-/// A time to the minute.
-pub(crate) fn moment(at: Time) -> String {
+/// Formats a time to the minute.
+pub(crate) fn format_minute(at: Time) -> String {
     let text = at.to_string();
     match (text.get(..10), text.get(11..16)) {
         (Some(day), Some(time)) => format!("{day} {time} UTC"),

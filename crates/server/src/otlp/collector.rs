@@ -1,5 +1,5 @@
-//! The way to the operator's collector: one connection, used again while it lasts. The address is the operator's
-//! own, from the settings; nothing that a tenant says is in it.
+//! Connection to the operator's collector, reused while it stays open. Its address comes from the settings and
+//! contains no tenant input.
 
 use std::time::Duration;
 
@@ -16,32 +16,32 @@ use crate::{
     upstream,
 };
 
-/// How much of an answer is read.
-const MAX_ANSWER: usize = 64 * 1024;
+/// Maximum number of response bytes that are read.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// Why a batch was not taken.
+/// Reason why a batch was not accepted.
 #[derive(Debug)]
-pub(super) struct NotTaken {
+pub(super) struct ExportError {
     pub(super) why: String,
-    /// Whether it may be taken later.
-    pub(super) later: bool,
+    /// Whether sending it again may succeed.
+    pub(super) retryable: bool,
 }
 
-fn later(why: &(impl ToString + ?Sized)) -> NotTaken {
-    NotTaken { why: why.to_string(), later: true }
+fn later(why: &(impl ToString + ?Sized)) -> ExportError {
+    ExportError { why: why.to_string(), retryable: true }
 }
 
 pub(super) struct Collector {
     url: Url,
     headers: Vec<(HeaderName, HeaderValue)>,
     tls: Option<TlsConnector>,
-    patience: Duration,
+    request_timeout: Duration,
     sender: Option<http1::SendRequest<Full<Bytes>>>,
 }
 
 impl Collector {
-    /// The collector that the settings name, if they name one.
-    pub(super) fn of(settings: &Tracing) -> Result<Option<Self>, ConfigError> {
+    /// Creates the configured collector. Returns `None` if there is none.
+    pub(super) fn from_settings(settings: &Tracing) -> Result<Option<Self>, ConfigError> {
         let Some(url) = settings.url()? else { return Ok(None) };
         let tls = match url.scheme() {
             "https" => Some(upstream::tls_connector(settings.authorities()?).map_err(|error| {
@@ -49,19 +49,19 @@ impl Collector {
             })?),
             _ => None,
         };
-        let (headers, patience) = (settings.headers()?, settings.timeout.get());
-        Ok(Some(Self { url, headers, tls, patience, sender: None }))
+        let (headers, timeout) = (settings.headers()?, settings.timeout.as_duration());
+        Ok(Some(Self { url, headers, tls, request_timeout: timeout, sender: None }))
     }
 
-    /// Where it is. There is no password in it.
+    /// Returns the URL, which contains no password.
     pub(super) fn address(&self) -> &str {
         self.url.as_str()
     }
 
-    /// Sends a batch and gives what was answered.
-    pub(super) async fn post(&mut self, body: Bytes) -> Result<Bytes, NotTaken> {
+    /// Sends a batch and returns the response body.
+    pub(super) async fn post(&mut self, body: Bytes) -> Result<Bytes, ExportError> {
         let sender = self.sender.take();
-        match timeout(self.patience, self.exchange(sender, body)).await {
+        match timeout(self.request_timeout, self.exchange(sender, body)).await {
             Ok(result) => result,
             Err(_) => Err(later("no answer in time")),
         }
@@ -71,7 +71,7 @@ impl Collector {
         &mut self,
         sender: Option<http1::SendRequest<Full<Bytes>>>,
         body: Bytes,
-    ) -> Result<Bytes, NotTaken> {
+    ) -> Result<Bytes, ExportError> {
         let kept = match sender {
             Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
             None => None,
@@ -92,9 +92,9 @@ impl Collector {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(body)).map_err(|error| later(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| later(&error))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let response = sender.send_request(request).await.map_err(|error| later(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         if let (Ok(body), true) = (body, status.is_success()) {
             self.sender = Some(sender);
             return Ok(body.to_bytes());
@@ -106,10 +106,10 @@ impl Collector {
             StatusCode::GATEWAY_TIMEOUT,
         ];
         let why = format!("it answered {status}");
-        Err(NotTaken { why, later: status.is_success() || again.contains(&status) })
+        Err(ExportError { why, retryable: status.is_success() || again.contains(&status) })
     }
 
-    async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>, NotTaken> {
+    async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>, ExportError> {
         let port = self.url.port_or_known_default().unwrap_or(4318);
         let host = self.url.host_str().ok_or_else(|| later("its address has no host"))?;
         upstream::connect(host, port, self.tls.as_ref()).await.map_err(|error| later(&error))

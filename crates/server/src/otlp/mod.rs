@@ -1,5 +1,5 @@
-//! Sending spans to the operator's collector, in batches, beside everything else: whatever becomes of the collector,
-//! no delivery waits for it. What cannot be sent is dropped, and counted.
+//! Exports spans to the operator's collector in batches, in the background. Deliveries never wait for the
+//! collector; spans that cannot be sent are dropped and counted.
 
 mod collector;
 mod wire;
@@ -19,81 +19,84 @@ use crate::config::{self, ConfigError};
 use collector::Collector;
 use wire::Resource;
 
-/// Spans that may wait. One has some hundred bytes.
-const QUEUE: usize = 16_384;
-/// Spans of one request.
-const BATCH: usize = 512;
-/// How long a batch that is not full waits for more.
-const LINGER: Duration = Duration::from_millis(500);
-/// How long to wait before a batch is sent again: as often as there are entries.
-const AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
-/// How long the last spans may take at the end.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+/// Maximum number of queued spans. A span has a few hundred bytes.
+const MAX_QUEUED_SPANS: usize = 16_384;
+/// Maximum number of spans per request.
+const BATCH_SIZE: usize = 512;
+/// Time that an incomplete batch waits for more spans.
+const MAX_BATCH_DELAY: Duration = Duration::from_millis(500);
+/// Delays before a batch is sent again, one per retry.
+const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+/// Timeout of exporting the remaining spans at shutdown.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Fate {
-    fate: &'static str,
+struct SpanOutcomeLabel {
+    outcome: &'static str,
 }
 
-/// What became of spans.
-struct Figures {
+/// Counters of spans by outcome.
+struct ExportMetrics {
     exported: Counter,
     failed: Counter,
     dropped: Counter,
 }
 
-impl Figures {
+impl ExportMetrics {
     fn new(registry: &mut Registry) -> Self {
-        let spans = Family::<Fate, Counter>::default();
-        let of = |fate| spans.get_or_create(&Fate { fate }).clone();
-        let figures = Self { exported: of("exported"), failed: of("failed"), dropped: of("dropped") };
+        let spans = Family::<SpanOutcomeLabel, Counter>::default();
+        let of = |outcome| spans.get_or_create(&SpanOutcomeLabel { outcome }).clone();
+        let metrics = Self { exported: of("exported"), failed: of("failed"), dropped: of("dropped") };
         registry.register(
             "redrive_spans",
             "Spans of traces: exported, failed with the collector, dropped because too many waited",
             spans,
         );
-        figures
+        metrics
     }
 }
 
-/// What sends spans.
+/// Exporter of spans.
 pub(crate) struct Exporter {
     spans: mpsc::Receiver<Span>,
-    /// Those of the next request.
+    /// Spans of the next request.
     batch: Vec<Span>,
     collector: Collector,
     resource: Resource,
-    figures: Figures,
-    /// How many spans were lost since the collector was last heard.
+    metrics: ExportMetrics,
+    /// Number of spans lost since the collector stopped accepting them. `None` while it accepts them.
     lost: Option<u64>,
 }
 
-/// Spans on their way, until the end.
-pub(crate) struct Exporting {
+/// Handle of a running exporter.
+pub(crate) struct ExporterHandle {
     finish: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Exporter {
-    /// What the settings ask for, if anything, and what the engine needs to know of it.
-    pub(crate) fn of(
+    /// Creates the configured exporter and the engine's tracing settings. Returns `None` if tracing is off.
+    pub(crate) fn from_settings(
         settings: &config::Tracing,
         node: &str,
         metrics: &mut Registry,
     ) -> Result<Option<(Tracing, Self)>, ConfigError> {
-        let Some(collector) = Collector::of(settings)? else { return Ok(None) };
-        let (queue, spans) = mpsc::channel(QUEUE);
-        let figures = Figures::new(metrics);
+        let Some(collector) = Collector::from_settings(settings)? else { return Ok(None) };
+        let (queue, spans) = mpsc::channel(MAX_QUEUED_SPANS);
+        let figures = ExportMetrics::new(metrics);
         let tracing =
-            Tracing { share: settings.sample_ratio, spans: queue, dropped: figures.dropped.clone() };
+            Tracing { sample_ratio: settings.sample_ratio, spans: queue, dropped: figures.dropped.clone() };
         let resource = Resource::new(&settings.service_name, node);
-        Ok(Some((tracing, Self { spans, batch: Vec::new(), collector, resource, figures, lost: None })))
+        Ok(Some((
+            tracing,
+            Self { spans, batch: Vec::new(), collector, resource, metrics: figures, lost: None },
+        )))
     }
 
-    /// Starts sending.
-    pub(crate) fn start(self) -> Exporting {
+    /// Starts exporting.
+    pub(crate) fn start(self) -> ExporterHandle {
         let finish = CancellationToken::new();
-        Exporting { finish: finish.clone(), task: tokio::spawn(self.run(finish)) }
+        ExporterHandle { finish: finish.clone(), task: tokio::spawn(self.run(finish)) }
     }
 
     async fn run(mut self, finish: CancellationToken) {
@@ -104,7 +107,7 @@ impl Exporter {
         let last = async {
             loop {
                 let mut batch = std::mem::take(&mut self.batch);
-                while batch.len() < BATCH
+                while batch.len() < BATCH_SIZE
                     && let Ok(span) = self.spans.try_recv()
                 {
                     batch.push(span);
@@ -115,36 +118,36 @@ impl Exporter {
                 self.export(batch, &finish).await;
             }
         };
-        let _ = timeout(LAST_WORDS, last).await;
+        let _ = timeout(FLUSH_TIMEOUT, last).await;
         let left = std::iter::from_fn(|| self.spans.try_recv().ok()).count() as u64;
-        self.figures.dropped.inc_by(left);
+        self.metrics.dropped.inc_by(left);
     }
 
-    /// Waits for spans, and a moment for more of them. Whether there are any; otherwise there will be none.
+    /// Waits for spans, then briefly for more of them. Returns false if the queue is closed and no more will come.
     async fn gather(&mut self) -> bool {
         let Self { spans, batch, .. } = self;
-        if spans.recv_many(batch, BATCH).await == 0 {
+        if spans.recv_many(batch, BATCH_SIZE).await == 0 {
             return false;
         }
         let more = async {
-            while batch.len() < BATCH {
-                let room = BATCH - batch.len();
-                if spans.recv_many(batch, room).await == 0 {
+            while batch.len() < BATCH_SIZE {
+                let capacity = BATCH_SIZE - batch.len();
+                if spans.recv_many(batch, capacity).await == 0 {
                     return;
                 }
             }
         };
-        let _ = timeout(LINGER, more).await;
+        let _ = timeout(MAX_BATCH_DELAY, more).await;
         true
     }
 
     async fn export(&mut self, batch: Vec<Span>, finish: &CancellationToken) {
         let count = batch.len() as u64;
         let body = bytes::Bytes::from(wire::encode(&self.resource, batch));
-        let mut waits = AGAIN.into_iter();
+        let mut waits = RETRY_DELAYS.into_iter();
         loop {
             let failed = match self.collector.post(body.clone()).await {
-                Ok(answer) => return self.taken(count, wire::rejected(&answer).min(count)),
+                Ok(response) => return self.on_accepted(count, wire::rejected(&response).min(count)),
                 Err(failed) => failed,
             };
             if self.lost.is_none() {
@@ -152,20 +155,20 @@ impl Exporter {
                 tracing::warn!(collector, %error, "spans cannot be exported; deliveries go on without them");
                 self.lost = Some(0);
             }
-            match waits.next().filter(|_| failed.later && !finish.is_cancelled()) {
+            match waits.next().filter(|_| failed.retryable && !finish.is_cancelled()) {
                 Some(wait) => {
                     let _ = finish.run_until_cancelled(tokio::time::sleep(wait)).await;
                 }
                 None => break,
             }
         }
-        self.figures.failed.inc_by(count);
+        self.metrics.failed.inc_by(count);
         self.lost = self.lost.map(|lost| lost + count);
     }
 
-    fn taken(&mut self, count: u64, rejected: u64) {
-        self.figures.exported.inc_by(count - rejected);
-        self.figures.failed.inc_by(rejected);
+    fn on_accepted(&mut self, count: u64, rejected: u64) {
+        self.metrics.exported.inc_by(count - rejected);
+        self.metrics.failed.inc_by(rejected);
         if let Some(lost) = self.lost.take() {
             let collector = self.collector.address();
             tracing::info!(collector, lost, "spans are exported again");
@@ -173,8 +176,8 @@ impl Exporter {
     }
 }
 
-impl Exporting {
-    /// Sends what is left, for a moment.
+impl ExporterHandle {
+    /// Exports the remaining spans, up to the flush timeout.
     pub(crate) async fn finish(self) {
         self.finish.cancel();
         let _ = self.task.await;

@@ -1,5 +1,5 @@
-//! Spans as OTLP writes them: the messages of its protobuf form, as far as they are used. The testkit reads them
-//! with OpenTelemetry's own definitions.
+//! Spans in OTLP's protobuf encoding, limited to the messages in use. The testkit decodes them with
+//! OpenTelemetry's own definitions.
 
 use prost::{Message, Oneof};
 use redrive_engine::{Span, SpanKind, Value};
@@ -18,7 +18,7 @@ struct ResourceSpans {
     scope_spans: Vec<ScopeSpans>,
 }
 
-/// Who made the spans.
+/// Service that created the spans.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
@@ -99,9 +99,9 @@ enum Kind {
     Number(i64),
 }
 
-/// What a collector answers.
+/// Response of a collector.
 #[derive(Clone, PartialEq, Message)]
-struct Answer {
+struct ExportResponse {
     #[prost(message, optional, tag = "1")]
     partial_success: Option<PartialSuccess>,
 }
@@ -112,9 +112,9 @@ struct PartialSuccess {
     rejected_spans: i64,
 }
 
-/// The status of what went wrong.
+/// Status code of a failed span.
 const ERROR: i32 = 2;
-/// The flag of traces that are recorded.
+/// Flag of sampled traces.
 const SAMPLED: u32 = 1;
 
 fn pair(key: &str, value: Value) -> KeyValue {
@@ -158,7 +158,7 @@ fn wire(span: Span) -> WireSpan {
     }
 }
 
-/// A batch as the body of a request.
+/// Encodes a batch as a request body.
 pub(super) fn encode(resource: &Resource, spans: Vec<Span>) -> Vec<u8> {
     let scope = Scope { name: "redrive".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
     let spans = ScopeSpans { scope: Some(scope), spans: spans.into_iter().map(wire).collect() };
@@ -166,8 +166,8 @@ pub(super) fn encode(resource: &Resource, spans: Vec<Span>) -> Vec<u8> {
     Request { resource_spans: vec![of_this] }.encode_to_vec()
 }
 
-/// How many spans of a batch a collector did not want.
-pub(super) fn rejected(answer: &[u8]) -> u64 {
-    let answer = Answer::decode(answer).unwrap_or_default();
-    answer.partial_success.map_or(0, |partial| partial.rejected_spans.max(0).unsigned_abs())
+/// Returns the number of spans of a batch that the collector rejected.
+pub(super) fn rejected(response: &[u8]) -> u64 {
+    let response = ExportResponse::decode(response).unwrap_or_default();
+    response.partial_success.map_or(0, |partial| partial.rejected_spans.max(0).unsigned_abs())
 }

@@ -1,9 +1,9 @@
-//! A queue of RabbitMQ as a source: connect, take messages, publish them, acknowledge what is stored for good.
+//! A RabbitMQ queue as a source: connects, consumes messages, publishes them as events, and acknowledges a message
+//! only after its event is committed.
 //!
-//! Messages are published in the order in which they came, and wait for their commits concurrently, as many as the
-//! broker hands out. When one cannot be stored now, all behind it fail with it (see `PublishOrder`): they are kept here
-//! unacknowledged, and the first of them is tried again after a while. Once it is stored, the others follow in their
-//! order.
+//! Messages are published in the order of arrival and wait for their commits concurrently, up to the prefetch
+//! count. If one cannot be stored now, all behind it fail too (see `PublishOrder`). They are deferred here,
+//! unacknowledged, and the first of them is retried after a delay. Once it is stored, the others follow in order.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,20 +18,20 @@ use lapin::{
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::FieldTable,
 };
-use redrive_core::maintenance::backoff::Backoff;
+use redrive_core::maintenance::backoff::OutageBackoff;
 use redrive_engine::{
-    Draft, Receipt,
-    amqp::{Broker, BrokerError, said},
+    EventDraft, MAX_INLINE_WORK, PublishReceipt,
+    amqp::{Broker, BrokerError, describe_error},
     clock,
 };
 use redrive_store::{OrderedPosition, PublishOrder, StoreError};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    message::Reading,
-    metrics::SourceFigures,
-    reject::{Reason, Rejects},
+    message::{MessageParser, parse_work},
+    metrics::SourceMetrics,
+    reject::{RejectQueue, RejectReason},
 };
 use crate::{
     api::Problem,
@@ -39,38 +39,38 @@ use crate::{
     config::Source,
 };
 
-/// The longest wait between two tries at a store that is away: it is to be found soon.
-const LONGEST_FOR_STORE: Duration = Duration::from_secs(5);
-/// The longest wait for a quota, which may have been raised meanwhile.
-const LONGEST_FOR_QUOTA: Duration = Duration::from_secs(10);
-/// A connection that worked for so long was a good one: the next try comes soon.
-const WORKED: Duration = Duration::from_secs(10);
-/// How long an end may take that nobody waits for.
-const GOODBYE: Duration = Duration::from_secs(2);
-/// How long the end of a source waits for messages to be acknowledged or put away, once all are published.
-const LAST_REJECTS: Duration = Duration::from_secs(2);
-/// How long publishes may take whose messages are lost: they may come again meanwhile.
-const LOOSE_ENDS: Duration = Duration::from_secs(10);
+/// Maximum delay between retries while the store is unavailable; short, so that recovery is noticed soon.
+const MAX_STORE_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Maximum delay between retries while a quota is reached; the quota may be raised at any time.
+const MAX_QUOTA_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Duration after which a connection counts as stable and the reconnect backoff is reset.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+/// Timeout of closing a connection or cancelling a consumer.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that a stopping source waits for acknowledgements and rejections after all publishes have finished.
+const REJECT_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time to wait for running publishes after the connection is lost, since the broker redelivers their messages.
+const PUBLISH_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A queue whose messages are published.
-pub(super) struct Amqp {
+/// A queue whose messages are published as events.
+pub(super) struct AmqpSource {
     name: String,
     queue: String,
     prefetch: u16,
     declare: bool,
     broker: Broker,
-    reading: Reading,
-    rejects: Rejects,
-    figures: SourceFigures,
+    parser: Arc<MessageParser>,
+    rejects: RejectQueue,
+    metrics: SourceMetrics,
     app: Arc<App>,
 }
 
-/// Why no messages are taken in.
+/// Reason why a session could not start or has ended.
 #[derive(Debug, thiserror::Error)]
 enum SessionError {
     #[error("{0}")]
     Broker(#[from] BrokerError),
-    #[error("{}", said(.0))]
+    #[error("{}", describe_error(.0))]
     Lost(#[from] lapin::Error),
     #[error("there is no queue {0:?}; make it, or set declare = true for this source")]
     NoQueue(String),
@@ -78,33 +78,33 @@ enum SessionError {
     Cancelled,
 }
 
-impl Amqp {
+impl AmqpSource {
     pub(super) fn new(
         source: &Source,
         broker: Broker,
-        reading: Reading,
-        rejects: Rejects,
-        figures: SourceFigures,
+        parser: MessageParser,
+        rejects: RejectQueue,
+        metrics: SourceMetrics,
         app: Arc<App>,
     ) -> Self {
         let (name, queue) = (source.name.clone(), source.queue.clone());
         let (prefetch, declare) = (source.prefetch, source.declare);
-        Self { name, queue, prefetch, declare, broker, reading, rejects, figures, app }
+        Self { name, queue, prefetch, declare, broker, parser: Arc::new(parser), rejects, metrics, app }
     }
 
-    /// Takes messages in until it is told to stop, whatever happens to the server.
-    pub(super) async fn run(&self, stop: &CancellationToken, patience: Duration) {
-        let mut backoff = Backoff::default();
+    /// Consumes messages until `stop`, reconnecting after every failure.
+    pub(super) async fn run(&self, stop: &CancellationToken, timeout: Duration) {
+        let mut backoff = OutageBackoff::default();
         let mut last_said = String::new();
         while !stop.is_cancelled() {
-            let began = clock::ticks();
-            let ended = self.session(stop, patience).await;
-            if self.figures.up.set(0) == 0 && ended.is_err() {
-                self.figures.failed_tries.inc();
+            let started = clock::monotonic_now();
+            let ended = self.session(stop, timeout).await;
+            if self.metrics.up.set(0) == 0 && ended.is_err() {
+                self.metrics.consecutive_failures.inc();
             }
-            self.figures.waiting.set(0);
+            self.metrics.waiting.set(0);
             let Err(error) = ended else { return };
-            if clock::ticks().saturating_sub(began) >= WORKED {
+            if clock::monotonic_now().saturating_sub(started) >= STABLE_AFTER {
                 backoff.reset();
                 last_said.clear();
             }
@@ -116,21 +116,21 @@ impl Amqp {
             }
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = sleep(backoff.next(clock::roll())) => {}
+                () = sleep(backoff.next_delay(clock::random_unit())) => {}
             }
         }
     }
 
-    /// One connection, from beginning to end.
-    async fn session(&self, stop: &CancellationToken, patience: Duration) -> Result<(), SessionError> {
+    /// Runs one connection from start to end.
+    async fn session(&self, stop: &CancellationToken, timeout: Duration) -> Result<(), SessionError> {
         let purpose = format!("source {}", self.name);
         let connection = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             connected = self.broker.connect(&purpose) => connected?,
         };
-        let ended = self.consume(&connection, stop, patience).await;
-        // What was not acknowledged goes back to the queue.
-        timeout(GOODBYE, connection.close(200, "the source is done".into())).await.ok();
+        let ended = self.consume(&connection, stop, timeout).await;
+        // RabbitMQ requeues all unacknowledged messages.
+        tokio::time::timeout(CLOSE_TIMEOUT, connection.close(200, "the source is done".into())).await.ok();
         ended
     }
 
@@ -138,35 +138,35 @@ impl Amqp {
         &self,
         connection: &Connection,
         stop: &CancellationToken,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(), SessionError> {
         let (channel, mut consumer) = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            begun = self.begin(connection) => begun?,
+            started = self.start_consuming(connection) => started?,
         };
-        self.figures.up.set(1);
-        self.figures.failed_tries.set(0);
+        self.metrics.up.set(1);
+        self.metrics.consecutive_failures.set(0);
         let (source, queue, server) = (&self.name, &self.queue, self.broker.address());
         tracing::info!(source, queue, %server, "a source takes messages in");
-        let mut intake = Intake::new(self);
+        let mut intake = SourceSession::new(self);
         let ended = tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
             ended = intake.run(&mut consumer) => ended,
         };
         match ended {
-            Ok(()) => intake.finish(channel, &consumer, patience).await,
-            Err(_) => intake.tie_up().await,
+            Ok(()) => intake.finish(channel, &consumer, timeout).await,
+            Err(_) => intake.await_pending_publishes().await,
         }
         ended
     }
 
-    async fn begin(&self, connection: &Connection) -> Result<(Channel, Consumer), SessionError> {
+    async fn start_consuming(&self, connection: &Connection) -> Result<(Channel, Consumer), SessionError> {
         for queue in [self.queue.as_str(), self.rejects.queue()] {
             self.find_queue(connection, queue).await?;
         }
-        // With its webhooks known, events keep their order; where that fails, so will the first of them.
-        self.app.learn(&self.reading.tenant).await.ok();
+        // Preloading the tenant's webhooks keeps events in order. If it fails, the first publish reports the error.
+        self.app.preload_tenant(&self.parser.tenant_id).await.ok();
         let channel = connection.create_channel().await?;
         channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
         let (queue, tag) = (self.queue.as_str().into(), format!("redrive-{}", self.name).into());
@@ -175,7 +175,31 @@ impl Amqp {
         Ok((channel, consumer))
     }
 
-    /// Sees to it that a queue is there.
+    /// Parses a message: a large one on a checking thread, so that it does not delay other tasks of the runtime. While
+    /// no thread is free, this message and all behind it stay unacknowledged.
+    async fn parse(&self, message: &Message) -> Result<EventDraft, Problem> {
+        let engine = self.app.engine();
+        let work = parse_work(&message.body);
+        if work <= MAX_INLINE_WORK {
+            engine.record_inline_work(work);
+            return self.parser.parse(&message.properties, &message.body);
+        }
+        let mut backoff = OutageBackoff::default();
+        loop {
+            let parser = self.parser.clone();
+            let (properties, body) = (message.properties.clone(), message.body.clone());
+            let job = move || parser.parse(&properties, &body);
+            match engine.run_check(&self.parser.tenant_id, job).await {
+                Ok(parsed) => return parsed,
+                Err(error) => {
+                    tracing::warn!(source = self.name, %error, "large message waits for a checking thread");
+                    sleep(backoff.next_delay(clock::random_unit()).min(MAX_STORE_RETRY_DELAY)).await;
+                }
+            }
+        }
+    }
+
+    /// Checks that a queue exists, and declares it if that is configured.
     async fn find_queue(&self, connection: &Connection, queue: &str) -> Result<(), SessionError> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         match declare(connection, queue, passive).await {
@@ -189,7 +213,7 @@ impl Amqp {
     }
 }
 
-/// On a channel of its own, since a refusal closes it.
+/// Declares a queue on a separate channel, because a failed declaration closes the channel.
 async fn declare(
     connection: &Connection,
     queue: &str,
@@ -205,7 +229,7 @@ fn is_missing(error: &lapin::Error) -> bool {
     matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == not_found)
 }
 
-/// A message that nobody has let go of.
+/// An unacknowledged message.
 struct Message {
     acker: Acker,
     properties: BasicProperties,
@@ -213,43 +237,43 @@ struct Message {
 }
 
 /// A message whose event is not stored yet.
-struct Pending {
-    /// Its place among all that came on this connection.
-    place: u64,
+struct PendingMessage {
+    /// Position among all messages of this connection.
+    position: u64,
     message: Message,
-    draft: Draft,
+    draft: EventDraft,
 }
 
-/// What follows when an event was not published.
-enum Verdict {
-    /// The message will never do.
-    Reject(Reason),
-    /// It will do later: in so long at the earliest, where that is known.
-    Wait(Option<Duration>),
+/// What to do with a message whose event was not published.
+enum PublishFailureAction {
+    /// Move it to the reject queue, because publishing it can never succeed.
+    Reject(RejectReason),
+    /// Retry it, after this delay at the earliest if one is known.
+    Retry(Option<Duration>),
 }
 
 /// The messages of one connection.
-struct Intake<'a> {
-    source: &'a Amqp,
+struct SourceSession<'a> {
+    source: &'a AmqpSource,
     next_place: u64,
-    publishing: FuturesUnordered<BoxFuture<'a, (Pending, Result<Receipt, AppError>)>>,
-    /// Acknowledgements on their way, and messages that are being put away first.
+    publishing: FuturesUnordered<BoxFuture<'a, (PendingMessage, Result<PublishReceipt, AppError>)>>,
+    /// Running acknowledgements, and rejections that end with one.
     closing: FuturesUnordered<BoxFuture<'a, Result<(), lapin::Error>>>,
-    /// What the store did not take, by its place.
-    held: BTreeMap<u64, Pending>,
-    /// The order of what is being published, and how many are in it.
+    /// Deferred messages, by position.
+    held: BTreeMap<u64, PendingMessage>,
+    /// Order of the running publishes, and the number of positions used in it.
     order: Arc<PublishOrder>,
     in_order: u64,
-    /// When the first of those is tried again, and whether it is being tried.
+    /// Timer of the next retry of the first deferred message, and whether that retry is running.
     wake: Pin<Box<Sleep>>,
     is_trying: bool,
-    /// Whether `wake` was set for a failure of what is held.
+    /// Whether `wake` was set because of a failure.
     is_backing_off: bool,
-    backoff: Backoff,
+    backoff: OutageBackoff,
 }
 
-impl<'a> Intake<'a> {
-    fn new(source: &'a Amqp) -> Self {
+impl<'a> SourceSession<'a> {
+    fn new(source: &'a AmqpSource) -> Self {
         Self {
             source,
             next_place: 0,
@@ -261,11 +285,11 @@ impl<'a> Intake<'a> {
             wake: Box::pin(sleep(Duration::ZERO)),
             is_trying: false,
             is_backing_off: false,
-            backoff: Backoff::default(),
+            backoff: OutageBackoff::default(),
         }
     }
 
-    /// Works until the connection is lost. How many messages it has is bounded by what the server hands out.
+    /// Runs until the connection is lost. The number of messages is bounded by the prefetch count.
     async fn run(&mut self, consumer: &mut Consumer) -> Result<(), SessionError> {
         loop {
             let is_stuck = !self.held.is_empty() && self.publishing.is_empty();
@@ -273,35 +297,35 @@ impl<'a> Intake<'a> {
                 biased;
                 Some((pending, result)) = self.publishing.next() => self.settle(pending, result),
                 Some(closed) = self.closing.next() => closed?,
-                () = self.wake.as_mut(), if is_stuck => self.try_again(),
+                () = self.wake.as_mut(), if is_stuck => self.retry_first(),
                 next = consumer.next() => match next {
-                    Some(delivery) => self.take(delivery?),
+                    Some(delivery) => self.handle_message(delivery?).await,
                     None => return Err(SessionError::Cancelled),
                 },
             }
         }
     }
 
-    fn take(&mut self, delivery: Delivery) {
+    async fn handle_message(&mut self, delivery: Delivery) {
         let Delivery { acker, properties, data, .. } = delivery;
         let message = Message { acker, properties, body: data.into() };
-        match self.source.reading.read(&message.properties, &message.body) {
+        match self.source.parse(&message).await {
             Err(problem) => self.reject(message, reason(problem)),
             Ok(draft) => {
-                let place = self.next_place;
+                let index = self.next_place;
                 self.next_place += 1;
-                let pending = Pending { place, message, draft };
-                // Nothing overtakes what waits.
+                let pending = PendingMessage { position: index, message, draft };
+                // A new message must not overtake deferred ones.
                 if self.held.is_empty() && !self.is_trying {
                     self.publish(pending)
                 } else {
-                    self.hold(pending)
+                    self.defer(pending)
                 }
             }
         }
     }
 
-    fn publish(&mut self, pending: Pending) {
+    fn publish(&mut self, pending: PendingMessage) {
         let app = self.source.app.clone();
         let (order, position) = (self.order.clone(), self.in_order);
         self.in_order += 1;
@@ -309,49 +333,50 @@ impl<'a> Intake<'a> {
             let ordered = OrderedPosition { order: order.clone(), position };
             let result = app.publish_in_order(pending.draft.clone(), ordered).await;
             match result.as_ref().err().map(|error| verdict(error.clone())) {
-                // It may have failed before the store saw it, which then cannot refuse what is behind it. What comes
-                // before it is stored: a message over the quota must not delay those that are within it.
-                Some(Verdict::Wait(_)) => order.break_off(position),
-                Some(Verdict::Reject(_)) | None => order.leave_out(position).await,
+                // The publish may have failed before it reached the store, which then would not reject later positions, so
+                // the order is broken here. Earlier positions are still stored: a message over the quota must not delay
+                // messages that are within it.
+                Some(PublishFailureAction::Retry(_)) => order.break_off(position),
+                Some(PublishFailureAction::Reject(_)) | None => order.leave_out(position).await,
             }
             (pending, result)
         };
         self.publishing.push(publishing.boxed());
     }
 
-    fn hold(&mut self, pending: Pending) {
-        self.held.insert(pending.place, pending);
-        self.source.figures.waiting.set(self.held.len() as i64);
+    fn defer(&mut self, pending: PendingMessage) {
+        self.held.insert(pending.position, pending);
+        self.source.metrics.waiting.set(self.held.len() as i64);
     }
 
-    fn settle(&mut self, pending: Pending, result: Result<Receipt, AppError>) {
-        let figures = &self.source.figures;
+    fn settle(&mut self, pending: PendingMessage, result: Result<PublishReceipt, AppError>) {
+        let metrics = &self.source.metrics;
         match result {
             Ok(receipt) => {
                 if receipt.duplicate {
-                    figures.duplicate.inc()
+                    metrics.duplicate.inc()
                 } else {
-                    figures.published.inc()
+                    metrics.published.inc()
                 };
                 let acker = pending.message.acker;
                 self.closing.push(ack(acker).boxed());
                 self.is_trying = false;
-                self.go_on();
+                self.resume_deferred();
             }
             Err(error) => match verdict(error.clone()) {
-                Verdict::Reject(reason) => {
+                PublishFailureAction::Reject(reason) => {
                     self.reject(pending.message, reason);
                     self.is_trying = false;
-                    self.go_on();
+                    self.resume_deferred();
                 }
-                Verdict::Wait(at_least) => self.wait(pending, at_least, &error),
+                PublishFailureAction::Retry(at_least) => self.wait(pending, at_least, &error),
             },
         }
     }
 
-    fn wait(&mut self, pending: Pending, at_least: Option<Duration>, error: &AppError) {
-        // What failed only because of something before it has no reason of its own to wait. Whatever else is in flight
-        // fails together, which is one failure.
+    fn wait(&mut self, pending: PendingMessage, at_least: Option<Duration>, error: &AppError) {
+        // A message that failed only because of one before it starts no backoff of its own. Publishes that are in
+        // flight together fail together and count as one failure.
         let is_own_failure = !matches!(error, AppError::Store(StoreError::OutOfOrder));
         if is_own_failure && !self.is_backing_off {
             self.is_backing_off = true;
@@ -359,16 +384,16 @@ impl<'a> Intake<'a> {
                 let source = &self.source.name;
                 tracing::warn!(source, %error, "messages of a source wait, since their events cannot be stored now");
             }
-            let wait = self.backoff.next(clock::roll()).min(LONGEST_FOR_STORE);
-            let wait = at_least.map_or(wait, |at_least| at_least.min(LONGEST_FOR_QUOTA).max(wait));
+            let wait = self.backoff.next_delay(clock::random_unit()).min(MAX_STORE_RETRY_DELAY);
+            let wait = at_least.map_or(wait, |at_least| at_least.min(MAX_QUOTA_RETRY_DELAY).max(wait));
             self.wake = Box::pin(sleep(wait));
         }
         self.is_trying = false;
-        self.hold(pending);
+        self.defer(pending);
     }
 
-    /// Tries the first of those that wait, alone, as the first of a new order.
-    fn try_again(&mut self) {
+    /// Retries the first deferred message alone, at the start of a new order.
+    fn retry_first(&mut self) {
         if let Some((_, first)) = self.held.pop_first() {
             (self.order, self.in_order, self.is_backing_off) = (Arc::default(), 0, false);
             self.wake = Box::pin(sleep(Duration::ZERO));
@@ -377,8 +402,8 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// One has got through: those that wait follow, in their order, unless some are under way that may yet fail.
-    fn go_on(&mut self) {
+    /// Publishes all deferred messages in order after one has succeeded, unless running publishes may still fail.
+    fn resume_deferred(&mut self) {
         if !self.publishing.is_empty() || self.order.is_broken() {
             return;
         }
@@ -397,54 +422,54 @@ impl<'a> Intake<'a> {
         for pending in std::mem::take(&mut self.held).into_values() {
             self.publish(pending);
         }
-        self.source.figures.waiting.set(0);
+        self.source.metrics.waiting.set(0);
     }
 
-    /// Lets go of a message once it is safe in the other queue.
-    fn reject(&mut self, message: Message, reason: Reason) {
+    /// Acknowledges a message once it is stored in the reject queue.
+    fn reject(&mut self, message: Message, reason: RejectReason) {
         let source = self.source;
         let now = source.app.engine().clock().now();
         let rejecting = async move {
-            source.rejects.put(&message.properties, &message.body, &reason, now).await;
-            source.figures.rejected.inc();
+            source.rejects.reject(&message.properties, &message.body, &reason, now).await;
+            source.metrics.rejected.inc();
             ack(message.acker).await
         };
         self.closing.push(rejecting.boxed());
     }
 
-    /// Takes no more in, and finishes what is under way, for so long at the most.
-    async fn finish(&mut self, channel: Channel, consumer: &Consumer, patience: Duration) {
+    /// Stops consuming and finishes running publishes, up to the timeout.
+    async fn finish(&mut self, channel: Channel, consumer: &Consumer, timeout: Duration) {
         self.held.clear();
-        // What the server still hands out goes back to the queue with the connection; so one that does not answer
-        // need not be waited for.
+        // RabbitMQ requeues messages that it still delivers when the connection closes, so a server that does not respond
+        // to the cancellation need not be waited for.
         let tag = consumer.tag();
         let cancelling = async move {
             let cancelled = channel.basic_cancel(tag, BasicCancelOptions::default());
-            timeout(GOODBYE, cancelled).await.unwrap_or(Ok(()))
+            tokio::time::timeout(CLOSE_TIMEOUT, cancelled).await.unwrap_or(Ok(()))
         };
         self.closing.push(cancelling.boxed());
         let finishing = async {
             loop {
                 tokio::select! {
                     Some((pending, result)) = self.publishing.next() => match result {
-                        Err(error) if matches!(verdict(error.clone()), Verdict::Wait(_)) => {}
+                        Err(error) if matches!(verdict(error.clone()), PublishFailureAction::Retry(_)) => {}
                         result => self.settle(pending, result),
                     },
                     Some(_) = self.closing.next() => {}
-                    // A message that cannot be put away stays in its queue: nobody has to wait for that.
-                    () = sleep(LAST_REJECTS), if self.publishing.is_empty() => break,
+                    // A message that cannot be moved to the reject queue stays in its queue, so shutdown need not wait for it.
+                    () = sleep(REJECT_FLUSH_TIMEOUT), if self.publishing.is_empty() => break,
                     else => break,
                 }
             }
         };
-        timeout(patience, finishing).await.ok();
+        tokio::time::timeout(timeout, finishing).await.ok();
     }
 
-    /// Nobody can acknowledge anything any more. What is being published is waited for, so that the same message
-    /// is not published by its next delivery at the same time.
-    async fn tie_up(&mut self) {
+    /// Waits for running publishes after the connection is lost. Their messages cannot be acknowledged any more;
+    /// without the wait, a redelivered message could be published concurrently.
+    async fn await_pending_publishes(&mut self) {
         let publishing = async { while self.publishing.next().await.is_some() {} };
-        timeout(LOOSE_ENDS, publishing).await.ok();
+        tokio::time::timeout(PUBLISH_FLUSH_TIMEOUT, publishing).await.ok();
     }
 }
 
@@ -452,28 +477,30 @@ async fn ack(acker: Acker) -> Result<(), lapin::Error> {
     acker.ack(BasicAckOptions::default()).await.map(|_| ())
 }
 
-fn verdict(error: AppError) -> Verdict {
+fn verdict(error: AppError) -> PublishFailureAction {
     match error {
-        AppError::OverQuota { retry_after, .. } => Verdict::Wait(Some(Duration::from_secs(retry_after))),
-        // The store is fine, and will never take this one.
-        AppError::Store(StoreError::Refused(_)) => {
-            Verdict::Reject(Reason { code: "refused", detail: error.to_string() })
+        AppError::OverQuota { retry_after, .. } => {
+            PublishFailureAction::Retry(Some(Duration::from_secs(retry_after)))
         }
-        // No tenant of that name: it is the settings that are wrong, or the tenant is yet to be made.
+        // The store works but will never accept this event.
+        AppError::Store(StoreError::InvalidItem(_)) => {
+            PublishFailureAction::Reject(RejectReason { code: "refused", detail: error.to_string() })
+        }
+        // `NotFound`: the tenant does not exist; either the settings are wrong or it is still to be created.
         AppError::Store(_)
         | AppError::NotFound(_)
         | AppError::BatchTooCostly(_)
-        | AppError::TooManyExports { .. } => Verdict::Wait(None),
+        | AppError::TooManyExports { .. } => PublishFailureAction::Retry(None),
         AppError::Invalid(_)
-        | AppError::Unfit { .. }
+        | AppError::SchemaViolation { .. }
         | AppError::Unprocessable { .. }
         | AppError::Conflict { .. }
         | AppError::TooLarge(_)
         | AppError::Unauthorized
-        | AppError::Forbidden(_) => Verdict::Reject(reason(error.into())),
+        | AppError::Forbidden(_) => PublishFailureAction::Reject(reason(error.into())),
     }
 }
 
-fn reason(problem: Problem) -> Reason {
-    Reason { code: problem.code, detail: problem.detail }
+fn reason(problem: Problem) -> RejectReason {
+    RejectReason { code: problem.code, detail: problem.detail }
 }

@@ -1,4 +1,4 @@
-//! What a message says: an event in one of four forms. `docs/ingestion.md` is for those who write them.
+//! Parses a message into an event, in one of four formats. `docs/ingestion.md` describes them for senders.
 
 use std::collections::BTreeMap;
 
@@ -8,59 +8,63 @@ use lapin::{
     types::{AMQPValue, ShortString},
 };
 use redrive_core::{
-    Invalid, TenantId, delivery::lane::Priority, event::cloudevents::STRUCTURED, event::hops,
-    event::trace::Trace,
+    FieldError, TenantId,
+    delivery::lane::Priority,
+    event::{cloudevents::STRUCTURED, hops, trace::Trace},
 };
-use redrive_engine::Draft;
+use redrive_engine::EventDraft;
 use serde_json::Value;
 
-use crate::api::{Beside, Problem, bare_payload, binary_cloudevent, document, structured_cloudevent};
+use crate::api::{
+    EventOverrides, PARSE_WORK_PER_BYTE, Problem, bare_payload, binary_cloudevent, from_document,
+    structured_cloudevent,
+};
 
-/// What the headers begin with that have the attributes of a CloudEvent, in either spelling of its AMQP binding.
+/// Prefixes of headers with CloudEvents attributes, in both spellings of the AMQP binding.
 const CLOUDEVENTS: [&str; 2] = ["cloudEvents:", "cloudEvents_"];
 
-/// What a source says about all its messages.
-pub(crate) struct Reading {
-    /// Whose events they are.
-    pub(crate) tenant: TenantId,
-    /// The type of those that name none, whose body is then the payload.
+/// Parser of a source's messages, with the defaults for all of them.
+pub(crate) struct MessageParser {
+    /// Tenant of the events.
+    pub(crate) tenant_id: TenantId,
+    /// Event type of messages that name none; their body is then the payload.
     pub(crate) event_type: Option<Box<str>>,
 }
 
-impl Reading {
-    /// The event of a message, in the trace that its headers name.
-    pub(crate) fn read(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
+impl MessageParser {
+    /// Parses a message into an event, with the trace and hop count of its headers.
+    pub(crate) fn parse(&self, properties: &BasicProperties, body: &Bytes) -> Result<EventDraft, Problem> {
         let draft = self.event(properties, body)?;
-        Ok(Draft { trace: trace(properties).or(draft.trace), hops: hops_of(properties)?, ..draft })
+        Ok(EventDraft { trace: trace(properties).or(draft.trace), hops: hops_of(properties)?, ..draft })
     }
 
-    fn event(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
-        let tenant = self.tenant.clone();
-        let priority = properties.priority().and_then(urgency);
+    fn event(&self, properties: &BasicProperties, body: &Bytes) -> Result<EventDraft, Problem> {
+        let tenant_id = self.tenant_id.clone();
+        let priority = properties.priority().and_then(message_priority);
         if is_structured(properties) {
-            let draft = structured_cloudevent(body, body, tenant)?;
-            return Ok(Draft { priority: priority.unwrap_or_default(), ..draft });
+            let draft = structured_cloudevent(body, body, tenant_id)?;
+            return Ok(EventDraft { priority: priority.unwrap_or_default(), ..draft });
         }
         let attributes = attributes(properties)?;
         if attributes.contains_key("specversion") {
-            let draft = binary_cloudevent(attributes, body, tenant)?;
-            return Ok(Draft { priority: priority.unwrap_or_default(), ..draft });
+            let draft = binary_cloudevent(attributes, body, tenant_id)?;
+            return Ok(EventDraft { priority: priority.unwrap_or_default(), ..draft });
         }
         let named = match header(properties, "event-type")? {
             Some(name) => Some(name.into()),
             None => text(properties.kind()).map(Into::into).or_else(|| self.event_type.clone()),
         };
         let subject = header(properties, "subject")?;
-        let beside = Beside {
+        let beside = EventOverrides {
             idempotency_key: text(properties.message_id()),
             source: text(properties.app_id()),
             subject,
             priority,
         };
-        let Some(event_type) = named else { return document(body, &tenant, &beside) };
+        let Some(event_type) = named else { return from_document(body, &tenant_id, &beside) };
         let owned = |text: Option<&str>| text.map(Into::into);
-        Ok(Draft {
-            tenant,
+        Ok(EventDraft {
+            tenant_id,
             event_type,
             data: bare_payload(body)?,
             idempotency_key: owned(beside.idempotency_key),
@@ -68,15 +72,21 @@ impl Reading {
             subject: owned(beside.subject),
             metadata: None,
             priority: priority.unwrap_or_default(),
-            only: None,
+            only_webhook: None,
             trace: None,
             hops: 0,
         })
     }
 }
 
-/// How urgent a message is. 0 is what it has whose sender says nothing.
-fn urgency(number: u8) -> Option<Priority> {
+/// Returns the work of parsing a message, in the units of `redrive_engine::MAX_INLINE_WORK`. The frame size of the
+/// broker bounds the headers, so only the body counts.
+pub(super) fn parse_work(body: &[u8]) -> u64 {
+    PARSE_WORK_PER_BYTE * body.len() as u64
+}
+
+/// Returns the priority of a message, or `None` for 0, which senders use by default.
+fn message_priority(number: u8) -> Option<Priority> {
     match number {
         0 => None,
         1..=3 => Some(Priority::Low),
@@ -90,7 +100,7 @@ fn is_structured(properties: &BasicProperties) -> bool {
     given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(STRUCTURED)
 }
 
-/// A property that says something.
+/// Returns a property that is not empty.
 fn text(property: &Option<ShortString>) -> Option<&str> {
     property.as_ref().map(ShortString::as_str).filter(|text| !text.is_empty())
 }
@@ -100,8 +110,8 @@ fn headers(properties: &BasicProperties) -> impl Iterator<Item = (&str, &AMQPVal
     table.into_iter().flatten().map(|(name, value)| (name.as_str(), value))
 }
 
-/// A header that must be a text, if it is there.
-fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<Option<&'a str>, Invalid> {
+/// Returns a header, which must be a string if it is present.
+fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<Option<&'a str>, FieldError> {
     let Some((_, value)) = headers(properties).find(|(name, _)| *name == wanted) else { return Ok(None) };
     let text = match value {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),
@@ -111,18 +121,18 @@ fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<O
     match text {
         Some("") => Ok(None),
         Some(text) => Ok(Some(text)),
-        None => Err(Invalid::new(format!("header {wanted}"), "must be a text in UTF-8")),
+        None => Err(FieldError::new(format!("header {wanted}"), "must be a text in UTF-8")),
     }
 }
 
-/// How many deliveries of Redrive a message came through, as a text or a number.
-fn hops_of(properties: &BasicProperties) -> Result<u8, Invalid> {
-    // AMQP tells names apart by case. The largest count holds, so that another spelling does not hide it.
+/// Returns the number of Redrive deliveries that a message has passed through, from a string or number header.
+fn hops_of(properties: &BasicProperties) -> Result<u8, FieldError> {
+    // AMQP header names are case-sensitive. The largest count wins, so that another spelling cannot hide it.
     let named = headers(properties).filter(|(name, _)| name.eq_ignore_ascii_case(hops::HEADER));
     named.map(|(_, value)| hop_count(value)).try_fold(0, |largest, count| Ok(largest.max(count?)))
 }
 
-fn hop_count(value: &AMQPValue) -> Result<u8, Invalid> {
+fn hop_count(value: &AMQPValue) -> Result<u8, FieldError> {
     let number = match value {
         AMQPValue::ShortShortInt(number) => i64::from(*number),
         AMQPValue::ShortShortUInt(number) => i64::from(*number),
@@ -133,26 +143,26 @@ fn hop_count(value: &AMQPValue) -> Result<u8, Invalid> {
         AMQPValue::LongLongInt(number) => *number,
         AMQPValue::LongString(text) => return hops::parse(&String::from_utf8_lossy(text.as_bytes())),
         AMQPValue::ShortString(text) => return hops::parse(text.as_str()),
-        _ => return Err(Invalid::new(format!("header {}", hops::HEADER), "must be a number")),
+        _ => return Err(FieldError::new(format!("header {}", hops::HEADER), "must be a number")),
     };
     hops::parse(&number.to_string())
 }
 
-/// The trace of whoever sent the message. What cannot be used is ignored.
+/// Returns the sender's trace. An invalid one is ignored.
 fn trace(properties: &BasicProperties) -> Option<Box<Trace>> {
     let text = |name| header(properties, name).ok().flatten();
-    Trace::of_caller(text("traceparent")?, text("tracestate").unwrap_or_default()).map(Box::new)
+    Trace::from_headers(text("traceparent")?, text("tracestate").unwrap_or_default()).map(Box::new)
 }
 
-/// The attributes of a CloudEvent that are in the headers, and the type of its data.
-fn attributes(properties: &BasicProperties) -> Result<BTreeMap<String, Value>, Invalid> {
+/// Returns the CloudEvents attributes in the headers, with the content type as `datacontenttype`.
+fn attributes(properties: &BasicProperties) -> Result<BTreeMap<String, Value>, FieldError> {
     let mut found = BTreeMap::new();
     for (header, value) in headers(properties) {
         let Some(name) = CLOUDEVENTS.iter().find_map(|prefix| header.strip_prefix(prefix)) else { continue };
         let value = match value {
             AMQPValue::LongString(text) => {
                 let text = std::str::from_utf8(text.as_bytes());
-                Value::from(text.map_err(|_| Invalid::new(format!("header {header}"), "must be UTF-8"))?)
+                Value::from(text.map_err(|_| FieldError::new(format!("header {header}"), "must be UTF-8"))?)
             }
             AMQPValue::ShortString(text) => text.as_str().into(),
             AMQPValue::Boolean(flag) => (*flag).into(),
@@ -164,7 +174,7 @@ fn attributes(properties: &BasicProperties) -> Result<BTreeMap<String, Value>, I
             AMQPValue::LongUInt(number) => (*number).into(),
             AMQPValue::LongLongInt(number) => (*number).into(),
             _ => {
-                return Err(Invalid::new(
+                return Err(FieldError::new(
                     format!("header {header}"),
                     "must be a text, a number or a boolean",
                 ));
@@ -185,13 +195,13 @@ mod tests {
 
     use super::*;
 
-    fn reading(event_type: Option<&str>) -> Reading {
-        Reading { tenant: TenantId::parse("shop").unwrap(), event_type: event_type.map(Into::into) }
+    fn reading(event_type: Option<&str>) -> MessageParser {
+        MessageParser { tenant_id: TenantId::parse("shop").unwrap(), event_type: event_type.map(Into::into) }
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "shorter to call")]
-    fn read(properties: BasicProperties, body: &str) -> Result<Draft, Problem> {
-        reading(None).read(&properties, &Bytes::copy_from_slice(body.as_bytes()))
+    fn parse(properties: BasicProperties, body: &str) -> Result<EventDraft, Problem> {
+        reading(None).parse(&properties, &Bytes::copy_from_slice(body.as_bytes()))
     }
 
     fn plain() -> BasicProperties {
@@ -207,9 +217,9 @@ mod tests {
     }
 
     #[test]
-    fn hop_header_is_read_in_any_case_and_the_largest_holds() {
+    fn hop_header_is_case_insensitive_and_largest_count_wins() {
         let body = r#"{"event_type": "a", "data": 1}"#;
-        let hops = |headers: &[(&str, &str)]| read(with(headers), body).map(|draft| draft.hops).ok();
+        let hops = |headers: &[(&str, &str)]| parse(with(headers), body).map(|draft| draft.hops).ok();
         assert_eq!(hops(&[]), Some(0));
         for name in ["redrive-hops", "Redrive-Hops", "REDRIVE-HOPS"] {
             assert_eq!(hops(&[(name, "3")]), Some(3), "{name}");
@@ -220,18 +230,18 @@ mod tests {
         assert_eq!(hops(&[("Redrive-Hops", "1"), ("redrive-hops", "x")]), None);
         let mut table = FieldTable::default();
         table.insert("ReDrive-Hops".into(), AMQPValue::LongInt(4));
-        assert_eq!(read(plain().with_headers(table), body).unwrap().hops, 4);
+        assert_eq!(parse(plain().with_headers(table), body).unwrap().hops, 4);
     }
 
     #[test]
-    fn a_document_is_the_one_of_the_api_and_properties_fill_what_it_leaves_out() {
+    fn document_fields_override_message_properties() {
         let properties = || {
             let headers = with(&[("subject", "order 7")]);
             headers.with_message_id("m1".into()).with_app_id("shop-api".into()).with_priority(9)
         };
-        let draft = read(properties(), r#"{"event_type": "a.b", "data": {"n": 1.50}}"#).unwrap();
+        let draft = parse(properties(), r#"{"event_type": "a.b", "data": {"n": 1.50}}"#).unwrap();
         assert_eq!(
-            (&*draft.event_type, &*draft.data, draft.tenant.as_str()),
+            (&*draft.event_type, &*draft.data, draft.tenant_id.as_str()),
             ("a.b", &br#"{"n": 1.50}"#[..], "shop")
         );
         assert_eq!(
@@ -241,16 +251,16 @@ mod tests {
         assert_eq!((draft.subject.as_deref(), draft.priority), (Some("order 7"), Priority::High));
         let own = r#"{"event_type": "a.b", "data": 1, "idempotency_key": "k", "source": "s", "subject": "t",
                       "priority": "low", "tenant_id": "shop", "metadata": {"x": 1}}"#;
-        let draft = read(properties(), own).unwrap();
+        let draft = parse(properties(), own).unwrap();
         assert_eq!((draft.idempotency_key.as_deref(), draft.source.as_deref()), (Some("k"), Some("s")));
         assert_eq!((draft.subject.as_deref(), draft.priority), (Some("t"), Priority::Low));
         assert_eq!(draft.metadata.as_deref(), Some(&br#"{"x": 1}"#[..]));
-        let bare = read(plain(), r#"{"event_type": "a.b", "data": null}"#).unwrap();
+        let bare = parse(plain(), r#"{"event_type": "a.b", "data": null}"#).unwrap();
         assert_eq!((bare.idempotency_key, bare.source, bare.priority), (None, None, Priority::Normal));
     }
 
     #[test]
-    fn a_message_that_names_its_type_has_the_payload_as_its_body() {
+    fn message_with_event_type_has_payload_as_body() {
         let body = " {\"event_type\": \"inner\", \"data\": [1,  2]}\n";
         for (properties, event_type) in [
             (plain().with_type("by.type".into()), "by.type"),
@@ -258,23 +268,23 @@ mod tests {
             (with(&[("event-type", "by.header")]).with_type("MyApp.Order, MyApp".into()), "by.header"),
             (with(&[("event-type", "")]).with_type("by.type".into()), "by.type"),
         ] {
-            let draft = read(properties.with_message_id("m1".into()), body).unwrap();
+            let draft = parse(properties.with_message_id("m1".into()), body).unwrap();
             assert_eq!((&*draft.event_type, &*draft.data), (event_type, body.trim().as_bytes()));
             assert_eq!(draft.idempotency_key.as_deref(), Some("m1"));
         }
-        let by_source = reading(Some("by.source")).read(&plain(), &Bytes::from("7")).unwrap();
+        let by_source = reading(Some("by.source")).parse(&plain(), &Bytes::from("7")).unwrap();
         assert_eq!((&*by_source.event_type, &*by_source.data), ("by.source", &b"7"[..]));
         let named =
-            reading(Some("by.source")).read(&plain().with_type("own".into()), &Bytes::from("7")).unwrap();
+            reading(Some("by.source")).parse(&plain().with_type("own".into()), &Bytes::from("7")).unwrap();
         assert_eq!(&*named.event_type, "own");
     }
 
     #[test]
-    fn cloudevents_come_in_both_modes() {
+    fn cloudevents_are_parsed_in_both_modes() {
         let whole =
             r#"{"specversion": "1.0", "id": "7", "source": "/shop", "type": "a.b", "data": {"n": 1}}"#;
         let properties = plain().with_content_type("application/CloudEvents+json; charset=utf-8".into());
-        let draft = read(properties.with_message_id("m1".into()).with_priority(1), whole).unwrap();
+        let draft = parse(properties.with_message_id("m1".into()).with_priority(1), whole).unwrap();
         assert_eq!(
             (&*draft.event_type, &*draft.data, draft.priority),
             ("a.b", &br#"{"n": 1}"#[..], Priority::Low)
@@ -285,32 +295,32 @@ mod tests {
                 [("specversion", "1.0"), ("id", "7"), ("source", "/shop"), ("type", "a.b"), ("team", "x")]
                     .map(|(name, value)| (format!("{prefix}{name}"), value));
             let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-            let draft = read(with(&headers).with_type("other".into()), "[1, 2]").unwrap();
+            let draft = parse(with(&headers).with_type("other".into()), "[1, 2]").unwrap();
             assert_eq!((&*draft.event_type, &*draft.data), ("a.b", &b"[1, 2]"[..]));
             assert_eq!(draft.idempotency_key.as_deref(), Some("ce:/shop 7"));
-            let xml = read(with(&headers).with_content_type("text/xml".into()), "1").unwrap_err();
+            let xml = parse(with(&headers).with_content_type("text/xml".into()), "1").unwrap_err();
             assert!(xml.detail.contains("datacontenttype"), "{}", xml.detail);
         }
     }
 
     #[test]
-    fn a_message_is_in_the_trace_that_its_headers_name() {
+    fn trace_is_taken_from_message_headers() {
         let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let body = r#"{"event_type": "a.b", "data": 1}"#;
-        let draft = read(with(&[("traceparent", parent), ("tracestate", "a=1")]), body).unwrap();
-        assert_eq!(draft.trace, Trace::of_caller(parent, "a=1").map(Box::new));
+        let draft = parse(with(&[("traceparent", parent), ("tracestate", "a=1")]), body).unwrap();
+        assert_eq!(draft.trace, Trace::from_headers(parent, "a=1").map(Box::new));
         for wrong in ["", "nonsense"] {
-            assert_eq!(read(with(&[("traceparent", wrong)]), body).unwrap().trace, None);
+            assert_eq!(parse(with(&[("traceparent", wrong)]), body).unwrap().trace, None);
         }
         let event = format!(
             r#"{{"specversion": "1.0", "id": "7", "source": "/s", "type": "a.b", "traceparent": "{parent}"}}"#
         );
-        let draft = read(plain().with_content_type(STRUCTURED.into()), &event).unwrap();
-        assert_eq!(draft.trace, Trace::of_caller(parent, "").map(Box::new), "or by the extension");
+        let draft = parse(plain().with_content_type(STRUCTURED.into()), &event).unwrap();
+        assert_eq!(draft.trace, Trace::from_headers(parent, "").map(Box::new), "or by the extension");
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn invalid_message_error_names_the_problem() {
         for (properties, body, code, says) in [
             (plain(), "", "invalid_json", ""),
             (plain(), "no json", "invalid_json", ""),
@@ -333,7 +343,7 @@ mod tests {
             (with(&[("cloudEvents:specversion", "0.3")]), "1", "invalid_field", "specversion"),
             (plain().with_content_type(STRUCTURED.into()), "1", "invalid_json", "CloudEvent"),
         ] {
-            let problem = read(properties, body).unwrap_err();
+            let problem = parse(properties, body).unwrap_err();
             assert!(
                 problem.code == code && problem.detail.contains(says),
                 "{body}: {} {}",
@@ -343,13 +353,13 @@ mod tests {
         }
         let mut table = FieldTable::default();
         table.insert("event-type".into(), AMQPValue::LongInt(7));
-        let problem = read(plain().with_headers(table), "1").unwrap_err();
+        let problem = parse(plain().with_headers(table), "1").unwrap_err();
         assert_eq!(problem.detail, "header event-type: must be a text in UTF-8");
     }
 
     proptest! {
         #[test]
-        fn nothing_that_is_sent_breaks_it(
+        fn parsing_arbitrary_messages_never_panics(
             kind in proptest::option::of("\\PC{0,40}"), content_type in proptest::option::of("\\PC{0,40}"),
             names in proptest::collection::vec("(cloudEvents[:_])?[a-z-]{0,12}", 0..6),
             body in proptest::collection::vec(any::<u8>(), 0..60), priority: u8,
@@ -362,8 +372,8 @@ mod tests {
             let mut properties = plain().with_headers(table).with_priority(priority);
             if let Some(kind) = kind.filter(|kind| kind.len() < 256) { properties = properties.with_type(kind.into()); }
             if let Some(kind) = content_type.filter(|kind| kind.len() < 256) { properties = properties.with_content_type(kind.into()); }
-            let _ = reading(None).read(&properties, &body.clone().into());
-            let _ = reading(Some("a.b")).read(&properties, &body.into());
+            let _ = reading(None).parse(&properties, &body.clone().into());
+            let _ = reading(Some("a.b")).parse(&properties, &body.into());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Figures about sources: what became of their messages, and whether they take any in.
+//! Metrics of sources: outcomes of their messages, and whether they are consuming.
 
 use std::sync::atomic::AtomicI64;
 
@@ -19,67 +19,67 @@ struct MessageLabels {
     outcome: &'static str,
 }
 
-/// The figures of all sources.
-pub(super) struct Figures {
+/// Metrics of all sources.
+pub(super) struct SourceMetricsRegistry {
     messages: Family<MessageLabels, Counter>,
     up: Family<SourceLabel, Gauge<i64, AtomicI64>>,
     waiting: Family<SourceLabel, Gauge<i64, AtomicI64>>,
-    failed_tries: Family<SourceLabel, Gauge<i64, AtomicI64>>,
+    consecutive_failures: Family<SourceLabel, Gauge<i64, AtomicI64>>,
 }
 
-/// The figures of one source.
-pub(super) struct SourceFigures {
+/// Metrics of one source.
+pub(super) struct SourceMetrics {
     pub(super) published: Counter,
     pub(super) duplicate: Counter,
     pub(super) rejected: Counter,
-    /// Whether it takes messages in.
+    /// 1 while the source is consuming.
     pub(super) up: Gauge<i64, AtomicI64>,
-    /// How many messages wait here for the store, or for a quota.
+    /// Number of messages deferred because of the store or a quota.
     pub(super) waiting: Gauge<i64, AtomicI64>,
-    /// How often in a row it could not begin to take messages in.
-    pub(super) failed_tries: Gauge<i64, AtomicI64>,
+    /// Number of consecutive failures to start consuming.
+    pub(super) consecutive_failures: Gauge<i64, AtomicI64>,
 }
 
-impl Figures {
-    /// Makes the figures and lists them in `registry`.
+impl SourceMetricsRegistry {
+    /// Creates the metrics and registers them in `registry`.
     pub(super) fn new(registry: &mut Registry) -> Self {
-        let figures = Self {
+        let metrics = Self {
             messages: Family::default(),
             up: Family::default(),
             waiting: Family::default(),
-            failed_tries: Family::default(),
+            consecutive_failures: Family::default(),
         };
         registry.register(
             "redrive_source_messages",
             "Messages of a source that were let go of, by what became of them",
-            figures.messages.clone(),
+            metrics.messages.clone(),
         );
-        registry.register("redrive_source_up", "Whether a source takes messages in", figures.up.clone());
+        registry.register("redrive_source_up", "Whether a source takes messages in", metrics.up.clone());
         registry.register(
-            "redrive_source_waiting",
+            "redrive_source_messages_waiting",
             "Messages of a source that wait for the store, or for a quota",
-            figures.waiting.clone(),
+            metrics.waiting.clone(),
         );
         registry.register(
-            "redrive_source_failed_tries",
+            "redrive_source_consecutive_failures",
             "How often in a row a source could not begin to take messages in",
-            figures.failed_tries.clone(),
+            metrics.consecutive_failures.clone(),
         );
-        figures
+        metrics
     }
 
-    pub(super) fn of(&self, source: &str) -> SourceFigures {
+    pub(super) fn for_source(&self, source: &str) -> SourceMetrics {
         let label = SourceLabel { source: source.to_owned() };
         let of = |outcome| {
             self.messages.get_or_create(&MessageLabels { source: source.to_owned(), outcome }).clone()
         };
-        SourceFigures {
+        SourceMetrics {
             published: of("published"),
             duplicate: of("duplicate"),
             rejected: of("rejected"),
             up: self.up.get_or_create(&label).clone(),
             waiting: self.waiting.get_or_create(&label).clone(),
-            failed_tries: self.failed_tries.get_or_create(&label).clone(),
+            consecutive_failures: self.consecutive_failures.get_or_create(&label).clone(),
         }
     }
 }

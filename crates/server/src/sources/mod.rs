@@ -1,7 +1,7 @@
-//! Events that come from elsewhere than the API: queues that other services fill.
+//! Sources: queues whose messages are published as events.
 //!
-//! A source publishes through `app`, by the same rules as the API, and lets go of a message only when its event is
-//! stored for good, or when the message itself is safe in another queue.
+//! A source publishes through `app`, under the same rules as the API. It acknowledges a message only after its
+//! event is committed or the message is stored in the reject queue.
 
 mod amqp;
 pub(crate) mod message;
@@ -11,19 +11,19 @@ mod reject;
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use redrive_core::Invalid;
+use redrive_core::FieldError;
 use redrive_engine::amqp::Broker;
 use tokio_util::sync::CancellationToken;
 
-use self::{amqp::Amqp, message::Reading, metrics::Figures, reject::Rejects};
+use self::{amqp::AmqpSource, message::MessageParser, metrics::SourceMetricsRegistry, reject::RejectQueue};
 use crate::{app::App, config::Config};
 
 /// The sources of this node.
-pub struct Sources(Vec<Amqp>);
+pub struct Sources(Vec<AmqpSource>);
 
 impl Sources {
-    /// What the settings say; nothing on a node that takes no events in.
-    pub fn new(config: &Config, app: &Arc<App>) -> Result<Self, Invalid> {
+    /// Creates the configured sources. There are none on a node that does not serve the API.
+    pub fn new(config: &Config, app: &Arc<App>) -> Result<Self, FieldError> {
         if config.sources.is_empty() {
             return Ok(Self(Vec::new()));
         }
@@ -34,22 +34,29 @@ impl Sources {
             );
             return Ok(Self(Vec::new()));
         }
-        let figures = Figures::new(&mut app.metrics().lock());
+        let metrics = SourceMetricsRegistry::new(&mut app.metrics().lock());
         let mut sources = Vec::new();
         for source in &config.sources {
             let broker = Broker::new(source.address()?, &config.node);
-            let rejects = Rejects::new(broker.clone(), source);
-            let reading = Reading {
-                tenant: source.tenant()?,
+            let rejects = RejectQueue::new(broker.clone(), source);
+            let parser = MessageParser {
+                tenant_id: source.tenant()?,
                 event_type: source.event_type.as_deref().map(Into::into),
             };
-            sources.push(Amqp::new(source, broker, reading, rejects, figures.of(&source.name), app.clone()));
+            sources.push(AmqpSource::new(
+                source,
+                broker,
+                parser,
+                rejects,
+                metrics.for_source(&source.name),
+                app.clone(),
+            ));
         }
         Ok(Self(sources))
     }
 
-    /// Takes messages in until it is told to stop, and then finishes what is under way, for so long at the most.
-    pub async fn run(self, stop: &CancellationToken, patience: Duration) {
-        join_all(self.0.iter().map(|source| source.run(stop, patience))).await;
+    /// Consumes messages until `stop`, then finishes running publishes, up to the timeout.
+    pub async fn run(self, stop: &CancellationToken, timeout: Duration) {
+        join_all(self.0.iter().map(|source| source.run(stop, timeout))).await;
     }
 }

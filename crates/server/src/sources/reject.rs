@@ -1,7 +1,8 @@
-//! Where messages go that cannot be published: another queue of the same server, with the reason in their headers.
+//! Reject queue: messages that cannot be published move to another queue of the same server, with the reason in
+//! their headers.
 //!
-//! A connection of its own: a server that is short of memory stops those who publish, and must not stop what is
-//! acknowledged meanwhile.
+//! It uses a separate connection: a server that is short of memory blocks connections that publish, and this must
+//! not block acknowledgements.
 
 use std::time::Duration;
 
@@ -10,22 +11,22 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
-use redrive_core::{Time, maintenance::backoff::Backoff};
+use redrive_core::{Time, maintenance::backoff::OutageBackoff};
 use redrive_engine::{
-    amqp::{Broker, BrokerError, said},
+    amqp::{Broker, BrokerError, describe_error},
     clock,
 };
 use tokio::{sync::Mutex, time::sleep};
 
 use crate::config::Source;
 
-/// The longest text in a header.
+/// Maximum length of the reason header, in bytes.
 const MAX_REASON: usize = 1024;
-/// The longest wait between two tries to put a message away.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Maximum delay between attempts to move a message to the reject queue.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// The queue for messages that cannot be published.
-pub(super) struct Rejects {
+pub(super) struct RejectQueue {
     broker: Broker,
     source: String,
     queue: String,
@@ -33,16 +34,16 @@ pub(super) struct Rejects {
     channel: Mutex<Option<(Connection, Channel)>>,
 }
 
-/// Why a message cannot be published.
+/// Reason why a message cannot be published.
 #[derive(Clone)]
-pub(super) struct Reason {
-    /// A stable name for programs, the one that the API has.
+pub(super) struct RejectReason {
+    /// Stable error code, the same as in the API.
     pub(super) code: &'static str,
-    /// What is wrong and what to do about it.
+    /// The problem, and what to do about it.
     pub(super) detail: String,
 }
 
-impl Rejects {
+impl RejectQueue {
     pub(super) fn new(broker: Broker, source: &Source) -> Self {
         Self {
             broker,
@@ -53,15 +54,21 @@ impl Rejects {
         }
     }
 
-    /// The queue's name.
+    /// Returns the name of the queue.
     pub(super) fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// Puts a message away, however long it takes.
-    pub(super) async fn put(&self, properties: &BasicProperties, body: &[u8], reason: &Reason, now: Time) {
-        let properties = self.labelled(properties, reason, now);
-        let mut backoff = Backoff::default();
+    /// Moves a message to the reject queue, retrying until it succeeds.
+    pub(super) async fn reject(
+        &self,
+        properties: &BasicProperties,
+        body: &[u8],
+        reason: &RejectReason,
+        now: Time,
+    ) {
+        let properties = self.reject_headers(properties, reason, now);
+        let mut backoff = OutageBackoff::default();
         while let Err(why) = self.try_to_put(properties.clone(), body).await {
             if backoff.is_fresh() {
                 tracing::warn!(
@@ -69,11 +76,11 @@ impl Rejects {
                     "a message that cannot be published cannot be put away either; it stays where it is"
                 );
             }
-            sleep(backoff.next(clock::roll()).min(LONGEST)).await;
+            sleep(backoff.next_delay(clock::random_unit()).min(MAX_RETRY_DELAY)).await;
         }
     }
 
-    /// The message is safe there once this returns without an error.
+    /// Publishes a message to the reject queue. Success means that the broker has confirmed it.
     async fn try_to_put(&self, properties: BasicProperties, body: &[u8]) -> Result<(), String> {
         let channel = self.channel().await.map_err(|error| error.to_string())?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
@@ -89,8 +96,8 @@ impl Rejects {
                 Some(_) => Err("there is no such queue".into()),
                 None => Ok(()),
             },
-            // One that is broken is not used again: see `channel`.
-            Err(error) => Err(said(&error)),
+            // A broken channel is not reused: see `channel`.
+            Err(error) => Err(describe_error(&error)),
         }
     }
 
@@ -109,12 +116,17 @@ impl Rejects {
         Ok(channel)
     }
 
-    /// What was said about the message, and what is to be said now.
-    fn labelled(&self, properties: &BasicProperties, reason: &Reason, now: Time) -> BasicProperties {
+    /// Returns the properties of a rejected message: the original headers plus those with the reason.
+    fn reject_headers(
+        &self,
+        properties: &BasicProperties,
+        reason: &RejectReason,
+        now: Time,
+    ) -> BasicProperties {
         let mut headers = FieldTable::default();
         let given = properties.headers().as_ref().map(|table| table.inner());
         for (name, value) in given.into_iter().flatten() {
-            // These two would have the server put it into more queues.
+            // These headers would make the server route the message to more queues.
             if !["CC", "BCC"].contains(&name.as_str()) {
                 headers.insert(name.clone(), value.clone());
             }
@@ -128,7 +140,7 @@ impl Rejects {
         ] {
             headers.insert(name.into(), AMQPValue::LongString(text.into()));
         }
-        // Not what would be checked or acted on again: who sent it, when it expires, where an answer is awaited.
+        // Properties that the server checks or acts on are not copied: user id, expiration, reply-to.
         let kept = BasicProperties::default().with_headers(headers).with_delivery_mode(2);
         let take = |property: &Option<ShortString>,
                     kept: BasicProperties,
@@ -149,7 +161,7 @@ impl Rejects {
     }
 }
 
-/// A text that fits into a header.
+/// Truncates a text to the maximum length of a header.
 fn shortened(text: &str) -> String {
     let end = (0..=MAX_REASON.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text[..end].to_owned()

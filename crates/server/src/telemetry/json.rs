@@ -1,4 +1,4 @@
-//! Lines of JSON: one flat object each, with `timestamp`, `level`, `target`, `message` and the fields.
+//! JSON log records: one flat object per line, with `timestamp`, `level`, `target`, `message` and the fields.
 
 use std::fmt;
 
@@ -17,10 +17,10 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// How a line is written.
+/// Formatter of records.
 pub(super) struct Lines;
 
-/// How the fields of a line, or of what it happened in, are written: each with a comma before it.
+/// Formatter of the fields of a record or a span, each preceded by a comma.
 pub(super) struct Fields;
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -64,7 +64,7 @@ struct Pairs<'w> {
 
 impl Pairs<'_> {
     fn pair(&mut self, field: &Field, value: &Value) {
-        // Macros write `r#type` for a field whose name is a word of the language.
+        // Macros write `r#type` for a field whose name is a keyword.
         let name = Value::from(field.name().trim_start_matches("r#"));
         self.result = self.result.and_then(|()| write!(self.writer, ",{name}:{value}"));
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_flat_object_whatever_is_in_it() {
+    fn log_record_is_one_flat_json_object() {
         let odd = "a \"quote\",\na line\u{7}, \u{1f600} and \\";
         let lines = written(|| {
             let error = std::io::Error::other(odd);

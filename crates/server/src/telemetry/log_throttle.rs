@@ -1,10 +1,10 @@
-//! Lines that come too often: a few of a kind are written, the rest is counted, and the count is told. A kind is a
-//! place in the code. Whoever asks for details (`debug`) gets all of them.
+//! Throttles repeated log records: a few per call site are written, the rest are counted, and the count is logged.
+//! Records at `debug` and below are never throttled.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
-use redrive_core::maintenance::log_throttle::{Repeats, WINDOW};
+use redrive_core::maintenance::log_throttle::{LogThrottle, WINDOW};
 use redrive_engine::clock;
 use tokio_util::sync::CancellationToken;
 use tracing::{
@@ -14,33 +14,33 @@ use tracing::{
 };
 use tracing_subscriber::layer::{Context, Filter};
 
-/// What the lines are called that tell of others; they are never left out.
-const TARGET: &str = "redrive::repeats";
+/// Target of the records that report suppressed ones; they are never suppressed themselves.
+const TARGET: &str = "redrive::log_throttle";
 
-/// Lines of one place in the code.
+/// Records of one call site.
 struct Kind {
-    repeats: Repeats,
+    repeats: LogThrottle,
     level: Level,
     target: &'static str,
-    /// What one of them said.
-    said: Option<String>,
+    /// Message of a suppressed record.
+    logged: Option<String>,
 }
 
 type Kinds = Arc<Mutex<HashMap<Identifier, Kind>>>;
 
-/// Leaves lines out.
-pub(super) struct Limited(Kinds);
+/// Filter that suppresses repeated records.
+pub(super) struct ThrottleFilter(Kinds);
 
-/// What was left out.
-pub(crate) struct LeftOut(Kinds);
+/// Counts of suppressed records.
+pub(crate) struct SuppressedLines(Kinds);
 
-/// A filter that leaves lines out, and what it has left out.
-pub(super) fn limited() -> (Limited, LeftOut) {
+/// Creates a filter, and the counts of what it suppresses.
+pub(super) fn limited() -> (ThrottleFilter, SuppressedLines) {
     let kinds = Kinds::default();
-    (Limited(kinds.clone()), LeftOut(kinds))
+    (ThrottleFilter(kinds.clone()), SuppressedLines(kinds))
 }
 
-impl<S> Filter<S> for Limited {
+impl<S> Filter<S> for ThrottleFilter {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
@@ -52,16 +52,16 @@ impl<S> Filter<S> for Limited {
         }
         let mut kinds = self.0.lock();
         let kind = kinds.entry(metadata.callsite()).or_insert_with(|| Kind {
-            repeats: Repeats::default(),
+            repeats: LogThrottle::default(),
             level: *metadata.level(),
             target: metadata.target(),
-            said: None,
+            logged: None,
         });
-        let written = kind.repeats.admit(clock::ticks());
-        if !written && kind.said.is_none() {
+        let written = kind.repeats.admit(clock::monotonic_now());
+        if !written && kind.logged.is_none() {
             let mut message = Message(None);
             event.record(&mut message);
-            kind.said = message.0;
+            kind.logged = message.0;
         }
         written
     }
@@ -77,29 +77,29 @@ impl Visit for Message {
     }
 }
 
-impl LeftOut {
-    /// Tells now and then what was left out, and once more at the end.
-    pub(crate) async fn tell(self, stop: CancellationToken) {
-        let told = stop.run_until_cancelled(async {
+impl SuppressedLines {
+    /// Logs the suppressed records once per window, and a last time at `stop`.
+    pub(crate) async fn report_suppressed(self, stop: CancellationToken) {
+        let reported = stop.run_until_cancelled(async {
             loop {
                 tokio::time::sleep(WINDOW).await;
-                self.tell_now();
+                self.report_now();
             }
         });
-        let _: Option<()> = told.await;
-        self.tell_now();
+        let _: Option<()> = reported.await;
+        self.report_now();
     }
 
-    fn tell_now(&self) {
+    fn report_now(&self) {
         let left_out = |kind: &mut Kind| {
-            let count = kind.repeats.left_out()?;
-            Some((kind.level, kind.target, kind.said.clone().unwrap_or_default(), count))
+            let count = kind.repeats.take_suppressed()?;
+            Some((kind.level, kind.target, kind.logged.clone().unwrap_or_default(), count))
         };
-        let told: Vec<_> = self.0.lock().values_mut().filter_map(left_out).collect();
-        for (level, of, said, left_out) in told {
+        let reported: Vec<_> = self.0.lock().values_mut().filter_map(left_out).collect();
+        for (level, of, message, left_out) in reported {
             match level {
-                Level::INFO => tracing::info!(target: TARGET, left_out, of, "left out: {said}"),
-                _ => tracing::warn!(target: TARGET, left_out, of, "left out: {said}"),
+                Level::INFO => tracing::info!(target: TARGET, left_out, of, "left out: {message}"),
+                _ => tracing::warn!(target: TARGET, left_out, of, "left out: {message}"),
             }
         }
     }
@@ -107,12 +107,12 @@ impl LeftOut {
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::maintenance::log_throttle::LINES;
+    use redrive_core::maintenance::log_throttle::MAX_LINES_PER_WINDOW;
     use tracing_subscriber::{Layer, Registry, layer::SubscriberExt};
 
     use super::*;
 
-    /// Keeps what is written.
+    /// Layer that stores the written messages.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<String>>>);
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_gives_a_few_lines_and_their_count_and_hides_nothing_else() {
+    fn repeated_records_are_throttled_and_counted_per_call_site() {
         let (kept, (limited, left_out)) = (Kept::default(), limited());
         let subscriber = tracing_subscriber::registry().with(kept.clone().with_filter(limited));
         tracing::subscriber::with_default(subscriber, || {
@@ -136,12 +136,12 @@ mod tests {
             for _ in 0..100 {
                 tracing::debug!("a detail");
             }
-            left_out.tell_now();
-            left_out.tell_now();
+            left_out.report_now();
+            left_out.report_now();
         });
         let lines = kept.0.lock().clone();
         let count = |what: &str| lines.iter().filter(|line| *line == what).count();
-        assert_eq!(count("a flood"), LINES as usize);
+        assert_eq!(count("a flood"), MAX_LINES_PER_WINDOW as usize);
         assert_eq!((count("something else"), count("a detail"), count("left out: a flood")), (1, 100, 1));
     }
 }

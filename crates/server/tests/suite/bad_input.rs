@@ -1,29 +1,29 @@
-//! The likeliest mistakes, each with its own clear answer. No input gives a 5xx.
+//! Common mistakes, each with a specific error response. No input may cause a 5xx.
 
-use redrive_testkit::{Answer, Api, Redrive};
+use redrive_testkit::{Api, ApiResponse, Redrive};
 use serde_json::{Value, json};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// Checks status, code and that the words mention what they should.
+/// Asserts the status and code of a problem, and that its detail mentions a text.
 #[track_caller]
-fn refused(answer: &Answer, status: u16, code: &str, mentions: &str) {
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    assert_eq!(answer.status, status, "{text}");
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{text}");
-    let problem = answer.json();
+fn refused(response: &ApiResponse, status: u16, code: &str, mentions: &str) {
+    let text = String::from_utf8_lossy(&response.body).into_owned();
+    assert_eq!(response.status, status, "{text}");
+    assert_eq!(response.header("content-type"), Some("application/problem+json"), "{text}");
+    let problem = response.json();
     assert_eq!(problem["code"], code, "{text}");
     assert_eq!(problem["status"], status, "{text}");
     assert_eq!(problem["type"], format!("urn:redrive:problem:{code}"));
     assert!(problem["detail"].as_str().unwrap().contains(mentions), "{text} does not mention {mentions}");
 }
 
-async fn post_raw(api: &Api, path: &str, body: &str) -> Answer {
+async fn post_raw(api: &Api, path: &str, body: &str) -> ApiResponse {
     api.raw("POST", path, &[JSON], body.to_owned().into_bytes()).await
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_json_of_ours() {
+async fn malformed_or_mistyped_json_is_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     refused(&post_raw(&api, "/v1/events", "{").await, 400, "invalid_json", "not valid JSON");
@@ -62,28 +62,28 @@ async fn bodies_that_are_no_json_of_ours() {
 }
 
 #[tokio::test]
-async fn content_types_and_sizes() {
+async fn wrong_content_type_or_size_is_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let event = r#"{"event_type":"a.b","data":1}"#.as_bytes().to_vec();
-    let answer = api.raw("POST", "/v1/events", &form, event.clone()).await;
-    refused(&answer, 415, "unsupported_media_type", "Content-Type: application/json");
-    let answer = api.raw("POST", "/v1/events", &[], event.clone()).await;
-    refused(&answer, 415, "unsupported_media_type", "it was none");
+    let response = api.raw("POST", "/v1/events", &form, event.clone()).await;
+    refused(&response, 415, "unsupported_media_type", "Content-Type: application/json");
+    let response = api.raw("POST", "/v1/events", &[], event.clone()).await;
+    refused(&response, 415, "unsupported_media_type", "it was none");
     let charset = [("content-type", "application/json; charset=utf-8")];
     assert_eq!(api.raw("POST", "/v1/events", &charset, event).await.status, 202);
 
     let payload = |bytes: usize| json!({"event_type": "a.b", "data": "x".repeat(bytes - 2)});
     assert_eq!(api.post("/v1/events", payload(256 * 1024)).await.status, 202, "exactly the limit is fine");
-    let answer = api.post("/v1/events", payload(256 * 1024 + 1)).await;
-    refused(&answer, 413, "payload_too_large", "262144");
-    let answer = api.post("/v1/events", payload(1 << 20)).await;
-    refused(&answer, 413, "body_too_large", "larger than");
+    let response = api.post("/v1/events", payload(256 * 1024 + 1)).await;
+    refused(&response, 413, "payload_too_large", "262144");
+    let response = api.post("/v1/events", payload(1 << 20)).await;
+    refused(&response, 413, "body_too_large", "larger than");
 }
 
 #[tokio::test]
-async fn an_oversized_body_is_refused_before_it_is_read() {
+async fn oversized_body_is_rejected_before_it_is_read() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let redrive = Redrive::start().await;
     let mut stream = tokio::net::TcpStream::connect(redrive.address()).await.unwrap();
@@ -93,16 +93,16 @@ async fn an_oversized_body_is_refused_before_it_is_read() {
         redrive.key()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Not a byte of the body is sent: the answer comes all the same.
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    let answer = String::from_utf8_lossy(&answer);
-    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
-    assert!(answer.contains("body_too_large"), "{answer}");
+    // The response arrives although no byte of the body is sent.
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await.unwrap();
+    let response = String::from_utf8_lossy(&response);
+    assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
+    assert!(response.contains("body_too_large"), "{response}");
 }
 
 #[tokio::test]
-async fn events_that_cannot_be_published() {
+async fn invalid_events_are_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let cases: [(Value, &str); 13] = [
@@ -121,9 +121,9 @@ async fn events_that_cannot_be_published() {
         (json!({"event_type": "a.b", "data": 1, "metadata": {"k": "v".repeat(5000)}}), "metadata"),
     ];
     for (body, field) in cases {
-        let answer = api.post("/v1/events", &body).await;
-        refused(&answer, 400, "invalid_field", field);
-        assert_eq!(answer.json()["field"], field, "{body}");
+        let response = api.post("/v1/events", &body).await;
+        refused(&response, 400, "invalid_field", field);
+        assert_eq!(response.json()["field"], field, "{body}");
     }
     refused(
         &api.post("/v1/events", json!({"data": 1})).await,
@@ -143,7 +143,7 @@ async fn events_that_cannot_be_published() {
 }
 
 #[tokio::test]
-async fn webhooks_that_cannot_be_registered() {
+async fn invalid_webhooks_are_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = |change: Value| {
@@ -205,9 +205,9 @@ async fn webhooks_that_cannot_be_registered() {
         (json!({"expires_at": "tomorrow"}), "expires_at"),
     ];
     for (change, field) in cases {
-        let answer = api.post("/v1/webhooks", webhook(change.clone())).await;
-        refused(&answer, 400, "invalid_field", field);
-        let named = answer.json()["field"].as_str().unwrap().to_owned();
+        let response = api.post("/v1/webhooks", webhook(change.clone())).await;
+        refused(&response, 400, "invalid_field", field);
+        let named = response.json()["field"].as_str().unwrap().to_owned();
         assert!(named.starts_with(field), "{change}: the field was {named}");
     }
     refused(
@@ -226,7 +226,7 @@ async fn webhooks_that_cannot_be_registered() {
 }
 
 #[tokio::test]
-async fn ids_paths_methods_and_queries() {
+async fn invalid_ids_paths_methods_and_queries_are_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let hex = "0".repeat(32);
@@ -245,7 +245,7 @@ async fn ids_paths_methods_and_queries() {
     ] {
         refused(&api.get(&path).await, 404, "not_found", "there is no such");
     }
-    refused(&api.get("/v1/nothing").await, 404, "no_such_path", "/docs");
+    refused(&api.get("/v1/nothing").await, 404, "route_not_found", "/docs");
     refused(&api.raw("DELETE", "/v1/events", &[], vec![]).await, 405, "method_not_allowed", "Allow");
     for (query, mentions) in [
         ("limit=0", "limit"),
@@ -260,15 +260,15 @@ async fn ids_paths_methods_and_queries() {
         ("webhook_id=x", "webhook_id"),
         ("colour=blue", "colour"),
     ] {
-        let answer = api.get(&format!("/v1/deliveries?{query}")).await;
-        assert_eq!(answer.status, 400, "{query}");
-        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        let response = api.get(&format!("/v1/deliveries?{query}")).await;
+        assert_eq!(response.status, 400, "{query}");
+        let detail = response.json()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains(mentions), "{query}: {detail}");
     }
 }
 
 #[tokio::test]
-async fn circuits_that_cannot_be_changed_like_that() {
+async fn invalid_circuit_changes_are_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
@@ -287,9 +287,9 @@ async fn circuits_that_cannot_be_changed_like_that() {
         ),
         (json!({"action": "force_open", "for": 60}), "for", "unknown field"),
     ] {
-        let answer = api.patch(&path, &body).await;
-        refused(&answer, 400, "invalid_field", mentions);
-        assert_eq!(answer.json()["field"], field, "{body}");
+        let response = api.patch(&path, &body).await;
+        refused(&response, 400, "invalid_field", mentions);
+        assert_eq!(response.json()["field"], field, "{body}");
     }
     let hex = "0".repeat(32);
     let reset = json!({"action": "reset"});
@@ -301,7 +301,7 @@ async fn circuits_that_cannot_be_changed_like_that() {
 }
 
 #[tokio::test]
-async fn priorities_that_there_are_not() {
+async fn unknown_priority_is_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let event = api.publish("a.b", json!(1)).await;
@@ -310,12 +310,12 @@ async fn priorities_that_there_are_not() {
     let retry = format!("/v1/deliveries/dlv_{}/retry", "0".repeat(32));
     refused(&api.post(&retry, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
     let batch = json!({"events": [{"event_type": "a.b", "data": 1, "priority": "urgent"}]});
-    let answer = api.post("/v1/events/batch", batch).await.expect(202);
-    assert_eq!(answer["data"][0]["error"]["field"], "priority", "{answer}");
+    let response = api.post("/v1/events/batch", batch).await.expect(202);
+    assert_eq!(response["data"][0]["error"]["field"], "priority", "{response}");
 }
 
 #[tokio::test]
-async fn keys_and_scopes() {
+async fn missing_key_or_scope_is_rejected() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     let event = json!({"event_type": "a.b", "data": 1});
@@ -346,7 +346,7 @@ async fn keys_and_scopes() {
         refused(&api.get("/v1/tenants").await, 403, "forbidden", "admin");
         refused(&api.get("/v1/events?tenant_id=default").await, 403, "forbidden", "");
     }
-    // Revocation works with the very next request.
+    // Revocation takes effect with the next request.
     admin.delete(&format!("/v1/tenants/acme/api-keys/{publisher_id}")).await.expect(204);
     refused(&publisher.post("/v1/events", &event).await, 401, "unauthorized", "");
     let again = admin.delete(&format!("/v1/tenants/acme/api-keys/{publisher_id}")).await;
@@ -354,7 +354,7 @@ async fn keys_and_scopes() {
 }
 
 #[tokio::test]
-async fn tenants_and_keys_are_checked() {
+async fn invalid_tenants_and_keys_are_rejected() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     refused(&admin.post("/v1/tenants", json!({"id": "Not A Name"})).await, 400, "invalid_field", "a-z");
@@ -394,14 +394,14 @@ async fn tenants_and_keys_are_checked() {
     let limited_admin = admin.post("/v1/admin-keys", json!({"scopes": ["read"]})).await;
     refused(&limited_admin, 400, "invalid_field", "an admin key may do everything");
     refused(&admin.get("/v1/events?tenant_id=nobody").await, 404, "not_found", "tenant");
-    let nobody = admin.post("/v1/tenants/nobody/api-keys", json!({})).await;
-    refused(&nobody, 404, "not_found", "tenant");
+    let unknown = admin.post("/v1/tenants/nobody/api-keys", json!({})).await;
+    refused(&unknown, 404, "not_found", "tenant");
     let event = json!({"event_type": "a.b", "data": 1, "tenant_id": "nobody"});
     refused(&admin.post("/v1/events", event).await, 404, "not_found", "tenant");
 }
 
 #[tokio::test]
-async fn keys_made_while_others_are_revoked_all_work() {
+async fn keys_created_during_revocations_all_work() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     let make = |admin: Api| async move {
@@ -423,7 +423,7 @@ async fn keys_made_while_others_are_revoked_all_work() {
 }
 
 #[tokio::test]
-async fn a_list_is_no_object_and_null_is_no_body() {
+async fn list_is_rejected_as_object_and_null_counts_as_no_body() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = json!({"url": "http://127.0.0.1:2/", "events": ["a.b"]});
@@ -443,7 +443,7 @@ async fn a_list_is_no_object_and_null_is_no_body() {
     refused(&api.post("/v1/tenants", &tenant).await, 400, "invalid_field", "an object");
     refused(&api.post("/v1/webhooks", Value::Null).await, 400, "invalid_body", "must be a JSON object");
 
-    // Where a body may be left out, null leaves it out.
+    // Where a body is optional, null counts as no body.
     let id = api.post("/v1/webhooks", &webhook).await.expect(201)["id"].clone();
     let pause = format!("/v1/webhooks/{}/pause", id.as_str().unwrap());
     assert_eq!(api.post(&pause, Value::Null).await.expect(200)["state"], "paused");

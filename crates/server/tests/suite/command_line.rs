@@ -1,4 +1,4 @@
-//! The command line as a person types it.
+//! Tests of the command line through the binary.
 
 use std::{
     path::Path,
@@ -28,7 +28,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn version_and_help() {
+fn version_and_help_are_printed() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(
         stdout(&redrive(folder.path(), &["--version"])),
@@ -41,7 +41,7 @@ fn version_and_help() {
 }
 
 #[test]
-fn the_configuration_is_shown_and_checked() {
+fn configuration_is_shown_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let secret = [("REDRIVE_ADMIN_KEY", "0123456789abcdef0123456789abcdef")];
     let shown = stdout(&redrive_with(folder.path(), &["config", "show"], &secret));
@@ -70,7 +70,7 @@ fn the_configuration_is_shown_and_checked() {
 }
 
 #[test]
-fn pools_are_named_once_for_each() {
+fn pool_flag_is_repeatable_and_validated() {
     let folder = tempfile::tempdir().unwrap();
     let show = ["config", "show", "--pool", "default", "--pool", "gold"];
     let shown = stdout(&redrive_with(folder.path(), &show, &[("REDRIVE_POOLS", "[\"other\"]")]));
@@ -84,34 +84,34 @@ fn pools_are_named_once_for_each() {
 }
 
 #[test]
-fn serve_refuses_what_is_unsafe() {
+fn unsafe_settings_prevent_start() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |arguments: &[&str], environment: &[(&str, &str)]| {
+    let message = |arguments: &[&str], environment: &[(&str, &str)]| {
         let output = redrive_with(folder.path(), arguments, environment);
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         stderr(&output)
     };
-    let no_master = said(&["serve", "--listen", "127.0.0.1:0"], &[]);
+    let no_master = message(&["serve", "--listen", "127.0.0.1:0"], &[]);
     assert!(no_master.contains("redrive secrets new-key > master.key"), "{no_master}");
     let master = stdout(&redrive(folder.path(), &["secrets", "new-key"]));
     let master = ("REDRIVE_SECRETS_MASTER_KEY", master.trim());
-    let no_key = said(&["serve", "--listen", "127.0.0.1:0"], &[master]);
+    let no_key = message(&["serve", "--listen", "127.0.0.1:0"], &[master]);
     assert!(
         no_key.contains("REDRIVE_ADMIN_KEY") && no_key.contains("redrive keys create --admin"),
         "{no_key}"
     );
-    let short = said(&["serve"], &[("REDRIVE_ADMIN_KEY", "short")]);
+    let short = message(&["serve"], &[("REDRIVE_ADMIN_KEY", "short")]);
     assert!(short.contains("32 characters"), "{short}");
-    let open_dev = said(&["dev", "--listen", "0.0.0.0:0"], &[]);
+    let open_dev = message(&["dev", "--listen", "0.0.0.0:0"], &[]);
     assert!(open_dev.contains("loopback only"), "{open_dev}");
-    let mysql = said(&["dev", "--database-url", "mysql://localhost/x"], &[]);
+    let mysql = message(&["dev", "--database-url", "mysql://localhost/x"], &[]);
     assert!(mysql.contains("sqlite:PATH or postgres://"), "{mysql}");
-    let typo = said(&["dev"], &[("REDRIVE_ADMIN_KEYS", "x")]);
+    let typo = message(&["dev"], &[("REDRIVE_ADMIN_KEYS", "x")]);
     assert!(typo.contains("did you mean REDRIVE_ADMIN_KEY?"), "{typo}");
 }
 
 #[test]
-fn keys_are_made_listed_and_revoked_without_a_server() {
+fn keys_are_created_listed_and_revoked_without_server() {
     let folder = tempfile::tempdir().unwrap();
     let made = redrive(folder.path(), &["keys", "create", "--name", "shop", "--scope", "publish,read"]);
     let key = stdout(&made);
@@ -127,12 +127,12 @@ fn keys_are_made_listed_and_revoked_without_a_server() {
     assert!(stdout(&redrive(folder.path(), &["keys", "list"])).contains("revoked"));
     let again = redrive(folder.path(), &["keys", "revoke", id]);
     assert!(stderr(&again).contains("there is no live key"), "{}", stderr(&again));
-    let nobody = redrive(folder.path(), &["keys", "create", "--tenant", "nobody"]);
-    assert!(stderr(&nobody).contains("there is no tenant nobody"), "{}", stderr(&nobody));
+    let unknown = redrive(folder.path(), &["keys", "create", "--tenant", "nobody"]);
+    assert!(stderr(&unknown).contains("there is no tenant nobody"), "{}", stderr(&unknown));
 }
 
 #[tokio::test]
-async fn keys_go_through_a_server_that_has_the_database() {
+async fn keys_are_managed_through_server_that_holds_database() {
     let server = Redrive::start().await;
     let folder = server.data_dir().to_owned();
     let database = format!("sqlite:{}", folder.join("redrive.db").display());
@@ -161,7 +161,7 @@ async fn keys_go_through_a_server_that_has_the_database() {
 }
 
 #[tokio::test]
-async fn an_admin_key_of_the_store_is_enough_to_serve() {
+async fn stored_admin_key_is_sufficient_to_serve() {
     let folder = tempfile::tempdir().unwrap();
     let made = redrive(folder.path(), &["keys", "create", "--admin", "--database-url", "sqlite:redrive.db"]);
     let key = stdout(&made).trim().to_owned();

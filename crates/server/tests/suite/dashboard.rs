@@ -1,10 +1,9 @@
-//! The doors of the dashboard, as a browser knocks at them: who gets in, what pages say to browsers, and that a
-//! cookie alone changes nothing.
+//! Access to the dashboard through a browser: login, security headers of pages, and CSRF protection.
 
-use redrive_testkit::{Answer, Api, Browser, FORM, Redrive, Setup, sse};
+use redrive_testkit::{Api, ApiResponse, Browser, FORM, Redrive, Setup, sse};
 use serde_json::json;
 
-async fn log_in(api: &Api, key: &str, next: &str) -> Answer {
+async fn log_in(api: &Api, key: &str, next: &str) -> ApiResponse {
     api.raw("POST", "/dashboard/login", &[FORM], format!("key={key}&next={next}")).await
 }
 
@@ -15,13 +14,13 @@ async fn new_key(api: &Api, tenant: &str, scopes: &[&str]) -> serde_json::Value 
 }
 
 #[tokio::test]
-async fn whoever_is_not_logged_in_is_asked_to_and_goes_on_where_they_wanted() {
+async fn login_is_required_and_returns_to_requested_page() {
     let redrive = Redrive::start().await;
     let api = redrive.api().without_key();
     let page = "/dashboard/t/default/deliveries?status=dead";
-    let asked = api.get(page).await;
-    assert_eq!(asked.status, 303);
-    let login = asked.header("location").unwrap();
+    let request = api.get(page).await;
+    assert_eq!(request.status, 303);
+    let login = request.header("location").unwrap();
     assert_eq!(login, "/dashboard/login?next=%2Fdashboard%2Ft%2Fdefault%2Fdeliveries%3Fstatus%3Ddead");
     assert_eq!(api.get(login).await.status, 200);
     let came = log_in(&api, redrive.key(), "%2Fdashboard%2Ft%2Fdefault%2Fdeliveries%3Fstatus%3Ddead").await;
@@ -35,9 +34,9 @@ async fn whoever_is_not_logged_in_is_asked_to_and_goes_on_where_they_wanted() {
 }
 
 #[tokio::test]
-async fn pages_run_no_script_but_ours_and_are_kept_nowhere() {
+async fn pages_have_strict_csp_and_are_not_cached() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let page = browser.get("/dashboard/t/default/deliveries").await;
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.contains("script-src 'self';") && policy.contains("style-src 'self';"), "{policy}");
@@ -50,9 +49,9 @@ async fn pages_run_no_script_but_ours_and_are_kept_nowhere() {
 }
 
 #[tokio::test]
-async fn a_cookie_changes_nothing_without_the_token_of_its_page() {
+async fn cookie_without_csrf_token_is_rejected() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let token = browser.token("/dashboard/t/default/deliveries").await;
     let webhook = json!({"url": "http://127.0.0.1:9009/", "events": ["*"]}).to_string();
     let json = ("content-type", "application/json");
@@ -65,7 +64,7 @@ async fn a_cookie_changes_nothing_without_the_token_of_its_page() {
     assert_eq!(post(&[json, ("x-redrive-token", &token)]).await, 401);
     assert_eq!(post(&[json, cookie, ("x-redrive-token", &token)]).await, 201);
     assert_eq!(browser.get("/v1/webhooks").await.status, 401, "not even for looking");
-    // Logging out needs it too, and takes the cookie away.
+    // Logout requires the token too, and deletes the cookie.
     let log_out = async |token: &str| {
         browser.api.raw("POST", "/dashboard/logout", &[FORM, cookie], format!("token={token}")).await
     };
@@ -74,14 +73,14 @@ async fn a_cookie_changes_nothing_without_the_token_of_its_page() {
 }
 
 #[tokio::test]
-async fn a_tenant_sees_its_own_pages_alone_and_only_while_its_key_is_good() {
+async fn tenant_sees_only_own_pages_until_key_is_revoked() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     for tenant in ["acme", "globex"] {
         admin.post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
     let key = new_key(&admin, "acme", &["read"]).await;
-    let browser = Browser::of(&redrive, key["key"].as_str().unwrap()).await;
+    let browser = Browser::log_in(&redrive, key["key"].as_str().unwrap()).await;
     assert!(browser.page("/dashboard/t/acme/deliveries").await.contains("Deliveries"));
     for other in
         ["/dashboard/t/globex/deliveries", "/dashboard/t/nobody/deliveries", "/dashboard/t/%20/deliveries"]
@@ -89,16 +88,16 @@ async fn a_tenant_sees_its_own_pages_alone_and_only_while_its_key_is_good() {
         assert_eq!(browser.get(other).await.status, 404, "{other}");
     }
     let publisher = new_key(&admin, "acme", &["publish"]).await;
-    let publisher = Browser::of(&redrive, publisher["key"].as_str().unwrap()).await;
+    let publisher = Browser::log_in(&redrive, publisher["key"].as_str().unwrap()).await;
     assert_eq!(publisher.get("/dashboard/t/acme/deliveries").await.status, 403);
     admin.delete(&format!("/v1/tenants/acme/api-keys/{}", key["id"].as_str().unwrap())).await.expect(204);
     assert_eq!(browser.get("/dashboard/t/acme/deliveries").await.status, 303, "its key is revoked");
 }
 
 #[tokio::test]
-async fn a_page_is_sent_again_when_it_has_changed() {
+async fn live_page_is_sent_again_after_change() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let page = "%2Fdashboard%2Ft%2Fdefault%2Fdeliveries";
     let mut live = sse(redrive.address(), &format!("/dashboard/live?page={page}"), &browser.cookie).await;
     assert!(live.next("part").await.contains("no deliveries yet"));
@@ -115,9 +114,9 @@ async fn a_page_is_sent_again_when_it_has_changed() {
 }
 
 #[tokio::test]
-async fn a_live_page_says_when_what_it_shows_is_gone() {
+async fn live_page_reports_deleted_webhook() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let webhook = redrive.api().create_webhook("http://127.0.0.1:9009/", json!({})).await;
     let id = webhook["id"].as_str().unwrap();
     let page = format!("%2Fdashboard%2Ft%2Fdefault%2Fwebhooks%2F{id}");
@@ -128,11 +127,11 @@ async fn a_live_page_says_when_what_it_shows_is_gone() {
 }
 
 #[tokio::test]
-async fn customers_go_out_by_the_door_they_came_in() {
+async fn portal_logout_returns_to_portal_page() {
     let redrive = Redrive::start().await;
     redrive.api().post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     let session = redrive.api().post("/v1/portal-sessions", json!({"tenant_id": "acme"})).await.expect(201);
-    let browser = Browser::of(&redrive, session["token"].as_str().unwrap()).await;
+    let browser = Browser::log_in(&redrive, session["token"].as_str().unwrap()).await;
     let token = browser.token("/dashboard/t/acme").await;
     let form = format!("token={token}&portal=true");
     let out = browser.api.raw("POST", "/dashboard/logout", &[FORM, ("cookie", &browser.cookie)], form).await;
@@ -146,11 +145,11 @@ async fn customers_go_out_by_the_door_they_came_in() {
 }
 
 #[tokio::test]
-async fn pages_count_against_the_allowance_of_their_key() {
+async fn pages_count_against_rate_limit_of_key() {
     let setup =
         Setup::new().env("REDRIVE_LIMITS_API_REQUESTS_PER_MINUTE", "60").env("REDRIVE_LIMITS_API_BURST", "5");
     let redrive = Redrive::start_with(setup).await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let mut statuses = Vec::new();
     for _ in 0..10 {
         statuses.push(browser.get("/dashboard/t/default/deliveries").await.status);

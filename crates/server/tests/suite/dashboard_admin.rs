@@ -1,5 +1,5 @@
-//! The rooms of those who run Redrive: event types, tenants, keys, the audit log, settings; what a portal session
-//! sees; and the first steps.
+//! Pages for operators: event types, tenants, keys, the audit log and settings; the view of a portal session; and
+//! the first steps guide.
 
 use redrive_testkit::{Api, Browser, Postgres, Receiver, Redrive, Setup, sse};
 use serde_json::{Value, json};
@@ -19,16 +19,16 @@ async fn key(api: &Api, tenant: &str, scopes: &[&str]) -> String {
 async fn portal(redrive: &Redrive, tenant: &str) -> Browser {
     let session =
         redrive.api().post("/v1/portal-sessions", json!({"tenant_id": tenant, "name": "jane"})).await;
-    Browser::of(redrive, session.expect(201)["token"].as_str().unwrap()).await
+    Browser::log_in(redrive, session.expect(201)["token"].as_str().unwrap()).await
 }
 
-/// Nothing of what was given may be more than text.
+/// Asserts that untrusted input appears only as text.
 fn must_be_inert(page: &str) {
     assert!(!page.contains("<script>alert") && !page.contains("<img src=x"), "{page}");
     assert!(page.contains("alert(1)"), "it is shown as text:\n{page}");
 }
 
-/// What a page says, without its marks and with single blanks.
+/// Returns the text of a page's main part, without tags and with collapsed whitespace.
 fn text_of(page: &str) -> String {
     let (_, main) = page.split_once("<main").expect("a main part");
     let mut text = String::new();
@@ -48,18 +48,18 @@ fn text_of(page: &str) -> String {
 }
 
 #[tokio::test]
-async fn nobody_but_an_admin_sees_the_pages_of_admins() {
+async fn admin_pages_require_admin_key() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     tenant(&api, "acme").await;
-    let keyholder = Browser::of(&redrive, &key(&api, "acme", &["publish", "read", "manage"]).await).await;
+    let keyholder = Browser::log_in(&redrive, &key(&api, "acme", &["publish", "read", "manage"]).await).await;
     let customer = portal(&redrive, "acme").await;
-    let admin = Browser::of(&redrive, redrive.key()).await;
+    let admin = Browser::log_in(&redrive, redrive.key()).await;
     for page in ["tenants", "tenants/acme", "new-tenant", "keys", "keys?tenant=acme", "audit", "settings"] {
         let page = format!("/dashboard/admin/{page}");
         assert_eq!(admin.get(&page).await.status, 200, "{page}");
-        for somebody in [&keyholder, &customer] {
-            let refused = somebody.get(&page).await;
+        for other in [&keyholder, &customer] {
+            let refused = other.get(&page).await;
             assert_eq!(refused.status, 403, "{page}");
             let html = String::from_utf8_lossy(&refused.body);
             assert!(html.contains("Not allowed") && html.contains("admin key"), "{html}");
@@ -69,7 +69,7 @@ async fn nobody_but_an_admin_sees_the_pages_of_admins() {
 }
 
 #[tokio::test]
-async fn a_portal_session_sees_its_tenant_alone_and_publishes_nothing() {
+async fn portal_session_sees_only_its_tenant_and_cannot_publish() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     for name in ["acme", "globex"] {
@@ -80,8 +80,8 @@ async fn a_portal_session_sees_its_tenant_alone_and_publishes_nothing() {
     let customer = portal(&redrive, "acme").await;
     assert_eq!(customer.get("/dashboard").await.header("location"), Some("/dashboard/t/acme"));
     let home = customer.page("/dashboard/t/acme").await;
-    for room in ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types"] {
-        assert!(home.contains(&format!("href=\"/dashboard/t/acme{room}\"")), "{room}");
+    for section in ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types"] {
+        assert!(home.contains(&format!("href=\"/dashboard/t/acme{section}\"")), "{section}");
     }
     assert!(!home.contains("/dashboard/admin") && !home.contains("/docs") && !home.contains("/publish"));
     assert!(home.contains("Access ends"));
@@ -99,32 +99,32 @@ async fn a_portal_session_sees_its_tenant_alone_and_publishes_nothing() {
 }
 
 #[tokio::test]
-async fn the_catalogue_shows_what_there_is_as_it_was_written() {
+async fn catalogue_shows_event_types_as_written() {
     let redrive = Redrive::start().await;
-    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
-    let room = "/dashboard/t/default/event-types";
-    assert!(admin.page(room).await.contains("No event types are registered"));
+    let (api, admin) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
+    let section = "/dashboard/t/default/event-types";
+    assert!(admin.page(section).await.contains("No event types are registered"));
     let body = r#"{"name": "order.created", "description": "An order\nwas placed", "archived": true,
         "example": {"z": 12345678901234567890, "a": 1.10}, "schema": {"type": "object", "required": ["z"]}}"#;
     let json = ("content-type", "application/json");
     api.raw("POST", "/v1/event-types", &[json], body).await.expect(201);
     let hostile = json!({"name": "evil", "description": HOSTILE, "example": {HOSTILE: HOSTILE}});
     api.post("/v1/event-types", hostile).await.expect(201);
-    let list = admin.page(room).await;
+    let list = admin.page(section).await;
     must_be_inert(&list);
     assert!(list.contains("archived") && list.contains("in use"));
-    assert!(!admin.page(&format!("{room}?archived=true")).await.contains("evil"));
-    let one = admin.page(&format!("{room}/order.created")).await;
+    assert!(!admin.page(&format!("{section}?archived=true")).await.contains("evil"));
+    let one = admin.page(&format!("{section}/order.created")).await;
     let laid_out = "{\n  &#34;z&#34;: 12345678901234567890,\n  &#34;a&#34;: 1.10\n}";
     assert!(one.contains(laid_out) && one.contains("required"), "{one}");
-    must_be_inert(&admin.page(&format!("{room}/evil")).await);
-    must_be_inert(&admin.page(&format!("{room}/evil/edit")).await);
+    must_be_inert(&admin.page(&format!("{section}/evil")).await);
+    must_be_inert(&admin.page(&format!("{section}/evil/edit")).await);
     for nothing in ["none", "no.such", "%20", "a%2Fb", "x%00y"] {
-        assert_eq!(admin.get(&format!("{room}/{nothing}")).await.status, 404, "{nothing}");
+        assert_eq!(admin.get(&format!("{section}/{nothing}")).await.status, 404, "{nothing}");
     }
-    // Whoever may only look gets no buttons.
-    let reader = Browser::of(&redrive, &key(&api, "default", &["read"]).await).await;
-    let one = reader.page(&format!("{room}/order.created")).await;
+    // A read-only viewer gets no buttons.
+    let reader = Browser::log_in(&redrive, &key(&api, "default", &["read"]).await).await;
+    let one = reader.page(&format!("{section}/order.created")).await;
     assert!(
         !one.contains("data-call=\"PATCH")
             && !one.contains("data-call=\"DELETE")
@@ -134,9 +134,9 @@ async fn the_catalogue_shows_what_there_is_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn the_catalogue_goes_on_page_by_page() {
+async fn catalogue_is_paged() {
     let redrive = Redrive::start().await;
-    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, admin) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     for n in 0..53 {
         api.post("/v1/event-types", json!({"name": format!("type.n{n:02}")})).await.expect(201);
     }
@@ -149,37 +149,37 @@ async fn the_catalogue_goes_on_page_by_page() {
 }
 
 #[tokio::test]
-async fn the_form_for_a_test_event_begins_with_an_example_and_shows_where_the_event_arrives() {
+async fn test_event_form_has_example_and_shows_deliveries() {
     let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
-    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, admin) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     api.post("/v1/event-types", json!({"name": "order.created", "example": {"n": 1}})).await.expect(201);
-    let room = "/dashboard/t/default/publish";
-    let form = admin.page(&format!("{room}?type=order.created")).await;
+    let section = "/dashboard/t/default/publish";
+    let form = admin.page(&format!("{section}?type=order.created")).await;
     assert!(form.contains("value=\"order.created\"") && form.contains("&#34;n&#34;: 1"), "{form}");
-    assert!(admin.page(&format!("{room}?type=free.one")).await.contains("value=\"free.one\""));
-    must_be_inert(&admin.page(&format!("{room}?type=%3Cscript%3Ealert(1)%3C/script%3E")).await);
+    assert!(admin.page(&format!("{section}?type=free.one")).await.contains("value=\"free.one\""));
+    must_be_inert(&admin.page(&format!("{section}?type=%3Cscript%3Ealert(1)%3C/script%3E")).await);
     let nowhere = api.publish("other.type", json!({"text": HOSTILE})).await;
-    let page = admin.page(&format!("{room}?event={}", nowhere["id"].as_str().unwrap())).await;
+    let page = admin.page(&format!("{section}?event={}", nowhere["id"].as_str().unwrap())).await;
     must_be_inert(&page);
     assert!(page.contains("No webhook wants this event"));
     api.create_webhook(&receiver.url(), Value::Null).await;
     let body = r#"{"event_type": "order.created", "data": {"n": 12345678901234567890}}"#;
-    let sent = admin.call(room, "POST", "/v1/events", body).await.expect(202);
+    let sent = admin.call(section, "POST", "/v1/events", body).await.expect(202);
     let id = sent["id"].as_str().unwrap();
     let path = format!("/dashboard/live?page=%2Fdashboard%2Ft%2Fdefault%2Fpublish%3Fevent%3D{id}");
     let mut live = sse(redrive.address(), &path, &admin.cookie).await;
     while !live.next("part").await.contains("delivered") {}
     assert!(String::from_utf8_lossy(&receiver.arrivals()[0].body).contains("12345678901234567890"));
-    let again = admin.page(&format!("{room}?event={id}&repeated=true")).await;
+    let again = admin.page(&format!("{section}?event={id}&repeated=true")).await;
     assert!(again.contains("Nothing new was published") && again.contains("12345678901234567890"));
-    let manager = Browser::of(&redrive, &key(&api, "default", &["manage"]).await).await;
-    assert_eq!(manager.get(room).await.status, 403, "this key publishes nothing");
+    let manager = Browser::log_in(&redrive, &key(&api, "default", &["manage"]).await).await;
+    assert_eq!(manager.get(section).await.status, 403, "this key publishes nothing");
 }
 
 #[tokio::test]
-async fn tenants_are_found_by_the_beginning_of_their_id() {
+async fn tenants_are_found_by_id_prefix() {
     let redrive = Redrive::start().await;
-    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, admin) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     for name in ["acme", "acme-eu", "acme-us", "acmf", "b"] {
         tenant(&api, name).await;
     }
@@ -193,7 +193,7 @@ async fn tenants_are_found_by_the_beginning_of_their_id() {
     assert_eq!(listed("?prefix=acme").await, ["acme", "acme-eu", "acme-us"]);
     assert_eq!(listed("?prefix=ACME-").await, ["acme-eu", "acme-us"]);
     assert_eq!(listed("?prefix=%3Cb%3E").await, [] as [String; 0]);
-    // The API finds the same, and pages through them.
+    // The API finds the same tenants, with paging.
     let ids = async |query: &str| {
         let page = api.get(&format!("/v1/tenants?{query}")).await.expect(200);
         let ids: Vec<_> = page["data"].as_array().unwrap().iter().map(|one| one["id"].clone()).collect();
@@ -212,18 +212,18 @@ async fn tenants_are_found_by_the_beginning_of_their_id() {
 }
 
 #[tokio::test]
-async fn what_is_shown_once_is_on_no_page_afterwards() {
+async fn secrets_shown_once_appear_on_no_page_later() {
     let redrive = Redrive::start().await;
-    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, admin) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     tenant(&api, "acme").await;
     let new = json!({"name": HOSTILE, "scopes": ["publish"], "allowed_networks": ["10.0.0.0/8"]}).to_string();
-    let room = "/dashboard/admin/keys?tenant=acme";
-    let made = admin.call(room, "POST", "/v1/tenants/acme/api-keys", &new).await.expect(201);
+    let section = "/dashboard/admin/keys?tenant=acme";
+    let made = admin.call(section, "POST", "/v1/tenants/acme/api-keys", &new).await.expect(201);
     let root = admin.call("/dashboard/admin/keys", "POST", "/v1/admin-keys", r#"{"name": "root"}"#).await;
     let root = root.expect(201);
     let session = r#"{"tenant_id": "acme", "name": "jane"}"#;
-    let session = admin.call(room, "POST", "/v1/portal-sessions", session).await.expect(201);
-    let keys = admin.page(room).await;
+    let session = admin.call(section, "POST", "/v1/portal-sessions", session).await.expect(201);
+    let keys = admin.page(section).await;
     must_be_inert(&keys);
     let text = text_of(&keys);
     assert!(text.contains("live publish 10.0.0.0/8"), "{text}");
@@ -236,16 +236,16 @@ async fn what_is_shown_once_is_on_no_page_afterwards() {
         assert!(!page.contains(redrive.key()));
     }
     let revoke = format!("/v1/tenants/acme/api-keys/{}", made["id"].as_str().unwrap());
-    assert_eq!(admin.call(room, "DELETE", &revoke, "").await.status, 204);
-    let after = admin.page(room).await;
+    assert_eq!(admin.call(section, "DELETE", &revoke, "").await.status, 204);
+    let after = admin.page(section).await;
     assert!(text_of(&after).contains("revoked") && !after.contains("data-call=\"DELETE"));
     assert_eq!(admin.get("/dashboard/admin/keys?tenant=nobody").await.status, 404);
 }
 
 #[tokio::test]
-async fn the_audit_log_tells_who_changed_what_and_what_differed() {
+async fn audit_log_shows_actor_action_and_differences() {
     let redrive = Redrive::start().await;
-    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, admin) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     tenant(&api, "acme").await;
     api.patch("/v1/tenants/acme", json!({"name": HOSTILE, "max_in_flight": 3})).await.expect(200);
     api.patch("/v1/tenants/acme", json!({"max_in_flight": 5})).await.expect(200);
@@ -258,7 +258,7 @@ async fn the_audit_log_tells_who_changed_what_and_what_differed() {
     assert!(text.contains("exists already, or did once") && text.contains("refused"), "{text}");
     let filtered = text_of(&admin.page("/dashboard/admin/audit?action=tenant.create&tenant_id=acme").await);
     assert!(filtered.contains("tenant.create") && !filtered.contains("tenant.update acme"), "{filtered}");
-    // As a field of a browser writes it: to the minute, without a zone.
+    // The time as a date-time field sends it: to the minute, without a zone.
     let future = admin.page("/dashboard/admin/audit?from=2100-01-01T00:00&to=").await;
     assert!(
         future.contains("Nothing like this was changed") && future.contains("value=\"2100-01-01T00:00\"")
@@ -269,9 +269,9 @@ async fn the_audit_log_tells_who_changed_what_and_what_differed() {
 }
 
 #[tokio::test]
-async fn settings_are_shown_with_their_meaning_and_without_secrets() {
+async fn settings_page_shows_meaning_but_no_secrets() {
     let redrive = Redrive::start().await;
-    let admin = Browser::of(&redrive, redrive.key()).await;
+    let admin = Browser::log_in(&redrive, redrive.key()).await;
     let page = admin.page("/dashboard/admin/settings").await;
     let text = text_of(&page);
     for shown in [
@@ -290,7 +290,7 @@ async fn settings_are_shown_with_their_meaning_and_without_secrets() {
 }
 
 #[tokio::test]
-async fn settings_name_the_nodes_of_a_shared_store() {
+async fn settings_page_lists_nodes_of_shared_store() {
     let database = Postgres::shared().await;
     let on = |name: &str, role: &str| {
         let node = Setup::new().database_url(database.url()).role(role).env("REDRIVE_NODE", name);
@@ -298,7 +298,7 @@ async fn settings_name_the_nodes_of_a_shared_store() {
     };
     let redrive = Redrive::start_with(on("front", "api")).await;
     let _worker = Redrive::start_with(on("back", "worker").arg("--pool").arg("gold")).await;
-    let admin = Browser::of(&redrive, redrive.key()).await;
+    let admin = Browser::log_in(&redrive, redrive.key()).await;
     let text = text_of(&admin.page("/dashboard/admin/settings").await);
     for shown in [
         "Store PostgreSQL shared by 2 nodes",
@@ -312,9 +312,9 @@ async fn settings_name_the_nodes_of_a_shared_store() {
 }
 
 #[tokio::test]
-async fn the_first_steps_are_ticked_off_as_they_happen() {
+async fn first_steps_are_marked_done_live() {
     let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let home = "/dashboard/t/default";
     let mut live =
         sse(redrive.address(), "/dashboard/live?page=%2Fdashboard%2Ft%2Fdefault", &browser.cookie).await;
@@ -331,23 +331,23 @@ async fn the_first_steps_are_ticked_off_as_they_happen() {
     let test = format!("/v1/webhooks/{}/test", made["id"].as_str().unwrap());
     browser.call(home, "POST", &test, "{}").await.expect(202);
     while steps(&live.next("part").await) != [true; 3] {}
-    // Whoever has more than that needs no guide.
+    // With a second webhook the guide is no longer shown.
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
     assert!(!browser.page(home).await.contains("step-webhook"));
-    // Whoever may not create one is not asked to.
+    // A viewer that may not create webhooks is not asked to.
     tenant(&redrive.api(), "acme").await;
-    let reader = Browser::of(&redrive, &key(&redrive.api(), "acme", &["read"]).await).await;
+    let reader = Browser::log_in(&redrive, &key(&redrive.api(), "acme", &["read"]).await).await;
     let page = reader.page("/dashboard/t/acme").await;
     assert!(page.contains("step-webhook") && !page.contains("POST /v1/webhooks"));
 }
 
 #[tokio::test]
-async fn the_tenant_of_a_page_is_that_of_its_path() {
+async fn tenant_of_page_is_taken_from_path() {
     let redrive = Redrive::start().await;
     for tenant in ["acme", "globex"] {
         redrive.api().post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let page = browser.page("/dashboard/t/acme/dead?tenant_id=globex&event_type=order.paid").await;
     assert!(page.contains("DELETE /v1/dlq?event_type=order.paid"), "{page}");
     assert!(!page.contains("globex"), "{page}");

@@ -1,5 +1,5 @@
-//! The pages of deliveries, events, dead letters and bulk operations: they show what is there, as text whatever it is,
-//! and to nobody else.
+//! Pages of deliveries, events, dead letters and bulk operations: they show untrusted data as text, and only to
+//! viewers of its tenant.
 
 use redrive_testkit::{Api, Browser, Receiver, Redrive, Reply};
 use serde_json::{Value, json};
@@ -20,27 +20,27 @@ fn id(of: &Value) -> &str {
     text(&of["id"])
 }
 
-/// Publishes an event and waits until a delivery of it is over. Gives the event's id and the delivery.
+/// Publishes an event and waits until one of its deliveries has ended. Returns the event's id and the delivery.
 async fn over(api: &Api, event: Value) -> (String, Value) {
     let event = api.post("/v1/events", event).await.expect(202);
     let event = id(&event).to_owned();
     let is_over =
         |page: &Value| rows(page).iter().any(|one| one["status"] == "delivered" || one["status"] == "dead");
-    let page = api.eventually("it is over", &format!("/v1/deliveries?event_id={event}"), is_over).await;
+    let page = api.wait_until("it is over", &format!("/v1/deliveries?event_id={event}"), is_over).await;
     (event, page["data"][0].clone())
 }
 
-/// A webhook that gives up after one attempt.
+/// Creates a webhook with a single attempt per delivery.
 async fn impatient(api: &Api, url: &str) -> Value {
     api.create_webhook(url, json!({"retry_config": {"max_attempts": 1}})).await
 }
 
 async fn portal(redrive: &Redrive, tenant: &str) -> Browser {
     let session = redrive.api().post("/v1/portal-sessions", json!({"tenant_id": tenant})).await.expect(201);
-    Browser::of(redrive, text(&session["token"])).await
+    Browser::log_in(redrive, text(&session["token"])).await
 }
 
-/// No page has a script or a handler of its own, whatever was sent or answered.
+/// Asserts that a page has no injected script or event handler.
 fn assert_inert(html: &str) {
     for bad in ["<script>", "<img", "onerror=\"", "javascript:"] {
         assert!(!html.contains(bad) || bad == "<img" && html.matches("<img").count() == 1, "{bad}");
@@ -48,10 +48,10 @@ fn assert_inert(html: &str) {
 }
 
 #[tokio::test]
-async fn whatever_endpoints_answer_and_publishers_send_is_shown_as_text() {
+async fn untrusted_responses_and_payloads_are_shown_as_text() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let receiver =
         Receiver::with(|_| Reply::status(500).header("x-evil", "<img src=x onerror=alert(1)>").body(SCRIPT))
             .await;
@@ -72,17 +72,17 @@ async fn whatever_endpoints_answer_and_publishers_send_is_shown_as_text() {
         assert!(page.contains("order.created"), "{list}");
         assert_inert(&page);
     }
-    let asked =
+    let request =
         format!("{T}/deliveries?subject=%3Cscript%3Ealert(1)%3C/script%3E&event_type=%22%3E%3Cscript%3E");
-    assert_inert(&browser.page(&asked).await);
+    assert_inert(&browser.page(&request).await);
 
-    receiver.answer_with(|_| Reply::status(502).body(vec![0u8, 159, 146, 150, b'<']));
+    receiver.respond_with(|_| Reply::status(502).body(vec![0u8, 159, 146, 150, b'<']));
     let (_, delivery) = over(&api, json!({"event_type": "a.binary", "data": 1})).await;
     let page = browser.page(&format!("{T}/deliveries/{}", id(&delivery))).await;
     assert!(page.contains("Binary:") && page.contains("00 9f 92 96 3c"), "{page}");
 
     let huge = "x".repeat(60_000);
-    receiver.answer_with(move |_| Reply::status(500).body(huge.clone()));
+    receiver.respond_with(move |_| Reply::status(500).body(huge.clone()));
     let data: Vec<_> = (0..2_000).map(|n| format!("line {n} of a long payload")).collect();
     let (event, delivery) = over(&api, json!({"event_type": "a.huge", "data": data})).await;
     for path in [format!("deliveries/{}", id(&delivery)), format!("events/{event}")] {
@@ -97,11 +97,11 @@ async fn whatever_endpoints_answer_and_publishers_send_is_shown_as_text() {
 }
 
 #[tokio::test]
-async fn a_delivery_tells_what_happened_why_it_waits_and_where_to_go_on() {
+async fn delivery_page_shows_history_wait_reason_and_links() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let browser = Browser::of(&redrive, redrive.key()).await;
-    let receiver = Receiver::answering(503).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
+    let receiver = Receiver::responding(503).await;
     let webhook = impatient(&api, &receiver.url()).await;
     let (_, first) = over(&api, json!({"event_type": "order.paid", "data": {"n": 1}})).await;
     let path = format!("{T}/deliveries/{}", id(&first));
@@ -114,12 +114,12 @@ async fn a_delivery_tells_what_happened_why_it_waits_and_where_to_go_on() {
     assert!(page.contains(&receiver.url()) && page.contains("Send again"));
     assert!(page.contains(&format!("{T}/webhooks/{}", id(&webhook))));
 
-    // Sent again, the rounds lead to one another.
-    receiver.answer_with(|_| Reply::status(200));
+    // After a resend, the pages of both rounds link to each other.
+    receiver.respond_with(|_| Reply::status(200));
     let call = format!("/v1/deliveries/{}/retry", id(&first));
     let retried = browser.call(&path, "POST", &call, "").await.expect(202);
     let second = retried["delivery_id"].as_str().unwrap().to_owned();
-    api.eventually("it has arrived", &format!("/v1/deliveries/{second}"), |one| one["status"] == "delivered")
+    api.wait_until("it has arrived", &format!("/v1/deliveries/{second}"), |one| one["status"] == "delivered")
         .await;
     assert!(browser.page(&path).await.contains(&format!("{T}/deliveries/{second}")));
     let page = browser.page(&format!("{T}/deliveries/{second}")).await;
@@ -128,10 +128,10 @@ async fn a_delivery_tells_what_happened_why_it_waits_and_where_to_go_on() {
         "{page}"
     );
 
-    // A paused webhook holds its deliveries back.
+    // A paused webhook holds its deliveries.
     api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
     api.publish("order.paused", json!({})).await;
-    let held = api.eventually("it waits", "/v1/deliveries?event_type=order.paused", |page| {
+    let held = api.wait_until("it waits", "/v1/deliveries?event_type=order.paused", |page| {
         page["data"][0]["waiting_on"] == "paused"
     });
     let held = held.await["data"][0].clone();
@@ -146,10 +146,10 @@ async fn a_delivery_tells_what_happened_why_it_waits_and_where_to_go_on() {
 }
 
 #[tokio::test]
-async fn a_request_can_be_copied_for_a_shell_without_its_secrets() {
+async fn request_is_copied_as_curl_without_secrets() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let receiver = Receiver::start().await;
     let own = json!({"headers": {"x-secret": "hush"}, "payload_format": "data"});
     let webhook = api.create_webhook(&receiver.url(), own).await;
@@ -164,7 +164,7 @@ async fn a_request_can_be_copied_for_a_shell_without_its_secrets() {
     );
     assert!(command.contains(r#"--data-raw '{"it'\''s":"$(touch x)"}'"#), "{command}");
     assert!(command.contains("'webhook-signature: [redacted]'") && !command.contains("hush"), "{command}");
-    // The body is the one that was sent, whatever the webhook gets by now.
+    // The body is the one that was sent, even if the webhook's payload format has changed since.
     let change = json!({"payload_format": "envelope"});
     api.patch(&format!("/v1/webhooks/{}", id(&webhook)), change).await.expect(200);
     assert_eq!(String::from_utf8_lossy(&browser.get(&path).await.body), command);
@@ -173,11 +173,11 @@ async fn a_request_can_be_copied_for_a_shell_without_its_secrets() {
 }
 
 #[tokio::test]
-async fn listings_are_filtered_and_paged_and_their_addresses_can_be_shared() {
+async fn listings_are_filtered_paged_and_linkable() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let browser = Browser::of(&redrive, redrive.key()).await;
-    let (good, bad) = (Receiver::start().await, Receiver::answering(410).await);
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
+    let (good, bad) = (Receiver::start().await, Receiver::responding(410).await);
     let first = api.create_webhook(&good.url_at("/good"), json!({"events": ["a.*"]})).await;
     impatient(&api, &bad.url_at("/bad")).await;
     for n in 0..30 {
@@ -185,7 +185,7 @@ async fn listings_are_filtered_and_paged_and_their_addresses_can_be_shared() {
         api.post("/v1/events", event).await.expect(202);
     }
     let delivered = format!("/v1/deliveries?webhook_id={}&status=delivered&limit=100", id(&first));
-    api.eventually("all arrived", &delivered, |page| rows(page).len() == 30).await;
+    api.wait_until("all arrived", &delivered, |page| rows(page).len() == 30).await;
 
     let shown = |html: &str| html.matches("<tr id=\"dlv_").count();
     let filter = format!("webhook_id={}&status=delivered&subject=&status_code=", id(&first));
@@ -212,7 +212,7 @@ async fn listings_are_filtered_and_paged_and_their_addresses_can_be_shared() {
     }
     assert!(browser.page(&format!("{T}/deliveries?event_type=no.such")).await.contains("Nothing matches"));
 
-    // What is shown can be taken home.
+    // The listed rows can be exported.
     let file = browser.get(&format!("{T}/deliveries/export?format=csv&{filter}")).await;
     let text = String::from_utf8_lossy(&file.body).into_owned();
     assert_eq!((file.status, text.lines().count()), (200, 31), "{text}");
@@ -222,19 +222,19 @@ async fn listings_are_filtered_and_paged_and_their_addresses_can_be_shared() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_grouped_counted_and_sent_again_in_bulk() {
+async fn dead_letters_are_grouped_and_resent_in_bulk() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     assert!(browser.page(&format!("{T}/dead")).await.contains("No dead letters"));
     assert!(browser.page(&format!("{T}/operations")).await.contains("There were none yet"));
-    let receiver = Receiver::answering(404).await;
+    let receiver = Receiver::responding(404).await;
     let webhook = impatient(&api, &receiver.url_at("/old")).await;
     for _ in 0..3 {
         api.publish("order.created", json!({})).await;
     }
     let dead = |page: &Value| rows(page).len() == 3;
-    api.eventually("all are dead", "/v1/dlq", dead).await;
+    api.wait_until("all are dead", "/v1/dlq", dead).await;
     let path = format!("{T}/dead");
     let page = browser.page(&path).await;
     for link in [
@@ -249,24 +249,25 @@ async fn dead_letters_are_grouped_counted_and_sent_again_in_bulk() {
         page.contains("data-bulk=\"POST /v1/dlq/retry-batch\"")
             && page.contains("data-bulk=\"DELETE /v1/dlq?\"")
     );
-    let asked = format!("{path}?failure_category=client_error&recoverable=false&webhook_id={}", id(&webhook));
-    let page = browser.page(&asked).await;
+    let request =
+        format!("{path}?failure_category=client_error&recoverable=false&webhook_id={}", id(&webhook));
+    let page = browser.page(&request).await;
     assert_eq!(page.matches("<tr id=\"dlv_").count(), 3);
-    // The filter of the page, as its button sends it.
+    // The filter that the page's button sends.
     let (_, filter) = page.split_once("data-filter=\"").unwrap();
     let filter = filter.split('"').next().unwrap().replace("&#34;", "\"");
     let filter: Value = serde_json::from_str(&filter).unwrap();
     assert_eq!(filter["recoverable"], false);
     let batch = "/v1/dlq/retry-batch";
     let dry = json!({"filter": filter, "dry_run": true}).to_string();
-    assert_eq!(browser.call(&asked, "POST", batch, &dry).await.expect(200)["total"], 3);
+    assert_eq!(browser.call(&request, "POST", batch, &dry).await.expect(200)["total"], 3);
 
-    receiver.answer_with(|_| Reply::status(200));
+    receiver.respond_with(|_| Reply::status(200));
     let body =
         json!({"filter": filter, "rate_limit": {"requests_per_second": 100}, "priority": "low"}).to_string();
-    let operation = browser.call(&asked, "POST", batch, &body).await.expect(202);
+    let operation = browser.call(&request, "POST", batch, &body).await.expect(202);
     let at = format!("/v1/dlq/batch-operations/{}", id(&operation));
-    api.eventually("it is through", &at, |one| one["status"] == "completed").await;
+    api.wait_until("it is through", &at, |one| one["status"] == "completed").await;
     let page = browser.page(&format!("{T}/operations/{}", id(&operation))).await;
     assert!(
         page.contains("100 %") && page.contains("3 delivered") && page.contains("100 at the most"),
@@ -287,10 +288,10 @@ async fn dead_letters_are_grouped_counted_and_sent_again_in_bulk() {
 }
 
 #[tokio::test]
-async fn an_event_is_replayed_to_chosen_webhooks_and_erased() {
+async fn event_is_replayed_to_selected_webhooks_and_erased() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let (one, other) = (Receiver::start().await, Receiver::start().await);
     api.create_webhook(&one.url(), json!({"events": ["a.b"]})).await;
     let second = api.create_webhook(&other.url_at("/other"), json!({"events": ["c.d"]})).await;
@@ -318,10 +319,10 @@ async fn an_event_is_replayed_to_chosen_webhooks_and_erased() {
 }
 
 #[tokio::test]
-async fn nobody_sees_the_history_of_others_and_a_customer_only_what_it_may() {
+async fn history_is_isolated_by_tenant_and_permission() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let receiver = Receiver::answering(400).await;
+    let receiver = Receiver::responding(400).await;
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     impatient(&api, &receiver.url()).await;
     let (event, delivery) = over(&api, json!({"event_type": "a.b", "data": 1})).await;
@@ -334,7 +335,7 @@ async fn nobody_sees_the_history_of_others_and_a_customer_only_what_it_may() {
         format!("events/{event}/payload"),
         format!("operations/{}", id(&operation)),
     ];
-    let (admin, customer) = (Browser::of(&redrive, redrive.key()).await, portal(&redrive, "acme").await);
+    let (admin, customer) = (Browser::log_in(&redrive, redrive.key()).await, portal(&redrive, "acme").await);
     for thing in &things {
         assert_eq!(admin.get(&format!("{T}/{thing}")).await.status, 200, "{thing}");
         for browser in [&admin, &customer] {
@@ -354,7 +355,7 @@ async fn nobody_sees_the_history_of_others_and_a_customer_only_what_it_may() {
     for wrong in ["deliveries/x", "events/evt_1", "operations/op_zz", "deliveries/../events"] {
         assert_eq!(admin.get(&format!("{T}/{wrong}")).await.status, 404, "{wrong}");
     }
-    // Its own events it can look at and have sent again, but not erase.
+    // A portal session may view and resend its own events, but not erase them.
     let own = api
         .post(
             "/v1/webhooks?tenant_id=acme",
@@ -371,7 +372,7 @@ async fn nobody_sees_the_history_of_others_and_a_customer_only_what_it_may() {
 
     let key = json!({"name": "n", "scopes": ["read"]});
     let reader = api.post("/v1/tenants/default/api-keys", key).await.expect(201);
-    let reader = Browser::of(&redrive, reader["key"].as_str().unwrap()).await;
+    let reader = Browser::log_in(&redrive, reader["key"].as_str().unwrap()).await;
     for thing in ["dead", &*things[0], &*things[2], &*things[4]] {
         let page = reader.page(&format!("{T}/{thing}")).await;
         assert!(!page.contains("data-call") && !page.contains("data-bulk"), "{thing}: who may only look");

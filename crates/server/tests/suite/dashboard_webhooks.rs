@@ -1,7 +1,6 @@
-//! The rooms of webhooks: what their pages show and to whom, what is checked while it is written, and that text of
-//! others stays text.
+//! Dashboard pages of webhooks: content, permissions, form validation, and escaping of user-supplied text.
 
-use redrive_testkit::{Answer, Browser, Receiver, Redrive, sse};
+use redrive_testkit::{ApiResponse, Browser, Receiver, Redrive, sse};
 use serde_json::{Value, json};
 
 const LIST: &str = "/dashboard/t/default/webhooks";
@@ -17,14 +16,14 @@ async fn key_of(redrive: &Redrive, tenant: &str, scopes: &[&str]) -> String {
     made["key"].as_str().expect("a key").to_owned()
 }
 
-async fn check(browser: &Browser, path: &str, body: Value) -> Answer {
+async fn check(browser: &Browser, path: &str, body: Value) -> ApiResponse {
     browser.call(LIST, "POST", path, &body.to_string()).await
 }
 
 #[tokio::test]
-async fn webhooks_are_listed_and_found_by_what_people_know_them_by() {
+async fn webhook_list_can_be_searched_and_filtered() {
     let redrive = Redrive::start().await;
-    let (api, browser) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, browser) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     let empty = browser.page(LIST).await;
     assert!(empty.contains("There are no webhooks yet") && empty.contains("/webhooks/new"), "{empty}");
     let orders = json!({"description": "Warehouse", "events": ["order.*"]});
@@ -55,9 +54,9 @@ async fn webhooks_are_listed_and_found_by_what_people_know_them_by() {
 }
 
 #[tokio::test]
-async fn a_long_list_goes_on_page_by_page_and_is_searched_as_a_whole() {
+async fn webhook_list_is_paginated_and_search_covers_all_pages() {
     let redrive = Redrive::start().await;
-    let (api, browser) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, browser) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     for n in 0..30 {
         api.create_webhook(
             &format!("http://127.0.0.1:8080/{n}"),
@@ -74,9 +73,9 @@ async fn a_long_list_goes_on_page_by_page_and_is_searched_as_a_whole() {
 }
 
 #[tokio::test]
-async fn text_of_others_stays_text_on_every_page() {
+async fn user_supplied_text_is_escaped_on_every_page() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let made = json!({
         "description": HOSTILE, "metadata": {HOSTILE: HOSTILE}, "owner": {"id": HOSTILE}, "subjects": [HOSTILE],
         "filter": {"path": "/a", "eq": HOSTILE},
@@ -97,9 +96,9 @@ async fn text_of_others_stays_text_on_every_page() {
 }
 
 #[tokio::test]
-async fn what_is_confidential_is_on_no_page() {
+async fn confidential_values_appear_on_no_page() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let made = json!({
         "headers": {"x-api-key": "hush-header"}, "auth": {"type": "basic", "username": "me", "password": "hush-word"},
         "signature": {"scheme": "standard-ed25519"},
@@ -117,9 +116,9 @@ async fn what_is_confidential_is_on_no_page() {
 }
 
 #[tokio::test]
-async fn what_is_written_is_checked_as_the_api_would_and_nothing_is_stored() {
+async fn draft_is_validated_like_the_api_and_not_stored() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let path = format!("{LIST}/check");
     let url = "http://127.0.0.1:8080/";
     assert_eq!(check(&browser, &path, json!({"url": url, "events": ["order.*"]})).await.status, 204);
@@ -135,13 +134,13 @@ async fn what_is_written_is_checked_as_the_api_would_and_nothing_is_stored() {
         (json!({"expires_at": "2020-01-01T00:00:00Z"}), "expires_at"),
         (json!({"secret": "short"}), "secret"),
     ] {
-        let answer = check(&browser, &path, body.clone()).await;
-        assert_eq!(answer.status, 200, "{body}");
-        let problem = answer.json();
+        let response = check(&browser, &path, body.clone()).await;
+        assert_eq!(response.status, 200, "{body}");
+        let problem = response.json();
         assert!(problem["field"].as_str().unwrap().starts_with(field), "{body}: {problem}");
     }
     assert_eq!(redrive.api().get("/v1/webhooks").await.expect(200)["data"], json!([]));
-    // Of a known one only what is to be changed is sent; what was shown redacted stays as it was.
+    // For an existing webhook only the changed fields are sent; a redacted value means "unchanged".
     let known = redrive.api().create_webhook(url, json!({"headers": {"x-a": "b"}})).await;
     let path = format!("{path}?id={}", known["id"].as_str().unwrap());
     assert_eq!(check(&browser, &path, json!({"headers": {"x-a": "[redacted]"}})).await.status, 204);
@@ -150,12 +149,12 @@ async fn what_is_written_is_checked_as_the_api_would_and_nothing_is_stored() {
 }
 
 #[tokio::test]
-async fn the_check_is_for_those_who_may_change_things_and_from_pages_of_ours_alone() {
+async fn draft_check_requires_manage_scope_and_csrf_token() {
     let redrive = Redrive::start().await;
     for tenant in ["acme", "globex"] {
         redrive.api().post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
-    let browser = Browser::of(&redrive, &key_of(&redrive, "acme", &["manage"]).await).await;
+    let browser = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["manage"]).await).await;
     let own = "/dashboard/t/acme/webhooks";
     let (token, body) = (browser.token(own).await, "{\"url\": \"ftp://x\"}");
     let (kind, cookie) = (("content-type", "application/json"), ("cookie", browser.cookie.as_str()));
@@ -170,12 +169,12 @@ async fn the_check_is_for_those_who_may_change_things_and_from_pages_of_ours_alo
     let theirs = format!("{path}?id={}", theirs["id"].as_str().unwrap());
     assert_eq!(browser.call(own, "POST", &theirs, body).await.status, 404);
     assert_eq!(browser.call(own, "POST", &path, body).await.expect(200)["field"], "url", "all is there");
-    let reader = Browser::of(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
+    let reader = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
     assert_eq!(reader.call(own, "POST", &path, body).await.status, 403);
 }
 
 #[tokio::test]
-async fn whoever_may_only_look_has_no_buttons_and_others_webhooks_are_not_there() {
+async fn reader_sees_no_buttons_and_other_tenants_webhooks_are_not_found() {
     let redrive = Redrive::start().await;
     for tenant in ["acme", "globex"] {
         redrive.api().post("/v1/tenants", json!({"id": tenant})).await.expect(201);
@@ -186,7 +185,7 @@ async fn whoever_may_only_look_has_no_buttons_and_others_webhooks_are_not_there(
         made["id"].as_str().unwrap().to_owned()
     };
     let (own, other) = (made("acme").await, made("globex").await);
-    let reader = Browser::of(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
+    let reader = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
     for page in ["/dashboard/t/acme/webhooks".to_owned(), format!("/dashboard/t/acme/webhooks/{own}")] {
         let html = reader.page(&page).await;
         for button in
@@ -198,7 +197,7 @@ async fn whoever_may_only_look_has_no_buttons_and_others_webhooks_are_not_there(
     for page in ["new".to_owned(), format!("{own}/edit")] {
         assert_eq!(reader.get(&format!("/dashboard/t/acme/webhooks/{page}")).await.status, 403, "{page}");
     }
-    let manager = Browser::of(&redrive, &key_of(&redrive, "acme", &["manage"]).await).await;
+    let manager = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["manage"]).await).await;
     let html = manager.page(&format!("/dashboard/t/acme/webhooks/{own}")).await;
     assert!(html.contains("data-call=\"DELETE /v1/webhooks/") && html.contains("data-dialog=\"rotate\""));
     for page in [other.clone(), format!("{other}/edit"), "wh_nothing".to_owned()] {
@@ -210,10 +209,10 @@ async fn whoever_may_only_look_has_no_buttons_and_others_webhooks_are_not_there(
 }
 
 #[tokio::test]
-async fn a_failing_endpoint_is_explained_and_its_circuit_can_be_reset_from_the_page() {
+async fn failing_endpoint_is_explained_and_circuit_can_be_reset_from_page() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
-    let receiver = Receiver::answering(503).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
+    let receiver = Receiver::responding(503).await;
     let made = json!({
         "circuit_breaker_config": {"minimum_throughput": 1},
         "retry_config": {"schedule": [0, "1h"], "give_up_after": "30m"},
@@ -226,10 +225,10 @@ async fn a_failing_endpoint_is_explained_and_its_circuit_can_be_reset_from_the_p
     );
     redrive.api().publish("order.created", json!({})).await;
     let open = |health: &Value| health["circuit"]["state"] == "open";
-    redrive.api().eventually("an open circuit", &format!("/v1/webhooks/{id}/health"), open).await;
-    // The circuit opens in memory; the page also shows what is stored with the outcome a moment later.
+    redrive.api().wait_until("an open circuit", &format!("/v1/webhooks/{id}/health"), open).await;
+    // The circuit opens in memory before the outcome is committed; the page also shows the stored outcome.
     let recorded = |list: &Value| list["data"][0]["attempt_count"] == 1;
-    redrive.api().eventually("a stored attempt", &format!("/v1/webhooks/{id}/deliveries"), recorded).await;
+    redrive.api().wait_until("a stored attempt", &format!("/v1/webhooks/{id}/deliveries"), recorded).await;
     let html = browser.page(&page).await;
     for text in [
         "Its circuit is open",
@@ -253,9 +252,9 @@ async fn a_failing_endpoint_is_explained_and_its_circuit_can_be_reset_from_the_p
 }
 
 #[tokio::test]
-async fn states_are_told_in_words_with_the_way_out() {
+async fn webhook_page_explains_state_and_offers_the_next_action() {
     let redrive = Redrive::start().await;
-    let (api, browser) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let (api, browser) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
     let webhook = api.create_webhook("http://127.0.0.1:8080/", json!({"state": "paused"})).await;
     let (id, page) = (webhook["id"].as_str().unwrap(), page_of(&webhook));
     api.publish("order.created", json!({})).await;
@@ -275,9 +274,9 @@ async fn states_are_told_in_words_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn the_page_of_a_webhook_stays_true_while_it_is_looked_at() {
+async fn webhook_page_updates_live() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let receiver = Receiver::start().await;
     let webhook = redrive.api().create_webhook(&receiver.url(), json!({})).await;
     let page = page_of(&webhook).replace('/', "%2F");

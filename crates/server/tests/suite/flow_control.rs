@@ -1,9 +1,9 @@
-//! What holds deliveries back, as people see it and change it: pauses, expiry, circuits, limits, pools.
+//! Flow control through the API: pauses, expiry, circuits, rate limits, pools.
 
 use std::time::Duration;
 
 use redrive_core::Time;
-use redrive_testkit::{Answer, Api, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Api, ApiResponse, Receiver, Redrive, Reply, Setup};
 use serde_json::{Value, json};
 
 fn id(object: &Value) -> &str {
@@ -11,23 +11,23 @@ fn id(object: &Value) -> &str {
 }
 
 #[track_caller]
-fn refused(answer: &Answer, status: u16, code: &str, mentions: &str) {
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    assert_eq!((answer.status, answer.problem().as_str()), (status, code), "{text}");
-    assert!(answer.json()["detail"].as_str().unwrap().contains(mentions), "{text}");
+fn refused(response: &ApiResponse, status: u16, code: &str, mentions: &str) {
+    let text = String::from_utf8_lossy(&response.body).into_owned();
+    assert_eq!((response.status, response.problem().as_str()), (status, code), "{text}");
+    assert!(response.json()["detail"].as_str().unwrap().contains(mentions), "{text}");
 }
 
-/// The one delivery of an event, once a condition holds for it.
+/// Waits until the only delivery of an event meets a condition, and returns it.
 async fn delivery_when(api: &Api, event: &Value, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let path = format!("/v1/events/{}/deliveries", id(event));
     let one =
         |page: &Value| page["data"].as_array().filter(|data| data.len() == 1).map(|data| data[0].clone());
-    let page = api.eventually(what, &path, |page| one(page).is_some_and(|one| condition(&one))).await;
+    let page = api.wait_until(what, &path, |page| one(page).is_some_and(|one| condition(&one))).await;
     one(&page).unwrap()
 }
 
 #[tokio::test]
-async fn a_webhook_shows_what_it_was_given() {
+async fn webhook_returns_its_settings() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let given = json!({
@@ -60,7 +60,7 @@ async fn a_webhook_shows_what_it_was_given() {
 }
 
 #[tokio::test]
-async fn a_paused_webhook_parks_its_deliveries() {
+async fn paused_webhook_parks_its_deliveries() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -94,7 +94,7 @@ async fn a_paused_webhook_parks_its_deliveries() {
 }
 
 #[tokio::test]
-async fn an_expired_webhook_needs_more_time() {
+async fn expired_webhook_needs_later_expiry_to_be_enabled() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let made = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
@@ -104,7 +104,7 @@ async fn an_expired_webhook_needs_more_time() {
     refused(&refusal, 400, "invalid_field", "must lie in the future");
     let soon = Time::parse(made["created_at"].as_str().unwrap()).unwrap() + Duration::from_secs(2);
     api.patch(&path, json!({"expires_at": soon})).await.expect(200);
-    api.eventually("an expired webhook", &path, |webhook| webhook["state"] == "disabled").await;
+    api.wait_until("an expired webhook", &path, |webhook| webhook["state"] == "disabled").await;
     assert_eq!(api.get(&path).await.expect(200)["disabled_reason"], "expired");
     refused(
         &api.post(&format!("{path}/enable"), json!({})).await,
@@ -122,7 +122,7 @@ async fn an_expired_webhook_needs_more_time() {
 }
 
 #[tokio::test]
-async fn a_circuit_is_forced_and_reset_by_hand() {
+async fn circuit_can_be_forced_and_reset_manually() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let admin = redrive.api();
@@ -160,7 +160,7 @@ async fn a_circuit_is_forced_and_reset_by_hand() {
         assert_eq!(blocked[0][name], value, "{name}: {blocked}");
     }
     assert!(blocked[0]["error_message"].as_str().unwrap().contains("forced open"), "{blocked}");
-    let seen = api.eventually("a backlog", &health, |seen| seen["backlog"]["total"] == 1).await;
+    let seen = api.wait_until("a backlog", &health, |seen| seen["backlog"]["total"] == 1).await;
     assert_eq!(seen["backlog"]["by_waiting_on"], json!({"circuit_open": 1}), "{seen}");
     assert_eq!(seen["circuit"]["state"], "open");
     assert_eq!(seen["waiting"]["waiting_on"], "circuit_open");
@@ -170,10 +170,10 @@ async fn a_circuit_is_forced_and_reset_by_hand() {
     delivery_when(&api, &event, "a delivered one", |one| one["status"] == "delivered").await;
     for path in [attempts, format!("/v1/events/{}/attempts", id(&event))] {
         let history = api.get(&path).await.expect(200)["data"].clone();
-        let told: Vec<_> =
+        let reported: Vec<_> =
             history.as_array().unwrap().iter().map(|one| (&one["status"], &one["number"])).collect();
         let expected = [(&json!("circuit_blocked"), &Value::Null), (&json!("success"), &json!(1))];
-        assert_eq!(told, expected, "{path}");
+        assert_eq!(reported, expected, "{path}");
         assert!(history[0]["blocked_until"].is_string(), "{history}");
         assert_eq!(history[1]["circuit_state_at_attempt"], "closed");
     }
@@ -183,7 +183,7 @@ async fn a_circuit_is_forced_and_reset_by_hand() {
 }
 
 #[tokio::test]
-async fn health_tells_what_came_back() {
+async fn health_reports_success_rate_latency_and_errors() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -202,13 +202,13 @@ async fn health_tells_what_came_back() {
     assert_eq!((&fresh["last_success_at"], &fresh["failing_since"]), (&Value::Null, &Value::Null));
     assert_eq!((&fresh["in_flight"], &fresh["backlog"]["total"]), (&json!(0), &json!(0)));
     api.publish("a.b", json!(1)).await;
-    api.eventually("a success", &path, |health| health["last_hour"]["successes"] == 1).await;
-    receiver.answer_with(|_| Reply::status(500));
+    api.wait_until("a success", &path, |health| health["last_hour"]["successes"] == 1).await;
+    receiver.respond_with(|_| Reply::status(500));
     api.publish("a.b", json!(2)).await;
-    // The circuit and the minutes are two books, read one after the other.
+    // Circuit counts and per-minute rollups are updated separately, so wait for both.
     let both =
         |health: &Value| health["last_hour"]["attempts"] == 2 && health["circuit"]["counts"]["total"] == 2;
-    let seen = api.eventually("a failure", &path, both).await;
+    let seen = api.wait_until("a failure", &path, both).await;
     assert_eq!(seen["last_5_minutes"]["errors"], json!({"server_error": 1}));
     assert_eq!(seen["last_24_hours"]["success_rate"], json!(0.5));
     assert!(seen["last_5_minutes"]["latency_ms"]["p99"].as_f64().unwrap() > 0.0);
@@ -222,7 +222,7 @@ async fn health_tells_what_came_back() {
 }
 
 #[tokio::test]
-async fn tenants_have_rules_of_their_own() {
+async fn tenant_pool_and_limits_can_be_set_and_cleared() {
     let receiver = Receiver::start().await;
     let redrive =
         Redrive::start_with(Setup::new().arg("--pool").arg("default").arg("--pool").arg("gold")).await;
@@ -246,15 +246,15 @@ async fn tenants_have_rules_of_their_own() {
     let event = admin.post("/v1/events", event).await.expect(202);
     let path = format!("/v1/events/{}/deliveries?tenant_id=acme", id(&event));
     let waiting = |page: &Value| page["data"][0]["waiting_on"] == "pool";
-    admin.eventually("a delivery without a pool", &path, waiting).await;
+    admin.wait_until("a delivery without a pool", &path, waiting).await;
     assert_eq!(receiver.count(), 0);
-    let moved = json!({"pool": "gold", "name": "Acme", "rate_limit": null});
-    let moved = admin.patch("/v1/tenants/acme", moved).await.expect(200);
+    let changed = json!({"pool": "gold", "name": "Acme", "rate_limit": null});
+    let changed = admin.patch("/v1/tenants/acme", changed).await.expect(200);
     assert_eq!(
-        (&moved["pool"], &moved["name"], &moved["max_in_flight"]),
+        (&changed["pool"], &changed["name"], &changed["max_in_flight"]),
         (&json!("gold"), &json!("Acme"), &json!(7))
     );
-    assert_eq!(moved["rate_limit"], Value::Null);
+    assert_eq!(changed["rate_limit"], Value::Null);
     receiver.wait_for(1).await;
     let cleared =
         admin.patch("/v1/tenants/acme", json!({"pool": null, "max_in_flight": null})).await.expect(200);
@@ -262,7 +262,7 @@ async fn tenants_have_rules_of_their_own() {
 }
 
 #[tokio::test]
-async fn priorities_are_taken_and_shown() {
+async fn priority_is_accepted_and_returned() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -282,7 +282,7 @@ async fn priorities_are_taken_and_shown() {
     let again = api.post(&retry, json!({"priority": "low"})).await.expect(202);
     assert_eq!(again["priority"], "low");
     let again = format!("/v1/deliveries/{}", again["delivery_id"].as_str().unwrap());
-    api.eventually("the new round", &again, |one| one["status"] == "delivered").await;
+    api.wait_until("the new round", &again, |one| one["status"] == "delivered").await;
     assert_eq!(api.get(&again).await.expect(200)["priority"], "low");
     let replay = format!("/v1/events/{}/replay", id(&event));
     let replayed = api.post(&replay, json!({"priority": "normal"})).await.expect(202);
@@ -291,30 +291,30 @@ async fn priorities_are_taken_and_shown() {
 }
 
 #[tokio::test]
-async fn calls_are_limited_per_key() {
+async fn api_rate_limit_is_per_key() {
     let setup =
         Setup::new().env("REDRIVE_LIMITS_API_REQUESTS_PER_MINUTE", "6").env("REDRIVE_LIMITS_API_BURST", "3");
     let redrive = Redrive::start_with(setup).await;
     let admin = redrive.api();
     let key = admin.post("/v1/tenants/default/api-keys", json!({})).await;
-    let told = |answer: &Answer| {
+    let reported = |response: &ApiResponse| {
         ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]
-            .map(|name| answer.header(name).map(|value| value.parse::<u64>().unwrap()))
+            .map(|name| response.header(name).map(|value| value.parse::<u64>().unwrap()))
     };
-    assert_eq!(told(&key), [Some(6), Some(2), Some(10)]);
+    assert_eq!(reported(&key), [Some(6), Some(2), Some(10)]);
     let api = admin.with_key(key.expect(201)["key"].as_str().unwrap());
-    assert_eq!(told(&api.get("/v1/events").await), [Some(6), Some(2), Some(10)]);
+    assert_eq!(reported(&api.get("/v1/events").await), [Some(6), Some(2), Some(10)]);
     let missing = api.get("/v1/nothing").await;
-    assert_eq!((missing.status, told(&missing)[1]), (404, Some(1)), "errors tell it too");
+    assert_eq!((missing.status, reported(&missing)[1]), (404, Some(1)), "errors tell it too");
     assert_eq!(api.get("/v1/events").await.status, 200);
     let over = api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await;
     refused(&over, 429, "rate_limited", "6 calls a minute");
-    assert_eq!(told(&over)[1], Some(0));
+    assert_eq!(reported(&over)[1], Some(0));
     let wait: u64 = over.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=10).contains(&wait), "{wait}");
     assert_eq!(over.header("content-type"), Some("application/problem+json"));
     let stranger = admin.with_key("rdk_x").get("/v1/events").await;
-    assert_eq!((stranger.status, told(&stranger)), (401, [None; 3]));
+    assert_eq!((stranger.status, reported(&stranger)), (401, [None; 3]));
     assert_eq!(admin.without_key().get("/healthz").await.status, 200);
     assert_eq!(
         admin.get("/v1/events").await.expect(200)["data"],
@@ -324,14 +324,14 @@ async fn calls_are_limited_per_key() {
 }
 
 #[tokio::test]
-async fn nothing_is_told_of_limits_that_there_are_not() {
+async fn rate_limit_headers_are_absent_without_a_limit() {
     let redrive = Redrive::start().await;
-    let answer = redrive.api().get("/v1/events").await;
-    assert_eq!((answer.status, answer.header("ratelimit-limit")), (200, None));
+    let response = redrive.api().get("/v1/events").await;
+    assert_eq!((response.status, response.header("ratelimit-limit")), (200, None));
 }
 
 #[tokio::test]
-async fn the_figures_have_their_names() {
+async fn flow_control_metrics_have_the_documented_names() {
     let redrive =
         Redrive::start_with(Setup::new().arg("--pool").arg("default").arg("--pool").arg("gold")).await;
     let api = redrive.api();

@@ -1,33 +1,33 @@
-//! The HTTP server as strangers meet it: what every answer carries, who may read it, and who is believed.
+//! The HTTP server facing untrusted clients: security headers, CORS, authentication errors, trusted proxies.
 
 use std::io::Read;
 
-use redrive_testkit::{Answer, Api, Redrive, Setup};
+use redrive_testkit::{Api, ApiResponse, Redrive, Setup};
 use serde_json::json;
 
-/// What every answer carries.
+/// Asserts the security headers that every response has.
 #[track_caller]
-fn guarded(answer: &Answer) {
+fn guarded(response: &ApiResponse) {
     for (name, value) in [
         ("x-content-type-options", "nosniff"),
         ("referrer-policy", "no-referrer"),
         ("x-frame-options", "DENY"),
     ] {
-        assert_eq!(answer.header(name), Some(value), "{answer:?}");
+        assert_eq!(response.header(name), Some(value), "{response:?}");
     }
-    assert!(answer.header("x-request-id").is_some_and(|id| id.len() == 28), "{answer:?}");
-    assert_eq!(answer.header("server"), None);
-    assert_eq!(answer.header("strict-transport-security"), None, "this is plain HTTP");
-    assert_eq!(answer.header("access-control-allow-origin"), None);
+    assert!(response.header("x-request-id").is_some_and(|id| id.len() == 28), "{response:?}");
+    assert_eq!(response.header("server"), None);
+    assert_eq!(response.header("strict-transport-security"), None, "this is plain HTTP");
+    assert_eq!(response.header("access-control-allow-origin"), None);
 }
 
 #[tokio::test]
-async fn every_answer_is_guarded() {
+async fn every_response_has_security_headers() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let stranger = api.without_key();
     let large = json!({"event_type": "a.b", "data": "x".repeat(1 << 20)});
-    for (answer, status) in [
+    for (response, status) in [
         (stranger.get("/healthz").await, 200),
         (stranger.get("/metrics").await, 200),
         (stranger.get("/openapi.json").await, 200),
@@ -40,19 +40,19 @@ async fn every_answer_is_guarded() {
         (api.post("/v1/events", large).await, 413),
         (api.raw("HEAD", "/nowhere", &[], "").await, 404),
     ] {
-        assert_eq!(answer.status, status, "{answer:?}");
-        guarded(&answer);
-        assert_eq!(answer.header("cache-control"), Some("no-store"), "{answer:?}");
+        assert_eq!(response.status, status, "{response:?}");
+        guarded(&response);
+        assert_eq!(response.header("cache-control"), Some("no-store"), "{response:?}");
         assert_eq!(
-            answer.header("content-security-policy"),
+            response.header("content-security-policy"),
             Some("default-src 'none'; frame-ancestors 'none'"),
-            "{answer:?}"
+            "{response:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn the_page_of_the_documentation_may_run_its_own_scripts_and_no_others() {
+async fn docs_page_may_run_only_its_own_scripts() {
     let redrive = Redrive::start().await;
     let api = redrive.api().without_key();
     let page = api.get("/docs/").await;
@@ -61,7 +61,7 @@ async fn the_page_of_the_documentation_may_run_its_own_scripts_and_no_others() {
     assert!(policy.starts_with("default-src 'none'; script-src 'self'; "), "{policy}");
     assert!(policy.contains("connect-src 'self'") && policy.contains("frame-ancestors 'none'"), "{policy}");
     assert!(!policy.contains("http") && !policy.contains("unsafe-eval"), "{policy}");
-    // The policy forbids scripts inside the page, so there must be none.
+    // The policy forbids inline scripts, so the page must have none.
     assert_eq!(page.header("content-encoding"), Some("gzip"));
     let mut html = String::new();
     flate2::read::GzDecoder::new(&page.body[..]).read_to_string(&mut html).unwrap();
@@ -79,7 +79,7 @@ async fn the_page_of_the_documentation_may_run_its_own_scripts_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_request_has_an_id_in_its_answer_and_in_the_log() {
+async fn request_id_is_in_the_response_and_the_log() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_LOG_LEVEL", "debug")).await;
     let api = redrive.api();
     let named = |id: &'static str| api.raw_get("/nowhere", ("x-request-id", id));
@@ -91,21 +91,21 @@ async fn a_request_has_an_id_in_its_answer_and_in_the_log() {
     let fine = api.raw("GET", "/healthz", &[("x-request-id", "fine")], "").await;
     assert_eq!((fine.status, fine.header("x-request-id")), (200, Some("fine")));
     for odd in ["two words", "<b>", "a,b"] {
-        let answer = named(odd).await;
-        let id = answer.header("x-request-id").unwrap();
-        assert!(id.starts_with("req_") && answer.json()["request_id"] == id, "{answer:?}");
+        let response = named(odd).await;
+        let id = response.header("x-request-id").unwrap();
+        assert!(id.starts_with("req_") && response.json()["request_id"] == id, "{response:?}");
     }
     let document = api.get("/openapi.json").await.expect(200);
     assert!(document["components"]["schemas"]["Problem"]["properties"]["request_id"].is_object());
 }
 
-/// `GET` with one more header.
+/// Adds a `GET` with one extra header.
 trait Get {
-    async fn raw_get(&self, path: &str, header: (&str, &str)) -> Answer;
+    async fn raw_get(&self, path: &str, header: (&str, &str)) -> ApiResponse;
 }
 
 impl Get for Api {
-    async fn raw_get(&self, path: &str, header: (&str, &str)) -> Answer {
+    async fn raw_get(&self, path: &str, header: (&str, &str)) -> ApiResponse {
         self.raw("GET", path, &[header], "").await
     }
 }
@@ -114,19 +114,19 @@ const ORIGIN: (&str, &str) = ("origin", "https://app.example.com");
 const ASKS: (&str, &str) = ("access-control-request-method", "POST");
 
 #[tokio::test]
-async fn pages_of_others_are_refused_unless_named() {
+async fn cors_is_denied_by_default() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let answer = api.raw_get("/v1/webhooks", ORIGIN).await;
-    guarded(&answer);
-    assert_eq!((answer.status, answer.header("vary")), (200, None));
+    let response = api.raw_get("/v1/webhooks", ORIGIN).await;
+    guarded(&response);
+    assert_eq!((response.status, response.header("vary")), (200, None));
     let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, ASKS], "").await;
     guarded(&preflight);
     assert_eq!(preflight.status, 405);
 }
 
 #[tokio::test]
-async fn pages_of_named_origins_may_call() {
+async fn cors_is_allowed_for_configured_origins() {
     let origins = r#"["https://app.example.com", "http://localhost:3000"]"#;
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_CORS_ORIGINS", origins)).await;
     let api = redrive.api();
@@ -139,17 +139,17 @@ async fn pages_of_named_origins_may_call() {
     assert!(headers.contains("authorization") && headers.contains("idempotency-key"), "{headers}");
     assert_eq!(preflight.header("vary"), Some("origin"));
 
-    let answer = api.raw_get("/v1/webhooks", ORIGIN).await;
-    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some(ORIGIN.1)));
-    assert!(answer.header("access-control-expose-headers").unwrap().contains("x-request-id"));
+    let response = api.raw_get("/v1/webhooks", ORIGIN).await;
+    assert_eq!((response.status, response.header("access-control-allow-origin")), (200, Some(ORIGIN.1)));
+    assert!(response.header("access-control-expose-headers").unwrap().contains("x-request-id"));
     let refused = api.without_key().raw_get("/v1/webhooks", ORIGIN).await;
     assert_eq!(refused.status, 401, "an origin is no key");
     assert_eq!(refused.header("access-control-allow-origin"), Some(ORIGIN.1), "so that the page can say why");
 
     for other in ["https://app.example.com.evil.example", "http://app.example.com", "null", "https://x"] {
-        let answer = api.raw_get("/v1/webhooks", ("origin", other)).await;
-        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None), "{other}");
-        assert_eq!(answer.header("vary"), Some("origin"));
+        let response = api.raw_get("/v1/webhooks", ("origin", other)).await;
+        assert_eq!((response.status, response.header("access-control-allow-origin")), (200, None), "{other}");
+        assert_eq!(response.header("vary"), Some("origin"));
         let preflight = api.raw("OPTIONS", "/v1/events", &[("origin", other), ASKS], "").await;
         assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (405, None));
     }
@@ -158,7 +158,7 @@ async fn pages_of_named_origins_may_call() {
 }
 
 #[tokio::test]
-async fn every_invalid_key_gets_the_same_answer() {
+async fn every_invalid_key_gets_the_same_response() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     let made = admin.post("/v1/tenants/default/api-keys", json!({"scopes": ["read"]})).await.expect(201);
@@ -181,23 +181,23 @@ async fn every_invalid_key_gets_the_same_answer() {
         ("very long", vec![("authorization", format!("Bearer {}", "x".repeat(8000)))]),
         ("not ASCII", vec![("authorization", "Bearer \u{fc}".into())]),
     ];
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (what, headers) in cases {
         let mut headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         headers.push(("x-request-id", "same"));
-        let answer = admin.without_key().raw("GET", "/v1/webhooks", &headers, "").await;
-        assert_eq!(answer.status, 401, "{what}");
-        let mut kept = answer.headers.clone();
+        let response = admin.without_key().raw("GET", "/v1/webhooks", &headers, "").await;
+        assert_eq!(response.status, 401, "{what}");
+        let mut kept = response.headers.clone();
         kept.remove("date");
-        answers.push((what, kept, answer.body.clone()));
+        responses.push((what, kept, response.body.clone()));
     }
-    for (what, headers, body) in &answers {
-        assert_eq!((headers, body), (&answers[0].1, &answers[0].2), "{what}");
+    for (what, headers, body) in &responses {
+        assert_eq!((headers, body), (&responses[0].1, &responses[0].2), "{what}");
     }
 }
 
 #[tokio::test]
-async fn a_proxy_is_believed_about_its_clients_if_it_is_trusted() {
+async fn forwarded_client_address_is_used_only_from_trusted_proxies() {
     let setup = || Setup::new().env("REDRIVE_LOG_LEVEL", "debug");
     let call = async |redrive: &Redrive, id: &str, forwarded: &str| {
         let headers = [("x-request-id", id), ("x-forwarded-for", forwarded)];
@@ -218,19 +218,19 @@ async fn a_proxy_is_believed_about_its_clients_if_it_is_trusted() {
     assert_eq!(call(&redrive, "odd", "1.1.1.1, unknown").await, "127.0.0.1");
 }
 
-/// The link of a new portal session, up to the token, as a request with these headers gets it.
+/// Creates a portal session by a request with these headers and returns the base URL of its link.
 async fn portal(redrive: &Redrive, headers: &[(&str, &str)]) -> String {
     let mut all = vec![("content-type", "application/json")];
     all.extend(headers);
-    let asked = redrive.api().raw("POST", "/v1/portal-sessions", &all, r#"{"tenant_id": "default"}"#).await;
-    let session = asked.expect(201);
+    let request = redrive.api().raw("POST", "/v1/portal-sessions", &all, r#"{"tenant_id": "default"}"#).await;
+    let session = request.expect(201);
     let (link, token) = (session["url"].as_str().unwrap(), session["token"].as_str().unwrap());
     let base = link.strip_suffix(&format!("/portal#{token}"));
     base.unwrap_or_else(|| panic!("{session}")).to_owned()
 }
 
 #[tokio::test]
-async fn a_link_to_the_portal_leads_to_where_the_server_was_reached() {
+async fn portal_link_uses_the_address_of_the_request_or_the_public_url() {
     const HOST: (&str, &str) = ("host", "Hooks.example.com:8443");
     const HTTPS: (&str, &str) = ("x-forwarded-proto", "https");
     let redrive = Redrive::start().await;
@@ -253,8 +253,8 @@ async fn a_link_to_the_portal_leads_to_where_the_server_was_reached() {
     assert_eq!(portal(&redrive, &[HOST, HTTPS]).await, "https://hooks.example.com:8443");
     drop(redrive);
 
-    let told = Setup::new().env("REDRIVE_SERVER_PUBLIC_URL", "https://example.org/redrive/");
-    let redrive = Redrive::start_with(told).await;
+    let reported = Setup::new().env("REDRIVE_SERVER_PUBLIC_URL", "https://example.org/redrive/");
+    let redrive = Redrive::start_with(reported).await;
     assert_eq!(portal(&redrive, &[HOST]).await, "https://example.org/redrive");
     assert_eq!(portal(&redrive, &[("host", "<script>")]).await, "https://example.org/redrive");
 }

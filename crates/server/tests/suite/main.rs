@@ -1,4 +1,5 @@
-//! The server and its command line as their users see them. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+//! Tests of the server and its command line from the user's side. Suites in `slow` wait, kill and restart; suites
+//! in `extended` take minutes or need unusual tools.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

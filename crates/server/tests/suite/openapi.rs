@@ -1,4 +1,4 @@
-//! The API's own description: served, complete and true. Who may do what is in `tests/tests/matrix`.
+//! The OpenAPI document: served, complete and correct. Permissions are tested in `tests/tests/authorization`.
 
 use redrive_testkit::Redrive;
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn operations(document: &Value) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn the_document_and_its_page_are_served_offline() {
+async fn document_and_swagger_ui_are_served_without_external_hosts() {
     let redrive = Redrive::start().await;
     let api = redrive.api().without_key();
     let document = api.get("/openapi.json").await.expect(200);
@@ -31,7 +31,7 @@ async fn the_document_and_its_page_are_served_offline() {
 }
 
 #[tokio::test]
-async fn every_answer_that_is_documented_has_a_schema() {
+async fn every_documented_response_has_a_schema() {
     let redrive = Redrive::start().await;
     let document = redrive.api().get("/openapi.json").await.expect(200);
     for (method, path) in operations(&document) {
@@ -44,7 +44,7 @@ async fn every_answer_that_is_documented_has_a_schema() {
 }
 
 #[tokio::test]
-async fn the_document_says_what_is_sent_and_what_is_needed() {
+async fn documented_content_types_and_required_bodies_are_correct() {
     let redrive = Redrive::start().await;
     let document = redrive.api().get("/openapi.json").await.expect(200);
     let operation = |path: &str, method: &str| &document["paths"][path][method];
@@ -54,7 +54,7 @@ async fn the_document_says_what_is_sent_and_what_is_needed() {
     let not_ready = &operation("/readyz", "get")["responses"]["503"]["content"];
     assert!(not_ready["application/problem+json"].is_object(), "{not_ready}");
 
-    // A body is needed only where it says something that cannot be left out.
+    // A body is required only where it has a required field.
     let needed = |path: &str| operation(path, "post")["requestBody"]["required"] == true;
     assert!(needed("/v1/events") && needed("/v1/webhooks"));
     for path in ["pause", "resume", "enable", "disable", "test", "rotate-secret"] {

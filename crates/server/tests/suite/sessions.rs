@@ -1,14 +1,13 @@
-//! Sessions of browsers as their owners meet them: they end when they should, on every node, and no link, form or text of
-//! others gets into them.
+//! Browser sessions: when they end, on every node, and protection against foreign links, forms and untrusted text.
 
 use std::time::Duration;
 
-use redrive_testkit::{Answer, Api, Browser, FORM, Postgres, Redrive, Setup, sse};
+use redrive_testkit::{Api, ApiResponse, Browser, FORM, Postgres, Redrive, Setup, sse};
 use serde_json::{Value, json};
 
 const HOME: &str = "/dashboard/t/default";
 
-async fn log_out(browser: &Browser, more: &str) -> Answer {
+async fn log_out(browser: &Browser, more: &str) -> ApiResponse {
     let token = browser.token(HOME).await;
     let headers = [FORM, ("cookie", browser.cookie.as_str())];
     browser.api.raw("POST", "/dashboard/logout", &headers, format!("token={token}{more}")).await
@@ -18,26 +17,26 @@ async fn new_key(api: &Api, name: &str) -> Value {
     api.post("/v1/admin-keys", json!({"name": name})).await.expect(201)
 }
 
-fn html(answer: &Answer) -> String {
-    String::from_utf8_lossy(&answer.body).into_owned()
+fn html(response: &ApiResponse) -> String {
+    String::from_utf8_lossy(&response.body).into_owned()
 }
 
-/// The value of a hidden field.
+/// Returns the value of a hidden form field.
 fn field(html: &str, name: &str) -> String {
     let (_, rest) = html.split_once(&format!("name=\"{name}\" value=\"")).expect("a field");
     rest.split('"').next().unwrap().to_owned()
 }
 
-/// A value as a form sends it.
+/// Percent-encodes a value for a form.
 fn encoded(value: &str) -> String {
     value.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 #[tokio::test]
-async fn cookie_is_dead_after_logout() {
+async fn cookie_is_invalid_after_logout() {
     let redrive = Redrive::start().await;
     let (browser, other) =
-        (Browser::of(&redrive, redrive.key()).await, Browser::of(&redrive, redrive.key()).await);
+        (Browser::log_in(&redrive, redrive.key()).await, Browser::log_in(&redrive, redrive.key()).await);
     let token = browser.token(HOME).await;
     assert_eq!(log_out(&browser, "").await.status, 303);
     assert_eq!(browser.get(HOME).await.status, 303);
@@ -51,8 +50,8 @@ async fn logging_out_everywhere_ends_all_sessions_of_the_key() {
     let redrive = Redrive::start().await;
     let key = new_key(&redrive.api(), "shared").await;
     let key = key["key"].as_str().unwrap();
-    let (first, second) = (Browser::of(&redrive, key).await, Browser::of(&redrive, key).await);
-    let other = Browser::of(&redrive, redrive.key()).await;
+    let (first, second) = (Browser::log_in(&redrive, key).await, Browser::log_in(&redrive, key).await);
+    let other = Browser::log_in(&redrive, redrive.key()).await;
     assert!(first.page("/dashboard/session").await.contains("This key has 2 sessions"));
     assert_eq!(log_out(&first, "&everywhere=true").await.status, 303);
     assert_eq!((first.get(HOME).await.status, second.get(HOME).await.status), (303, 303));
@@ -64,28 +63,28 @@ async fn logging_out_everywhere_ends_all_sessions_of_the_key() {
 #[tokio::test]
 async fn live_page_ends_with_its_session() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let path = format!("/dashboard/live?page={}", encoded(&format!("{HOME}/deliveries")));
     let mut live = sse(redrive.address(), &path, &browser.cookie).await;
     assert!(live.next("part").await.contains("no deliveries yet"));
     assert_eq!(log_out(&browser, "").await.status, 303);
-    // Nothing changes on the page meanwhile.
+    // The page itself does not change, so only the end of the session can end the stream.
     live.wait_end().await;
 }
 
 #[tokio::test]
 async fn login_with_another_key_asks_before_it_replaces_a_session() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let key = new_key(&redrive.api(), "the other").await;
     let key = key["key"].as_str().unwrap();
     let cookie = ("cookie", browser.cookie.as_str());
     let log_in =
         async |form: String| browser.api.raw("POST", "/dashboard/login", &[FORM, cookie], form).await;
 
-    let asked = log_in(format!("key={key}")).await;
-    assert_eq!((asked.status, asked.header("set-cookie")), (409, None));
-    let page = html(&asked);
+    let request = log_in(format!("key={key}")).await;
+    assert_eq!((request.status, request.header("set-cookie")), (409, None));
+    let page = html(&request);
     assert!(page.contains("logged in as <b>admin</b>") && page.contains("<b>the other</b>"), "{page}");
     assert!(!page.contains(key), "the key is not in the page");
     assert_eq!(browser.get(HOME).await.status, 200, "the session stays");
@@ -97,48 +96,48 @@ async fn login_with_another_key_asks_before_it_replaces_a_session() {
     assert_eq!(switched.status, 303);
     assert!(switched.header("set-cookie").unwrap().starts_with("redrive_session="));
     assert_eq!(browser.get(HOME).await.status, 303, "the session that was replaced has ended");
-    // The same key again, as the link of `redrive dev` has it, asks nothing.
-    let again = Browser::of(&redrive, redrive.key()).await;
+    // Logging in again with the same key, as the link of `redrive dev` does, needs no confirmation.
+    let again = Browser::log_in(&redrive, redrive.key()).await;
     let headers = [FORM, ("cookie", again.cookie.as_str())];
     let same = again.api.raw("POST", "/dashboard/login", &headers, format!("key={}", redrive.key())).await;
     assert_eq!(same.status, 303);
 }
 
 #[tokio::test]
-async fn form_without_an_origin_of_ours_changes_nothing() {
+async fn form_with_foreign_origin_is_rejected() {
     let redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     let token = browser.token(HOME).await;
     let (address, cookie) = (redrive.address().to_string(), ("cookie", browser.cookie.as_str()));
     let own = format!("http://{address}");
     for (origin, expected) in [("null", 403), ("http://evil.example", 403), (own.as_str(), 303)] {
         let headers = [FORM, cookie, ("origin", origin), ("host", &address)];
         let login = format!("key={}", redrive.key());
-        let answer = browser.api.raw("POST", "/dashboard/login", &headers[..1], login.clone()).await;
-        assert_eq!(answer.status, 303, "a program that is no browser");
+        let response = browser.api.raw("POST", "/dashboard/login", &headers[..1], login.clone()).await;
+        assert_eq!(response.status, 303, "a program that is no browser");
         let without_cookie = [FORM, ("origin", origin), ("host", &address)];
-        let answer = browser.api.raw("POST", "/dashboard/login", &without_cookie, login).await;
-        assert_eq!(answer.status, expected, "{origin}");
-        let answer = browser.api.raw("POST", "/dashboard/logout", &headers, format!("token={token}")).await;
-        assert_eq!(answer.status, expected, "{origin}");
+        let response = browser.api.raw("POST", "/dashboard/login", &without_cookie, login).await;
+        assert_eq!(response.status, expected, "{origin}");
+        let response = browser.api.raw("POST", "/dashboard/logout", &headers, format!("token={token}")).await;
+        assert_eq!(response.status, expected, "{origin}");
     }
     assert_eq!(browser.get(HOME).await.status, 303, "only the last logged it out");
 }
 
 #[tokio::test]
-async fn control_characters_in_next_are_no_failure() {
+async fn control_characters_in_next_fall_back_to_the_home_page() {
     let redrive = Redrive::start().await;
     let api = redrive.api().without_key();
     for next in ["/dashboard/%0d%0aset-cookie:%20a=b", "/dashboard/%00", "/dashboard/%C3%BC", "%0d%0a"] {
         let form = format!("key={}&next={next}", redrive.key());
-        let answer = api.raw("POST", "/dashboard/login", &[FORM], form).await;
-        assert_eq!((answer.status, answer.header("location")), (303, Some(HOME)), "{next}");
+        let response = api.raw("POST", "/dashboard/login", &[FORM], form).await;
+        assert_eq!((response.status, response.header("location")), (303, Some(HOME)), "{next}");
         assert_eq!(api.get(&format!("/dashboard/login?next={next}")).await.status, 200, "{next}");
     }
 }
 
 #[tokio::test]
-async fn cookie_belongs_to_this_host_alone_where_tls_ends_at_a_proxy() {
+async fn cookie_has_host_prefix_behind_a_tls_proxy() {
     for (public, host) in [
         ("https://hooks.example.com:443", "hooks.example.com"),
         ("https://b\u{fc}cher.example", "xn--bcher-kva.example:443"),
@@ -157,7 +156,7 @@ async fn cookie_belongs_to_this_host_alone_where_tls_ends_at_a_proxy() {
 }
 
 #[tokio::test]
-async fn failed_logins_are_limited_and_a_valid_key_is_let_in() {
+async fn failed_logins_are_rate_limited_but_a_valid_key_still_works() {
     let redrive =
         Redrive::start_with(Setup::new().env("REDRIVE_SERVER_TRUSTED_PROXIES", r#"["127.0.0.1/32"]"#)).await;
     let api = redrive.api().without_key();
@@ -178,7 +177,7 @@ async fn failed_logins_are_limited_and_a_valid_key_is_let_in() {
 #[tokio::test]
 async fn session_survives_a_restart_and_ends_with_a_changed_admin_key() {
     let mut redrive = Redrive::start().await;
-    let browser = Browser::of(&redrive, redrive.key()).await;
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
     redrive.restart().await;
     let get = async |redrive: &Redrive| {
         let api = redrive.api().without_key();
@@ -194,7 +193,7 @@ async fn session_survives_a_restart_and_ends_with_a_changed_admin_key() {
 }
 
 #[tokio::test]
-async fn text_of_others_cannot_turn_what_stands_around_it() {
+async fn bidi_controls_in_user_text_are_escaped() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let turned = "a\u{202e}b\u{2066}c";
@@ -202,7 +201,7 @@ async fn text_of_others_cannot_turn_what_stands_around_it() {
     let webhook = api.create_webhook("http://127.0.0.1:9009/", made).await;
     api.post("/v1/tenants", json!({"id": "acme", "name": turned})).await.expect(201);
     let key = new_key(&api, turned).await;
-    let browser = Browser::of(&redrive, key["key"].as_str().unwrap()).await;
+    let browser = Browser::log_in(&redrive, key["key"].as_str().unwrap()).await;
     let webhook = format!("{HOME}/webhooks/{}", webhook["id"].as_str().unwrap());
     for page in [HOME, &webhook, "/dashboard/session", "/dashboard/admin/tenants", "/dashboard/admin/keys"] {
         let html = browser.page(page).await;
@@ -214,7 +213,7 @@ async fn text_of_others_cannot_turn_what_stands_around_it() {
 }
 
 #[tokio::test]
-async fn nodes_share_sessions_and_a_slow_store_ends_none() {
+async fn sessions_are_shared_by_nodes_and_survive_a_slow_store() {
     let database = Postgres::shared().await;
     let on = || {
         Setup::new()
@@ -223,7 +222,7 @@ async fn nodes_share_sessions_and_a_slow_store_ends_none() {
             .env("REDRIVE_DATABASE_READ_CONNECTIONS", "2")
     };
     let (here, there) = (Redrive::start_with(on()).await, Redrive::start_with(on()).await);
-    let browser = Browser::of(&here, here.key()).await;
+    let browser = Browser::log_in(&here, here.key()).await;
     let cookie = [("cookie", browser.cookie.as_str())];
     let elsewhere = there.api().without_key();
     let status = async || elsewhere.raw("GET", HOME, &cookie, "").await.status;

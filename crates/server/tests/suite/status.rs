@@ -1,11 +1,11 @@
-//! `redrive status` as a person or a script runs it.
+//! `redrive status` as run by a person or a script.
 
 use std::process::{Command, Output};
 
-use redrive_testkit::{Gate, Postgres, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Latch, Postgres, Receiver, Redrive, Reply, Setup};
 use serde_json::{Value, json};
 
-/// Asks the server at this address with this key.
+/// Runs `redrive status` against the server at this address with this key.
 async fn ask(address: &str, key: &str, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REDRIVE_")) {
@@ -17,8 +17,8 @@ async fn ask(address: &str, key: &str, flags: &[&str]) -> Output {
 
 async fn ask_for_json(server: &Redrive) -> (Value, Option<i32>) {
     let output = ask(&server.address().to_string(), server.key(), &["--json"]).await;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.is_empty(), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.is_empty(), "{message}");
     (serde_json::from_slice(&output.stdout).unwrap(), output.status.code())
 }
 
@@ -28,7 +28,7 @@ fn lines(output: &Output) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_fresh_server_is_well_and_says_so() {
+async fn fresh_server_reports_ok() {
     let server = Redrive::start().await;
     let output = ask(&server.address().to_string(), server.key(), &[]).await;
     assert_eq!(output.status.code(), Some(0));
@@ -42,12 +42,12 @@ async fn a_fresh_server_is_well_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_waits_what_is_dead_and_which_circuits_are_open_is_counted() {
-    let gate = Gate::closed();
+async fn status_counts_queue_dead_letters_and_open_circuits() {
+    let gate = Latch::closed();
     let held = gate.clone();
     let receiver = Receiver::with(move |arrival| match &*arrival.path {
         "/gone" => Reply::status(400),
-        _ => Reply::status(200).held_by(&held),
+        _ => Reply::status(200).latched_by(&held),
     })
     .await;
     let server = Redrive::start().await;
@@ -61,7 +61,7 @@ async fn what_waits_what_is_dead_and_which_circuits_are_open_is_counted() {
     let open = json!({"action": "force_open"});
     let path = format!("/v1/webhooks/{}/circuit-breaker", slow["id"].as_str().unwrap());
     assert_eq!(api.patch(&path, &open).await.status, 200);
-    api.eventually("one dead letter and one under way", "/v1/status", |status| {
+    api.wait_until("one dead letter and one under way", "/v1/status", |status| {
         status["dead_letters"] == 1 && status["circuits"]["open"] == 1 && status["queue"]["leased"] == 1
     })
     .await;
@@ -71,33 +71,33 @@ async fn what_waits_what_is_dead_and_which_circuits_are_open_is_counted() {
 }
 
 #[tokio::test]
-async fn who_is_not_an_admin_or_reaches_nobody_learns_what_to_do() {
+async fn wrong_key_and_unreachable_server_errors_name_the_fix() {
     let server = Redrive::start().await;
     let address = server.address().to_string();
     let stranger = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
-    let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
+    let message = String::from_utf8_lossy(&stranger.stderr).into_owned();
     assert_eq!(stranger.status.code(), Some(3));
-    assert!(said.contains("REDRIVE_ADMIN_KEY is no admin key of the server"), "{said}");
+    assert!(message.contains("REDRIVE_ADMIN_KEY is no admin key of the server"), "{message}");
     drop(server);
-    let nobody = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
-    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert_eq!(nobody.status.code(), Some(3));
-    assert!(said.starts_with(&format!("error: no server answers on {address}")), "{said}");
-    assert!(said.contains("--listen"), "{said}");
+    let unknown = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
+    let message = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(3));
+    assert!(message.starts_with(&format!("error: no server answers on {address}")), "{message}");
+    assert!(message.contains("--listen"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_shows_its_nodes_and_a_pool_that_nobody_serves() {
-    // A durable server: the shared one is reported with a warning.
+async fn cluster_status_lists_nodes_and_unserved_pool() {
+    // A server of its own with fsync: the shared one runs without and would be reported with a warning.
     let database = Postgres::start().await;
     let node = |name: &str, role: &str| {
         let setup = Setup::new().database_url(database.url()).role(role).env("REDRIVE_NODE", name);
         Redrive::start_with(setup)
     };
     let (api, worker) = tokio::join!(node("front", "api"), node("back", "worker"));
-    // A worker has no API, and tells its state all the same.
-    for asked in [&api, &worker] {
-        let (status, code) = ask_for_json(asked).await;
+    // A worker serves no API, but still reports its status.
+    for request in [&api, &worker] {
+        let (status, code) = ask_for_json(request).await;
         assert_eq!(code, Some(0), "{status:#}");
         let mut nodes: Vec<_> = status["nodes"].as_array().unwrap().iter().collect();
         nodes.sort_by_key(|node| node["name"].as_str());
@@ -118,12 +118,16 @@ async fn a_fleet_shows_its_nodes_and_a_pool_that_nobody_serves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_node_still_tells() {
+async fn status_is_reported_while_the_store_is_unavailable() {
     let mut database = Postgres::start().await;
     let server = Redrive::start_with(Setup::new().database_url(database.url())).await;
     database.stop().await;
     let missed = |status: &Value| status["store"]["state"] == "down" && status["queue"]["depth"].is_null();
-    server.api().eventually("the store is missed", "/v1/status", missed).await;
+    server.api().wait_until("the store is missed", "/v1/status", missed).await;
     let (status, code) = ask_for_json(&server).await;
-    assert_eq!((status["findings"][0]["code"].as_str(), code), (Some("store_down"), Some(2)), "{status:#}");
+    assert_eq!(
+        (status["findings"][0]["code"].as_str(), code),
+        (Some("store_unavailable"), Some(2)),
+        "{status:#}"
+    );
 }

@@ -1,32 +1,32 @@
-//! Sessions of browsers.
+//! Browser sessions.
 
 use std::sync::Arc;
 
 use redrive_core::{KeyId, TenantId};
 
-use super::{Bench, at};
+use super::{Harness, at};
 use crate::{ApiKey, BrowserSession, Tenant};
 
 const KEY: [u8; 32] = [1; 32];
 const OTHER_KEY: [u8; 32] = [2; 32];
 
-/// A session of a key that begins at `second` and lasts 100 s.
+/// Returns a session of a key that starts at `second` and lasts 100 s.
 fn session(number: u8, key_hash: [u8; 32], second: i64) -> BrowserSession {
     BrowserSession { id: [number; 32], key_hash, created_at: at(second), expires_at: at(second + 100) }
 }
 
-async fn create(bench: &Bench, session: &BrowserSession, max_per_key: usize) {
-    bench.store().create_browser_session(session.clone(), max_per_key).await.unwrap();
+async fn create(harness: &Harness, session: &BrowserSession, max_per_key: usize) {
+    harness.store().create_browser_session(session.clone(), max_per_key).await.unwrap();
 }
 
-async fn find(bench: &Bench, number: u8) -> Option<BrowserSession> {
-    bench.store().browser_session([number; 32]).await.unwrap()
+async fn find(harness: &Harness, number: u8) -> Option<BrowserSession> {
+    harness.store().browser_session([number; 32]).await.unwrap()
 }
 
-async fn create_key(bench: &Bench, tenant: &TenantId, hash: [u8; 32]) -> KeyId {
+async fn create_key(harness: &Harness, tenant_id: &TenantId, hash: [u8; 32]) -> KeyId {
     let key = ApiKey {
-        id: KeyId::new(at(0), &bench.next()),
-        tenant: Some(tenant.clone()),
+        id: KeyId::new(at(0), &harness.next()),
+        tenant_id: Some(tenant_id.clone()),
         name: "browser".into(),
         hash,
         scopes: 2,
@@ -37,30 +37,30 @@ async fn create_key(bench: &Bench, tenant: &TenantId, hash: [u8; 32]) -> KeyId {
         revoked_at: None,
         last_used_at: None,
     };
-    assert!(bench.store().create_key(key.clone()).await.unwrap());
+    assert!(harness.store().create_key(key.clone()).await.unwrap());
     key.id
 }
 
-pub async fn session_is_found_until_it_is_deleted(bench: &mut Arc<Bench>) {
-    assert_eq!(find(bench, 1).await, None);
+pub async fn session_is_found_until_it_is_deleted(harness: &mut Arc<Harness>) {
+    assert_eq!(find(harness, 1).await, None);
     let first = session(1, KEY, 5);
-    create(bench, &first, 10).await;
-    create(bench, &session(2, OTHER_KEY, 6), 10).await;
-    Bench::reopen(bench).await;
-    assert_eq!(find(bench, 1).await, Some(first));
-    assert!(bench.store().delete_browser_session([1; 32]).await.unwrap());
-    assert!(!bench.store().delete_browser_session([1; 32]).await.unwrap());
-    assert_eq!(find(bench, 1).await, None);
-    assert!(find(bench, 2).await.is_some(), "another session is not touched");
+    create(harness, &first, 10).await;
+    create(harness, &session(2, OTHER_KEY, 6), 10).await;
+    Harness::reopen(harness).await;
+    assert_eq!(find(harness, 1).await, Some(first));
+    assert!(harness.store().delete_browser_session([1; 32]).await.unwrap());
+    assert!(!harness.store().delete_browser_session([1; 32]).await.unwrap());
+    assert_eq!(find(harness, 1).await, None);
+    assert!(find(harness, 2).await.is_some(), "another session is not touched");
 }
 
-pub async fn session_beyond_the_limit_evicts_the_oldest_of_its_key(bench: &Arc<Bench>) {
-    create(bench, &session(9, OTHER_KEY, 1), 2).await;
-    // The clock went back before the third.
+pub async fn session_beyond_the_limit_evicts_the_oldest_of_its_key(harness: &Arc<Harness>) {
+    create(harness, &session(9, OTHER_KEY, 1), 2).await;
+    // The clock was set back before the third session.
     for (number, second) in [(1, 20), (2, 30), (3, 10)] {
-        create(bench, &session(number, KEY, second), 2).await;
+        create(harness, &session(number, KEY, second), 2).await;
     }
-    let remaining: Vec<_> = bench
+    let remaining: Vec<_> = harness
         .store()
         .browser_sessions_of_key(KEY, at(50))
         .await
@@ -69,49 +69,49 @@ pub async fn session_beyond_the_limit_evicts_the_oldest_of_its_key(bench: &Arc<B
         .map(|one| one.id[0])
         .collect();
     assert_eq!(remaining, [2, 3], "the new session stays, the oldest of the others goes");
-    assert!(find(bench, 9).await.is_some(), "another key has its own limit");
+    assert!(find(harness, 9).await.is_some(), "another key has its own limit");
 }
 
-pub async fn sessions_of_a_key_are_deleted_together(bench: &Arc<Bench>) {
+pub async fn sessions_of_a_key_are_deleted_together(harness: &Arc<Harness>) {
     for (number, key) in [(1, KEY), (2, KEY), (3, OTHER_KEY)] {
-        create(bench, &session(number, key, i64::from(number)), 10).await;
+        create(harness, &session(number, key, i64::from(number)), 10).await;
     }
-    let of_key = async |now| bench.store().browser_sessions_of_key(KEY, at(now)).await.unwrap();
+    let of_key = async |now| harness.store().browser_sessions_of_key(KEY, at(now)).await.unwrap();
     assert_eq!(of_key(50).await, [session(2, KEY, 2), session(1, KEY, 1)]);
     assert_eq!(of_key(101).await, [session(2, KEY, 2)], "an expired session is not listed");
-    assert_eq!(bench.store().delete_browser_sessions_of_key(KEY).await.unwrap(), 2);
-    assert_eq!(bench.store().delete_browser_sessions_of_key(KEY).await.unwrap(), 0);
-    assert!(find(bench, 1).await.is_none() && find(bench, 3).await.is_some());
+    assert_eq!(harness.store().delete_browser_sessions_of_key(KEY).await.unwrap(), 2);
+    assert_eq!(harness.store().delete_browser_sessions_of_key(KEY).await.unwrap(), 0);
+    assert!(find(harness, 1).await.is_none() && find(harness, 3).await.is_some());
 }
 
-pub async fn revoked_key_ends_its_sessions(bench: &Arc<Bench>) {
-    let key = create_key(bench, &bench.tenant, KEY).await;
-    create(bench, &session(1, KEY, 1), 10).await;
-    create(bench, &session(2, OTHER_KEY, 1), 10).await;
-    assert!(!bench.store().revoke_key(None, key, at(2)).await.unwrap());
-    assert!(find(bench, 1).await.is_some(), "the key of a tenant is not revoked by another owner");
-    assert!(bench.store().revoke_key(Some(bench.tenant.clone()), key, at(2)).await.unwrap());
-    assert!(find(bench, 1).await.is_none() && find(bench, 2).await.is_some());
+pub async fn revoked_key_ends_its_sessions(harness: &Arc<Harness>) {
+    let key = create_key(harness, &harness.tenant_id, KEY).await;
+    create(harness, &session(1, KEY, 1), 10).await;
+    create(harness, &session(2, OTHER_KEY, 1), 10).await;
+    assert!(!harness.store().revoke_key(None, key, at(2)).await.unwrap());
+    assert!(find(harness, 1).await.is_some(), "the key of a tenant is not revoked by another owner");
+    assert!(harness.store().revoke_key(Some(harness.tenant_id.clone()), key, at(2)).await.unwrap());
+    assert!(find(harness, 1).await.is_none() && find(harness, 2).await.is_some());
 }
 
-pub async fn deleted_tenant_ends_the_sessions_of_its_keys(bench: &Arc<Bench>) {
+pub async fn deleted_tenant_ends_the_sessions_of_its_keys(harness: &Arc<Harness>) {
     let other = TenantId::parse("globex").unwrap();
     let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: at(1) };
-    assert!(bench.store().create_tenant(tenant).await.unwrap());
-    create_key(bench, &bench.tenant, KEY).await;
-    create_key(bench, &other, OTHER_KEY).await;
-    create(bench, &session(1, KEY, 1), 10).await;
-    create(bench, &session(2, OTHER_KEY, 1), 10).await;
-    assert!(bench.store().delete_tenant(other, at(2)).await.unwrap());
-    assert!(find(bench, 1).await.is_some() && find(bench, 2).await.is_none());
+    assert!(harness.store().create_tenant(tenant).await.unwrap());
+    create_key(harness, &harness.tenant_id, KEY).await;
+    create_key(harness, &other, OTHER_KEY).await;
+    create(harness, &session(1, KEY, 1), 10).await;
+    create(harness, &session(2, OTHER_KEY, 1), 10).await;
+    assert!(harness.store().delete_tenant(other, at(2)).await.unwrap());
+    assert!(find(harness, 1).await.is_some() && find(harness, 2).await.is_none());
 }
 
-pub async fn expired_sessions_are_pruned_in_bounded_steps(bench: &Arc<Bench>) {
+pub async fn expired_sessions_are_pruned_in_bounded_steps(harness: &Arc<Harness>) {
     for number in 1..=4 {
-        create(bench, &session(number, KEY, i64::from(number)), 10).await;
+        create(harness, &session(number, KEY, i64::from(number)), 10).await;
     }
-    let prune = async |second| bench.store().prune_browser_sessions(at(second), 2).await.unwrap();
+    let prune = async |second| harness.store().prune_browser_sessions(at(second), 2).await.unwrap();
     assert_eq!(prune(101).await, 0, "a session that expires at that moment is kept");
     assert_eq!((prune(104).await, prune(104).await), (2, 1));
-    assert!(find(bench, 4).await.is_some());
+    assert!(find(harness, 4).await.is_some());
 }

@@ -1,163 +1,174 @@
-//! Erasing: a payload is gone for good, and so is all that repeats it; its history stays.
+//! Erasure: the payload and every copy of it are deleted permanently; the history stays.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use redrive_core::{DeliveryStatus, EventId, delivery::lane::Lane, event::Event};
 
-use super::{Bench, RETRY, at, page};
-use crate::{Birth, Erased, KeyClaim, NewEvent, NewRound, Next, Published, Redriven, Replayed, StoredEvent};
+use super::{Harness, RETRY, at, page};
+use crate::{
+    EraseResult, IdempotencyClaim, InitialState, NewEvent, NewRound, NextState, PublishResult, RedriveResult,
+    ReplayResult, StoredEvent,
+};
 
 const PAYLOAD: &[u8] = br#"{"email": "ada@example.com"}"#;
 
-/// An event about somebody, with a delivery to the bench's webhook.
-fn about(bench: &Bench, subject: &str, time: i64, birth: Birth) -> NewEvent {
+/// Returns an event with a subject and a delivery to the harness's webhook.
+fn about(harness: &Harness, subject: &str, time: i64, initial_state: InitialState) -> NewEvent {
     let event = Event {
         subject: Some(subject.into()),
         data: Bytes::from_static(PAYLOAD),
         metadata: Some(Bytes::from_static(br#"{"note": "ada"}"#)),
-        ..bench.event(at(time))
+        ..harness.event(at(time))
     };
-    bench.fan_out(event, &[(bench.webhook, birth)])
+    harness.fan_out(event, &[(harness.webhook_id, initial_state)])
 }
 
-async fn stored(bench: &Bench, event: EventId) -> StoredEvent {
-    bench.store().event(bench.tenant.clone(), event).await.unwrap().unwrap()
+async fn stored(harness: &Harness, event_id: EventId) -> StoredEvent {
+    harness.store().event(harness.tenant_id.clone(), event_id).await.unwrap().unwrap()
 }
 
-async fn erase(bench: &Bench, event: EventId, time: i64) -> Erased {
-    bench.store().erase(bench.tenant.clone(), event, at(time)).await.unwrap()
+async fn erase(harness: &Harness, event_id: EventId, time: i64) -> EraseResult {
+    harness.store().erase(harness.tenant_id.clone(), event_id, at(time)).await.unwrap()
 }
 
-pub async fn a_payload_is_gone_and_its_history_stays(bench: &Arc<Bench>) {
-    let new = about(bench, "ada", 0, Birth::Leased);
-    let (event, delivery) = (new.event.clone(), new.deliveries[0].id);
-    bench.publish_new(new).await;
-    bench.ends(delivery, Next::Delivered, at(1)).await;
-    assert_eq!(erase(bench, event.id, 5).await, Erased::Now);
-    let after = stored(bench, event.id).await;
+pub async fn erase_deletes_payload_and_keeps_history(harness: &Arc<Harness>) {
+    let new = about(harness, "ada", 0, InitialState::Leased);
+    let (event, delivery_id) = (new.event.clone(), new.deliveries[0].id);
+    harness.publish_new(new).await;
+    harness.ends(delivery_id, NextState::Delivered, at(1)).await;
+    assert_eq!(erase(harness, event.id, 5).await, EraseResult::Erased);
+    let after = stored(harness, event.id).await;
     assert_eq!(after.erased_at, Some(at(5)));
     assert!(after.event.is_erased());
     let expected = Event { data: Bytes::new(), metadata: None, ..(*event).clone() };
     assert_eq!(after.event, expected, "all else is as it was");
-    assert_eq!(bench.status(delivery).await, DeliveryStatus::Delivered);
+    assert_eq!(harness.status(delivery_id).await, DeliveryStatus::Delivered);
 
-    let answers = bench.store().erase_answers(bench.tenant.clone(), event.id, 10);
-    assert_eq!(answers.await.unwrap(), 1);
-    let answers = bench.store().erase_answers(bench.tenant.clone(), event.id, 10);
-    assert_eq!(answers.await.unwrap(), 0);
-    let attempt = &bench.attempts(delivery).await[0].attempt;
+    let responses = harness.store().erase_responses(harness.tenant_id.clone(), event.id, 10);
+    assert_eq!(responses.await.unwrap(), 1);
+    let responses = harness.store().erase_responses(harness.tenant_id.clone(), event.id, 10);
+    assert_eq!(responses.await.unwrap(), 0);
+    let attempt = &harness.attempts(delivery_id).await[0].attempt;
     assert_eq!((attempt.response_body_sample.as_ref(), attempt.http_status_code), (None, Some(200)));
     assert!(attempt.response_headers.is_some());
 }
 
-pub async fn erasing_twice_changes_nothing(bench: &Arc<Bench>) {
-    let new = about(bench, "ada", 0, Birth::Waiting(at(0)));
-    let event = new.event.id;
-    bench.publish_new(new).await;
-    assert_eq!(erase(bench, event, 5).await, Erased::Now);
-    assert_eq!(erase(bench, event, 9).await, Erased::Before(at(5)));
-    assert_eq!(stored(bench, event).await.erased_at, Some(at(5)));
-    let unknown = EventId::new(at(0), &bench.next());
-    assert_eq!(erase(bench, unknown, 9).await, Erased::Missing);
+pub async fn erasing_twice_changes_nothing(harness: &Arc<Harness>) {
+    let new = about(harness, "ada", 0, InitialState::Waiting(at(0)));
+    let event_id = new.event.id;
+    harness.publish_new(new).await;
+    assert_eq!(erase(harness, event_id, 5).await, EraseResult::Erased);
+    assert_eq!(erase(harness, event_id, 9).await, EraseResult::AlreadyErased(at(5)));
+    assert_eq!(stored(harness, event_id).await.erased_at, Some(at(5)));
+    let unknown = EventId::new(at(0), &harness.next());
+    assert_eq!(erase(harness, unknown, 9).await, EraseResult::NotFound);
 }
 
-pub async fn other_tenants_erase_nothing(bench: &Arc<Bench>) {
-    let globex = bench.new_tenant("globex").await;
-    let new = about(bench, "ada", 0, Birth::Leased);
-    let (event, delivery) = (new.event.id, new.deliveries[0].id);
-    bench.publish_new(new).await;
-    bench.ends(delivery, Next::Delivered, at(1)).await;
-    let store = bench.store();
-    assert_eq!(store.erase(globex.clone(), event, at(5)).await.unwrap(), Erased::Missing);
-    assert_eq!(store.erase_answers(globex.clone(), event, 10).await.unwrap(), 0);
+pub async fn erase_by_another_tenant_changes_nothing(harness: &Arc<Harness>) {
+    let globex = harness.new_tenant("globex").await;
+    let new = about(harness, "ada", 0, InitialState::Leased);
+    let (event_id, delivery_id) = (new.event.id, new.deliveries[0].id);
+    harness.publish_new(new).await;
+    harness.ends(delivery_id, NextState::Delivered, at(1)).await;
+    let store = harness.store();
+    assert_eq!(store.erase(globex.clone(), event_id, at(5)).await.unwrap(), EraseResult::NotFound);
+    assert_eq!(store.erase_responses(globex.clone(), event_id, 10).await.unwrap(), 0);
     assert_eq!(store.events_to_erase(globex, "ada".into(), 10).await.unwrap(), []);
-    assert_eq!(&stored(bench, event).await.event.data[..], PAYLOAD);
-    assert!(bench.attempts(delivery).await[0].attempt.response_body_sample.is_some());
+    assert_eq!(&stored(harness, event_id).await.event.data[..], PAYLOAD);
+    assert!(harness.attempts(delivery_id).await[0].attempt.response_body_sample.is_some());
 }
 
-pub async fn what_is_erased_is_sent_no_more(bench: &Arc<Bench>) {
-    let over = about(bench, "ada", 0, Birth::Leased);
-    let pending = about(bench, "ada", 1, Birth::Waiting(at(100)));
+pub async fn erased_event_cannot_be_retried_or_replayed(harness: &Arc<Harness>) {
+    let over = about(harness, "ada", 0, InitialState::Leased);
+    let pending = about(harness, "ada", 1, InitialState::Waiting(at(100)));
     for new in [&over, &pending] {
-        bench.publish_new(new.clone()).await;
-        assert_eq!(erase(bench, new.event.id, 5).await, Erased::Now);
+        harness.publish_new(new.clone()).await;
+        assert_eq!(erase(harness, new.event.id, 5).await, EraseResult::Erased);
     }
-    bench.ends(over.deliveries[0].id, Next::Delivered, at(6)).await;
+    harness.ends(over.deliveries[0].id, NextState::Delivered, at(6)).await;
     for new in [over, pending] {
-        let again = bench.again(bench.delivery_id(new.event.timestamp));
-        assert_eq!(bench.retry(new.deliveries[0].id, again, at(10)).await, Redriven::Erased);
+        let options = harness.redrive_options(harness.delivery_id(new.event.timestamp));
+        assert_eq!(harness.retry(new.deliveries[0].id, options, at(10)).await, RedriveResult::Erased);
         let round = NewRound {
-            id: bench.delivery_id(new.event.timestamp),
-            webhook: bench.webhook_id(),
+            id: harness.delivery_id(new.event.timestamp),
+            webhook_id: harness.webhook_id(),
             format: Default::default(),
             lane: Lane::clone(&RETRY),
         };
-        let replayed = bench.store().replay(bench.tenant.clone(), new.event.id, vec![round], None, at(10));
-        assert_eq!(replayed.await.unwrap(), Replayed::Erased);
+        let replayed =
+            harness.store().replay(harness.tenant_id.clone(), new.event.id, vec![round], None, at(10));
+        assert_eq!(replayed.await.unwrap(), ReplayResult::Erased);
     }
 }
 
-pub async fn whoever_claims_it_sees_that_it_is_gone(bench: &Arc<Bench>) {
-    let new = about(bench, "ada", 0, Birth::Waiting(at(10)));
-    bench.publish_new(new.clone()).await;
-    erase(bench, new.event.id, 5).await;
-    let claimed = bench.claim_one(at(10)).await;
+pub async fn claim_of_erased_event_shows_erasure(harness: &Arc<Harness>) {
+    let new = about(harness, "ada", 0, InitialState::Waiting(at(10)));
+    harness.publish_new(new.clone()).await;
+    erase(harness, new.event.id, 5).await;
+    let claimed = harness.claim_one(at(10)).await;
     assert!(claimed.event.is_erased());
-    bench.ends(claimed.id, Next::Cancelled { reason: "gone".into() }, at(11)).await;
+    harness.ends(claimed.id, NextState::Cancelled { reason: "gone".into() }, at(11)).await;
 }
 
-pub async fn its_key_is_still_taken(bench: &Arc<Bench>) {
+pub async fn idempotency_key_of_erased_event_stays_taken(harness: &Arc<Harness>) {
     let keyed = |time: i64| {
-        let new = about(bench, "ada", time, Birth::Leased);
+        let new = about(harness, "ada", time, InitialState::Leased);
         let event = Arc::new(Event { idempotency_key: Some("k".into()), ..(*new.event).clone() });
-        let claim =
-            Some(KeyClaim { body_hash: [1; 32], expires_at: at(time + 1_000), confirmed_now: at(time) });
+        let claim = Some(IdempotencyClaim {
+            body_hash: [1; 32],
+            expires_at: at(time + 1_000),
+            confirmed_now: at(time),
+        });
         NewEvent { event, claim, ..new }
     };
     let first = keyed(0);
-    bench.publish_new(first.clone()).await;
-    erase(bench, first.event.id, 5).await;
-    let answer = bench.publish(keyed(10)).await;
-    assert_eq!(answer, Published::Duplicate { event: first.event.id });
+    harness.publish_new(first.clone()).await;
+    erase(harness, first.event.id, 5).await;
+    let response = harness.publish(keyed(10)).await;
+    assert_eq!(response, PublishResult::Duplicate { event_id: first.event.id });
 }
 
-pub async fn all_of_a_subject_is_found_the_oldest_first(bench: &mut Arc<Bench>) {
+pub async fn events_of_a_subject_are_found_oldest_first(harness: &mut Arc<Harness>) {
     let mut of_ada = Vec::new();
     for n in 0..10 {
-        let new = about(bench, if n % 2 == 0 { "ada" } else { "bob" }, n, Birth::Waiting(at(0)));
+        let new = about(harness, if n % 2 == 0 { "ada" } else { "bob" }, n, InitialState::Waiting(at(0)));
         if n % 2 == 0 {
             of_ada.push(new.event.id);
         }
-        bench.publish_new(new).await;
+        harness.publish_new(new).await;
     }
-    let of = |bench: &Arc<Bench>, limit| {
-        let bench = bench.clone();
-        async move { bench.store().events_to_erase(bench.tenant.clone(), "ada".into(), limit).await.unwrap() }
+    let of = |harness: &Arc<Harness>, limit| {
+        let harness = harness.clone();
+        async move {
+            harness.store().events_to_erase(harness.tenant_id.clone(), "ada".into(), limit).await.unwrap()
+        }
     };
-    assert_eq!(of(bench, 3).await, of_ada[..3]);
-    erase(bench, of_ada[0], 50).await;
-    erase(bench, of_ada[3], 50).await;
-    assert_eq!(of(bench, 10).await, [of_ada[1], of_ada[2], of_ada[4]]);
-    Bench::reopen(bench).await;
-    assert_eq!(of(bench, 10).await.len(), 3);
-    let all = bench.store().list_events(bench.tenant.clone(), Default::default(), page(100)).await.unwrap();
+    assert_eq!(of(harness, 3).await, of_ada[..3]);
+    erase(harness, of_ada[0], 50).await;
+    erase(harness, of_ada[3], 50).await;
+    assert_eq!(of(harness, 10).await, [of_ada[1], of_ada[2], of_ada[4]]);
+    Harness::reopen(harness).await;
+    assert_eq!(of(harness, 10).await.len(), 3);
+    let all =
+        harness.store().list_events(harness.tenant_id.clone(), Default::default(), page(100)).await.unwrap();
     assert_eq!(all.found.iter().filter(|stored| stored.event.is_erased()).count(), 2);
 }
 
-pub async fn answers_go_in_bounded_steps(bench: &Arc<Bench>) {
-    let to: Vec<_> = (0..7).map(|_| (bench.webhook_id(), Birth::Leased)).collect();
-    let new = bench.fan_out(bench.event(at(0)), &to);
-    bench.publish_new(new.clone()).await;
+pub async fn responses_are_erased_in_bounded_steps(harness: &Arc<Harness>) {
+    let to: Vec<_> = (0..7).map(|_| (harness.webhook_id(), InitialState::Leased)).collect();
+    let new = harness.fan_out(harness.event(at(0)), &to);
+    harness.publish_new(new.clone()).await;
     for delivery in &new.deliveries {
-        let outcome = bench.outcome(delivery.id, 1, Next::Delivered, at(1));
-        bench.record(crate::Outcome { webhook: delivery.webhook, ..outcome }).await;
+        let outcome = harness.outcome(delivery.id, 1, NextState::Delivered, at(1));
+        harness.record(crate::Outcome { webhook_id: delivery.webhook_id, ..outcome }).await;
     }
     for step in [3, 3, 1, 0] {
-        let erased = bench.store().erase_answers(bench.tenant.clone(), new.event.id, 3).await.unwrap();
+        let erased =
+            harness.store().erase_responses(harness.tenant_id.clone(), new.event.id, 3).await.unwrap();
         assert_eq!(erased, step);
     }
     for delivery in &new.deliveries {
-        assert_eq!(bench.attempts(delivery.id).await[0].attempt.response_body_sample, None);
+        assert_eq!(harness.attempts(delivery.id).await[0].attempt.response_body_sample, None);
     }
 }

@@ -1,17 +1,17 @@
-//! Orders under whatever happens in whatever order: by chance, but by the same chance every time.
+//! Ordered lanes under random interleavings of all operations, reproducible from fixed seeds.
 
 use std::sync::Arc;
 
 use redrive_core::{DeadReason, DeliveryId, delivery::lane::Lane};
 
-use super::{Bench, END, at, order};
-use crate::{Again, Cancelled, Epoch, Next, Outcome, Recorded, Redriven};
+use super::{END, Harness, at, order};
+use crate::{CancelResult, Epoch, NextState, Outcome, RecordResult, RedriveOptions, RedriveResult};
 
 const KEYS: [&str; 3] = ["", "a", "b"];
 const STEPS: usize = 350;
-const DONE: Recorded = Recorded::Done { config_version: None };
+const DONE: RecordResult = RecordResult::Recorded { config_version: None };
 
-/// Chance, from a seed.
+/// A random number generator with a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -36,16 +36,16 @@ struct Entry {
     redriven: bool,
 }
 
-/// What an order should be like: its deliveries in the order in which they were made.
+/// Model of one ordered lane: its deliveries in the order of their creation.
 #[derive(Default)]
 struct Line {
     entries: Vec<Entry>,
-    /// Who was told that there is more, and has not been relieved since.
+    /// The node whose last claim returned `more` and that still holds the lane.
     holder: Option<Epoch>,
 }
 
 impl Line {
-    /// Those that are not over, the first one first.
+    /// Returns the deliveries that have not ended, in order.
     fn rest(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.at != At::Over)
     }
@@ -62,17 +62,17 @@ impl Line {
     }
 }
 
-struct World<'a> {
-    bench: &'a Bench,
+struct Interleaving<'a> {
+    bench: &'a Harness,
     chance: Chance,
     now: i64,
     lines: [Line; 3],
     nodes: Vec<Epoch>,
-    /// A node that died and is being rescued.
+    /// The epoch of a dead node that is being rescued.
     dying: Option<Epoch>,
 }
 
-impl World<'_> {
+impl Interleaving<'_> {
     fn lane(key: usize) -> Lane {
         order(KEYS[key])
     }
@@ -83,21 +83,21 @@ impl World<'_> {
         self.lines[key].entries.push(Entry { id, at: At::Waiting { due }, attempts: 0, redriven: false });
     }
 
-    /// A node asks for some of an order: what it gets, and what it may not get.
+    /// A node claims from a lane; the result is compared with the model.
     async fn claim(&mut self, key: usize) {
         let node = self.nodes[self.chance.below(self.nodes.len())];
-        let room = self.chance.below(4);
+        let capacity = self.chance.below(4);
         let lane = self.bench.own(Self::lane(key));
-        let claim = self.bench.claim_lane_as(node, lane, at(self.now), room).await;
+        let claim = self.bench.claim_lane_as(node, lane, at(self.now), capacity).await;
         let line = &mut self.lines[key];
         let now = self.now;
         let is_due = |entry: &&Entry| matches!(entry.at, At::Waiting { due } if due <= now);
         let due: Vec<_> = line.rest().take_while(is_due).map(|entry| entry.id).collect();
         let (expected, more) = match line.leases().next() {
-            None => (&due[..room.min(due.len())], due.len() > room),
+            None => (&due[..capacity.min(due.len())], due.len() > capacity),
             Some((_, other)) if other != node => (&[][..], false),
             Some(_) => {
-                // The first that waits, wherever it stands, tells whether it is worth coming back.
+                // `more` depends on the first waiting delivery, whether or not leased ones precede it.
                 let waits = line.rest().find(|entry| matches!(entry.at, At::Waiting { .. }));
                 (&[][..], waits.as_ref().is_some_and(is_due))
             }
@@ -110,7 +110,7 @@ impl World<'_> {
         line.holder = claim.more.then_some(node);
     }
 
-    /// A node sends the first that it has of an order; if that is not its turn, it gives all of them back.
+    /// A node sends its first delivery of a lane. If that is not the first of the lane, it releases all of them.
     async fn send(&mut self, key: usize) {
         let line = &self.lines[key];
         let Some((id, node)) = line.leases().next() else { return };
@@ -119,25 +119,25 @@ impl World<'_> {
             true if is_first => self.record_late(key, id, node).await,
             true => {}
             false if is_first => self.record(key, id, node).await,
-            false => self.give_back(key, node).await,
+            false => self.release(key, node).await,
         }
     }
 
-    /// A dying node still says something: its leases are its own until they are taken away one by one.
+    /// A dying node still records an outcome: it owns its leases until the rescue takes them away one by one.
     async fn record_late(&mut self, key: usize, id: DeliveryId, node: Epoch) {
         let entry = self.lines[key].get(id);
-        let late = self.bench.outcome(id, entry.attempts + 1, Next::Delivered, at(self.now));
-        let answer = self.bench.record(Outcome { epoch: node, knows_cancel: true, ..late }).await;
-        assert_eq!(answer, DONE);
+        let late = self.bench.outcome(id, entry.attempts + 1, NextState::Delivered, at(self.now));
+        let response = self.bench.record(Outcome { epoch: node, saw_cancel: true, ..late }).await;
+        assert_eq!(response, DONE);
         entry.at = At::Over;
     }
 
     async fn record(&mut self, key: usize, id: DeliveryId, node: Epoch) {
         let due = self.now + [0, 30, 300][self.chance.below(3)];
         let next = match self.chance.below(4) {
-            0 => Next::Dead { reason: DeadReason::Exhausted },
-            1 => Next::Retry { due: at(due) },
-            _ => Next::Delivered,
+            0 => NextState::Dead { reason: DeadReason::Exhausted },
+            1 => NextState::Retry { due: at(due) },
+            _ => NextState::Delivered,
         };
         let line = &mut self.lines[key];
         assert_eq!(line.rest().next().map(|first| first.id), Some(id), "a later one was started");
@@ -146,19 +146,19 @@ impl World<'_> {
         let mut outcome = self.bench.outcome(id, entry.attempts, next.clone(), at(self.now));
         outcome.epoch = node;
         entry.at = match next {
-            Next::Retry { .. } => At::Waiting { due },
+            NextState::Retry { .. } => At::Waiting { due },
             _ => At::Over,
         };
-        let mut answer = self.bench.record(outcome.clone()).await;
-        if let Recorded::CancelRequested(reason) = answer {
-            let decided = if next == Next::Delivered { next } else { Next::Cancelled { reason } };
+        let mut response = self.bench.record(outcome.clone()).await;
+        if let RecordResult::CancelRequested(reason) = response {
+            let decided = if next == NextState::Delivered { next } else { NextState::Cancelled { reason } };
             self.lines[key].get(id).at = At::Over;
-            answer = self.bench.record(Outcome { next: decided, knows_cancel: true, ..outcome }).await;
+            response = self.bench.record(Outcome { next: decided, saw_cancel: true, ..outcome }).await;
         }
-        assert_eq!(answer, DONE);
+        assert_eq!(response, DONE);
     }
 
-    async fn give_back(&mut self, key: usize, node: Epoch) {
+    async fn release(&mut self, key: usize, node: Epoch) {
         let line = &mut self.lines[key];
         let back: Vec<_> = line.leases().map(|(id, _)| (id, at(self.now))).collect();
         for (id, _) in &back {
@@ -177,35 +177,35 @@ impl World<'_> {
             return;
         }
         let id = rest[self.chance.below(rest.len())];
-        let answer = self.bench.cancel(id, at(self.now)).await;
+        let response = self.bench.cancel(id, at(self.now)).await;
         let entry = self.lines[key].get(id);
         match &mut entry.at {
             At::Waiting { .. } => {
-                assert_eq!(answer, Cancelled::Done);
+                assert_eq!(response, CancelResult::Done);
                 entry.at = At::Over;
             }
             At::Leased { cancel, .. } => {
-                assert_eq!(answer, Cancelled::Requested);
+                assert_eq!(response, CancelResult::Requested);
                 *cancel = true;
             }
             At::Over => unreachable!("it was not over"),
         }
     }
 
-    /// Sends one again that is over: it goes to the back.
+    /// Redrives an ended delivery, which goes to the end of the lane.
     async fn redrive(&mut self, key: usize) {
         let line = &mut self.lines[key];
         let mut over = line.entries.iter_mut().filter(|entry| entry.at == At::Over && !entry.redriven);
         let Some(old) = over.next() else { return };
         old.redriven = true;
         let id = self.bench.delivery_id(old.id.time());
-        let again = Again { id, lane: Self::lane(key), priority: None, unless_purged: false };
-        assert_eq!(self.bench.retry(old.id, again, at(self.now)).await, Redriven::NewRound(id));
+        let options = RedriveOptions { id, lane: Self::lane(key), priority: None, unless_purged: false };
+        assert_eq!(self.bench.retry(old.id, options, at(self.now)).await, RedriveResult::NewRound(id));
         let at = At::Waiting { due: self.now };
         line.entries.push(Entry { id, at, attempts: 0, redriven: false });
     }
 
-    /// A node dies, and is rescued step by step; another one starts in its stead.
+    /// A node dies and is rescued step by step; another one starts in its place.
     async fn crash(&mut self) {
         let dead = match self.dying {
             Some(dead) => dead,
@@ -227,7 +227,7 @@ impl World<'_> {
         }
     }
 
-    /// Whatever could go now is looked at soon, unless somebody said to come back for it.
+    /// Asserts that every lane whose first delivery is due will be listed as due soon, unless a node holds it.
     async fn nothing_is_forgotten(&self) {
         let due = self.bench.due_lanes(at(self.now + 50)).await;
         for (key, line) in self.lines.iter().enumerate() {
@@ -258,38 +258,38 @@ impl World<'_> {
     }
 }
 
-async fn run(bench: &Bench, seed: u64) {
+async fn run(fixture: &Harness, seed: u64) {
     let mut nodes = Vec::new();
     for _ in 0..3 {
-        nodes.push(bench.new_epoch().await);
+        nodes.push(fixture.new_epoch().await);
     }
     let (chance, lines) = (Chance(seed), Default::default());
-    let mut world = World { bench, chance, now: 0, lines, nodes, dying: None };
+    let mut harness = Interleaving { bench: fixture, chance, now: 0, lines, nodes, dying: None };
     for _ in 0..STEPS {
-        world.step().await;
+        harness.step().await;
     }
-    // Everything ends once somebody keeps at it.
-    world.now = END / 2;
-    while world.dying.is_some() {
-        world.crash().await;
+    // All deliveries end if one node keeps claiming and sending.
+    harness.now = END / 2;
+    while harness.dying.is_some() {
+        harness.crash().await;
     }
-    world.nodes.truncate(1);
+    harness.nodes.truncate(1);
     for key in 0..KEYS.len() {
-        while world.lines[key].rest().next().is_some() {
-            let has_lease = world.lines[key].leases().next().is_some();
+        while harness.lines[key].rest().next().is_some() {
+            let has_lease = harness.lines[key].leases().next().is_some();
             if has_lease {
-                world.send(key).await
+                harness.send(key).await
             } else {
-                world.claim(key).await
+                harness.claim(key).await
             }
-            world.nothing_is_forgotten().await;
-            world.now += 1000;
+            harness.nothing_is_forgotten().await;
+            harness.now += 1000;
         }
     }
 }
 
-pub async fn no_order_is_broken_whatever_happens(bench: &Arc<Bench>) {
+pub async fn random_interleavings_never_break_an_order(harness: &Arc<Harness>) {
     for seed in [1, 2, 3, 5, 8] {
-        run(bench, seed).await;
+        run(harness, seed).await;
     }
 }

@@ -1,349 +1,421 @@
-//! What owners are told: causes with what caused them, folded, and notices that are sent once or again.
+//! Notifications: occurrences recorded with their cause, grouped, and claimed until they are sent.
 
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeadReason, NoticeId, TenantId, Time, WebhookId,
+    DeadReason, NotificationId, TenantId, Time, WebhookId,
     notification::{
-        Cause, Facts, Kind,
-        grouping::{Folds, Standing, merge},
+        NotificationKind, Occurrence, OccurrenceDetails,
+        grouping::{GroupIntervals, GroupState, merge},
     },
     protection::breaker::{CircuitState, SavedCircuit},
     webhook::WebhookState,
 };
 
-use super::{Bench, at, closed, page, together};
+use super::{Harness, at, closed, page, together};
 use crate::{
-    Changed, Channel, Disable, Effects, Next, Outcome, PageRequest, Recorded, StoredNotice, Telling, Told,
+    Channel, ChannelResult, ChannelStatus, DisableWebhook, NextState, Outcome, PageRequest, RecordResult,
+    StoredNotification, UpdateResult, WebhookEffects,
 };
 
 const MINUTE: i64 = 60_000;
 
-fn folds() -> Folds {
+fn folds() -> GroupIntervals {
     let minute = Duration::from_secs(60);
-    Folds { usual: minute, circuit: minute, remind: minute, secret: minute }
+    GroupIntervals { usual: minute, circuit: minute, repeat_interval: minute, secret: minute }
 }
 
-fn cause(bench: &Bench, kind: Kind, time: i64) -> Cause {
-    let facts = Facts { message: Some(format!("at {time} \u{0}\u{1f514}")), ..Facts::default() };
-    let webhook = Some(bench.webhook);
-    Cause { tenant: bench.tenant.clone(), webhook, kind, at: at(time), count: 1, facts }
+fn cause(harness: &Harness, kind: NotificationKind, time: i64) -> Occurrence {
+    let facts = OccurrenceDetails {
+        message: Some(format!("at {time} \u{0}\u{1f514}")),
+        ..OccurrenceDetails::default()
+    };
+    let webhook_id = Some(harness.webhook_id);
+    Occurrence { tenant_id: harness.tenant_id.clone(), webhook_id, kind, at: at(time), count: 1, facts }
 }
 
-async fn note(bench: &Bench, causes: &[Cause]) {
-    bench.store().note(causes.to_vec()).await.unwrap();
+async fn record(harness: &Harness, occurrences: &[Occurrence]) {
+    harness.store().record_occurrences(occurrences.to_vec()).await.unwrap();
 }
 
-/// Makes notices of what is due, and gives all that are to be sent by then.
-async fn tell(bench: &Bench, time: i64) -> Vec<StoredNotice> {
-    make(bench, time).await;
-    bench.store().take_notices(at(time), at(time), 1_000).await.unwrap()
+/// Creates the notifications that are due, and claims all that are to be sent by then.
+async fn send(harness: &Harness, time: i64) -> Vec<StoredNotification> {
+    make(harness, time).await;
+    harness.store().claim_notifications(at(time), at(time), 1_000).await.unwrap()
 }
 
-async fn make(bench: &Bench, time: i64) -> usize {
-    let fresh = (0..200).map(|_| NoticeId::new(at(time), &bench.next())).collect();
-    bench.store().make_notices(at(time), folds(), fresh).await.unwrap()
+async fn make(harness: &Harness, time: i64) -> usize {
+    let fresh = (0..200).map(|_| NotificationId::new(at(time), &harness.next())).collect();
+    harness.store().create_notifications(at(time), folds(), fresh).await.unwrap()
 }
 
-/// What is told by then and over with that: kinds, counts and messages.
-async fn hear(bench: &Bench, time: i64) -> Vec<(Kind, u64)> {
+/// Marks all notifications that are due by then as sent; returns their kinds and counts.
+async fn hear(harness: &Harness, time: i64) -> Vec<(NotificationKind, u64)> {
     let mut heard = Vec::new();
-    for told in tell(bench, time).await {
-        for channel in [Channel::Event, Channel::Mail] {
-            let over = Told::Over(Telling::Told, None);
-            bench.store().notice_told(told.notice.id, channel, over).await.unwrap();
+    for sent in send(harness, time).await {
+        for channel in [Channel::Webhook, Channel::Email] {
+            let over = ChannelResult::Done(ChannelStatus::Sent, None);
+            harness.store().record_notification_result(sent.notification.id, channel, over).await.unwrap();
         }
-        heard.push((told.notice.kind, told.notice.count));
+        heard.push((sent.notification.kind, sent.notification.count));
     }
     heard
 }
 
-pub async fn the_first_is_told_at_once_and_what_follows_together(bench: &mut Arc<Bench>) {
-    assert_eq!(bench.store().next_notice().await.unwrap(), None);
-    note(bench, &[cause(bench, Kind::DeliveryDead, 1_000)]).await;
-    assert_eq!(bench.store().next_notice().await.unwrap(), Some(at(1_000)));
-    assert_eq!(tell(bench, 999).await, []);
-    let told = tell(bench, 1_000).await;
-    let [one] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((one.event, one.mail, one.tries), (Telling::Waiting, Telling::Waiting, 1));
-    let notice = one.notice.clone();
-    assert_eq!((notice.kind, notice.count, notice.webhook), (Kind::DeliveryDead, 1, Some(bench.webhook)));
-    assert_eq!((notice.first_at, notice.last_at), (at(1_000), at(1_000)));
-    assert_eq!(notice.facts, cause(bench, Kind::DeliveryDead, 1_000).facts);
-    assert_eq!(hear(bench, 1_000).await, [(Kind::DeliveryDead, 1)]);
+pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness: &mut Arc<Harness>) {
+    assert_eq!(harness.store().next_notification_at().await.unwrap(), None);
+    record(harness, &[cause(harness, NotificationKind::DeliveryDead, 1_000)]).await;
+    assert_eq!(harness.store().next_notification_at().await.unwrap(), Some(at(1_000)));
+    assert_eq!(send(harness, 999).await, []);
+    let sent = send(harness, 1_000).await;
+    let [one] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(
+        (one.webhook_status, one.email_status, one.attempts),
+        (ChannelStatus::Pending, ChannelStatus::Pending, 1)
+    );
+    let notification = one.notification.clone();
+    assert_eq!(
+        (notification.kind, notification.count, notification.webhook_id),
+        (NotificationKind::DeliveryDead, 1, Some(harness.webhook_id))
+    );
+    assert_eq!((notification.first_at, notification.last_at), (at(1_000), at(1_000)));
+    assert_eq!(notification.facts, cause(harness, NotificationKind::DeliveryDead, 1_000).facts);
+    assert_eq!(hear(harness, 1_000).await, [(NotificationKind::DeliveryDead, 1)]);
     for time in 2_000..2_010 {
-        note(bench, &[cause(bench, Kind::DeliveryDead, time)]).await;
+        record(harness, &[cause(harness, NotificationKind::DeliveryDead, time)]).await;
     }
-    Bench::reopen(bench).await;
-    assert_eq!(hear(bench, 1_000 + MINUTE - 1).await, []);
-    assert_eq!(bench.store().next_notice().await.unwrap(), Some(at(1_000 + MINUTE)));
-    let told = tell(bench, 1_000 + MINUTE).await;
-    let digest = &told[0].notice;
+    Harness::reopen(harness).await;
+    assert_eq!(hear(harness, 1_000 + MINUTE - 1).await, []);
+    assert_eq!(harness.store().next_notification_at().await.unwrap(), Some(at(1_000 + MINUTE)));
+    let sent = send(harness, 1_000 + MINUTE).await;
+    let digest = &sent[0].notification;
     assert_eq!((digest.count, digest.first_at, digest.last_at), (10, at(2_000), at(2_009)));
-    assert_eq!(digest.facts, cause(bench, Kind::DeliveryDead, 2_009).facts);
+    assert_eq!(digest.facts, cause(harness, NotificationKind::DeliveryDead, 2_009).facts);
 }
 
-pub async fn what_stands_is_as_the_rule_says(bench: &Arc<Bench>) {
-    let other = bench.new_webhook().await.id;
-    let mut standings = std::collections::BTreeMap::<_, Standing>::new();
+pub async fn grouping_matches_the_core_rules(harness: &Arc<Harness>) {
+    let other = harness.new_webhook().await.id;
+    let mut standings = std::collections::BTreeMap::<_, GroupState>::new();
     let mut random = 7u64;
-    let mut roll = |sides: u64| {
+    let mut random_value = |sides: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % sides
     };
     let mut now = 0;
     for _ in 0..150 {
-        now += roll(20_000) as i64;
-        // Those of circuits wait for one another, which has a case of its own.
-        let causes: Vec<_> = (0..roll(4))
+        now += random_value(20_000) as i64;
+        // Circuit kinds wait for their opposites and have a case of their own.
+        let occurrences: Vec<_> = (0..random_value(4))
             .map(|_| {
-                let kind = Kind::ALL[2 + roll(5) as usize];
-                let time = (now - roll(100) as i64).max(0);
-                let webhook = [Some(bench.webhook), Some(other), None][roll(3) as usize];
-                Cause { webhook, count: 1 + roll(3) as u32, ..cause(bench, kind, time) }
+                let kind = NotificationKind::ALL[2 + random_value(5) as usize];
+                let time = (now - random_value(100) as i64).max(0);
+                let webhook_id = [Some(harness.webhook_id), Some(other), None][random_value(3) as usize];
+                Occurrence { webhook_id, count: 1 + random_value(3) as u32, ..cause(harness, kind, time) }
             })
             .collect();
-        for (key, folded) in merge(&causes) {
-            standings.entry(key.clone()).or_default().note(key.2, folded);
+        for (key, folded) in merge(&occurrences) {
+            standings.entry(key.clone()).or_default().add_occurrences(key.2, folded);
         }
-        note(bench, &causes).await;
-        if roll(2) == 0 {
+        record(harness, &occurrences).await;
+        if random_value(2) == 0 {
             let mut expected = Vec::new();
-            for ((_, webhook, kind), standing) in &mut standings {
-                let folded = standing.close(*kind, at(now), &folds());
-                expected.extend(folded.map(|folded| (*kind, *webhook, folded.count, folded.facts)));
+            for ((_, webhook_id, kind), state) in &mut standings {
+                let folded = state.take_due(*kind, at(now), &folds());
+                expected.extend(folded.map(|folded| (*kind, *webhook_id, folded.count, folded.facts)));
             }
-            let mut told: Vec<_> = Vec::new();
-            for stored in tell(bench, now).await {
-                let notice = stored.notice;
-                for channel in [Channel::Event, Channel::Mail] {
-                    let over = Told::Over(Telling::Told, None);
-                    bench.store().notice_told(notice.id, channel, over).await.unwrap();
+            let mut reported: Vec<_> = Vec::new();
+            for stored in send(harness, now).await {
+                let notification = stored.notification;
+                for channel in [Channel::Webhook, Channel::Email] {
+                    let over = ChannelResult::Done(ChannelStatus::Sent, None);
+                    harness.store().record_notification_result(notification.id, channel, over).await.unwrap();
                 }
-                told.push((notice.kind, notice.webhook, notice.count, notice.facts));
+                reported.push((
+                    notification.kind,
+                    notification.webhook_id,
+                    notification.count,
+                    notification.facts,
+                ));
             }
-            let key = |told: &(Kind, Option<WebhookId>, u64, Facts)| (told.0, told.1);
+            let key = |reported: &(NotificationKind, Option<WebhookId>, u64, OccurrenceDetails)| {
+                (reported.0, reported.1)
+            };
             expected.sort_by_key(key);
-            told.sort_by_key(key);
-            assert_eq!(told, expected, "at {now}");
+            reported.sort_by_key(key);
+            assert_eq!(reported, expected, "at {now}");
         }
     }
 }
 
-pub async fn what_lasts_is_told_again_only_while_it_does(bench: &Arc<Bench>) {
-    let quota = |time| Cause { webhook: None, ..cause(bench, Kind::QuotaReached, time) };
-    note(bench, &[quota(0), quota(5)]).await;
-    assert_eq!(hear(bench, 10).await, [(Kind::QuotaReached, 1)]);
-    note(bench, &[quota(20)]).await;
-    assert_eq!(hear(bench, 10 * MINUTE).await, []);
-    note(bench, &[quota(10 * MINUTE)]).await;
-    assert_eq!(hear(bench, 10 * MINUTE).await, [(Kind::QuotaReached, 1)]);
+pub async fn lasting_condition_is_repeated_only_while_it_recurs(harness: &Arc<Harness>) {
+    let quota =
+        |time| Occurrence { webhook_id: None, ..cause(harness, NotificationKind::QuotaReached, time) };
+    record(harness, &[quota(0), quota(5)]).await;
+    assert_eq!(hear(harness, 10).await, [(NotificationKind::QuotaReached, 1)]);
+    record(harness, &[quota(20)]).await;
+    assert_eq!(hear(harness, 10 * MINUTE).await, []);
+    record(harness, &[quota(10 * MINUTE)]).await;
+    assert_eq!(hear(harness, 10 * MINUTE).await, [(NotificationKind::QuotaReached, 1)]);
 }
 
-pub async fn a_notice_is_taken_by_one_and_again_when_it_is_not_heard_of(bench: &Arc<Bench>) {
-    note(bench, &[cause(bench, Kind::DeliveryDead, 0)]).await;
-    assert_eq!(make(bench, 0).await, 1);
-    let store = bench.store();
-    let taken = store.take_notices(at(0), at(100), 10).await.unwrap();
-    let id = taken[0].notice.id;
-    assert_eq!(store.take_notices(at(99), at(300), 10).await.unwrap(), []);
-    assert_eq!(store.next_notice().await.unwrap(), Some(at(100)));
-    let again = store.take_notices(at(100), at(300), 10).await.unwrap();
-    assert_eq!((again[0].notice.id, again[0].tries), (id, 2));
-    store.notice_told(id, Channel::Event, Told::Over(Telling::Told, None)).await.unwrap();
-    let later = Told::Later(at(150), "no route".into());
-    store.notice_told(id, Channel::Mail, later).await.unwrap();
-    let again = store.take_notices(at(150), at(300), 10).await.unwrap();
-    assert_eq!((again[0].event, again[0].mail), (Telling::Told, Telling::Waiting));
+pub async fn notification_is_claimed_once_and_again_after_its_claim_expires(harness: &Arc<Harness>) {
+    record(harness, &[cause(harness, NotificationKind::DeliveryDead, 0)]).await;
+    assert_eq!(make(harness, 0).await, 1);
+    let store = harness.store();
+    let taken = store.claim_notifications(at(0), at(100), 10).await.unwrap();
+    let id = taken[0].notification.id;
+    assert_eq!(store.claim_notifications(at(99), at(300), 10).await.unwrap(), []);
+    assert_eq!(store.next_notification_at().await.unwrap(), Some(at(100)));
+    let again = store.claim_notifications(at(100), at(300), 10).await.unwrap();
+    assert_eq!((again[0].notification.id, again[0].attempts), (id, 2));
+    store
+        .record_notification_result(id, Channel::Webhook, ChannelResult::Done(ChannelStatus::Sent, None))
+        .await
+        .unwrap();
+    let later = ChannelResult::RetryAt(at(150), "no route".into());
+    store.record_notification_result(id, Channel::Email, later).await.unwrap();
+    let again = store.claim_notifications(at(150), at(300), 10).await.unwrap();
+    assert_eq!(
+        (again[0].webhook_status, again[0].email_status),
+        (ChannelStatus::Sent, ChannelStatus::Pending)
+    );
     assert_eq!(again[0].error.as_deref(), Some("no route"));
-    store.notice_told(id, Channel::Mail, Told::Over(Telling::GivenUp, Some("gone".into()))).await.unwrap();
-    // What is over stays so, whoever comes late.
-    store.notice_told(id, Channel::Mail, Told::Later(at(200), "late".into())).await.unwrap();
-    assert_eq!(store.take_notices(at(10_000), at(10_001), 10).await.unwrap(), []);
-    assert_eq!(store.next_notice().await.unwrap(), None);
-    let listed = store.list_notices(bench.tenant.clone(), page(10)).await.unwrap();
-    assert_eq!((listed[0].event, listed[0].mail, listed[0].next_at), (Telling::Told, Telling::GivenUp, None));
+    store
+        .record_notification_result(
+            id,
+            Channel::Email,
+            ChannelResult::Done(ChannelStatus::Failed, Some("gone".into())),
+        )
+        .await
+        .unwrap();
+    // A late result does not change a channel that is done.
+    store
+        .record_notification_result(id, Channel::Email, ChannelResult::RetryAt(at(200), "late".into()))
+        .await
+        .unwrap();
+    assert_eq!(store.claim_notifications(at(10_000), at(10_001), 10).await.unwrap(), []);
+    assert_eq!(store.next_notification_at().await.unwrap(), None);
+    let listed = store.list_notifications(harness.tenant_id.clone(), page(10)).await.unwrap();
+    assert_eq!(
+        (listed[0].webhook_status, listed[0].email_status, listed[0].next_attempt_at),
+        (ChannelStatus::Sent, ChannelStatus::Failed, None)
+    );
     assert_eq!(listed[0].error.as_deref(), Some("gone"));
 }
 
-pub async fn many_makers_and_takers_get_each_notice_once(bench: &Arc<Bench>) {
+pub async fn concurrent_nodes_create_and_claim_each_notification_once(harness: &Arc<Harness>) {
     for _ in 0..40 {
-        let webhook = Some(bench.webhook_id());
-        note(bench, &[Cause { webhook, ..cause(bench, Kind::DeliveryDead, 0) }]).await;
+        let webhook_id = Some(harness.webhook_id());
+        record(harness, &[Occurrence { webhook_id, ..cause(harness, NotificationKind::DeliveryDead, 0) }])
+            .await;
     }
     let work = |_: usize| {
-        let bench = bench.clone();
+        let harness = harness.clone();
         async move {
-            make(&bench, 10).await;
-            bench.store().take_notices(at(10), at(1_000), 1_000).await.unwrap()
+            make(&harness, 10).await;
+            harness.store().claim_notifications(at(10), at(1_000), 1_000).await.unwrap()
         }
     };
     let mut taken: Vec<_> = together((0..8).map(work)).await.into_iter().flatten().collect();
-    taken.extend(bench.store().take_notices(at(10), at(1_000), 1_000).await.unwrap());
-    let mut webhooks: Vec<_> = taken.iter().map(|taken| taken.notice.webhook).collect();
+    taken.extend(harness.store().claim_notifications(at(10), at(1_000), 1_000).await.unwrap());
+    let mut webhooks: Vec<_> = taken.iter().map(|taken| taken.notification.webhook_id).collect();
     webhooks.sort_unstable();
     webhooks.dedup();
     assert_eq!((taken.len(), webhooks.len()), (40, 40));
 }
 
-pub async fn notices_are_listed_by_tenant_newest_first_and_forgotten_when_old(bench: &Arc<Bench>) {
-    let other = bench.new_tenant("globex").await;
+pub async fn notifications_are_listed_newest_first_and_pruned_when_old(harness: &Arc<Harness>) {
+    let other = harness.new_tenant("globex").await;
     for time in 0..4 {
-        let webhook = Some(bench.webhook_id());
-        note(bench, &[Cause { webhook, ..cause(bench, Kind::DeliveryDead, time) }]).await;
-        hear(bench, time).await;
+        let webhook_id = Some(harness.webhook_id());
+        record(harness, &[Occurrence { webhook_id, ..cause(harness, NotificationKind::DeliveryDead, time) }])
+            .await;
+        hear(harness, time).await;
     }
-    let theirs = Cause { tenant: other.clone(), webhook: None, ..cause(bench, Kind::QuotaReached, 4) };
-    note(bench, &[theirs]).await;
-    assert_eq!(tell(bench, 4).await.len(), 1);
-    let list = |tenant: &TenantId, after, limit| {
-        bench.store().list_notices(tenant.clone(), PageRequest { after, offset: 0, limit })
+    let theirs = Occurrence {
+        tenant_id: other.clone(),
+        webhook_id: None,
+        ..cause(harness, NotificationKind::QuotaReached, 4)
     };
-    let all = list(&bench.tenant, None, 100).await.unwrap();
-    let times: Vec<_> = all.iter().map(|stored| stored.notice.first_at).collect();
+    record(harness, &[theirs]).await;
+    assert_eq!(send(harness, 4).await.len(), 1);
+    let list = |tenant_id: &TenantId, after, limit| {
+        harness.store().list_notifications(tenant_id.clone(), PageRequest { after, offset: 0, limit })
+    };
+    let all = list(&harness.tenant_id, None, 100).await.unwrap();
+    let times: Vec<_> = all.iter().map(|stored| stored.notification.first_at).collect();
     assert_eq!(times, [at(3), at(2), at(1), at(0)]);
-    assert_eq!(list(&bench.tenant, Some(all[1].notice.id), 1).await.unwrap(), [all[2].clone()]);
+    assert_eq!(list(&harness.tenant_id, Some(all[1].notification.id), 1).await.unwrap(), [all[2].clone()]);
     assert_eq!(list(&other, None, 100).await.unwrap().len(), 1);
-    // What is not over yet stays, however old it is.
+    // A notification that is still pending is kept, however old it is.
     let old = at(10 * MINUTE);
-    assert_eq!(bench.store().forget_notices(old, 3).await.unwrap(), 3);
-    bench.store().forget_notices(old, 3).await.unwrap();
-    assert_eq!(bench.store().forget_notices(old, 3).await.unwrap(), 0);
-    assert_eq!(list(&bench.tenant, None, 100).await.unwrap(), []);
+    assert_eq!(harness.store().prune_notifications(old, 3).await.unwrap(), 3);
+    harness.store().prune_notifications(old, 3).await.unwrap();
+    assert_eq!(harness.store().prune_notifications(old, 3).await.unwrap(), 0);
+    assert_eq!(list(&harness.tenant_id, None, 100).await.unwrap(), []);
     assert_eq!(list(&other, None, 100).await.unwrap().len(), 1);
 }
 
-fn moved(state: CircuitState, generation: u64, time: i64) -> SavedCircuit {
+fn transition(state: CircuitState, generation: u64, time: i64) -> SavedCircuit {
     let until = (state == CircuitState::Open).then(|| at(time + 1_000));
     SavedCircuit { state, generation, since: at(time), until, ..closed() }
 }
 
-pub async fn a_circuit_is_told_of_by_the_move_that_is_stored(bench: &Arc<Bench>) {
-    let (tenant, webhook) = (bench.tenant.clone(), bench.webhook);
+pub async fn circuit_occurrence_is_recorded_by_the_stored_transition(harness: &Arc<Harness>) {
+    let (tenant_id, webhook_id) = (harness.tenant_id.clone(), harness.webhook_id);
     let set = |state, generation, time, kind| {
-        let cause = cause(bench, kind, time);
-        bench.store().set_circuit(tenant.clone(), webhook, moved(state, generation, time), Some(cause))
+        let occurrence = cause(harness, kind, time);
+        harness.store().set_circuit(
+            tenant_id.clone(),
+            webhook_id,
+            transition(state, generation, time),
+            Some(occurrence),
+        )
     };
-    set(CircuitState::Open, 5, 10, Kind::CircuitOpened).await.unwrap();
-    // Stored once more, by whoever was not answered; and by another node that found out later.
-    set(CircuitState::Open, 5, 10, Kind::CircuitOpened).await.unwrap();
-    set(CircuitState::Open, 4, 11, Kind::CircuitOpened).await.unwrap();
-    assert_eq!(hear(bench, 20).await, [(Kind::CircuitOpened, 1)]);
-    set(CircuitState::HalfOpen, 6, 30, Kind::CircuitRecovered).await.unwrap();
-    set(CircuitState::Open, 7, 40, Kind::CircuitOpened).await.unwrap();
-    assert_eq!(hear(bench, 50).await, [], "another failed recovery is nothing new");
-    set(CircuitState::Closed, 8, 60, Kind::CircuitRecovered).await.unwrap();
-    set(CircuitState::Closed, 8, 60, Kind::CircuitRecovered).await.unwrap();
-    assert_eq!(hear(bench, 70).await, [(Kind::CircuitRecovered, 1)]);
+    set(CircuitState::Open, 5, 10, NotificationKind::CircuitOpened).await.unwrap();
+    // The transition is stored again by a node that got no result, and an older one by a node that found out later.
+    set(CircuitState::Open, 5, 10, NotificationKind::CircuitOpened).await.unwrap();
+    set(CircuitState::Open, 4, 11, NotificationKind::CircuitOpened).await.unwrap();
+    assert_eq!(hear(harness, 20).await, [(NotificationKind::CircuitOpened, 1)]);
+    set(CircuitState::HalfOpen, 6, 30, NotificationKind::CircuitRecovered).await.unwrap();
+    set(CircuitState::Open, 7, 40, NotificationKind::CircuitOpened).await.unwrap();
+    assert_eq!(hear(harness, 50).await, [], "another failed recovery is nothing new");
+    set(CircuitState::Closed, 8, 60, NotificationKind::CircuitRecovered).await.unwrap();
+    set(CircuitState::Closed, 8, 60, NotificationKind::CircuitRecovered).await.unwrap();
+    assert_eq!(hear(harness, 70).await, [(NotificationKind::CircuitRecovered, 1)]);
 }
 
-pub async fn flapping_is_told_together_and_ends_with_how_it_stands(bench: &Arc<Bench>) {
-    let opened = |time| cause(bench, Kind::CircuitOpened, time);
-    let recovered = |time| cause(bench, Kind::CircuitRecovered, time);
-    note(bench, &[opened(0)]).await;
-    assert_eq!(hear(bench, 0).await, [(Kind::CircuitOpened, 1)]);
-    note(bench, &[recovered(1_000)]).await;
-    assert_eq!(hear(bench, 1_000).await, [(Kind::CircuitRecovered, 1)]);
-    note(bench, &[opened(2_000)]).await;
-    note(bench, &[recovered(3_000)]).await;
-    note(bench, &[opened(4_000)]).await;
-    note(bench, &[recovered(5_000)]).await;
-    assert_eq!(hear(bench, MINUTE).await, [], "the recovery is not due yet");
-    let told = hear(bench, 1_000 + MINUTE).await;
-    assert_eq!(told, [(Kind::CircuitOpened, 2), (Kind::CircuitRecovered, 2)]);
+pub async fn flapping_circuit_is_grouped_and_ends_with_its_current_state(harness: &Arc<Harness>) {
+    let opened = |time| cause(harness, NotificationKind::CircuitOpened, time);
+    let recovered = |time| cause(harness, NotificationKind::CircuitRecovered, time);
+    record(harness, &[opened(0)]).await;
+    assert_eq!(hear(harness, 0).await, [(NotificationKind::CircuitOpened, 1)]);
+    record(harness, &[recovered(1_000)]).await;
+    assert_eq!(hear(harness, 1_000).await, [(NotificationKind::CircuitRecovered, 1)]);
+    record(harness, &[opened(2_000)]).await;
+    record(harness, &[recovered(3_000)]).await;
+    record(harness, &[opened(4_000)]).await;
+    record(harness, &[recovered(5_000)]).await;
+    assert_eq!(hear(harness, MINUTE).await, [], "the recovery is not due yet");
+    let reported = hear(harness, 1_000 + MINUTE).await;
+    assert_eq!(reported, [(NotificationKind::CircuitOpened, 2), (NotificationKind::CircuitRecovered, 2)]);
     let later = 10 * MINUTE;
-    note(bench, &[recovered(later), opened(later + 1)]).await;
-    let told = hear(bench, later + 1).await;
+    record(harness, &[recovered(later), opened(later + 1)]).await;
+    let reported = hear(harness, later + 1).await;
     assert_eq!(
-        told,
-        [(Kind::CircuitRecovered, 1), (Kind::CircuitOpened, 1)],
+        reported,
+        [(NotificationKind::CircuitRecovered, 1), (NotificationKind::CircuitOpened, 1)],
         "the last word is how it stands"
     );
 }
 
-fn dead() -> Next {
-    Next::Dead { reason: DeadReason::Permanent }
+fn dead() -> NextState {
+    NextState::Dead { reason: DeadReason::Permanent }
 }
 
-pub async fn an_outcome_tells_what_took_place_with_it(bench: &Arc<Bench>) {
-    let causes = || {
-        [Kind::DeliveryDead, Kind::CircuitOpened, Kind::WebhookDisabled]
-            .map(|kind| cause(bench, kind, 5))
+pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harness>) {
+    let occurrences = || {
+        [NotificationKind::DeliveryDead, NotificationKind::CircuitOpened, NotificationKind::WebhookDisabled]
+            .map(|kind| cause(harness, kind, 5))
             .to_vec()
     };
-    // A retry: nothing of it took place.
-    let retried = bench.leased(at(1)).await;
-    let next = Next::Retry { due: at(100) };
-    bench.record(Outcome { causes: causes(), ..bench.outcome(retried, 1, next, at(5)) }).await;
-    // Nor anything of what somebody says who has no lease.
-    let epoch = bench.new_epoch().await;
-    let fenced = Outcome { epoch, causes: causes(), ..bench.outcome(retried, 2, dead(), at(5)) };
-    assert_eq!(bench.record(fenced).await, Recorded::Fenced);
-    assert_eq!(hear(bench, 10).await, []);
-    let id = bench.leased(at(2)).await;
-    let url = bench.stored_webhook(bench.webhook).await.webhook.spec.url;
-    let effects = Effects { circuit: Some(Box::new(moved(CircuitState::Open, 5, 5))), ..Effects::default() };
-    let outcome = Outcome {
-        causes: causes(),
-        effects,
-        disable: Some(Disable { reason: "gone".into(), url }),
-        ..bench.outcome(id, 1, dead(), at(5))
+    // A retry: none of the occurrences took place.
+    let retried = harness.leased(at(1)).await;
+    let next = NextState::Retry { due: at(100) };
+    harness.record(Outcome { occurrences: occurrences(), ..harness.outcome(retried, 1, next, at(5)) }).await;
+    // An outcome from a node without the lease records no occurrence either.
+    let epoch = harness.new_epoch().await;
+    let fenced = Outcome { epoch, occurrences: occurrences(), ..harness.outcome(retried, 2, dead(), at(5)) };
+    assert_eq!(harness.record(fenced).await, RecordResult::Fenced);
+    assert_eq!(hear(harness, 10).await, []);
+    let id = harness.leased(at(2)).await;
+    let url = harness.stored_webhook(harness.webhook_id).await.webhook.spec.url;
+    let effects = WebhookEffects {
+        circuit: Some(Box::new(transition(CircuitState::Open, 5, 5))),
+        ..WebhookEffects::default()
     };
-    assert!(matches!(bench.record(outcome.clone()).await, Recorded::Done { .. }));
-    // A resend tells nothing more.
-    assert_eq!(bench.record(outcome).await, Recorded::Again);
-    let told = hear(bench, 10).await;
-    assert_eq!(told, [(Kind::CircuitOpened, 1), (Kind::WebhookDisabled, 1), (Kind::DeliveryDead, 1)]);
-    bench.leave_undrained();
+    let outcome = Outcome {
+        occurrences: occurrences(),
+        effects,
+        disable: Some(DisableWebhook { reason: "gone".into(), url }),
+        ..harness.outcome(id, 1, dead(), at(5))
+    };
+    assert!(matches!(harness.record(outcome.clone()).await, RecordResult::Recorded { .. }));
+    // A repeated outcome records no further occurrence.
+    assert_eq!(harness.record(outcome).await, RecordResult::AlreadyRecorded);
+    let reported = hear(harness, 10).await;
+    assert_eq!(
+        reported,
+        [
+            (NotificationKind::CircuitOpened, 1),
+            (NotificationKind::WebhookDisabled, 1),
+            (NotificationKind::DeliveryDead, 1)
+        ]
+    );
+    harness.leave_undrained();
 }
 
-pub async fn many_deaths_at_once_are_one_row(bench: &Arc<Bench>) {
-    let mut answers = Vec::new();
+pub async fn concurrent_deaths_are_one_notification(harness: &Arc<Harness>) {
+    let mut replies = Vec::new();
     for time in 0..300 {
-        let id = bench.leased(at(time)).await;
-        let causes = vec![cause(bench, Kind::DeliveryDead, time)];
-        answers.push(bench.submit_outcome(Outcome { causes, ..bench.outcome(id, 1, dead(), at(time)) }));
+        let id = harness.leased(at(time)).await;
+        let occurrences = vec![cause(harness, NotificationKind::DeliveryDead, time)];
+        replies.push(
+            harness.submit_outcome(Outcome { occurrences, ..harness.outcome(id, 1, dead(), at(time)) }),
+        );
     }
-    for answer in answers {
-        answer.await.unwrap().unwrap();
+    for response in replies {
+        response.await.unwrap().unwrap();
     }
-    assert_eq!(hear(bench, 1_000).await, [(Kind::DeliveryDead, 300)]);
+    assert_eq!(hear(harness, 1_000).await, [(NotificationKind::DeliveryDead, 300)]);
 }
 
-pub async fn what_expires_is_told_with_its_number(bench: &Arc<Bench>) {
+pub async fn expiry_notification_has_the_number_of_deliveries(harness: &Arc<Harness>) {
     let mut last = None;
     for time in 0..5 {
-        last = Some(bench.waiting(at(time), at(1_000)).await);
+        last = Some(harness.waiting(at(time), at(1_000)).await);
     }
-    let expired = Cause { count: 1, facts: Facts::default(), ..cause(bench, Kind::DeliveryDead, 60) };
-    bench.store().expire(bench.webhook, at(50), at(60), 10, Some(expired.clone())).await.unwrap();
-    let told = tell(bench, 100).await;
-    let notice = &told[0].notice;
-    assert_eq!((told.len(), notice.count, notice.facts.delivery), (1, 5, last));
-    assert!(notice.facts.event_type.is_some());
-    // Nothing expired, nothing to tell.
-    bench.store().expire(bench.webhook, at(50), at(60), 10, Some(expired)).await.unwrap();
-    assert_eq!(make(bench, 10 * MINUTE).await, 0);
+    let expired = Occurrence {
+        count: 1,
+        facts: OccurrenceDetails::default(),
+        ..cause(harness, NotificationKind::DeliveryDead, 60)
+    };
+    harness
+        .store()
+        .expire_deliveries(harness.webhook_id, at(50), at(60), 10, Some(expired.clone()))
+        .await
+        .unwrap();
+    let sent = send(harness, 100).await;
+    let notification = &sent[0].notification;
+    assert_eq!((sent.len(), notification.count, notification.facts.delivery_id), (1, 5, last));
+    assert!(notification.facts.event_type.is_some());
+    // If no delivery expires, no occurrence is recorded.
+    harness.store().expire_deliveries(harness.webhook_id, at(50), at(60), 10, Some(expired)).await.unwrap();
+    assert_eq!(make(harness, 10 * MINUTE).await, 0);
 }
 
-pub async fn a_change_that_is_refused_tells_nothing(bench: &Arc<Bench>) {
-    let found = bench.stored_webhook(bench.webhook).await;
+pub async fn rejected_change_records_no_occurrence(harness: &Arc<Harness>) {
+    let found = harness.stored_webhook(harness.webhook_id).await;
     let mut webhook = found.webhook;
     webhook.state = WebhookState::Disabled("expired".into());
-    let cause = cause(bench, Kind::WebhookDisabled, 5);
-    let stale = bench.store().change_webhook(webhook.clone(), found.revision - 1, Some(cause.clone()));
-    assert_eq!(stale.await.unwrap(), Changed::Stale);
-    assert_eq!(hear(bench, 10).await, []);
-    let changed = bench.store().change_webhook(webhook, found.revision, Some(cause)).await.unwrap();
-    assert!(matches!(changed, Changed::Done { .. }));
-    assert_eq!(hear(bench, 10).await, [(Kind::WebhookDisabled, 1)]);
+    let occurrence = cause(harness, NotificationKind::WebhookDisabled, 5);
+    let stale = harness.store().change_webhook(webhook.clone(), found.revision - 1, Some(occurrence.clone()));
+    assert_eq!(stale.await.unwrap(), UpdateResult::Stale);
+    assert_eq!(hear(harness, 10).await, []);
+    let changed = harness.store().change_webhook(webhook, found.revision, Some(occurrence)).await.unwrap();
+    assert!(matches!(changed, UpdateResult::Updated { .. }));
+    assert_eq!(hear(harness, 10).await, [(NotificationKind::WebhookDisabled, 1)]);
 }
 
-pub async fn a_tenant_that_is_gone_is_told_nothing_more(bench: &Arc<Bench>) {
-    let other = bench.new_tenant("globex").await;
-    let theirs = Cause { tenant: other.clone(), webhook: None, ..cause(bench, Kind::QuotaReached, 4) };
-    note(bench, &[theirs]).await;
-    bench.store().delete_tenant(other, at(5)).await.unwrap();
-    assert_eq!(hear(bench, 10).await, []);
-    assert_eq!(bench.store().next_notice().await.unwrap(), None::<Time>);
+pub async fn deleted_tenant_gets_no_notifications(harness: &Arc<Harness>) {
+    let other = harness.new_tenant("globex").await;
+    let theirs = Occurrence {
+        tenant_id: other.clone(),
+        webhook_id: None,
+        ..cause(harness, NotificationKind::QuotaReached, 4)
+    };
+    record(harness, &[theirs]).await;
+    harness.store().delete_tenant(other, at(5)).await.unwrap();
+    assert_eq!(hear(harness, 10).await, []);
+    assert_eq!(harness.store().next_notification_at().await.unwrap(), None::<Time>);
 }

@@ -1,50 +1,50 @@
-//! What is confidential is sealed, and can be sealed anew.
+//! Encryption of confidential fields, and re-encryption with a new master key.
 
 use std::sync::Arc;
 
-use redrive_core::{
-    webhook::confidential::{EndpointAuth, Hidden},
-    webhook::{Webhook, WebhookSpec},
+use redrive_core::webhook::{
+    Webhook, WebhookSpec,
+    confidential::{EndpointAuth, SecretString},
 };
 
-use super::{Bench, at};
-use crate::{Changed, Rewrapped};
+use super::{Harness, at};
+use crate::{RewrapProgress, UpdateResult};
 
-/// A webhook with everything that is confidential.
-fn confiding(bench: &Bench) -> Webhook {
-    let webhook = bench.webhook_of(&bench.tenant);
+/// Returns a webhook with every confidential field.
+fn confiding(harness: &Harness) -> Webhook {
+    let webhook = harness.webhook_of(&harness.tenant_id);
     let spec = WebhookSpec {
-        headers: [("x-api-key".to_owned(), Hidden::new("header"))].into(),
-        auth: Some(EndpointAuth::Basic { username: "me".into(), password: Hidden::new("password") }),
+        headers: [("x-api-key".to_owned(), SecretString::new("header"))].into(),
+        auth: Some(EndpointAuth::Basic { username: "me".into(), password: SecretString::new("password") }),
         ..webhook.spec
     };
     Webhook { spec, ..webhook }
 }
 
-pub async fn what_is_confidential_comes_back_as_it_was(bench: &mut Arc<Bench>) {
-    let webhook = confiding(bench);
-    let created = bench.store().create_webhook(webhook.clone()).await.unwrap();
-    assert!(matches!(created, Changed::Done { .. }));
-    Bench::reopen(bench).await;
-    let found = bench.store().webhook(bench.tenant.clone(), webhook.id).await.unwrap().unwrap();
+pub async fn confidential_fields_are_returned_unchanged(harness: &mut Arc<Harness>) {
+    let webhook = confiding(harness);
+    let created = harness.store().create_webhook(webhook.clone()).await.unwrap();
+    assert!(matches!(created, UpdateResult::Updated { .. }));
+    Harness::reopen(harness).await;
+    let found = harness.store().webhook(harness.tenant_id.clone(), webhook.id).await.unwrap().unwrap();
     assert_eq!(found.webhook, webhook);
-    let listed = bench.store().webhooks_by_id(vec![webhook.id]).await.unwrap();
+    let listed = harness.store().webhooks_by_id(vec![webhook.id]).await.unwrap();
     assert_eq!(listed, std::slice::from_ref(&webhook));
-    // A change by hand seals it anew.
+    // A change of the webhook encrypts its fields again.
     let changed = Webhook { updated_at: at(9), ..webhook };
-    bench.store().change_webhook(changed.clone(), found.revision, None).await.unwrap();
-    let found = bench.store().webhook(bench.tenant.clone(), changed.id).await.unwrap().unwrap();
+    harness.store().change_webhook(changed.clone(), found.revision, None).await.unwrap();
+    let found = harness.store().webhook(harness.tenant_id.clone(), changed.id).await.unwrap().unwrap();
     assert_eq!(found.webhook, changed);
 }
 
-pub async fn it_is_known_which_master_keys_are_in_use(bench: &Arc<Bench>) {
-    bench.store().create_webhook(confiding(bench)).await.unwrap();
-    assert_eq!(bench.store().sealed_with().await.unwrap().len(), 1);
-    // All of them are sealed with the current key: there is nothing to do.
+pub async fn master_keys_in_use_are_listed(harness: &Arc<Harness>) {
+    harness.store().create_webhook(confiding(harness)).await.unwrap();
+    assert_eq!(harness.store().sealing_keys().await.unwrap().len(), 1);
+    // All of them are encrypted with the current key, so rewrapping changes nothing.
     let mut after = None;
     let mut looked = 0;
     loop {
-        let Rewrapped { last, changed } = bench.store().rewrap(after, 1).await.unwrap();
+        let RewrapProgress { last, changed } = harness.store().rewrap(after, 1).await.unwrap();
         assert_eq!(changed, 0);
         if last.is_none() {
             break;

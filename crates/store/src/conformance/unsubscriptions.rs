@@ -1,85 +1,106 @@
-//! Addresses that do not want to hear of something any more.
+//! Unsubscriptions of email addresses, per kind of notification.
 
 use std::sync::Arc;
 
-use redrive_core::{TenantId, notification::Kind};
+use redrive_core::{TenantId, notification::NotificationKind};
 
-use super::{Bench, at, page};
-use crate::{PageRequest, Tenant, Unsubscribed};
+use super::{Harness, at, page};
+use crate::{PageRequest, Tenant, Unsubscription};
 
 const JANE: &str = "Jane.O'Neil+\u{1f600}@example.com";
 const OPS: &str = "ops@example.com";
 
-async fn unsubscribe(bench: &Bench, address: &str, kind: Kind) -> bool {
-    bench.store().unsubscribe(bench.tenant.clone(), address.into(), kind, at(5)).await.unwrap()
+async fn unsubscribe(harness: &Harness, address: &str, kind: NotificationKind) -> bool {
+    harness.store().unsubscribe(harness.tenant_id.clone(), address.into(), kind, at(5)).await.unwrap()
 }
 
-async fn listed(bench: &Bench) -> Vec<(String, Kind)> {
-    let listed = bench.store().list_unsubscribed(bench.tenant.clone(), page(100)).await.unwrap();
+async fn listed(harness: &Harness) -> Vec<(String, NotificationKind)> {
+    let listed = harness.store().list_unsubscribed(harness.tenant_id.clone(), page(100)).await.unwrap();
     listed.into_iter().map(|one| (one.address, one.kind)).collect()
 }
 
-pub async fn who_unsubscribes_is_remembered_by_kind(bench: &mut Arc<Bench>) {
-    assert!(unsubscribe(bench, JANE, Kind::DeliveryDead).await);
-    assert!(!unsubscribe(bench, JANE, Kind::DeliveryDead).await, "once is enough");
-    assert!(unsubscribe(bench, OPS, Kind::SecretDue).await);
-    Bench::reopen(bench).await;
+pub async fn unsubscription_is_stored_by_kind(harness: &mut Arc<Harness>) {
+    assert!(unsubscribe(harness, JANE, NotificationKind::DeliveryDead).await);
+    assert!(!unsubscribe(harness, JANE, NotificationKind::DeliveryDead).await, "once is enough");
+    assert!(unsubscribe(harness, OPS, NotificationKind::SecretRotationDue).await);
+    Harness::reopen(harness).await;
     let all = || vec![OPS.to_owned(), JANE.to_owned(), "else@example.com".to_owned()];
-    for (kind, expected) in
-        [(Kind::DeliveryDead, vec![JANE]), (Kind::SecretDue, vec![OPS]), (Kind::CircuitOpened, vec![])]
-    {
-        let found = bench.store().unsubscribed(bench.tenant.clone(), kind, all()).await.unwrap();
+    for (kind, expected) in [
+        (NotificationKind::DeliveryDead, vec![JANE]),
+        (NotificationKind::SecretRotationDue, vec![OPS]),
+        (NotificationKind::CircuitOpened, vec![]),
+    ] {
+        let found = harness.store().unsubscribed(harness.tenant_id.clone(), kind, all()).await.unwrap();
         assert_eq!(found, expected, "{kind:?}");
     }
-    let nobody = bench.store().unsubscribed(bench.tenant.clone(), Kind::SecretDue, vec![]).await.unwrap();
-    assert_eq!(nobody, [""; 0]);
+    let unknown = harness
+        .store()
+        .unsubscribed(harness.tenant_id.clone(), NotificationKind::SecretRotationDue, vec![])
+        .await
+        .unwrap();
+    assert_eq!(unknown, [""; 0]);
 }
 
-pub async fn it_can_be_undone_by_kind_or_altogether(bench: &Arc<Bench>) {
-    for kind in Kind::ALL {
-        unsubscribe(bench, JANE, kind).await;
+pub async fn resubscribe_removes_one_kind_or_all(harness: &Arc<Harness>) {
+    for kind in NotificationKind::ALL {
+        unsubscribe(harness, JANE, kind).await;
     }
-    unsubscribe(bench, OPS, Kind::SecretDue).await;
-    let again = |address: &str, kind| bench.store().resubscribe(bench.tenant.clone(), address.into(), kind);
-    assert_eq!(again(JANE, Some(Kind::SecretDue)).await.unwrap(), 1);
-    assert_eq!(again(JANE, Some(Kind::SecretDue)).await.unwrap(), 0);
-    assert_eq!(again(JANE, None).await.unwrap(), Kind::ALL.len() - 1);
-    assert_eq!(listed(bench).await, [(OPS.to_owned(), Kind::SecretDue)]);
+    unsubscribe(harness, OPS, NotificationKind::SecretRotationDue).await;
+    let again =
+        |address: &str, kind| harness.store().resubscribe(harness.tenant_id.clone(), address.into(), kind);
+    assert_eq!(again(JANE, Some(NotificationKind::SecretRotationDue)).await.unwrap(), 1);
+    assert_eq!(again(JANE, Some(NotificationKind::SecretRotationDue)).await.unwrap(), 0);
+    assert_eq!(again(JANE, None).await.unwrap(), NotificationKind::ALL.len() - 1);
+    assert_eq!(listed(harness).await, [(OPS.to_owned(), NotificationKind::SecretRotationDue)]);
 }
 
-pub async fn who_unsubscribed_is_listed_in_order_and_by_pages(bench: &Arc<Bench>) {
-    for (address, kind) in [(OPS, Kind::SecretDue), (OPS, Kind::DeliveryDead), (JANE, Kind::QuotaReached)] {
-        unsubscribe(bench, address, kind).await;
+pub async fn unsubscriptions_are_listed_in_order_in_pages(harness: &Arc<Harness>) {
+    for (address, kind) in [
+        (OPS, NotificationKind::SecretRotationDue),
+        (OPS, NotificationKind::DeliveryDead),
+        (JANE, NotificationKind::QuotaReached),
+    ] {
+        unsubscribe(harness, address, kind).await;
     }
-    let first = Unsubscribed { address: JANE.into(), kind: Kind::QuotaReached, at: at(5) };
+    let first =
+        Unsubscription { address: JANE.into(), kind: NotificationKind::QuotaReached, unsubscribed_at: at(5) };
     let one = |after| PageRequest { after, offset: 0, limit: 1 };
-    let found = bench.store().list_unsubscribed(bench.tenant.clone(), one(None)).await.unwrap();
+    let found = harness.store().list_unsubscribed(harness.tenant_id.clone(), one(None)).await.unwrap();
     assert_eq!(found, std::slice::from_ref(&first));
     let rest = PageRequest { after: Some(first.cursor()), offset: 0, limit: 100 };
-    let rest = bench.store().list_unsubscribed(bench.tenant.clone(), rest).await.unwrap();
-    assert_eq!(rest.iter().map(|one| one.kind).collect::<Vec<_>>(), [Kind::DeliveryDead, Kind::SecretDue]);
-    let next =
-        bench.store().list_unsubscribed(bench.tenant.clone(), one(Some(rest[0].cursor()))).await.unwrap();
+    let rest = harness.store().list_unsubscribed(harness.tenant_id.clone(), rest).await.unwrap();
+    assert_eq!(
+        rest.iter().map(|one| one.kind).collect::<Vec<_>>(),
+        [NotificationKind::DeliveryDead, NotificationKind::SecretRotationDue]
+    );
+    let next = harness
+        .store()
+        .list_unsubscribed(harness.tenant_id.clone(), one(Some(rest[0].cursor())))
+        .await
+        .unwrap();
     assert_eq!(next, rest[1..]);
     let last = PageRequest { after: None, offset: 2, limit: 5 };
-    assert_eq!(bench.store().list_unsubscribed(bench.tenant.clone(), last).await.unwrap(), rest[1..]);
+    assert_eq!(harness.store().list_unsubscribed(harness.tenant_id.clone(), last).await.unwrap(), rest[1..]);
 }
 
-pub async fn who_unsubscribed_is_the_tenants_own_and_goes_with_it(bench: &Arc<Bench>) {
+pub async fn unsubscriptions_belong_to_the_tenant_and_are_deleted_with_it(harness: &Arc<Harness>) {
     let other = TenantId::parse("globex").unwrap();
-    let gone =
-        |tenant: &TenantId| bench.store().unsubscribe(tenant.clone(), OPS.into(), Kind::DeliveryDead, at(5));
+    let gone = |tenant_id: &TenantId| {
+        harness.store().unsubscribe(tenant_id.clone(), OPS.into(), NotificationKind::DeliveryDead, at(5))
+    };
     assert!(!gone(&other).await.unwrap(), "there is no such tenant");
     let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: at(1) };
-    bench.store().create_tenant(tenant).await.unwrap();
+    harness.store().create_tenant(tenant).await.unwrap();
     assert!(gone(&other).await.unwrap());
-    assert_eq!(listed(bench).await, []);
-    let back = bench.store().resubscribe(bench.tenant.clone(), OPS.into(), None).await.unwrap();
+    assert_eq!(listed(harness).await, []);
+    let back = harness.store().resubscribe(harness.tenant_id.clone(), OPS.into(), None).await.unwrap();
     assert_eq!(back, 0, "another tenant's is not touched");
-    let asked = bench.store().unsubscribed(other.clone(), Kind::DeliveryDead, vec![OPS.into()]);
-    assert_eq!(asked.await.unwrap(), [OPS]);
-    bench.store().delete_tenant(other.clone(), at(9)).await.unwrap();
-    let asked = bench.store().unsubscribed(other.clone(), Kind::DeliveryDead, vec![OPS.into()]);
-    assert_eq!(asked.await.unwrap(), [""; 0]);
+    let request =
+        harness.store().unsubscribed(other.clone(), NotificationKind::DeliveryDead, vec![OPS.into()]);
+    assert_eq!(request.await.unwrap(), [OPS]);
+    harness.store().delete_tenant(other.clone(), at(9)).await.unwrap();
+    let request =
+        harness.store().unsubscribed(other.clone(), NotificationKind::DeliveryDead, vec![OPS.into()]);
+    assert_eq!(request.await.unwrap(), [""; 0]);
     assert!(!gone(&other).await.unwrap(), "a tenant that is gone stays so");
 }

@@ -1,4 +1,4 @@
-//! Rows as PostgreSQL's binary `COPY` takes them: for each value its length and its bytes.
+//! Encoder for PostgreSQL's binary `COPY` format: each value as its length and its bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rusqlite::types::ValueRef;
@@ -6,13 +6,13 @@ use rusqlite::types::ValueRef;
 use super::tables::Kind;
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// What stands for a character that cannot be stored.
+/// Replacement for a character that cannot be stored.
 const REPLACEMENT: &str = "\u{fffd}";
 
-/// Rows on their way.
-pub(crate) struct Packed(BytesMut);
+/// Encoded rows.
+pub(crate) struct BinaryRows(BytesMut);
 
-impl Packed {
+impl BinaryRows {
     pub(crate) fn new() -> Self {
         Self(BytesMut::from(HEADER))
     }
@@ -21,12 +21,12 @@ impl Packed {
         self.0.len()
     }
 
-    /// Begins a row of so many values.
+    /// Begins a row of `columns` values.
     pub(crate) fn begin_row(&mut self, columns: usize) {
         self.0.put_i16(columns as i16);
     }
 
-    /// Adds a value. Says whether it had to be altered.
+    /// Adds a value. Returns whether it had to be altered.
     pub(crate) fn add(&mut self, kind: Kind, value: ValueRef<'_>) -> Result<bool, String> {
         match (kind, value) {
             (_, ValueRef::Null) => self.0.put_i32(-1),
@@ -48,7 +48,7 @@ impl Packed {
         self.0.put_slice(bytes);
     }
 
-    /// PostgreSQL takes nothing but UTF-8 as text, and no NUL.
+    /// Adds a text. PostgreSQL accepts only UTF-8 without NUL, so other bytes are replaced.
     fn text(&mut self, text: &[u8]) -> bool {
         match std::str::from_utf8(text) {
             Ok(good) if !good.contains('\0') => {
@@ -63,7 +63,7 @@ impl Packed {
         }
     }
 
-    /// All of it, to be sent.
+    /// Ends the rows and returns them.
     pub(crate) fn finish(mut self) -> Bytes {
         self.0.put_i16(-1);
         self.0.freeze()
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn packed(kind: Kind, value: ValueRef<'_>) -> Result<(Vec<u8>, bool), String> {
-        let mut packed = Packed::new();
+        let mut packed = BinaryRows::new();
         let altered = packed.add(kind, value)?;
         Ok((packed.finish()[HEADER.len()..].strip_suffix(&[0xff, 0xff]).unwrap().to_vec(), altered))
     }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_packed_as_they_are() {
+    fn values_are_encoded_unchanged() {
         good(Kind::Text, ValueRef::Null, b"\xff\xff\xff\xff");
         good(Kind::Text, ValueRef::Text("ä".as_bytes()), "\0\0\0\u{2}ä".as_bytes());
         good(Kind::Bytes, ValueRef::Text(b"a\0b"), b"\0\0\0\x03a\0b");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_postgresql_holds_in_no_text_is_replaced() {
+    fn characters_that_postgresql_rejects_are_replaced() {
         for text in [&b"a\0b"[..], b"a\xffb"] {
             let replaced = (b"\0\0\0\x05a\xef\xbf\xbdb".to_vec(), true);
             assert_eq!(packed(Kind::Text, ValueRef::Text(text)), Ok(replaced));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn values_that_do_not_fit_are_errors() {
         assert_eq!(packed(Kind::Small, ValueRef::Integer(40_000)), Err("40000 does not fit".into()));
         assert!(packed(Kind::Id, ValueRef::Blob(b"short")).is_err());
         assert!(packed(Kind::Flag, ValueRef::Integer(2)).is_err());

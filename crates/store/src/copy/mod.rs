@@ -1,14 +1,13 @@
-//! Moving an embedded installation to PostgreSQL, while neither is at work.
+//! Copy of an embedded SQLite store to PostgreSQL, while no server uses either.
 //!
-//! Every table is read from one end to the other in the order of its key and written in chunks. Each chunk is
-//! one transaction that also notes, in `copying`, how far the copy has got: killed at any moment, it goes on
-//! from there when it is started again. While that note is there no server starts on the target.
+//! Every table is read in the order of its key and written in chunks. Each chunk is one transaction that also
+//! records the progress in `copy_progress`: a copy that was killed at any moment resumes from there. While that
+//! row exists, no server starts on the target.
 //!
-//! A copy is only ever gone on with if nothing has changed. The source is known by the moment its schema was
-//! made, wherever its file lies; what was in it is known by a hash over what cannot stay the same while
-//! somebody uses it: the tenants with their counters, the keys, and the numbers that every start of a server
-//! uses up. If that is another one by now, the unfinished copy is thrown away and begun anew; an unfinished
-//! copy of some other source is left alone.
+//! A copy is resumed only if the source has not changed. The source is identified by the time its schema was
+//! created, wherever its file is. Its contents are identified by a hash over values that change with every use:
+//! the tenants with their counters, the keys, and the numbers that every start of a server uses up. If the hash
+//! differs, the unfinished copy is discarded and restarted; an unfinished copy of another source is left alone.
 
 pub(crate) mod binary_rows;
 pub(crate) mod tables;
@@ -17,70 +16,71 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use self::tables::STEPS;
+use self::tables::TABLE_COPIES;
 use crate::{
     error::OpenError,
     postgres::{self, import::Target},
     sqlite::{self, export::Source},
 };
 
-/// How many rows one transaction writes at most, and about how many bytes.
-const ROWS: usize = 10_000;
-const BYTES: usize = 4 << 20;
-/// How many altered values are named in a report.
-pub(crate) const NAMED: usize = 100;
+/// Maximum number of rows, and approximate number of bytes, written by one transaction.
+const CHUNK_ROWS: usize = 10_000;
+const CHUNK_BYTES: usize = 4 << 20;
+/// Maximum number of altered values named in a report.
+pub(crate) const MAX_REPORTED_VALUES: usize = 100;
 
-/// How a copy began.
+/// How a copy started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With an empty target.
+    /// In an empty target.
     New,
-    /// Where one that was stopped had got to.
+    /// From the progress of an interrupted copy.
     Resumed,
-    /// Anew: the source has been used since the one that was stopped.
-    Anew,
+    /// From the beginning, because the source was used after the interrupted copy.
+    Restarted,
 }
 
-/// What a copy is doing.
+/// Progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It has begun.
+    /// It has started.
     Begun(Start),
-    /// It counts what there is to copy.
+    /// It counts the rows to copy.
     Counting,
-    /// It has copied so many rows of a table.
+    /// It has copied some rows of a table.
     Rows {
         /// The table.
         table: &'static str,
-        /// Rows that are in the target by now.
+        /// Rows copied so far.
         done: u64,
-        /// Rows in all.
-        of: u64,
+        /// Total number of rows.
+        total: u64,
     },
-    /// It makes the lanes and compares both sides.
+    /// It creates the lanes and compares both sides.
     Checking,
 }
 
-/// What a copy came to.
+/// Result of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// How it began.
+    /// How it started.
     pub start: Start,
     /// Every table.
-    pub tables: Vec<Copied>,
-    /// Deliveries that a node had when the source stopped: they wait, due at once.
+    pub tables: Vec<TableCounts>,
+    /// Number of deliveries leased when the source stopped, without the cancelled ones: they wait and are due
+    /// immediately.
     pub rescued: u64,
-    /// Those of them that were to be called off: they are.
+    /// Number of leased deliveries with a requested cancellation: they are cancelled.
     pub cancelled: u64,
-    /// Values that PostgreSQL cannot hold as they were: how many.
+    /// Number of values that PostgreSQL cannot store unchanged.
     pub altered: u64,
     /// The first of them, by table, row and column.
     pub altered_values: Vec<String>,
 }
 
-/// A table that was copied.
+/// Row counts of a copied table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub struct TableCounts {
     /// The table.
     pub table: &'static str,
     /// Its rows in the source.
@@ -89,172 +89,172 @@ pub struct Copied {
     pub target: u64,
 }
 
-/// Why a copy was not made, or not finished.
+/// Reason why a copy did not start or finish.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// One of the two cannot be opened.
+    /// The source or the target cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is nothing that could be copied.
+    /// There is no source that could be copied.
     #[error("{path} cannot be copied: {reason}")]
     NoSource {
         /// The source's path.
         path: String,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
-    /// The source could not be read to its end.
+    /// The source could not be read completely.
     #[error("{path} cannot be read: {reason}; once it can, run the same command again to go on")]
     Unreadable {
         /// The source's path.
         path: String,
-        /// What the database said.
+        /// Error of the database.
         reason: String,
     },
-    /// A row that has no place in the target.
+    /// A row cannot be stored in the target.
     #[error("{row} in the source cannot be copied: {reason}")]
     BadRow {
         /// Its table and its key.
         row: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// Somebody uses the target, or has.
+    /// The target is or was used by a server.
     #[error(
-        "the database at {place} is not empty: it has {what}; copy into an empty one, or into a schema of \
+        "the database at {database} is not empty: it has {what}; copy into an empty one, or into a schema of \
          its own: …?options=-csearch_path%3DNAME, after CREATE SCHEMA name"
     )]
     NotEmpty {
-        /// Where it is, without the password.
-        place: String,
-        /// What was found there.
+        /// Address of the database, without the password.
+        database: String,
+        /// What the target contains.
         what: String,
     },
-    /// There is an unfinished copy of something else in the target.
+    /// The target holds an unfinished copy of another source.
     #[error(
-        "the database at {place} holds an unfinished copy of another source, {path}; finish that one, or copy \
+        "the database at {database} holds an unfinished copy of another source, {path}; finish that one, or copy \
          into an empty database"
     )]
     AnotherSource {
-        /// Where it is, without the password.
-        place: String,
+        /// Address of the database, without the password.
+        database: String,
         /// The source of that copy.
         path: String,
     },
-    /// Another copy into the target is under way.
-    #[error("another copy into the database at {place} is under way; wait for it, or stop it first")]
-    UnderWay {
-        /// Where it is, without the password.
-        place: String,
+    /// Another copy into the target is running.
+    #[error("another copy into the database at {database} is under way; wait for it, or stop it first")]
+    InProgress {
+        /// Address of the database, without the password.
+        database: String,
     },
     /// The target could not be written.
     #[error(
-        "the database at {place} cannot be written: {reason}; once it can, run the same command again to go on"
+        "the database at {database} cannot be written: {reason}; once it can, run the same command again to go on"
     )]
     Unwritable {
-        /// Where it is, without the password.
-        place: String,
-        /// What it said.
+        /// Address of the database, without the password.
+        database: String,
+        /// Error of the database.
         reason: String,
     },
-    /// Not the same on both sides.
+    /// The copy differs from the source.
     #[error(
-        "the copy in the database at {place} is not what the source is: {what}; do not use it: empty the \
+        "the copy in the database at {database} is not what the source is: {what}; do not use it: empty the \
          database (drop its schema), copy again, and report this as a bug"
     )]
     Differs {
-        /// Where it is, without the password.
-        place: String,
-        /// What differs.
+        /// Address of the database, without the password.
+        database: String,
+        /// The difference.
         what: String,
     },
 }
 
 /// Rows of one table, ready to be written.
 pub(crate) struct Chunk {
-    /// Which of the steps.
+    /// Index of the table in `TABLE_COPIES`.
     pub(crate) step: usize,
-    /// The rows, as `COPY` takes them.
+    /// The rows, in the binary format of `COPY`.
     pub(crate) data: Bytes,
-    /// How many.
+    /// Number of rows.
     pub(crate) rows: u64,
-    /// The key of the last; none without rows.
+    /// The key of the last row; `None` if there are no rows.
     pub(crate) last: Option<Vec<String>>,
-    /// The days of what is kept by month, as milliseconds.
+    /// The days of rows in monthly partitions, in milliseconds.
     pub(crate) days: BTreeSet<i64>,
-    /// How many values were altered, and the first of them.
+    /// Number of altered values, and the first of them.
     pub(crate) altered: u64,
     pub(crate) altered_values: Vec<String>,
 }
 
-/// How far a copy has got.
+/// Position of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Which of the steps.
+pub(crate) struct CopyCursor {
+    /// Index of the table in `TABLE_COPIES`.
     pub(crate) step: usize,
-    /// The key of the last row that is in the target; none at the beginning of a step.
+    /// The key of the last copied row; `None` at the start of a table.
     pub(crate) last: Option<Vec<String>>,
-    /// How many rows of this step are.
+    /// Number of copied rows of this table.
     pub(crate) rows: u64,
 }
 
-/// How large a chunk may be.
+/// Size limits of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) rows: usize,
     pub(crate) bytes: usize,
 }
 
-/// Which source it is.
+/// Identity of a source.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    /// When its schema was made.
+    /// Time at which its schema was created.
     pub(crate) made: String,
-    /// A hash over what changes with every use.
+    /// A hash over values that change with every use.
     pub(crate) state: String,
-    /// Where it is, for people.
+    /// Its path, for messages.
     pub(crate) path: String,
 }
 
-/// How much is in a source.
+/// Counts of a source.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
-    /// Rows of the table of each step.
+pub(crate) struct SourceCounts {
+    /// Rows of each table.
     pub(crate) rows: Vec<u64>,
-    /// Deliveries that are not over.
+    /// Deliveries that have not ended.
     pub(crate) pending: u64,
-    /// Leased ones that are to be called off.
+    /// Leased deliveries with a requested cancellation.
     pub(crate) cancelled: u64,
-    /// Lanes of what will wait.
+    /// Lanes of the deliveries that will wait in the target.
     pub(crate) lanes: u64,
 }
 
-impl Facts {
-    /// Rows that a step will have written when it is over.
-    pub(crate) fn of(&self, step: usize) -> u64 {
-        match STEPS[step].name {
+impl SourceCounts {
+    /// Returns the number of rows that the copy of a table writes.
+    pub(crate) fn rows_to_copy(&self, step: usize) -> u64 {
+        match TABLE_COPIES[step].name {
             "leased" => self.rows[step] - self.cancelled,
             _ => self.rows[step],
         }
     }
 
-    /// Rows of a table of the source.
+    /// Returns the number of rows of a source table.
     pub(crate) fn table(&self, name: &str) -> u64 {
         tables::position(name).map_or(0, |step| self.rows[step])
     }
 }
 
-/// Copies everything from an embedded store, which nobody may have open, into an empty database, or goes on
-/// with such a copy. The source is only read.
+/// Copies an embedded store, which no process may have open, into an empty database, or resumes such a copy. The
+/// source is only read.
 pub async fn copy(
     from: &sqlite::Options,
     to: &postgres::Options,
     progress: impl Fn(Progress),
 ) -> Result<Report, CopyError> {
-    run(from, to, Limits { rows: ROWS, bytes: BYTES }, progress).await
+    run(from, to, Limits { rows: CHUNK_ROWS, bytes: CHUNK_BYTES }, progress).await
 }
 
-/// The same in chunks of so many rows, for tests that stop it in the midst of a table.
+/// Like `copy`, in chunks of `rows` rows, for tests that stop it in the middle of a table.
 #[cfg(feature = "conformance")]
 pub async fn copy_in_chunks(
     from: &sqlite::Options,
@@ -262,7 +262,7 @@ pub async fn copy_in_chunks(
     rows: usize,
     progress: impl Fn(Progress),
 ) -> Result<Report, CopyError> {
-    run(from, to, Limits { rows, bytes: BYTES }, progress).await
+    run(from, to, Limits { rows, bytes: CHUNK_BYTES }, progress).await
 }
 
 async fn run(
@@ -273,18 +273,18 @@ async fn run(
 ) -> Result<Report, CopyError> {
     let mut source = Source::open(&from.path)?;
     let mut target = Target::open(to).await?;
-    let (start, now, mut place) = target.begin(&source.identity).await?;
+    let (start, now, mut position) = target.begin(&source.identity).await?;
     progress(Progress::Begun(start));
     progress(Progress::Counting);
     let facts = source.facts().await?;
-    for (table, of) in (0..place.step).map(|step| (STEPS[step].name, facts.of(step))) {
-        progress(Progress::Rows { table, done: of, of });
+    for (table, of) in (0..position.step).map(|step| (TABLE_COPIES[step].name, facts.rows_to_copy(step))) {
+        progress(Progress::Rows { table, done: of, total: of });
     }
-    let mut chunks = source.read(place.clone(), now, limits)?;
+    let mut chunks = source.read(position.clone(), now, limits)?;
     while let Some(chunk) = chunks.recv().await {
-        place = target.put(chunk?, &place).await?;
-        let (table, of) = (STEPS[place.step].name, facts.of(place.step));
-        progress(Progress::Rows { table, done: place.rows, of });
+        position = target.write_chunk(chunk?, &position).await?;
+        let (table, of) = (TABLE_COPIES[position.step].name, facts.rows_to_copy(position.step));
+        progress(Progress::Rows { table, done: position.rows, total: of });
     }
     progress(Progress::Checking);
     target.finish(&facts, start).await

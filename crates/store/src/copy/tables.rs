@@ -1,19 +1,19 @@
-//! What is copied, table by table: in which order it is read, and what each column becomes.
+//! Tables of a copy: the order in which each is read, and the target type of each column.
 
-/// What a column is in the copy.
+/// Type of a column in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `uuid`.
     Id,
     /// `text`.
     Text,
-    /// `bytea`, from bytes or from a text.
+    /// `bytea`, from bytes or from text.
     Bytes,
     /// `smallint`.
     Small,
     /// `integer`.
     Int,
-    /// `integer` that holds 32 bits without a sign.
+    /// `integer` that holds an unsigned 32-bit value.
     Bits,
     /// `bigint`.
     Big,
@@ -30,8 +30,8 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// Reads it in another way than by its name.
-    const fn by(self, read: &'static str) -> Self {
+    /// Reads the column by this expression instead of its name.
+    const fn read_with(self, read: &'static str) -> Self {
         Self { read: Some(read), ..self }
     }
 
@@ -49,28 +49,28 @@ macro_rules! kinds {
 }
 kinds!(id = Id, text = Text, bytes = Bytes, small = Small, int = Int, bits = Bits, big = Big, flag = Flag);
 
-/// One table of the source.
+/// Copy of one source table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    /// What it is called in the source.
+pub(crate) struct TableCopy {
+    /// Name of the table in the source.
     pub(crate) name: &'static str,
-    /// The table that it goes into.
+    /// Target table.
     pub(crate) into: &'static str,
-    /// Where it is read from; the table itself is `t`.
+    /// `FROM` clause; the table itself is `t`.
     from: &'static str,
-    /// Which of its rows.
+    /// Condition on its rows.
     only: Option<&'static str>,
-    /// The order in which it is read: what tells where to go on.
+    /// Sort order of the read, and position to resume from.
     pub(crate) key: &'static [Column],
-    /// What becomes of it.
+    /// Columns of the target.
     pub(crate) columns: &'static [Column],
-    /// Whether it is kept by month; the first column tells which.
+    /// Whether the target has monthly partitions; the time in the first column's id selects the partition.
     pub(crate) monthly: bool,
 }
 
-impl Step {
-    /// A table that is copied as it is.
-    const fn of(
+impl TableCopy {
+    /// Creates the copy of a table into a target table of the same name.
+    const fn new(
         name: &'static str,
         from: &'static str,
         key: &'static [Column],
@@ -83,8 +83,8 @@ impl Step {
         Self { monthly: true, ..self }
     }
 
-    /// How it is read: from its first row on, or from the one after a key. The key comes after the columns.
-    /// `now` is when the leases of a source that has stopped are given back.
+    /// Returns the query that reads the table from its first row, or from the row after a key. The key follows the
+    /// columns. `now` is the time at which the leases of the stopped source are returned.
     pub(crate) fn select(&self, after: bool, now: i64) -> String {
         let reads = self.columns.iter().chain(self.key).map(Column::read).collect::<Vec<_>>().join(", ");
         let key = self.key.iter().map(Column::read).collect::<Vec<_>>().join(", ");
@@ -95,22 +95,22 @@ impl Step {
         format!("SELECT {reads} FROM {} {only} ORDER BY {key}", self.from).replace(":now", &now.to_string())
     }
 
-    /// How it is written, in PostgreSQL's own form of rows.
+    /// Returns the `COPY` statement that writes the table in binary format.
     pub(crate) fn copy_in(&self) -> String {
         let columns = self.columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
         format!("COPY {} ({columns}) FROM STDIN (FORMAT binary)", self.into)
     }
 }
 
-/// Where a step is among [`STEPS`].
+/// Returns the index of a table in [`TABLE_COPIES`].
 pub(crate) fn position(name: &str) -> Option<usize> {
-    STEPS.iter().position(|step| step.name == name)
+    TABLE_COPIES.iter().position(|step| step.name == name)
 }
 
-/// Everything, in the order in which it is copied. Lanes are created again at the end; nodes, homes and changes are of no use to
-/// other nodes. Browser sessions are not copied: people log in again.
-pub(crate) const STEPS: [Step; 24] = [
-    Step::of(
+/// All tables in the order in which they are copied. Lanes are created again at the end; nodes, assignments and
+/// the change log are of no use to other nodes. Browser sessions are not copied: people log in again.
+pub(crate) const TABLE_COPIES: [TableCopy; 24] = [
+    TableCopy::new(
         "tenants",
         "tenants t",
         &[text("id")],
@@ -121,12 +121,12 @@ pub(crate) const STEPS: [Step; 24] = [
             big("config_version"),
             big("types_version"),
             text("rules"),
-            text("pool").by("coalesce(json_extract(t.rules, '$.pool'), 'default')"),
+            text("pool").read_with("coalesce(json_extract(t.rules, '$.pool'), 'default')"),
             big("created_at"),
             big("deleted_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "api_keys",
         "api_keys t",
         &[id("id")],
@@ -144,7 +144,7 @@ pub(crate) const STEPS: [Step; 24] = [
             big("last_used_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "event_types",
         "event_types t",
         &[text("tenant"), text("name")],
@@ -160,13 +160,13 @@ pub(crate) const STEPS: [Step; 24] = [
             big("updated_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "unsubscribed",
         "unsubscribed t",
         &[text("tenant"), text("address"), text("kind")],
         &[text("tenant"), text("address"), text("kind"), big("at")],
     ),
-    Step::of(
+    TableCopy::new(
         "mail_addresses",
         "mail_addresses t",
         &[text("tenant"), text("address")],
@@ -180,13 +180,13 @@ pub(crate) const STEPS: [Step; 24] = [
             big("send_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "mail_usage",
         "mail_usage t",
         &[small("scope"), text("key"), small("purpose")],
         &[small("scope"), text("key"), small("purpose"), text("usage"), big("updated_at")],
     ),
-    Step::of(
+    TableCopy::new(
         "webhooks",
         "webhooks t",
         &[id("id")],
@@ -205,7 +205,7 @@ pub(crate) const STEPS: [Step; 24] = [
             big("updated_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "runtime",
         "runtime t",
         &[id("webhook")],
@@ -221,13 +221,13 @@ pub(crate) const STEPS: [Step; 24] = [
             big("failing_since"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "circuit_periods",
         "circuit_periods t",
         &[id("webhook"), big("opened_at")],
         &[id("webhook"), text("tenant"), big("opened_at"), big("ended_at"), flag("forced"), text("counts")],
     ),
-    Step::of(
+    TableCopy::new(
         "rollups",
         "rollups t",
         &[id("webhook"), big("minute")],
@@ -243,7 +243,7 @@ pub(crate) const STEPS: [Step; 24] = [
             big("last_success_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "tenant_rollups",
         "tenant_rollups t",
         &[text("tenant"), big("grain"), big("start")],
@@ -262,13 +262,13 @@ pub(crate) const STEPS: [Step; 24] = [
             big("kept_until"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "idempotency",
         "idempotency t",
         &[text("tenant"), bytes("key_hash")],
         &[text("tenant"), bytes("key_hash"), id("event"), bytes("body_hash"), big("expires_at")],
     ),
-    Step::of(
+    TableCopy::new(
         "events",
         "events t",
         &[big("rowid")],
@@ -290,9 +290,9 @@ pub(crate) const STEPS: [Step; 24] = [
         ],
     )
     .monthly(),
-    Step::of(
+    TableCopy::new(
         "deliveries",
-        // What was to be called off ends so, as it does when its lease is rescued.
+        // A delivery with a requested cancellation ends cancelled, as it does when its lease is rescued.
         "deliveries t LEFT JOIN leased l ON l.delivery = t.id AND l.cancel IS NOT NULL",
         &[id("id")],
         &[
@@ -301,7 +301,7 @@ pub(crate) const STEPS: [Step; 24] = [
             id("event"),
             id("webhook"),
             int("round"),
-            small("status").by("iif(l.cancel IS NULL, t.status, 4)"),
+            small("status").read_with("iif(l.cancel IS NULL, t.status, 4)"),
             small("format"),
             small("priority"),
             int("attempt_count"),
@@ -309,16 +309,16 @@ pub(crate) const STEPS: [Step; 24] = [
             small("failure_category"),
             bytes("last_error"),
             small("dead_reason"),
-            bytes("cancel_reason").by("coalesce(l.cancel, t.cancel_reason)"),
+            bytes("cancel_reason").read_with("coalesce(l.cancel, t.cancel_reason)"),
             big("created_at"),
-            big("ended_at").by("iif(l.cancel IS NULL, t.ended_at, :now)"),
+            big("ended_at").read_with("iif(l.cancel IS NULL, t.ended_at, :now)"),
             id("replay_of"),
             id("redriven_as"),
             big("purged_at"),
         ],
     )
     .monthly(),
-    Step::of(
+    TableCopy::new(
         "attempts",
         "attempts t",
         &[id("delivery"), big("number")],
@@ -346,7 +346,7 @@ pub(crate) const STEPS: [Step; 24] = [
         ],
     )
     .monthly(),
-    Step::of(
+    TableCopy::new(
         "waiting",
         "waiting t",
         &[id("delivery")],
@@ -362,11 +362,11 @@ pub(crate) const STEPS: [Step; 24] = [
             int("deaths"),
         ],
     ),
-    // Whoever had these is gone: they are rescued, and due at once.
-    Step {
+    // The node that leased these is gone: they are rescued and due immediately.
+    TableCopy {
         into: "waiting",
         only: Some("t.cancel IS NULL"),
-        ..Step::of(
+        ..TableCopy::new(
             "leased",
             "leased t CROSS JOIN deliveries d ON d.id = t.delivery",
             &[id("delivery")],
@@ -374,23 +374,23 @@ pub(crate) const STEPS: [Step; 24] = [
                 id("delivery"),
                 id("webhook"),
                 text("lane"),
-                big("place").by("iif(t.lane < 'A', 0, :now)"),
+                big("place").read_with("iif(t.lane < 'A', 0, :now)"),
                 big("seq"),
-                big("due").by(":now"),
-                big("created_at").by("d.created_at"),
-                int("rescues").by("t.rescues + 1"),
-                int("deaths").by("t.deaths + t.sending"),
+                big("due").read_with(":now"),
+                big("created_at").read_with("d.created_at"),
+                int("rescues").read_with("t.rescues + 1"),
+                int("deaths").read_with("t.deaths + t.sending"),
             ],
         )
     },
-    // Numbers are made anew; objects that were begun keep their names.
-    Step::of(
+    // The target assigns new numbers; objects that were started keep their names.
+    TableCopy::new(
         "archive",
         "archive t",
         &[big("number")],
         &[text("day"), text("object"), big("events"), big("deliveries"), big("attempts"), bytes("frame")],
     ),
-    Step::of(
+    TableCopy::new(
         "dead",
         "dead t",
         &[id("delivery")],
@@ -404,7 +404,7 @@ pub(crate) const STEPS: [Step; 24] = [
             big("died_at"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "audit",
         "audit t",
         &[id("id")],
@@ -421,7 +421,7 @@ pub(crate) const STEPS: [Step; 24] = [
             text("after"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "standing",
         "standing t",
         &[text("tenant"), id("webhook"), small("kind")],
@@ -437,7 +437,7 @@ pub(crate) const STEPS: [Step; 24] = [
             big("quiet_until"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "notices",
         "notices t",
         &[id("id")],
@@ -457,8 +457,8 @@ pub(crate) const STEPS: [Step; 24] = [
             text("error"),
         ],
     ),
-    // Nobody carries them on: the first node that comes does.
-    Step::of(
+    // The claims are not copied: the first node that starts resumes the operations.
+    TableCopy::new(
         "operations",
         "operations t",
         &[id("id")],
@@ -487,7 +487,7 @@ pub(crate) const STEPS: [Step; 24] = [
             big("pace_done"),
         ],
     ),
-    Step::of(
+    TableCopy::new(
         "operation_items",
         "operation_items t",
         &[id("operation"), id("delivery")],
@@ -503,19 +503,19 @@ mod tests {
     use crate::codes::Code;
 
     #[test]
-    fn numbers_in_statements_mean_what_they_should() {
+    fn constants_in_statements_match_their_codes() {
         assert_eq!(DeliveryStatus::Cancelled.code(), 4);
         assert_eq!(redrive_core::tenancy::DEFAULT_POOL, "default");
     }
 
     #[test]
-    fn a_step_is_read_from_its_beginning_and_from_a_key_on() {
-        let step = STEPS[position("circuit_periods").unwrap()];
+    fn table_is_read_from_the_start_or_after_a_key() {
+        let step = TABLE_COPIES[position("circuit_periods").unwrap()];
         let all = step.select(false, 7);
         assert!(all.ends_with("FROM circuit_periods t  ORDER BY t.webhook, t.opened_at"), "{all}");
         let rest = step.select(true, 7);
         assert!(rest.contains("WHERE (t.webhook, t.opened_at) > (?, ?) ORDER BY"), "{rest}");
-        let leased = STEPS[position("leased").unwrap()].select(true, 7);
+        let leased = TABLE_COPIES[position("leased").unwrap()].select(true, 7);
         assert!(leased.contains("iif(t.lane < 'A', 0, 7)"), "{leased}");
         assert!(leased.contains("WHERE t.cancel IS NULL AND (t.delivery) > (?) ORDER BY"), "{leased}");
     }

@@ -1,51 +1,51 @@
-//! The log of changes.
+//! The audit log.
 
 use std::net::IpAddr;
 
 use redrive_core::{AuditId, KeyId, TenantId, Time};
 
-/// Something that somebody changed, or tried to.
+/// A change that was made or attempted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
-    /// Its id, which begins with its time.
+    /// Id, which begins with the time.
     pub id: AuditId,
-    /// Whose thing it was; none for what belongs to no tenant.
-    pub tenant: Option<TenantId>,
-    /// Who did it, in words.
+    /// Tenant of the changed object; `None` if it belongs to no tenant.
+    pub tenant_id: Option<TenantId>,
+    /// Name of the actor.
     pub actor: String,
-    /// By which key; none for the admin key that was configured, or Redrive itself.
+    /// API key of the actor; `None` for the configured admin key or Redrive itself.
     pub key: Option<KeyId>,
-    /// From where; none if nowhere in particular.
+    /// Client address; `None` if there is none.
     pub address: Option<IpAddr>,
-    /// What was done, such as `webhook.update`.
+    /// Action, such as `webhook.update`.
     pub action: String,
-    /// The id of the thing; none if it had none yet.
+    /// Id of the object; `None` if it had none yet.
     pub object: Option<String>,
-    /// How it ended; none if that is not known, since the process was killed meanwhile.
+    /// Result; `None` if it is unknown because the process was killed before the change ended.
     pub end: Option<AuditEnd>,
 }
 
-/// How a change ended.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEnd {
-    /// `done`, or why not.
+    /// `done`, or the reason for the failure.
     pub result: String,
-    /// The id of the thing, where it was made.
+    /// Id of the object, if the change created it.
     pub object: Option<String>,
-    /// The thing before, without its secrets, as JSON.
+    /// The object before the change, without its secrets, as JSON.
     pub before: Option<String>,
-    /// The thing afterwards, without its secrets, as JSON.
+    /// The object after the change, without its secrets, as JSON.
     pub after: Option<String>,
 }
 
-/// Which entries are wanted.
+/// Filter of audit entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Of this tenant; of all and of none if left out.
-    pub tenant: Option<TenantId>,
-    /// With an action that begins like this.
+    /// Only this tenant; `None` for all entries, including those without a tenant.
+    pub tenant_id: Option<TenantId>,
+    /// Only actions with this prefix.
     pub action: Option<String>,
-    /// About this thing.
+    /// Only this object.
     pub object: Option<String>,
     /// From this time on.
     pub from: Option<Time>,

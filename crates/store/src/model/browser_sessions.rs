@@ -1,16 +1,16 @@
-//! Sessions of browsers.
+//! Browser sessions.
 
 use redrive_core::Time;
 
-/// A session that a person began in a browser with a key. Neither the cookie nor the key is stored, only their hashes.
+/// A browser session started with a key. Only the hashes of the cookie and the key are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrowserSession {
-    /// The SHA-256 of what the cookie carries.
+    /// SHA-256 of the cookie's value.
     pub id: [u8; 32],
-    /// The SHA-256 of the key: of an API key, or of the admin key that was configured.
+    /// SHA-256 of the key: an API key, or the configured admin key.
     pub key_hash: [u8; 32],
-    /// When it began.
+    /// Start time.
     pub created_at: Time,
-    /// From when on it is of no use.
+    /// Time from which it is invalid.
     pub expires_at: Time,
 }

@@ -1,103 +1,107 @@
-//! Waiting work as it is handed out.
+//! Claims of waiting deliveries.
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryId, Time, WebhookId, delivery::lane::Lane, event::Event, event::PayloadFormat};
+use redrive_core::{
+    DeliveryId, Time, WebhookId,
+    delivery::lane::Lane,
+    event::{Event, PayloadFormat},
+};
 
 /// One queue of one webhook.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneKey {
     /// The webhook.
-    pub webhook: WebhookId,
-    /// Which of its queues.
+    pub webhook_id: WebhookId,
+    /// The queue.
     pub lane: Lane,
 }
 
-/// A lane to claim from, and how many deliveries there is room for.
+/// A lane to claim from, with its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneRoom {
+pub struct LaneCapacity {
     /// The lane.
     pub key: LaneKey,
-    /// At most so many.
-    pub room: usize,
-    /// Whether nobody else may send to the webhook meanwhile.
-    pub alone: bool,
+    /// Maximum number of deliveries to claim.
+    pub max_deliveries: usize,
+    /// Whether no other node may send to the webhook at the same time.
+    pub exclusive: bool,
 }
 
-impl LaneRoom {
-    /// So much room for a lane, whoever else sends to its webhook.
-    pub fn new(key: LaneKey, room: usize) -> Self {
-        Self { key, room, alone: false }
+impl LaneCapacity {
+    /// Creates a limit for a lane that other nodes may also send from.
+    pub fn new(key: LaneKey, capacity: usize) -> Self {
+        Self { key, max_deliveries: capacity, exclusive: false }
     }
 }
 
-/// The lanes that have something due.
+/// Lanes with due deliveries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueLanes {
-    /// The longest overdue first.
+    /// The lanes, longest overdue first.
     pub lanes: Vec<LaneKey>,
-    /// When to look again if nothing else happens.
+    /// Next time at which a lane becomes due.
     pub next_wake: Option<Time>,
 }
 
-/// What was claimed from one lane.
+/// Claimed deliveries of one lane.
 #[derive(Clone, Debug)]
 pub struct LaneClaim {
     /// The lane.
     pub key: LaneKey,
-    /// The deliveries in the lane's order; leased to the caller now.
-    pub deliveries: Vec<Claimed>,
-    /// Whether more is due. The lane is then held by the caller, who must claim from it again.
+    /// The deliveries in the lane's order, now leased to the caller.
+    pub deliveries: Vec<ClaimedDelivery>,
+    /// Whether more is due. If so, the caller holds the lane and must claim from it again.
     pub more: bool,
 }
 
-/// A delivery that was claimed, with all that is needed to send it.
+/// A claimed delivery with all data needed to send it.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimedDelivery {
     /// Its id.
     pub id: DeliveryId,
     /// Its webhook.
-    pub webhook: WebhookId,
+    pub webhook_id: WebhookId,
     /// The event.
     pub event: Arc<Event>,
-    /// What its body looks like.
+    /// Format of the request body.
     pub format: PayloadFormat,
-    /// Attempts made so far.
+    /// Number of attempts so far.
     pub attempt_count: u32,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Time,
-    /// When it was due.
+    /// Due time.
     pub due: Time,
-    /// Its place in the order of publishing.
+    /// Position in the order of publishing.
     pub seq: i64,
-    /// How often its lease was rescued from a dead node.
+    /// Number of times its lease was rescued from a dead node.
     pub rescues: u32,
-    /// How often a node died while it was known to be sending it.
+    /// Number of nodes that died while they were known to be sending it.
     pub deaths: u32,
 }
 
-/// A delivery that a ticket names, and where it should wait.
+/// A delivery named by a ticket, and the lane where it should wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The lane. If it waits elsewhere, it has been tried since, and is not meant.
+pub struct TicketEntry {
+    /// The lane. If the delivery waits in another lane, it was attempted after the ticket was issued and is skipped.
     pub key: LaneKey,
     /// The delivery.
-    pub delivery: DeliveryId,
+    pub delivery_id: DeliveryId,
 }
 
-/// How far a rescue or a sweep got.
+/// Progress of a rescue, an expiry or a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct BatchProgress {
     /// Deliveries moved in this step.
-    pub moved: usize,
+    pub changed: usize,
     /// Whether nothing is left.
     pub finished: bool,
 }
 
-/// What an epoch owns.
+/// Leases, held lanes and assignments of an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owned {
-    /// Deliveries that are leased to it, in the order of their ids.
+    /// Deliveries leased to it, by id.
     pub leases: Vec<DeliveryId>,
     /// Lanes that it holds.
     pub lanes: Vec<LaneKey>,

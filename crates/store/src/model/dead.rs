@@ -1,29 +1,29 @@
-//! What is counted of dead letters.
+//! Counts of dead letters.
 
 use redrive_core::{DeadReason, FailureCategory, WebhookId};
 
-/// Dead letters that have everything in common that they are counted by.
+/// Dead letters that are equal in every counted field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadGroup {
     /// Their webhook.
-    pub webhook: WebhookId,
+    pub webhook_id: WebhookId,
     /// Their event type.
     pub event_type: String,
-    /// How their last attempts failed.
+    /// Failure category of their last attempts.
     pub category: Option<FailureCategory>,
-    /// Why they died.
+    /// Their dead reason.
     pub reason: DeadReason,
-    /// Since how many of the bounds asked about they are dead: 0 for those that died after the first.
+    /// Number of the requested bounds that are not earlier than their deaths: 0 for those that died after the first.
     pub age: u8,
-    /// How many there are.
+    /// Number of dead letters.
     pub count: u64,
 }
 
-/// Dead letters, counted.
+/// Dead letters by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeadCount {
-    /// By what they have in common, in no particular order.
+pub struct DeadCounts {
+    /// The groups, in no particular order.
     pub groups: Vec<DeadGroup>,
-    /// Whether there are more than were to be looked at. Then these are of the newest events'.
+    /// Whether there are more than the limit. If so, those of the newest events were counted.
     pub more: bool,
 }

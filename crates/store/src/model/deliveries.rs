@@ -1,4 +1,4 @@
-//! What is stored of events, deliveries and attempts.
+//! Stored events, deliveries and attempts.
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
@@ -8,14 +8,14 @@ use redrive_core::{
 
 use crate::Attempt;
 
-/// An event with its place in the tenant's sequence.
+/// An event with its sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
     /// The event.
     pub event: Event,
-    /// Its place.
+    /// Its position in the tenant's sequence.
     pub sequence_number: i64,
-    /// When its payload was erased; the event has neither that nor metadata since.
+    /// Time at which its payload and metadata were erased.
     pub erased_at: Option<Time>,
 }
 
@@ -24,87 +24,87 @@ pub struct StoredEvent {
 pub struct Delivery {
     /// Its id.
     pub id: DeliveryId,
-    /// Whose it is.
-    pub tenant: TenantId,
+    /// Its tenant.
+    pub tenant_id: TenantId,
     /// The event.
-    pub event: EventId,
+    pub event_id: EventId,
     /// The event's type.
     pub event_type: String,
     /// The webhook.
-    pub webhook: WebhookId,
-    /// 1 for the first delivery of this event to this webhook, counted up by retries and replays.
+    pub webhook_id: WebhookId,
+    /// Round: 1 for the first delivery of this event to this webhook, incremented by retries and replays.
     pub round: u32,
-    /// Where it stands; `Pending` also while it is leased.
+    /// Status; `Pending` also while it is leased.
     pub status: DeliveryStatus,
-    /// Attempts made so far.
+    /// Number of attempts so far.
     pub attempt_count: u32,
-    /// The status code of the last answer.
+    /// Status code of the last response.
     pub last_status_code: Option<u16>,
-    /// What kind of failure the last one was.
+    /// Category of the last failure.
     pub failure_category: Option<FailureCategory>,
-    /// What went wrong last.
+    /// Last error.
     pub last_error: Option<String>,
-    /// Why it is dead.
+    /// Reason why it is dead.
     pub dead_reason: Option<DeadReason>,
-    /// Why it was cancelled.
+    /// Reason why it was cancelled.
     pub cancel_reason: Option<String>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Time,
-    /// When it ended.
+    /// End time.
     pub ended_at: Option<Time>,
     /// The delivery that this one repeats.
     pub replay_of: Option<DeliveryId>,
     /// The delivery that repeats this one.
     pub redriven_as: Option<DeliveryId>,
-    /// When it was taken off the list of dead letters.
+    /// Time at which it was purged from the dead letters.
     pub purged_at: Option<Time>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
-    /// What its body looks like.
+    /// Format of the request body.
     pub format: PayloadFormat,
-    /// When it is due, while it waits in the store; none when a node has it.
+    /// Due time while it waits in the store; `None` while it is leased.
     pub due: Option<Time>,
-    /// The one that must be over before this one may start, while it waits in an order behind it.
+    /// The previous delivery of its order, which must end before this one may start.
     pub behind: Option<DeliveryId>,
 }
 
-/// An attempt with the delivery it belongs to.
+/// An attempt with its delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredAttempt {
     /// The delivery.
-    pub delivery: DeliveryId,
+    pub delivery_id: DeliveryId,
     /// The event.
-    pub event: EventId,
+    pub event_id: EventId,
     /// The webhook.
-    pub webhook: WebhookId,
+    pub webhook_id: WebhookId,
     /// The attempt.
     pub attempt: Attempt,
 }
 
-/// Which webhooks a listing covers.
+/// Webhooks that a listing covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Visibility {
-    /// All of the tenant.
+    /// All webhooks of the tenant.
     #[default]
     All,
-    /// Those that the tenant manages: webhooks that the operator manages, and what is about them, are left out.
+    /// Webhooks that the tenant manages: operator-managed ones, and what belongs to them, are left out.
     TenantManaged,
 }
 
 impl Visibility {
-    /// Whether webhooks that the operator manages are left out.
+    /// Returns whether operator-managed webhooks are left out.
     pub fn is_restricted(self) -> bool {
         self == Self::TenantManaged
     }
 }
 
-/// Which part of a listing to give, newest first.
+/// Requested page of a listing, newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRequest<C> {
-    /// Only what comes after this one in the listing.
+    /// Only items after this one.
     pub after: Option<C>,
-    /// Leave out so many first.
+    /// Number of items to skip first.
     pub offset: u32,
-    /// At most so many.
+    /// Maximum number of items.
     pub limit: u32,
 }

@@ -5,42 +5,42 @@ use redrive_core::{TenantId, Time};
 /// An event type that a tenant has registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventType {
-    /// Whose it is.
-    pub tenant: TenantId,
+    /// Its tenant.
+    pub tenant_id: TenantId,
     /// Its name, such as `order.created`.
     pub name: String,
-    /// What it means.
+    /// Description.
     pub description: Option<String>,
-    /// A payload to show: JSON, as it was written.
+    /// Example payload: JSON as written.
     pub example: Option<String>,
-    /// What payloads have to look like: a JSON Schema, as it was written.
+    /// JSON Schema of its payloads, as written.
     pub schema: Option<String>,
-    /// Whether it is not to be published any more.
+    /// Whether it may no longer be published.
     pub archived: bool,
-    /// When it was registered.
+    /// Registration time.
     pub created_at: Time,
-    /// When it was last changed.
+    /// Time of the last change.
     pub updated_at: Time,
 }
 
-/// An event type with the version of its tenant at which it last changed.
+/// An event type with the configuration version of its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionedType {
     /// The event type.
     pub event_type: EventType,
-    /// When it changed.
+    /// The tenant's configuration version of its last change.
     pub revision: i64,
 }
 
-/// What became of registering an event type.
+/// Result of registering an event type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegisterResult {
     /// It is stored.
     Done,
-    /// There is one of this name.
+    /// An event type of this name exists.
     Exists,
-    /// There are as many as there may be.
-    TooMany,
+    /// The tenant has the maximum number of event types.
+    LimitReached,
     /// There is no such tenant.
-    Missing,
+    NotFound,
 }

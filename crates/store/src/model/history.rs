@@ -1,60 +1,60 @@
-//! What listings of the past are asked for, and what they answer.
+//! Filters and pages of listings.
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, Time, WebhookId,
-    delivery::recovery::Recovery,
+    delivery::recovery::Recoverability,
 };
 
-/// Which status a listing of deliveries is about.
+/// Filter of deliveries by status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusFilter {
-    /// Exactly this one; `Pending` takes in what is in flight.
-    Is(DeliveryStatus),
+    /// Exactly this status; `Pending` includes deliveries in flight.
+    Exactly(DeliveryStatus),
     /// At least one failed attempt, and not delivered.
     Failed,
 }
 
-/// Which status codes of the last answer are meant.
+/// Filter of status codes of the last response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeFilter {
-    /// This one.
-    Is(u16),
-    /// Those from this hundred: 5 stands for 500 to 599.
+    /// This code.
+    Exactly(u16),
+    /// All codes of a class: 5 stands for 500 to 599.
     Class(u16),
 }
 
 impl CodeFilter {
-    /// The first code that is meant, and the last.
+    /// Returns the first and the last matching code.
     pub fn range(self) -> (u16, u16) {
         match self {
-            Self::Is(code) => (code, code),
+            Self::Exactly(code) => (code, code),
             Self::Class(class) => (class.saturating_mul(100), class.saturating_mul(100).saturating_add(99)),
         }
     }
 }
 
-/// Which deliveries to list: those for which everything holds that is said. An empty list says nothing.
+/// Filter of deliveries: all given conditions must hold. An empty list is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryFilter {
     /// Only to one of these webhooks.
     pub webhooks: Vec<WebhookId>,
     /// Only of this event.
-    pub event: Option<EventId>,
-    /// Only of events that have this key, or this id in place of one.
+    pub event_id: Option<EventId>,
+    /// Only of events with this idempotency key, or with this id if they have no key.
     pub idempotency_key: Option<String>,
-    /// Only of events about this subject.
+    /// Only of events with this subject.
     pub subject: Option<String>,
     /// Only in this status.
     pub status: Option<StatusFilter>,
     /// Only of one of these event types.
     pub event_types: Vec<String>,
-    /// Only with one of these kinds of last failure.
+    /// Only with one of these categories of the last failure.
     pub failure_categories: Vec<FailureCategory>,
-    /// Only with such a status code of the last answer.
+    /// Only with a matching status code of the last response.
     pub status_code: Option<CodeFilter>,
     /// Only dead for one of these reasons.
     pub dead_reasons: Vec<DeadReason>,
-    /// Only dead, and likely to succeed when they are sent again; or unlikely to.
+    /// Only dead ones that are likely (`true`) or unlikely (`false`) to succeed on a retry.
     pub recoverable: Option<bool>,
     /// Only of events from this time on.
     pub from: Option<Time>,
@@ -65,31 +65,35 @@ pub struct DeliveryFilter {
 }
 
 impl DeliveryFilter {
-    /// Whether only dead deliveries can pass.
-    pub fn is_about_the_dead(&self) -> bool {
+    /// Returns whether only dead deliveries can match.
+    pub fn is_dead_only(&self) -> bool {
         !self.dead_reasons.is_empty()
             || self.recoverable.is_some()
-            || self.status == Some(StatusFilter::Is(DeliveryStatus::Dead))
+            || self.status == Some(StatusFilter::Exactly(DeliveryStatus::Dead))
     }
 
-    /// The ways to die, with the kind of the last failure, that are recoverable as it is asked for.
-    pub(crate) fn recoverable_ways(&self) -> Option<Vec<(DeadReason, Option<FailureCategory>)>> {
+    /// Returns the pairs of dead reason and last failure category that match `recoverable`.
+    pub(crate) fn recoverable_codes(&self) -> Option<Vec<(DeadReason, Option<FailureCategory>)>> {
         let wanted = self.recoverable?;
         let categories = || FailureCategory::ALL.into_iter().map(Some).chain([None]);
-        let ways =
+        let combinations =
             DeadReason::ALL.into_iter().flat_map(|reason| categories().map(move |kind| (reason, kind)));
-        Some(ways.filter(|(reason, kind)| Recovery::is_likely(*reason, *kind) == wanted).collect())
+        Some(
+            combinations
+                .filter(|(reason, kind)| Recoverability::is_likely(*reason, *kind) == wanted)
+                .collect(),
+        )
     }
 }
 
-/// Which events to list: those for which everything holds that is said. An empty list says nothing.
+/// Filter of events: all given conditions must hold. An empty list is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Only this one.
+    /// Only this event.
     pub id: Option<EventId>,
-    /// Only those that have this key, or this id in place of one.
+    /// Only events with this idempotency key, or with this id if they have no key.
     pub idempotency_key: Option<String>,
-    /// Only about this subject.
+    /// Only with this subject.
     pub subject: Option<String>,
     /// Only of one of these types.
     pub event_types: Vec<String>,
@@ -101,28 +105,28 @@ pub struct EventFilter {
     pub to: Option<Time>,
 }
 
-/// Where a listing of deliveries stopped: it is ordered by event, then by delivery.
+/// Position in a listing of deliveries, which is sorted by event, then by delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryCursor {
-    /// The event of the last one.
-    pub event: EventId,
-    /// The last one.
-    pub delivery: DeliveryId,
+    /// Event of the last delivery.
+    pub event_id: EventId,
+    /// The last delivery.
+    pub delivery_id: DeliveryId,
 }
 
-/// What a listing gave, newest first.
+/// A page of a listing, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<T, C> {
-    /// What was found.
+pub struct ListingPage<T, C> {
+    /// The items.
     pub found: Vec<T>,
-    /// How far was looked, where the end was not reached and less was found than there was room for: what is
-    /// wanted is rare here, and may come after this. None: there was enough, or there is no more.
+    /// Position at which the scan stopped before the page was full, because matches are rare; more may follow. `None`
+    /// if the page is full or there are no more.
     pub stopped: Option<C>,
 }
 
-impl<T, C> Listed<T, C> {
-    /// With each thing found made into another.
-    pub fn map<U>(self, into: impl FnMut(T) -> U) -> Listed<U, C> {
-        Listed { found: self.found.into_iter().map(into).collect(), stopped: self.stopped }
+impl<T, C> ListingPage<T, C> {
+    /// Converts each item.
+    pub fn map<U>(self, into: impl FnMut(T) -> U) -> ListingPage<U, C> {
+        ListingPage { found: self.found.into_iter().map(into).collect(), stopped: self.stopped }
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses that notifications are sent to, and how many e-mails were sent.
+//! Email addresses that receive notifications, and counts of sent emails.
 
 use redrive_core::{
     TenantId, Time,
@@ -12,72 +12,72 @@ use redrive_core::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailAddress {
     /// The tenant that named it.
-    pub tenant: TenantId,
+    pub tenant_id: TenantId,
     /// The address, normalized.
     pub address: String,
-    /// When a confirmation e-mail was last requested.
+    /// Time of the last request for a confirmation email.
     pub requested_at: Option<Time>,
-    /// How many confirmation e-mails were requested.
+    /// Number of requested confirmation emails.
     pub requests: u32,
-    /// When it was confirmed, and who did it.
+    /// Time of the confirmation, and who confirmed it.
     pub confirmed: Option<(Time, ConfirmedBy)>,
-    /// When a requested confirmation e-mail is to be sent; `None` if none is waiting.
+    /// Time at which a requested confirmation email is to be sent; `None` if none is pending.
     pub send_at: Option<Time>,
 }
 
-/// One e-mail that is about to be sent for a tenant, and the limits that it must respect.
+/// An email that is about to be sent for a tenant, with the limits that apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailReservation {
-    /// For whom it is sent.
-    pub tenant: TenantId,
-    /// To whom it is sent, normalized.
+    /// The tenant that it is sent for.
+    pub tenant_id: TenantId,
+    /// The recipient, normalized.
     pub address: String,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: MailPurpose,
-    /// When it is reserved.
+    /// Time of the reservation.
     pub at: Time,
-    /// How many may be sent for the tenant.
+    /// Limit of the tenant.
     pub per_tenant: SendLimit,
-    /// How many may be sent to the mailbox, over all tenants.
+    /// Limit of the mailbox, across all tenants.
     pub per_mailbox: SendLimit,
 }
 
 impl MailReservation {
-    /// The two limits that apply, in the order in which they are locked: what they count by, and the limit.
+    /// Returns the two limits that apply, with their scopes and keys, in the order in which they are locked.
     pub(crate) fn limits(&self) -> [(MailScope, String, SendLimit); 2] {
         [
-            (MailScope::Tenant, self.tenant.to_string(), self.per_tenant),
+            (MailScope::Tenant, self.tenant_id.to_string(), self.per_tenant),
             (MailScope::Mailbox, mailbox_of(&self.address), self.per_mailbox),
         ]
     }
 }
 
-/// What a limit counts by.
+/// Scope of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailScope {
-    /// The tenant that e-mails are sent for.
+    /// The tenant that emails are sent for.
     Tenant,
-    /// The mailbox that e-mails are sent to.
+    /// The mailbox that emails are sent to.
     Mailbox,
 }
 
-/// Whether an e-mail may be sent.
+/// Result of reserving an email.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReserveResult {
-    /// It may, and is counted.
+    /// The email may be sent and was counted.
     Reserved,
-    /// It may not before this time, by the limit of this scope.
+    /// The limit of this scope allows no email before this time.
     LimitReached(MailScope, Time),
 }
 
-/// What came of asking for a confirmation e-mail.
+/// Result of requesting a confirmation email.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfirmationRequestResult {
-    /// One is sent soon, or was waiting to be sent already.
+    /// An email will be sent soon, or was already pending.
     Requested,
-    /// The address is confirmed; none is sent.
+    /// The address is already confirmed; no email is sent.
     AlreadyConfirmed,
-    /// None is sent before this time, by the limit of this scope.
+    /// The limit of this scope allows no email before this time.
     LimitReached(MailScope, Time),
     /// There is no such tenant.
     NotFound,

@@ -1,8 +1,8 @@
-//! Nodes, and what they tell each other.
+//! Nodes, the change feed and hints.
 
 use redrive_core::{DeliveryId, Role, TenantId, Time, WebhookId};
 
-/// Who owns a lease: a number that one start of one node takes and nobody takes again.
+/// Owner of leases: a number that one start of one node takes and that is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
 
@@ -11,96 +11,96 @@ impl Epoch {
     pub const NONE: Self = Self(0);
 }
 
-/// A node that comes to work.
+/// A node that joins the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewNode {
-    /// What its operator calls it.
+    /// Its configured name.
     pub name: String,
-    /// What it is there for.
+    /// Its role.
     pub role: Role,
-    /// The pools of tenants that it sends for; none if it sends nothing.
+    /// The pools that it sends for; empty if it sends nothing.
     pub pools: Vec<String>,
     /// A random value, by which the node recognises its row.
     pub incarnation: i64,
 }
 
-/// Who claims to be alive.
+/// Nodes of the cluster, as returned by a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roll {
-    /// Whether the caller's epoch still stands. If not, what it had is somebody else's.
+pub struct ClusterView {
+    /// Whether the caller's epoch is still valid. If not, its leases belong to other nodes.
     pub alive: bool,
-    /// What time it is by the store's own clock, if it has one that all nodes share.
+    /// Time of the store's own clock, if it has one that all nodes share.
     pub time: Option<Time>,
-    /// Which server executed this, where a store has several: its identity and its timeline. A different value means that
-    /// another server took over, which may lack the latest commits of the one before it.
+    /// The database server that executed this, if the store may have several: its identity and its timeline. A
+    /// different value means that another server took over, which may lack the latest commits of the previous one.
     pub server: Option<String>,
-    /// Every node in the order of their epochs, the caller too.
+    /// Every node by epoch, including the caller.
     pub nodes: Vec<Node>,
 }
 
-/// A node as the others see it.
+/// A node as seen by the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Its epoch.
     pub epoch: Epoch,
     /// The random value that it joined with.
     pub incarnation: i64,
-    /// What its operator calls it.
+    /// Its configured name.
     pub name: String,
-    /// What it is there for.
+    /// Its role.
     pub role: Role,
     /// The pools that it sends for.
     pub pools: Vec<String>,
-    /// How often it has shown that it is alive.
-    pub beats: i64,
+    /// Number of its heartbeats.
+    pub heartbeats: i64,
 }
 
 /// A position in the change feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct ChangeCursor {
     /// Every change before this position has been read.
     pub position: i64,
-    /// Which transactions the read saw, where the store orders changes by transaction. Changes after `position` that
+    /// The transactions that the read saw, if the store orders changes by transaction. Changes after `position` that
     /// the read saw are not returned again.
     pub snapshot: Option<Box<str>>,
 }
 
-impl Mark {
-    /// A mark in a feed whose changes are numbered in the order of their commits.
+impl ChangeCursor {
+    /// Creates a cursor in a feed whose changes are numbered in commit order.
     pub fn at(position: i64) -> Self {
         Self { position, snapshot: None }
     }
 }
 
-/// What has changed since a mark.
+/// Changes since a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// Where to go on from.
-    pub mark: Mark,
-    /// What has changed, each named once.
+    /// Position to continue from.
+    pub cursor: ChangeCursor,
+    /// The changes, each once.
     pub changes: Vec<Change>,
 }
 
-/// Something that every node should know.
+/// A change that every node must apply.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// A webhook was made, changed or deleted.
+    /// A webhook was created, changed or deleted.
     Webhook(TenantId, WebhookId),
-    /// A tenant's rules.
+    /// A tenant's rules changed.
     Tenant(TenantId),
-    /// Which API keys are valid.
+    /// The set of valid API keys changed.
     Keys,
-    /// What holds a webhook back.
-    Gate(WebhookId),
-    /// A leased delivery is to be called off.
+    /// The runtime state of a webhook changed.
+    Runtime(WebhookId),
+    /// Cancellation of a leased delivery was requested.
     Cancel(WebhookId, DeliveryId),
 }
 
-/// A reason to look.
+/// A wake-up between nodes, which may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// Something waits and is due.
+    /// A waiting delivery is due.
     Work,
-    /// Something has changed.
+    /// The change feed has new entries.
     Change,
 }

@@ -1,66 +1,66 @@
-//! What owners are told: notices on their way, and how far each is.
+//! Stored notifications and their status per channel.
 
-use redrive_core::{Time, notification::Notice};
+use redrive_core::{Time, notification::Notification};
 
-/// A notice that was made of what stood, and is being sent or was.
+/// A notification created from a group, pending or done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredNotice {
-    /// What is told. Its id takes the time at which it was made.
-    pub notice: Notice,
-    /// What became of it as an event for operational webhooks.
-    pub event: Telling,
-    /// What became of it as a mail.
-    pub mail: Telling,
-    /// How often it was taken to be sent.
-    pub tries: u32,
-    /// When it is to be sent again at the latest; none once there is nothing more to send.
-    pub next_at: Option<Time>,
-    /// What went wrong last.
+pub struct StoredNotification {
+    /// The notification. Its id contains its creation time.
+    pub notification: Notification,
+    /// Status as an event for operational webhooks.
+    pub webhook_status: ChannelStatus,
+    /// Status as an email.
+    pub email_status: ChannelStatus,
+    /// Number of times it was claimed to be sent.
+    pub attempts: u32,
+    /// Time of the next attempt at the latest; `None` once there is nothing more to send.
+    pub next_attempt_at: Option<Time>,
+    /// Last error.
     pub error: Option<String>,
 }
 
-/// A way by which owners are told.
+/// A channel for notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// As an event, which operational webhooks receive.
-    Event,
-    /// By e-mail.
-    Mail,
+    Webhook,
+    /// By email.
+    Email,
 }
 
-/// How far a notice is on a way.
+/// Status of a notification on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
-    /// It is still to be sent.
-    Waiting,
-    /// It was sent.
-    Told,
-    /// There was nobody to send it to, or nobody who wants it.
-    Nobody,
-    /// It could not be sent for so long that it never will be.
-    GivenUp,
-    /// It was not sent, because a limit of e-mails was reached.
+pub enum ChannelStatus {
+    /// Still to be sent.
+    Pending,
+    /// Sent.
+    Sent,
+    /// There was no recipient, or none that wants it.
+    NoRecipients,
+    /// Sending failed permanently or for too long; it is not retried.
+    Failed,
+    /// Not sent, because an email limit was reached.
     Suppressed,
 }
 
-impl Telling {
-    /// The name used everywhere.
+impl ChannelStatus {
+    /// Returns the name used everywhere.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Waiting => "waiting",
-            Self::Told => "told",
-            Self::Nobody => "nobody",
-            Self::GivenUp => "given_up",
+            Self::Pending => "pending",
+            Self::Sent => "sent",
+            Self::NoRecipients => "no_recipients",
+            Self::Failed => "failed",
             Self::Suppressed => "suppressed",
         }
     }
 }
 
-/// What came of sending a notice.
+/// Result of sending a notification on a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// It is over on this way: told, nobody there, or given up.
-    Over(Telling, Option<String>),
-    /// It failed, and is to be tried again then.
-    Later(Time, String),
+pub enum ChannelResult {
+    /// The channel is done: sent, no recipients, or failed.
+    Done(ChannelStatus, Option<String>),
+    /// Sending failed and is retried at this time.
+    RetryAt(Time, String),
 }

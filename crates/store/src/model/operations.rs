@@ -1,86 +1,88 @@
-//! Bulk operations, and what they work on.
+//! Bulk operations, their steps and scans.
 
 use std::collections::BTreeMap;
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, FailureCategory, OperationId, TenantId, Time, WebhookId,
-    delivery::bulk_operation::{Among, Candidate, OperationKind, OperationState, Selection},
-    delivery::lane::Priority,
+    delivery::{
+        bulk_operation::{Candidate, OperationKind, OperationState, OperationTarget, Selection},
+        lane::Priority,
+    },
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Again, Epoch, NewRound};
+use crate::{Epoch, NewRound, RedriveOptions};
 
 /// A bulk operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// Its id.
     pub id: OperationId,
-    /// Whose it is.
-    pub tenant: TenantId,
-    /// What it was asked to do.
-    pub order: OperationOrder,
-    /// Where it stands.
+    /// Its tenant.
+    pub tenant_id: TenantId,
+    /// The request.
+    pub order: OperationRequest,
+    /// Its state.
     pub state: OperationState,
-    /// Who asked for it, in words.
+    /// Name of the actor who created it.
     pub created_by: String,
-    /// When it was asked for.
+    /// Creation time.
     pub created_at: Time,
-    /// When it may begin.
+    /// Earliest start time.
     pub start_at: Time,
-    /// When it began: what has come since is none of its business.
+    /// Start time: deliveries created or ended later are not selected.
     pub began_at: Option<Time>,
-    /// When it was over.
+    /// End time.
     pub finished_at: Option<Time>,
-    /// When it last got on, or was turned.
+    /// Time of the last step or change of state.
     pub updated_at: Time,
-    /// The node that carries it on.
+    /// Epoch of the node that runs it.
     pub held_by: Option<Epoch>,
-    /// How far it has looked; none before the first.
-    pub cursor: Option<WalkCursor>,
-    /// What it has done so far.
-    pub tally: Tally,
-    /// When it was last begun or taken up, and how much was done by then: what its rate is told from.
-    pub pace_from: Option<(Time, u64)>,
+    /// Position of the scan; `None` before the first step.
+    pub cursor: Option<ScanCursor>,
+    /// Progress.
+    pub progress: OperationProgress,
+    /// Time of the last start or resume, and the number done by then: base of the reported rate.
+    pub rate_since: Option<(Time, u64)>,
 }
 
-/// What an operation was asked to do.
+/// Request of a bulk operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OperationOrder {
-    /// What is done to each.
+pub struct OperationRequest {
+    /// Action on each item.
     pub kind: OperationKind,
-    /// Where they are looked for.
-    pub among: Among,
-    /// Which ones.
+    /// Set of items that is scanned.
+    pub among: OperationTarget,
+    /// Selection among them.
     pub selection: Selection,
-    /// The most in a second.
+    /// Maximum number per second.
     pub rate: Option<u32>,
-    /// How urgent they are from then on; none for as urgent as they were.
+    /// New priority; `None` keeps the priority.
     pub priority: Option<Priority>,
 }
 
-/// The figures of an operation.
+/// Progress counters of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// How many there were when it began; none until they are counted.
+pub struct OperationProgress {
+    /// Number of items when it started; `None` until they are counted.
     pub total: Option<u64>,
-    /// How many something was done with.
+    /// Number of items that the action changed.
     pub done: u64,
-    /// How many needed it no more when their turn came.
+    /// Number of items that no longer needed the action.
     pub skipped: u64,
-    /// How many of those queued have arrived.
+    /// Number of queued deliveries that were delivered.
     pub delivered: u64,
-    /// How many of those queued are dead again.
+    /// Number of queued deliveries that are dead again.
     pub failed: u64,
-    /// How many of those queued ended in any other way.
+    /// Number of queued deliveries that ended otherwise.
     pub cancelled: u64,
-    /// How those that are dead again failed, by kind of failure.
+    /// Number of deliveries dead again by failure category.
     pub errors: BTreeMap<String, u64>,
 }
 
-impl Tally {
-    /// Counts one that was queued and has ended; one that is not there any more says nothing about how.
-    pub(crate) fn note(&mut self, status: Option<DeliveryStatus>, category: Option<FailureCategory>) {
+impl OperationProgress {
+    /// Counts a queued delivery that has ended; one that no longer exists counts as ended otherwise.
+    pub(crate) fn record_end(&mut self, status: Option<DeliveryStatus>, category: Option<FailureCategory>) {
         match status {
             Some(DeliveryStatus::Delivered) => self.delivered += 1,
             Some(DeliveryStatus::Dead) => {
@@ -93,109 +95,109 @@ impl Tally {
     }
 }
 
-/// A place in a walk from the oldest on: an event, and a delivery of it.
+/// Position in a scan, oldest first: an event, and a delivery of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WalkCursor {
+pub struct ScanCursor {
     /// The event.
-    pub event: EventId,
-    /// The delivery; none where events are walked.
-    pub delivery: Option<DeliveryId>,
+    pub event_id: EventId,
+    /// The delivery; `None` in a scan of events.
+    pub delivery_id: Option<DeliveryId>,
 }
 
-/// Where to look for deliveries, from the oldest on.
+/// Request for a scan of deliveries, oldest first.
 #[derive(Clone, Debug)]
-pub struct Walk {
-    /// What is looked through.
-    pub among: Among,
-    /// Only those of this webhook.
-    pub webhook: Option<WebhookId>,
+pub struct Scan {
+    /// The set that is scanned.
+    pub among: OperationTarget,
+    /// Only of this webhook.
+    pub webhook_id: Option<WebhookId>,
     /// Only of events from this time on.
     pub from: Option<Time>,
     /// Only of events before this time.
     pub to: Option<Time>,
-    /// Only what comes after this one.
-    pub after: Option<WalkCursor>,
-    /// At most so many are looked at.
+    /// Only after this position.
+    pub after: Option<ScanCursor>,
+    /// Maximum number of rows to read.
     pub limit: usize,
 }
 
-/// What was come upon.
+/// Page of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walked {
-    /// Deliveries, each with its place.
-    pub found: Vec<(WalkCursor, Candidate)>,
-    /// The place to go on from; none if there is nothing more.
-    pub next: Option<WalkCursor>,
+pub struct ScanPage {
+    /// Deliveries with their positions.
+    pub found: Vec<(ScanCursor, Candidate)>,
+    /// Position to continue from; `None` at the end.
+    pub next: Option<ScanCursor>,
 }
 
-/// What of an event tells whether a webhook wants it, but for its data.
+/// The fields of an event that decide whether a webhook receives it, except its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventHead {
+pub struct EventSummary {
     /// The event.
     pub id: EventId,
     /// Its type.
     pub event_type: String,
-    /// What it is about.
+    /// Its subject.
     pub subject: Option<String>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
 }
 
-/// One thing to do.
+/// One task of a step.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// Deliver again.
-    Retry(DeliveryId, Again),
-    /// Call off, for this reason.
+    /// Retry a delivery.
+    Retry(DeliveryId, RedriveOptions),
+    /// Cancel a delivery for this reason.
     Cancel(DeliveryId, String),
-    /// Take off the list of dead letters.
+    /// Purge a delivery from the dead letters.
     Purge(DeliveryId),
-    /// Deliver an event to a webhook that has had none of it.
+    /// Deliver an event to a webhook that has no delivery of it.
     Send(EventId, NewRound, Priority),
 }
 
-/// A step of an operation: done as a whole or not at all, and only by who holds it while it runs.
+/// A step of an operation: applied atomically, and only by its holder while it runs.
 #[derive(Clone, Debug)]
 pub struct OperationStep {
     /// The operation.
     pub id: OperationId,
     /// Its tenant.
-    pub tenant: TenantId,
-    /// Who holds it.
+    pub tenant_id: TenantId,
+    /// Epoch of the holder.
     pub epoch: Epoch,
-    /// What to do.
+    /// The tasks.
     pub tasks: Vec<Task>,
-    /// How many of those looked at need nothing.
+    /// Number of scanned items that need no task.
     pub passed: usize,
-    /// Up to where everything has been looked at then.
-    pub cursor: Option<WalkCursor>,
-    /// What the step leads to, if not to another one.
+    /// Position of the scan after this step.
+    pub cursor: Option<ScanCursor>,
+    /// State after this step, if it is the last one.
     pub then: Option<OperationState>,
     /// The time.
     pub at: Time,
 }
 
-/// What became of a step.
+/// Result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stepped {
-    /// Done, all of it.
-    Done {
-        /// How many tasks had an effect.
+pub enum StepResult {
+    /// All tasks were applied.
+    Applied {
+        /// Number of tasks that had an effect.
         done: usize,
-        /// Deliveries that a node has, and is to call off.
+        /// Leased deliveries that their node has to cancel.
         to_call_off: Vec<(WebhookId, DeliveryId)>,
     },
-    /// Nothing was done: somebody else holds it, or a person has turned it.
-    Lost,
+    /// Nothing was applied: another node holds the operation, or its state was changed.
+    ClaimLost,
 }
 
-/// How far it is known how an operation's deliveries went.
+/// Progress of collecting the results of an operation's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
-    /// The place to go on from; none if all have been looked at.
+pub struct SettleProgress {
+    /// Position to continue from; `None` if all were read.
     pub next: Option<DeliveryId>,
-    /// How many of those looked at are still under way.
+    /// Number of read deliveries that are still pending.
     pub open: usize,
-    /// How many have ended since they were last looked at.
+    /// Number of deliveries that have ended since the last read.
     pub ended: usize,
 }

@@ -1,86 +1,88 @@
-//! Events on their way in.
+//! Events to be published.
 
 use std::sync::Arc;
 
 use redrive_core::{
-    DeliveryId, EventId, Time, WebhookId, delivery::lane::Lane, event::Event, event::PayloadFormat,
+    DeliveryId, EventId, Time, WebhookId,
+    delivery::lane::Lane,
+    event::{Event, PayloadFormat},
 };
 
 use crate::{Epoch, OrderedPosition};
 
-/// An event to be stored together with everything it fans out to.
+/// An event to be stored together with its fan-out.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
     /// The event.
     pub event: Arc<Event>,
-    /// Its claim on an idempotency key; none when the publisher gave no key.
-    pub claim: Option<KeyClaim>,
-    /// The version of the tenant's webhooks that the fan-out was made from.
+    /// Its claim on an idempotency key; `None` if the publisher gave no key.
+    pub claim: Option<IdempotencyClaim>,
+    /// The configuration version that the fan-out was computed from.
     pub config_version: i64,
-    /// The node that will send what is born leased.
+    /// Epoch of the node that will send the deliveries created as leased.
     pub epoch: Epoch,
-    /// One delivery for each webhook that wants it.
+    /// One delivery for each webhook that receives it.
     pub deliveries: Vec<NewDelivery>,
-    /// The order that it must be stored in; none if it may be stored whenever it is its turn.
+    /// Its position in an order of publishes; `None` if it is unordered.
     pub order: Option<OrderedPosition>,
 }
 
-/// A hold on an idempotency key.
+/// A claim on an idempotency key.
 #[derive(Clone, Debug)]
-pub struct KeyClaim {
-    /// What "the same body" means: a hash over type, subject, source and raw data.
+pub struct IdempotencyClaim {
+    /// Hash over type, subject, source and raw data: equal hashes mean the same body.
     pub body_hash: [u8; 32],
-    /// From when on the key may be used anew.
+    /// Time from which the key may be used again.
     pub expires_at: Time,
     /// The confirmed time: a key that expires later is still held.
     pub confirmed_now: Time,
 }
 
-/// A delivery to be made.
+/// A delivery to be created.
 #[derive(Clone, Debug)]
 pub struct NewDelivery {
-    /// Its id, which takes the event's time.
+    /// Its id, which contains the event's time.
     pub id: DeliveryId,
-    /// Who it is owed to.
-    pub webhook: WebhookId,
-    /// What its body looks like, from now on.
+    /// Its webhook.
+    pub webhook_id: WebhookId,
+    /// Format of the request body, fixed at creation.
     pub format: PayloadFormat,
-    /// Which of the webhook's queues it belongs to.
+    /// Its lane.
     pub lane: Lane,
-    /// How it is born. What waits in an order is always born waiting.
-    pub birth: Birth,
+    /// Its initial state. An ordered delivery always starts as waiting.
+    pub initial_state: InitialState,
 }
 
-/// Where a new delivery goes.
+/// Initial state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Birth {
-    /// Owned by the publishing node, which has room for it and sends it without asking again.
+pub enum InitialState {
+    /// Leased to the publishing node, which has capacity for it and sends it without a claim.
     Leased,
     /// Waiting in the store until this time.
     Waiting(Time),
 }
 
-/// What became of a publish.
+/// Result of a publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Published {
-    /// Stored, with its place in the tenant's sequence.
+pub enum PublishResult {
+    /// Stored.
     New {
-        /// The place.
+        /// Its position in the tenant's sequence.
         sequence_number: i64,
     },
-    /// The key was used before for the same body: this is the first event.
+    /// The key was used before for the same body.
     Duplicate {
-        /// Its id.
-        event: EventId,
+        /// Id of the first event.
+        event_id: EventId,
     },
     /// The key was used before for another body.
     KeyReused {
         /// The event that has the key.
-        event: EventId,
+        event_id: EventId,
     },
-    /// The tenant's webhooks have changed since the fan-out was made: make it again.
+    /// The tenant's configuration has changed since the fan-out was computed: compute it again.
     ConfigChanged,
-    /// The publishing node's epoch is over: it may not take anything on.
+    /// The publishing node's epoch has ended: it must not get new leases.
     Fenced,
     /// There is no such tenant.
     NoTenant,

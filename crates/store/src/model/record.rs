@@ -1,63 +1,64 @@
-//! What happened to a delivery, to be written down.
+//! Outcomes of deliveries, to be recorded.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId, notification::Cause,
-    protection::breaker::CircuitState, protection::breaker::SavedCircuit,
+    AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId,
+    notification::Occurrence,
+    protection::breaker::{CircuitState, SavedCircuit},
 };
 
 use crate::Epoch;
 
-/// What one attempt was like.
+/// One attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// Its id; a resend of the same outcome has the same one.
+    /// Its id; a repeated outcome has the same one.
     pub id: AttemptId,
     /// 1 for the first attempt of a delivery.
     pub number: u32,
-    /// How it ended.
+    /// Its result.
     pub status: AttemptStatus,
-    /// What kind of failure it was.
+    /// Category of the failure.
     pub failure_category: Option<FailureCategory>,
-    /// The answer's status code.
+    /// Status code of the response.
     pub http_status_code: Option<u16>,
-    /// What went wrong, in words for the webhook's owner.
+    /// Error message for the webhook's owner.
     pub error_message: Option<String>,
-    /// The custom headers sent along, as `name: value` lines with secrets redacted.
+    /// Custom headers of the request, as `name: value` lines with secrets redacted.
     pub custom_headers: Option<Bytes>,
-    /// The answer's headers as `name: value` lines.
+    /// Headers of the response, as `name: value` lines.
     pub response_headers: Option<Bytes>,
-    /// The first bytes of the answer's body.
+    /// The first bytes of the response body.
     pub response_body_sample: Option<Bytes>,
-    /// How long each phase took.
+    /// Duration of each phase.
     pub timings: PhaseTimings,
-    /// When it was due.
+    /// Due time.
     pub scheduled_at: Time,
-    /// When it was sent.
+    /// Time at which it was sent.
     pub executed_at: Time,
-    /// When the next one is due, if there is one.
+    /// Due time of the next attempt, if there is one.
     pub next_retry_at: Option<Time>,
-    /// The state of the webhook's circuit when it was sent.
+    /// State of the webhook's circuit when it was sent.
     pub circuit: CircuitState,
-    /// Who sent it.
+    /// Name of the node that sent it.
     pub worker: Arc<str>,
 }
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptStatus {
-    /// 2xx.
+    /// 2xx response.
     Success,
-    /// Failed, and the delivery goes on (or was cancelled meanwhile).
+    /// Failed; the delivery is retried, or was cancelled.
     Failed,
-    /// Failed, and ended its delivery dead.
+    /// Failed; the delivery is dead.
     Exhausted,
 }
 
 impl AttemptStatus {
-    /// The name used everywhere.
+    /// Returns the name used everywhere.
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -67,117 +68,117 @@ impl AttemptStatus {
     }
 }
 
-/// Microseconds that each phase took; none where the phase did not happen.
+/// Duration of each phase in microseconds; `None` if the phase did not happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimings {
-    /// Looking the name up.
+    /// DNS resolution.
     pub dns: Option<u32>,
-    /// Connecting.
+    /// TCP connect.
     pub connect: Option<u32>,
-    /// The TLS handshake.
+    /// TLS handshake.
     pub tls: Option<u32>,
-    /// From sending to the first byte of the answer.
+    /// From sending to the first byte of the response.
     pub ttfb: Option<u32>,
-    /// All of it.
+    /// Total.
     pub total: u32,
 }
 
-/// What is to be recorded about a leased delivery, in one transaction.
+/// Outcome of a leased delivery, recorded in one transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The owner of the lease.
+    /// Epoch of the lease's owner.
     pub epoch: Epoch,
     /// The delivery.
-    pub delivery: DeliveryId,
+    pub delivery_id: DeliveryId,
     /// Its tenant.
-    pub tenant: TenantId,
+    pub tenant_id: TenantId,
     /// Its webhook.
-    pub webhook: WebhookId,
-    /// The attempt; none when the delivery ended without one.
+    pub webhook_id: WebhookId,
+    /// The attempt; `None` if the delivery ended without one.
     pub attempt: Option<Attempt>,
-    /// Where the delivery goes.
-    pub next: Next,
+    /// Next state of the delivery.
+    pub next: NextState,
     /// Whether the decision took a cancellation into account.
-    pub knows_cancel: bool,
+    pub saw_cancel: bool,
     /// Whether the delivery is cancelled because its webhook has ended (`Webhook::has_ended`). The store compares this
     /// with the webhook's row and records nothing if the row does not confirm it.
     pub requires_ended_webhook: bool,
-    /// Whether the webhook is to be disabled.
-    pub disable: Option<Disable>,
-    /// What else follows for the webhook.
-    pub effects: Effects,
-    /// What owners are to be told of it, each as far as it took place: that the delivery died, that the circuit moved,
-    /// that the webhook was disabled. Most outcomes have none.
-    pub causes: Vec<Cause>,
-    /// The time of the decision.
+    /// Disables the webhook if set.
+    pub disable: Option<DisableWebhook>,
+    /// Other effects on the webhook.
+    pub effects: WebhookEffects,
+    /// Occurrences for notifications (delivery died, circuit changed, webhook disabled), each recorded only if it took
+    /// place. Most outcomes have none.
+    pub occurrences: Vec<Occurrence>,
+    /// Time of the decision.
     pub at: Time,
 }
 
-/// What an outcome changes about its webhook, beside the delivery. Most change nothing.
+/// Effects of an outcome on its webhook. Most outcomes have none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Effects {
-    /// The circuit, where it has moved.
+pub struct WebhookEffects {
+    /// The circuit, if it made a transition.
     pub circuit: Option<Box<SavedCircuit>>,
-    /// Until when the endpoint asked not to be called.
+    /// Time until which the endpoint asked not to be called.
     pub hold_until: Option<Time>,
-    /// Whether it has begun to fail, or stopped failing.
-    pub failing: Option<Failing>,
+    /// Start or end of a series of failures.
+    pub failing: Option<FailingChange>,
 }
 
-/// A change in how a webhook does.
+/// A change of a webhook's failing state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failing {
-    /// It fails since then.
+pub enum FailingChange {
+    /// It has been failing since this time.
     Since(Time),
-    /// It works again.
-    Over,
+    /// It has recovered.
+    Recovered,
 }
 
-/// That a webhook is to be disabled.
+/// Request to disable a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disable {
-    /// Why.
+pub struct DisableWebhook {
+    /// Reason.
     pub reason: String,
-    /// The URL that gave the cause: a webhook that has another by now is left alone.
+    /// The URL that was called: a webhook whose URL has changed since is not disabled.
     pub url: String,
 }
 
-/// Where a delivery goes after an outcome.
+/// State of a delivery after an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Over: the endpoint has it.
+pub enum NextState {
+    /// Ended: delivered.
     Delivered,
-    /// Waits for another attempt.
+    /// Waiting for another attempt.
     Retry {
-        /// When it is due.
+        /// Due time.
         due: Time,
     },
-    /// Over: given up.
+    /// Ended: dead.
     Dead {
-        /// Why.
+        /// Reason.
         reason: DeadReason,
     },
-    /// Over: called off.
+    /// Ended: cancelled.
     Cancelled {
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
 
-/// What became of an outcome.
+/// Result of recording an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Recorded {
-    /// Recorded now.
-    Done {
-        /// The tenant's new configuration version, where the webhook was disabled.
+pub enum RecordResult {
+    /// It was recorded.
+    Recorded {
+        /// The tenant's new configuration version, if the webhook was disabled.
         config_version: Option<i64>,
     },
-    /// It had been recorded before: a resend.
-    Again,
-    /// The delivery was cancelled meanwhile, for this reason: decide again.
+    /// It was already recorded before.
+    AlreadyRecorded,
+    /// Cancellation was requested concurrently, for this reason: decide again.
     CancelRequested(String),
     /// The outcome requires that the webhook has ended, and the stored webhook has not. The lease is unchanged.
     WebhookNotEnded,
-    /// The lease is somebody else's, or the delivery is over.
+    /// The lease belongs to another node, or the delivery has ended.
     Fenced,
 }

@@ -1,23 +1,24 @@
-//! Delivering again, or no more.
+//! Retry, replay and cancellation.
 
 use redrive_core::{
-    DeliveryId, DeliveryStatus, WebhookId, delivery::lane::Lane, delivery::lane::Priority,
+    DeliveryId, DeliveryStatus, WebhookId,
+    delivery::lane::{Lane, Priority},
     event::PayloadFormat,
 };
 
-/// What became of a request to deliver something again.
+/// Result of retrying a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Redriven {
-    /// It was still pending and is due now.
+pub enum RedriveResult {
+    /// It was still pending: due now if it was waiting, unchanged if it was leased.
     DueNow(DeliveryId),
-    /// It was over; a new round was made.
+    /// It had ended; a new round was created.
     NewRound(DeliveryId),
-    /// It was redriven before: this is the round that it became.
-    AlreadyAs(DeliveryId),
-    /// There is nothing to send any more: the payload was erased.
+    /// It was already redriven as this round.
+    AlreadyRedriven(DeliveryId),
+    /// The payload was erased.
     Erased,
     /// There is no such delivery.
-    Missing,
+    NotFound,
 }
 
 /// A new round for one webhook.
@@ -26,48 +27,48 @@ pub struct NewRound {
     /// The new delivery's id.
     pub id: DeliveryId,
     /// The webhook.
-    pub webhook: WebhookId,
-    /// The body's format.
+    pub webhook_id: WebhookId,
+    /// Format of the request body.
     pub format: PayloadFormat,
-    /// Which of the webhook's queues it belongs to. In an order it goes to the back.
+    /// Its lane. In an ordered lane it goes to the end.
     pub lane: Lane,
 }
 
-/// What became of a replay.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Replayed {
-    /// New rounds were made.
+pub enum ReplayResult {
+    /// New rounds were created.
     Done(Vec<DeliveryId>),
     /// This delivery of the event is still pending.
     StillPending(DeliveryId),
-    /// There is nothing to send any more: the payload was erased.
+    /// The payload was erased.
     Erased,
     /// There is no such event.
-    Missing,
+    NotFound,
 }
 
-/// What became of a cancellation.
+/// Result of a cancellation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cancelled {
+pub enum CancelResult {
     /// It is cancelled.
     Done,
-    /// A node has it: it will be cancelled unless the request under way succeeds.
+    /// It is leased: it will be cancelled unless the request in flight succeeds.
     Requested,
-    /// It was over before.
-    Over(DeliveryStatus),
+    /// It had already ended.
+    AlreadyEnded(DeliveryStatus),
     /// There is no such delivery.
-    Missing,
+    NotFound,
 }
 
-/// How the new round of a delivery is made, should it be over; see [`NewRound`].
+/// Options for the new round of a delivery that has ended; see [`NewRound`].
 #[derive(Clone, Debug)]
-pub struct Again {
+pub struct RedriveOptions {
     /// The id of the new round.
     pub id: DeliveryId,
     /// The lane of the new round.
     pub lane: Lane,
-    /// How urgent it is from now on; none for as urgent as it was.
+    /// New priority; `None` keeps the priority.
     pub priority: Option<Priority>,
-    /// Whether to leave it alone if it was taken off the list of dead letters.
+    /// Whether to skip it if it was purged from the dead letters.
     pub unless_purged: bool,
 }

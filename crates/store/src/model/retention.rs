@@ -1,25 +1,25 @@
-//! What is old, and what a step of forgetting it did.
+//! Requests and results of pruning and erasure.
 
 use redrive_core::{TenantId, Time};
 
-/// What of a tenant is old, and where to look for it.
+/// A pruning step for one tenant.
 #[derive(Clone, Debug)]
-pub struct Old<C> {
-    /// Whose.
-    pub tenant: TenantId,
-    /// What is from before this time.
+pub struct PruneRequest<C> {
+    /// The tenant.
+    pub tenant_id: TenantId,
+    /// Prune items before this time.
     pub before: Time,
-    /// Only what comes after this one.
+    /// Only items after this one.
     pub after: Option<C>,
-    /// About so many rows in one step, and at least one thing.
+    /// Approximate number of rows in one step; at least one item is pruned.
     pub rows: usize,
-    /// Whether what goes is put among what waits for the archive, in the same transaction.
+    /// Whether the pruned rows are added to the archive outbox in the same transaction.
     pub archive: bool,
 }
 
-/// How many things left.
+/// Numbers of pruned or archived rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct PruneCounts {
     /// Events.
     pub events: usize,
     /// Deliveries.
@@ -28,56 +28,56 @@ pub struct Left {
     pub attempts: usize,
 }
 
-impl Left {
-    /// Rows in all.
+impl PruneCounts {
+    /// Returns the total number of rows.
     pub fn rows(&self) -> usize {
         self.events + self.deliveries + self.attempts
     }
 }
 
-/// What a step did.
+/// Result of a pruning step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pruned<C> {
-    /// What left.
-    pub left: Left,
-    /// Where to go on from.
+pub struct PruneProgress<C> {
+    /// Pruned rows.
+    pub left: PruneCounts,
+    /// Position to continue from.
     pub last: Option<C>,
-    /// Whether nothing else is old.
+    /// Whether nothing is left to prune.
     pub finished: bool,
 }
 
-/// What became of months that nobody needs any more.
+/// Result of dropping partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
-    /// One was dropped, or some of what was left of one; there may be more.
-    Some {
-        /// Months.
+pub enum PartitionDrop {
+    /// A partition or some of its dependent rows were dropped; there may be more.
+    Dropped {
+        /// Number of dropped months.
         months: usize,
     },
-    /// Others were in the way for longer than they may be kept waiting: try again later.
+    /// The lock was not available within the time that other transactions may be kept waiting: try again later.
     Busy,
-    /// There is none.
+    /// No partition can be dropped.
     None,
 }
 
-/// What became of a payload that was to be erased.
+/// Result of erasing a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Erased {
-    /// It is gone now.
-    Now,
-    /// It was gone before, since then.
-    Before(Time),
+pub enum EraseResult {
+    /// It was erased now.
+    Erased,
+    /// It was already erased at this time.
+    AlreadyErased(Time),
     /// There is no such event.
-    Missing,
+    NotFound,
 }
 
-/// A part of the archive that is to be stored. What is in it has left the tables, and waits for nothing else.
+/// An object to be stored in the archive. Its rows were already deleted from their tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchiveObject {
-    /// What it is called: the day of its events, and a name that nothing else has.
+    /// Unique name, beginning with the day of its events.
     pub name: String,
-    /// How many things are in it.
-    pub holds: Left,
-    /// Lines of JSON, compressed.
+    /// Numbers of rows in it.
+    pub holds: PruneCounts,
+    /// Compressed lines of JSON.
     pub bytes: Vec<u8>,
 }

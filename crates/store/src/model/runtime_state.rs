@@ -1,4 +1,4 @@
-//! What holds webhooks back, and how they do.
+//! Runtime state and backlog of webhooks.
 
 use redrive_core::{
     TenantId, Time, WebhookId,
@@ -6,85 +6,85 @@ use redrive_core::{
     protection::breaker::{Counts, SavedCircuit},
 };
 
-/// What holds a webhook back, as far as it must be known after a restart.
+/// Runtime state of a webhook that must survive a restart.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Runtime {
+pub struct WebhookRuntime {
     /// The webhook.
-    pub webhook: WebhookId,
+    pub webhook_id: WebhookId,
     /// Its tenant.
-    pub tenant: TenantId,
-    /// Until when the endpoint asked not to be called.
+    pub tenant_id: TenantId,
+    /// Time until which the endpoint asked not to be called.
     pub hold_until: Option<Time>,
-    /// Its circuit, unless it is closed and nobody has forced it.
+    /// Its circuit; `None` if it is closed and not forced.
     pub circuit: Option<SavedCircuit>,
-    /// The generation of the newest circuit that was stored, 0 if none was. A node counts on from it.
+    /// Generation of the newest stored circuit, 0 if none was stored. A node continues from it.
     pub generation: u64,
-    /// When the first of an unbroken row of failures was.
+    /// Time of the first failure since the last success.
     pub failing_since: Option<Time>,
 }
 
-/// A time for which a circuit was open.
+/// A period in which a circuit was open.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Period {
-    /// When it opened.
+pub struct CircuitPeriod {
+    /// Time at which it opened.
     pub opened_at: Time,
-    /// When it stopped being open; none while it is.
+    /// Time at which it stopped being open; `None` while it is open.
     pub ended_at: Option<Time>,
-    /// Whether a person had forced it open.
+    /// Whether it was forced open manually.
     pub forced: bool,
-    /// What was in the window that opened it.
+    /// Counts of the window that opened it.
     pub counts: Counts,
 }
 
-/// A time for which the circuit of some webhook was open.
+/// A period in which the circuit of a webhook was open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incident {
     /// The webhook.
-    pub webhook: WebhookId,
-    /// The time.
-    pub period: Period,
+    pub webhook_id: WebhookId,
+    /// The period.
+    pub period: CircuitPeriod,
 }
 
-/// How much waits in the store for one webhook.
+/// Number of deliveries that wait in the store for one webhook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Due: they go as soon as nothing holds the webhook back.
+    /// Due: they are sent as soon as the webhook is not blocked.
     pub due: u64,
     /// Not due yet.
     pub scheduled: u64,
-    /// Behind another one of their order, which waits or is on its way.
+    /// Behind another delivery of their order that is waiting or leased.
     pub in_order: u64,
-    /// The same by priority, the most urgent first; those in an order count as normal.
+    /// All of them by priority, the most urgent first; ordered ones count as normal.
     pub by_priority: [u64; Priority::ALL.len()],
-    /// Whether there is more than was counted.
+    /// Whether there are more than were counted.
     pub more: bool,
 }
 
 impl Backlog {
-    /// All that was counted.
+    /// Returns the number of all counted deliveries.
     pub fn total(&self) -> u64 {
         self.due + self.scheduled + self.in_order
     }
 }
 
-/// What a store has counted of one webhook, each to no more than one above what was asked for.
+/// Raw counts of one webhook, each up to one above the requested maximum.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counted {
-    /// Outside of orders: due, and not due yet.
+pub(crate) struct BacklogCounts {
+    /// Unordered lanes: due, and not due yet.
     pub(crate) free: Vec<(Lane, u64, u64)>,
-    /// In orders.
+    /// Deliveries in ordered lanes.
     pub(crate) ordered: u64,
-    /// Those of them that are the first of an order that nobody has one of: all, and due.
+    /// Firsts of ordered lanes without a lease: all, and due ones.
     pub(crate) firsts: u64,
     pub(crate) firsts_due: u64,
 }
 
-impl Counted {
-    /// What it comes to, with no more than `most` of each kind.
-    pub(crate) fn backlog(mut self, most: usize) -> Backlog {
-        let most = most as u64;
+impl BacklogCounts {
+    /// Converts the counts to a backlog with at most `max` of each kind.
+    pub(crate) fn backlog(mut self, max: usize) -> Backlog {
+        let max = max as u64;
         self.free.sort_by_key(|(lane, ..)| lane.class() % Priority::ALL.len());
-        let mut left = [most; 3];
+        let mut left = [max; 3];
         let mut by_priority = [0; Priority::ALL.len()];
         let mut counted = [0; 3];
         let mut take = |kind: usize, class: usize, count: u64| {
@@ -101,17 +101,17 @@ impl Counted {
         take(0, normal, self.firsts_due);
         take(1, normal, self.firsts.saturating_sub(self.firsts_due));
         take(2, normal, self.ordered.saturating_sub(self.firsts));
-        let more = counted[0].max(counted[1]).max(self.ordered) > most;
-        let [due, scheduled, in_order] = left.map(|left| most - left);
+        let more = counted[0].max(counted[1]).max(self.ordered) > max;
+        let [due, scheduled, in_order] = left.map(|left| max - left);
         Backlog { due, scheduled, in_order, by_priority, more }
     }
 }
 
-/// Which webhooks of a tenant something waits for.
+/// Webhooks of a tenant that have a backlog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backlogged {
-    /// The webhooks, in the order of their ids.
+pub struct BackloggedWebhooks {
+    /// The webhooks, by id.
     pub webhooks: Vec<WebhookId>,
-    /// Whether there may be more: not everything was looked at.
+    /// Whether there may be more, because not everything was read.
     pub more: bool,
 }

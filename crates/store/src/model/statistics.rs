@@ -1,45 +1,47 @@
-//! How webhooks and tenants do, counted as deliveries are sent.
+//! Rollups of webhooks and tenants, counted as deliveries are sent.
 
-pub use redrive_core::statistics::traffic::Ended;
+pub use redrive_core::statistics::traffic::EndedCounts;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    statistics::rollup::Rollup,
-    statistics::traffic::{Grain, Traffic},
+    statistics::{
+        rollup::Rollup,
+        traffic::{Resolution, Traffic},
+    },
 };
 
-/// What was sent to one webhook in one minute.
+/// Counters of one webhook in one minute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MinuteRollup {
-    /// Whose webhook it is.
-    pub tenant: TenantId,
+    /// Its tenant.
+    pub tenant_id: TenantId,
     /// The webhook.
-    pub webhook: WebhookId,
-    /// The beginning of the minute.
+    pub webhook_id: WebhookId,
+    /// Start of the minute.
     pub minute: Time,
-    /// The figures.
+    /// The counters.
     pub rollup: Rollup,
 }
 
-/// A tenant's traffic in one minute or hour.
+/// Counters of a tenant in one minute or hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRollup {
     /// The tenant.
-    pub tenant: TenantId,
-    /// Whether it is a minute or an hour.
-    pub grain: Grain,
-    /// Its beginning.
+    pub tenant_id: TenantId,
+    /// Minute or hour.
+    pub grain: Resolution,
+    /// Start of the minute or hour.
     pub start: Time,
-    /// When it may be forgotten.
+    /// Time from which it may be pruned.
     pub kept_until: Time,
-    /// The figures.
+    /// The counters.
     pub traffic: Traffic,
 }
 
-/// Which webhooks of a tenant have attempts that failed.
+/// Webhooks of a tenant with failed attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failures {
-    /// How many failed, by webhook, in no particular order.
+pub struct WebhookFailures {
+    /// Number of failed attempts by webhook, in no particular order.
     pub by_webhook: Vec<(WebhookId, u64)>,
-    /// The earliest minute that was looked at, where not all could be.
+    /// The earliest minute that was read; `None` if all were.
     pub only_since: Option<Time>,
 }

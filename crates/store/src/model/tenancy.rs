@@ -8,37 +8,37 @@ use redrive_core::{KeyId, TenantId, Time, tenancy::TenantRules};
 pub struct Tenant {
     /// Its id.
     pub id: TenantId,
-    /// A name for people.
+    /// Display name.
     pub name: Option<String>,
-    /// Who sends for it, and how fast.
+    /// Its rules: pool, limits, quotas and notification preferences.
     pub rules: TenantRules,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Time,
 }
 
-/// An API key, without the key.
+/// An API key, without the key itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     /// Its id.
     pub id: KeyId,
-    /// Whose it is; none for an admin key.
-    pub tenant: Option<TenantId>,
-    /// What it is for, in its owner's words.
+    /// Its tenant; `None` for an admin key.
+    pub tenant_id: Option<TenantId>,
+    /// Name given by its owner.
     pub name: String,
     /// SHA-256 of the key.
     pub hash: [u8; 32],
-    /// What it may do, as bits that the server gives meaning to.
+    /// Scopes as bits, defined by the server.
     pub scopes: u32,
-    /// Whether it is a session: short-lived, and not listed among the keys.
+    /// Whether it is a portal session: short-lived, and not listed among the keys.
     pub session: bool,
-    /// Where it may be used from; anywhere if empty.
+    /// Networks it may be used from; any if empty.
     pub networks: Vec<IpNet>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Time,
-    /// From when on it is of no use.
+    /// Time from which it is invalid.
     pub expires_at: Option<Time>,
-    /// When it was revoked.
+    /// Time of its revocation.
     pub revoked_at: Option<Time>,
-    /// When it was last used, to about a minute.
+    /// Time of its last use, to about a minute.
     pub last_used_at: Option<Time>,
 }

@@ -1,30 +1,30 @@
-//! Addresses that do not want to hear of something any more.
+//! Unsubscriptions of email addresses.
 
-use redrive_core::{Time, notification::Kind};
+use redrive_core::{Time, notification::NotificationKind};
 
-/// An address that is not told of one kind any more.
+/// An address that is unsubscribed from one kind of notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsubscribed {
+pub struct Unsubscription {
     /// The address.
     pub address: String,
-    /// What it is not told of.
-    pub kind: Kind,
-    /// Since when.
-    pub at: Time,
+    /// The kind.
+    pub kind: NotificationKind,
+    /// Time of the unsubscription.
+    pub unsubscribed_at: Time,
 }
 
-/// Where a listing of them goes on.
+/// Position in a listing of unsubscriptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnsubscribedCursor {
-    /// The address of the last.
+pub struct UnsubscriptionCursor {
+    /// Address of the last one.
     pub address: String,
-    /// The kind of the last.
-    pub kind: Kind,
+    /// Kind of the last one.
+    pub kind: NotificationKind,
 }
 
-impl Unsubscribed {
-    /// Where a listing goes on after it.
-    pub fn cursor(&self) -> UnsubscribedCursor {
-        UnsubscribedCursor { address: self.address.clone(), kind: self.kind }
+impl Unsubscription {
+    /// Returns the position after it in a listing.
+    pub fn cursor(&self) -> UnsubscriptionCursor {
+        UnsubscriptionCursor { address: self.address.clone(), kind: self.kind }
     }
 }

@@ -2,36 +2,36 @@
 
 use redrive_core::{TenantId, Time, WebhookId, tenancy::TenantRules, webhook::Webhook};
 
-/// The webhooks of a tenant that changed after some version.
+/// Webhooks of a tenant that changed after a version.
 #[derive(Clone, Debug)]
 pub struct ConfigChanges {
-    /// The version that this leads to.
+    /// The version after these changes.
     pub version: i64,
-    /// Whether there are changes after it.
+    /// Whether there are further changes.
     pub more: bool,
-    /// What holds for the tenant as a whole.
+    /// Rules of the tenant.
     pub rules: TenantRules,
     /// The version at which its event types last changed; 0 if it never had any.
     pub types_version: i64,
-    /// What changed; deleted webhooks included unless everything was asked for.
+    /// The changed webhooks, including deleted ones unless the request was for version 0.
     pub webhooks: Vec<Webhook>,
 }
 
-/// What became of a change to a webhook.
+/// Result of changing a webhook or an event type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changed {
-    /// Stored; the tenant's configuration has this version now.
-    Done {
-        /// The version.
+pub enum UpdateResult {
+    /// The change was stored.
+    Updated {
+        /// The tenant's new configuration version.
         version: i64,
     },
-    /// Somebody changed the webhook since it was read: read it again.
+    /// It has changed since it was read: read it again.
     Stale,
     /// There is no such webhook, or no such tenant.
-    Missing,
+    NotFound,
 }
 
-/// A webhook with the version at which it last changed.
+/// A webhook with the configuration version of its last change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned {
     /// The webhook.
@@ -40,20 +40,20 @@ pub struct Versioned {
     pub revision: i64,
 }
 
-/// How far sealing anew has come.
+/// Progress of re-encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rewrapped {
-    /// The last webhook that was looked at; none if there was none left.
+pub struct RewrapProgress {
+    /// The last webhook that was read; `None` if none was left.
     pub last: Option<WebhookId>,
-    /// How many were sealed anew.
+    /// Number of re-encrypted webhooks.
     pub changed: usize,
 }
 
-/// Webhooks whose time is over.
+/// Webhooks that are due to be disabled or verified.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Expiring {
-    /// Those that have expired, and still get events.
+pub struct ExpiringWebhooks {
+    /// Webhooks that are due.
     pub expired: Vec<(TenantId, WebhookId)>,
-    /// When the next one does.
+    /// Time at which the next one is due.
     pub next: Option<Time>,
 }

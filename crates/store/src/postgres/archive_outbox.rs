@@ -1,4 +1,4 @@
-//! What was pruned and waits for the archive.
+//! The archive outbox: pruned rows that wait to be archived.
 
 use super::{
     Postgres,
@@ -6,12 +6,13 @@ use super::{
     session::{Failure, Session, Tx},
 };
 use crate::{
-    Answer, ArchiveObject, Archiving, Left,
-    archive::{self, Packing},
+    ArchiveObject, ArchiveOutbox, PruneCounts, StoreFuture,
+    archive::{self, FrameBuilder},
 };
 
-const BEGUN: &str = "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
-/// The frames of an object, or those of a day that have none yet, up to $3 bytes and one more.
+const SELECT_STARTED_OBJECT: &str =
+    "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
+/// The frames of an object, or those of a day that belong to no object yet, until $3 bytes are reached.
 const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FROM (
          SELECT a.*, (sum(octet_length(frame)) OVER (ORDER BY number) - octet_length(frame))::bigint AS before FROM archive a
          WHERE object IS NOT DISTINCT FROM $1 AND day = coalesce($2, day)) a
@@ -19,12 +20,12 @@ const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FR
 const KEEP: &str =
     "INSERT INTO archive (day, events, deliveries, attempts, frame) VALUES ($1, $2, $3, $4, $5)";
 
-impl Archiving for Postgres {
-    fn next_object(&self, least: usize, most: usize) -> Answer<'_, Option<ArchiveObject>> {
-        Box::pin(async move { self.write(|tx| next_object(tx, least, most)).await })
+impl ArchiveOutbox for Postgres {
+    fn next_object(&self, min: usize, max: usize) -> StoreFuture<'_, Option<ArchiveObject>> {
+        Box::pin(async move { self.write(|tx| next_object(tx, min, max)).await })
     }
 
-    fn object_stored(&self, name: String) -> Answer<'_, ()> {
+    fn object_stored(&self, name: String) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let name = &name;
             let stored = "DELETE FROM archive WHERE object = $1";
@@ -33,20 +34,20 @@ impl Archiving for Postgres {
     }
 }
 
-async fn next_object(tx: Tx, least: usize, most: usize) -> Result<Option<ArchiveObject>, Failure> {
-    // One at a time: two nodes that begin objects would share frames.
+async fn next_object(tx: Tx, min: usize, max: usize) -> Result<Option<ArchiveObject>, Failure> {
+    // One transaction at a time: two nodes that start objects concurrently would share frames.
     tx.run("LOCK TABLE archive IN SHARE ROW EXCLUSIVE MODE").await?;
-    if let Some(row) = tx.query_opt(BEGUN, &[]).await? {
+    if let Some(row) = tx.query_opt(SELECT_STARTED_OBJECT, &[]).await? {
         let name: String = plain(&row, 0)?;
-        let strung = string_together(&tx, Some(&name), None, usize::MAX).await?;
+        let strung = join_frames(&tx, Some(&name), None, usize::MAX).await?;
         return Ok(strung.map(|(object, _)| ArchiveObject { name, ..object }));
     }
     let waiting = "SELECT coalesce(sum(octet_length(frame)), 0)::bigint FROM archive";
     let waiting: i64 = plain(&tx.query_one(waiting, &[]).await?, 0)?;
     let day = tx.query_opt("SELECT day FROM archive ORDER BY number LIMIT 1", &[]).await?;
-    let Some(day) = day.filter(|_| waiting >= least as i64) else { return Ok(None) };
+    let Some(day) = day.filter(|_| waiting >= min as i64) else { return Ok(None) };
     let day: String = plain(&day, 0)?;
-    let Some((object, numbers)) = string_together(&tx, None, Some(&day), most).await? else {
+    let Some((object, numbers)) = join_frames(&tx, None, Some(&day), max).await? else {
         return Ok(None);
     };
     let begin = "UPDATE archive SET object = $1 WHERE number = ANY($2::bigint[])";
@@ -54,16 +55,16 @@ async fn next_object(tx: Tx, least: usize, most: usize) -> Result<Option<Archive
     Ok(Some(object))
 }
 
-/// Frames as one object, with their numbers.
-async fn string_together(
+/// Joins frames into one object and returns it with their numbers.
+async fn join_frames(
     tx: &Session,
     object: Option<&str>,
     day: Option<&str>,
-    most: usize,
+    max: usize,
 ) -> Result<Option<(ArchiveObject, Vec<i64>)>, Failure> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let rows = tx.query(FRAMES, &[&object, &day, &most]).await?;
-    let (mut frames, mut numbers, mut holds) = (Vec::new(), Vec::new(), Left::default());
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let rows = tx.query(FRAMES, &[&object, &day, &max]).await?;
+    let (mut frames, mut numbers, mut holds) = (Vec::new(), Vec::new(), PruneCounts::default());
     for row in &rows {
         numbers.push(plain(row, 0)?);
         holds.events += plain::<i64>(row, 2)? as usize;
@@ -73,14 +74,14 @@ async fn string_together(
     }
     let Some(first) = rows.first() else { return Ok(None) };
     let day: String = plain(first, 1)?;
-    Ok(Some((archive::object(&day, numbers[0], &frames, holds), numbers)))
+    Ok(Some((archive::build_object(&day, numbers[0], &frames, holds), numbers)))
 }
 
-/// Keeps what was gathered until it is in the archive.
-pub(super) async fn keep(tx: &Session, packing: Packing) -> Result<(), Failure> {
-    let frames = packing.frames().map_err(|error| Failure::Bad(error.to_string()))?;
+/// Stores the collected lines as frames until they are archived.
+pub(super) async fn insert_frames(tx: &Session, packing: FrameBuilder) -> Result<(), Failure> {
+    let frames = packing.frames().map_err(|error| Failure::InvalidData(error.to_string()))?;
     for frame in frames {
-        let Left { events, deliveries, attempts } = frame.holds;
+        let PruneCounts { events, deliveries, attempts } = frame.holds;
         let counts = [events as i64, deliveries as i64, attempts as i64];
         tx.execute(KEEP, &[&frame.day, &counts[0], &counts[1], &counts[2], &frame.bytes]).await?;
     }

@@ -1,4 +1,4 @@
-//! Who changed what.
+//! The audit log.
 
 use redrive_core::{AuditId, Time};
 use tokio_postgres::{Row, types::ToSql};
@@ -8,7 +8,7 @@ use super::{
     convert::{Col, get, get_opt, plain},
     session::Failure,
 };
-use crate::{Answer, Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest};
+use crate::{Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest, StoreFuture};
 
 const BEGIN: &str = "INSERT INTO audit (id, tenant, actor, key, address, action, object)
      VALUES ($1, $2, $3, $4, $5, $6, $7)";
@@ -18,10 +18,10 @@ const FORGET: &str = "DELETE FROM audit WHERE id = ANY(ARRAY(
          SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED))";
 
 impl Audit for Postgres {
-    fn begin_audit(&self, entry: AuditEntry) -> Answer<'_, ()> {
+    fn begin_audit(&self, entry: AuditEntry) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let (id, key) = (Col(entry.id), entry.key.map(Col));
-            let tenant = entry.tenant.as_ref().map(|tenant| tenant.as_str());
+            let tenant = entry.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             let address = entry.address.map(|address| address.to_string());
             let values: [&(dyn ToSql + Sync); 7] =
                 [&id, &tenant, &entry.actor, &key, &address, &entry.action, &entry.object];
@@ -30,7 +30,7 @@ impl Audit for Postgres {
         })
     }
 
-    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> Answer<'_, ()> {
+    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let id = Col(id);
             let values: [&(dyn ToSql + Sync); 5] = [&id, &end.result, &end.object, &end.before, &end.after];
@@ -39,14 +39,18 @@ impl Audit for Postgres {
         })
     }
 
-    fn list_audit(&self, filter: AuditFilter, page: PageRequest<AuditId>) -> Answer<'_, Vec<AuditEntry>> {
+    fn list_audit(
+        &self,
+        filter: AuditFilter,
+        page: PageRequest<AuditId>,
+    ) -> StoreFuture<'_, Vec<AuditEntry>> {
         Box::pin(async move {
-            // Nothing comes after the greatest id.
+            // The greatest id stands for "from the newest entry on".
             let before = page.after.unwrap_or(AuditId::from_bytes([0xff; 16]));
             let before = filter.to.map_or(before, |to| before.min(AuditId::first_at(to)));
             let from = filter.from.map_or(AuditId::from_bytes([0; 16]), AuditId::first_at);
             let (before, from) = (Col(before), Col(from));
-            let tenant = filter.tenant.as_ref().map(|tenant| tenant.as_str());
+            let tenant = filter.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
             let listed = format!(
                 "SELECT id, tenant, actor, key, address, action, object, result, before, after FROM audit
@@ -64,7 +68,7 @@ impl Audit for Postgres {
         })
     }
 
-    fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_audit(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let (before, limit) = (Col(AuditId::first_at(before)), limit as i64);
             let (before, limit) = (&before, &limit);
@@ -81,7 +85,7 @@ fn read_entry(row: &Row) -> Result<AuditEntry, Failure> {
     });
     Ok(AuditEntry {
         id: get(row, 0)?,
-        tenant: get_opt(row, 1)?,
+        tenant_id: get_opt(row, 1)?,
         actor: plain(row, 2)?,
         key: get_opt(row, 3)?,
         address: plain::<Option<String>>(row, 4)?.and_then(|address| address.parse().ok()),

@@ -1,4 +1,4 @@
-//! What waits for webhooks, counted no further than somebody wants to know.
+//! Backlogs of webhooks, counted up to a limit.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use super::{
     convert::{Col, get, plain},
     session::{Failure, Tx},
 };
-use crate::{Backlog, Backlogged, Counted};
+use crate::{Backlog, BacklogCounts, BackloggedWebhooks};
 
-/// Outside of orders the place in a lane is the due time, which the index knows.
+/// In unordered lanes `sort_key` is the due time, so the index answers both counts.
 const FREE: &str = "SELECT l.webhook, l.lane,
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
                  WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place <= $2 LIMIT $3) w),
@@ -24,7 +24,7 @@ const IN_ORDER: &str = "SELECT k.webhook,
                  WHERE w.webhook = k.webhook AND w.lane < 'A' LIMIT $2) w)
      FROM unnest($1::uuid[]) AS k(webhook)
      CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook = k.webhook AND l.lane < 'A' LIMIT 1) l";
-/// The first of each order that nobody has one of.
+/// The first delivery of each ordered lane without a lease.
 const FIRSTS: &str = "SELECT k.webhook, count(f.due), count(f.due) FILTER (WHERE f.due <= $2)
      FROM unnest($1::uuid[]) AS k(webhook)
      CROSS JOIN LATERAL (
@@ -39,7 +39,7 @@ const HAS_MANY: &str =
 const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant = $1 AND NOT deleted
                        ORDER BY id LIMIT $2) w
      CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook = w.id LIMIT 1) l";
-/// Each webhook is looked up after the one before it: there may be very many lanes to one.
+/// Finds each webhook after the previous one by an index lookup, since one webhook may have very many lanes.
 const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
          (SELECT webhook, 1::bigint FROM lanes
           WHERE webhook > '00000000-0000-0000-0000-000000000000' ORDER BY webhook LIMIT 1)
@@ -50,9 +50,9 @@ const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
                               false)
      FROM found WHERE webhook IS NOT NULL";
 
-/// The statements whose cost must follow what they answer: a test explains their plans.
+/// Statements whose cost must depend on their result only; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 6] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 6] = [
     ("in lanes", FREE),
     ("in orders", IN_ORDER),
     ("firsts of orders", FIRSTS),
@@ -61,44 +61,49 @@ pub(super) const PLANNED: [(&str, &str); 6] = [
     ("backlogged of many", OF_MANY),
 ];
 
-/// What waits for each of these webhooks.
-pub(super) async fn of(
+/// Returns the backlog of each of these webhooks.
+pub(super) async fn count_by_webhook(
     session: Tx,
     webhooks: &[WebhookId],
     now: Time,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<(WebhookId, Backlog)>, Failure> {
-    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-    let asked: Vec<_> = webhooks.iter().copied().map(Col).collect();
+    let limit = i64::try_from(max).unwrap_or(i64::MAX).saturating_add(1);
+    let request: Vec<_> = webhooks.iter().copied().map(Col).collect();
     let count = |row: &Row, column| plain::<i64>(row, column).map(i64::unsigned_abs);
-    let mut found: HashMap<WebhookId, Counted> = HashMap::new();
-    for row in &session.query(FREE, &[&asked, &Col(now), &limit]).await? {
+    let mut found: HashMap<WebhookId, BacklogCounts> = HashMap::new();
+    for row in &session.query(FREE, &[&request, &Col(now), &limit]).await? {
         let lane = (get(row, 1)?, count(row, 2)?, count(row, 3)?);
         found.entry(get(row, 0)?).or_default().free.push(lane);
     }
-    let ordered = session.query(IN_ORDER, &[&asked, &limit]).await?;
+    let ordered = session.query(IN_ORDER, &[&request, &limit]).await?;
     for row in &ordered {
         found.entry(get(row, 0)?).or_default().ordered = count(row, 1)?;
     }
     if !ordered.is_empty() {
-        let asked = ordered.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<_>, _>>()?;
-        for row in &session.query(FIRSTS, &[&asked as &Vec<Col<WebhookId>>, &Col(now), &limit]).await? {
+        let request = ordered.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<_>, _>>()?;
+        for row in &session.query(FIRSTS, &[&request as &Vec<Col<WebhookId>>, &Col(now), &limit]).await? {
             let counted = found.entry(get(row, 0)?).or_default();
             (counted.firsts, counted.firsts_due) = (count(row, 1)?, count(row, 2)?);
         }
     }
-    let of_one = |webhook: &WebhookId| (*webhook, found.remove(webhook).unwrap_or_default().backlog(most));
+    let of_one =
+        |webhook_id: &WebhookId| (*webhook_id, found.remove(webhook_id).unwrap_or_default().backlog(max));
     Ok(webhooks.iter().map(of_one).collect())
 }
 
-/// The webhooks of a tenant that something waits for: by looking at all that it has, or where it has very many at
-/// all that something waits for.
-pub(super) async fn of_tenant(session: Tx, tenant: &TenantId, look_at: usize) -> Result<Backlogged, Failure> {
-    let (tenant, limit) = (tenant.as_str(), look_at as i64);
+/// Returns the webhooks of a tenant that have a backlog: reads the tenant's webhooks or, if it has more than
+/// `look_at`, the webhooks of all tenants that have lanes.
+pub(super) async fn list_for_tenant(
+    session: Tx,
+    tenant_id: &TenantId,
+    look_at: usize,
+) -> Result<BackloggedWebhooks, Failure> {
+    let (tenant, limit) = (tenant_id.as_str(), look_at as i64);
     if !session.exists(HAS_MANY, &[&tenant, &limit]).await? {
         let rows = session.query(OF_FEW, &[&tenant, &limit]).await?;
         let webhooks = rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
-        return Ok(Backlogged { webhooks, more: false });
+        return Ok(BackloggedWebhooks { webhooks, more: false });
     }
     let rows = session.query(OF_MANY, &[&tenant, &limit]).await?;
     let mut webhooks = Vec::new();
@@ -107,5 +112,5 @@ pub(super) async fn of_tenant(session: Tx, tenant: &TenantId, look_at: usize) ->
             webhooks.push(get(row, 0)?);
         }
     }
-    Ok(Backlogged { webhooks, more: rows.len() >= look_at })
+    Ok(BackloggedWebhooks { webhooks, more: rows.len() >= look_at })
 }

@@ -1,9 +1,9 @@
 //! Publishes of tenants whose rows another transaction has locked.
 //!
-//! Each blocked tenant has a queue and a task. Events that come later wait behind those that are there, so the
-//! tenant's order stays. The number of tenants, the events and bytes for each and for all of them, and the time that
-//! an event waits are bounded. All blocked tenants together may use half of what may wait to be published, so that the
-//! other tenants are not refused because of them.
+//! Each blocked tenant has a queue and a task. Later events wait behind earlier ones, so the tenant's order is
+//! kept. The number of tenants, the events and bytes per tenant and in total, and the time that an event waits
+//! are bounded. All blocked tenants together may use half of the limit for waiting publishes, so that other
+//! tenants are not refused because of them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,32 +17,32 @@ use super::{
     },
 };
 use crate::{
-    batch::{self, Queue},
+    batch::{self, WaitingLimit},
     error::StoreError,
 };
 
-/// How many tenants may be blocked at the same time; publishes of more fail immediately.
+/// Maximum number of tenants blocked at the same time; publishes of further tenants fail immediately.
 const MAX_BLOCKED_TENANTS: usize = 256;
-/// How many events of a blocked tenant may wait.
+/// Maximum number of waiting events of a blocked tenant.
 const MAX_EVENTS_PER_TENANT: usize = 1_000;
-/// How many bytes of a blocked tenant's events may wait.
+/// Maximum number of bytes of a blocked tenant's waiting events.
 const MAX_BYTES_PER_TENANT: usize = 8 * 1024 * 1024;
-/// The pause before a blocked tenant is tried again.
+/// Delay before a blocked tenant is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The queues of blocked tenants.
 pub(super) struct BlockedTenants {
     shared: Arc<Shared>,
-    /// What may wait to be published for all tenants.
-    publishing_limit: Arc<Queue>,
-    /// What may wait for all blocked tenants.
-    blocked_limit: Queue,
-    /// How long an event may wait before its publish fails.
+    /// Limit for waiting publishes of all tenants.
+    publishing_limit: Arc<WaitingLimit>,
+    /// Limit for waiting publishes of all blocked tenants.
+    blocked_limit: WaitingLimit,
+    /// Maximum time that an event waits before its publish fails.
     max_wait: Duration,
     queues: Mutex<HashMap<TenantId, TenantQueue>>,
 }
 
-/// The events of a blocked tenant.
+/// The waiting events of a blocked tenant.
 #[derive(Default)]
 struct TenantQueue {
     publishes: Vec<QueuedPublish>,
@@ -55,28 +55,32 @@ impl TenantQueue {
     }
 
     fn replace(&mut self, publishes: Vec<QueuedPublish>) {
-        self.bytes = publishes.iter().map(|publish| publish.new.event.weight()).sum();
+        self.bytes = publishes.iter().map(|publish| publish.new.event.memory_bytes()).sum();
         self.publishes = publishes;
     }
 }
 
 impl BlockedTenants {
-    pub(super) fn new(shared: &Arc<Shared>, publishing_limit: &Arc<Queue>, max_wait: Duration) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        publishing_limit: &Arc<WaitingLimit>,
+        max_wait: Duration,
+    ) -> Self {
         Self {
             shared: shared.clone(),
             publishing_limit: publishing_limit.clone(),
-            blocked_limit: Queue::half_of(publishing_limit),
+            blocked_limit: WaitingLimit::half_of(publishing_limit),
             max_wait,
             queues: Mutex::default(),
         }
     }
 
-    /// Puts an event behind those of its tenant, or returns it if its tenant is not blocked.
+    /// Queues an event behind those of its tenant, or returns it if its tenant is not blocked.
     pub(super) fn try_push(&self, publish: QueuedPublish) -> Option<QueuedPublish> {
         let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(&publish.new.event.tenant) else { return Some(publish) };
-        let bytes = publish.new.event.weight();
-        if queue.has_room() && self.blocked_limit.enter(bytes) {
+        let Some(queue) = queues.get_mut(&publish.new.event.tenant_id) else { return Some(publish) };
+        let bytes = publish.new.event.memory_bytes();
+        if queue.has_room() && self.blocked_limit.try_acquire(bytes) {
             queue.publishes.push(publish);
             queue.bytes += bytes;
             return None;
@@ -87,28 +91,28 @@ impl BlockedTenants {
     }
 
     /// Opens the queue of a tenant and starts its task.
-    pub(super) fn open(self: &Arc<Self>, tenant: TenantId, publishes: Vec<QueuedPublish>) {
+    pub(super) fn open(self: &Arc<Self>, tenant_id: TenantId, publishes: Vec<QueuedPublish>) {
         let has_room = self.queues.lock().len() < MAX_BLOCKED_TENANTS;
-        let (publishes, refused): (Vec<_>, Vec<_>) = publishes
-            .into_iter()
-            .partition(|publish| has_room && self.blocked_limit.enter(publish.new.event.weight()));
+        let (publishes, refused): (Vec<_>, Vec<_>) = publishes.into_iter().partition(|publish| {
+            has_room && self.blocked_limit.try_acquire(publish.new.event.memory_bytes())
+        });
         for publish in refused {
             finish(&self.publishing_limit, publish, Err(locked()));
         }
         if publishes.is_empty() {
             return;
         }
-        tracing::warn!(%tenant, "another transaction has locked this tenant; its publishes wait apart from the others");
-        self.queues.lock().entry(tenant.clone()).or_default().replace(publishes);
-        tokio::spawn(run_blocked_tenant(self.clone(), tenant));
+        tracing::warn!(%tenant_id, "another transaction has locked this tenant; its publishes wait apart from the others");
+        self.queues.lock().entry(tenant_id.clone()).or_default().replace(publishes);
+        tokio::spawn(run_blocked_tenant(self.clone(), tenant_id));
     }
 
-    /// The events to publish next. Returns `None`, and closes the queue, if there are none.
-    fn take(&self, tenant: &TenantId) -> Option<Vec<QueuedPublish>> {
+    /// Takes the events to publish next. Returns `None`, and closes the queue, if there are none.
+    fn take(&self, tenant_id: &TenantId) -> Option<Vec<QueuedPublish>> {
         let mut queues = self.queues.lock();
-        let queue = queues.get_mut(tenant)?;
+        let queue = queues.get_mut(tenant_id)?;
         if queue.publishes.is_empty() {
-            queues.remove(tenant);
+            queues.remove(tenant_id);
             return None;
         }
         let mut rest = std::mem::take(&mut queue.publishes).into_iter();
@@ -118,10 +122,10 @@ impl BlockedTenants {
         Some(batch)
     }
 
-    /// Puts events back in front of those that came later.
-    fn put_back(&self, tenant: &TenantId, mut publishes: Vec<QueuedPublish>) {
+    /// Puts events back in front of later ones.
+    fn put_back(&self, tenant_id: &TenantId, mut publishes: Vec<QueuedPublish>) {
         let mut queues = self.queues.lock();
-        let queue = queues.entry(tenant.clone()).or_default();
+        let queue = queues.entry(tenant_id.clone()).or_default();
         publishes.append(&mut queue.publishes);
         queue.replace(publishes);
     }
@@ -132,15 +136,16 @@ fn locked() -> StoreError {
     StoreError::Busy(reason.into())
 }
 
-/// Closes the queue of a tenant whose task ends. After a panic the queue would otherwise stay, and fill up.
+/// Guard that closes the queue of a tenant when its task ends. After a panic the queue would otherwise stay and
+/// fill up.
 struct CloseQueue<'a> {
     tenants: &'a BlockedTenants,
-    tenant: &'a TenantId,
+    tenant_id: &'a TenantId,
 }
 
 impl Drop for CloseQueue<'_> {
     fn drop(&mut self) {
-        let left = self.tenants.queues.lock().remove(self.tenant).unwrap_or_default();
+        let left = self.tenants.queues.lock().remove(self.tenant_id).unwrap_or_default();
         for publish in left.publishes {
             finish(&self.tenants.blocked_limit, publish, Err(locked()));
         }
@@ -148,10 +153,10 @@ impl Drop for CloseQueue<'_> {
 }
 
 /// Publishes the events of a blocked tenant until its queue is empty.
-async fn run_blocked_tenant(tenants: Arc<BlockedTenants>, tenant: TenantId) {
-    let _close = CloseQueue { tenants: &tenants, tenant: &tenant };
+async fn run_blocked_tenant(tenants: Arc<BlockedTenants>, tenant_id: TenantId) {
+    let _close = CloseQueue { tenants: &tenants, tenant_id: &tenant_id };
     let limit = &tenants.blocked_limit;
-    while let Some(mut batch) = tenants.take(&tenant) {
+    while let Some(mut batch) = tenants.take(&tenant_id) {
         refuse_out_of_order(&mut batch, limit);
         let events: Vec<_> = batch.iter().map(|publish| &publish.new).collect();
         let results = publish_batch(&tenants.shared, &tenants.shared.blocked_publishing, &events).await;
@@ -169,7 +174,7 @@ async fn run_blocked_tenant(tenants: Arc<BlockedTenants>, tenant: TenantId) {
             publish.blocked_for += PUBLISH_LOCK_TIMEOUT + RETRY_DELAY;
         }
         if !blocked.is_empty() {
-            tenants.put_back(&tenant, blocked);
+            tenants.put_back(&tenant_id, blocked);
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions of browsers.
+//! Stores browser sessions, which are identified by a cookie.
 
 use redrive_core::{KeyId, TenantId, Time};
 use tokio_postgres::Row;
@@ -8,14 +8,14 @@ use super::{
     convert::{Col, get, hash},
     session::{Failure, Session, Tx},
 };
-use crate::{Answer, BrowserSession, BrowserSessions};
+use crate::{BrowserSession, BrowserSessions, StoreFuture};
 
 impl BrowserSessions for Postgres {
-    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> Answer<'_, ()> {
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.administer(|tx| create(tx, &session, max_per_key)).await })
     }
 
-    fn browser_session(&self, id: [u8; 32]) -> Answer<'_, Option<BrowserSession>> {
+    fn browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, Option<BrowserSession>> {
         Box::pin(async move {
             let select = "SELECT id, key_hash, created_at, expires_at FROM browser_sessions WHERE id = $1";
             let id = &id;
@@ -27,7 +27,7 @@ impl BrowserSessions for Postgres {
         })
     }
 
-    fn delete_browser_session(&self, id: [u8; 32]) -> Answer<'_, bool> {
+    fn delete_browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let id = &id;
             let delete = "DELETE FROM browser_sessions WHERE id = $1";
@@ -36,7 +36,7 @@ impl BrowserSessions for Postgres {
         })
     }
 
-    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> Answer<'_, Vec<BrowserSession>> {
+    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>> {
         Box::pin(async move {
             let select = "SELECT id, key_hash, created_at, expires_at FROM browser_sessions
                           WHERE key_hash = $1 AND expires_at > $2 ORDER BY created_at DESC, id DESC";
@@ -49,7 +49,7 @@ impl BrowserSessions for Postgres {
         })
     }
 
-    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> Answer<'_, usize> {
+    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let key_hash = &key_hash;
             let delete = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
@@ -60,7 +60,7 @@ impl BrowserSessions for Postgres {
         })
     }
 
-    fn prune_browser_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_browser_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let delete = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
                 SELECT id FROM browser_sessions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2
@@ -78,7 +78,8 @@ async fn create(tx: Tx, session: &BrowserSession, max_per_key: usize) -> Result<
         "INSERT INTO browser_sessions (id, key_hash, created_at, expires_at) VALUES ($1, $2, $3, $4)";
     let (created_at, expires_at) = (Col(session.created_at), Col(session.expires_at));
     tx.execute(insert, &[&&session.id[..], &&session.key_hash[..], &created_at, &expires_at]).await?;
-    // The new session stays even if this node's clock is behind. Rows that another transaction deletes are skipped.
+    // The new session is kept even if this node's clock is behind. Rows that another transaction is deleting are
+    // skipped.
     let evict = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
         SELECT id FROM browser_sessions WHERE key_hash = $1 AND id <> $2
         ORDER BY created_at DESC, id DESC OFFSET $3 FOR UPDATE SKIP LOCKED))";
@@ -87,7 +88,7 @@ async fn create(tx: Tx, session: &BrowserSession, max_per_key: usize) -> Result<
     Ok(())
 }
 
-/// Deletes the sessions that one key began.
+/// Deletes the sessions that were started with one API key.
 pub(super) async fn delete_of_key(tx: &Session, key: KeyId) -> Result<(), Failure> {
     let delete = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
         SELECT s.id FROM api_keys k JOIN browser_sessions s ON s.key_hash = k.hash
@@ -95,12 +96,12 @@ pub(super) async fn delete_of_key(tx: &Session, key: KeyId) -> Result<(), Failur
     tx.execute(delete, &[&Col(key)]).await.map(drop)
 }
 
-/// Deletes the sessions that keys of a tenant began.
-pub(super) async fn delete_of_tenant(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
+/// Deletes the sessions that were started with a tenant's API keys.
+pub(super) async fn delete_of_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
     let delete = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
         SELECT s.id FROM api_keys k JOIN browser_sessions s ON s.key_hash = k.hash
         WHERE k.tenant = $1 ORDER BY s.id FOR UPDATE OF s))";
-    tx.execute(delete, &[&tenant.as_str()]).await.map(drop)
+    tx.execute(delete, &[&tenant_id.as_str()]).await.map(drop)
 }
 
 fn read(row: &Row) -> Result<BrowserSession, Failure> {

@@ -1,4 +1,4 @@
-//! The row of changes that every node should know of.
+//! The change feed: configuration and runtime changes that every node reads.
 
 use redrive_core::{DeliveryId, TenantId, WebhookId};
 use tokio_postgres::Row;
@@ -7,31 +7,32 @@ use super::{
     convert::{Col, get, plain},
     session::{Failure, Session},
 };
-use crate::{Change, Changes, Mark};
+use crate::{Change, ChangeCursor, Changes};
 
-/// Adds a change to the row.
-pub(super) async fn tell(tx: &Session, change: &Change) -> Result<(), Failure> {
-    let (kind, tenant, webhook, delivery) = match change {
-        Change::Webhook(tenant, webhook) => (1i16, Some(tenant), Some(*webhook), None),
-        Change::Tenant(tenant) => (2, Some(tenant), None, None),
+/// Appends a change to the feed.
+pub(super) async fn append(tx: &Session, change: &Change) -> Result<(), Failure> {
+    let (kind, tenant_id, webhook_id, delivery_id) = match change {
+        Change::Webhook(tenant_id, webhook_id) => (1i16, Some(tenant_id), Some(*webhook_id), None),
+        Change::Tenant(tenant_id) => (2, Some(tenant_id), None, None),
         Change::Keys => (3, None, None, None),
-        Change::Gate(webhook) => (4, None, Some(*webhook), None),
-        Change::Cancel(webhook, delivery) => (5, None, Some(*webhook), Some(*delivery)),
+        Change::Runtime(webhook_id) => (4, None, Some(*webhook_id), None),
+        Change::Cancel(webhook_id, delivery_id) => (5, None, Some(*webhook_id), Some(*delivery_id)),
     };
-    let tenant = tenant.map(TenantId::as_str);
+    let tenant = tenant_id.map(TenantId::as_str);
     tx.execute(
         "INSERT INTO changes (kind, tenant, webhook, delivery) VALUES ($1, $2, $3, $4)",
-        &[&kind, &tenant, &webhook.map(Col), &delivery.map(Col)],
+        &[&kind, &tenant, &webhook_id.map(Col), &delivery_id.map(Col)],
     )
     .await?;
     Ok(())
 }
 
-/// The snapshot that a read sees, and the oldest transaction that still runs.
+/// Snapshot of the read, and the oldest transaction that is still running in it.
 const SNAPSHOT: &str =
     "SELECT pg_current_snapshot()::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
-/// The same, with what was committed since the snapshot $1 was taken: changes of transactions that ran then, and of later
-/// ones. Changes that $1 saw are not read again, however long another transaction keeps the oldest one from advancing.
+/// Same columns as `SNAPSHOT`, plus the changes committed since snapshot $1 was taken: those of transactions that
+/// were running then and those of later ones. Changes visible in $1 are not read again, even if a long transaction
+/// keeps xmin from advancing.
 const SINCE: &str =
     "SELECT pg_current_snapshot()::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, c.*
      FROM (SELECT 1) one LEFT JOIN (
@@ -41,19 +42,20 @@ const SINCE: &str =
          SELECT kind, tenant, webhook, delivery FROM changes
          WHERE xact = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))) c ON true";
 
-/// The statements whose cost must follow what is new: a test explains their plans.
+/// Statements whose cost must be proportional to the new changes; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 1] = [("changes since a snapshot", SINCE)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("changes since a snapshot", SINCE)];
 
-/// What was committed since a mark, each change once.
-pub(super) async fn since(session: &Session, since: Option<Mark>) -> Result<Changes, Failure> {
-    let Some(seen) = since.and_then(|mark| mark.snapshot) else {
-        let mark = read_mark(&session.query_one(SNAPSHOT, &[]).await?)?;
-        return Ok(Changes { mark, changes: Vec::new() });
+/// Returns the changes committed since a cursor, each one once.
+pub(super) async fn read_since(session: &Session, since: Option<ChangeCursor>) -> Result<Changes, Failure> {
+    let Some(seen) = since.and_then(|cursor| cursor.snapshot) else {
+        let cursor = read_mark(&session.query_one(SNAPSHOT, &[]).await?)?;
+        return Ok(Changes { cursor, changes: Vec::new() });
     };
     let rows = session.query(SINCE, &[&&*seen]).await?;
-    let first = rows.first().ok_or_else(|| Failure::Bad("the change feed returned no snapshot".into()))?;
-    let mark = read_mark(first)?;
+    let first =
+        rows.first().ok_or_else(|| Failure::InvalidData("the change feed returned no snapshot".into()))?;
+    let cursor = read_mark(first)?;
     let mut changes = Vec::new();
     for row in &rows {
         if plain::<Option<i16>>(row, 2)?.is_some() {
@@ -62,11 +64,11 @@ pub(super) async fn since(session: &Session, since: Option<Mark>) -> Result<Chan
     }
     changes.sort();
     changes.dedup();
-    Ok(Changes { mark, changes })
+    Ok(Changes { cursor, changes })
 }
 
-fn read_mark(row: &Row) -> Result<Mark, Failure> {
-    Ok(Mark { snapshot: Some(plain::<String>(row, 0)?.into()), position: plain(row, 1)? })
+fn read_mark(row: &Row) -> Result<ChangeCursor, Failure> {
+    Ok(ChangeCursor { snapshot: Some(plain::<String>(row, 0)?.into()), position: plain(row, 1)? })
 }
 
 fn read(row: &Row) -> Result<Change, Failure> {
@@ -76,13 +78,13 @@ fn read(row: &Row) -> Result<Change, Failure> {
         1 => Change::Webhook(tenant()?, webhook()?),
         2 => Change::Tenant(tenant()?),
         3 => Change::Keys,
-        4 => Change::Gate(webhook()?),
+        4 => Change::Runtime(webhook()?),
         _ => Change::Cancel(webhook()?, get::<DeliveryId>(row, 5)?),
     })
 }
 
-pub(super) async fn forget(tx: &Session, before: &Mark) -> Result<(), Failure> {
-    // Rows that another node deletes at the moment are left to it.
+pub(super) async fn prune(tx: &Session, before: &ChangeCursor) -> Result<(), Failure> {
+    // Rows that another node is deleting are skipped.
     let forget = "DELETE FROM changes WHERE ctid = ANY(ARRAY(
              SELECT ctid FROM changes WHERE xact < $1::bigint::text::xid8 FOR UPDATE SKIP LOCKED))";
     tx.execute(forget, &[&before.position]).await?;

@@ -1,5 +1,5 @@
-//! Handing out what waits: from waiting to leased, which are the only two places where a delivery that is not
-//! over can be. The way back is in `leases`.
+//! Claims deliveries: moves them from `waiting` to `leased`. A delivery that has not ended is in exactly one of
+//! the two tables. The reverse direction is in `leases`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,10 +20,11 @@ use super::{
     leases,
     publish::LIVE,
     session::{Failure, Session, Tx},
-    tickets::Taking,
+    tickets::TicketClaim,
 };
 use crate::{
-    Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, Owned, StoreError, Wanted,
+    Claim, ClaimedDelivery, DueLanes, Epoch, LaneCapacity, LaneClaim, LaneKey, Owned, StoreError,
+    StoreFuture, TicketEntry,
 };
 
 const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
@@ -32,7 +33,7 @@ const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
      ORDER BY l.wake_at LIMIT $3";
 const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
      WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
-/// Locks lanes against others who take something out: by who has them, and how.
+/// Locks lanes against other claims, selected by the epoch that holds them and with the given lock option.
 macro_rules! lock_lanes {
     ($whose:literal, $how:literal) => {
         concat!(
@@ -49,20 +50,20 @@ macro_rules! lock_lanes {
         )
     };
 }
-/// Lanes that are the caller's are waited for: it alone looks into them.
+/// Locks the lanes that the caller holds. It waits for the lock, since no other node claims from them.
 const LOCK_OWN: &str = lock_lanes!("=", "");
-/// All others, but for those that somebody else looks into just now.
+/// Locks lanes that the caller does not hold, skipping those that another claim has locked.
 const LOCK_FREE: &str = lock_lanes!("IS DISTINCT FROM", "SKIP LOCKED");
-/// All others, whoever looks into them.
+/// Locks lanes that the caller does not hold, waiting for other claims.
 const LOCK_ANY: &str = lock_lanes!("IS DISTINCT FROM", "");
-/// Orders that somebody has some of, and whether that is somebody else than $3.
-const TAKEN: &str = "SELECT k.webhook, k.lane, t.elsewhere
+/// Ordered lanes with leased deliveries, and whether an epoch other than $3 has any of them.
+const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook, k.lane, t.elsewhere
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
          SELECT bool_or(t.epoch <> $3) AS elsewhere FROM leased t
          WHERE t.webhook = k.webhook AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A') t
      WHERE t.elsewhere IS NOT NULL";
-/// What waits first in each lane, with all that is needed to send it; without payload what is not due, or comes
-/// after $5 bytes. In an order the place is always 0.
+/// First waiting deliveries of each lane, with everything that is needed to send them. The payload is null if the
+/// delivery is not due, or if the payloads before it reach $5 bytes. In an ordered lane `sort_key` is always 0.
 const DUE: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
             d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
@@ -74,12 +75,12 @@ const DUE: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
          ORDER BY w.place, w.seq LIMIT k.most) w
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
-/// The first of an order, whatever its time.
+/// First waiting delivery of each ordered lane, due or not.
 const FIRST: &str = "SELECT k.n, h.delivery, h.due
      FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
          SELECT w.delivery, w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
          ORDER BY w.place, w.seq LIMIT 1) h";
-/// Out of waiting, into leased. Gives those that were there.
+/// Moves deliveries from `waiting` to `leased`. Returns the ids that were in `waiting`.
 pub(super) const MOVE: &str = "WITH w AS (
          DELETE FROM waiting WHERE delivery = ANY($2::uuid[])
          RETURNING delivery, webhook, lane, seq, rescues, deaths)
@@ -89,25 +90,32 @@ const MAKE_HOME: &str =
     "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
 
-/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+/// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
+/// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 9] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
     ("due lanes", DUE_LANES),
     ("next wake", NEXT_WAKE),
     ("lock own lanes", LOCK_OWN),
     ("lock free lanes", LOCK_FREE),
-    ("orders under way", TAKEN),
+    ("orders under way", SELECT_LEASED_ORDERS),
     ("lock any lanes", LOCK_ANY),
     ("due deliveries", DUE),
     ("first of an order", FIRST),
     ("move to leased", MOVE),
 ];
 
-/// How long an order is left alone of which another node has some.
-const LEFT_ALONE: Duration = Duration::from_millis(50);
+/// Delay before an ordered lane is checked again while another node has leases of it.
+const ORDER_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Claim for Postgres {
-    fn due_lanes(&self, epoch: Epoch, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes> {
+    fn due_lanes(
+        &self,
+        epoch: Epoch,
+        pools: Vec<String>,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, DueLanes> {
         Box::pin(async move { self.read(|session| due_lanes(session, epoch, &pools, now, limit)).await })
     }
 
@@ -115,26 +123,33 @@ impl Claim for Postgres {
         &self,
         epoch: Epoch,
         now: Time,
-        lanes: Vec<LaneRoom>,
+        lanes: Vec<LaneCapacity>,
         max_bytes: usize,
-    ) -> Answer<'_, Vec<LaneClaim>> {
+    ) -> StoreFuture<'_, Vec<LaneClaim>> {
         let shared = self.shared.clone();
-        own_task(async move { Claiming { epoch, now, lanes: &lanes, max_bytes }.carry_out(&shared).await })
+        own_task(async move {
+            Claiming { epoch, now, lanes: &lanes, max_bytes }.claim_in_transaction(&shared).await
+        })
     }
 
-    fn take(
+    fn claim_tickets(
         &self,
         epoch: Epoch,
         now: Time,
         by: Time,
-        wanted: Vec<Wanted>,
+        wanted: Vec<TicketEntry>,
         max_bytes: usize,
-    ) -> Answer<'_, Vec<Claimed>> {
-        let (shared, taking) = (self.shared.clone(), Taking::new(epoch, now, by, wanted, max_bytes));
-        own_task(async move { taking.carry_out(&shared).await })
+    ) -> StoreFuture<'_, Vec<ClaimedDelivery>> {
+        let (shared, taking) = (self.shared.clone(), TicketClaim::new(epoch, now, by, wanted, max_bytes));
+        own_task(async move { taking.run(&shared).await })
     }
 
-    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
+    fn release(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let released = self.write(|tx| leases::release(tx, epoch, now, &deliveries)).await?;
             self.shared.hints.work();
@@ -142,10 +157,10 @@ impl Claim for Postgres {
         })
     }
 
-    fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()> {
+    fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            // Homes after lanes, as a claim takes them.
+            // Assignments are changed after the lanes are locked, in the same order as in a claim.
             let lock = "SELECT webhook, lane FROM lanes WHERE webhook = ANY($1::uuid[]) AND held_by = $2
                         ORDER BY webhook, lane FOR NO KEY UPDATE";
             let leave = "DELETE FROM homes WHERE webhook = ANY($1::uuid[]) AND epoch = $2";
@@ -156,7 +171,7 @@ impl Claim for Postgres {
                     let held = rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
                     let held = held.collect::<Result<Keys, Failure>>()?;
                     tx.execute(leave, &[webhooks, &epoch.0]).await?;
-                    lanes::let_go(&tx, &held, epoch).await
+                    lanes::release_lanes(&tx, &held, epoch).await
                 }
             })
             .await?;
@@ -165,28 +180,28 @@ impl Claim for Postgres {
         })
     }
 
-    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> Answer<'_, Owned> {
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned> {
         Box::pin(async move { self.read(|session| leases::owned_by(session, epoch, after, limit)).await })
     }
 
-    fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool> {
-        let (answer, answered) = oneshot::channel();
-        self.writer.mark(epoch, delivery, Box::new(move |result| drop(answer.send(result))));
+    fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool> {
+        let (answer, reply) = oneshot::channel();
+        self.writer.mark(epoch, delivery_id, Box::new(move |result| drop(answer.send(result))));
         Box::pin(async {
-            answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
+            reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
         })
     }
 }
 
-/// A task of its own: what was committed must be known, whoever still waits for it.
+/// Runs a claim in its own task, so that its result is processed even if the caller stops waiting for it.
 fn own_task<T: Send + 'static>(
     claiming: impl Future<Output = Result<Option<T>, StoreError>> + Send + 'static,
-) -> Answer<'static, T> {
-    let (answer, answered) = oneshot::channel();
+) -> StoreFuture<'static, T> {
+    let (answer, reply) = oneshot::channel();
     tokio::spawn(async move { drop(answer.send(claiming.await)) });
     Box::pin(async {
         let closed = || Err(StoreError::Unavailable("the store is closed".into()));
-        answered.await.unwrap_or_else(|_| closed())?.ok_or(StoreError::Fenced)
+        reply.await.unwrap_or_else(|_| closed())?.ok_or(StoreError::Fenced)
     })
 }
 
@@ -210,7 +225,7 @@ async fn due_lanes(
             session.query_opt(NEXT_WAKE, &later),
         );
         for row in lanes? {
-            due.push((get(&row, 2)?, LaneKey { webhook: get(&row, 0)?, lane: get(&row, 1)? }));
+            due.push((get(&row, 2)?, LaneKey { webhook_id: get(&row, 0)?, lane: get(&row, 1)? }));
         }
         let wake = next?.map(|row| get::<Time>(&row, 0)).transpose()?;
         next_wake = next_wake.into_iter().chain(wake).min();
@@ -220,74 +235,74 @@ async fn due_lanes(
         due.truncate(limit);
     }
     let lanes = due.into_iter().map(|(_, key)| key).collect();
-    Ok(DueLanes { lanes, next_wake: next_wake.filter(|wake| *wake < Time::FOREVER) })
+    Ok(DueLanes { lanes, next_wake: next_wake.filter(|wake| *wake < Time::FAR_FUTURE) })
 }
 
-/// What is to be claimed, and by whom.
+/// One claim request and the epoch that makes it.
 struct Claiming<'a> {
     epoch: Epoch,
     now: Time,
-    lanes: &'a [LaneRoom],
+    lanes: &'a [LaneCapacity],
     max_bytes: usize,
 }
 
-/// What one lane gives.
+/// Deliveries that are claimed from one lane.
 #[derive(Default)]
 struct Given {
-    deliveries: Vec<Claimed>,
+    deliveries: Vec<ClaimedDelivery>,
     more: bool,
 }
 
 pub(super) type Code = (WebhookId, String);
 
-/// What holds for the webhook of a lane that was locked.
+/// State of the webhook of a locked lane.
 struct Locked {
-    /// Who alone sends to it.
-    home: Option<i64>,
+    /// Epoch of the assigned node.
+    assigned_epoch: Option<i64>,
     blocked_until: Time,
 }
 
-/// What is to be taken from lanes, how they are left, and which webhooks get a home.
+/// Deliveries to claim, the new state of each lane, and the webhooks to assign to the caller.
 #[derive(Default)]
 struct Chosen {
     taken: BTreeMap<Code, Given>,
-    /// There is more in these: the caller comes back.
+    /// Lanes with more due deliveries: the caller holds them and claims again.
     held: Keys,
-    /// These are to be set by what is left in them.
+    /// Lanes whose wake time is recomputed from what is still waiting in them.
     done: Keys,
-    /// Nothing may be taken from these before some time.
+    /// Lanes from which nothing may be claimed before the given time.
     put_off: BTreeMap<Time, Keys>,
-    homes: BTreeSet<WebhookId>,
+    assignments: BTreeSet<WebhookId>,
     let_go: Keys,
 }
 
-/// What a claim takes if its commit is made.
+/// Leases and assignments that a claim creates if its commit succeeds.
 #[derive(Default)]
 struct Taken {
-    /// Deliveries, with the times at which they were due.
+    /// Deliveries with their due times.
     leases: Vec<(DeliveryId, Time)>,
-    /// Webhooks that are assigned to the caller by this claim.
+    /// Webhooks that this claim assigns to the caller.
     assigned: Vec<WebhookId>,
 }
 
 impl Chosen {
-    fn deliveries(&self) -> impl Iterator<Item = &Claimed> {
+    fn deliveries(&self) -> impl Iterator<Item = &ClaimedDelivery> {
         self.taken.values().flat_map(|taking| &taking.deliveries)
     }
 
-    /// What the commit of this takes.
+    /// Returns the leases and assignments that the commit creates.
     fn to_taken(&self) -> Taken {
         Taken {
             leases: self.deliveries().map(|one| (one.id, one.due)).collect(),
-            assigned: self.homes.iter().copied().collect(),
+            assigned: self.assignments.iter().copied().collect(),
         }
     }
 
-    /// Keeps only these. False if that would tear an order apart.
-    fn keep(&mut self, moved: &BTreeSet<DeliveryId>) -> bool {
+    /// Keeps only the deliveries in `moved`. Returns `false` if an ordered lane would lose one of its deliveries.
+    fn keep(&mut self, changed: &BTreeSet<DeliveryId>) -> bool {
         for ((_, lane), taking) in &mut self.taken {
             let before = taking.deliveries.len();
-            taking.deliveries.retain(|one| moved.contains(&one.id));
+            taking.deliveries.retain(|one| changed.contains(&one.id));
             if taking.deliveries.len() < before && lane.starts_with('=') {
                 return false;
             }
@@ -297,21 +312,24 @@ impl Chosen {
 }
 
 fn code(key: &LaneKey) -> Code {
-    (key.webhook, key.lane.code().into_owned())
+    (key.webhook_id, key.lane.code().into_owned())
 }
 
 impl Claiming<'_> {
-    /// Claims in one transaction. None: the epoch is over.
-    async fn carry_out(&self, shared: &super::Shared) -> Result<Option<Vec<LaneClaim>>, StoreError> {
-        shared.doubts.settle(shared).await?;
+    /// Claims in one transaction. Returns `None` if the epoch has ended.
+    async fn claim_in_transaction(
+        &self,
+        shared: &super::Shared,
+    ) -> Result<Option<Vec<LaneClaim>>, StoreError> {
+        shared.doubts.release_uncertain(shared).await?;
         let taken = parking_lot::Mutex::new(Taken::default());
         let claimed = shared.writers.transact(|tx| self.claim(tx, &taken)).await;
         if let Err(failure) = &claimed
-            && failure.leaves_doubt()
+            && failure.is_commit_uncertain()
         {
             let Taken { leases, assigned } = taken.into_inner();
             shared.doubts.add(self.epoch, leases);
-            let lanes = self.lanes.iter().map(|room| code(&room.key));
+            let lanes = self.lanes.iter().map(|capacity| code(&capacity.key));
             shared.doubts.add_lanes(self.epoch, lanes, assigned);
         }
         Ok(claimed?)
@@ -329,33 +347,33 @@ impl Claiming<'_> {
         };
         let mut chosen = self.choose(&tx, &locked).await?;
         *taken.lock() = chosen.to_taken();
-        self.carry(&tx, &mut chosen, taken).await?;
+        self.commit_choice(&tx, &mut chosen, taken).await?;
         let mut given = chosen.taken;
-        let claims = self.lanes.iter().map(|room| {
-            let Given { deliveries, more } = given.remove(&code(&room.key)).unwrap_or_default();
-            LaneClaim { key: room.key.clone(), deliveries, more }
+        let claims = self.lanes.iter().map(|capacity| {
+            let Given { deliveries, more } = given.remove(&code(&capacity.key)).unwrap_or_default();
+            LaneClaim { key: capacity.key.clone(), deliveries, more }
         });
         Ok(Some(claims.collect()))
     }
 
-    /// Begins, and locks the lanes that nobody else looks into just now. If that leaves nothing, the first is
-    /// waited for: whoever has it is soon done. None: the epoch is over.
+    /// Begins the transaction and locks the lanes that no other claim has locked. If there are none, waits for the
+    /// first lane, since other claims are short. Returns `None` if the epoch has ended.
     async fn lock(&self, tx: &Session) -> Result<Option<BTreeMap<Code, Locked>>, Failure> {
-        let keys: Keys = self.lanes.iter().map(|room| code(&room.key)).collect();
-        let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
+        let keys: Keys = self.lanes.iter().map(|capacity| code(&capacity.key)).collect();
+        let webhooks: Vec<_> = keys.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
         let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
-        let (epochs, forever) = (vec![self.epoch.0], Col(Time::FOREVER));
+        let (epochs, forever) = (vec![self.epoch.0], Col(Time::FAR_FUTURE));
         let live: [&(dyn ToSql + Sync); 1] = [&epochs];
         let values: [&(dyn ToSql + Sync); 4] = [&webhooks, &codes, &self.epoch.0, &forever];
         tx.prepare(&[LIVE, LOCK_OWN, LOCK_FREE]).await?;
-        let (begun, live, own, free) = tokio::join!(
+        let (started, live, own, free) = tokio::join!(
             biased;
             tx.begin(),
             tx.exists(LIVE, &live),
             tx.query(LOCK_OWN, &values),
             tx.query(LOCK_FREE, &values),
         );
-        begun?;
+        started?;
         if !live? {
             return Ok(None);
         }
@@ -368,113 +386,118 @@ impl Claiming<'_> {
         Ok(Some(locked))
     }
 
-    /// Chooses what to take from each lane, and how each is left.
+    /// Chooses the deliveries to claim from each lane, and the new state of each lane.
     async fn choose(&self, tx: &Session, locked: &BTreeMap<Code, Locked>) -> Result<Chosen, Failure> {
-        let under_way = self.under_way(tx, locked).await?;
-        // What blocked when the lanes were being locked may be over: it is read again before anything is put off.
+        let under_way = self.run(tx, locked).await?;
+        // A block may have ended while the lanes were being locked: read it again before a lane is postponed.
         let blocked: Vec<_> = locked
             .iter()
             .filter(|(_, about)| about.blocked_until > self.now)
-            .map(|((webhook, _), _)| *webhook)
+            .map(|((webhook_id, _), _)| *webhook_id)
             .collect();
         let blocked = match blocked.is_empty() {
             true => BTreeMap::new(),
             false => lanes::blocked_until(tx, &blocked).await?,
         };
-        let (mut chosen, mut rooms, mut orders) = (Chosen::default(), Vec::new(), Vec::new());
-        for room in self.lanes {
-            let key = code(&room.key);
+        let (mut chosen, mut capacities, mut orders) = (Chosen::default(), Vec::new(), Vec::new());
+        for capacity in self.lanes {
+            let key = code(&capacity.key);
             let Some(about) = locked.get(&key) else { continue };
-            if about.home.is_some_and(|home| home != self.epoch.0) {
-                // The home could not see a lane that is held by somebody else.
+            if about.assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != self.epoch.0) {
+                // Release the lane: the assigned node does not see lanes that another node holds.
                 chosen.let_go.insert(key);
                 continue;
             }
             let mut put_off = |until, key| {
                 chosen.put_off.entry(until).or_default().insert(key);
             };
-            if let Some(until) = blocked.get(&room.key.webhook).filter(|until| **until > self.now) {
+            if let Some(until) = blocked.get(&capacity.key.webhook_id).filter(|until| **until > self.now) {
                 put_off(*until, key);
                 continue;
             }
             match under_way.get(&key) {
-                Some(true) => put_off(self.now + LEFT_ALONE, key),
+                Some(true) => put_off(self.now + ORDER_RETRY_DELAY, key),
                 Some(false) => orders.push(key),
-                None => rooms.push(room),
+                None => capacities.push(capacity),
             }
         }
-        // The caller comes back for what is due of an order once its own are over.
+        // If the first delivery is due, the caller claims again once its own leases of the ordered lane have ended.
         for key in self.with_first_due(tx, &orders).await? {
             chosen.taken.insert(key, Given { deliveries: Vec::new(), more: true });
         }
-        self.look(tx, &rooms, &mut chosen.taken).await?;
-        for key in orders.into_iter().chain(rooms.iter().map(|room| code(&room.key))) {
+        self.read_due_lanes(tx, &capacities, &mut chosen.taken).await?;
+        for key in orders.into_iter().chain(capacities.iter().map(|capacity| code(&capacity.key))) {
             match chosen.taken.get(&key).is_some_and(|taking| taking.more) {
                 true => chosen.held.insert(key),
                 false => chosen.done.insert(key),
             };
         }
-        for room in rooms {
-            let key = code(&room.key);
+        for capacity in capacities {
+            let key = code(&capacity.key);
             let gives = chosen.taken.get(&key).is_some_and(|taking| !taking.deliveries.is_empty());
-            if room.alone && gives && locked.get(&key).is_some_and(|about| about.home.is_none()) {
-                chosen.homes.insert(room.key.webhook);
+            if capacity.exclusive
+                && gives
+                && locked.get(&key).is_some_and(|about| about.assigned_epoch.is_none())
+            {
+                chosen.assignments.insert(capacity.key.webhook_id);
             }
         }
         Ok(chosen)
     }
 
-    /// Carries out what was chosen, and commits.
-    async fn carry(
+    /// Writes the chosen changes and commits.
+    async fn commit_choice(
         &self,
         tx: &Session,
         chosen: &mut Chosen,
         taken: &parking_lot::Mutex<Taken>,
     ) -> Result<(), Failure> {
-        if !chosen.homes.is_empty() {
-            let homes: Vec<_> = chosen.homes.iter().map(|webhook| Col(*webhook)).collect();
-            if tx.execute(MAKE_HOME, &[&homes, &self.epoch.0]).await? < homes.len() as u64 {
-                // Another node has just claimed from another lane of the same webhook.
-                return Err(Failure::Passing);
+        if !chosen.assignments.is_empty() {
+            let assignments: Vec<_> = chosen.assignments.iter().map(|webhook_id| Col(*webhook_id)).collect();
+            if tx.execute(MAKE_HOME, &[&assignments, &self.epoch.0]).await? < assignments.len() as u64 {
+                // Another node has just assigned the webhook to itself by claiming from another of its lanes.
+                return Err(Failure::Contention);
             }
         }
         for (until, keys) in &chosen.put_off {
-            // One that something is put into just now is not waited for: it stays as it is, and is looked at again.
-            let quiet = lanes::lock_quiet(tx, keys).await?;
-            lanes::settle(tx, &quiet, *until).await?;
+            // A lane into which another transaction is inserting is not waited for: its wake time stays, and it is
+            // claimed again.
+            let quiet = lanes::lock_uncontended(tx, keys).await?;
+            lanes::recompute_lane(tx, &quiet, *until).await?;
             let others = keys.difference(&quiet).cloned().collect();
-            lanes::let_go(tx, &others, self.epoch).await?;
+            lanes::release_lanes(tx, &others, self.epoch).await?;
         }
         let ids: Vec<_> = chosen.deliveries().map(|one| Col(one.id)).collect();
         let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
-        tx.prepare(&[MOVE, lanes::HOLD, lanes::LET_GO, lanes::LOCK_QUIET, lanes::SETTLE]).await?;
-        let (moved, let_go, held, quiet) = tokio::join!(
+        tx.prepare(&[MOVE, lanes::HOLD_LANES, lanes::LET_GO, lanes::LOCK_QUIET, lanes::SETTLE]).await?;
+        let (changed, let_go, held, quiet) = tokio::join!(
             biased;
             async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE, &moving).await } },
-            lanes::let_go(tx, &chosen.let_go, self.epoch),
+            lanes::release_lanes(tx, &chosen.let_go, self.epoch),
             lanes::hold(tx, &chosen.held, self.epoch),
-            lanes::lock_quiet(tx, &chosen.done),
+            lanes::lock_uncontended(tx, &chosen.done),
         );
-        let moved = moved?;
-        if moved.len() < ids.len() {
-            // Somebody took one by its ticket, or out of a lane that was gone when it was to be locked.
-            let moved = moved.iter().map(|row| get(row, 0)).collect::<Result<BTreeSet<_>, Failure>>()?;
-            if !chosen.keep(&moved) {
-                return Err(Failure::Passing);
+        let changed = changed?;
+        if changed.len() < ids.len() {
+            // A delivery was claimed by its ticket, or from a lane whose row did not exist when it was to be locked.
+            let changed = changed.iter().map(|row| get(row, 0)).collect::<Result<BTreeSet<_>, Failure>>()?;
+            if !chosen.keep(&changed) {
+                return Err(Failure::Contention);
             }
-            // If the commit is left in doubt, only these may be given back.
+            // If the result of the commit is uncertain, only these leases may be returned.
             *taken.lock() = chosen.to_taken();
         }
         let_go?;
         held?;
-        // Whoever puts something into the others tells once it is there: they look for work as before.
+        // Lanes into which another transaction is inserting keep their wake time; that transaction sends a hint after
+        // commit.
         let quiet = quiet?;
         let others = chosen.done.difference(&quiet).cloned().collect();
         let (settled, let_go, committed) = tokio::join!(
             biased;
-            lanes::settle(tx, &quiet, Time::default()),
-            lanes::let_go(tx, &others, self.epoch),
-            tx.commit_unseen(),
+            lanes::recompute_lane(tx, &quiet, Time::default()),
+            lanes::release_lanes(tx, &others, self.epoch),
+            tx.commit_pipelined(),
         );
         settled?;
         let_go?;
@@ -483,8 +506,8 @@ impl Claiming<'_> {
         Ok(())
     }
 
-    /// The orders among these lanes that somebody has some of, and whether that is another node.
-    async fn under_way(
+    /// Returns the ordered lanes that have leased deliveries, and whether another node has any of them.
+    async fn run(
         &self,
         tx: &Session,
         locked: &BTreeMap<Code, Locked>,
@@ -493,18 +516,18 @@ impl Claiming<'_> {
         if orders.is_empty() {
             return Ok(HashMap::new());
         }
-        let webhooks: Vec<_> = orders.iter().map(|(webhook, _)| Col(*webhook)).collect();
+        let webhooks: Vec<_> = orders.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
         let codes: Vec<_> = orders.iter().map(|(_, code)| code.as_str()).collect();
-        let rows = tx.query(TAKEN, &[&webhooks, &codes, &self.epoch.0]).await?;
+        let rows = tx.query(SELECT_LEASED_ORDERS, &[&webhooks, &codes, &self.epoch.0]).await?;
         rows.iter().map(|row| Ok(((get(row, 0)?, plain(row, 1)?), plain(row, 2)?))).collect()
     }
 
-    /// Those of these lanes whose first is due.
+    /// Returns the lanes whose first delivery is due.
     async fn with_first_due(&self, tx: &Session, keys: &[Code]) -> Result<Vec<Code>, Failure> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
+        let webhooks: Vec<_> = keys.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
         let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
         let mut due = Vec::new();
         for row in tx.query(FIRST, &[&webhooks, &codes]).await? {
@@ -515,72 +538,73 @@ impl Claiming<'_> {
         Ok(due)
     }
 
-    /// What is due in each lane from its first on, as much as there is room for, and whether there is more.
-    async fn look(
+    /// Reads the due deliveries of each lane from its head, up to the capacity, and whether there are more.
+    async fn read_due_lanes(
         &self,
         tx: &Session,
-        rooms: &[&LaneRoom],
+        capacities: &[&LaneCapacity],
         taken: &mut BTreeMap<Code, Given>,
     ) -> Result<(), Failure> {
-        if rooms.is_empty() {
+        if capacities.is_empty() {
             return Ok(());
         }
-        let codes: Vec<_> = rooms.iter().map(|room| room.key.lane.code()).collect();
-        // One more than there is room for, to know whether there is more.
-        let most = |room: usize| i64::try_from(room).unwrap_or(i64::MAX).saturating_add(1);
+        let codes: Vec<_> = capacities.iter().map(|capacity| capacity.key.lane.code()).collect();
+        // One more than the capacity, to know whether there are more.
+        let max = |capacity: usize| i64::try_from(capacity).unwrap_or(i64::MAX).saturating_add(1);
         let rows = tx
             .query(
                 DUE,
                 &[
-                    &rooms.iter().map(|room| Col(room.key.webhook)).collect::<Vec<_>>(),
+                    &capacities.iter().map(|capacity| Col(capacity.key.webhook_id)).collect::<Vec<_>>(),
                     &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
-                    &rooms.iter().map(|room| most(room.room)).collect::<Vec<_>>(),
+                    &capacities.iter().map(|capacity| max(capacity.max_deliveries)).collect::<Vec<_>>(),
                     &Col(self.now),
                     &i64::try_from(self.max_bytes).unwrap_or(i64::MAX),
-                    &(Event::OVERHEAD as i64),
+                    &(Event::MEMORY_OVERHEAD_BYTES as i64),
                 ],
             )
             .await?;
-        let mut found: Vec<Vec<(Claimed, bool)>> = rooms.iter().map(|_| Vec::new()).collect();
+        let mut found: Vec<Vec<(ClaimedDelivery, bool)>> = capacities.iter().map(|_| Vec::new()).collect();
         for row in &rows {
             found[plain::<i64>(row, 0)? as usize - 1].push(read_due(row)?);
         }
-        for (room, mut due) in rooms.iter().zip(found) {
-            match room.key.lane.is_ordered() {
+        for (capacity, mut due) in capacities.iter().zip(found) {
+            match capacity.key.lane.is_ordered() {
                 true => due.sort_by_key(|(one, _)| one.seq),
                 false => due.sort_by_key(|(one, _)| (one.due, one.seq)),
             }
             let mut taking = Given::default();
             for (one, fits) in due {
-                // In an order all behind one that is not due have to wait.
+                // In an ordered lane, everything behind a delivery that is not due has to wait.
                 if one.due > self.now {
                     break;
                 }
-                if taking.deliveries.len() >= room.room || !fits {
+                if taking.deliveries.len() >= capacity.max_deliveries || !fits {
                     taking.more = true;
                     break;
                 }
                 taking.deliveries.push(one);
             }
-            taken.insert(code(&room.key), taking);
+            taken.insert(code(&capacity.key), taking);
         }
         Ok(())
     }
 }
 
 fn read_locked(row: &Row) -> Result<(Code, Locked), Failure> {
-    let about = Locked { home: plain(row, 2)?, blocked_until: get_opt(row, 3)?.unwrap_or_default() };
+    let about =
+        Locked { assigned_epoch: plain(row, 2)?, blocked_until: get_opt(row, 3)?.unwrap_or_default() };
     Ok(((get(row, 0)?, plain(row, 1)?), about))
 }
 
-/// A delivery that waits, and whether its payload came along.
-pub(super) fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
+/// Reads a waiting delivery, and whether its payload was included.
+pub(super) fn read_due(row: &Row) -> Result<(ClaimedDelivery, bool), Failure> {
     let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
     let data = plain::<Option<Vec<u8>>>(row, 18)?;
     let fits = data.is_some();
     let event = Event {
         id: get(row, 10)?,
-        tenant: get(row, 11)?,
+        tenant_id: get(row, 11)?,
         event_type: plain::<String>(row, 12)?.into(),
         data: Bytes::from(data.unwrap_or_default()),
         timestamp: get(row, 13)?,
@@ -588,14 +612,14 @@ pub(super) fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
         source: text(15)?,
         subject: text(16)?,
         priority: get(row, 17)?,
-        // The publisher's own notes are not sent.
+        // The publisher's metadata is not sent.
         metadata: None,
         trace: trace(row, 19)?,
         hops: hops(row, 20)?,
     };
-    let claimed = Claimed {
+    let claimed = ClaimedDelivery {
         id: get(row, 1)?,
-        webhook: get(row, 6)?,
+        webhook_id: get(row, 6)?,
         due: get(row, 2)?,
         rescues: plain::<i32>(row, 3)?.unsigned_abs(),
         deaths: plain::<i32>(row, 4)?.unsigned_abs(),

@@ -1,4 +1,4 @@
-//! What nodes remember about their clock, and due times after time went back.
+//! Clock state that nodes store, and the correction of due times after the clock was set back.
 
 use redrive_core::{Time, WebhookId, cluster::clock_discipline::SetBack, protection::breaker::SavedCircuit};
 
@@ -8,14 +8,14 @@ use super::{
     session::{Failure, Tx},
     webhooks::to_json,
 };
-use crate::{Answer, ClockState, Clocks, LaneCursor};
+use crate::{ClockState, Clocks, LaneCursor, StoreFuture};
 
 const SELECT_STATE: &str = "SELECT confirmed_at, confirmations FROM clock";
 const UPSERT_CONFIRMED_TIME: &str = "INSERT INTO clock (confirmed_at) VALUES ($1)
      ON CONFLICT (single) DO UPDATE SET confirmed_at = excluded.confirmed_at";
 const INCREMENT_CONFIRMATIONS: &str = "INSERT INTO clock (confirmations) VALUES (1)
      ON CONFLICT (single) DO UPDATE SET confirmations = clock.confirmations + 1 RETURNING confirmations";
-/// Lanes are locked in their order, before anything that waits in them, as by every other writer.
+/// Locks lanes in key order, before any row that waits in them, as every other writer does.
 const LOCK_LANES: &str = "SELECT webhook, lane FROM lanes WHERE (webhook, lane) > ($1, $2)
      ORDER BY webhook, lane LIMIT $3 FOR UPDATE";
 const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - $4,
@@ -24,13 +24,13 @@ const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - $4,
          SELECT w.delivery FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
              SELECT delivery FROM waiting WHERE webhook = k.webhook AND lane = k.lane AND due >= $3 AND due < $5
              OFFSET 0) w))";
-/// The lanes are locked: their places do not change.
+/// The lanes are locked, so their `ctid` does not change.
 const UPDATE_LANES: &str = "UPDATE lanes SET wake_at = $3 WHERE ctid = ANY(ARRAY(
          SELECT l.place FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
              SELECT ctid AS place FROM lanes WHERE webhook = k.webhook AND lane = k.lane
                  AND wake_at > $3 AND wake_at < $4
              OFFSET 0) l))";
-/// Rows are locked in the order of their webhooks, as by every other writer.
+/// Locks rows in the order of their webhooks, as every other writer does.
 const LOCK_HOLDS: &str = "SELECT webhook, hold_until, circuit FROM runtime
      WHERE hold_until >= $1 AND hold_until < $2 OR circuit_until >= $1 AND circuit_until < $2
      ORDER BY webhook FOR UPDATE";
@@ -42,20 +42,21 @@ const UPDATE_HOLDS: &str =
          AS k(webhook, hold_until, circuit, circuit_until, circuit_since)
      WHERE r.webhook = k.webhook";
 
-/// Closed circuits keep no generation from a time that is no longer used: newer circuits would count as older.
+/// Lowers the generation of closed circuits that comes from the abandoned time; otherwise newer circuits would
+/// count as older.
 const UPDATE_GENERATIONS: &str = "UPDATE runtime SET generation = $1 WHERE webhook = ANY(ARRAY(
          SELECT webhook FROM runtime WHERE generation > $1 AND circuit IS NULL ORDER BY webhook FOR UPDATE))";
 
-/// The statements that go through all lanes in steps: a test explains their plans.
+/// Statements that update all lanes in batches; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 3] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
     ("lanes to set back", LOCK_LANES),
     ("waiting to set back", UPDATE_WAITING),
     ("lanes to look at again", UPDATE_LANES),
 ];
 
 impl Clocks for Postgres {
-    fn clock_state(&self) -> Answer<'_, ClockState> {
+    fn clock_state(&self) -> StoreFuture<'_, ClockState> {
         Box::pin(async move {
             self.read(|session| async move {
                 let rows = session.query(SELECT_STATE, &[]).await?;
@@ -66,7 +67,7 @@ impl Clocks for Postgres {
         })
     }
 
-    fn store_confirmed_time(&self, confirmed_at: Time) -> Answer<'_, ()> {
+    fn store_confirmed_time(&self, confirmed_at: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let store =
                 |tx: Tx| async move { tx.execute(UPSERT_CONFIRMED_TIME, &[&Col(confirmed_at)]).await };
@@ -74,7 +75,7 @@ impl Clocks for Postgres {
         })
     }
 
-    fn confirm_clock(&self) -> Answer<'_, i64> {
+    fn confirm_clock(&self) -> StoreFuture<'_, i64> {
         Box::pin(async move {
             self.write(|tx| async move { plain(&tx.query_one(INCREMENT_CONFIRMATIONS, &[]).await?, 0) }).await
         })
@@ -86,7 +87,7 @@ impl Clocks for Postgres {
         now: Time,
         after: Option<LaneCursor>,
         limit: usize,
-    ) -> Answer<'_, Option<LaneCursor>> {
+    ) -> StoreFuture<'_, Option<LaneCursor>> {
         Box::pin(async move {
             let last = self.write(|tx| set_due_back(tx, set_back, now, after.clone(), limit)).await?;
             self.shared.hints.work();
@@ -94,18 +95,18 @@ impl Clocks for Postgres {
         })
     }
 
-    fn set_holds_back(&self, set_back: SetBack) -> Answer<'_, usize> {
+    fn set_holds_back(&self, set_back: SetBack) -> StoreFuture<'_, usize> {
         Box::pin(async move { self.write(|tx| set_holds_back(tx, set_back)).await })
     }
 }
 
 async fn set_holds_back(tx: Tx, set_back: SetBack) -> Result<usize, Failure> {
-    let rows = tx.query(LOCK_HOLDS, &[&Col(set_back.from), &Col(Time::FOREVER)]).await?;
+    let rows = tx.query(LOCK_HOLDS, &[&Col(set_back.from), &Col(Time::FAR_FUTURE)]).await?;
     let (mut webhooks, mut holds, mut circuits) = (Vec::new(), Vec::new(), Vec::new());
     let (mut untils, mut sinces) = (Vec::new(), Vec::new());
     for row in &rows {
         webhooks.push(Col(get::<WebhookId>(row, 0)?));
-        holds.push(Col(set_back.moved(get(row, 1)?)));
+        holds.push(Col(set_back.apply(get(row, 1)?)));
         let mut circuit: Option<SavedCircuit> =
             plain::<Option<&str>>(row, 2)?.map(serde_json::from_str).transpose()?;
         circuit.iter_mut().for_each(|circuit| circuit.set_back(&set_back));
@@ -126,16 +127,16 @@ async fn set_due_back(
     limit: usize,
 ) -> Result<Option<LaneCursor>, Failure> {
     let (webhook, lane) = match after {
-        Some((webhook, lane)) => (*webhook.as_bytes(), lane),
+        Some((webhook_id, lane)) => (*webhook_id.as_bytes(), lane),
         None => ([0; 16], String::new()),
     };
     let rows = tx.query(LOCK_LANES, &[&Col(webhook), &lane, &(limit as i64)]).await?;
     let lanes: Vec<LaneCursor> =
         rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect::<Result<_, Failure>>()?;
-    let webhooks: Vec<_> = lanes.iter().map(|(webhook, _)| Col(*webhook)).collect();
+    let webhooks: Vec<_> = lanes.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
     let names: Vec<_> = lanes.iter().map(|(_, lane)| lane.as_str()).collect();
     let (from, by) = (Col(set_back.from), set_back.by.as_millis() as i64);
-    tx.execute(UPDATE_WAITING, &[&webhooks, &names, &from, &by, &Col(Time::FOREVER)]).await?;
-    tx.execute(UPDATE_LANES, &[&webhooks, &names, &Col(now), &Col(Time::FOREVER)]).await?;
+    tx.execute(UPDATE_WAITING, &[&webhooks, &names, &from, &by, &Col(Time::FAR_FUTURE)]).await?;
+    tx.execute(UPDATE_LANES, &[&webhooks, &names, &Col(now), &Col(Time::FAR_FUTURE)]).await?;
     Ok(lanes.last().filter(|_| lanes.len() == limit).cloned())
 }

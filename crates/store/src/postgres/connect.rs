@@ -1,4 +1,4 @@
-//! The way to the server: the URL, TLS, pools.
+//! Connections to the server: URL, TLS, pools.
 
 use std::{
     pin::Pin,
@@ -26,30 +26,30 @@ use url::form_urlencoded;
 use super::{Options, durability};
 use crate::error::OpenError;
 
-/// A plan that is good for an empty table and for a full one alike: by index, in its order, row by row. What the planner
-/// believes about sizes, which nobody has analysed, then makes no difference.
-const PLANS: &str = "-c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+/// Planner settings that give the same plan for empty and full tables: index scans in index order, nested loops.
+/// Estimated table sizes, which may never have been analysed, then make no difference.
+const PLANNER_SETTINGS: &str = "-c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
     -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_sort=off -c enable_memoize=off";
 
-/// What a connection brings beside answers. It is driven by being read.
+/// Asynchronous messages of a connection. Polling the stream drives the connection.
 pub(super) type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
 
-/// How to reach the server.
+/// Connection settings of the server.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct ServerConfig {
     config: Config,
-    /// None where there is nothing to be encrypted, such as a Unix socket.
+    /// `None` if nothing is encrypted, for example on a Unix socket.
     tls: Option<MakeRustlsConnect>,
-    /// Where it is, without secrets.
-    pub(super) place: String,
+    /// Hosts, ports and database name, without secrets.
+    pub(super) displayed_address: String,
     /// See [`Options::lease`].
     lease: Duration,
 }
 
-impl Way {
+impl ServerConfig {
     pub(super) fn parse(options: &Options) -> Result<Self, OpenError> {
         let bad = |reason: String| OpenError::BadUrl(reason);
-        // What the driver does not know is taken out before it reads the rest.
+        // Parameters that the driver does not know are removed before it parses the URL.
         let (mut mode, mut root, mut rest) = (String::from("prefer"), None, Vec::new());
         let (base, query) = options.url.split_once('?').unwrap_or((&options.url, ""));
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -60,13 +60,14 @@ impl Way {
             }
         }
         let url = with_query(base, &rest);
-        let mut config = Config::from_str(&url).map_err(|error| bad(super::session::said(&error)))?;
+        let mut config =
+            Config::from_str(&url).map_err(|error| bad(super::session::describe_error(&error)))?;
         let (ssl, check) = match &*mode {
-            "disable" => (SslMode::Disable, Check::Nothing),
-            "prefer" => (SslMode::Prefer, Check::Nothing),
-            "require" => (SslMode::Require, Check::Nothing),
-            "verify-ca" => (SslMode::Require, Check::Issuer),
-            "verify-full" => (SslMode::Require, Check::IssuerAndName),
+            "disable" => (SslMode::Disable, CertificateCheck::Nothing),
+            "prefer" => (SslMode::Prefer, CertificateCheck::Nothing),
+            "require" => (SslMode::Require, CertificateCheck::Nothing),
+            "verify-ca" => (SslMode::Require, CertificateCheck::Issuer),
+            "verify-full" => (SslMode::Require, CertificateCheck::IssuerAndName),
             other => {
                 return Err(bad(format!(
                     "sslmode={other}: use disable, prefer, require, verify-ca or verify-full"
@@ -82,7 +83,7 @@ impl Way {
         if config.get_application_name().is_none() {
             config.application_name("redrive");
         }
-        let place = place(&config);
+        let database = place(&config);
         let is_local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         let tls = match ssl == SslMode::Disable || is_local {
             true => None,
@@ -91,19 +92,19 @@ impl Way {
         if tls.is_none() {
             config.ssl_mode(SslMode::Disable);
         }
-        Ok(Self { config, tls, place, lease: options.lease })
+        Ok(Self { config, tls, displayed_address: database, lease: options.lease })
     }
 
-    /// The URL with the planner's settings in its options.
+    /// Returns the URL with the planner settings in its options.
     #[cfg(feature = "conformance")]
     pub(super) fn planning_url(options: &Options) -> String {
         let (base, query) = options.url.split_once('?').unwrap_or((&options.url, ""));
         let own = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "options");
         let own = own.map_or(String::new(), |(_, own)| own.into_owned());
-        with_query(base, &[("options".into(), format!("{PLANS} {own}"))])
+        with_query(base, &[("options".into(), format!("{PLANNER_SETTINGS} {own}"))])
     }
 
-    /// A pool of at most `size` connections, whose sessions have these limits.
+    /// Creates a pool of at most `size` connections, whose sessions have these limits.
     pub(super) fn pool(&self, size: usize, options: &Options, limits: SessionLimits) -> Pool {
         let mut config = self.config.clone();
         let own = config.get_options().unwrap_or_default().to_owned();
@@ -128,7 +129,7 @@ impl Way {
         pool.expect("a pool with timeouts has a runtime")
     }
 
-    /// A connection of one's own, and what drives it.
+    /// Opens a connection outside the pools. The returned stream must be polled to drive it.
     pub(super) async fn connect(&self) -> Result<(Client, Messages), tokio_postgres::Error> {
         let mut config = self.config.clone();
         let own = config.get_options().unwrap_or_default().to_owned();
@@ -146,15 +147,15 @@ impl Way {
     }
 }
 
-/// How long the server lets statements of a session run and wait for locks.
+/// Timeouts of a session: for statements, locks, idle transactions and the pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionLimits {
     pub(super) statement_timeout: Duration,
-    /// `None`: a statement waits for locks until its own timeout.
+    /// `None` if a statement may wait for locks until the statement timeout.
     pub(super) lock_timeout: Option<Duration>,
-    /// How long a session may be idle inside a transaction. `None`, or more than half a lease: half a lease.
+    /// Longest idle time inside a transaction, at most half a lease. `None` means half a lease.
     pub(super) idle_timeout: Option<Duration>,
-    /// How long a caller waits for a connection of the pool. `None`: as long as for a statement that writes.
+    /// Longest wait for a connection of the pool. `None` means `Options::statement_timeout`.
     pub(super) pool_timeout: Option<Duration>,
 }
 
@@ -164,10 +165,10 @@ impl SessionLimits {
     }
 }
 
-/// The settings that every session has on the server. A client that is frozen or cut off leaves its sessions open
-/// there; the server ends them after half a lease inside a transaction, and after about one lease otherwise. `own` are
-/// the options of the URL. They come last, so they override these. A session without limits is not pooled: it listens,
-/// migrates or copies.
+/// Returns the settings that every session has on the server. A client that is frozen or cut off leaves its
+/// sessions open there; the server ends them after half a lease inside a transaction, and after about one lease
+/// otherwise. `own` are the options of the URL. They come last, so they override these. A session without limits
+/// is not pooled: it is used to listen, migrate or copy.
 fn session_options(lease: Duration, limits: Option<SessionLimits>, own: &str) -> String {
     let lease_secs = lease.as_secs().max(1);
     let mut settings = vec![
@@ -186,12 +187,13 @@ fn session_options(lease: Duration, limits: Option<SessionLimits>, own: &str) ->
     }
     let settings: String = settings.iter().map(|(name, value)| format!("-c {name}={value} ")).collect();
     match limits {
-        Some(_) => format!("{PLANS} {settings}{own}"),
+        Some(_) => format!("{PLANNER_SETTINGS} {settings}{own}"),
         None => format!("{settings}{own}"),
     }
 }
 
-/// The same for the client's side: a connection to a server that does not acknowledge packets ends after one lease.
+/// Sets the keepalives of the client: a connection to a server that does not acknowledge packets ends after one
+/// lease.
 fn set_client_keepalives(config: &mut Config, options: &Options) {
     config.tcp_user_timeout(options.lease.min(options.statement_timeout));
     config.keepalives_idle((options.lease / 2).max(Duration::from_secs(1)));
@@ -199,7 +201,8 @@ fn set_client_keepalives(config: &mut Config, options: &Options) {
     config.keepalives_retries(3);
 }
 
-/// The messages of a connection, which end with the first error: it would be told without end.
+/// Returns the messages of a connection. The stream ends after the first error, which the driver would repeat
+/// forever.
 fn messages(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>>
     + Send
@@ -216,13 +219,13 @@ fn messages(
     }))
 }
 
-/// A URL with these parameters. The driver takes a plus sign as it is, so a blank must not become one.
+/// Builds a URL with these parameters. The driver does not decode a plus sign, so a space is encoded as `%20`.
 fn with_query(base: &str, parameters: &[(String, String)]) -> String {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
     format!("{base}?{}", query.replace('+', "%20"))
 }
 
-/// Where a server is, in words that may be shown.
+/// Returns hosts, ports and database name for messages, without secrets.
 fn place(config: &Config) -> String {
     let hosts = config.get_hosts().iter().zip(config.get_ports().iter().chain(std::iter::repeat(&5432)));
     let hosts: Vec<_> = hosts
@@ -234,15 +237,15 @@ fn place(config: &Config) -> String {
     format!("{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
 }
 
-/// What is asked of the server's certificate.
+/// Checks made on the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
+enum CertificateCheck {
     Nothing,
     Issuer,
     IssuerAndName,
 }
 
-fn tls(check: Check, root: Option<&str>) -> Result<MakeRustlsConnect, OpenError> {
+fn tls(check: CertificateCheck, root: Option<&str>) -> Result<MakeRustlsConnect, OpenError> {
     let bad = |reason: String| OpenError::BadUrl(reason);
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -261,10 +264,10 @@ fn tls(check: Check, root: Option<&str>) -> Result<MakeRustlsConnect, OpenError>
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
     let config = match check {
-        Check::IssuerAndName => builder.with_root_certificates(roots).with_no_client_auth(),
-        Check::Issuer | Check::Nothing => {
+        CertificateCheck::IssuerAndName => builder.with_root_certificates(roots).with_no_client_auth(),
+        CertificateCheck::Issuer | CertificateCheck::Nothing => {
             let issuers = match check {
-                Check::Issuer => Some(
+                CertificateCheck::Issuer => Some(
                     rustls::client::WebPkiServerVerifier::builder_with_provider(
                         Arc::new(roots),
                         provider.clone(),
@@ -274,21 +277,21 @@ fn tls(check: Check, root: Option<&str>) -> Result<MakeRustlsConnect, OpenError>
                 ),
                 _ => None,
             };
-            let verifier = Arc::new(Lenient { issuers, provider });
+            let verifier = Arc::new(LenientVerifier { issuers, provider });
             builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
         }
     };
     Ok(MakeRustlsConnect::new(config))
 }
 
-/// Takes a certificate for any name, or, as `require` and `prefer` mean it, any certificate.
+/// Accepts a certificate for any host name or, without `issuers` (`require` and `prefer`), any certificate.
 #[derive(Debug)]
-struct Lenient {
+struct LenientVerifier {
     issuers: Option<Arc<rustls::client::WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -334,24 +337,24 @@ impl ServerCertVerifier for Lenient {
 mod tests {
     use super::*;
 
-    fn place_of(url: &str) -> Result<String, OpenError> {
-        Way::parse(&Options::at(url)).map(|way| way.place)
+    fn displayed_address(url: &str) -> Result<String, OpenError> {
+        ServerConfig::parse(&Options::at(url)).map(|server| server.displayed_address)
     }
 
     #[test]
-    fn urls_name_one_server_or_several() {
-        assert_eq!(place_of("postgres://me@db/redrive").unwrap(), "db:5432/redrive");
+    fn url_may_name_one_or_several_servers() {
+        assert_eq!(displayed_address("postgres://me@db/redrive").unwrap(), "db:5432/redrive");
         assert_eq!(
-            place_of("postgres://me@a:1,b:2/redrive?target_session_attrs=read-write").unwrap(),
+            displayed_address("postgres://me@a:1,b:2/redrive?target_session_attrs=read-write").unwrap(),
             "a:1,b:2/redrive"
         );
-        let local = Way::parse(&Options::at("postgresql://me@%2Frun%2Fpostgresql/redrive")).unwrap();
-        assert_eq!(local.place, "/run/postgresql/redrive");
+        let local = ServerConfig::parse(&Options::at("postgresql://me@%2Frun%2Fpostgresql/redrive")).unwrap();
+        assert_eq!(local.displayed_address, "/run/postgresql/redrive");
         assert!(local.tls.is_none(), "there is nothing to be encrypted");
     }
 
     #[test]
-    fn sessions_end_before_their_lease_does() {
+    fn session_timeouts_follow_the_lease() {
         let limits = SessionLimits {
             lock_timeout: Some(Duration::from_millis(250)),
             ..SessionLimits::new(Duration::from_secs(10))
@@ -372,11 +375,15 @@ mod tests {
     }
 
     #[test]
-    fn options_reach_the_server_as_they_were_written() {
-        let way =
-            Way::parse(&Options::at("postgres://me@db/r?options=-csearch_path%3Dmine%20-cwork_mem%3D8MB"));
-        assert_eq!(way.unwrap().config.get_options(), Some("-csearch_path=mine -cwork_mem=8MB"));
-        let way = Way::parse(&Options::at("postgres://a+b:c+d@db/r")).unwrap();
-        assert_eq!((way.config.get_user(), way.config.get_password()), (Some("a+b"), Some(&b"c+d"[..])));
+    fn url_options_are_passed_to_server_unchanged() {
+        let server = ServerConfig::parse(&Options::at(
+            "postgres://me@db/r?options=-csearch_path%3Dmine%20-cwork_mem%3D8MB",
+        ));
+        assert_eq!(server.unwrap().config.get_options(), Some("-csearch_path=mine -cwork_mem=8MB"));
+        let server = ServerConfig::parse(&Options::at("postgres://a+b:c+d@db/r")).unwrap();
+        assert_eq!(
+            (server.config.get_user(), server.config.get_password()),
+            (Some("a+b"), Some(&b"c+d"[..]))
+        );
     }
 }

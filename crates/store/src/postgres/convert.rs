@@ -1,10 +1,10 @@
-//! Between rows and types.
+//! Conversion between rows and domain types.
 
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use redrive_core::{
-    AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
     delivery::lane::Lane, event::trace::Trace,
 };
 use tokio_postgres::{
@@ -42,7 +42,7 @@ pub(super) fn plain<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T
     row.try_get(column).map_err(Failure::from)
 }
 
-/// Reads a text that is kept as bytes.
+/// Reads a text that is stored as bytes.
 pub(super) fn text_opt(row: &Row, column: usize) -> Result<Option<String>, Failure> {
     let bytes: Option<&[u8]> = row.try_get(column)?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
@@ -51,15 +51,15 @@ pub(super) fn text_opt(row: &Row, column: usize) -> Result<Option<String>, Failu
 /// Reads 32 bytes.
 pub(super) fn hash(row: &Row, column: usize) -> Result<[u8; 32], Failure> {
     let bytes: &[u8] = row.try_get(column)?;
-    bytes.try_into().map_err(|_| Failure::Bad("a hash of the wrong length".into()))
+    bytes.try_into().map_err(|_| Failure::InvalidData("a hash of the wrong length".into()))
 }
 
-/// Reads how many deliveries of Redrive an event came through.
+/// Reads the number of Redrive deliveries that an event has passed through.
 pub(super) fn hops(row: &Row, column: usize) -> Result<u8, Failure> {
     Ok(u8::try_from(plain::<i16>(row, column)?).unwrap_or(u8::MAX))
 }
 
-/// Reads the trace that an event belongs to. One that cannot be read is none.
+/// Reads the trace of an event. Returns `None` if it cannot be decoded.
 pub(super) fn trace(row: &Row, column: usize) -> Result<Option<Box<Trace>>, Failure> {
     let bytes: Option<&[u8]> = row.try_get(column)?;
     Ok(bytes.and_then(Trace::from_bytes).map(Box::new))
@@ -84,9 +84,9 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, WebhookId);
 
-/// The least id of a time, or any other 16 bytes.
+/// Any 16 bytes, such as the lowest id of a time.
 impl ToSql for Col<[u8; 16]> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Converted<IsNull> {
         out.put_slice(&self.0);
@@ -136,7 +136,7 @@ impl<T: Code> ToSql for Col<T> {
 impl<'a, T: Code> FromSql<'a> for Col<T> {
     fn from_sql(of: &Type, raw: &'a [u8]) -> Converted<Self> {
         let code = i16::from_sql(of, raw)?;
-        T::of(code).map(Col).ok_or_else(|| format!("{code} stands for nothing").into())
+        T::from_code(code).map(Col).ok_or_else(|| format!("{code} stands for nothing").into())
     }
     accepts!(INT2);
 }

@@ -1,20 +1,20 @@
-//! Counting dead letters. Counting walks one index that has all it needs.
+//! Counts of dead letters. Counting scans one index that contains all the columns it needs.
 
 use redrive_core::{TenantId, Time};
 use tokio_postgres::Row;
 
 use super::{
     convert::{Col, get, get_opt, plain},
-    listing::Asked,
+    listing::FilterValues,
     session::{Failure, Tx, Values},
 };
 use crate::{
-    DeadCount, DeadGroup, DeliveryFilter,
-    access_path::{Lead, Range},
+    DeadCounts, DeadGroup, DeliveryFilter,
+    access_path::{AccessPath, IdRange},
 };
 
-/// Of the newest dead letters, in the order of the index that has all that is counted, those that are wanted:
-/// however rare they are, no more are looked at.
+/// Counts the matching rows among the newest $6 dead letters, in the order of an index that contains all columns
+/// used. It reads no more than $6 rows even if few of them match.
 const COUNT: &str = "SELECT x.webhook, x.event_type, x.category, x.reason,
             (x.died_at <= $4)::int + (x.died_at <= $5)::int AS age, count(*)
      FROM (SELECT * FROM dead x WHERE x.tenant = $1 AND x.delivery >= $2 AND x.delivery < $3
@@ -32,42 +32,42 @@ const IS_MORE: &str = "SELECT 1 FROM dead x WHERE x.tenant = $1 AND x.delivery >
 const SIZE: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant = $1
      ORDER BY x.delivery DESC LIMIT $2) x";
 
-/// The statements whose cost must follow what they count: a test explains their plans.
+/// Statements whose cost must be proportional to what they count; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 3] =
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] =
     [("count the dead", COUNT), ("more of the dead", IS_MORE), ("size of the dead", SIZE)];
 
 pub(super) async fn count(
     session: Tx,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     filter: &DeliveryFilter,
     bounds: [Time; 2],
-    most: usize,
-) -> Result<DeadCount, Failure> {
-    let Range { low, high } = Range::of_deliveries(Lead::Dead, filter, None);
-    let asked = Asked::of(filter, Lead::Dead);
+    max: usize,
+) -> Result<DeadCounts, Failure> {
+    let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
+    let query = FilterValues::new(filter, AccessPath::Dead);
     let rows = session
         .query(
             COUNT,
             &[
-                &tenant.as_str(),
+                &tenant_id.as_str(),
                 &Col(low),
                 &Col(high),
                 &Col(bounds[0]),
                 &Col(bounds[1]),
-                &(most as i64),
-                &asked.webhooks,
-                &asked.types,
-                &asked.categories,
-                &asked.reasons,
-                &asked.ways,
-                &asked.tenant_managed_only,
+                &(max as i64),
+                &query.webhooks,
+                &query.types,
+                &query.categories,
+                &query.reasons,
+                &query.ways,
+                &query.tenant_managed_only,
             ],
         )
         .await?;
     let read = |row: &Row| {
         Ok::<_, Failure>(DeadGroup {
-            webhook: get(row, 0)?,
+            webhook_id: get(row, 0)?,
             event_type: plain(row, 1)?,
             category: get_opt(row, 2)?,
             reason: get(row, 3)?,
@@ -76,13 +76,13 @@ pub(super) async fn count(
         })
     };
     let groups = rows.iter().map(read).collect::<Result<_, _>>()?;
-    let beyond: Values<'_> = &[&tenant.as_str(), &Col(low), &Col(high), &(most as i64)];
-    Ok(DeadCount { groups, more: session.exists(IS_MORE, beyond).await? })
+    let beyond: Values<'_> = &[&tenant_id.as_str(), &Col(low), &Col(high), &(max as i64)];
+    Ok(DeadCounts { groups, more: session.exists(IS_MORE, beyond).await? })
 }
 
-/// How many there are of a tenant, counted no further than `most`.
-pub(super) async fn size(session: Tx, tenant: &TenantId, most: usize) -> Result<usize, Failure> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let row = session.query_one(SIZE, &[&tenant.as_str(), &most]).await?;
+/// Counts the dead letters of a tenant, up to the given maximum.
+pub(super) async fn size(session: Tx, tenant_id: &TenantId, max: usize) -> Result<usize, Failure> {
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let row = session.query_one(SIZE, &[&tenant_id.as_str(), &max]).await?;
     Ok(plain::<i64>(&row, 0)?.unsigned_abs() as usize)
 }

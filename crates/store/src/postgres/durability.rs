@@ -1,4 +1,4 @@
-//! Sessions whose commits survive a crash of the server, whatever the role, the database or the URL say.
+//! Ensures that commits of all sessions survive a server crash, whatever the role, the database or the URL set.
 
 use deadpool_postgres::{Hook, HookError};
 use futures_util::StreamExt;
@@ -7,21 +7,21 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::{
     Options,
-    connect::Way,
-    session::{Failure, Session, said},
+    connect::ServerConfig,
+    session::{Failure, Session, describe_error},
     unreachable,
 };
 use crate::error::OpenError;
 
-/// Asks for `on` where commits do not wait for the disk, and keeps what is stronger. One statement without
-/// parameters, so that a new connection costs one more round trip.
+/// Sets `synchronous_commit` to `on` if commits do not wait for the disk, and keeps a stronger setting. It is one
+/// statement without parameters, so that a new connection costs one more round trip.
 const MAKE_SYNCHRONOUS: &str = "SELECT CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') \
      THEN current_setting('synchronous_commit') ELSE set_config('synchronous_commit', 'on', false) END, \
      current_setting('fsync'), current_setting('full_page_writes')";
 const SELECT_SETTINGS: &str = "SELECT current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes')";
 
-/// Runs for every new connection of a pool. One whose commits are not safe is not used, so a server that was
-/// restarted with other settings, or took over from another, is noticed.
+/// Checks every new connection of a pool and rejects one whose commits are not safe. This also detects a server
+/// that was restarted with other settings, and a failover to another server.
 pub(super) fn check_new_connections(options: &Options) -> Hook {
     let (allow_unsafe, timeout) = (options.allow_unsafe_durability, options.connect_timeout);
     Hook::async_fn(move |client, _| {
@@ -40,8 +40,8 @@ pub(super) fn check_new_connections(options: &Options) -> Hook {
 }
 
 /// Refuses a server that can lose acknowledged events, unless the configuration allows it.
-pub(super) async fn refuse_unsafe(way: &Way, options: &Options) -> Result<(), OpenError> {
-    let failed = |error: tokio_postgres::Error| unreachable(way, &said(&error));
+pub(super) async fn refuse_unsafe(way: &ServerConfig, options: &Options) -> Result<(), OpenError> {
+    let failed = |error: tokio_postgres::Error| unreachable(way, &describe_error(&error));
     let (client, connection) = way.connect().await.map_err(failed)?;
     let driven = tokio::spawn(connection.for_each(|_| async {}));
     let durability = tokio::time::timeout(options.statement_timeout, make_synchronous(&client))
@@ -56,11 +56,11 @@ pub(super) async fn refuse_unsafe(way: &Way, options: &Options) -> Result<(), Op
             tracing::warn!(%reason, "the database is not durable; allowed by database.allow_unsafe_durability");
             Ok(())
         }
-        Some(reason) => Err(OpenError::Unsafe { place: way.place.clone(), reason }),
+        Some(reason) => Err(OpenError::Unsafe { database: way.displayed_address.clone(), reason }),
     }
 }
 
-/// The settings of a session of a pool.
+/// Reads the durability settings of a pooled session.
 pub(super) async fn read(session: &Session) -> Result<Durability, Failure> {
     let row = session.query_one(SELECT_SETTINGS, &[]).await?;
     let text = |index| row.try_get::<_, &str>(index).map_err(Failure::from);

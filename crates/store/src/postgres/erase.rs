@@ -1,6 +1,6 @@
-//! Taking payloads away for good: from the tables, and with the next vacuum from the files.
+//! Erases payloads permanently: from the tables, and with the next vacuum from the files.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, id::first_at};
+use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, id::min_bytes_at};
 
 use super::{
     Postgres,
@@ -8,42 +8,52 @@ use super::{
     session::{Failure, Tx},
     tenancy,
 };
-use crate::{Answer, Erase, Erased};
+use crate::{Erase, EraseResult, StoreFuture};
 
 const TO_ERASE: &str = "SELECT id FROM events WHERE tenant = $1 AND subject = $2 AND erased_at IS NULL
      ORDER BY id LIMIT $3";
-/// An event's deliveries are of the same millisecond.
+/// The ids of an event's deliveries have the event's millisecond, which limits the range.
 const ANSWERED: &str = "SELECT d.id FROM deliveries d
      WHERE d.event = $1 AND d.id >= $2 AND d.id < $3 AND d.tenant = $4 AND (SELECT true FROM attempts a
          WHERE a.delivery = d.id AND a.response_body_sample IS NOT NULL LIMIT 1) LIMIT $5";
 const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
      WHERE delivery = ANY($1::uuid[]) AND delivery >= $2 AND delivery < $3 AND response_body_sample IS NOT NULL";
 
-/// In the order of ids, as a purge locks them.
-const LETTERS: &str = "UPDATE deliveries SET purged_at = $5 WHERE id = ANY(ARRAY(
+/// Updates in the order of ids, as a purge locks them.
+const DELETE_DEAD_LETTERS: &str = "UPDATE deliveries SET purged_at = $5 WHERE id = ANY(ARRAY(
              SELECT id FROM deliveries WHERE event = $1 AND id >= $2 AND id < $3 AND tenant = $4))
          AND id >= $2 AND id < $3 AND status = $6 AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 3] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
     ("deliveries of an event that is erased", ANSWERED),
     ("answers that are erased", ANSWERS),
-    ("letters that are erased", LETTERS),
+    ("letters that are erased", DELETE_DEAD_LETTERS),
 ];
 
 impl Erase for Postgres {
-    fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased> {
-        Box::pin(async move { self.administer(|tx| erase(tx, &tenant, event, now)).await })
+    fn erase(&self, tenant_id: TenantId, event_id: EventId, now: Time) -> StoreFuture<'_, EraseResult> {
+        Box::pin(async move { self.administer(|tx| erase(tx, &tenant_id, event_id, now)).await })
     }
 
-    fn erase_answers(&self, tenant: TenantId, event: EventId, limit: usize) -> Answer<'_, usize> {
-        Box::pin(async move { self.write(|tx| erase_answers(tx, &tenant, event, limit)).await })
+    fn erase_responses(
+        &self,
+        tenant_id: TenantId,
+        event_id: EventId,
+        limit: usize,
+    ) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.write(|tx| erase_answers(tx, &tenant_id, event_id, limit)).await })
     }
 
-    fn events_to_erase(&self, tenant: TenantId, subject: String, limit: usize) -> Answer<'_, Vec<EventId>> {
+    fn events_to_erase(
+        &self,
+        tenant_id: TenantId,
+        subject: String,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<EventId>> {
         Box::pin(async move {
-            let (tenant, subject) = (tenant.as_str(), &subject);
+            let (tenant, subject) = (tenant_id.as_str(), &subject);
             self.read(|session| async move {
                 let rows = session.query(TO_ERASE, &[&tenant, subject, &(limit as i64)]).await?;
                 rows.iter().map(|row| get(row, 0)).collect()
@@ -53,38 +63,46 @@ impl Erase for Postgres {
     }
 }
 
-async fn erase(tx: Tx, tenant: &TenantId, event: EventId, now: Time) -> Result<Erased, Failure> {
-    // Rounds are made under the same lock: from here on there is none, or it sees that there is nothing to send.
-    tenancy::lock(&tx, tenant).await?;
+async fn erase(tx: Tx, tenant_id: &TenantId, event_id: EventId, now: Time) -> Result<EraseResult, Failure> {
+    // Redriving takes the same lock: a round that starts after this point sees that the payload is erased.
+    tenancy::lock(&tx, tenant_id).await?;
     let known = "SELECT erased_at FROM events WHERE tenant = $1 AND id = $2 FOR UPDATE";
-    let Some(row) = tx.query_opt(known, &[&tenant.as_str(), &Col(event)]).await? else {
-        return Ok(Erased::Missing);
+    let Some(row) = tx.query_opt(known, &[&tenant_id.as_str(), &Col(event_id)]).await? else {
+        return Ok(EraseResult::NotFound);
     };
     if let Some(since) = get_opt(&row, 0)? {
-        return Ok(Erased::Before(since));
+        return Ok(EraseResult::AlreadyErased(since));
     }
     let erase = "UPDATE events SET data = '', metadata = NULL, erased_at = $3 WHERE tenant = $1 AND id = $2";
-    tx.execute(erase, &[&tenant.as_str(), &Col(event), &Col(now)]).await?;
-    // Nobody can send its dead letters again.
-    let ((from, to), dead) = (of_its_time(event), Col(DeliveryStatus::Dead));
-    let letters = tx.query(LETTERS, &[&Col(event), &from, &to, &tenant.as_str(), &Col(now), &dead]).await?;
-    let letters =
-        letters.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
-    if !letters.is_empty() {
-        tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&letters]).await?;
+    tx.execute(erase, &[&tenant_id.as_str(), &Col(event_id), &Col(now)]).await?;
+    // Its dead letters can no longer be redriven.
+    let ((from, to), dead) = (id_range_at(event_id), Col(DeliveryStatus::Dead));
+    let dead_letters = tx
+        .query(DELETE_DEAD_LETTERS, &[&Col(event_id), &from, &to, &tenant_id.as_str(), &Col(now), &dead])
+        .await?;
+    let dead_letters =
+        dead_letters.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
+    if !dead_letters.is_empty() {
+        tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&dead_letters]).await?;
     }
-    Ok(Erased::Now)
+    Ok(EraseResult::Erased)
 }
 
-/// The range of ids of an event's deliveries, which are of the same millisecond.
-fn of_its_time(event: EventId) -> (Col<[u8; 16]>, Col<[u8; 16]>) {
-    let next = Time::from_millis(event.time().millis() + 1);
-    (Col(first_at(event.time())), Col(first_at(next)))
+/// Returns the id range of an event's deliveries, whose ids have the event's millisecond.
+fn id_range_at(event_id: EventId) -> (Col<[u8; 16]>, Col<[u8; 16]>) {
+    let next = Time::from_millis(event_id.time().millis() + 1);
+    (Col(min_bytes_at(event_id.time())), Col(min_bytes_at(next)))
 }
 
-async fn erase_answers(tx: Tx, tenant: &TenantId, event: EventId, limit: usize) -> Result<usize, Failure> {
-    let (from, to) = of_its_time(event);
-    let values: super::session::Values<'_> = &[&Col(event), &from, &to, &tenant.as_str(), &(limit as i64)];
+async fn erase_answers(
+    tx: Tx,
+    tenant_id: &TenantId,
+    event_id: EventId,
+    limit: usize,
+) -> Result<usize, Failure> {
+    let (from, to) = id_range_at(event_id);
+    let values: super::session::Values<'_> =
+        &[&Col(event_id), &from, &to, &tenant_id.as_str(), &(limit as i64)];
     let rows = tx.query(ANSWERED, values).await?;
     let ids = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
     if !ids.is_empty() {

@@ -9,7 +9,9 @@ use super::{
     session::{Failure, Session, Tx},
     tenancy,
 };
-use crate::{Answer, Change, Changed, EventType, EventTypes, PageRequest, Registered, VersionedType};
+use crate::{
+    Change, EventType, EventTypes, PageRequest, RegisterResult, StoreFuture, UpdateResult, VersionedType,
+};
 
 macro_rules! event_types {
     ($rest:literal) => {
@@ -22,15 +24,15 @@ macro_rules! event_types {
 }
 
 impl EventTypes for Postgres {
-    fn create_event_type(&self, event_type: EventType, most: usize) -> Answer<'_, Registered> {
+    fn create_event_type(&self, event_type: EventType, max: usize) -> StoreFuture<'_, RegisterResult> {
         Box::pin(async move {
-            let registered = self.administer(|tx| create(tx, &event_type, most)).await?;
+            let registered = self.administer(|tx| create(tx, &event_type, max)).await?;
             self.shared.hints.change();
             Ok(registered)
         })
     }
 
-    fn change_event_type(&self, event_type: EventType, revision: i64) -> Answer<'_, Changed> {
+    fn change_event_type(&self, event_type: EventType, revision: i64) -> StoreFuture<'_, UpdateResult> {
         Box::pin(async move {
             let changed = self.administer(|tx| change(tx, &event_type, revision)).await?;
             self.shared.hints.change();
@@ -38,55 +40,55 @@ impl EventTypes for Postgres {
         })
     }
 
-    fn delete_event_type(&self, tenant: TenantId, name: String) -> Answer<'_, bool> {
+    fn delete_event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let deleted = self.administer(|tx| delete(tx, &tenant, &name)).await?;
+            let deleted = self.administer(|tx| delete(tx, &tenant_id, &name)).await?;
             self.shared.hints.change();
             Ok(deleted)
         })
     }
 
-    fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>> {
+    fn event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, Option<VersionedType>> {
         Box::pin(async move {
-            let (tenant, name) = (&tenant, &name);
-            self.list_for(tenant, |session| async move { find(&session, tenant, name).await }).await
+            let (tenant_id, name) = (&tenant_id, &name);
+            self.list_for(tenant_id, |session| async move { find(&session, tenant_id, name).await }).await
         })
     }
 
     fn list_event_types(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         archived: Option<bool>,
         page: PageRequest<String>,
-    ) -> Answer<'_, Vec<EventType>> {
-        Box::pin(
-            async move { self.list_for(&tenant, |session| list(session, &tenant, archived, &page)).await },
-        )
+    ) -> StoreFuture<'_, Vec<EventType>> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| list(session, &tenant_id, archived, &page)).await
+        })
     }
 
     fn event_types_since(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         revision: i64,
         limit: usize,
-    ) -> Answer<'_, Vec<VersionedType>> {
+    ) -> StoreFuture<'_, Vec<VersionedType>> {
         Box::pin(async move {
             let since = event_types!("WHERE tenant = $1 AND revision > $2 ORDER BY revision LIMIT $3");
-            let tenant = &tenant;
+            let tenant_id = &tenant_id;
             self.read(|session| async move {
-                let rows = session.query(since, &[&tenant.as_str(), &revision, &(limit as i64)]).await?;
+                let rows = session.query(since, &[&tenant_id.as_str(), &revision, &(limit as i64)]).await?;
                 rows.iter().map(read).collect()
             })
             .await
         })
     }
 
-    fn event_type_names(&self, tenant: TenantId) -> Answer<'_, Vec<String>> {
+    fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async move {
             let names = "SELECT name FROM event_types WHERE tenant = $1 ORDER BY name";
-            let tenant = &tenant;
+            let tenant_id = &tenant_id;
             self.read(|session| async move {
-                let rows = session.query(names, &[&tenant.as_str()]).await?;
+                let rows = session.query(names, &[&tenant_id.as_str()]).await?;
                 rows.iter().map(|row| plain(row, 0)).collect()
             })
             .await
@@ -94,65 +96,65 @@ impl EventTypes for Postgres {
     }
 }
 
-async fn create(tx: Tx, event_type: &EventType, most: usize) -> Result<Registered, Failure> {
-    let tenant = &event_type.tenant;
-    // Nobody registers another one meanwhile.
-    tenancy::lock(&tx, tenant).await?;
-    if find(&tx, tenant, &event_type.name).await?.is_some() {
-        return Ok(Registered::Exists);
+async fn create(tx: Tx, event_type: &EventType, max: usize) -> Result<RegisterResult, Failure> {
+    let tenant_id = &event_type.tenant_id;
+    // The tenant's lock prevents concurrent registrations.
+    tenancy::lock(&tx, tenant_id).await?;
+    if find(&tx, tenant_id, &event_type.name).await?.is_some() {
+        return Ok(RegisterResult::Exists);
     }
     let count = "SELECT count(*) FROM event_types WHERE tenant = $1";
-    let there = tx.query_opt(count, &[&tenant.as_str()]).await?;
+    let there = tx.query_opt(count, &[&tenant_id.as_str()]).await?;
     let there: i64 = there.map_or(Ok(0), |row| plain(&row, 0))?;
-    if there >= most as i64 {
-        return Ok(Registered::TooMany);
+    if there >= max as i64 {
+        return Ok(RegisterResult::LimitReached);
     }
-    let Some(version) = next_version(&tx, tenant).await? else { return Ok(Registered::Missing) };
+    let Some(version) = next_version(&tx, tenant_id).await? else { return Ok(RegisterResult::NotFound) };
     store(&tx, event_type, version).await?;
-    Ok(Registered::Done)
+    Ok(RegisterResult::Done)
 }
 
-async fn change(tx: Tx, event_type: &EventType, revision: i64) -> Result<Changed, Failure> {
-    let tenant = &event_type.tenant;
-    // The tenant's row first, as whoever publishes: nobody changes it meanwhile.
-    tenancy::lock(&tx, tenant).await?;
-    let Some(now) = find(&tx, tenant, &event_type.name).await? else { return Ok(Changed::Missing) };
+async fn change(tx: Tx, event_type: &EventType, revision: i64) -> Result<UpdateResult, Failure> {
+    let tenant_id = &event_type.tenant_id;
+    // Lock the tenant's row first, as a publish does, so that it does not change concurrently.
+    tenancy::lock(&tx, tenant_id).await?;
+    let Some(now) = find(&tx, tenant_id, &event_type.name).await? else { return Ok(UpdateResult::NotFound) };
     if now.revision != revision {
-        return Ok(Changed::Stale);
+        return Ok(UpdateResult::Stale);
     }
-    let Some(version) = next_version(&tx, tenant).await? else { return Ok(Changed::Missing) };
+    let Some(version) = next_version(&tx, tenant_id).await? else { return Ok(UpdateResult::NotFound) };
     store(&tx, event_type, version).await?;
-    Ok(Changed::Done { version })
+    Ok(UpdateResult::Updated { version })
 }
 
-async fn delete(tx: Tx, tenant: &TenantId, name: &str) -> Result<bool, Failure> {
-    tenancy::lock(&tx, tenant).await?;
+async fn delete(tx: Tx, tenant_id: &TenantId, name: &str) -> Result<bool, Failure> {
+    tenancy::lock(&tx, tenant_id).await?;
     let delete = "DELETE FROM event_types WHERE tenant = $1 AND name = $2";
-    let deleted = tx.execute(delete, &[&tenant.as_str(), &name]).await?;
+    let deleted = tx.execute(delete, &[&tenant_id.as_str(), &name]).await?;
     if deleted == 1 {
-        next_version(&tx, tenant).await?;
+        next_version(&tx, tenant_id).await?;
     }
     Ok(deleted == 1)
 }
 
-/// The version at which the tenant's catalogue changes now. None: there is no such tenant.
-async fn next_version(tx: &Session, tenant: &TenantId) -> Result<Option<i64>, Failure> {
+/// Returns the next version of the tenant's catalogue. Returns `None` if the tenant does not exist.
+async fn next_version(tx: &Session, tenant_id: &TenantId) -> Result<Option<i64>, Failure> {
     let next = "UPDATE tenants SET config_version = config_version + 1, types_version = config_version + 1
                 WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
-    let row = tx.query_opt(next, &[&tenant.as_str()]).await?;
-    changes::tell(tx, &Change::Tenant(tenant.clone())).await?;
+    let row = tx.query_opt(next, &[&tenant_id.as_str()]).await?;
+    changes::append(tx, &Change::Tenant(tenant_id.clone())).await?;
     row.map(|row| plain(&row, 0)).transpose()
 }
 
-async fn find(session: &Session, tenant: &TenantId, name: &str) -> Result<Option<VersionedType>, Failure> {
+async fn find(session: &Session, tenant_id: &TenantId, name: &str) -> Result<Option<VersionedType>, Failure> {
     let found = event_types!("WHERE tenant = $1 AND name = $2");
-    let row = session.query_opt(found, &[&tenant.as_str(), &name]).await?;
+    let row = session.query_opt(found, &[&tenant_id.as_str(), &name]).await?;
     row.as_ref().map(read).transpose()
 }
 
 async fn list(
     session: Tx,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     archived: Option<bool>,
     page: &PageRequest<String>,
 ) -> Result<Vec<EventType>, Failure> {
@@ -161,7 +163,7 @@ async fn list(
     );
     let after = page.after.as_deref().unwrap_or_default();
     let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
-    let rows = session.query(listed, &[&tenant.as_str(), &after, &archived, &limit, &offset]).await?;
+    let rows = session.query(listed, &[&tenant_id.as_str(), &after, &archived, &limit, &offset]).await?;
     rows.iter().map(|row| Ok(read(row)?.event_type)).collect()
 }
 
@@ -174,7 +176,7 @@ async fn store(tx: &Session, event_type: &EventType, version: i64) -> Result<(),
              description = excluded.description, example = excluded.example, schema = excluded.schema,
              created_at = excluded.created_at, updated_at = excluded.updated_at",
         &[
-            &event_type.tenant.as_str(),
+            &event_type.tenant_id.as_str(),
             &event_type.name,
             &version,
             &event_type.archived,
@@ -191,7 +193,7 @@ async fn store(tx: &Session, event_type: &EventType, version: i64) -> Result<(),
 
 fn read(row: &Row) -> Result<VersionedType, Failure> {
     let event_type = EventType {
-        tenant: get(row, 0)?,
+        tenant_id: get(row, 0)?,
         name: plain(row, 1)?,
         archived: plain(row, 3)?,
         description: plain(row, 4)?,

@@ -1,6 +1,6 @@
-//! Hints between nodes, by LISTEN and NOTIFY: that something is due, or has changed. They may be lost, so
-//! everybody also looks now and then. However much happens, few are sent: while one is on its way, the next
-//! waits and stands for all that came meanwhile.
+//! Hints between nodes by LISTEN and NOTIFY: deliveries are due, or something has changed. Hints may be lost, so
+//! nodes also poll. Hints are coalesced: while one is being sent, the next one waits and covers everything that
+//! happened since.
 
 use std::{
     sync::{
@@ -14,31 +14,31 @@ use futures_util::StreamExt;
 use tokio::{sync::Notify, task::AbortHandle};
 use tokio_postgres::{AsyncMessage, Client};
 
-use super::{Options, connect::Way};
+use super::{Options, connect::ServerConfig};
 use crate::Hint;
 
-/// The least time between two hints of a node.
-const PAUSE: Duration = Duration::from_millis(2);
-/// How long to wait before connecting again.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Minimum time between two hints of a node.
+const MIN_NOTIFY_INTERVAL: Duration = Duration::from_millis(2);
+/// Delay before reconnecting.
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
-type Call = Box<dyn Fn(Hint) + Send + Sync>;
-type Carry = Box<dyn Fn(Hint) -> bool + Send + Sync>;
+type HintCallback = Box<dyn Fn(Hint) + Send + Sync>;
+type HintTransport = Box<dyn Fn(Hint) -> bool + Send + Sync>;
 
-/// What is to be told, and who wants to be told.
+/// Hints to be sent, and the callback for received ones.
 #[derive(Default)]
-struct Board {
+struct HintState {
     work: AtomicBool,
     change: AtomicBool,
     posted: Notify,
-    call: OnceLock<Call>,
-    /// Whoever takes hints to the others in the database's stead.
-    carry: OnceLock<Carry>,
+    call: OnceLock<HintCallback>,
+    /// Transport that sends hints to other nodes instead of the database.
+    transport: OnceLock<HintTransport>,
 }
 
-/// Sends hints and hears those of others.
+/// Sends hints and receives those of other nodes.
 pub(super) struct Hints {
-    board: Arc<Board>,
+    board: Arc<HintState>,
     task: AbortHandle,
 }
 
@@ -49,52 +49,52 @@ impl Drop for Hints {
 }
 
 impl Hints {
-    pub(super) fn start(way: &Way, schema: &str, options: &Options) -> Self {
-        let board = Arc::new(Board::default());
-        let desk = Desk {
+    pub(super) fn start(way: &ServerConfig, schema: &str, options: &Options) -> Self {
+        let board = Arc::new(HintState::default());
+        let task = HintTask {
             way: way.clone(),
             channel: format!("redrive_{schema}").chars().take(63).collect(),
-            patience: options.statement_timeout,
+            timeout: options.statement_timeout,
             board: board.clone(),
         };
-        Self { board, task: tokio::spawn(desk.work()).abort_handle() }
+        Self { board, task: tokio::spawn(task.work()).abort_handle() }
     }
 
-    /// Something waits and is due.
+    /// Sends a hint that deliveries are due.
     pub(super) fn work(&self) {
-        if !self.board.is_carried(Hint::Work) {
+        if !self.board.try_transport(Hint::Work) {
             self.board.work.store(true, Relaxed);
             self.board.posted.notify_one();
         }
     }
 
-    /// Something has changed.
+    /// Sends a hint that something has changed.
     pub(super) fn change(&self) {
-        if !self.board.is_carried(Hint::Change) {
+        if !self.board.try_transport(Hint::Change) {
             self.board.change.store(true, Relaxed);
             self.board.posted.notify_one();
         }
     }
 
-    /// Who takes hints to the others; the first one counts.
-    pub(super) fn carry(&self, carry: Carry) {
-        let _ = self.board.carry.set(carry);
+    /// Sets the transport for hints; later calls have no effect.
+    pub(super) fn set_transport(&self, carry: HintTransport) {
+        let _ = self.board.transport.set(carry);
     }
 
-    /// Whom to tell; the first one counts.
-    pub(super) fn tell(&self, call: Call) {
+    /// Sets the callback for received hints; later calls have no effect.
+    pub(super) fn set_callback(&self, call: HintCallback) {
         let _ = self.board.call.set(call);
     }
 }
 
-struct Desk {
-    way: Way,
+struct HintTask {
+    way: ServerConfig,
     channel: String,
-    patience: Duration,
-    board: Arc<Board>,
+    timeout: Duration,
+    board: Arc<HintState>,
 }
 
-impl Desk {
+impl HintTask {
     async fn work(self) {
         loop {
             match self.way.connect().await {
@@ -103,7 +103,7 @@ impl Desk {
                     let hearing = async move {
                         while let Some(Ok(message)) = messages.next().await {
                             if let AsyncMessage::Notification(note) = message {
-                                board.heard(note.payload());
+                                board.on_notify(note.payload());
                             }
                         }
                     };
@@ -114,42 +114,43 @@ impl Desk {
                 }
                 Err(error) => tracing::debug!(%error, "no connection for hints; nodes look by themselves"),
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RECONNECT_DELAY).await;
         }
     }
 
     async fn send(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
         client.batch_execute(&format!("LISTEN \"{}\"", self.channel.replace('"', ""))).await?;
         let notify = client.prepare("SELECT pg_notify($1, $2)").await?;
-        // Something may have happened while nobody listened.
-        self.board.heard("work");
-        self.board.heard("change");
+        // Hints may have been missed before LISTEN.
+        self.board.on_notify("work");
+        self.board.on_notify("change");
         loop {
             self.board.posted.notified().await;
             for (flag, payload) in [(&self.board.work, "work"), (&self.board.change, "change")] {
                 if flag.swap(false, Relaxed) {
                     let sent = async { client.execute(&notify, &[&self.channel, &payload]).await };
-                    if !matches!(tokio::time::timeout(self.patience, sent).await, Ok(Ok(_))) {
+                    if !matches!(tokio::time::timeout(self.timeout, sent).await, Ok(Ok(_))) {
                         return Ok(());
                     }
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(MIN_NOTIFY_INTERVAL).await;
         }
     }
 }
 
-impl Board {
-    /// Whether somebody else takes a hint to the other nodes. This one hears it at once.
-    fn is_carried(&self, hint: Hint) -> bool {
-        let carried = self.carry.get().is_some_and(|carry| carry(hint));
+impl HintState {
+    /// Passes a hint to the transport, if there is one, and then calls this node's callback immediately. Returns
+    /// whether the transport accepted it.
+    fn try_transport(&self, hint: Hint) -> bool {
+        let carried = self.transport.get().is_some_and(|carry| carry(hint));
         if carried && let Some(call) = self.call.get() {
             call(hint);
         }
         carried
     }
 
-    fn heard(&self, payload: &str) {
+    fn on_notify(&self, payload: &str) {
         let hint = match payload {
             "work" => Hint::Work,
             "change" => Hint::Change,

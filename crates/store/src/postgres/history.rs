@@ -1,7 +1,7 @@
-//! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant. What belongs to a row
-//! is looked up row by row (`LATERAL`): the planner is left no other choice. Listings are in `listing.rs`.
+//! Reads history: events, deliveries, attempts, dead letters. Every query names its tenant. Related rows are
+//! looked up row by row (`LATERAL`), so that the planner has no other choice. Listings are in `listing.rs`.
 
-use redrive_core::{DeliveryId, EventId, TenantId, Time, event::Event, id::first_at};
+use redrive_core::{DeliveryId, EventId, TenantId, Time, event::Event, id::min_bytes_at};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -11,8 +11,8 @@ use super::{
     session::{Failure, Session, Tx},
 };
 use crate::{
-    Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
-    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, access_path::Lead,
+    Attempt, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, ListingPage,
+    PageRequest, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent, access_path::AccessPath,
 };
 
 macro_rules! event {
@@ -24,7 +24,7 @@ macro_rules! event {
         )
     };
 }
-/// What is read of an event `e`, and how many columns that are.
+/// Columns read of an event `e`, and their number.
 pub(super) const EVENT: &str = event!("");
 pub(super) const EVENT_COLUMNS: usize = 14;
 const ONE_EVENT: &str = event!("FROM events e WHERE e.tenant = $1 AND e.id = $2");
@@ -33,7 +33,7 @@ pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
     let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
     let event = Event {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
+        tenant_id: get(row, 1)?,
         event_type: plain::<String>(row, 3)?.into(),
         timestamp: get(row, 4)?,
         idempotency_key: text(5)?,
@@ -64,7 +64,7 @@ macro_rules! delivery {
     };
 }
 
-/// What is read of a delivery `d` with its event `e` and the row `w` of what waits, and how many columns that are.
+/// Columns read of a delivery `d` with its event `e` and its `waiting` row `w`, and their number.
 pub(super) const DELIVERY: &str = delivery!("");
 pub(super) const DELIVERY_COLUMNS: usize = 22;
 macro_rules! delivery_by_id {
@@ -87,10 +87,10 @@ pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
     let id = get(row, 0)?;
     Ok(Delivery {
         id,
-        tenant: get(row, 1)?,
-        event: get(row, 2)?,
+        tenant_id: get(row, 1)?,
+        event_id: get(row, 2)?,
         event_type: plain(row, 3)?,
-        webhook: get(row, 4)?,
+        webhook_id: get(row, 4)?,
         round: plain::<i32>(row, 5)?.unsigned_abs(),
         status: get(row, 6)?,
         attempt_count: plain::<i32>(row, 7)?.unsigned_abs(),
@@ -154,59 +154,60 @@ fn read_attempt(row: &Row) -> Result<StoredAttempt, Failure> {
         worker: plain::<String>(row, 20)?.into(),
         circuit: get(row, 21)?,
     };
-    Ok(StoredAttempt { delivery: get(row, 0)?, event: get(row, 1)?, webhook: get(row, 2)?, attempt })
+    Ok(StoredAttempt { delivery_id: get(row, 0)?, event_id: get(row, 1)?, webhook_id: get(row, 2)?, attempt })
 }
 
-/// An event, for whoever takes it away.
+/// Reads an event. Pruning also uses it, to write the archive.
 pub(super) async fn find_event(
     session: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     id: EventId,
 ) -> Result<Option<StoredEvent>, Failure> {
-    let row = session.query_opt(ONE_EVENT, &[&tenant.as_str(), &Col(id)]).await?;
+    let row = session.query_opt(ONE_EVENT, &[&tenant_id.as_str(), &Col(id)]).await?;
     row.map(|row| read_event(&row)).transpose()
 }
 
-/// A delivery of whatever tenant with its attempts, for whoever takes it away.
+/// Reads a delivery of any tenant with its attempts, for the archive.
 pub(super) async fn find_history(
     session: &Session,
     id: DeliveryId,
 ) -> Result<Option<(Delivery, Vec<StoredAttempt>)>, Failure> {
     let Some(row) = session.query_opt(ANY_DELIVERY, &[&Col(id)]).await? else { return Ok(None) };
     let delivery = read_delivery(&row)?;
-    let rows = session.query(ATTEMPTS, &[&Col(id), &delivery.tenant.as_str()]).await?;
+    let rows = session.query(ATTEMPTS, &[&Col(id), &delivery.tenant_id.as_str()]).await?;
     let mut attempts = rows.iter().map(read_attempt).collect::<Result<Vec<_>, _>>()?;
     attempts.sort_by_key(|stored| stored.attempt.number);
     Ok(Some((delivery, attempts)))
 }
 
 impl History for Postgres {
-    fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
+    fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>> {
         Box::pin(async move {
-            let tenant = &tenant;
-            self.list_for(tenant, |session| async move { find_event(&session, tenant, id).await }).await
+            let tenant_id = &tenant_id;
+            self.list_for(tenant_id, |session| async move { find_event(&session, tenant_id, id).await }).await
         })
     }
 
     fn list_events(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Answer<'_, Listed<StoredEvent, EventId>> {
+    ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>> {
         Box::pin(async move {
-            let listed =
-                self.list_for(&tenant, |session| listing::events(session, &tenant, &filter, page)).await?;
+            let listed = self
+                .list_for(&tenant_id, |session| listing::events(session, &tenant_id, &filter, page))
+                .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
     }
 
-    fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
+    fn delivery(&self, tenant_id: TenantId, id: DeliveryId) -> StoreFuture<'_, Option<Delivery>> {
         Box::pin(async move {
-            self.list_for(&tenant, |session| {
-                let tenant = &tenant;
+            self.list_for(&tenant_id, |session| {
+                let tenant_id = &tenant_id;
                 async move {
-                    let row = session.query_opt(ONE_DELIVERY, &[&Col(id), &tenant.as_str()]).await?;
+                    let row = session.query_opt(ONE_DELIVERY, &[&Col(id), &tenant_id.as_str()]).await?;
                     row.map(|row| read_delivery(&row)).transpose()
                 }
             })
@@ -216,14 +217,14 @@ impl History for Postgres {
 
     fn list_deliveries(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
         Box::pin(async move {
-            let way = listing::Way { lead: Lead::of(&filter), dead: false };
+            let way = listing::ListingPlan { lead: AccessPath::for_filter(&filter), dead: false };
             let listed = self
-                .list_for(&tenant, |session| listing::deliveries(session, &tenant, way, &filter, page))
+                .list_for(&tenant_id, |session| listing::deliveries(session, &tenant_id, way, &filter, page))
                 .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
@@ -231,14 +232,14 @@ impl History for Postgres {
 
     fn list_dead(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
         Box::pin(async move {
-            let way = listing::Way { lead: Lead::of_dead(&filter), dead: true };
+            let way = listing::ListingPlan { lead: AccessPath::for_dead_filter(&filter), dead: true };
             let listed = self
-                .list_for(&tenant, |session| listing::deliveries(session, &tenant, way, &filter, page))
+                .list_for(&tenant_id, |session| listing::deliveries(session, &tenant_id, way, &filter, page))
                 .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
@@ -246,37 +247,49 @@ impl History for Postgres {
 
     fn count_dead(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         bounds: [Time; 2],
-        most: usize,
-    ) -> Answer<'_, DeadCount> {
+        max: usize,
+    ) -> StoreFuture<'_, DeadCounts> {
         Box::pin(async move {
-            self.list_for(&tenant, |session| dead::count(session, &tenant, &filter, bounds, most)).await
+            self.list_for(&tenant_id, |session| dead::count(session, &tenant_id, &filter, bounds, max)).await
         })
     }
 
-    fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
-        Box::pin(async move { self.list_for(&tenant, |session| dead::size(session, &tenant, most)).await })
-    }
-
-    fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        Box::pin(async move { self.list_for(&tenant, |session| attempts(session, &tenant, delivery)).await })
-    }
-
-    fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
+    fn count_dead_up_to(&self, tenant_id: TenantId, max: usize) -> StoreFuture<'_, usize> {
         Box::pin(
-            async move { self.list_for(&tenant, |session| attempts_of_event(session, &tenant, event)).await },
+            async move { self.list_for(&tenant_id, |session| dead::size(session, &tenant_id, max)).await },
         )
+    }
+
+    fn attempts(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+    ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| attempts(session, &tenant_id, delivery_id)).await
+        })
+    }
+
+    fn attempts_of_event(
+        &self,
+        tenant_id: TenantId,
+        event_id: EventId,
+    ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| attempts_of_event(session, &tenant_id, event_id)).await
+        })
     }
 }
 
 async fn attempts(
     session: Tx,
-    tenant: &TenantId,
-    delivery: DeliveryId,
+    tenant_id: &TenantId,
+    delivery_id: DeliveryId,
 ) -> Result<Option<Vec<StoredAttempt>>, Failure> {
-    let (id, tenant) = (Col(delivery), tenant.as_str());
+    let (id, tenant) = (Col(delivery_id), tenant_id.as_str());
     if !session.exists("SELECT 1 FROM deliveries WHERE id = $1 AND tenant = $2", &[&id, &tenant]).await? {
         return Ok(None);
     }
@@ -288,29 +301,29 @@ async fn attempts(
 
 async fn attempts_of_event(
     session: Tx,
-    tenant: &TenantId,
-    event: EventId,
+    tenant_id: &TenantId,
+    event_id: EventId,
 ) -> Result<Option<Vec<StoredAttempt>>, Failure> {
     let known = "SELECT 1 FROM events WHERE tenant = $1 AND id = $2";
-    if !session.exists(known, &[&tenant.as_str(), &Col(event)]).await? {
+    if !session.exists(known, &[&tenant_id.as_str(), &Col(event_id)]).await? {
         return Ok(None);
     }
-    let first = first_at(event.time());
+    let first = min_bytes_at(event_id.time());
     let mut last = [0xff; 16];
     last[..6].copy_from_slice(&first[..6]);
-    let values: [&(dyn ToSql + Sync); 4] = [&Col(event), &tenant.as_str(), &Col(first), &Col(last)];
+    let values: [&(dyn ToSql + Sync); 4] = [&Col(event_id), &tenant_id.as_str(), &Col(first), &Col(last)];
     let rows = session.query(ATTEMPTS_OF_EVENT, &values).await?;
     let mut attempts = rows
         .iter()
         .map(|row| Ok((get::<Time>(row, 22)?, read_attempt(row)?)))
         .collect::<Result<Vec<_>, Failure>>()?;
-    attempts.sort_by_key(|(created_at, one)| (*created_at, one.delivery, one.attempt.number));
+    attempts.sort_by_key(|(created_at, one)| (*created_at, one.delivery_id, one.attempt.number));
     Ok(Some(attempts.into_iter().map(|(_, one)| one).collect()))
 }
 
-/// Every question about one thing, for a test that looks at their plans.
+/// Queries for a single object; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 4] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 4] = [
     ("one event", ONE_EVENT),
     ("one delivery", ONE_DELIVERY),
     ("attempts of a delivery", ATTEMPTS),

@@ -1,4 +1,4 @@
-//! Taking in a copy of an embedded store, and refusing to open while that is not finished.
+//! Imports a copy of an embedded store, and refuses to open a database whose copy is unfinished.
 
 use std::sync::Arc;
 
@@ -12,33 +12,38 @@ use tokio_postgres::{Client, Transaction, error::SqlState};
 
 use super::{
     Options, Postgres,
-    connect::{SessionLimits, Way},
+    connect::{ServerConfig, SessionLimits},
     convert::Col,
     partitions::Partitions,
     session::{Counts, Failure, Sessions},
     undelivered, unreachable,
 };
 use crate::{
-    copy::{Chunk, Copied, CopyError, Facts, Identity, NAMED, Place, Report, Start, tables, tables::STEPS},
+    copy::{
+        Chunk, CopyCursor, CopyError, Identity, MAX_REPORTED_VALUES, Report, SourceCounts, Start,
+        TableCounts, tables, tables::TABLE_COPIES,
+    },
     error::OpenError,
 };
 
-/// One copy at a time. A moment's patience is for one that was just killed.
+/// Allows one copy at a time. The lock timeout gives the server time to end the session of a copy that was just
+/// killed.
 const LOCK: &str = "SET lock_timeout = '10s';
      SELECT pg_advisory_lock(hashtext('redrive copy'), hashtext(current_schema()));
      SET lock_timeout = 0; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
      SET jit = off";
-/// A chunk that a crash of the database takes back is copied again: its note goes with it.
-const HURRY: &str = "SET synchronous_commit = off";
-/// What is committed from here on is on disk, and with it all that was before.
-const SETTLE: &str = "RESET synchronous_commit";
-const NOTED: &str = "SELECT made, state, path, at, step, last, rows FROM copying";
+/// Asynchronous commits are safe here: a chunk that a database crash undoes is copied again, since its progress is
+/// undone with it.
+const ASYNC_COMMIT: &str = "SET synchronous_commit = off";
+/// The next commit is synchronous, and makes all earlier ones durable too.
+const SYNC_COMMIT: &str = "RESET synchronous_commit";
+const SELECT_COPY_PROGRESS: &str = "SELECT made, state, path, at, step, last, rows FROM copying";
 const NOTE: &str = "INSERT INTO copying (made, state, path, at, step, rows)
      VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4, 0) RETURNING at";
-const GET_ON: &str = "UPDATE copying SET step = $1, last = $2, rows = $3, altered = altered + $4,
+const SAVE_PROGRESS: &str = "UPDATE copying SET step = $1, last = $2, rows = $3, altered = altered + $4,
          altered_values = (altered_values || $5::text[])[1:$6]
      WHERE step = $7 AND rows = $8";
-/// One for each queue that something waits in, as if each had been looked at again.
+/// Creates one lane for each queue with waiting deliveries, with its wake time computed.
 const LANES: &str = "INSERT INTO lanes (webhook, lane, wake_at, pool)
      SELECT h.webhook, h.lane,
             greatest(h.due, CASE WHEN r.paused THEN $1::bigint ELSE greatest(r.hold_until, r.circuit_until) END),
@@ -48,7 +53,7 @@ const LANES: &str = "INSERT INTO lanes (webhook, lane, wake_at, pool)
      LEFT JOIN runtime r ON r.webhook = h.webhook
      LEFT JOIN webhooks w ON w.id = h.webhook
      LEFT JOIN tenants t ON t.id = w.tenant";
-/// What a database has that is, or was, in use.
+/// Queries that find a row in a database that is or was in use.
 const USED: [(&str, &str); 5] = [
     ("a server at work, or one that was killed", "SELECT 1 FROM nodes LIMIT 1"),
     ("events", "SELECT 1 FROM events LIMIT 1"),
@@ -58,133 +63,138 @@ const USED: [(&str, &str); 5] = [
 ];
 
 /// Refuses a database that holds an unfinished copy.
-pub(super) async fn refuse_unfinished(sessions: &Sessions, way: &Way) -> Result<(), OpenError> {
+pub(super) async fn refuse_unfinished(sessions: &Sessions, server: &ServerConfig) -> Result<(), OpenError> {
     let unfinished =
         sessions.read(|session| async move { session.exists("SELECT 1 FROM copying", &[]).await });
     match unfinished.await {
         Ok(false) => Ok(()),
-        Ok(true) => Err(OpenError::UnfinishedCopy { place: way.place.clone() }),
-        Err(failure) => Err(unreachable(way, &failure)),
+        Ok(true) => Err(OpenError::UnfinishedCopy { database: server.displayed_address.clone() }),
+        Err(failure) => Err(unreachable(server, &failure)),
     }
 }
 
-/// Where a copy goes.
+/// Target of a copy.
 pub(crate) struct Target {
     client: Client,
-    /// For making months.
+    /// For creating partitions.
     sessions: Sessions,
     partitions: Partitions,
-    place: String,
+    displayed_address: String,
 }
 
 impl Target {
-    /// Makes or upgrades the schema, and keeps other copies away.
+    /// Creates or upgrades the schema, and locks out other copies.
     pub(crate) async fn open(options: &Options) -> Result<Self, CopyError> {
         Postgres::migrate(options).await?;
-        let way = Way::parse(options)?;
-        let place = way.place.clone();
-        let failed = |error: tokio_postgres::Error| unwritable(&place, &error);
-        let (client, connection) = way.connect().await.map_err(failed)?;
-        // It ends with the client.
+        let server = ServerConfig::parse(options)?;
+        let database = server.displayed_address.clone();
+        let failed = |error: tokio_postgres::Error| unwritable(&database, &error);
+        let (client, connection) = server.connect().await.map_err(failed)?;
+        // The task ends with the client.
         tokio::spawn(connection.for_each(|_| async {}));
         match client.batch_execute(LOCK).await {
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                return Err(CopyError::UnderWay { place });
+                return Err(CopyError::InProgress { database });
             }
             locked => locked.map_err(failed)?,
         }
         let row = client.query_one("SELECT current_schema()::text", &[]).await.map_err(failed)?;
         let partitions = Partitions::new(&row.try_get::<_, String>(0).map_err(failed)?);
-        let pool = way.pool(1, options, SessionLimits::new(options.statement_timeout));
+        let pool = server.pool(1, options, SessionLimits::new(options.statement_timeout));
         let sessions = Sessions::new(pool, Arc::new(Counts::default()), options.statement_timeout * 2);
-        Ok(Self { client, sessions, partitions, place })
+        Ok(Self { client, sessions, partitions, displayed_address: database })
     }
 
-    /// Finds out where to begin: how, with which time for "now", and at which place.
-    pub(crate) async fn begin(&mut self, source: &Identity) -> Result<(Start, i64, Place), CopyError> {
-        let name = self.place.clone();
+    /// Returns how the copy starts, the time that it uses as "now", and its position.
+    pub(crate) async fn begin(&mut self, source: &Identity) -> Result<(Start, i64, CopyCursor), CopyError> {
+        let name = self.displayed_address.clone();
         let failed = |error: tokio_postgres::Error| unwritable(&name, &error);
         let tx = self.client.transaction().await.map_err(failed)?;
         let noted = read_note(&tx).await.map_err(failed)?;
         let start = match noted {
             None => {
                 if let Some(what) = used(&tx).await.map_err(failed)? {
-                    return Err(CopyError::NotEmpty { place: name, what: what.to_owned() });
+                    return Err(CopyError::NotEmpty { database: name, what: what.to_owned() });
                 }
                 Start::New
             }
             Some(note) if note.made != source.made => {
-                return Err(CopyError::AnotherSource { place: name, path: note.path });
+                return Err(CopyError::AnotherSource { database: name, path: note.path });
             }
-            Some(Note { state, now, place: Some(place), .. }) if state == source.state => {
+            Some(CopyProgress { state, now, cursor: Some(position), .. }) if state == source.state => {
                 tx.commit().await.map_err(failed)?;
-                self.client.batch_execute(HURRY).await.map_err(failed)?;
-                return Ok((Start::Resumed, now, place));
+                self.client.batch_execute(ASYNC_COMMIT).await.map_err(failed)?;
+                return Ok((Start::Resumed, now, position));
             }
             Some(_) => {
-                let tables: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+                let tables: Vec<_> = TABLE_COPIES.iter().map(|step| step.name).collect();
                 let tables = tables.join(", ");
                 tx.batch_execute(&format!("TRUNCATE copying, lanes, undelivered, {tables}"))
                     .await
                     .map_err(failed)?;
-                Start::Anew
+                Start::Restarted
             }
         };
-        // The one tenant that every database has comes from the source.
+        // The default tenant that every database has is copied from the source.
         tx.execute("DELETE FROM tenants", &[]).await.map_err(failed)?;
-        let first = tx.query_one(NOTE, &[&source.made, &source.state, &source.path, &STEPS[0].name]).await;
+        let first =
+            tx.query_one(NOTE, &[&source.made, &source.state, &source.path, &TABLE_COPIES[0].name]).await;
         let now = first.and_then(|row| row.try_get(0)).map_err(failed)?;
         tx.commit().await.map_err(failed)?;
-        self.client.batch_execute(HURRY).await.map_err(failed)?;
-        Ok((start, now, Place::default()))
+        self.client.batch_execute(ASYNC_COMMIT).await.map_err(failed)?;
+        Ok((start, now, CopyCursor::default()))
     }
 
-    /// Writes a chunk and notes how far that is. `at` is where the copy was before.
-    pub(crate) async fn put(&mut self, chunk: Chunk, at: &Place) -> Result<Place, CopyError> {
-        let name = self.place.clone();
+    /// Writes a chunk and saves the progress. `at` is the position before it.
+    pub(crate) async fn write_chunk(
+        &mut self,
+        chunk: Chunk,
+        at: &CopyCursor,
+    ) -> Result<CopyCursor, CopyError> {
+        let name = self.displayed_address.clone();
         let months = self.partitions.missing(chunk.days.iter().map(|day| Time::from_millis(*day)));
         if !months.is_empty() {
             let made = self.partitions.make(&self.sessions, months).await;
             made.map_err(|failure: Failure| CopyError::Unwritable {
-                place: name.clone(),
+                database: name.clone(),
                 reason: failure.to_string(),
             })?;
         }
-        let mut place = match chunk.step == at.step {
+        let mut position = match chunk.step == at.step {
             true => at.clone(),
-            false => Place { step: chunk.step, ..Place::default() },
+            false => CopyCursor { step: chunk.step, ..CopyCursor::default() },
         };
-        place.rows += chunk.rows;
-        place.last = chunk.last.clone().or(place.last);
+        position.rows += chunk.rows;
+        position.last = chunk.last.clone().or(position.last);
         let put = async {
             let tx = self.client.transaction().await?;
             copy_in(&tx, &chunk).await?;
-            let noted = note(&tx, &chunk, at, &place).await?;
+            let noted = read_progress(&tx, &chunk, at, &position).await?;
             if noted {
                 tx.commit().await?;
             }
             Ok(noted)
         };
         match put.await {
-            Ok(true) => Ok(place),
-            Ok(false) => Err(CopyError::UnderWay { place: name }),
+            Ok(true) => Ok(position),
+            Ok(false) => Err(CopyError::InProgress { database: name }),
             Err(error) => Err(unwritable(&name, &error)),
         }
     }
 
-    /// Makes the lanes, compares both sides, and opens the database to servers.
-    pub(crate) async fn finish(&mut self, facts: &Facts, start: Start) -> Result<Report, CopyError> {
-        let name = self.place.clone();
+    /// Creates the lanes, compares source and target, and opens the database to servers.
+    pub(crate) async fn finish(&mut self, facts: &SourceCounts, start: Start) -> Result<Report, CopyError> {
+        let name = self.displayed_address.clone();
         let failed = |error: tokio_postgres::Error| unwritable(&name, &error);
-        self.client.batch_execute(SETTLE).await.map_err(failed)?;
+        self.client.batch_execute(SYNC_COMMIT).await.map_err(failed)?;
         let tx = self.client.transaction().await.map_err(failed)?;
-        tx.execute(LANES, &[&Col(Time::FOREVER), &DEFAULT_POOL]).await.map_err(failed)?;
+        tx.execute(LANES, &[&Col(Time::FAR_FUTURE), &DEFAULT_POOL]).await.map_err(failed)?;
         let (delivered, pending) = (Col(DeliveryStatus::Delivered), Col(DeliveryStatus::Pending));
         tx.execute(undelivered::NOTE_ALL, &[&delivered, &pending]).await.map_err(failed)?;
         let found = count(&tx).await.map_err(failed)?;
         let differences = differences(facts, &found);
         if !differences.is_empty() {
-            return Err(CopyError::Differs { place: name, what: differences.join("; ") });
+            return Err(CopyError::Differs { database: name, what: differences.join("; ") });
         }
         let altered = "DELETE FROM copying RETURNING altered, altered_values";
         let altered = tx.query_one(altered, &[]).await.map_err(failed)?;
@@ -201,30 +211,30 @@ impl Target {
     }
 }
 
-/// What an unfinished copy has noted.
-struct Note {
+/// Saved progress of an unfinished copy.
+struct CopyProgress {
     made: String,
     state: String,
     path: String,
     now: i64,
-    /// None if it is at a step that there is not.
-    place: Option<Place>,
+    /// `None` if the saved table name is unknown.
+    cursor: Option<CopyCursor>,
 }
 
-async fn read_note(tx: &Transaction<'_>) -> Result<Option<Note>, tokio_postgres::Error> {
-    let Some(row) = tx.query_opt(NOTED, &[]).await? else { return Ok(None) };
+async fn read_note(tx: &Transaction<'_>) -> Result<Option<CopyProgress>, tokio_postgres::Error> {
+    let Some(row) = tx.query_opt(SELECT_COPY_PROGRESS, &[]).await? else { return Ok(None) };
     let step: String = row.try_get(4)?;
     let (last, rows) = (row.try_get(5)?, row.try_get::<_, i64>(6)?.unsigned_abs());
-    Ok(Some(Note {
+    Ok(Some(CopyProgress {
         made: row.try_get(0)?,
         state: row.try_get(1)?,
         path: row.try_get(2)?,
         now: row.try_get(3)?,
-        place: tables::position(&step).map(|step| Place { step, last, rows }),
+        cursor: tables::position(&step).map(|step| CopyCursor { step, last, rows }),
     }))
 }
 
-/// What shows that a database is, or was, in use.
+/// Returns what shows that a database is or was in use, if anything does.
 async fn used(tx: &Transaction<'_>) -> Result<Option<&'static str>, tokio_postgres::Error> {
     for (what, sql) in USED {
         let found = match sql.contains("$1") {
@@ -242,31 +252,31 @@ async fn copy_in(tx: &Transaction<'_>, chunk: &Chunk) -> Result<(), tokio_postgr
     if chunk.rows == 0 {
         return Ok(());
     }
-    let sink = tx.copy_in::<_, Bytes>(&*STEPS[chunk.step].copy_in()).await?;
+    let sink = tx.copy_in::<_, Bytes>(&*TABLE_COPIES[chunk.step].copy_in()).await?;
     let mut sink = std::pin::pin!(sink);
     sink.send(chunk.data.clone()).await?;
     sink.finish().await?;
     Ok(())
 }
 
-/// Notes how far the copy has got. False if it was elsewhere than at `before`.
-async fn note(
+/// Saves the progress of the copy. Returns `false` if the saved position was not `before`.
+async fn read_progress(
     tx: &Transaction<'_>,
     chunk: &Chunk,
-    before: &Place,
-    after: &Place,
+    before: &CopyCursor,
+    after: &CopyCursor,
 ) -> Result<bool, tokio_postgres::Error> {
     let noted = tx
         .execute(
-            GET_ON,
+            SAVE_PROGRESS,
             &[
-                &STEPS[after.step].name,
+                &TABLE_COPIES[after.step].name,
                 &after.last,
                 &(after.rows as i64),
                 &(chunk.altered as i64),
                 &chunk.altered_values,
-                &(NAMED as i32),
-                &STEPS[before.step].name,
+                &(MAX_REPORTED_VALUES as i32),
+                &TABLE_COPIES[before.step].name,
                 &(before.rows as i64),
             ],
         )
@@ -274,26 +284,26 @@ async fn note(
     Ok(noted == 1)
 }
 
-/// What is in the target when all is copied.
-struct Found {
-    /// Rows of the table of each step.
+/// Row counts of the target after everything is copied.
+struct TargetCounts {
+    /// Rows of each copied table.
     rows: Vec<u64>,
     lanes: u64,
     pending: u64,
     nodes: u64,
 }
 
-async fn count(tx: &Transaction<'_>) -> Result<Found, tokio_postgres::Error> {
+async fn count(tx: &Transaction<'_>) -> Result<TargetCounts, tokio_postgres::Error> {
     let count = async |sql: &str| -> Result<u64, tokio_postgres::Error> {
         Ok(tx.query_one(sql, &[]).await?.try_get::<_, i64>(0)?.unsigned_abs())
     };
     let mut rows = Vec::new();
-    for step in STEPS {
+    for step in TABLE_COPIES {
         rows.push(count(&format!("SELECT count(*) FROM {}", step.name)).await?);
     }
     let pending = "SELECT count(*) FROM deliveries WHERE status = $1";
     let pending = tx.query_one(pending, &[&Col(DeliveryStatus::Pending)]).await?;
-    Ok(Found {
+    Ok(TargetCounts {
         rows,
         lanes: count("SELECT count(*) FROM lanes").await?,
         pending: pending.try_get::<_, i64>(0)?.unsigned_abs(),
@@ -301,8 +311,8 @@ async fn count(tx: &Transaction<'_>) -> Result<Found, tokio_postgres::Error> {
     })
 }
 
-fn differences(facts: &Facts, found: &Found) -> Vec<String> {
-    let tables = STEPS.iter().zip(&found.rows).map(|(step, found)| {
+fn differences(facts: &SourceCounts, found: &TargetCounts) -> Vec<String> {
+    let tables = TABLE_COPIES.iter().zip(&found.rows).map(|(step, found)| {
         let expected = match step.name {
             "waiting" => facts.table("waiting") + facts.table("leased") - facts.cancelled,
             "leased" => 0,
@@ -326,21 +336,21 @@ fn differences(facts: &Facts, found: &Found) -> Vec<String> {
         .collect()
 }
 
-fn tables(facts: &Facts, found: &Found) -> Vec<Copied> {
-    let copied = STEPS.iter().zip(facts.rows.iter().zip(&found.rows));
+fn tables(facts: &SourceCounts, found: &TargetCounts) -> Vec<TableCounts> {
+    let copied = TABLE_COPIES.iter().zip(facts.rows.iter().zip(&found.rows));
     copied
-        .map(|(step, (source, target))| Copied { table: step.name, source: *source, target: *target })
+        .map(|(step, (source, target))| TableCounts { table: step.name, source: *source, target: *target })
         .collect()
 }
 
-fn unwritable(place: &str, error: &tokio_postgres::Error) -> CopyError {
+fn unwritable(database: &str, error: &tokio_postgres::Error) -> CopyError {
     let reason = match error.as_db_error() {
         Some(said) => [Some(said.message()), said.detail(), said.where_()]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
             .join(", "),
-        None => super::session::said(error),
+        None => super::session::describe_error(error),
     };
-    CopyError::Unwritable { place: place.to_owned(), reason }
+    CopyError::Unwritable { database: database.to_owned(), reason }
 }

@@ -1,12 +1,13 @@
-//! Lanes: when to look into each queue of a webhook. Whatever blocks the webhook as a whole is looked up here
-//! and nowhere else, so that a blocked webhook's deliveries cost nothing until it may move.
+//! Lanes: when each queue of a webhook is to be claimed from next. Whatever blocks a webhook as a whole is applied
+//! here and nowhere else (as the wake time of its lanes), so the deliveries of a blocked webhook cost nothing.
 //!
-//! A lane's row is also its lock, in two strengths. Whoever takes something out of `waiting` has locked it
-//! against others who do. Whoever puts something in only keeps it as it is until the commit, if it looks for work
-//! early enough already: so the two do not wait for each other. But to let a lane look later, or to remove it,
-//! it is first locked exclusively (`FOR UPDATE`) and then looked into: so nothing that comes in can be missed.
+//! A lane's row is also its lock, in two strengths. A transaction that takes deliveries out of `waiting` locks the
+//! row against other such transactions. A transaction that inserts only needs the row to stay unchanged until its
+//! commit, if the wake time is early enough already: so the two do not wait for each other. Before a wake time is
+//! moved to later, or a lane is deleted, the row is locked exclusively (`FOR UPDATE`) and `waiting` is read after
+//! that, so that no concurrent insert is missed.
 //!
-//! A transaction locks what blocks webhooks and then lanes, each once and in order: see [`LaneLocks`] and
+//! A transaction locks `webhook_runtime` rows and then lanes, each once and in order: see [`LaneLocks`] and
 //! `docs/adr/0044-one-lock-order.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,8 @@ use super::{
 };
 use crate::Epoch;
 
-/// Locks what blocks webhooks, before their lanes: the one is counted for the other. Takes the webhooks and the number
-/// of the value for ever.
+/// Locks `webhook_runtime` rows before the lanes; the wake times are computed from them. Takes the parameters of
+/// the webhooks and of the far-future time.
 macro_rules! early_lanes {
     ($webhooks:literal, $forever:literal) => {
         concat!(
@@ -34,9 +35,10 @@ macro_rules! early_lanes {
         )
     };
 }
-/// Makes lanes look for work early enough, given `r` and `k(webhook, lane, wake_at)`. A lane that does so already is
-/// kept as it is until the commit; orders are always locked, since only their first counts. Lanes are locked one after
-/// the other in their order, whichever of the two happens to each: each is looked up right before it is inserted.
+/// Makes the wake times of lanes early enough, given `r` and `k(webhook, lane, wake_at)`. The row of a lane that
+/// is early enough is only kept unchanged until the commit; ordered lanes are always locked, since only their
+/// first delivery counts. Lanes are locked one after the other in key order in both cases: each is looked up right
+/// before it is inserted.
 macro_rules! wake_lanes {
     ($pool:literal) => {
         concat!(
@@ -56,18 +58,20 @@ macro_rules! wake_lanes {
         )
     };
 }
-pub(super) use {early_lanes, wake_lanes};
+pub(super) use early_lanes;
+pub(super) use wake_lanes;
 
 const INSERT_WAITING: &str =
     "INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
      SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
                           $7::bigint[], $8::integer[], $9::integer[])";
-/// Locks lanes one after the other in their order, and creates those that get a time ($3). A lane with $4 is locked
-/// exclusively (`FOR UPDATE`); one with $5 may be kept as it is if it looks for work early enough; any other is locked
-/// against those who change it. Gives the lanes that are locked exclusively (`FOR UPDATE`).
+/// Locks lanes one after the other in key order, and creates those with a wake time ($3). A lane with $4 is locked
+/// exclusively (`FOR UPDATE`); one with $5 is only kept unchanged if its wake time is early enough; any other is
+/// locked against changes. Returns the lanes that are locked exclusively (`FOR UPDATE`).
 ///
-/// `created` is read before the result, and reads `taken` row by row: so each lane is created right after the lanes
-/// before it are locked. What blocks webhooks was locked before; a row that came since is not waited for.
+/// `created` is evaluated before the result and reads `taken` row by row, so each lane is created right after the
+/// lanes before it are locked. `webhook_runtime` rows were locked before; one that was inserted since is not
+/// waited for.
 const LOCK_AND_CREATE: &str = "WITH r AS MATERIALIZED (
          SELECT webhook, CASE WHEN paused THEN $6::bigint ELSE greatest(hold_until, circuit_until) END AS until
          FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE SKIP LOCKED),
@@ -91,15 +95,16 @@ const LOCK_AND_CREATE: &str = "WITH r AS MATERIALIZED (
          ON CONFLICT (webhook, lane) DO UPDATE SET wake_at = excluded.wake_at
          WHERE lanes.wake_at > excluded.wake_at RETURNING 1)
      SELECT webhook, lane FROM taken WHERE (SELECT count(*) FROM created) >= 0 AND is_there";
-/// So that what blocks webhooks does not change until the commit.
+/// Keeps `webhook_runtime` rows unchanged until the commit.
 const LOCK_RUNTIME: &str =
     "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE";
 const LOCK_ALL: &str = "SELECT lane FROM lanes WHERE webhook = $1 ORDER BY lane FOR UPDATE";
-/// The same, but for lanes that others have locked.
+/// Locks all lanes of a webhook, skipping those that other transactions have locked.
 const LOCK_FREE: &str = "SELECT lane FROM lanes WHERE webhook = $1 ORDER BY lane FOR UPDATE SKIP LOCKED";
 const LANES_OF: &str = "SELECT webhook, lane FROM lanes WHERE webhook = ANY($1::uuid[])";
-/// Sets lanes by the first that waits in each. In an order, nothing behind it may start before it is over.
-pub(super) const LOOK: &str = "WITH k AS MATERIALIZED (
+/// Sets the wake time of lanes from the first delivery waiting in each, and deletes empty lanes. In an ordered
+/// lane nothing may start before the first delivery has ended.
+pub(super) const SET_WAKE: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
      closed AS (DELETE FROM lanes l WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
@@ -110,7 +115,7 @@ pub(super) const LOOK: &str = "WITH k AS MATERIALIZED (
              FROM runtime r WHERE r.webhook = l.webhook))
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
-/// The same, but not before $3, and nobody holds them from then on.
+/// Sets the wake time of lanes as `SET_WAKE` does, but not before $3, and clears their holder.
 pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
@@ -120,7 +125,7 @@ pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
          WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), $3::bigint), held_by = NULL
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
-/// Locks lanes exclusively, but for those that somebody puts something into just now.
+/// Locks lanes exclusively, skipping those into which another transaction is inserting.
 pub(super) const LOCK_QUIET: &str = "SELECT l.webhook, l.lane
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
          SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
@@ -140,112 +145,112 @@ macro_rules! set_holder {
         )
     };
 }
-pub(super) const HOLD: &str = set_holder!("IS DISTINCT FROM", "$3");
+pub(super) const HOLD_LANES: &str = set_holder!("IS DISTINCT FROM", "$3");
 pub(super) const LET_GO: &str = set_holder!("=", "NULL");
 const BLOCKED_UNTIL: &str = "SELECT webhook,
          CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
      FROM runtime WHERE webhook = ANY($1::uuid[])";
 
-/// The statements whose cost must follow what they change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 12] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
     ("insert into lanes", INSERT_WAITING),
     ("lock and create lanes", LOCK_AND_CREATE),
     ("lock a webhook's free lanes", LOCK_FREE),
     ("a webhook's lanes", LANES_OF),
     ("lock what blocks", LOCK_RUNTIME),
     ("lock a webhook's lanes", LOCK_ALL),
-    ("look at lanes again", LOOK),
+    ("look at lanes again", SET_WAKE),
     ("settle lanes", SETTLE),
     ("lock quiet lanes", LOCK_QUIET),
-    ("hold lanes", HOLD),
+    ("hold lanes", HOLD_LANES),
     ("let go of lanes", LET_GO),
     ("what blocks", BLOCKED_UNTIL),
 ];
 
-/// What a delivery has been through on nodes that died.
+/// Counters of a delivery whose nodes died.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rescued {
+pub(super) struct RescueCounts {
     pub(super) rescues: i32,
     pub(super) deaths: i32,
 }
 
-/// A delivery as it goes from lane to lease and back.
+/// Position of a delivery, which stays the same in `waiting` and `leased`.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) delivery: DeliveryId,
-    pub(super) webhook: WebhookId,
+pub(super) struct LanePosition {
+    pub(super) delivery_id: DeliveryId,
+    pub(super) webhook_id: WebhookId,
     pub(super) lane: Lane,
     pub(super) seq: i64,
 }
 
-/// A delivery that is to wait.
+/// Delivery to be inserted into `waiting`.
 #[derive(Clone, Debug)]
-pub(super) struct Wait {
-    pub(super) place: Place,
+pub(super) struct WaitingDelivery {
+    pub(super) sort_key: LanePosition,
     pub(super) due: Time,
     pub(super) created_at: Time,
-    pub(super) rescued: Rescued,
+    pub(super) rescued: RescueCounts,
 }
 
 /// Lanes by webhook and code, in the order in which they are locked.
 pub(super) type Keys = BTreeSet<(WebhookId, String)>;
 
-/// Two columns of keys.
+/// Splits keys into two columns.
 fn columns(keys: &Keys) -> (Vec<Col<WebhookId>>, Vec<&str>) {
-    keys.iter().map(|(webhook, code)| (Col(*webhook), code.as_str())).unzip()
+    keys.iter().map(|(webhook_id, code)| (Col(*webhook_id), code.as_str())).unzip()
 }
 
 /// How a transaction locks one lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneLock {
-    /// When the lane is to look for work; it is created if it is missing.
+    /// Latest wake time of the lane, which is created if it is missing. `None` if it must not be created.
     wake_at: Option<Time>,
-    /// Exclusively (`FOR UPDATE`): something is taken out, or the lane is to look later.
+    /// Exclusively (`FOR UPDATE`): deliveries are taken out, or the wake time may move to later.
     fully: bool,
-    /// Against those who change it, even if it looks for work early enough.
+    /// Against changes, even if the wake time is early enough.
     change: bool,
 }
 
-/// The lanes that a transaction locks. They are gathered first and locked by one statement in their order: a
-/// transaction that locked lanes twice could wait for one that waits for it.
+/// Lanes that a transaction locks. They are collected first and locked by one statement in key order: a
+/// transaction that locked lanes twice could deadlock.
 #[derive(Debug, Default)]
 pub(super) struct LaneLocks(BTreeMap<(WebhookId, String), LaneLock>);
 
 impl LaneLocks {
-    /// Locks a lane that something is put into. It looks for work no later than given.
-    pub(super) fn put_into(&mut self, webhook: WebhookId, lane: &Lane, due: Time) {
-        let lock = self.0.entry((webhook, lane.code().into_owned())).or_default();
+    /// Locks a lane into which a delivery is inserted. Its wake time becomes `due` or earlier.
+    pub(super) fn put_into(&mut self, webhook_id: WebhookId, lane: &Lane, due: Time) {
+        let lock = self.0.entry((webhook_id, lane.code().into_owned())).or_default();
         lock.wake_at = Some(lock.wake_at.map_or(due, |at| at.min(due)));
     }
 
-    /// Locks a lane exclusively, if it is there.
-    pub(super) fn take_from(&mut self, webhook: WebhookId, lane: String) {
-        self.0.entry((webhook, lane)).or_default().fully = true;
+    /// Locks a lane exclusively, if it exists.
+    pub(super) fn take_from(&mut self, webhook_id: WebhookId, lane: String) {
+        self.0.entry((webhook_id, lane)).or_default().fully = true;
     }
 
-    /// Locks a lane so that its holder can be taken away, if it is there.
-    pub(super) fn release(&mut self, webhook: WebhookId, lane: &str) {
-        let lock = self.0.entry((webhook, lane.to_owned())).or_default();
+    /// Locks a lane so that its holder can be cleared, if it exists.
+    pub(super) fn release(&mut self, webhook_id: WebhookId, lane: &str) {
+        let lock = self.0.entry((webhook_id, lane.to_owned())).or_default();
         lock.change = true;
-        // A lane that is not created is found by a lock alone.
+        // A lane without a wake time is not upserted, so only the exclusive lock can lock it.
         lock.fully |= lock.wake_at.is_none();
     }
 
-    /// Locks the lanes gathered so far so that they can be changed.
+    /// Locks the lanes collected so far against changes.
     pub(super) fn change_all(&mut self) {
         for lock in self.0.values_mut() {
             lock.change = true;
         }
     }
 
-    /// Adds all lanes of webhooks, to be locked exclusively. Those that are created later are not waited for.
+    /// Adds all lanes of webhooks, to be locked exclusively. Lanes that are created later are not included.
     pub(super) async fn add_all_of(
         &mut self,
         tx: &Session,
         webhooks: impl IntoIterator<Item = &WebhookId>,
     ) -> Result<(), Failure> {
-        let webhooks: Vec<_> = webhooks.into_iter().map(|webhook| Col(*webhook)).collect();
+        let webhooks: Vec<_> = webhooks.into_iter().map(|webhook_id| Col(*webhook_id)).collect();
         for row in tx.query(LANES_OF, &[&webhooks]).await? {
             self.take_from(get(&row, 0)?, plain(&row, 1)?);
         }
@@ -253,10 +258,10 @@ impl LaneLocks {
     }
 
     pub(super) fn webhooks(&self) -> BTreeSet<WebhookId> {
-        self.0.keys().map(|(webhook, _)| *webhook).collect()
+        self.0.keys().map(|(webhook_id, _)| *webhook_id).collect()
     }
 
-    /// Locks what blocks the webhooks, and then the lanes.
+    /// Locks the `webhook_runtime` rows, and then the lanes.
     pub(super) async fn lock(&self, tx: &Session) -> Result<Keys, Failure> {
         let webhooks: Vec<_> = self.webhooks().into_iter().map(Col).collect();
         if webhooks.is_empty() {
@@ -266,7 +271,7 @@ impl LaneLocks {
         self.lock_lanes(tx).await
     }
 
-    /// Locks the lanes; what blocks their webhooks must have been locked before. Gives those that are locked
+    /// Locks the lanes; the `webhook_runtime` rows must be locked already. Returns the lanes that are locked
     /// exclusively.
     pub(super) async fn lock_lanes(&self, tx: &Session) -> Result<Keys, Failure> {
         if self.0.is_empty() {
@@ -277,12 +282,12 @@ impl LaneLocks {
             .query(
                 LOCK_AND_CREATE,
                 &[
-                    &self.0.keys().map(|(webhook, _)| Col(*webhook)).collect::<Vec<_>>(),
+                    &self.0.keys().map(|(webhook_id, _)| Col(*webhook_id)).collect::<Vec<_>>(),
                     &self.0.keys().map(|(_, code)| code.as_str()).collect::<Vec<_>>(),
                     &locks().map(|lock| lock.wake_at.map(Col)).collect::<Vec<_>>(),
                     &locks().map(|lock| lock.fully).collect::<Vec<_>>(),
                     &locks().map(|lock| !lock.fully && !lock.change).collect::<Vec<_>>(),
-                    &Col(Time::FOREVER),
+                    &Col(Time::FAR_FUTURE),
                     &redrive_core::tenancy::DEFAULT_POOL,
                 ],
             )
@@ -291,21 +296,21 @@ impl LaneLocks {
     }
 }
 
-/// Makes deliveries wait in lanes that were locked with [`LaneLocks::put_into`].
-pub(super) async fn insert_waiting(tx: &Session, waits: &[Wait]) -> Result<(), Failure> {
+/// Inserts deliveries into lanes that were locked with [`LaneLocks::put_into`].
+pub(super) async fn insert_waiting(tx: &Session, waits: &[WaitingDelivery]) -> Result<(), Failure> {
     if waits.is_empty() {
         return Ok(());
     }
-    let place = |wait: &Wait| if wait.place.lane.is_ordered() { 0 } else { wait.due.millis() };
-    let codes: Vec<_> = waits.iter().map(|wait| wait.place.lane.code()).collect();
+    let index = |wait: &WaitingDelivery| if wait.sort_key.lane.is_ordered() { 0 } else { wait.due.millis() };
+    let codes: Vec<_> = waits.iter().map(|wait| wait.sort_key.lane.code()).collect();
     tx.execute(
         INSERT_WAITING,
         &[
-            &waits.iter().map(|wait| Col(wait.place.delivery)).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| Col(wait.place.webhook)).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| Col(wait.sort_key.delivery_id)).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| Col(wait.sort_key.webhook_id)).collect::<Vec<_>>(),
             &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
-            &waits.iter().map(place).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.place.seq).collect::<Vec<_>>(),
+            &waits.iter().map(index).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.sort_key.seq).collect::<Vec<_>>(),
             &waits.iter().map(|wait| Col(wait.due)).collect::<Vec<_>>(),
             &waits.iter().map(|wait| Col(wait.created_at)).collect::<Vec<_>>(),
             &waits.iter().map(|wait| wait.rescued.rescues).collect::<Vec<_>>(),
@@ -313,54 +318,56 @@ pub(super) async fn insert_waiting(tx: &Session, waits: &[Wait]) -> Result<(), F
         ],
     )
     .await?;
-    let orders = waits.iter().filter(|wait| wait.place.lane.is_ordered());
-    let orders = orders.map(|wait| (wait.place.webhook, wait.place.lane.code().into_owned())).collect();
+    let orders = waits.iter().filter(|wait| wait.sort_key.lane.is_ordered());
+    let orders =
+        orders.map(|wait| (wait.sort_key.webhook_id, wait.sort_key.lane.code().into_owned())).collect();
     set_by_first(tx, &orders).await
 }
 
-/// Locks lanes and what blocks their webhooks, before anything is taken out of them. Gives those that are there:
-/// nothing may be taken out of the others.
+/// Locks lanes and `webhook_runtime` rows before deliveries are taken out. Returns the lanes that exist: nothing
+/// may be taken out of the others.
 pub(super) async fn lock(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
     let mut locks = LaneLocks::default();
-    for (webhook, code) in keys {
-        locks.take_from(*webhook, code.clone());
+    for (webhook_id, code) in keys {
+        locks.take_from(*webhook_id, code.clone());
     }
     locks.lock(tx).await
 }
 
-/// Locks all lanes of a webhook; what blocks it must have been locked before.
-pub(super) async fn lock_all(tx: &Session, webhook: WebhookId) -> Result<Keys, Failure> {
-    lock_lanes_of(tx, LOCK_ALL, webhook).await
+/// Locks all lanes of a webhook; its `webhook_runtime` row must be locked already.
+pub(super) async fn lock_all(tx: &Session, webhook_id: WebhookId) -> Result<Keys, Failure> {
+    lock_lanes_of(tx, LOCK_ALL, webhook_id).await
 }
 
-async fn lock_lanes_of(tx: &Session, how: &str, webhook: WebhookId) -> Result<Keys, Failure> {
-    let rows = tx.query(how, &[&Col(webhook)]).await?;
-    rows.iter().map(|row| Ok((webhook, plain(row, 0)?))).collect()
+async fn lock_lanes_of(tx: &Session, how: &str, webhook_id: WebhookId) -> Result<Keys, Failure> {
+    let rows = tx.query(how, &[&Col(webhook_id)]).await?;
+    rows.iter().map(|row| Ok((webhook_id, plain(row, 0)?))).collect()
 }
 
-/// Sets when lanes look for work next, whichever node holds them, after a delivery in them was added, changed or removed. They must
-/// be locked exclusively (`FOR UPDATE`); for orders it is enough that they are locked.
+/// Sets the wake time of lanes, whichever node holds them, after a delivery in them was added, changed or removed.
+/// They must be locked exclusively (`FOR UPDATE`); for ordered lanes any lock is enough.
 pub(super) async fn set_by_first(tx: &Session, keys: &Keys) -> Result<(), Failure> {
     if keys.is_empty() {
         return Ok(());
     }
     let (webhooks, codes) = columns(keys);
-    tx.execute(LOOK, &[&webhooks, &codes, &Col(Time::FOREVER)]).await?;
+    tx.execute(SET_WAKE, &[&webhooks, &codes, &Col(Time::FAR_FUTURE)]).await?;
     Ok(())
 }
 
-/// Until when nothing may be claimed for these webhooks; those that nothing blocks are not named.
+/// Returns the times until which nothing may be claimed for these webhooks. Webhooks that nothing blocks are left
+/// out, or have a time in the past.
 pub(super) async fn blocked_until(
     tx: &Session,
     webhooks: &[WebhookId],
 ) -> Result<BTreeMap<WebhookId, Time>, Failure> {
-    let webhooks: Vec<_> = webhooks.iter().map(|webhook| Col(*webhook)).collect();
-    let rows = tx.query(BLOCKED_UNTIL, &[&webhooks, &Col(Time::FOREVER)]).await?;
+    let webhooks: Vec<_> = webhooks.iter().map(|webhook_id| Col(*webhook_id)).collect();
+    let rows = tx.query(BLOCKED_UNTIL, &[&webhooks, &Col(Time::FAR_FUTURE)]).await?;
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
-/// Locks lanes exclusively, and gives those that nobody puts something into just now.
-pub(super) async fn lock_quiet(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
+/// Locks lanes exclusively, and returns those into which no other transaction is inserting.
+pub(super) async fn lock_uncontended(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
     if keys.is_empty() {
         return Ok(Keys::new());
     }
@@ -369,13 +376,13 @@ pub(super) async fn lock_quiet(tx: &Session, keys: &Keys) -> Result<Keys, Failur
     rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect()
 }
 
-/// Holds lanes that are locked.
+/// Sets the holder of locked lanes.
 pub(super) async fn hold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
-    set_holder(tx, HOLD, keys, epoch).await
+    set_holder(tx, HOLD_LANES, keys, epoch).await
 }
 
-/// Lets go of lanes that are locked, as far as they are held.
-pub(super) async fn let_go(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+/// Clears the holder of locked lanes, if the epoch holds them.
+pub(super) async fn release_lanes(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
     set_holder(tx, LET_GO, keys, epoch).await
 }
 
@@ -388,9 +395,9 @@ async fn set_holder(tx: &Session, how: &str, keys: &Keys, epoch: Epoch) -> Resul
     Ok(())
 }
 
-/// Sets lanes that are locked exclusively (`FOR UPDATE`) by what is left in them, but lets them look no earlier than
-/// given. Nobody holds them any more; those with nothing left go.
-pub(super) async fn settle(tx: &Session, keys: &Keys, not_before: Time) -> Result<(), Failure> {
+/// Recomputes lanes that are locked exclusively (`FOR UPDATE`) from what is waiting in them, with a wake time no
+/// earlier than `not_before`. Clears their holder and deletes empty lanes.
+pub(super) async fn recompute_lane(tx: &Session, keys: &Keys, not_before: Time) -> Result<(), Failure> {
     if keys.is_empty() {
         return Ok(());
     }
@@ -399,23 +406,24 @@ pub(super) async fn settle(tx: &Session, keys: &Keys, not_before: Time) -> Resul
     Ok(())
 }
 
-/// Sets when every lane of a webhook looks for work, after what blocks it has changed. No node holds them from then on.
-pub(super) async fn settle_all(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
-    let keys = lock_all(tx, webhook).await?;
-    settle_blocked(tx, webhook, &keys).await
+/// Recomputes every lane of a webhook after its `webhook_runtime` row has changed, and clears their holders.
+pub(super) async fn recompute_lanes(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
+    let keys = lock_all(tx, webhook_id).await?;
+    settle_blocked(tx, webhook_id, &keys).await
 }
 
-/// The same in a transaction that has locked lanes before, this webhook's among them. A lane that was created since is
-/// left alone: it looks for work at the time of what waits in it, and a claim finds out what blocks it.
-pub(super) async fn settle_locked(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
-    let keys = lock_lanes_of(tx, LOCK_FREE, webhook).await?;
-    settle_blocked(tx, webhook, &keys).await
+/// Recomputes the lanes of a webhook in a transaction that has locked them already. A lane that was created since
+/// is left unchanged: it wakes when its first delivery is due, and the claim then finds that the webhook is
+/// blocked.
+pub(super) async fn settle_locked(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
+    let keys = lock_lanes_of(tx, LOCK_FREE, webhook_id).await?;
+    settle_blocked(tx, webhook_id, &keys).await
 }
 
-async fn settle_blocked(tx: &Session, webhook: WebhookId, keys: &Keys) -> Result<(), Failure> {
+async fn settle_blocked(tx: &Session, webhook_id: WebhookId, keys: &Keys) -> Result<(), Failure> {
     if keys.is_empty() {
         return Ok(());
     }
-    let not_before = blocked_until(tx, &[webhook]).await?.remove(&webhook).unwrap_or_default();
-    settle(tx, keys, not_before).await
+    let not_before = blocked_until(tx, &[webhook_id]).await?.remove(&webhook_id).unwrap_or_default();
+    recompute_lane(tx, keys, not_before).await
 }

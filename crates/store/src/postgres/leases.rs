@@ -1,4 +1,4 @@
-//! Leases: noting that one is being sent, locking them, and giving deliveries back without an outcome.
+//! Leases: marking them as being sent, locking them, and releasing deliveries without an outcome.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,10 +7,10 @@ use tokio_postgres::Row;
 
 use super::{
     convert::{Col, get, plain, text_opt},
-    lanes::{self, Keys, LaneLocks, Place, Rescued, Wait},
+    lanes::{self, Keys, LaneLocks, LanePosition, RescueCounts, WaitingDelivery},
     redrive,
     session::{Failure, Session, Tx},
-    writer::Open,
+    writer::UncertainLeases,
 };
 use crate::{Epoch, LaneKey, Owned};
 
@@ -35,9 +35,9 @@ const OWNED_LANES: &str = "SELECT webhook, lane FROM lanes WHERE held_by = $1 LI
 const OWNED_ASSIGNMENTS: &str = "SELECT webhook FROM homes WHERE epoch = $1 LIMIT $2";
 const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
-/// The statements whose cost must follow what they change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 7] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("lock leases", LOCK_LEASES),
     ("mark as sending", MARK),
     ("release", RELEASE),
@@ -47,7 +47,7 @@ pub(super) const PLANNED: [(&str, &str); 7] = [
     ("owned assignments", OWNED_ASSIGNMENTS),
 ];
 
-/// Marks leases as being sent. Gives those that were there to be marked.
+/// Marks leases as being sent. Returns those that existed.
 pub(super) async fn mark(
     tx: Tx,
     leases: &[(Epoch, DeliveryId)],
@@ -58,7 +58,7 @@ pub(super) async fn mark(
     rows.iter().map(|row| Ok((Epoch(plain(row, 0)?), get(row, 1)?))).collect()
 }
 
-/// What an epoch owns, by pages of leases.
+/// Returns what an epoch owns: a page of its leases and, on the first page, its lanes and assignments.
 pub(super) async fn owned_by(
     session: Tx,
     epoch: Epoch,
@@ -73,95 +73,100 @@ pub(super) async fn owned_by(
         return Ok(Owned { leases, ..Owned::default() });
     }
     let rows = session.query(OWNED_LANES, &[&epoch.0, &limit]).await?;
-    let lane = |row: &Row| Ok(LaneKey { webhook: get(row, 0)?, lane: get(row, 1)? });
+    let lane = |row: &Row| Ok(LaneKey { webhook_id: get(row, 0)?, lane: get(row, 1)? });
     let lanes = rows.iter().map(lane).collect::<Result<_, Failure>>()?;
     let rows = session.query(OWNED_ASSIGNMENTS, &[&epoch.0, &limit]).await?;
     let assignments = rows.iter().map(|row| get(row, 0)).collect::<Result<_, Failure>>()?;
     Ok(Owned { leases, lanes, assignments })
 }
 
-/// Ends leases without outcomes: the deliveries wait again, or are cancelled if that was asked for.
+/// Ends leases without outcomes: the deliveries wait again, or are cancelled if a cancellation was requested.
 pub(super) async fn release(
     tx: Tx,
     epoch: Epoch,
     now: Time,
     deliveries: &[(DeliveryId, Time)],
 ) -> Result<usize, Failure> {
-    // Whoever is named twice is given back once, as named first.
+    // A delivery that is listed twice is released once, with its first due time.
     let due: HashMap<_, _> = deliveries.iter().rev().copied().collect();
-    let leases: Vec<_> = due.keys().map(|delivery| (epoch, *delivery)).collect();
-    let orphans = take_leases(&tx, &leases).await?;
+    let leases: Vec<_> = due.keys().map(|delivery_id| (epoch, *delivery_id)).collect();
+    let orphans = delete_leases(&tx, &leases).await?;
     let keys: Keys =
-        orphans.iter().map(|one| (one.place.webhook, one.place.lane.code().into_owned())).collect();
+        orphans.iter().map(|one| (one.position.webhook_id, one.position.lane.code().into_owned())).collect();
     let count = orphans.len();
-    let due_of = |delivery| due.get(&delivery).copied().unwrap_or(now);
+    let due_of = |delivery_id| due.get(&delivery_id).copied().unwrap_or(now);
     let mut locks = locks_for(&orphans, due_of);
     locks.change_all();
-    for (webhook, code) in &keys {
-        locks.release(*webhook, code);
+    for (webhook_id, code) in &keys {
+        locks.release(*webhook_id, code);
     }
     locks.lock(&tx).await?;
-    give_back(&tx, orphans, due_of, now).await?;
-    lanes::let_go(&tx, &keys, epoch).await?;
+    return_to_lanes(&tx, orphans, due_of, now).await?;
+    lanes::release_lanes(&tx, &keys, epoch).await?;
     Ok(count)
 }
 
-/// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours, and a
-/// statement that the server has not looked at yet finds the new fence there.
-pub(super) async fn give_back_doubtful(tx: Tx, open: &Open, fence: i64) -> Result<usize, Failure> {
-    let Open { leases: doubts, lanes: held, assigned } = open;
+/// Returns leases whose commit is uncertain. Once this transaction has locked the node's row, the transactions in
+/// doubt have ended, and a statement that the server has yet to execute finds the raised fence there.
+pub(super) async fn return_uncertain(tx: Tx, open: &UncertainLeases, fence: i64) -> Result<usize, Failure> {
+    let UncertainLeases { leases: doubts, lanes: held, assigned } = open;
     let epochs: BTreeSet<_> =
         doubts.iter().map(|(epoch, ..)| epoch.0).chain(held.iter().map(|(epoch, _)| epoch.0)).collect();
     let epochs: Vec<_> = epochs.into_iter().collect();
     let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
     tx.query(wait_for, &[&epochs]).await?;
     tx.execute("UPDATE nodes SET fence = $2 WHERE epoch = ANY($1::bigint[])", &[&epochs, &fence]).await?;
-    let leases: Vec<_> = doubts.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
-    let due: HashMap<_, _> = doubts.iter().map(|(_, delivery, due)| (*delivery, *due)).collect();
-    let orphans = take_leases(&tx, &leases).await?;
+    let leases: Vec<_> = doubts.iter().map(|(epoch, delivery_id, _)| (*epoch, *delivery_id)).collect();
+    let due: HashMap<_, _> = doubts.iter().map(|(_, delivery_id, due)| (*delivery_id, *due)).collect();
+    let orphans = delete_leases(&tx, &leases).await?;
     let count = orphans.len();
-    let due_of = |delivery| due.get(&delivery).copied().unwrap_or_default();
+    let due_of = |delivery_id| due.get(&delivery_id).copied().unwrap_or_default();
     let latest = due.values().copied().max().unwrap_or_default();
     let mut locks = locks_for(&orphans, due_of);
     locks.change_all();
-    for (_, (webhook, code)) in held {
-        locks.release(*webhook, code);
+    for (_, (webhook_id, code)) in held {
+        locks.release(*webhook_id, code);
     }
     locks.lock(&tx).await?;
     for epoch in &epochs {
         let assigned: BTreeSet<_> =
-            assigned.iter().filter(|(of, _)| of.0 == *epoch).map(|(_, webhook)| *webhook).collect();
+            assigned.iter().filter(|(of, _)| of.0 == *epoch).map(|(_, webhook_id)| *webhook_id).collect();
         if !assigned.is_empty() {
             let webhook_ids: Vec<_> = assigned.into_iter().map(Col).collect();
             tx.execute(UNASSIGN, &[&webhook_ids, epoch]).await?;
         }
     }
-    give_back(&tx, orphans, due_of, latest).await?;
+    return_to_lanes(&tx, orphans, due_of, latest).await?;
     for epoch in epochs {
         let own: Keys = held.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
-        lanes::let_go(&tx, &own, Epoch(epoch)).await?;
+        lanes::release_lanes(&tx, &own, Epoch(epoch)).await?;
     }
     Ok(count)
 }
 
-/// A delivery whose lease has just ended.
+/// Delivery whose lease has just ended.
 pub(super) struct Orphan {
-    pub(super) place: Place,
-    pub(super) rescued: Rescued,
+    pub(super) position: LanePosition,
+    pub(super) rescued: RescueCounts,
     pub(super) sending: i32,
     pub(super) cancel: Option<String>,
 }
 
 pub(super) fn read_orphan(row: &Row) -> Result<Orphan, Failure> {
-    let place =
-        Place { delivery: get(row, 0)?, webhook: get(row, 1)?, lane: get(row, 2)?, seq: plain(row, 3)? };
-    let rescued = Rescued { rescues: plain(row, 4)?, deaths: plain(row, 5)? };
-    Ok(Orphan { place, rescued, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
+    let position = LanePosition {
+        delivery_id: get(row, 0)?,
+        webhook_id: get(row, 1)?,
+        lane: get(row, 2)?,
+        seq: plain(row, 3)?,
+    };
+    let rescued = RescueCounts { rescues: plain(row, 4)?, deaths: plain(row, 5)? };
+    Ok(Orphan { position, rescued, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
 }
 
-/// Ends leases. A statement of its own locks them first: one that locked and deleted would miss a lease that another
-/// transaction changed concurrently, since its snapshot does not contain the new version of the row.
-pub(super) async fn take_leases(
+/// Ends leases. They are locked by a separate statement first: a single statement that locks and deletes would
+/// miss a lease that another transaction changed concurrently, since its snapshot does not contain the new row
+/// version.
+pub(super) async fn delete_leases(
     tx: &Session,
     leases: &[(Epoch, DeliveryId)],
 ) -> Result<Vec<Orphan>, Failure> {
@@ -170,20 +175,20 @@ pub(super) async fn take_leases(
     tx.query(RELEASE, &[&epochs, &ids]).await?.iter().map(read_orphan).collect()
 }
 
-/// Leases as two columns, in the order in which leases are locked.
+/// Returns leases as two columns, in the order in which leases are locked.
 fn in_order(leases: impl IntoIterator<Item = (Epoch, DeliveryId)>) -> (Vec<i64>, Vec<Col<DeliveryId>>) {
     let leases: BTreeSet<_> = leases.into_iter().collect();
-    leases.into_iter().map(|(epoch, delivery)| (epoch.0, Col(delivery))).unzip()
+    leases.into_iter().map(|(epoch, delivery_id)| (epoch.0, Col(delivery_id))).unzip()
 }
 
-/// The lanes that [`give_back`] puts deliveries into, and the orders that it takes cancelled ones out of.
+/// Returns the lanes into which [`return_to_lanes`] inserts, and the ordered lanes of cancelled deliveries.
 pub(super) fn locks_for(orphans: &[Orphan], due: impl Fn(DeliveryId) -> Time) -> LaneLocks {
     let mut locks = LaneLocks::default();
-    for Orphan { place, cancel, .. } in orphans {
+    for Orphan { position, cancel, .. } in orphans {
         match cancel {
-            None => locks.put_into(place.webhook, &place.lane, due(place.delivery)),
-            Some(_) if place.lane.is_ordered() => {
-                locks.take_from(place.webhook, place.lane.code().into_owned());
+            None => locks.put_into(position.webhook_id, &position.lane, due(position.delivery_id)),
+            Some(_) if position.lane.is_ordered() => {
+                locks.take_from(position.webhook_id, position.lane.code().into_owned());
             }
             Some(_) => {}
         }
@@ -191,8 +196,8 @@ pub(super) fn locks_for(orphans: &[Orphan], due: impl Fn(DeliveryId) -> Time) ->
     locks
 }
 
-/// Locks leases, given in their order, by a statement of its own. A row that another transaction changes concurrently
-/// has another place afterwards, which only a later statement sees.
+/// Locks leases, given in lock order, by a separate statement. A row that another transaction changes concurrently
+/// gets another `ctid`, which only a later statement sees.
 pub(super) async fn lock_leases(
     tx: &Session,
     epochs: &[i64],
@@ -202,18 +207,19 @@ pub(super) async fn lock_leases(
     Ok(())
 }
 
-/// When these deliveries were made.
+/// Returns the creation times of deliveries.
 pub(super) async fn created(
     tx: &Session,
     deliveries: &[DeliveryId],
 ) -> Result<HashMap<DeliveryId, Time>, Failure> {
-    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
     let rows = tx.query(CREATED, &[&ids]).await?;
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
-/// Puts deliveries whose leases have just ended where they belong. The lanes of [`locks_for`] must be locked.
-pub(super) async fn give_back(
+/// Inserts deliveries whose leases have just ended into their lanes, or cancels them if that was requested. The
+/// lanes of [`locks_for`] must be locked.
+pub(super) async fn return_to_lanes(
     tx: &Session,
     orphans: Vec<Orphan>,
     due: impl Fn(DeliveryId) -> Time,
@@ -223,19 +229,19 @@ pub(super) async fn give_back(
     let mut orders = Keys::new();
     for orphan in over {
         let reason = orphan.cancel.unwrap_or_default();
-        redrive::end_cancelled(tx, &[orphan.place.delivery], &reason, now).await?;
-        if orphan.place.lane.is_ordered() {
-            orders.insert((orphan.place.webhook, orphan.place.lane.code().into_owned()));
+        redrive::end_cancelled(tx, &[orphan.position.delivery_id], &reason, now).await?;
+        if orphan.position.lane.is_ordered() {
+            orders.insert((orphan.position.webhook_id, orphan.position.lane.code().into_owned()));
         }
     }
-    let ids: Vec<_> = back.iter().map(|orphan| orphan.place.delivery).collect();
+    let ids: Vec<_> = back.iter().map(|orphan| orphan.position.delivery_id).collect();
     let created = created(tx, &ids).await?;
     let waits: Vec<_> = back
         .into_iter()
-        .map(|orphan| Wait {
-            due: due(orphan.place.delivery),
-            created_at: created.get(&orphan.place.delivery).copied().unwrap_or(now),
-            place: orphan.place,
+        .map(|orphan| WaitingDelivery {
+            due: due(orphan.position.delivery_id),
+            created_at: created.get(&orphan.position.delivery_id).copied().unwrap_or(now),
+            sort_key: orphan.position,
             rescued: orphan.rescued,
         })
         .collect();

@@ -1,6 +1,7 @@
-//! Listings: an index leads to rows from the newest to the oldest, and each is asked whether it is wanted. A
-//! statement looks at so many rows and says how far it came; it is asked again until the page is full, or too
-//! many were not wanted. Statements are few and fixed, however many filters there are: what is not asked is null.
+//! Listings: an access path yields candidate rows from newest to oldest, and each row is checked against the
+//! filter. One statement reads a limited number of candidates and returns its last position; it is repeated until
+//! the page is full or too many candidates were skipped. The statements are few and fixed: an unused filter is
+//! passed as null.
 
 use redrive_core::{DeadReason, DeliveryStatus, EventId, FailureCategory, TenantId, WebhookId};
 use tokio_postgres::{Row, types::ToSql};
@@ -11,23 +12,24 @@ use super::{
     session::{Failure, Tx},
 };
 use crate::{
-    Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter, StoredEvent,
-    access_path::{Lead, Range, Walk, behind},
+    Delivery, DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter,
+    StoredEvent,
+    access_path::{AccessPath, IdRange, PageBuilder, cursor_after},
 };
 
-/// Rows that the keys of one statement may lead to together.
-const MOST_OF_KEYS: usize = 40_000;
+/// Maximum candidates of one statement, over all of its keys.
+const MAX_ROWS_PER_STATEMENT: usize = 40_000;
 
-/// How a listing is gone about.
+/// Plan of a listing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
-    /// Where it begins.
-    pub(super) lead: Lead,
-    /// Whether it is about dead letters alone.
+pub(super) struct ListingPlan {
+    /// Access path of the candidates.
+    pub(super) lead: AccessPath,
+    /// Whether only dead letters are listed.
     pub(super) dead: bool,
 }
 
-/// The newest rows of a table that a key leads to; `$2` to `$4` say which and how many.
+/// Selects the newest rows of a table for one key; `$2` to `$4` are the id range and the number of rows.
 macro_rules! newest {
     ($table:literal, $id:literal, $condition:literal) => {
         concat!(
@@ -47,7 +49,7 @@ macro_rules! newest {
         )
     };
 }
-/// The same of each of several keys, and of these the newest.
+/// Selects the newest rows over several keys.
 macro_rules! newest_of_each {
     ($keys:literal, $newest:expr) => {
         concat!(
@@ -59,8 +61,8 @@ macro_rules! newest_of_each {
         )
     };
 }
-/// The same of each webhook that is the tenant's, as its newest delivery tells. Others would be walked through in
-/// vain.
+/// Selects the newest rows over several webhooks. Webhooks of another tenant, as shown by their newest delivery,
+/// are skipped, since their rows would be read in vain.
 macro_rules! newest_of_webhooks {
     ($newest:expr) => {
         concat!(
@@ -71,7 +73,7 @@ macro_rules! newest_of_webhooks {
         )
     };
 }
-/// Events with what listings ask of them.
+/// Selects the newest events with the columns that filters use.
 macro_rules! newest_events {
     ($condition:literal) => {
         concat!(
@@ -81,56 +83,56 @@ macro_rules! newest_events {
     };
 }
 
-/// The ids that lead to what is wanted, newest first.
-fn leading(lead: Lead) -> &'static str {
-    match lead {
-        // Which one is in the range.
-        Lead::Event(_) | Lead::Tenant => newest_events!(""),
-        // An event without a key is known by its id.
-        Lead::Key => concat!(
+/// Returns the statement that yields candidate ids of an access path, newest first.
+fn leading(access_path: AccessPath) -> &'static str {
+    match access_path {
+        // The id range selects the event.
+        AccessPath::Event(_) | AccessPath::Tenant => newest_events!(""),
+        // The effective key of an event without an idempotency key is its id.
+        AccessPath::Key => concat!(
             "SELECT * FROM ((",
             newest_events!(" AND e.idempotency_key = $16"),
             ") UNION ALL (",
             newest_events!(" AND e.id = $17 AND e.idempotency_key IS NULL"),
             ")) c ORDER BY c.id DESC LIMIT $4"
         ),
-        Lead::Subject => newest_events!(" AND e.subject = $18"),
-        Lead::Webhooks => newest_of_webhooks!(newest!("deliveries", "id", "x.webhook = leg.key")),
-        Lead::UndeliveredOfWebhooks => {
+        AccessPath::Subject => newest_events!(" AND e.subject = $18"),
+        AccessPath::Webhooks => newest_of_webhooks!(newest!("deliveries", "id", "x.webhook = leg.key")),
+        AccessPath::UndeliveredOfWebhooks => {
             newest_of_webhooks!(newest!("undelivered", "delivery", "x.webhook = leg.key"))
         }
-        Lead::DeadOfWebhooks => newest_of_webhooks!(newest!("dead", "delivery", "x.webhook = leg.key")),
-        Lead::Pending => newest!(
+        AccessPath::DeadOfWebhooks => newest_of_webhooks!(newest!("dead", "delivery", "x.webhook = leg.key")),
+        AccessPath::Pending => newest!(
             "(SELECT delivery FROM waiting UNION ALL SELECT delivery FROM leased)",
             "delivery",
             "true"
         ),
-        Lead::Leased => newest!("leased", "delivery", "true"),
-        Lead::Code(_) => newest!("undelivered", "delivery", "x.tenant = $1 AND x.code = $9"),
-        Lead::Categories => newest_of_each!(
+        AccessPath::Leased => newest!("leased", "delivery", "true"),
+        AccessPath::Code(_) => newest!("undelivered", "delivery", "x.tenant = $1 AND x.code = $9"),
+        AccessPath::Categories => newest_of_each!(
             "$8::smallint[]",
             newest!("undelivered", "delivery", "x.tenant = $1 AND x.category = leg.key")
         ),
-        Lead::Failed => newest!("undelivered", "delivery", "x.tenant = $1 AND x.category IS NOT NULL"),
-        Lead::Ended(_) => newest!("undelivered", "delivery", "x.tenant = $1 AND x.status = $11"),
-        Lead::Dead => newest!("dead", "delivery", "x.tenant = $1"),
-        Lead::DeadOfTypes => newest_of_each!(
+        AccessPath::Failed => newest!("undelivered", "delivery", "x.tenant = $1 AND x.category IS NOT NULL"),
+        AccessPath::Ended(_) => newest!("undelivered", "delivery", "x.tenant = $1 AND x.status = $11"),
+        AccessPath::Dead => newest!("dead", "delivery", "x.tenant = $1"),
+        AccessPath::DeadOfTypes => newest_of_each!(
             "$7::text[]",
             newest!("dead", "delivery", "x.tenant = $1 AND x.event_type = leg.key")
         ),
-        Lead::DeadOfCategories => newest_of_each!(
+        AccessPath::DeadOfCategories => newest_of_each!(
             "$8::smallint[]",
             newest!("dead", "delivery", "x.tenant = $1 AND x.category = leg.key")
         ),
     }
 }
 
-/// What is asked of events that are led to.
+/// Filter conditions on events.
 const ASK_EVENT: &str = "
     AND ($7::text[] IS NULL OR e.event_type = ANY($7::text[]))
     AND ($16::text IS NULL OR e.idempotency_key = $16::text OR (e.idempotency_key IS NULL AND e.id = $17::uuid))
     AND ($18::text IS NULL OR e.subject = $18::text)";
-/// What is asked of deliveries that are led to.
+/// Filter conditions on deliveries.
 const ASK_DELIVERY: &str = "
     AND ($6::uuid[] IS NULL OR d.webhook = ANY($6::uuid[]))
     AND ($8::smallint[] IS NULL OR d.failure_category = ANY($8::smallint[]))
@@ -142,7 +144,8 @@ const ASK_DELIVERY: &str = "
     AND ($15::integer[] IS NULL OR d.dead_reason * 100 + coalesce(d.failure_category, 0) = ANY($15::integer[]))
     AND (NOT $19::boolean OR NOT coalesce(
         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook LIMIT 1), false))";
-/// An event's deliveries are of the same millisecond, and so of the same month. They are looked up event by event.
+/// Deliveries of candidate events, looked up event by event. Their ids have the event's millisecond, so they are
+/// in the same monthly partition.
 const OF_EVENT: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e CROSS JOIN LATERAL (
          SELECT * FROM deliveries d WHERE d.event = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
@@ -156,8 +159,8 @@ const OF_DELIVERY: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
      WHERE d.tenant = $1";
 const IS_DEAD: &str = " AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery = d.id OFFSET 0)";
 
-/// What is wanted of `$4` leading rows, up to `$5` of it, with how many there were and the last of them. One row
-/// tells that much even if nothing is wanted.
+/// Builds a statement that returns up to `$5` matches among `$4` candidates, with the number of candidates and the
+/// last of them. It returns one row with these two even if there is no match.
 fn statement(leading: &str, wanted: &str, order: &str) -> String {
     format!(
         "WITH c AS MATERIALIZED ({leading})
@@ -167,49 +170,49 @@ fn statement(leading: &str, wanted: &str, order: &str) -> String {
     )
 }
 
-fn deliveries_statement(way: Way) -> String {
-    let dead = if way.dead { IS_DEAD } else { "" };
-    let (of, order) = match way.lead.is_by_event() {
+fn deliveries_statement(plan: ListingPlan) -> String {
+    let dead = if plan.dead { IS_DEAD } else { "" };
+    let (of, order) = match plan.lead.is_by_event() {
         true => (OF_EVENT, "e.id DESC, d.id DESC"),
         false => (OF_DELIVERY, "c.id DESC"),
     };
-    statement(leading(way.lead), &format!("{DELIVERY} {of}{ASK_DELIVERY}{ASK_EVENT}{dead}"), order)
+    statement(leading(plan.lead), &format!("{DELIVERY} {of}{ASK_DELIVERY}{ASK_EVENT}{dead}"), order)
 }
 
-fn events_statement(lead: Lead) -> String {
-    // Only what is about events is asked; the numbers stay what they are.
+fn events_statement(access_path: AccessPath) -> String {
+    // Only the parameters about events are passed, so they are renumbered.
     let renumbered =
         |sql: &str| sql.replace("$7", "$6").replace("$16", "$7").replace("$17", "$8").replace("$18", "$9");
     let of = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
          CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = $1 AND e.id = c.id LIMIT 1) e
          WHERE ($10::text IS NULL OR c.source = $10::text)";
     let ask = renumbered(ASK_EVENT).replace("e.", "c.");
-    statement(&renumbered(leading(lead)), &format!("{EVENT} {of}{ask}"), "c.id DESC")
+    statement(&renumbered(leading(access_path)), &format!("{EVENT} {of}{ask}"), "c.id DESC")
 }
 
-/// Whether a text can be in the database: none with a NUL is.
-fn can_be(text: &str) -> bool {
+/// Returns whether a text can be stored: PostgreSQL accepts no NUL.
+fn is_storable(text: &str) -> bool {
     !text.contains('\0')
 }
 
-/// Whether texts are asked for that nothing can have.
-fn is_hopeless(texts: [Option<&String>; 3], types: &[String]) -> bool {
-    texts.into_iter().flatten().any(|text| !can_be(text))
-        || (!types.is_empty() && !types.iter().any(|name| can_be(name)))
+/// Returns whether a filter has texts that no stored row can have.
+fn matches_nothing(texts: [Option<&String>; 3], types: &[String]) -> bool {
+    texts.into_iter().flatten().any(|text| !is_storable(text))
+        || (!types.is_empty() && !types.iter().any(|name| is_storable(name)))
 }
 
-/// A list, or null where nothing is asked.
+/// Converts a list. Returns `None`, which becomes null, if it is empty.
 fn some<T, U>(list: &[T], into: impl Fn(&T) -> U) -> Option<Vec<U>> {
     (!list.is_empty()).then(|| list.iter().map(into).collect())
 }
 
-/// Those of these event types that there can be.
+/// Returns the event types that can be stored, or `None` if the filter has no event types.
 fn possible(types: &[String]) -> Option<Vec<String>> {
-    (!types.is_empty()).then(|| types.iter().filter(|name| can_be(name)).cloned().collect())
+    (!types.is_empty()).then(|| types.iter().filter(|name| is_storable(name)).cloned().collect())
 }
 
-/// What a filter asks, as values.
-pub(super) struct Asked {
+/// Values of a filter as statement parameters.
+pub(super) struct FilterValues {
     pub(super) webhooks: Option<Vec<Col<WebhookId>>>,
     pub(super) types: Option<Vec<String>>,
     pub(super) categories: Option<Vec<Col<FailureCategory>>>,
@@ -225,12 +228,12 @@ pub(super) struct Asked {
     pub(super) tenant_managed_only: bool,
 }
 
-impl Asked {
-    pub(super) fn of(filter: &DeliveryFilter, lead: Lead) -> Self {
-        let status = match (filter.status, lead) {
-            (Some(StatusFilter::Is(DeliveryStatus::InFlight)), _) => Some(DeliveryStatus::Pending),
-            (Some(StatusFilter::Is(status)), _) => Some(status),
-            (_, Lead::Ended(status)) => Some(status),
+impl FilterValues {
+    pub(super) fn new(filter: &DeliveryFilter, access_path: AccessPath) -> Self {
+        let status = match (filter.status, access_path) {
+            (Some(StatusFilter::Exactly(DeliveryStatus::InFlight)), _) => Some(DeliveryStatus::Pending),
+            (Some(StatusFilter::Exactly(status)), _) => Some(status),
+            (_, AccessPath::Ended(status)) => Some(status),
             _ => None,
         };
         let codes = filter.status_code.map(crate::CodeFilter::range);
@@ -240,10 +243,12 @@ impl Asked {
             categories: some(&filter.failure_categories, |kind| Col(*kind)),
             codes: (codes.map(|codes| codes.0 as i16), codes.map(|codes| codes.1 as i16)),
             status: status.map(Col),
-            leased: filter.status == Some(StatusFilter::Is(DeliveryStatus::InFlight)),
+            leased: filter.status == Some(StatusFilter::Exactly(DeliveryStatus::InFlight)),
             failed: filter.status == Some(StatusFilter::Failed),
             reasons: some(&filter.dead_reasons, |reason| Col(*reason)),
-            ways: filter.recoverable_ways().map(|ways| ways.into_iter().map(crate::codes::way).collect()),
+            ways: filter
+                .recoverable_codes()
+                .map(|combinations| combinations.into_iter().map(crate::codes::death_code).collect()),
             key: filter.idempotency_key.clone(),
             key_id: filter.idempotency_key.as_ref().and_then(|key| key.parse().ok()).map(Col),
             subject: filter.subject.clone(),
@@ -251,143 +256,146 @@ impl Asked {
         }
     }
 
-    /// How many keys one statement walks along.
-    fn legs(&self, lead: Lead) -> usize {
-        let legs = match lead {
-            Lead::Webhooks | Lead::UndeliveredOfWebhooks | Lead::DeadOfWebhooks => {
+    /// Returns the number of keys that one statement scans.
+    fn key_count(&self, access_path: AccessPath) -> usize {
+        let legs = match access_path {
+            AccessPath::Webhooks | AccessPath::UndeliveredOfWebhooks | AccessPath::DeadOfWebhooks => {
                 self.webhooks.as_ref().map(Vec::len)
             }
-            Lead::Categories | Lead::DeadOfCategories => self.categories.as_ref().map(Vec::len),
-            Lead::DeadOfTypes => self.types.as_ref().map(Vec::len),
+            AccessPath::Categories | AccessPath::DeadOfCategories => self.categories.as_ref().map(Vec::len),
+            AccessPath::DeadOfTypes => self.types.as_ref().map(Vec::len),
             _ => None,
         };
         legs.unwrap_or(1).max(1)
     }
 }
 
-/// How many rows to look at for each of so many keys.
-fn stride<T, C: Copy>(walk: &Walk<T, C>, legs: usize) -> usize {
-    walk.stride().min(walk.missing().max(MOST_OF_KEYS / legs))
+/// Returns how many candidates to read per key.
+fn stride<T, C: Copy>(page: &PageBuilder<T, C>, legs: usize) -> usize {
+    page.next_batch_size().min(page.missing().max(MAX_ROWS_PER_STATEMENT / legs))
 }
 
-/// A range in which there is nothing but one event, where one leads.
-fn narrowed(range: Range, lead: Lead) -> Range {
-    let Lead::Event(event) = lead else { return range };
-    let after = u128::from_be_bytes(*event.as_bytes()).saturating_add(1).to_be_bytes();
-    Range { low: range.low.max(*event.as_bytes()), high: range.high.min(after) }
+/// Narrows the range to one event if the access path is an event.
+fn narrowed(range: IdRange, access_path: AccessPath) -> IdRange {
+    let AccessPath::Event(event_id) = access_path else { return range };
+    let after = u128::from_be_bytes(*event_id.as_bytes()).saturating_add(1).to_be_bytes();
+    IdRange { low: range.low.max(*event_id.as_bytes()), high: range.high.min(after) }
 }
 
-/// What a statement told: what was wanted, how many rows it looked at, and the last of them.
-struct Told<T> {
+/// Result of one statement: the matches, the number of candidates, and the last candidate.
+struct ListingRows<T> {
     found: Vec<T>,
-    looked_at: usize,
+    scanned: usize,
     last: [u8; 16],
 }
 
-impl<T> Told<T> {
+impl<T> ListingRows<T> {
     fn read(rows: &[Row], columns: usize, read: fn(&Row) -> Result<T, Failure>) -> Result<Self, Failure> {
-        let Some(first) = rows.first() else { return Err(Failure::Bad("a listing told nothing".into())) };
+        let Some(first) = rows.first() else {
+            return Err(Failure::InvalidData("a listing told nothing".into()));
+        };
         let looked_at = plain::<i64>(first, columns)?.unsigned_abs() as usize;
         let last = get_opt::<EventId>(first, columns + 1)?.map_or([0; 16], |id| *id.as_bytes());
         let is_found = |row: &&Row| get_opt::<EventId>(row, 0).map_or(true, |id| id.is_some());
         let found = rows.iter().filter(is_found).map(read).collect::<Result<_, _>>()?;
-        Ok(Self { found, looked_at, last })
+        Ok(Self { found, scanned: looked_at, last })
     }
 }
 
-/// Deliveries. None: nobody knows what to leave out.
+/// Lists deliveries. Returns `None` if the scan stopped before it reached the offset of the page.
 pub(super) async fn deliveries(
     session: Tx,
-    tenant: &TenantId,
-    way: Way,
+    tenant_id: &TenantId,
+    plan: ListingPlan,
     filter: &DeliveryFilter,
     page: PageRequest<DeliveryCursor>,
-) -> Result<Option<Listed<Delivery, DeliveryCursor>>, Failure> {
-    let Way { lead, .. } = way;
-    let statement = deliveries_statement(way);
-    let asked = Asked::of(filter, lead);
-    let mut walk = Walk::new(&page);
+) -> Result<Option<ListingPage<Delivery, DeliveryCursor>>, Failure> {
+    let ListingPlan { lead: access_path, .. } = plan;
+    let statement = deliveries_statement(plan);
+    let query = FilterValues::new(filter, access_path);
+    let mut walk = PageBuilder::new(&page);
     let texts = [filter.idempotency_key.as_ref(), filter.subject.as_ref(), None];
-    if is_hopeless(texts, &filter.event_types) {
+    if matches_nothing(texts, &filter.event_types) {
         return Ok(walk.page());
     }
     let mut after = page.after;
     while walk.missing() > 0 {
-        let Range { low, high } = narrowed(Range::of_deliveries(lead, filter, after), lead);
+        let IdRange { low, high } =
+            narrowed(IdRange::for_deliveries(access_path, filter, after), access_path);
         let (low, high) = (Col(low), Col(high));
-        let rows = stride(&walk, asked.legs(lead));
-        let (most, missing) = (rows as i64, walk.missing() as i64);
-        let tenant = tenant.as_str();
-        // Where there is none, everything comes after it.
-        let after_event = Col(after.map_or([0xff; 16], |after| *after.event.as_bytes()));
-        let after_delivery = Col(after.map_or([0xff; 16], |after| *after.delivery.as_bytes()));
+        let rows = stride(&walk, query.key_count(access_path));
+        let (max, missing) = (rows as i64, walk.missing() as i64);
+        let tenant = tenant_id.as_str();
+        // Without a cursor, everything comes after it.
+        let after_event = Col(after.map_or([0xff; 16], |after| *after.event_id.as_bytes()));
+        let after_delivery = Col(after.map_or([0xff; 16], |after| *after.delivery_id.as_bytes()));
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![
             &tenant,
             &low,
             &high,
-            &most,
+            &max,
             &missing,
-            &asked.webhooks,
-            &asked.types,
-            &asked.categories,
-            &asked.codes.0,
-            &asked.codes.1,
-            &asked.status,
-            &asked.leased,
-            &asked.failed,
-            &asked.reasons,
-            &asked.ways,
-            &asked.key,
-            &asked.key_id,
-            &asked.subject,
-            &asked.tenant_managed_only,
+            &query.webhooks,
+            &query.types,
+            &query.categories,
+            &query.codes.0,
+            &query.codes.1,
+            &query.status,
+            &query.leased,
+            &query.failed,
+            &query.reasons,
+            &query.ways,
+            &query.key,
+            &query.key_id,
+            &query.subject,
+            &query.tenant_managed_only,
         ];
-        if lead.is_by_event() {
+        if access_path.is_by_event() {
             values.extend([&after_event as &(dyn ToSql + Sync), &after_delivery]);
         }
-        let told = session.query(&statement, &values).await?;
-        let mut told = Told::read(&told, DELIVERY_COLUMNS, read_delivery)?;
-        match lead.is_by_event() {
-            true => told.found.sort_by_key(|one| std::cmp::Reverse((one.event, one.id))),
+        let reported = session.query(&statement, &values).await?;
+        let mut told = ListingRows::read(&reported, DELIVERY_COLUMNS, read_delivery)?;
+        match access_path.is_by_event() {
+            true => told.found.sort_by_key(|one| std::cmp::Reverse((one.event_id, one.id))),
             false => told.found.sort_by_key(|one| std::cmp::Reverse(one.id)),
         }
-        let place = behind(lead, told.last);
-        let is_end = told.looked_at < rows;
+        let position = cursor_after(access_path, told.last);
+        let is_end = told.scanned < rows;
         if is_end && told.found.len() < walk.missing() {
             walk.end(told.found);
             break;
         }
-        if !walk.add(told.looked_at, told.found, place) {
+        if !walk.add(told.scanned, told.found, position) {
             break;
         }
-        after = Some(place);
+        after = Some(position);
     }
     Ok(walk.page())
 }
 
-/// Events. None: nobody knows what to leave out.
+/// Lists events. Returns `None` if the scan stopped before it reached the offset of the page.
 pub(super) async fn events(
     session: Tx,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     filter: &EventFilter,
     page: PageRequest<EventId>,
-) -> Result<Option<Listed<StoredEvent, EventId>>, Failure> {
-    let lead = Lead::of_events(filter);
-    let statement = events_statement(lead);
+) -> Result<Option<ListingPage<StoredEvent, EventId>>, Failure> {
+    let access_path = AccessPath::for_event_filter(filter);
+    let statement = events_statement(access_path);
     let types = possible(&filter.event_types);
     let key_id: Option<Col<EventId>> =
         filter.idempotency_key.as_ref().and_then(|key| key.parse().ok()).map(Col);
-    let mut walk = Walk::new(&page);
+    let mut walk = PageBuilder::new(&page);
     let texts = [filter.idempotency_key.as_ref(), filter.subject.as_ref(), filter.source.as_ref()];
-    if is_hopeless(texts, &filter.event_types) {
+    if matches_nothing(texts, &filter.event_types) {
         return Ok(walk.page());
     }
     let mut after = page.after;
     while walk.missing() > 0 {
-        let Range { low, high } = narrowed(Range::of_events(filter, after), lead);
+        let IdRange { low, high } = narrowed(IdRange::for_events(filter, after), access_path);
         let rows = stride(&walk, 1);
         let values: [&(dyn ToSql + Sync); 10] = [
-            &tenant.as_str(),
+            &tenant_id.as_str(),
             &Col(low),
             &Col(high),
             &(rows as i64),
@@ -398,37 +406,38 @@ pub(super) async fn events(
             &filter.subject,
             &filter.source,
         ];
-        let told = session.query(&statement, &values).await?;
-        let mut told = Told::read(&told, EVENT_COLUMNS, read_event)?;
+        let reported = session.query(&statement, &values).await?;
+        let mut told = ListingRows::read(&reported, EVENT_COLUMNS, read_event)?;
         told.found.sort_by_key(|one| std::cmp::Reverse(one.event.id));
-        let place = EventId::from_bytes(told.last);
-        if told.looked_at < rows && told.found.len() < walk.missing() {
+        let position = EventId::from_bytes(told.last);
+        if told.scanned < rows && told.found.len() < walk.missing() {
             walk.end(told.found);
             break;
         }
-        if !walk.add(told.looked_at, told.found, place) {
+        if !walk.add(told.scanned, told.found, position) {
             break;
         }
-        after = Some(place);
+        after = Some(position);
     }
     Ok(walk.page())
 }
 
-/// Every listing, as it is asked for, for a test that looks at their plans.
+/// Returns the statement of every kind of listing; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) fn planned() -> Vec<(String, String)> {
     let filters = crate::access_path::planned_filters();
     let deliveries = filters.iter().flat_map(|(name, filter)| {
-        let all = Way { lead: Lead::of(filter), dead: false };
-        let dead = Way { lead: Lead::of_dead(filter), dead: true };
+        let all = ListingPlan { lead: AccessPath::for_filter(filter), dead: false };
+        let dead = ListingPlan { lead: AccessPath::for_dead_filter(filter), dead: true };
         [
             (format!("deliveries {name}"), deliveries_statement(all)),
             (format!("dead {name}"), deliveries_statement(dead)),
         ]
     });
     let events = crate::access_path::planned_event_filters().into_iter();
-    let events =
-        events.map(|(name, filter)| (format!("events {name}"), events_statement(Lead::of_events(&filter))));
+    let events = events.map(|(name, filter)| {
+        (format!("events {name}"), events_statement(AccessPath::for_event_filter(&filter)))
+    });
     deliveries.chain(events).collect()
 }
 
@@ -438,7 +447,7 @@ mod tests {
     use crate::codes::Code;
 
     #[test]
-    fn numbers_in_statements_mean_what_they_should() {
+    fn status_code_in_statement_is_delivered() {
         assert_eq!(DeliveryStatus::Delivered.code(), 2);
         assert!(ASK_DELIVERY.contains("d.status <> 2"));
     }

@@ -1,9 +1,10 @@
-//! Addresses that notifications are sent to, and how many e-mails were sent.
+//! Email addresses that notifications are sent to, and the number of emails sent.
 //!
 //! Locks are taken in one order: the tenant, the usage of the tenant, the usage of the mailbox, the address.
 
 use redrive_core::{
-    TenantId, Time, notification::confirmation::ConfirmedBy, notification::mail_limit::MailUsage,
+    TenantId, Time,
+    notification::{confirmation::ConfirmedBy, mail_limit::MailUsage},
 };
 use tokio_postgres::Row;
 
@@ -14,7 +15,9 @@ use super::{
     tenancy,
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, ReserveResult};
+use crate::{
+    ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, ReserveResult, StoreFuture,
+};
 
 const SELECT_ADDRESSES: &str =
     "SELECT tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at
@@ -34,7 +37,7 @@ const UPSERT_CONFIRMED: &str = "INSERT INTO mail_addresses (tenant, address, con
      SELECT id, $2, $3, $4 FROM tenants WHERE id = $1 AND deleted_at IS NULL
      ON CONFLICT (tenant, address) DO UPDATE SET confirmed_at = $3, confirmed_by = $4, send_at = NULL
      WHERE mail_addresses.confirmed_at IS NULL";
-/// Locks the row, whether it is there or not.
+/// Locks the row, and creates it if it is missing.
 const LOCK_USAGE: &str = "INSERT INTO mail_usage (scope, key, purpose, usage, updated_at)
      VALUES ($1, $2, $3, '{}', $4)
      ON CONFLICT (scope, key, purpose) DO UPDATE SET updated_at = mail_usage.updated_at RETURNING usage";
@@ -47,9 +50,9 @@ const DELETE_USAGE: &str = "DELETE FROM mail_usage WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM mail_usage WHERE updated_at < $1 ORDER BY updated_at LIMIT $2
          FOR UPDATE SKIP LOCKED))";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 5] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
     ("known mail addresses", SELECT_ADDRESSES),
     ("next confirmation", SELECT_NEXT),
     ("take confirmations", TAKE_DUE),
@@ -58,11 +61,14 @@ pub(super) const PLANNED: [(&str, &str); 5] = [
 ];
 
 impl MailAddresses for Postgres {
-    fn request_confirmation(&self, reservation: MailReservation) -> Answer<'_, ConfirmationRequestResult> {
+    fn request_confirmation(
+        &self,
+        reservation: MailReservation,
+    ) -> StoreFuture<'_, ConfirmationRequestResult> {
         Box::pin(async move { self.administer(|tx| request(tx, &reservation)).await })
     }
 
-    fn next_confirmation(&self) -> Answer<'_, Option<Time>> {
+    fn next_confirmation(&self) -> StoreFuture<'_, Option<Time>> {
         Box::pin(async move {
             let next = self.read(|session| async move {
                 let row = session.query_opt(SELECT_NEXT, &[]).await?;
@@ -72,7 +78,7 @@ impl MailAddresses for Postgres {
         })
     }
 
-    fn take_confirmations(&self, now: Time, limit: usize) -> Answer<'_, Vec<MailAddress>> {
+    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>> {
         Box::pin(async move {
             self.write(|tx| async move {
                 let rows = tx.query(TAKE_DUE, &[&Col(now), &(limit as i64)]).await?;
@@ -82,11 +88,11 @@ impl MailAddresses for Postgres {
         })
     }
 
-    fn retry_confirmation(&self, tenant: TenantId, address: String, send_at: Time) -> Answer<'_, ()> {
+    fn retry_confirmation(&self, tenant_id: TenantId, address: String, send_at: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            let (tenant, address) = (&tenant, &address);
+            let (tenant_id, address) = (&tenant_id, &address);
             self.write(|tx| async move {
-                tx.execute(UPDATE_SEND_AT, &[&tenant.as_str(), address, &Col(send_at)]).await.map(drop)
+                tx.execute(UPDATE_SEND_AT, &[&tenant_id.as_str(), address, &Col(send_at)]).await.map(drop)
             })
             .await
         })
@@ -94,17 +100,17 @@ impl MailAddresses for Postgres {
 
     fn confirm_address(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         address: String,
         by: ConfirmedBy,
         now: Time,
-    ) -> Answer<'_, bool> {
+    ) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let (tenant, address) = (&tenant, &address);
+            let (tenant_id, address) = (&tenant_id, &address);
             self.administer(|tx| async move {
-                // The tenant is not deleted concurrently, which would leave the address behind.
-                tenancy::lock(&tx, tenant).await?;
-                let values = &(tenant.as_str(), address.as_str(), Col(now), Col(by));
+                // The lock prevents a concurrent deletion of the tenant, which would leave the address behind.
+                tenancy::lock(&tx, tenant_id).await?;
+                let values = &(tenant_id.as_str(), address.as_str(), Col(now), Col(by));
                 let confirmed =
                     tx.execute(UPSERT_CONFIRMED, &[&values.0, &values.1, &values.2, &values.3]).await?;
                 Ok(confirmed == 1)
@@ -113,29 +119,39 @@ impl MailAddresses for Postgres {
         })
     }
 
-    fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
-        Box::pin(async move { self.list_for(&tenant, |session| find(session, &tenant, &addresses)).await })
+    fn mail_addresses(
+        &self,
+        tenant_id: TenantId,
+        addresses: Vec<String>,
+    ) -> StoreFuture<'_, Vec<MailAddress>> {
+        Box::pin(
+            async move { self.list_for(&tenant_id, |session| find(session, &tenant_id, &addresses)).await },
+        )
     }
 
-    fn recipient_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
-        Box::pin(async move { self.read(|session| find(session, &tenant, &addresses)).await })
+    fn recipient_addresses(
+        &self,
+        tenant_id: TenantId,
+        addresses: Vec<String>,
+    ) -> StoreFuture<'_, Vec<MailAddress>> {
+        Box::pin(async move { self.read(|session| find(session, &tenant_id, &addresses)).await })
     }
 
-    fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
+    fn reserve_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ReserveResult> {
         Box::pin(async move {
             let reservation = &reservation;
             self.write(|tx| async move { reserve(&tx, reservation).await }).await
         })
     }
 
-    fn release_mail(&self, reservation: MailReservation) -> Answer<'_, ()> {
+    fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let reservation = &reservation;
             self.write(|tx| async move { release(&tx, reservation).await }).await
         })
     }
 
-    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let limit = limit as i64;
             let pruned = self.write(|tx| async move {
@@ -148,20 +164,20 @@ impl MailAddresses for Postgres {
     }
 }
 
-async fn find(session: Tx, tenant: &TenantId, addresses: &[String]) -> Result<Vec<MailAddress>, Failure> {
-    let rows = session.query(SELECT_ADDRESSES, &[&tenant.as_str(), &addresses]).await?;
+async fn find(session: Tx, tenant_id: &TenantId, addresses: &[String]) -> Result<Vec<MailAddress>, Failure> {
+    let rows = session.query(SELECT_ADDRESSES, &[&tenant_id.as_str(), &addresses]).await?;
     rows.iter().map(read).collect()
 }
 
 async fn request(tx: Tx, reservation: &MailReservation) -> Result<ConfirmationRequestResult, Failure> {
-    let MailReservation { tenant, address, at, .. } = reservation;
-    // Two requests for one tenant follow one another, and the tenant is not deleted concurrently.
-    tenancy::lock(&tx, tenant).await?;
+    let MailReservation { tenant_id, address, at, .. } = reservation;
+    // The lock serializes requests of one tenant, and prevents a concurrent deletion of the tenant.
+    tenancy::lock(&tx, tenant_id).await?;
     let exists = "SELECT 1 FROM tenants WHERE id = $1 AND deleted_at IS NULL";
-    if !tx.exists(exists, &[&tenant.as_str()]).await? {
+    if !tx.exists(exists, &[&tenant_id.as_str()]).await? {
         return Ok(ConfirmationRequestResult::NotFound);
     }
-    let known = tx.query(SELECT_ADDRESSES, &[&tenant.as_str(), &vec![address.as_str()]]).await?;
+    let known = tx.query(SELECT_ADDRESSES, &[&tenant_id.as_str(), &vec![address.as_str()]]).await?;
     match known.first().map(read).transpose()? {
         Some(known) if known.confirmed.is_some() => return Ok(ConfirmationRequestResult::AlreadyConfirmed),
         Some(known) if known.send_at.is_some() => return Ok(ConfirmationRequestResult::Requested),
@@ -170,11 +186,11 @@ async fn request(tx: Tx, reservation: &MailReservation) -> Result<ConfirmationRe
     if let ReserveResult::LimitReached(scope, until) = reserve(&tx, reservation).await? {
         return Ok(ConfirmationRequestResult::LimitReached(scope, until));
     }
-    tx.execute(UPSERT_REQUEST, &[&tenant.as_str(), &address.as_str(), &Col(*at)]).await?;
+    tx.execute(UPSERT_REQUEST, &[&tenant_id.as_str(), &address.as_str(), &Col(*at)]).await?;
     Ok(ConfirmationRequestResult::Requested)
 }
 
-/// Counts an e-mail against both limits, or against neither.
+/// Counts an email against both limits, or against neither.
 async fn reserve(tx: &Session, reservation: &MailReservation) -> Result<ReserveResult, Failure> {
     let (purpose, now) = (Col(reservation.purpose), Col(reservation.at));
     let mut reserved = Vec::new();
@@ -203,17 +219,17 @@ async fn release(tx: &Session, reservation: &MailReservation) -> Result<(), Fail
     Ok(())
 }
 
-/// Deletes the addresses of a tenant, which the caller has locked.
-pub(super) async fn delete_tenant(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
+/// Deletes the addresses of a tenant. The caller must have locked the tenant.
+pub(super) async fn delete_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
     let delete = "DELETE FROM mail_addresses WHERE ctid = ANY(ARRAY(
              SELECT ctid FROM mail_addresses WHERE tenant = $1 ORDER BY address FOR UPDATE))";
-    tx.execute(delete, &[&tenant.as_str()]).await.map(drop)
+    tx.execute(delete, &[&tenant_id.as_str()]).await.map(drop)
 }
 
 fn read(row: &Row) -> Result<MailAddress, Failure> {
     let confirmed_at: Option<Time> = get_opt(row, 4)?;
     Ok(MailAddress {
-        tenant: get(row, 0)?,
+        tenant_id: get(row, 0)?,
         address: plain(row, 1)?,
         requested_at: get_opt(row, 2)?,
         requests: plain::<i32>(row, 3)?.unsigned_abs(),

@@ -1,4 +1,4 @@
-//! Housekeeping and health.
+//! Maintenance and health checks.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -15,24 +15,26 @@ use super::{
     session::{Failure, Tx},
 };
 use crate::{
-    Answer, Upkeep, Vitals,
+    Maintenance, StoreFuture, StoreStats,
     error::StoreError,
-    overdue::{FREE, HELD, earliest},
+    overdue::{HELD_LANES, UNHELD_LANES, earliest},
 };
 
-/// Months are made from a few days before a time on: clocks differ.
+/// How long before the given time the created partitions begin, since clocks differ.
 const BEFORE: Duration = Duration::from_secs(45 * 24 * 3600);
 
-/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+/// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
+/// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 2] = [("overdue free lanes", FREE), ("overdue held lanes", HELD)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 2] =
+    [("overdue free lanes", UNHELD_LANES), ("overdue held lanes", HELD_LANES)];
 
-impl Upkeep for Postgres {
+impl Maintenance for Postgres {
     fn read_count(&self) -> u64 {
         self.shared.read_count.load(Relaxed)
     }
 
-    fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let forget = "DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
                  SELECT ctid FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
@@ -44,7 +46,7 @@ impl Upkeep for Postgres {
         })
     }
 
-    fn prepare(&self, until: Time) -> Answer<'_, ()> {
+    fn ensure_partitions(&self, until: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let from = Time::from_millis(until.millis() - BEFORE.as_millis() as i64);
             let shared = &self.shared;
@@ -52,9 +54,9 @@ impl Upkeep for Postgres {
         })
     }
 
-    fn ping(&self) -> Answer<'_, ()> {
-        // Not a replica, and not about to stop: one that can be written. Whether its disk is full shows when
-        // something is written.
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        // The server must accept writes: it must not be a replica or read-only. A full disk shows only at the next
+        // write.
         Box::pin(async move {
             self.writer.check()?;
             self.shared.publish_watch.check()?;
@@ -69,7 +71,7 @@ impl Upkeep for Postgres {
             if !matches!(row.try_get(0), Ok(true)) {
                 return Err(StoreError::Unavailable("PostgreSQL takes no writes: it is a replica".into()));
             }
-            // A server can change these settings while it runs.
+            // These settings can change while the server runs.
             match durability.risk() {
                 Some(risk) if !self.shared.allow_unsafe_durability => Err(StoreError::Unavailable(risk)),
                 _ => Ok(()),
@@ -77,18 +79,18 @@ impl Upkeep for Postgres {
         })
     }
 
-    fn durability(&self) -> Answer<'_, Option<Durability>> {
+    fn durability(&self) -> StoreFuture<'_, Option<Durability>> {
         Box::pin(async move {
             let read = self.read(|session| async move { durability::read(&session).await });
             read.await.map(Some)
         })
     }
 
-    fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>> {
+    fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>> {
         Box::pin(async move {
             let rows = self.read(|session| async move {
-                let mut rows = session.query(FREE, &[]).await?;
-                rows.extend(session.query(HELD, &[]).await?);
+                let mut rows = session.query(UNHELD_LANES, &[]).await?;
+                rows.extend(session.query(HELD_LANES, &[]).await?);
                 Ok::<_, Failure>(rows)
             });
             let rows = rows.await?;
@@ -97,11 +99,11 @@ impl Upkeep for Postgres {
         })
     }
 
-    fn vitals(&self) -> Answer<'_, Vitals> {
+    fn stats(&self) -> StoreFuture<'_, StoreStats> {
         Box::pin(async move {
             let counts = &self.shared.counts;
             let vitals = self.read_for_user(|session| async move { vitals(session).await }).await?;
-            Ok(Vitals {
+            Ok(StoreStats {
                 commits: counts.commits.load(Relaxed),
                 statements: counts.statements.load(Relaxed),
                 ..vitals
@@ -109,8 +111,8 @@ impl Upkeep for Postgres {
         })
     }
 
-    fn crowded(&self, dead: usize) -> Answer<'_, u64> {
-        // Of each tenant no more is looked at than it takes to know.
+    fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64> {
+        // Reads at most `dead` + 1 rows per tenant.
         let crowded = "SELECT count(*) FROM tenants WHERE EXISTS
              (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET $1)";
         Box::pin(async move {
@@ -118,18 +120,18 @@ impl Upkeep for Postgres {
             let row = self
                 .read_for_user(|session| async move { session.query_one(crowded, &[&dead]).await })
                 .await?;
-            let count: i64 = row.try_get(0).map_err(|error| StoreError::Refused(error.to_string()))?;
+            let count: i64 = row.try_get(0).map_err(|error| StoreError::InvalidItem(error.to_string()))?;
             Ok(count.unsigned_abs())
         })
     }
 }
 
-async fn vitals(session: Tx) -> Result<Vitals, Failure> {
-    let mut vitals = Vitals::default();
+async fn vitals(session: Tx) -> Result<StoreStats, Failure> {
+    let mut vitals = StoreStats::default();
     let by_lane = "SELECT lane, count(*) FROM waiting GROUP BY webhook, lane";
     for row in session.query(by_lane, &[]).await? {
         let priority = match get(&row, 0)? {
-            Lane::Free { priority, .. } => priority,
+            Lane::Unordered { priority, .. } => priority,
             Lane::Ordered(_) => Priority::Normal,
         };
         vitals.waiting[priority as usize] += plain::<i64>(&row, 1)?.unsigned_abs();

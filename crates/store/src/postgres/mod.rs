@@ -1,7 +1,7 @@
-//! The shared store: a PostgreSQL server that any number of nodes use at once.
+//! The shared store: a PostgreSQL server that any number of nodes use concurrently.
 //!
-//! Publishes and outcomes are committed in batches, each by one task of its own; everything else has a
-//! connection to itself for as long as it takes. No transaction waits for anything but the database.
+//! Publishes and outcomes are committed in batches, each by its own task; every other operation has a connection
+//! to itself while it runs. No transaction waits for anything but the database.
 
 mod archive_outbox;
 mod audit;
@@ -59,49 +59,49 @@ use std::{
 use redrive_core::{TenantId, security::vault::Vault};
 
 use self::{
-    connect::{SessionLimits, Way},
+    connect::{ServerConfig, SessionLimits},
     hints::Hints,
     partitions::Partitions,
     publish_writer::{PUBLISH_LOCK_TIMEOUT, PublishWatch},
     session::{Counts, Failure, Sessions, Tx},
-    writer::{Doubts, Writer},
+    writer::{UncertainCommits, Writer},
 };
 use crate::{
     error::{OpenError, StoreError},
-    sealed::Seals,
+    sealed::WebhookSealer,
     tenant_reads::TenantReads,
 };
 
 pub use schema::Migrated;
 
-/// The statements by which work is done and history is read, each with what it is called: for tests that look
-/// at their plans.
+/// Returns the statements for processing deliveries and reading history, each with a name; tests check their query
+/// plans.
 #[cfg(feature = "conformance")]
 pub fn planned_statements() -> Vec<(String, String)> {
     [
-        &claim::PLANNED[..],
-        &tickets::PLANNED,
-        &lanes::PLANNED,
-        &leases::PLANNED,
-        &record::PLANNED,
-        &runtime_state::PLANNED,
-        &backlog::PLANNED,
-        &statistics::PLANNED,
-        &publish::PLANNED,
-        &maintenance::PLANNED,
-        &changes::PLANNED,
-        &clock::PLANNED,
-        &publish_statement::PLANNED,
-        &undelivered::PLANNED,
-        &redrive::PLANNED,
-        &operations::PLANNED,
-        &scan::PLANNED,
-        &prune::PLANNED,
-        &erase::PLANNED,
-        &history::PLANNED,
-        &dead::PLANNED,
-        &notifications::PLANNED,
-        &mail_addresses::PLANNED,
+        &claim::PLANNED_STATEMENTS[..],
+        &tickets::PLANNED_STATEMENTS,
+        &lanes::PLANNED_STATEMENTS,
+        &leases::PLANNED_STATEMENTS,
+        &record::PLANNED_STATEMENTS,
+        &runtime_state::PLANNED_STATEMENTS,
+        &backlog::PLANNED_STATEMENTS,
+        &statistics::PLANNED_STATEMENTS,
+        &publish::PLANNED_STATEMENTS,
+        &maintenance::PLANNED_STATEMENTS,
+        &changes::PLANNED_STATEMENTS,
+        &clock::PLANNED_STATEMENTS,
+        &publish_statement::PLANNED_STATEMENTS,
+        &undelivered::PLANNED_STATEMENTS,
+        &redrive::PLANNED_STATEMENTS,
+        &operations::PLANNED_STATEMENTS,
+        &scan::PLANNED_STATEMENTS,
+        &prune::PLANNED_STATEMENTS,
+        &erase::PLANNED_STATEMENTS,
+        &history::PLANNED_STATEMENTS,
+        &dead::PLANNED_STATEMENTS,
+        &notifications::PLANNED_STATEMENTS,
+        &mail_addresses::PLANNED_STATEMENTS,
     ]
     .concat()
     .into_iter()
@@ -110,47 +110,47 @@ pub fn planned_statements() -> Vec<(String, String)> {
     .collect()
 }
 
-/// A URL whose connections plan as those of the store do: for the same tests.
+/// Returns a URL whose connections have the planner settings of the store, for the same tests.
 #[cfg(feature = "conformance")]
 pub fn planning_url(options: &Options) -> String {
-    Way::planning_url(options)
+    ServerConfig::planning_url(options)
 }
 
-/// How the store is to be reached.
+/// Options of the store.
 #[derive(Clone)]
 pub struct Options {
     /// `postgres://user@host:port/database?sslmode=…&sslrootcert=…&options=…`
     pub url: String,
-    /// The password, where the URL does not have it.
+    /// Password, if the URL does not contain it.
     pub password: Option<String>,
     /// Connections for scheduling and maintenance, and for administrative writes: half of them each. Heartbeats,
-    /// rescues, publishes and outcomes have connections of their own beside these.
+    /// rescues, publishes and outcomes have additional connections.
     pub writers: usize,
-    /// Connections for listings and other questions of users. The engine's own reads have connections beside these.
+    /// Connections for listings and other reads of users. Reads of the engine have additional connections.
     pub readers: usize,
-    /// How long a connection may take to be made.
+    /// Timeout for opening a connection.
     pub connect_timeout: Duration,
-    /// How long a statement that writes may take, and how long anything may wait for its connection.
+    /// Timeout of a statement that writes, and of waiting for a connection of a pool.
     pub statement_timeout: Duration,
-    /// How long a question may take.
+    /// Timeout of a statement that reads.
     pub query_timeout: Duration,
-    /// After how long without a heartbeat a node is declared dead. The server ends sessions of a client that does not
-    /// respond accordingly.
+    /// Time without a heartbeat after which a node is declared dead. The server's timeouts for sessions of a client
+    /// that does not respond are derived from it.
     pub lease: Duration,
-    /// Whether to use a server that can lose acknowledged events when it crashes: for tests.
+    /// Whether to accept a server that can lose acknowledged events when it crashes: for tests.
     pub allow_unsafe_durability: bool,
-    /// Whether to bring the schema up to date when it is older.
+    /// Whether to upgrade an older schema.
     pub migrate: bool,
-    /// Publishes that may wait to be written; more are refused as overload.
-    pub max_waiting: usize,
-    /// Bytes that those may hold.
-    pub max_waiting_bytes: usize,
-    /// What opens and seals webhooks; none where no webhook is read or written.
+    /// Maximum number of queued publishes; further ones are refused as overload.
+    pub max_queued_publishes: usize,
+    /// Maximum bytes of queued publishes.
+    pub max_queued_bytes: usize,
+    /// Vault that seals and unseals webhooks; `None` if no webhook is read or written.
     pub vault: Option<Vault>,
 }
 
 impl Options {
-    /// The usual options for a database at `url`.
+    /// Returns the default options for a database at `url`.
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -163,21 +163,21 @@ impl Options {
             lease: Duration::from_secs(5),
             allow_unsafe_durability: false,
             migrate: true,
-            max_waiting: 20_000,
-            max_waiting_bytes: 64 << 20,
+            max_queued_publishes: 20_000,
+            max_queued_bytes: 64 << 20,
             vault: None,
         }
     }
 
-    /// The same for webhooks that this vault opens and seals.
-    pub fn sealed_by(self, vault: Vault) -> Self {
+    /// Sets the vault that seals and unseals webhooks.
+    pub fn with_vault(self, vault: Vault) -> Self {
         Self { vault: Some(vault), ..self }
     }
 }
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The URL may hold a password.
+        // The URL may contain a password.
         f.debug_struct("Options")
             .field("writers", &self.writers)
             .field("readers", &self.readers)
@@ -185,11 +185,11 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// How long an administrative write waits for a row that another transaction has locked, and for a connection.
+/// Timeout of an administrative write for a row that another transaction has locked, and for a connection.
 const ADMIN_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a transaction that locks tenants or lanes may be idle before the server ends its session.
+/// Idle time after which the server ends the session of a transaction that locks tenants or lanes.
 const LOCKING_IDLE_TIMEOUT: Duration = Duration::from_millis(600);
-/// Connections for the engine's own reads.
+/// Connections for reads of the engine.
 const ENGINE_READERS: usize = 2;
 
 /// The shared store.
@@ -198,49 +198,49 @@ pub struct Postgres {
     writer: Writer,
 }
 
-/// What all parts of the store use. Work that must not wait for other work has connections of its own.
+/// State shared by all parts of the store. Work that must not wait for other work has its own connections.
 struct Shared {
-    /// Raise a node's heartbeat, and let it join.
+    /// For heartbeats and joins of nodes.
     heartbeats: Sessions,
-    /// End dead epochs, and return leases to their lanes.
+    /// For ending dead epochs and returning leases to their lanes.
     rescues: Sessions,
-    /// Publish for all tenants that are not locked by another transaction.
+    /// For publishes of tenants that no other transaction has locked.
     publishing: Sessions,
-    /// Publish for tenants that are.
+    /// For publishes of tenants that another transaction has locked.
     blocked_publishing: Sessions,
     publish_watch: PublishWatch,
-    /// Record outcomes, and mark deliveries as being sent.
+    /// For recording outcomes, and for marking deliveries as being sent.
     recording: Sessions,
-    /// Claim, schedule, and maintain.
+    /// For claims, scheduling and maintenance.
     writers: Sessions,
-    /// Write what users change.
+    /// For writes of users.
     administration: Sessions,
-    /// Read for the engine.
+    /// For reads of the engine.
     readers: Sessions,
-    /// Read for users.
+    /// For reads of users.
     user_readers: Sessions,
     tenant_reads: TenantReads,
-    /// Reads run so far.
+    /// Number of reads so far.
     read_count: AtomicU64,
     counts: Arc<Counts>,
     partitions: Partitions,
     hints: Hints,
-    doubts: Doubts,
-    seals: Seals,
+    doubts: UncertainCommits,
+    seals: WebhookSealer,
     /// See [`Options::allow_unsafe_durability`].
     allow_unsafe_durability: bool,
-    /// The server refuses to say which one it is.
+    /// Whether the server has refused to report its identity.
     hides_identity: AtomicBool,
 }
 
 impl Postgres {
-    /// Connects, and makes or upgrades the schema first if that was asked for.
+    /// Connects, and creates or upgrades the schema first if the options allow it.
     pub async fn open(options: &Options) -> Result<Self, OpenError> {
-        let way = Way::parse(options)?;
+        let way = ServerConfig::parse(options)?;
         schema::prepare(&way, options.migrate).await?;
         durability::refuse_unsafe(&way, options).await?;
         let counts = Arc::new(Counts::default());
-        // The database stops a statement first; the grace is for one that does not answer at all.
+        // The database cancels a slow statement first; the grace is for a server that does not respond at all.
         let grace = Duration::from_secs(2);
         let open = |size: usize, limits: SessionLimits| {
             let pool = way.pool(size, options, limits);
@@ -250,7 +250,8 @@ impl Postgres {
         let read = SessionLimits::new(options.query_timeout);
         let publish = SessionLimits { lock_timeout: Some(PUBLISH_LOCK_TIMEOUT), ..write };
         let timeout = Some(ADMIN_LOCK_TIMEOUT);
-        // Their transactions lock tenants or lanes over several round trips, and publishes wait for these.
+        // Transactions on these connections lock tenants or lanes over several round trips, and publishes wait for the
+        // locks.
         let short_idle = SessionLimits { idle_timeout: Some(LOCKING_IDLE_TIMEOUT), ..write };
         let administer = SessionLimits { lock_timeout: timeout, pool_timeout: timeout, ..short_idle };
         let blocked = SessionLimits { pool_timeout: Some(PUBLISH_LOCK_TIMEOUT), ..publish };
@@ -273,8 +274,8 @@ impl Postgres {
             hints: Hints::start(&way, &schema, options),
             partitions: Partitions::new(&schema),
             counts: counts.clone(),
-            doubts: Doubts::default(),
-            seals: Seals(options.vault.clone()),
+            doubts: UncertainCommits::default(),
+            seals: WebhookSealer(options.vault.clone()),
             allow_unsafe_durability: options.allow_unsafe_durability,
             hides_identity: AtomicBool::default(),
         });
@@ -282,18 +283,18 @@ impl Postgres {
         Ok(Self { shared, writer })
     }
 
-    /// Makes or upgrades the schema, and nothing else.
+    /// Creates or upgrades the schema, and does nothing else.
     pub async fn migrate(options: &Options) -> Result<Migrated, OpenError> {
-        schema::prepare(&Way::parse(options)?, true).await
+        schema::prepare(&ServerConfig::parse(options)?, true).await
     }
 
-    /// Ends the tasks that write while the store is open, as a fault in the program might: for tests.
+    /// Aborts the writer tasks while the store is open, as a bug might: for tests.
     #[cfg(feature = "conformance")]
     pub fn end_writers(&self) {
         self.writer.end();
     }
 
-    /// Makes a change of the engine's in one transaction.
+    /// Runs a write of the engine in one transaction.
     async fn write<T, F, C>(&self, change: F) -> Result<T, StoreError>
     where
         F: Fn(Tx) -> C,
@@ -302,7 +303,7 @@ impl Postgres {
         write_on(&self.shared.writers, change).await
     }
 
-    /// Makes a change that a user asked for in one transaction.
+    /// Runs a write of a user in one transaction.
     async fn administer<T, F, C>(&self, change: F) -> Result<T, StoreError>
     where
         F: Fn(Tx) -> C,
@@ -326,24 +327,24 @@ impl Postgres {
         self.shared.user_readers.read(question).await.map_err(StoreError::from)
     }
 
-    /// Runs a read for a user that may take long; few of each tenant run at the same time.
-    async fn list_for<T, F, C>(&self, tenant: &TenantId, question: F) -> Result<T, StoreError>
+    /// Runs a read for a user that may take long; the number of concurrent ones per tenant is limited.
+    async fn list_for<T, F, C>(&self, tenant_id: &TenantId, question: F) -> Result<T, StoreError>
     where
         F: Fn(Tx) -> C,
         C: Future<Output = Result<T, Failure>>,
     {
-        let _permit = self.shared.tenant_reads.acquire(tenant).await?;
+        let _permit = self.shared.tenant_reads.acquire(tenant_id).await?;
         self.read_for_user(question).await
     }
 
-    /// Runs a read for the tenant that asked, or for the engine.
-    async fn read_for<T, F, C>(&self, tenant: Option<&TenantId>, question: F) -> Result<T, StoreError>
+    /// Runs a read for the given tenant, or for the engine if there is none.
+    async fn read_for<T, F, C>(&self, tenant_id: Option<&TenantId>, question: F) -> Result<T, StoreError>
     where
         F: Fn(Tx) -> C,
         C: Future<Output = Result<T, Failure>>,
     {
-        match tenant {
-            Some(tenant) => self.list_for(tenant, question).await,
+        match tenant_id {
+            Some(tenant_id) => self.list_for(tenant_id, question).await,
             None => self.read(question).await,
         }
     }
@@ -359,7 +360,7 @@ impl Postgres {
     }
 }
 
-/// Makes a change in one transaction on a connection of `sessions`.
+/// Runs a write in one transaction on a connection of `sessions`.
 async fn write_on<T, F, C>(sessions: &Sessions, change: F) -> Result<T, StoreError>
 where
     F: Fn(Tx) -> C,
@@ -372,13 +373,13 @@ fn written<T>(result: Result<T, Failure>) -> Result<T, StoreError> {
     result.map_err(|failure| {
         let cause = failure.to_string();
         match StoreError::from(failure) {
-            // A write that took too long may succeed later. The cause says what stopped it.
+            // A write that timed out may succeed later. The message says what stopped it.
             StoreError::TooSlow => StoreError::Unavailable(cause),
             error => error,
         }
     })
 }
 
-fn unreachable(way: &Way, reason: &impl ToString) -> OpenError {
-    OpenError::Unreachable { place: way.place.clone(), reason: reason.to_string() }
+fn unreachable(way: &ServerConfig, reason: &impl ToString) -> OpenError {
+    OpenError::Unreachable { database: way.displayed_address.clone(), reason: reason.to_string() }
 }

@@ -1,4 +1,4 @@
-//! Epochs, and giving back what a dead one had.
+//! Epochs of nodes, and the rescue of leases of dead epochs.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering::Relaxed};
 
@@ -11,39 +11,42 @@ use super::{
     session::{Failure, Session, Tx, Values},
     write_on,
 };
-use crate::{Answer, Changes, Epoch, Hint, Mark, NewNode, Node, Nodes, Roll, Step};
+use crate::{
+    BatchProgress, ChangeCursor, Changes, ClusterView, Epoch, Hint, NewNode, Node, Nodes, StoreFuture,
+};
 
-/// Every epoch that has leases. Those are many, epochs are few: each is looked up after the one before it.
+/// Epochs that have leases. There are many leases and few epochs: each epoch is found by an index lookup after the
+/// previous one.
 const LEASING: &str = "WITH RECURSIVE leasing(epoch) AS (
          (SELECT epoch FROM leased ORDER BY epoch LIMIT 1)
          UNION ALL
          SELECT (SELECT l.epoch FROM leased l WHERE l.epoch > o.epoch ORDER BY l.epoch LIMIT 1)
          FROM leasing o WHERE o.epoch IS NOT NULL)
      SELECT epoch FROM leasing WHERE epoch IS NOT NULL";
-/// Everybody who has anything else.
-const OWNERS: &str = "SELECT epoch FROM nodes
+/// Epochs that have a node row, a held lane or an assignment.
+const SELECT_EPOCH_OWNERS: &str = "SELECT epoch FROM nodes
      UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL
      UNION SELECT epoch FROM homes";
-/// In their order: two nodes may rescue the same epoch.
+/// Deletes in order, since two nodes may rescue the same epoch.
 const DELETE_HOMES: &str = "DELETE FROM homes WHERE webhook = ANY(ARRAY(
          SELECT webhook FROM homes WHERE epoch = $1 ORDER BY webhook FOR UPDATE))";
-/// A statement of its own locks them: see [`leases::take_leases`].
+/// Locks leases by a separate statement: see [`leases::delete_leases`].
 const LOCK_ORPHANS: &str =
     "SELECT delivery FROM leased WHERE epoch = $1 ORDER BY delivery LIMIT $2 FOR UPDATE";
 
 impl Nodes for Postgres {
-    fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch> {
+    fn join(&self, node: NewNode, now: Time) -> StoreFuture<'_, Epoch> {
         Box::pin(async move { write_on(&self.shared.heartbeats, |tx| join(tx, &node, now)).await })
     }
 
-    fn beat(&self, epoch: Epoch) -> Answer<'_, Roll> {
+    fn heartbeat(&self, epoch: Epoch) -> StoreFuture<'_, ClusterView> {
         Box::pin(async move {
             if epoch == Epoch::NONE {
-                // Users ask for the list of nodes. They must not delay a heartbeat.
+                // Reads of the node list by users must not delay a heartbeat.
                 return self.read_for_user(|session| async move { read_roll(&session, false).await }).await;
             }
-            let roll = write_on(&self.shared.heartbeats, |tx| beat(tx, epoch)).await?;
-            Ok(Roll { server: self.server_identity().await, ..roll })
+            let cluster = write_on(&self.shared.heartbeats, |tx| heartbeat(tx, epoch)).await?;
+            Ok(ClusterView { server: self.server_identity().await, ..cluster })
         })
     }
 
@@ -51,11 +54,11 @@ impl Nodes for Postgres {
         true
     }
 
-    fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>> {
+    fn other_epochs(&self, than: Epoch) -> StoreFuture<'_, Vec<Epoch>> {
         Box::pin(async move { self.read(|session| others(session, than)).await })
     }
 
-    fn end(&self, epoch: Epoch, beats: i64) -> Answer<'_, bool> {
+    fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let end = "DELETE FROM nodes WHERE epoch = $1 AND beats = $2";
             let ended = |tx: Tx| async move { Ok(tx.execute(end, &[&epoch.0, &beats]).await? == 1) };
@@ -63,7 +66,7 @@ impl Nodes for Postgres {
         })
     }
 
-    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step> {
+    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> StoreFuture<'_, BatchProgress> {
         Box::pin(async move {
             write_on(&self.shared.rescues, |tx| finish(tx, dead)).await?;
             let step = write_on(&self.shared.rescues, |tx| rescue(tx, dead, now, limit)).await?;
@@ -72,37 +75,38 @@ impl Nodes for Postgres {
         })
     }
 
-    fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes> {
+    fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes> {
         Box::pin(async move {
             self.read(|session| {
                 let since = since.clone();
-                async move { changes::since(&session, since).await }
+                async move { changes::read_since(&session, since).await }
             })
             .await
         })
     }
 
-    fn forget_changes(&self, before: Mark) -> Answer<'_, ()> {
+    fn prune_changes(&self, before: ChangeCursor) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(|tx| {
                 let before = &before;
-                async move { changes::forget(&tx, before).await }
+                async move { changes::prune(&tx, before).await }
             })
             .await
         })
     }
 
     fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>) {
-        self.shared.hints.tell(call);
+        self.shared.hints.set_callback(call);
     }
 
-    fn carry_hints(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>) {
-        self.shared.hints.carry(carry);
+    fn set_hint_transport(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>) {
+        self.shared.hints.set_transport(carry);
     }
 }
 
 impl Postgres {
-    /// Which server this is. Returns `None` where the server does not say, and does not ask it again if it refuses.
+    /// Returns the identity of the server. Returns `None` if the server does not report it; after a refusal it is not
+    /// asked again.
     async fn server_identity(&self) -> Option<String> {
         if self.shared.hides_identity.load(Relaxed) {
             return None;
@@ -131,12 +135,12 @@ async fn join(tx: Tx, node: &NewNode, now: Time) -> Result<Epoch, Failure> {
     Ok(Epoch(plain(&row, 0)?))
 }
 
-async fn beat(tx: Tx, epoch: Epoch) -> Result<Roll, Failure> {
+async fn heartbeat(tx: Tx, epoch: Epoch) -> Result<ClusterView, Failure> {
     let beaten = tx.execute("UPDATE nodes SET beats = beats + 1 WHERE epoch = $1", &[&epoch.0]).await?;
     read_roll(&tx, beaten == 1).await
 }
 
-async fn read_roll(session: &Session, alive: bool) -> Result<Roll, Failure> {
+async fn read_roll(session: &Session, alive: bool) -> Result<ClusterView, Failure> {
     let rows = session
         .query("SELECT epoch, name, role, pools, beats, incarnation FROM nodes ORDER BY epoch", &[])
         .await?;
@@ -145,16 +149,16 @@ async fn read_roll(session: &Session, alive: bool) -> Result<Roll, Failure> {
         .map(|row| {
             let (name, role, pools, beats) = (plain(row, 1)?, get(row, 2)?, plain(row, 3)?, plain(row, 4)?);
             let (epoch, incarnation) = (Epoch(plain(row, 0)?), plain(row, 5)?);
-            Ok(Node { epoch, incarnation, name, role, pools, beats })
+            Ok(Node { epoch, incarnation, name, role, pools, heartbeats: beats })
         })
         .collect::<Result<_, Failure>>()?;
-    // The one place that asks the database what time it is: nodes set their clocks by it.
+    // The only read of the database's clock: nodes set their clocks by it.
     let row = session.query_one("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint", &[]).await?;
-    Ok(Roll { alive, time: Some(Time::from_millis(plain(&row, 0)?)), server: None, nodes })
+    Ok(ClusterView { alive, time: Some(Time::from_millis(plain(&row, 0)?)), server: None, nodes })
 }
 
-/// Which server this is, as long as its role may ask: what identifies its data, and the timeline that a promotion
-/// changes. Asked outside of the transaction, since a server that refuses the question would abort it.
+/// Returns the identity of the server, if the role may read it: the system identifier of its data, and the
+/// timeline, which a promotion changes. Runs outside the heartbeat's transaction, which a refusal would abort.
 async fn server_identity(session: Tx) -> Result<String, Failure> {
     let identity = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/'
                         || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
@@ -163,20 +167,20 @@ async fn server_identity(session: Tx) -> Result<String, Failure> {
 
 async fn others(session: Tx, than: Epoch) -> Result<Vec<Epoch>, Failure> {
     let mut epochs: BTreeSet<i64> = leasing(&session).await?.into_iter().collect();
-    for row in session.query(OWNERS, &[]).await? {
+    for row in session.query(SELECT_EPOCH_OWNERS, &[]).await? {
         epochs.insert(plain(&row, 0)?);
     }
     epochs.remove(&than.0);
     Ok(epochs.into_iter().map(Epoch).collect())
 }
 
-/// Every epoch that has leases.
+/// Returns every epoch that has leases.
 pub(super) async fn leasing(session: &Session) -> Result<Vec<i64>, Failure> {
     session.query(LEASING, &[]).await?.iter().map(|row| plain(row, 0)).collect()
 }
 
-/// First the row: from here on the dead one can neither record nor insert. Whatever it was about to commit is
-/// waited for.
+/// Ends a dead epoch. Its node row is deleted first: from then on the node can neither record nor insert. The
+/// deletion waits for transactions of the node that are about to commit.
 async fn finish(tx: Tx, dead: Epoch) -> Result<(), Failure> {
     tx.execute("DELETE FROM nodes WHERE epoch = $1", &[&dead.0]).await?;
     let held = "SELECT webhook, lane FROM lanes WHERE held_by = $1 ORDER BY webhook, lane FOR NO KEY UPDATE";
@@ -186,22 +190,22 @@ async fn finish(tx: Tx, dead: Epoch) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn rescue(tx: Tx, dead: Epoch, now: Time, limit: usize) -> Result<Step, Failure> {
+async fn rescue(tx: Tx, dead: Epoch, now: Time, limit: usize) -> Result<BatchProgress, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = tx.query(LOCK_ORPHANS, &[&dead.0, &limit]).await?;
     let leases = rows.iter().map(|row| Ok((dead, get(row, 0)?))).collect::<Result<Vec<_>, Failure>>()?;
-    let mut orphans = leases::take_leases(&tx, &leases).await?;
+    let mut orphans = leases::delete_leases(&tx, &leases).await?;
     for orphan in &mut orphans {
         orphan.rescued.rescues += 1;
         orphan.rescued.deaths += orphan.sending;
     }
-    let moved = orphans.len();
+    let moved_count = orphans.len();
     leases::locks_for(&orphans, |_| now).lock(&tx).await?;
-    leases::give_back(&tx, orphans, |_| now, now).await?;
-    let finished = (moved as i64) < limit;
+    leases::return_to_lanes(&tx, orphans, |_| now, now).await?;
+    let finished = (moved_count as i64) < limit;
     if finished {
-        // Last: nobody else is at home there before all that the dead one had is back.
+        // Last, so that no other node is assigned before all leases of the dead epoch are back in their lanes.
         tx.execute(DELETE_HOMES, &[&dead.0]).await?;
     }
-    Ok(Step { moved, finished })
+    Ok(BatchProgress { changed: moved_count, finished })
 }

@@ -1,12 +1,14 @@
-//! What owners are told: what stands, folded, and the notices that are made of it.
+//! Notifications to owners: grouped occurrences, and the notifications created from them.
 //!
-//! What stands is locked after everything else, in the order of its keys.
+//! Groups are locked after everything else, in the order of their keys.
 
 use redrive_core::{
-    NoticeId, TenantId, Time, WebhookId,
+    NotificationId, TenantId, Time, WebhookId,
     notification::{
-        Cause, Kind, Notice,
-        grouping::{self, Folded, Folds, Key, Open, to_tell, with_counterparts},
+        Notification, NotificationKind, Occurrence,
+        grouping::{
+            self, GroupIntervals, GroupKey, OccurrenceGroup, PendingGroup, due_notifications, with_opposites,
+        },
     },
 };
 use tokio_postgres::{Row, types::ToSql};
@@ -17,7 +19,10 @@ use super::{
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, Channel, Notices, PageRequest, StoredNotice, Telling, Told, codes::NO_WEBHOOK};
+use crate::{
+    Channel, ChannelResult, ChannelStatus, Notifications, PageRequest, StoreFuture, StoredNotification,
+    codes::NO_WEBHOOK,
+};
 
 macro_rules! notice {
     () => {
@@ -25,7 +30,8 @@ macro_rules! notice {
     };
 }
 
-/// As `core::notice::fold` says. Rows are taken in the order given, which is that of their keys.
+/// Adds occurrences by the rules of `core::notification::grouping`. Rows are locked in the given order, which is
+/// that of their keys.
 const NOTE: &str = "INSERT INTO standing AS s (tenant, webhook, kind, due, count, first_at, last_at, facts)
      SELECT tenant, webhook, kind, first_at, count, first_at, last_at, facts
      FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
@@ -39,7 +45,7 @@ const NOTE: &str = "INSERT INTO standing AS s (tenant, webhook, kind, due, count
          facts = CASE WHEN s.due IS NULL OR excluded.last_at >= s.last_at THEN excluded.facts ELSE s.facts END,
          last_at = CASE WHEN s.due IS NULL THEN excluded.last_at ELSE greatest(s.last_at, excluded.last_at) END
      WHERE s.kind = ANY($8::smallint[]) OR excluded.last_at >= s.quiet_until";
-/// The counterpart of a kind, where it has one, is 3 less it.
+/// The code of the opposite kind, for a kind that has one, is 3 minus its own code.
 const DUE: &str = "SELECT tenant, webhook, kind FROM standing s WHERE due <= $1 AND NOT EXISTS (
          SELECT 1 FROM standing o WHERE o.tenant = s.tenant AND o.webhook = s.webhook AND o.kind = 3 - s.kind
              AND o.due > $1)
@@ -80,9 +86,9 @@ const LONG_QUIET: &str = "DELETE FROM standing WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM standing WHERE due IS NULL AND quiet_until < $1 ORDER BY quiet_until LIMIT $2
          FOR UPDATE SKIP LOCKED))";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 7] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("due to be told", DUE),
     ("what stands", OPEN),
     ("next notice", NEXT),
@@ -92,90 +98,106 @@ pub(super) const PLANNED: [(&str, &str); 7] = [
     ("long quiet", LONG_QUIET),
 ];
 
-/// Adds causes to what stands, in the transaction of what caused them, after everything else.
-pub(super) async fn note(tx: &Session, causes: &[&Cause]) -> Result<(), Failure> {
-    if causes.is_empty() {
+/// Adds occurrences to their groups, as the last step of the transaction that caused them.
+pub(super) async fn record_occurrences(tx: &Session, occurrences: &[&Occurrence]) -> Result<(), Failure> {
+    if occurrences.is_empty() {
         return Ok(());
     }
-    let merged = grouping::merge(causes.iter().copied());
-    let keys = Keys::of(merged.keys());
+    let merged = grouping::merge(occurrences.iter().copied());
+    let keys = Keys::from_keys(merged.keys());
     let values = || merged.values();
-    let counts: Vec<_> = values().map(|causes| causes.count as i64).collect();
-    let first: Vec<_> = values().map(|causes| Col(causes.first_at)).collect();
-    let last: Vec<_> = values().map(|causes| Col(causes.last_at)).collect();
-    let facts = values().map(|causes| to_json(&causes.facts)).collect::<Result<Vec<_>, _>>()?;
-    let counted: Vec<_> = Kind::ALL.into_iter().filter(|kind| kind.counts_repeats()).map(Col).collect();
+    let counts: Vec<_> = values().map(|occurrences| occurrences.count as i64).collect();
+    let first: Vec<_> = values().map(|occurrences| Col(occurrences.first_at)).collect();
+    let last: Vec<_> = values().map(|occurrences| Col(occurrences.last_at)).collect();
+    let facts = values().map(|occurrences| to_json(&occurrences.facts)).collect::<Result<Vec<_>, _>>()?;
+    let counted: Vec<_> =
+        NotificationKind::ALL.into_iter().filter(|kind| kind.counts_repeats()).map(Col).collect();
     let Keys { tenants, webhooks, kinds } = &keys;
     tx.execute(NOTE, &[tenants, webhooks, kinds, &counts, &first, &last, &facts, &counted]).await?;
     Ok(())
 }
 
-/// Nobody is left to be told anything.
-pub(super) async fn forget_tenant(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
+/// Deletes the groups of a deleted tenant, which has no recipients any more.
+pub(super) async fn delete_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
     let forget = "DELETE FROM standing WHERE ctid = ANY(ARRAY(
              SELECT ctid FROM standing WHERE tenant = $1 ORDER BY webhook, kind FOR UPDATE))";
-    tx.execute(forget, &[&tenant.as_str()]).await.map(drop)
+    tx.execute(forget, &[&tenant_id.as_str()]).await.map(drop)
 }
 
-/// Keys as columns.
+/// Keys as one array per column.
 struct Keys<'a> {
     tenants: Vec<&'a str>,
     webhooks: Vec<Col<WebhookId>>,
-    kinds: Vec<Col<Kind>>,
+    kinds: Vec<Col<NotificationKind>>,
 }
 
 impl<'a> Keys<'a> {
-    fn of(keys: impl Iterator<Item = &'a Key>) -> Self {
+    fn from_keys(keys: impl Iterator<Item = &'a GroupKey>) -> Self {
         let mut columns = Self { tenants: Vec::new(), webhooks: Vec::new(), kinds: Vec::new() };
-        for (tenant, webhook, kind) in keys {
-            columns.tenants.push(tenant.as_str());
-            columns.webhooks.push(Col(webhook.unwrap_or(NO_WEBHOOK)));
+        for (tenant_id, webhook_id, kind) in keys {
+            columns.tenants.push(tenant_id.as_str());
+            columns.webhooks.push(Col(webhook_id.unwrap_or(NO_WEBHOOK)));
             columns.kinds.push(Col(*kind));
         }
         columns
     }
 }
 
-impl Notices for Postgres {
-    fn note(&self, causes: Vec<Cause>) -> Answer<'_, ()> {
+impl Notifications for Postgres {
+    fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            let causes: Vec<_> = causes.iter().collect();
-            let causes = &causes;
-            self.write(|tx| async move { note(&tx, causes).await }).await
+            let occurrences: Vec<_> = occurrences.iter().collect();
+            let occurrences = &occurrences;
+            self.write(|tx| async move { record_occurrences(&tx, occurrences).await }).await
         })
     }
 
-    fn next_notice(&self) -> Answer<'_, Option<Time>> {
+    fn next_notification_at(&self) -> StoreFuture<'_, Option<Time>> {
         Box::pin(async move {
             self.read(|session| async move { get_opt(&session.query_one(NEXT, &[]).await?, 0) }).await
         })
     }
 
-    fn make_notices(&self, now: Time, folds: Folds, fresh: Vec<NoticeId>) -> Answer<'_, usize> {
-        Box::pin(async move { self.write(|tx| make(tx, now, &folds, &fresh)).await })
+    fn create_notifications(
+        &self,
+        now: Time,
+        intervals: GroupIntervals,
+        fresh: Vec<NotificationId>,
+    ) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.write(|tx| make(tx, now, &intervals, &fresh)).await })
     }
 
-    fn take_notices(&self, now: Time, hold_until: Time, limit: usize) -> Answer<'_, Vec<StoredNotice>> {
+    fn claim_notifications(
+        &self,
+        now: Time,
+        hold_until: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<StoredNotification>> {
         Box::pin(async move {
             let taken = self.write(|tx| async move {
                 let rows = tx.query(TAKE, &[&Col(now), &Col(hold_until), &(limit as i64)]).await?;
                 rows.iter().map(read_notice).collect::<Result<Vec<_>, _>>()
             });
             let mut taken = taken.await?;
-            taken.sort_by_key(|taken| taken.notice.id);
+            taken.sort_by_key(|taken| taken.notification.id);
             Ok(taken)
         })
     }
 
-    fn notice_told(&self, id: NoticeId, channel: Channel, told: Told) -> Answer<'_, ()> {
+    fn record_notification_result(
+        &self,
+        id: NotificationId,
+        channel: Channel,
+        result: ChannelResult,
+    ) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let statement = match channel {
-                Channel::Event => TOLD_EVENT,
-                Channel::Mail => TOLD_MAIL,
+                Channel::Webhook => TOLD_EVENT,
+                Channel::Email => TOLD_MAIL,
             };
-            let (telling, error, next_at) = match told {
-                Told::Over(telling, error) => (telling, error, None),
-                Told::Later(at, error) => (Telling::Waiting, Some(error), Some(Col(at))),
+            let (telling, error, next_at) = match result {
+                ChannelResult::Done(telling, error) => (telling, error, None),
+                ChannelResult::RetryAt(at, error) => (ChannelStatus::Pending, Some(error), Some(Col(at))),
             };
             let values: [&(dyn ToSql + Sync); 4] = [&Col(id), &Col(telling), &error, &next_at];
             let values = &values;
@@ -183,24 +205,28 @@ impl Notices for Postgres {
         })
     }
 
-    fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>> {
+    fn list_notifications(
+        &self,
+        tenant_id: TenantId,
+        page: PageRequest<NotificationId>,
+    ) -> StoreFuture<'_, Vec<StoredNotification>> {
         Box::pin(async move {
-            let before = Col(page.after.unwrap_or(NoticeId::from_bytes([0xff; 16])));
-            let (limit, offset, owner) = (i64::from(page.limit), i64::from(page.offset), tenant.as_str());
+            let before = Col(page.after.unwrap_or(NotificationId::from_bytes([0xff; 16])));
+            let (limit, offset, owner) = (i64::from(page.limit), i64::from(page.offset), tenant_id.as_str());
             let values: [&(dyn ToSql + Sync); 4] = [&owner, &before, &limit, &offset];
             let values = &values;
-            self.list_for(&tenant, |session| async move {
+            self.list_for(&tenant_id, |session| async move {
                 session.query(LIST, values).await?.iter().map(read_notice).collect()
             })
             .await
         })
     }
 
-    fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let limit = limit as i64;
             let forgotten = self.write(|tx| async move {
-                let old = tx.execute(OLD, &[&Col(NoticeId::first_at(before)), &limit]).await?;
+                let old = tx.execute(OLD, &[&Col(NotificationId::first_at(before)), &limit]).await?;
                 let quiet = tx.execute(LONG_QUIET, &[&Col(before), &limit]).await?;
                 Ok(old.max(quiet))
             });
@@ -209,42 +235,50 @@ impl Notices for Postgres {
     }
 }
 
-async fn make(tx: Tx, now: Time, folds: &Folds, fresh: &[NoticeId]) -> Result<usize, Failure> {
-    let most = fresh.len() as i64 / 2;
-    let due = tx.query(DUE, &[&Col(now), &most]).await?;
+async fn make(
+    tx: Tx,
+    now: Time,
+    intervals: &GroupIntervals,
+    fresh: &[NotificationId],
+) -> Result<usize, Failure> {
+    let max = fresh.len() as i64 / 2;
+    let due = tx.query(DUE, &[&Col(now), &max]).await?;
     let due = due.iter().map(read_key).collect::<Result<Vec<_>, _>>()?;
     if due.is_empty() {
         return Ok(0);
     }
-    let keys = with_counterparts(due);
-    let Keys { tenants, webhooks, kinds } = Keys::of(keys.iter());
+    let keys = with_opposites(due);
+    let Keys { tenants, webhooks, kinds } = Keys::from_keys(keys.iter());
     let open = tx.query(OPEN, &[&tenants, &webhooks, &kinds]).await?;
-    let read = |row: &Row| Ok(Open { key: read_key(row)?, due: get(row, 3)?, folded: read_folded(row, 4)? });
+    let read =
+        |row: &Row| Ok(PendingGroup { key: read_key(row)?, due: get(row, 3)?, folded: read_folded(row, 4)? });
     let open = open.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
-    let notices = to_tell(open, now, fresh.to_vec());
-    let told: Vec<Key> =
-        notices.iter().map(|notice| (notice.tenant.clone(), notice.webhook, notice.kind)).collect();
-    let Keys { tenants, webhooks, kinds } = Keys::of(told.iter());
-    let quiet: Vec<_> = told.iter().map(|(_, _, kind)| Col(now + folds.of(*kind))).collect();
+    let notifications = due_notifications(open, now, fresh.to_vec());
+    let reported: Vec<GroupKey> = notifications
+        .iter()
+        .map(|notification| (notification.tenant_id.clone(), notification.webhook_id, notification.kind))
+        .collect();
+    let Keys { tenants, webhooks, kinds } = Keys::from_keys(reported.iter());
+    let quiet: Vec<_> = reported.iter().map(|(_, _, kind)| Col(now + intervals.for_kind(*kind))).collect();
     tx.execute(QUIET, &[&tenants, &webhooks, &kinds, &quiet]).await?;
-    for notice in &notices {
-        insert(&tx, notice, now).await?;
+    for notification in &notifications {
+        insert(&tx, notification, now).await?;
     }
-    Ok(notices.len())
+    Ok(notifications.len())
 }
 
-async fn insert(tx: &Session, notice: &Notice, now: Time) -> Result<(), Failure> {
+async fn insert(tx: &Session, notification: &Notification, now: Time) -> Result<(), Failure> {
     tx.execute(
         MAKE,
         &[
-            &Col(notice.id),
-            &notice.tenant.as_str(),
-            &notice.webhook.map(Col),
-            &Col(notice.kind),
-            &(notice.count as i64),
-            &Col(notice.first_at),
-            &Col(notice.last_at),
-            &to_json(&notice.facts)?,
+            &Col(notification.id),
+            &notification.tenant_id.as_str(),
+            &notification.webhook_id.map(Col),
+            &Col(notification.kind),
+            &(notification.count as i64),
+            &Col(notification.first_at),
+            &Col(notification.last_at),
+            &to_json(&notification.facts)?,
             &Col(now),
         ],
     )
@@ -252,13 +286,13 @@ async fn insert(tx: &Session, notice: &Notice, now: Time) -> Result<(), Failure>
     .map(drop)
 }
 
-fn read_key(row: &Row) -> Result<Key, Failure> {
-    let webhook: WebhookId = get(row, 1)?;
-    Ok((get(row, 0)?, Some(webhook).filter(|webhook| *webhook != NO_WEBHOOK), get(row, 2)?))
+fn read_key(row: &Row) -> Result<GroupKey, Failure> {
+    let webhook_id: WebhookId = get(row, 1)?;
+    Ok((get(row, 0)?, Some(webhook_id).filter(|webhook_id| *webhook_id != NO_WEBHOOK), get(row, 2)?))
 }
 
-fn read_folded(row: &Row, from: usize) -> Result<Folded, Failure> {
-    Ok(Folded {
+fn read_folded(row: &Row, from: usize) -> Result<OccurrenceGroup, Failure> {
+    Ok(OccurrenceGroup {
         count: plain::<i64>(row, from)?.unsigned_abs(),
         first_at: get(row, from + 1)?,
         last_at: get(row, from + 2)?,
@@ -266,24 +300,24 @@ fn read_folded(row: &Row, from: usize) -> Result<Folded, Failure> {
     })
 }
 
-fn read_notice(row: &Row) -> Result<StoredNotice, Failure> {
-    let Folded { count, first_at, last_at, facts } = read_folded(row, 4)?;
-    let notice = Notice {
+fn read_notice(row: &Row) -> Result<StoredNotification, Failure> {
+    let OccurrenceGroup { count, first_at, last_at, facts } = read_folded(row, 4)?;
+    let notification = Notification {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
-        webhook: get_opt(row, 2)?,
+        tenant_id: get(row, 1)?,
+        webhook_id: get_opt(row, 2)?,
         kind: get(row, 3)?,
         count,
         first_at,
         last_at,
         facts,
     };
-    Ok(StoredNotice {
-        notice,
-        event: get(row, 8)?,
-        mail: get(row, 9)?,
-        tries: plain::<i32>(row, 10)?.unsigned_abs(),
-        next_at: get_opt(row, 11)?,
+    Ok(StoredNotification {
+        notification,
+        webhook_status: get(row, 8)?,
+        email_status: get(row, 9)?,
+        attempts: plain::<i32>(row, 10)?.unsigned_abs(),
+        next_attempt_at: get_opt(row, 11)?,
         error: plain(row, 12)?,
     })
 }

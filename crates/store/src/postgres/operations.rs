@@ -1,5 +1,5 @@
-//! Bulk operations: who carries them on, how far they are, and each step as one transaction. Whoever locks an
-//! operation does so before anything else.
+//! Bulk operations: the node that runs each, its progress, and its steps, each in one transaction. A transaction
+//! that locks an operation does so before anything else.
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, OperationId, TenantId, Time,
@@ -14,8 +14,8 @@ use super::{
     session::{Failure, Session, Tx},
 };
 use crate::{
-    Answer, Cancelled, Epoch, EventHead, Operation, OperationStep, Operations, PageRequest, Redriven,
-    Settled, Stepped, Tally, Task, Walk, WalkCursor, Walked,
+    CancelResult, Epoch, EventSummary, Operation, OperationProgress, OperationStep, Operations, PageRequest,
+    RedriveResult, Scan, ScanCursor, ScanPage, SettleProgress, StepResult, StoreFuture, Task,
 };
 
 macro_rules! operation {
@@ -37,7 +37,7 @@ const ONE: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant
 const HELD: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND held_by = $2 FOR UPDATE");
 const LIST: &str =
     operation!("SELECT", "FROM operations WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
-/// One that never began, and never will, leaves nothing to be known.
+/// Closes an operation that is cancelled before it started, since it has queued nothing.
 const TURN: &str = "UPDATE operations SET state = $4, updated_at = $5,
          finished_at = CASE WHEN $4 = 'cancelled' THEN coalesce(finished_at, $5) END,
          open = CASE WHEN $4 = 'cancelled' AND began_at IS NULL THEN false ELSE open END,
@@ -61,7 +61,7 @@ const GET_ON: &str = "UPDATE operations SET done = done + $2, skipped = skipped 
          state = coalesce($7, state) WHERE id = $1";
 const FOLLOW: &str = "INSERT INTO operation_items (operation, delivery) SELECT $1, unnest($2::uuid[])
      ON CONFLICT DO NOTHING";
-/// In the order in which a retry locks: the delivery, then its place among the dead.
+/// Locks in the same order as a retry: the delivery, then its dead letter.
 const PURGE: &str =
     "UPDATE deliveries SET purged_at = $3 WHERE id = ANY($1::uuid[]) AND tenant = $2 AND status = $4
          AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
@@ -70,7 +70,7 @@ const ITEMS: &str = "SELECT i.delivery, d.status, d.failure_category FROM (
          SELECT delivery FROM operation_items WHERE operation = $1 AND delivery > $2 ORDER BY delivery LIMIT $3) i
      LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d ON true ORDER BY i.delivery";
 const SETTLE: &str = "DELETE FROM operation_items WHERE operation = $1 AND delivery = ANY($2::uuid[])";
-const TELL: &str =
+const UPDATE_SETTLED: &str =
     "UPDATE operations SET delivered = $2, failed = $3, cancelled = $4, errors = $5 WHERE id = $1";
 const CLOSE: &str = "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
          state = CASE WHEN state = 'delivering' THEN 'completed' ELSE state END,
@@ -80,9 +80,9 @@ const FORGET: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
          SELECT id FROM operations WHERE NOT open AND id < $1 AND finished_at < $2 ORDER BY id LIMIT $3
          FOR UPDATE SKIP LOCKED))";
 
-/// The statements whose cost must follow what they change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 4] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 4] = [
     ("purge dead letters", PURGE),
     ("take letters off the list", NO_LETTERS),
     ("look how queued deliveries went", ITEMS),
@@ -92,14 +92,15 @@ pub(super) const PLANNED: [(&str, &str); 4] = [
 fn read_operation(row: &Row) -> Result<Operation, Failure> {
     let count = |column| plain::<i64>(row, column).map(i64::unsigned_abs);
     let state: &str = plain(row, 3)?;
-    let event: Option<EventId> = get_opt(row, 11)?;
-    let delivery = get_opt(row, 12)?;
+    let event_id: Option<EventId> = get_opt(row, 11)?;
+    let delivery_id = get_opt(row, 12)?;
     let pace_from: Option<Time> = get_opt(row, 20)?;
     Ok(Operation {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
+        tenant_id: get(row, 1)?,
         order: serde_json::from_str(plain(row, 2)?)?,
-        state: OperationState::parse(state).ok_or_else(|| Failure::Bad(format!("no such state: {state}")))?,
+        state: OperationState::parse(state)
+            .ok_or_else(|| Failure::InvalidData(format!("no such state: {state}")))?,
         created_by: plain(row, 4)?,
         created_at: get(row, 5)?,
         start_at: get(row, 6)?,
@@ -107,8 +108,8 @@ fn read_operation(row: &Row) -> Result<Operation, Failure> {
         finished_at: get_opt(row, 8)?,
         updated_at: get(row, 9)?,
         held_by: plain::<Option<i64>>(row, 10)?.map(Epoch),
-        cursor: event.map(|event| WalkCursor { event, delivery }),
-        tally: Tally {
+        cursor: event_id.map(|event_id| ScanCursor { event_id, delivery_id }),
+        progress: OperationProgress {
             total: plain::<Option<i64>>(row, 13)?.map(i64::unsigned_abs),
             done: count(14)?,
             skipped: count(15)?,
@@ -117,20 +118,20 @@ fn read_operation(row: &Row) -> Result<Operation, Failure> {
             cancelled: count(18)?,
             errors: serde_json::from_str(plain(row, 19)?)?,
         },
-        pace_from: pace_from.map(|from| Ok::<_, Failure>((from, count(21)?))).transpose()?,
+        rate_since: pace_from.map(|from| Ok::<_, Failure>((from, count(21)?))).transpose()?,
     })
 }
 
 impl Operations for Postgres {
-    fn create_operation(&self, operation: Operation) -> Answer<'_, ()> {
+    fn create_operation(&self, operation: Operation) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.administer(|tx| create(tx, &operation)).await })
     }
 
-    fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
+    fn operation(&self, tenant_id: TenantId, id: OperationId) -> StoreFuture<'_, Option<Operation>> {
         Box::pin(async move {
-            let tenant = &tenant;
-            self.list_for(tenant, |session| async move {
-                let row = session.query_opt(ONE, &[&Col(id), &tenant.as_str()]).await?;
+            let tenant_id = &tenant_id;
+            self.list_for(tenant_id, |session| async move {
+                let row = session.query_opt(ONE, &[&Col(id), &tenant_id.as_str()]).await?;
                 row.map(|row| read_operation(&row)).transpose()
             })
             .await
@@ -139,45 +140,45 @@ impl Operations for Postgres {
 
     fn list_operations(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         page: PageRequest<OperationId>,
-    ) -> Answer<'_, Vec<Operation>> {
+    ) -> StoreFuture<'_, Vec<Operation>> {
         Box::pin(async move {
-            let (tenant, page) = (&tenant, &page);
-            self.list_for(tenant, |session| async move {
+            let (tenant_id, page) = (&tenant_id, &page);
+            self.list_for(tenant_id, |session| async move {
                 let before = Col(page.after.unwrap_or(OperationId::from_bytes([0xff; 16])));
                 let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
-                let rows = session.query(LIST, &[&tenant.as_str(), &before, &limit, &offset]).await?;
+                let rows = session.query(LIST, &[&tenant_id.as_str(), &before, &limit, &offset]).await?;
                 rows.iter().map(read_operation).collect()
             })
             .await
         })
     }
 
-    fn turn_operation(
+    fn set_operation_state(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         id: OperationId,
         from: OperationState,
         to: OperationState,
         now: Time,
-    ) -> Answer<'_, bool> {
+    ) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let tenant = &tenant;
+            let tenant_id = &tenant_id;
             let turned = self.administer(|tx| async move {
-                tx.execute(TURN, &[&Col(id), &tenant.as_str(), &from.name(), &to.name(), &Col(now)]).await
+                tx.execute(TURN, &[&Col(id), &tenant_id.as_str(), &from.name(), &to.name(), &Col(now)]).await
             });
             Ok(turned.await? == 1)
         })
     }
 
-    fn take_operations(
+    fn claim_operations(
         &self,
         epoch: Epoch,
         but: Vec<OperationId>,
         now: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<Operation>> {
+    ) -> StoreFuture<'_, Vec<Operation>> {
         Box::pin(async move {
             let but: Vec<_> = but.into_iter().map(Col).collect();
             let but = &but;
@@ -189,7 +190,7 @@ impl Operations for Postgres {
         })
     }
 
-    fn count_operation(&self, id: OperationId, epoch: Epoch, total: u64) -> Answer<'_, ()> {
+    fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(|tx| async move {
                 tx.execute(COUNT, &[&Col(id), &epoch.0, &(total as i64)]).await.map(drop)
@@ -198,11 +199,11 @@ impl Operations for Postgres {
         })
     }
 
-    fn step_operation(&self, step: OperationStep) -> Answer<'_, Stepped> {
+    fn step_operation(&self, step: OperationStep) -> StoreFuture<'_, StepResult> {
         Box::pin(async move {
             let stepped = self.write(|tx| take_step(tx, &step)).await?;
             self.shared.hints.work();
-            if matches!(&stepped, Stepped::Done { to_call_off, .. } if !to_call_off.is_empty()) {
+            if matches!(&stepped, StepResult::Applied { to_call_off, .. } if !to_call_off.is_empty()) {
                 self.shared.hints.change();
             }
             Ok(stepped)
@@ -215,11 +216,11 @@ impl Operations for Postgres {
         epoch: Epoch,
         after: Option<DeliveryId>,
         limit: usize,
-    ) -> Answer<'_, Settled> {
+    ) -> StoreFuture<'_, SettleProgress> {
         Box::pin(async move { self.write(|tx| settle(tx, id, epoch, after, limit)).await })
     }
 
-    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> Answer<'_, ()> {
+    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(
                 |tx| async move { tx.execute(CLOSE, &[&Col(id), &epoch.0, &Col(now)]).await.map(drop) },
@@ -228,29 +229,31 @@ impl Operations for Postgres {
         })
     }
 
-    fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked> {
+    fn scan_deliveries(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage> {
         Box::pin(async move {
-            let (tenant, walk) = (&tenant, &walk);
-            self.read(|session| async move { scan::deliveries(&session, tenant, walk).await }).await
+            let (tenant_id, scan) = (&tenant_id, &scan);
+            self.read(|session| async move { scan::deliveries(&session, tenant_id, scan).await }).await
         })
     }
 
-    fn walk_events(
+    fn scan_events(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         from: Option<Time>,
         to: Option<Time>,
         after: Option<EventId>,
         limit: usize,
-    ) -> Answer<'_, Vec<EventHead>> {
+    ) -> StoreFuture<'_, Vec<EventSummary>> {
         Box::pin(async move {
-            let tenant = &tenant;
-            self.read(|session| async move { scan::events(&session, tenant, (from, to), after, limit).await })
-                .await
+            let tenant_id = &tenant_id;
+            self.read(
+                |session| async move { scan::events(&session, tenant_id, (from, to), after, limit).await },
+            )
+            .await
         })
     }
 
-    fn forget_operations(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_operations(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let first = Col(OperationId::first_at(before));
             let forgotten =
@@ -263,13 +266,13 @@ impl Operations for Postgres {
 }
 
 async fn create(tx: Tx, operation: &Operation) -> Result<(), Failure> {
-    let asked = serde_json::to_string(&operation.order)?;
+    let request = serde_json::to_string(&operation.order)?;
     tx.execute(
         CREATE,
         &[
             &Col(operation.id),
-            &operation.tenant.as_str(),
-            &asked,
+            &operation.tenant_id.as_str(),
+            &request,
             &operation.state.name(),
             &operation.created_by,
             &Col(operation.created_at),
@@ -281,64 +284,66 @@ async fn create(tx: Tx, operation: &Operation) -> Result<(), Failure> {
     .map(drop)
 }
 
-async fn take_step(tx: Tx, step: &OperationStep) -> Result<Stepped, Failure> {
-    if !tx.exists(IS_HELD, &[&Col(step.id), &step.tenant.as_str(), &step.epoch.0]).await? {
-        return Ok(Stepped::Lost);
+async fn take_step(tx: Tx, step: &OperationStep) -> Result<StepResult, Failure> {
+    if !tx.exists(IS_HELD, &[&Col(step.id), &step.tenant_id.as_str(), &step.epoch.0]).await? {
+        return Ok(StepResult::ClaimLost);
     }
     let (done, to_call_off) = perform(&tx, step).await?;
     let (event, delivery) =
-        step.cursor.map_or((None, None), |at| (Some(Col(at.event)), at.delivery.map(Col)));
+        step.cursor.map_or((None, None), |at| (Some(Col(at.event_id)), at.delivery_id.map(Col)));
     let skipped = (step.tasks.len() - done + step.passed) as i64;
     let then = step.then.map(OperationState::name);
     tx.execute(GET_ON, &[&Col(step.id), &(done as i64), &skipped, &Col(step.at), &event, &delivery, &then])
         .await?;
-    Ok(Stepped::Done { done, to_call_off })
+    Ok(StepResult::Applied { done, to_call_off })
 }
 
 type CallOff = Vec<(redrive_core::WebhookId, DeliveryId)>;
 
-/// Does what is to be done, and tells how much of it was needed.
+/// Performs the tasks of a step. Returns how many of them had an effect, and the leased deliveries to cancel.
 async fn perform(tx: &Session, step: &OperationStep) -> Result<(usize, CallOff), Failure> {
     let (mut retries, mut cancels, mut purges, mut sends) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut why = "";
     for task in &step.tasks {
         match task {
-            Task::Retry(delivery, again) => retries.push((*delivery, again)),
-            Task::Cancel(delivery, reason) => {
+            Task::Retry(delivery_id, options) => retries.push((*delivery_id, options)),
+            Task::Cancel(delivery_id, reason) => {
                 why = reason;
-                cancels.push(*delivery);
+                cancels.push(*delivery_id);
             }
-            Task::Purge(delivery) => purges.push(Col(*delivery)),
-            Task::Send(event, round, priority) => sends.push((*event, round, *priority)),
+            Task::Purge(delivery_id) => purges.push(Col(*delivery_id)),
+            Task::Send(event_id, round, priority) => sends.push((*event_id, round, *priority)),
         }
     }
-    let (tenant, now) = (&step.tenant, step.at);
+    let (tenant_id, now) = (&step.tenant_id, step.at);
     let mut queued = Vec::new();
     if !retries.is_empty() {
-        let retried = redrive::retry_all(tx, tenant, &retries, now).await?;
+        let retried = redrive::retry_all(tx, tenant_id, &retries, now).await?;
         queued.extend(retried.into_iter().filter_map(|one| match one {
-            Redriven::DueNow(id) | Redriven::NewRound(id) => Some(Col(id)),
-            Redriven::AlreadyAs(_) | Redriven::Erased | Redriven::Missing => None,
+            RedriveResult::DueNow(id) | RedriveResult::NewRound(id) => Some(Col(id)),
+            RedriveResult::AlreadyRedriven(_) | RedriveResult::Erased | RedriveResult::NotFound => None,
         }));
     }
     if !sends.is_empty() {
-        queued.extend(redrive::send_first(tx, tenant, &sends, now).await?.into_iter().map(Col));
+        queued.extend(redrive::create_first_delivery(tx, tenant_id, &sends, now).await?.into_iter().map(Col));
     }
     if !queued.is_empty() {
         tx.execute(FOLLOW, &[&Col(step.id), &queued]).await?;
     }
     let (mut done, mut to_call_off) = (queued.len(), Vec::new());
     if !cancels.is_empty() {
-        for (webhook, delivery, cancelled) in redrive::cancel_all(tx, tenant, &cancels, why, now).await? {
-            done += usize::from(matches!(cancelled, Cancelled::Done | Cancelled::Requested));
-            if cancelled == Cancelled::Requested {
-                to_call_off.push((webhook, delivery));
+        for (webhook_id, delivery_id, cancelled) in
+            redrive::cancel_all(tx, tenant_id, &cancels, why, now).await?
+        {
+            done += usize::from(matches!(cancelled, CancelResult::Done | CancelResult::Requested));
+            if cancelled == CancelResult::Requested {
+                to_call_off.push((webhook_id, delivery_id));
             }
         }
     }
     if !purges.is_empty() {
         let dead = Col(DeliveryStatus::Dead);
-        let gone = tx.query(PURGE, &[&purges, &tenant.as_str(), &Col(now), &dead]).await?;
+        let gone = tx.query(PURGE, &[&purges, &tenant_id.as_str(), &Col(now), &dead]).await?;
         let gone: Vec<Col<DeliveryId>> =
             gone.iter().map(|row| get(row, 0).map(Col)).collect::<Result<_, Failure>>()?;
         tx.execute(NO_LETTERS, &[&gone]).await?;
@@ -353,27 +358,27 @@ async fn settle(
     epoch: Epoch,
     after: Option<DeliveryId>,
     limit: usize,
-) -> Result<Settled, Failure> {
+) -> Result<SettleProgress, Failure> {
     let Some(row) = tx.query_opt(HELD, &[&Col(id), &epoch.0]).await? else {
-        return Ok(Settled { next: None, open: 0, ended: 0 });
+        return Ok(SettleProgress { next: None, open: 0, ended: 0 });
     };
-    let mut tally = read_operation(&row)?.tally;
+    let mut progress = read_operation(&row)?.progress;
     let after = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
     let items = tx.query(ITEMS, &[&Col(id), &after, &(limit as i64)]).await?;
     let mut settled: Vec<Col<DeliveryId>> = Vec::new();
     for row in &items {
         let status: Option<DeliveryStatus> = get_opt(row, 1)?;
         if status.is_none_or(|status| status.is_final()) {
-            tally.note(status, get_opt(row, 2)?);
+            progress.record_end(status, get_opt(row, 2)?);
             settled.push(Col(get(row, 0)?));
         }
     }
     if !settled.is_empty() {
         tx.execute(SETTLE, &[&Col(id), &settled]).await?;
-        let errors = serde_json::to_string(&tally.errors)?;
-        let counts = [tally.delivered as i64, tally.failed as i64, tally.cancelled as i64];
-        tx.execute(TELL, &[&Col(id), &counts[0], &counts[1], &counts[2], &errors]).await?;
+        let errors = serde_json::to_string(&progress.errors)?;
+        let counts = [progress.delivered as i64, progress.failed as i64, progress.cancelled as i64];
+        tx.execute(UPDATE_SETTLED, &[&Col(id), &counts[0], &counts[1], &counts[2], &errors]).await?;
     }
     let next = items.last().filter(|_| items.len() == limit).map(|row| get(row, 0)).transpose()?;
-    Ok(Settled { next, open: items.len() - settled.len(), ended: settled.len() })
+    Ok(SettleProgress { next, open: items.len() - settled.len(), ended: settled.len() })
 }

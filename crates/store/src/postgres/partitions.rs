@@ -1,26 +1,26 @@
-//! Months: the partitions of events, deliveries and attempts. Made ahead, by whichever node is first, without
-//! holding anybody up: a new month is a table of its own until it is attached. Dropped when nobody needs them, in
-//! a moment when nobody uses them, which is not waited for.
+//! Monthly partitions of events, deliveries and attempts. The first node to need one creates it ahead of time,
+//! without blocking others: a new partition is a separate table until it is attached. A partition that is no
+//! longer needed is dropped when no transaction uses the tables; if one does, the drop is tried again later.
 
 use std::collections::BTreeSet;
 
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
 use parking_lot::RwLock;
-use redrive_core::{Time, id::first_at};
+use redrive_core::{Time, id::min_bytes_at};
 
 use super::{
     convert::{Col, plain},
     session::{Failure, Session, Sessions, Tx},
 };
-use crate::Dropped;
+use crate::PartitionDrop;
 
-/// The first day of a month.
+/// First day of a month.
 pub(super) type Month = Date;
 
-/// What is kept by month, and how much room its pages leave for changes.
+/// Partitioned tables and their storage parameters.
 const TABLES: [(&str, &str); 3] = [("events", ""), ("deliveries", "fillfactor = 50"), ("attempts", "")];
 
-/// The months that are known to be there.
+/// Months whose partitions are known to exist.
 pub(super) struct Partitions {
     known: RwLock<BTreeSet<Month>>,
     schema: String,
@@ -31,16 +31,16 @@ impl Partitions {
         Self { known: RwLock::default(), schema: schema.to_owned() }
     }
 
-    /// The months of these times that are not known to be there.
+    /// Returns the months of these times whose partitions are not known to exist.
     pub(super) fn missing(&self, times: impl Iterator<Item = Time>) -> BTreeSet<Month> {
         let known = self.known.read();
         let mut last = None;
-        // Nearly all are of the time of the one before.
+        // Nearly every time equals the one before it.
         let times = times.filter(|time| last.replace(*time) != Some(*time));
         times.map(month_of).filter(|month| !known.contains(month)).collect()
     }
 
-    /// Makes months, those that are not there yet.
+    /// Creates the partitions of months, if they do not exist.
     pub(super) async fn make(&self, sessions: &Sessions, months: BTreeSet<Month>) -> Result<(), Failure> {
         for month in months {
             sessions.write(|tx| make(tx, &self.schema, month)).await?;
@@ -49,7 +49,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Makes all months up to and with that of `until`, from that of `from` on.
+    /// Creates the partitions of all months from that of `from` to that of `until`, inclusive.
     pub(super) async fn prepare(&self, sessions: &Sessions, from: Time, until: Time) -> Result<(), Failure> {
         let last = month_of(until);
         let mut month = month_of(from);
@@ -61,42 +61,42 @@ impl Partitions {
         self.make(sessions, self.missing(times.into_iter())).await
     }
 
-    /// Drops the oldest month that was over before a time and is not needed, or takes away what is left beside
-    /// one that was dropped.
+    /// Drops the oldest partition that ended before a time and is not needed, or deletes rows of other tables that an
+    /// earlier drop left behind.
     pub(super) async fn drop_one(
         &self,
         sessions: &Sessions,
         before: Time,
         only_empty: bool,
         rows: usize,
-    ) -> Result<Dropped, Failure> {
+    ) -> Result<PartitionDrop, Failure> {
         let there = sessions.read(all).await?;
-        if sessions.write(|tx| forget_beside(tx, gaps(&there, before), rows)).await? > 0 {
-            return Ok(Dropped::Some { months: 0 });
+        if sessions.write(|tx| delete_dependents(tx, gaps(&there, before), rows)).await? > 0 {
+            return Ok(PartitionDrop::Dropped { months: 0 });
         }
         for month in there {
             if start_of(next(month)) > before {
                 break;
             }
-            // A look that costs nobody anything, before anything is locked.
-            if !sessions.read(|session| is_done(session, month, only_empty)).await? {
+            // Check without locks first.
+            if !sessions.read(|session| is_droppable(session, month, only_empty)).await? {
                 continue;
             }
             match sessions.write(|tx| drop_month(tx, &self.schema, month, only_empty)).await {
                 Ok(true) => {
                     self.known.write().remove(&month);
-                    return Ok(Dropped::Some { months: 1 });
+                    return Ok(PartitionDrop::Dropped { months: 1 });
                 }
                 Ok(false) => {}
-                Err(failure) if failure.is_lock_timeout() => return Ok(Dropped::Busy),
+                Err(failure) if failure.is_lock_timeout() => return Ok(PartitionDrop::Busy),
                 Err(failure) => return Err(failure),
             }
         }
-        Ok(Dropped::None)
+        Ok(PartitionDrop::None)
     }
 }
 
-/// The months that are there, the oldest first.
+/// Returns the months that have partitions, oldest first.
 async fn all(session: Tx) -> Result<Vec<Month>, Failure> {
     let parts = "SELECT right(inhrelid::regclass::text, 7) FROM pg_inherits
                  WHERE inhparent = 'events'::regclass ORDER BY 1";
@@ -112,7 +112,7 @@ async fn all(session: Tx) -> Result<Vec<Month>, Failure> {
     Ok(months)
 }
 
-/// The times before a time that no month is there for.
+/// Returns the ranges of time before `before` that have no partition.
 fn gaps(there: &[Month], before: Time) -> Vec<(Time, Time)> {
     let mut gaps = Vec::new();
     let mut from = Time::from_millis(0);
@@ -127,18 +127,18 @@ fn gaps(there: &[Month], before: Time) -> Vec<(Time, Time)> {
         from = end;
     }
     if from < before && !there.is_empty() {
-        // Without any month, nothing is known of what was.
+        // Without any partition, nothing is known about dropped ones.
         gaps.push((from, before));
     }
     gaps
 }
 
 fn range(from: Time, to: Time) -> (Col<[u8; 16]>, Col<[u8; 16]>) {
-    (Col(first_at(from)), Col(first_at(to)))
+    (Col(min_bytes_at(from)), Col(min_bytes_at(to)))
 }
 
-/// Takes away what is kept beside deliveries that went with their month.
-async fn forget_beside(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Result<u64, Failure> {
+/// Deletes the rows of other tables that belong to deliveries of dropped partitions.
+async fn delete_dependents(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Result<u64, Failure> {
     let mut forgotten = 0;
     for (from, to) in gaps {
         let (from, to) = range(from, to);
@@ -156,8 +156,8 @@ async fn forget_beside(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Result<u
     Ok(forgotten)
 }
 
-/// Whether nothing in a month is needed: all of it is over, or with `only_empty` there is nothing.
-async fn is_done(session: Tx, month: Month, only_empty: bool) -> Result<bool, Failure> {
+/// Returns whether a partition is not needed: it has no pending deliveries or, with `only_empty`, no rows.
+async fn is_droppable(session: Tx, month: Month, only_empty: bool) -> Result<bool, Failure> {
     let (from, to) = range(start_of(month), start_of(next(month)));
     if only_empty {
         let any = "SELECT EXISTS (SELECT 1 FROM events WHERE id >= $1 AND id < $2)
@@ -167,26 +167,27 @@ async fn is_done(session: Tx, month: Month, only_empty: bool) -> Result<bool, Fa
     has_pending(&session, from, to).await.map(|pending| !pending)
 }
 
-/// Whether anything of these ids waits or is leased. By one statement: what moves from one to the other meanwhile
-/// is seen in one of the two.
+/// Returns whether any delivery in this id range is waiting or leased. It is one statement, so that a delivery
+/// that moves between the two concurrently is seen in one of them.
 async fn has_pending(session: &Session, from: Col<[u8; 16]>, to: Col<[u8; 16]>) -> Result<bool, Failure> {
     let pending = "SELECT EXISTS (SELECT 1 FROM waiting WHERE delivery >= $1 AND delivery < $2)
          OR EXISTS (SELECT 1 FROM leased WHERE delivery >= $1 AND delivery < $2)";
     plain(&session.query_one(pending, &[&from, &to]).await?, 0)
 }
 
-/// How long anybody may have to wait because a month is to be dropped.
-const PATIENCE_MS: u32 = 50;
+/// Lock timeout of a drop, which limits how long other transactions wait behind it.
+const LOCK_TIMEOUT_MS: u32 = 50;
 
-/// Drops a month, unless it is needed after all. Nobody else uses the tables meanwhile: a round that was being
-/// made of something in it is there by then and keeps it, one that is made later finds nothing.
+/// Drops a partition, unless it is needed after all. The tables are locked exclusively: a round that was being
+/// created from a row in it has been committed by then and keeps the partition, and one that starts later finds no
+/// row.
 async fn drop_month(tx: Tx, schema: &str, month: Month, only_empty: bool) -> Result<bool, Failure> {
     tx.query("SELECT pg_advisory_xact_lock(hashtext('redrive partitions'), hashtext($1))", &[&schema])
         .await?;
     let parts: Vec<_> = TABLES.iter().map(|(table, _)| part(table, month)).collect();
-    tx.run(&format!("SET LOCAL lock_timeout = {PATIENCE_MS}")).await?;
+    tx.run(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")).await?;
     tx.run("LOCK TABLE ONLY events, ONLY deliveries, ONLY attempts IN ACCESS EXCLUSIVE MODE").await?;
-    if !is_done(tx.clone(), month, only_empty).await? {
+    if !is_droppable(tx.clone(), month, only_empty).await? {
         return Ok(false);
     }
     tx.run(&format!("DROP TABLE IF EXISTS {}", parts.join(", "))).await?;
@@ -211,17 +212,17 @@ fn start_of(month: Month) -> Time {
     Time::from_millis(stamp.unwrap_or_default())
 }
 
-/// An id as PostgreSQL writes it.
+/// Formats an id as PostgreSQL accepts it.
 fn text_of(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 async fn make(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
-    // One at a time: the others wait, and find it made.
+    // One node at a time: the others wait, and find the partition attached.
     tx.query("SELECT pg_advisory_xact_lock(hashtext('redrive partitions'), hashtext($1))", &[&schema])
         .await?;
-    let from = text_of(first_at(start_of(month)));
-    let to = text_of(first_at(start_of(next(month))));
+    let from = text_of(min_bytes_at(start_of(month)));
+    let to = text_of(min_bytes_at(start_of(next(month))));
     for (table, storage) in TABLES {
         let part = part(table, month);
         let attached = "SELECT 1 FROM pg_inherits WHERE inhrelid = to_regclass($1)";
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn months_begin_where_they_should() {
+    fn month_boundaries_are_utc_month_starts() {
         let time = |text: &str| Time::parse(text).unwrap();
         for (at, start, after) in [
             ("2026-11-15T12:00:00Z", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"),
@@ -259,8 +260,8 @@ mod tests {
             let month = month_of(time(at));
             assert_eq!(start_of(month), time(start));
             assert_eq!(start_of(next(month)), time(after));
-            assert!(first_at(start_of(month)) <= first_at(time(at)));
-            assert!(first_at(time(at)) < first_at(start_of(next(month))));
+            assert!(min_bytes_at(start_of(month)) <= min_bytes_at(time(at)));
+            assert!(min_bytes_at(time(at)) < min_bytes_at(start_of(next(month))));
         }
     }
 }

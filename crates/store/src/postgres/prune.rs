@@ -1,14 +1,14 @@
-//! Forgetting what is old. Rows go in small transactions that lock nothing but themselves; months that nobody needs
-//! are dropped, see `partitions`.
+//! Pruning. Rows are deleted in small transactions that lock nothing but these rows; partitions that are no longer
+//! needed are dropped, see `partitions`.
 //!
-//! A new round holds its event (`hold_events`), and an event that goes is locked first: so either the round is
-//! there and keeps its event, or the event is gone and there is no round.
+//! A new round locks its event (`lock_events`), and pruning locks an event before it deletes it: so either the
+//! round exists and keeps its event, or the event is deleted and there is no round.
 
 use std::collections::HashMap;
 
 use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, delivery::lane::Priority, id::first_at,
-    tenancy::TenantRules,
+    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, delivery::lane::Priority,
+    id::min_bytes_at, tenancy::TenantRules,
 };
 
 use super::{
@@ -18,12 +18,14 @@ use super::{
     session::{Failure, Session, Tx},
     webhooks::from_json,
 };
-use crate::{Answer, Dropped, Left, Old, Pruned, Retain, archive::Packing};
+use crate::{
+    PartitionDrop, Prune, PruneCounts, PruneProgress, PruneRequest, StoreFuture, archive::FrameBuilder,
+};
 
-/// The tenant's oldest events. Those that somebody is making a round of are passed by.
+/// Oldest events of the tenant. Events that another transaction has locked for a new round are skipped.
 const OLD_EVENTS: &str = "SELECT id FROM events WHERE tenant = $1 AND id > $2 AND id < $3
      ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED";
-/// How many deliveries each of these events has, as far as that matters, and whether one is not over.
+/// Number of deliveries of each event, counted up to $5, and whether one of them is pending.
 const STANDING: &str = "SELECT e.id,
          (SELECT count(*) FROM (SELECT 1 FROM deliveries d WHERE d.event = e.id AND d.id >= $2 AND d.id < $3
           LIMIT $5) d),
@@ -32,12 +34,11 @@ const STANDING: &str = "SELECT e.id,
 const OF_EVENTS: &str = "SELECT d.id FROM unnest($1::uuid[]) AS e(id)
      CROSS JOIN LATERAL (SELECT d.id FROM deliveries d WHERE d.event = e.id AND d.id >= $2 AND d.id < $3
          LIMIT $4) d LIMIT $4";
-/// The tenant's dead letters by the times of their events, and whether each died long enough ago.
+/// Dead letters of the tenant in the order of their ids, and whether each died before $5.
 const OLD_DEAD: &str = "SELECT x.delivery, d.ended_at < $5
      FROM dead x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
      WHERE x.tenant = $1 AND x.delivery > $2 AND x.delivery < $3 ORDER BY x.delivery LIMIT $4";
-/// Those of them that nobody sends again. In the order in which a retry locks: the delivery, then its place among
-/// the dead.
+/// Locks those that have not been redriven, in the same order as a retry: the delivery, then its dead letter.
 const STILL_DEAD: &str = "SELECT id FROM deliveries WHERE id = ANY($1::uuid[]) AND id >= $2 AND id < $3
      AND redriven_as IS NULL FOR UPDATE SKIP LOCKED";
 const FORGET_ATTEMPTS: &str =
@@ -47,7 +48,7 @@ const FORGET_EVENTS: &str =
     "DELETE FROM events WHERE tenant = $1 AND id = ANY($2::uuid[]) AND id >= $3 AND id < $4";
 const FORGET_DEAD: &str = "DELETE FROM dead WHERE delivery = ANY($1::uuid[])";
 const FORGET_UNDELIVERED: &str = "DELETE FROM undelivered WHERE delivery = ANY($1::uuid[])";
-/// Each webhook is looked up after the one before it: there may be very many periods to one.
+/// Finds each webhook by an index lookup after the previous one, since a webhook may have very many periods.
 const WITH_PERIODS: &str = "WITH RECURSIVE found(webhook, n) AS (
          (SELECT webhook, 1 FROM circuit_periods WHERE webhook > $1 ORDER BY webhook LIMIT 1)
          UNION ALL
@@ -59,13 +60,13 @@ const WITH_PERIODS: &str = "WITH RECURSIVE found(webhook, n) AS (
 const FORGET_PERIODS: &str = "DELETE FROM circuit_periods WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM circuit_periods WHERE webhook = $1 AND opened_at < $2 AND ended_at < $2
          ORDER BY opened_at LIMIT $3 FOR UPDATE SKIP LOCKED))";
-const HOLD: &str = "SELECT id, priority, erased_at IS NOT NULL FROM events
+const LOCK_EVENTS: &str = "SELECT id, priority, erased_at IS NOT NULL FROM events
      WHERE tenant = $1 AND id = ANY($2::uuid[]) FOR KEY SHARE";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 13] = [
-    ("hold events", HOLD),
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 13] = [
+    ("hold events", LOCK_EVENTS),
     ("old events", OLD_EVENTS),
     ("how old events stand", STANDING),
     ("deliveries of old events", OF_EVENTS),
@@ -80,8 +81,12 @@ pub(super) const PLANNED: [(&str, &str); 13] = [
     ("forget periods", FORGET_PERIODS),
 ];
 
-impl Retain for Postgres {
-    fn retained(&self, after: Option<TenantId>, limit: usize) -> Answer<'_, Vec<(TenantId, TenantRules)>> {
+impl Prune for Postgres {
+    fn retention_by_tenant(
+        &self,
+        after: Option<TenantId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(TenantId, TenantRules)>> {
         Box::pin(async move {
             let after = after.as_ref().map_or("", TenantId::as_str);
             let all = "SELECT id, rules FROM tenants WHERE id > $1 ORDER BY id LIMIT $2";
@@ -93,10 +98,10 @@ impl Retain for Postgres {
         })
     }
 
-    fn oldest_event(&self, tenant: TenantId) -> Answer<'_, Option<Time>> {
+    fn oldest_event(&self, tenant_id: TenantId) -> StoreFuture<'_, Option<Time>> {
         Box::pin(async move {
             let oldest = "SELECT id FROM events WHERE tenant = $1 ORDER BY id LIMIT 1";
-            let tenant = tenant.as_str();
+            let tenant = tenant_id.as_str();
             self.read(|session| async move {
                 let row = session.query_opt(oldest, &[&tenant]).await?;
                 Ok(row.map(|row| get::<EventId>(&row, 0)).transpose()?.map(|id| id.time()))
@@ -105,15 +110,19 @@ impl Retain for Postgres {
         })
     }
 
-    fn prune_events(&self, old: Old<EventId>) -> Answer<'_, Pruned<EventId>> {
-        Box::pin(async move { self.write(|tx| prune_events(tx, &old)).await })
+    fn prune_events(&self, request: PruneRequest<EventId>) -> StoreFuture<'_, PruneProgress<EventId>> {
+        Box::pin(async move { self.write(|tx| prune_events(tx, &request)).await })
     }
 
-    fn prune_dead(&self, old: Old<DeliveryId>) -> Answer<'_, Pruned<DeliveryId>> {
-        Box::pin(async move { self.write(|tx| prune_dead(tx, &old)).await })
+    fn prune_dead(&self, request: PruneRequest<DeliveryId>) -> StoreFuture<'_, PruneProgress<DeliveryId>> {
+        Box::pin(async move { self.write(|tx| prune_dead(tx, &request)).await })
     }
 
-    fn with_periods(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, TenantId)>> {
+    fn webhooks_with_periods(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, TenantId)>> {
         Box::pin(async move {
             let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
             self.read(|session| async move {
@@ -124,15 +133,15 @@ impl Retain for Postgres {
         })
     }
 
-    fn forget_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> Answer<'_, usize> {
+    fn prune_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let old = &old;
             self.write(|tx| async move {
                 let mut forgotten = 0;
-                for (webhook, before) in old {
+                for (webhook_id, before) in old {
                     let left = (limit - forgotten) as i64;
                     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
-                        [&Col(*webhook), &Col(*before), &left];
+                        [&Col(*webhook_id), &Col(*before), &left];
                     forgotten += tx.execute(FORGET_PERIODS, &values).await? as usize;
                     if forgotten >= limit {
                         break;
@@ -144,11 +153,16 @@ impl Retain for Postgres {
         })
     }
 
-    fn keeps_months(&self) -> bool {
+    fn has_partitions(&self) -> bool {
         true
     }
 
-    fn drop_month(&self, before: Time, only_empty: bool, rows: usize) -> Answer<'_, Dropped> {
+    fn drop_oldest_partition(
+        &self,
+        before: Time,
+        only_empty: bool,
+        rows: usize,
+    ) -> StoreFuture<'_, PartitionDrop> {
         Box::pin(async move {
             let shared = &self.shared;
             let dropped = shared.partitions.drop_one(&shared.writers, before, only_empty, rows).await;
@@ -156,112 +170,113 @@ impl Retain for Postgres {
         })
     }
 
-    fn give_space_back(&self, _bytes: usize) -> Answer<'_, usize> {
-        // PostgreSQL's own vacuum sees to it.
+    fn reclaim_space(&self, _bytes: usize) -> StoreFuture<'_, usize> {
+        // PostgreSQL's autovacuum reclaims space.
         Box::pin(async { Ok(0) })
     }
 }
 
-/// What a new round needs to know of its event.
-pub(super) struct Held {
+/// Columns of an event that a new round needs.
+pub(super) struct HeldEvent {
     pub(super) priority: Priority,
     pub(super) erased: bool,
 }
 
-/// Keeps events from being forgotten until the end of the transaction, as far as they are there.
-pub(super) async fn hold_events(
+/// Locks events against pruning until the end of the transaction. Returns those that exist.
+pub(super) async fn lock_events(
     tx: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     events: impl IntoIterator<Item = EventId>,
-) -> Result<HashMap<EventId, Held>, Failure> {
+) -> Result<HashMap<EventId, HeldEvent>, Failure> {
     let events: Vec<_> = events.into_iter().map(Col).collect();
-    let rows = tx.query(HOLD, &[&tenant.as_str(), &events]).await?;
-    let held =
-        rows.iter().map(|row| Ok((get(row, 0)?, Held { priority: get(row, 1)?, erased: plain(row, 2)? })));
+    let rows = tx.query(LOCK_EVENTS, &[&tenant_id.as_str(), &events]).await?;
+    let held = rows
+        .iter()
+        .map(|row| Ok((get(row, 0)?, HeldEvent { priority: get(row, 1)?, erased: plain(row, 2)? })));
     held.collect()
 }
 
-/// The ids that may belong to events of these times. A delivery's id takes its event's time.
+/// Id range of deliveries whose events have these times. A delivery's id has its event's time.
 struct Range(Col<[u8; 16]>, Col<[u8; 16]>);
 
 impl Range {
-    fn of(first: Time, last: Time) -> Self {
-        Self(Col(first_at(first)), Col(first_at(Time::from_millis(last.millis() + 1))))
+    fn new(first: Time, last: Time) -> Self {
+        Self(Col(min_bytes_at(first)), Col(min_bytes_at(Time::from_millis(last.millis() + 1))))
     }
 }
 
-async fn prune_events(tx: Tx, old: &Old<EventId>) -> Result<Pruned<EventId>, Failure> {
-    let most = old.rows.max(1);
-    let after = old.after.unwrap_or(EventId::from_bytes([0; 16]));
+async fn prune_events(tx: Tx, request: &PruneRequest<EventId>) -> Result<PruneProgress<EventId>, Failure> {
+    let max = request.rows.max(1);
+    let after = request.after.unwrap_or(EventId::from_bytes([0; 16]));
     let values: super::session::Values<'_> =
-        &[&old.tenant.as_str(), &Col(after), &Col(first_at(old.before)), &(most as i64)];
+        &[&request.tenant_id.as_str(), &Col(after), &Col(min_bytes_at(request.before)), &(max as i64)];
     let rows = tx.query(OLD_EVENTS, values).await?;
     let events = rows.iter().map(|row| get(row, 0)).collect::<Result<Vec<EventId>, _>>()?;
     let (Some(first), Some(last)) = (events.first(), events.last()) else {
-        return Ok(Pruned { left: Left::default(), last: old.after, finished: true });
+        return Ok(PruneProgress { left: PruneCounts::default(), last: request.after, finished: true });
     };
-    let range = Range::of(first.time(), last.time());
-    // Another look, now that no round of them can be made any more.
-    let standing = standing(&tx, &events, &range, most).await?;
-    let (mut whole, mut part, mut budget) = (Vec::new(), None, most);
-    let mut done = old.after;
-    for event in &events {
-        let Some(&(deliveries, pending)) = standing.get(event) else { continue };
+    let range = Range::new(first.time(), last.time());
+    // Read after the events are locked: no further round of them can be created.
+    let standing = delete_groups(&tx, &events, &range, max).await?;
+    let (mut whole, mut part, mut budget) = (Vec::new(), None, max);
+    let mut done = request.after;
+    for event_id in &events {
+        let Some(&(deliveries, pending)) = standing.get(event_id) else { continue };
         if !pending {
             if budget == 0 {
                 break;
             }
             if deliveries > budget {
-                part = Some(*event);
+                part = Some(*event_id);
                 break;
             }
             budget -= deliveries.max(1).min(budget);
-            whole.push(*event);
+            whole.push(*event_id);
         }
-        done = Some(*event);
+        done = Some(*event_id);
     }
-    let mut packing = old.archive.then(Packing::default);
+    let mut packing = request.archive.then(FrameBuilder::default);
     if let Some(packing) = &mut packing
-        && let Some(more) = pack_events(&tx, old, &mut whole, &range, packing).await?
+        && let Some(more) = pack_events(&tx, request, &mut whole, &range, packing).await?
     {
         (done, part) = (more, None);
     }
-    let mut left = forget_events(&tx, old, &whole, &range, most).await?;
-    // One with more deliveries than fit goes in several steps, and last of all itself.
-    if let Some(event) = part
+    let mut counts = delete_events(&tx, request, &whole, &range, max).await?;
+    // An event with more deliveries than fit into one step is deleted in several steps, the event itself last.
+    if let Some(event_id) = part
         && whole.is_empty()
     {
-        let some = deliveries_of(&tx, &[event], &range, most).await?;
+        let some = deliveries_of(&tx, &[event_id], &range, max).await?;
         if let Some(packing) = &mut packing {
             pack_deliveries(&tx, &some, packing).await?;
         }
-        forget_deliveries(&tx, &some, &range, &mut left).await?;
+        delete_deliveries(&tx, &some, &range, &mut counts).await?;
     }
     if let Some(packing) = packing {
-        archive_outbox::keep(&tx, packing).await?;
+        archive_outbox::insert_frames(&tx, packing).await?;
     }
-    let finished = done == events.last().copied() && events.len() < most;
-    Ok(Pruned { left, last: done, finished })
+    let finished = done == events.last().copied() && events.len() < max;
+    Ok(PruneProgress { left: counts, last: done, finished })
 }
 
-/// Gathers events with all that belongs to them, until it is enough for one step: what is left is taken out of
-/// `events`, and the place to go on from is given.
+/// Packs events with their deliveries and attempts until the step is full. Removes the remaining ones from
+/// `events`, and returns the position from which to continue.
 async fn pack_events(
     tx: &Session,
-    old: &Old<EventId>,
+    request: &PruneRequest<EventId>,
     events: &mut Vec<EventId>,
     range: &Range,
-    packing: &mut Packing,
+    packing: &mut FrameBuilder,
 ) -> Result<Option<Option<EventId>>, Failure> {
-    for (index, event) in events.iter().enumerate() {
+    for (index, event_id) in events.iter().enumerate() {
         if packing.is_full() {
-            let last = index.checked_sub(1).map_or(old.after, |last| Some(events[last]));
+            let last = index.checked_sub(1).map_or(request.after, |last| Some(events[last]));
             events.truncate(index);
             return Ok(Some(last));
         }
-        let deliveries = deliveries_of(tx, &[*event], range, usize::MAX >> 1).await?;
+        let deliveries = deliveries_of(tx, &[*event_id], range, usize::MAX >> 1).await?;
         pack_deliveries(tx, &deliveries, packing).await?;
-        if let Some(stored) = history::find_event(tx, &old.tenant, *event).await? {
+        if let Some(stored) = history::find_event(tx, &request.tenant_id, *event_id).await? {
             packing.event(&stored)?;
         }
     }
@@ -271,7 +286,7 @@ async fn pack_events(
 async fn pack_deliveries(
     tx: &Session,
     deliveries: &[Col<DeliveryId>],
-    packing: &mut Packing,
+    packing: &mut FrameBuilder,
 ) -> Result<(), Failure> {
     for delivery in deliveries {
         if let Some((stored, attempts)) = history::find_history(tx, delivery.0).await? {
@@ -281,15 +296,15 @@ async fn pack_deliveries(
     Ok(())
 }
 
-async fn standing(
+async fn delete_groups(
     tx: &Session,
     events: &[EventId],
     range: &Range,
-    most: usize,
+    max: usize,
 ) -> Result<HashMap<EventId, (usize, bool)>, Failure> {
-    let ids: Vec<_> = events.iter().map(|event| Col(*event)).collect();
+    let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
     let pending = Col(DeliveryStatus::Pending);
-    let rows = tx.query(STANDING, &[&ids, &range.0, &range.1, &pending, &(most as i64 + 1)]).await?;
+    let rows = tx.query(STANDING, &[&ids, &range.0, &range.1, &pending, &(max as i64 + 1)]).await?;
     let read = |row| Ok((get(row, 0)?, (plain::<i64>(row, 1)? as usize, plain(row, 2)?)));
     rows.iter().map(read).collect()
 }
@@ -298,78 +313,82 @@ async fn deliveries_of(
     tx: &Session,
     events: &[EventId],
     range: &Range,
-    most: usize,
+    max: usize,
 ) -> Result<Vec<Col<DeliveryId>>, Failure> {
-    let ids: Vec<_> = events.iter().map(|event| Col(*event)).collect();
-    let rows = tx.query(OF_EVENTS, &[&ids, &range.0, &range.1, &(most as i64)]).await?;
+    let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
+    let rows = tx.query(OF_EVENTS, &[&ids, &range.0, &range.1, &(max as i64)]).await?;
     rows.iter().map(|row| get(row, 0).map(Col)).collect()
 }
 
-async fn forget_events(
+async fn delete_events(
     tx: &Session,
-    old: &Old<EventId>,
+    request: &PruneRequest<EventId>,
     events: &[EventId],
     range: &Range,
-    most: usize,
-) -> Result<Left, Failure> {
-    let mut left = Left::default();
+    max: usize,
+) -> Result<PruneCounts, Failure> {
+    let mut counts = PruneCounts::default();
     if events.is_empty() {
-        return Ok(left);
+        return Ok(counts);
     }
-    let deliveries = deliveries_of(tx, events, range, most).await?;
-    forget_deliveries(tx, &deliveries, range, &mut left).await?;
-    let ids: Vec<_> = events.iter().map(|event| Col(*event)).collect();
-    let forgotten = tx.execute(FORGET_EVENTS, &[&old.tenant.as_str(), &ids, &range.0, &range.1]).await?;
-    left.events += forgotten as usize;
-    Ok(left)
+    let deliveries = deliveries_of(tx, events, range, max).await?;
+    delete_deliveries(tx, &deliveries, range, &mut counts).await?;
+    let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
+    let forgotten =
+        tx.execute(FORGET_EVENTS, &[&request.tenant_id.as_str(), &ids, &range.0, &range.1]).await?;
+    counts.events += forgotten as usize;
+    Ok(counts)
 }
 
-async fn forget_deliveries(
+async fn delete_deliveries(
     tx: &Session,
     deliveries: &[Col<DeliveryId>],
     range: &Range,
-    left: &mut Left,
+    counts: &mut PruneCounts,
 ) -> Result<(), Failure> {
     if deliveries.is_empty() {
         return Ok(());
     }
-    left.attempts += tx.execute(FORGET_ATTEMPTS, &[&deliveries, &range.0, &range.1]).await? as usize;
-    // In the order in which a retry and a purge lock.
-    left.deliveries += tx.execute(FORGET_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
+    counts.attempts += tx.execute(FORGET_ATTEMPTS, &[&deliveries, &range.0, &range.1]).await? as usize;
+    // In the same lock order as a retry and a purge.
+    counts.deliveries += tx.execute(FORGET_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
     tx.execute(FORGET_DEAD, &[&deliveries]).await?;
     tx.execute(FORGET_UNDELIVERED, &[&deliveries]).await?;
     Ok(())
 }
 
-async fn prune_dead(tx: Tx, old: &Old<DeliveryId>) -> Result<Pruned<DeliveryId>, Failure> {
-    let most = old.rows.max(1);
-    let after = Col(old.after.unwrap_or(DeliveryId::from_bytes([0; 16])));
-    // Nothing dies before its event.
-    let before = Col(first_at(old.before));
+async fn prune_dead(
+    tx: Tx,
+    request: &PruneRequest<DeliveryId>,
+) -> Result<PruneProgress<DeliveryId>, Failure> {
+    let max = request.rows.max(1);
+    let after = Col(request.after.unwrap_or(DeliveryId::from_bytes([0; 16])));
+    // A delivery cannot die before its event's time, so the id range contains every old dead letter.
+    let before = Col(min_bytes_at(request.before));
     let rows = tx
-        .query(OLD_DEAD, &[&old.tenant.as_str(), &after, &before, &(most as i64), &Col(old.before)])
+        .query(OLD_DEAD, &[&request.tenant_id.as_str(), &after, &before, &(max as i64), &Col(request.before)])
         .await?;
     let mut ids = Vec::new();
-    let (mut first, mut last) = (None, old.after);
+    let (mut first, mut last) = (None, request.after);
     for row in &rows {
-        let delivery: DeliveryId = get(row, 0)?;
-        first.get_or_insert(delivery);
-        last = Some(delivery);
+        let delivery_id: DeliveryId = get(row, 0)?;
+        first.get_or_insert(delivery_id);
+        last = Some(delivery_id);
         if plain(row, 1)? {
-            ids.push(Col(delivery));
+            ids.push(Col(delivery_id));
         }
     }
-    let mut left = Left::default();
+    let mut counts = PruneCounts::default();
     if let (Some(first), Some(last), false) = (first, last, ids.is_empty()) {
-        let range = Range::of(first.time(), last.time());
+        let range = Range::new(first.time(), last.time());
         let rows = tx.query(STILL_DEAD, &[&ids, &range.0, &range.1]).await?;
         let still = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<_>, _>>()?;
-        if old.archive {
-            let mut packing = Packing::default();
+        if request.archive {
+            let mut packing = FrameBuilder::default();
             pack_deliveries(&tx, &still, &mut packing).await?;
-            archive_outbox::keep(&tx, packing).await?;
+            archive_outbox::insert_frames(&tx, packing).await?;
         }
-        forget_deliveries(&tx, &still, &range, &mut left).await?;
+        delete_deliveries(&tx, &still, &range, &mut counts).await?;
     }
-    Ok(Pruned { left, last, finished: rows.len() < most })
+    Ok(PruneProgress { left: counts, last, finished: rows.len() < max })
 }

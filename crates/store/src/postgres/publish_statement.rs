@@ -1,8 +1,8 @@
-//! The one statement that stores events with everything they fan out to.
+//! The single statement that stores events with their fan-out.
 //!
 //! The statement takes every lock that a publish needs and commits by itself. A client that is frozen or cut off
-//! before it has sent the whole statement holds no lock. Deliveries that wait in an order need a second statement;
-//! both are sent together with BEGIN and COMMIT, without waiting for a result in between.
+//! before it has sent the whole statement holds no lock. Deliveries that wait in an ordered lane need a second
+//! statement; both are sent together with BEGIN and COMMIT, without waiting for a result in between.
 
 use std::{
     borrow::Cow,
@@ -18,11 +18,11 @@ use super::{
     publish::key_hash,
     session::{Failure, Tx},
 };
-use crate::{Birth, NewDelivery, NewEvent, codes::Code};
+use crate::{InitialState, NewDelivery, NewEvent, codes::Code};
 
-/// Events and deliveries of tenants whose configuration version is still the expected one. Their sequence numbers
-/// come from the tenant's row, which the UPDATE locks until the commit. A statement that reaches the server after its
-/// sender raised the fence changes nothing.
+/// Inserts events and deliveries of tenants whose configuration version is still the expected one. Their sequence
+/// numbers come from the tenant's row, which the UPDATE locks until the commit. A statement that reaches the
+/// server after its sender raised the fence changes nothing.
 macro_rules! insert_events {
     () => {
         "WITH live AS (SELECT epoch FROM nodes WHERE epoch = $1 AND fence <= $26 FOR KEY SHARE),
@@ -49,7 +49,7 @@ macro_rules! insert_events {
          JOIN t ON t.id = d.tenant COLLATE \"C\"), "
     };
 }
-/// Leases of the same tenants' deliveries.
+/// Inserts leases of the same tenants' deliveries.
 macro_rules! insert_leases {
     () => {
         "new_leases AS (
@@ -60,8 +60,8 @@ macro_rules! insert_leases {
          JOIN t ON t.id = d.tenant COLLATE \"C\")"
     };
 }
-/// Idempotency keys of the same tenants. A key that another transaction has committed is found by the unique index,
-/// whatever the statement's snapshot shows; it is replaced only if it expired no later than $34.
+/// Inserts idempotency keys of the same tenants. A key that another transaction has committed is found by the
+/// unique index, whatever the statement's snapshot shows; it is replaced only if it expired no later than $34.
 macro_rules! take_keys {
     () => {
         "taken AS (
@@ -76,8 +76,8 @@ macro_rules! take_keys {
          RETURNING tenant), "
     };
 }
-/// The end of a statement with keys. It divides by zero, which rolls everything back, if a key was not taken or if
-/// fewer than $35 tenants were as expected.
+/// Ends a statement with keys. It divides by zero, which rolls everything back, if a key was not taken or if fewer
+/// than $35 tenants were as expected.
 macro_rules! return_checked {
     () => {
         "SELECT t.id, t.first, 1 / CASE WHEN (SELECT count(*) FROM taken) = (
@@ -86,13 +86,13 @@ macro_rules! return_checked {
      FROM (VALUES (1)) AS one(row) LEFT JOIN t ON true"
     };
 }
-/// Publishes events without keys whose deliveries are all leased by the publishing node. Returns the tenants it was
-/// done for, each with its first sequence number.
+/// Publishes events without keys whose deliveries are all leased by the publishing node. Returns the tenants whose
+/// events were stored, each with its first sequence number.
 const INSERT_LEASED: &str = concat!(insert_events!(), insert_leases!(), "\n     SELECT t.id, t.first FROM t");
-/// The same for events with keys.
+/// Publishes events with keys whose deliveries are all leased by the publishing node.
 const INSERT_KEYED: &str =
     concat!(insert_events!(), take_keys!(), insert_leases!(), "\n     ", return_checked!());
-/// The same if some deliveries wait.
+/// Publishes events, with or without keys, some of whose deliveries wait.
 const INSERT_WAITING: &str = concat!(
     insert_events!(),
     take_keys!(),
@@ -121,9 +121,9 @@ const INSERT_WAITING: &str = concat!(
     return_checked!()
 );
 
-/// The statements whose cost must follow what they write: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they write; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 3] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
     ("publish leased", INSERT_LEASED),
     ("publish with keys", INSERT_KEYED),
     ("publish waiting", INSERT_WAITING),
@@ -134,21 +134,21 @@ pub(super) const PLANNED: [(&str, &str); 3] = [
 pub(super) struct Insertion<'a> {
     events: Vec<&'a NewEvent>,
     tenants: Tenants<'a>,
-    /// The position of each event among those of its tenant.
+    /// Position of each event among those of its tenant.
     nth: Vec<i64>,
     wakes: Wakes<'a>,
     orders: Keys,
-    /// The latest expiry among the keys that may be replaced.
+    /// Latest expiry among the keys that may be replaced.
     replaceable_until: Time,
 }
 
-/// How many events each tenant has, and the configuration version that their fan-out was computed from.
+/// Number of events of each tenant, and the configuration version that their fan-out was computed from.
 type Tenants<'a> = BTreeMap<&'a TenantId, (i64, i64)>;
 
-/// When the lanes that a delivery is put into are to look for work, and whose they are.
+/// Wake times of the lanes into which deliveries are inserted, and their tenants.
 type Wakes<'a> = BTreeMap<(WebhookId, Cow<'a, str>), (Time, &'a TenantId)>;
 
-/// The first sequence number of each tenant whose events were stored.
+/// First sequence number of each tenant whose events were stored.
 pub(super) type FirstNumbers = HashMap<TenantId, i64>;
 
 impl<'a> Insertion<'a> {
@@ -157,7 +157,7 @@ impl<'a> Insertion<'a> {
         let mut tenants = Tenants::new();
         let mut nth = Vec::with_capacity(events.len());
         for new in &events {
-            let (count, version) = tenants.entry(&new.event.tenant).or_insert((0, new.config_version));
+            let (count, version) = tenants.entry(&new.event.tenant_id).or_insert((0, new.config_version));
             if *version != new.config_version || new.epoch != events.first()?.epoch {
                 return None;
             }
@@ -168,7 +168,7 @@ impl<'a> Insertion<'a> {
         Some(Self { events, tenants, nth, wakes, orders, replaceable_until })
     }
 
-    /// Whether the events may be stored without reading idempotency keys first.
+    /// Returns whether the events may be stored without reading tenants and idempotency keys first.
     pub(super) fn needs_no_reading(&self) -> bool {
         self.orders.is_empty() && self.events.iter().all(|new| new.claim.is_none())
     }
@@ -177,13 +177,13 @@ impl<'a> Insertion<'a> {
         &self.events
     }
 
-    /// The sequence numbers of the events, in their order; `None` for those that were not stored.
+    /// Returns the sequence numbers of the events, in their order; `None` for those that were not stored.
     pub(super) fn sequence_numbers(&self, first: &FirstNumbers) -> Vec<Option<i64>> {
         let numbers = self.events.iter().zip(&self.nth);
-        numbers.map(|(new, nth)| Some(first.get(&new.event.tenant)? + nth)).collect()
+        numbers.map(|(new, nth)| Some(first.get(&new.event.tenant_id)? + nth)).collect()
     }
 
-    /// Stores the events. Returns the tenants it was done for; for the others nothing was done.
+    /// Stores the events. Returns the tenants whose events were stored; nothing was stored for the others.
     pub(super) async fn run(&self, tx: &Tx, fence: i64) -> Result<FirstNumbers, Failure> {
         let mut columns = self.columns(fence);
         let statement = match (self.wakes.is_empty(), self.events.iter().any(|new| new.claim.is_some())) {
@@ -205,41 +205,41 @@ impl<'a> Insertion<'a> {
         tx.committed();
         let mut first = FirstNumbers::new();
         for row in &rows {
-            if let Some(tenant) = get_opt(row, 0)? {
-                first.insert(tenant, plain(row, 1)?);
+            if let Some(tenant_id) = get_opt(row, 0)? {
+                first.insert(tenant_id, plain(row, 1)?);
             }
         }
         Ok(first)
     }
 
-    /// Sends the statement between BEGIN and COMMIT, and before COMMIT the one that sets the wake-up time of ordered
-    /// lanes by their first delivery.
+    /// Sends the statement between BEGIN and COMMIT, and before COMMIT the one that sets the wake time of ordered
+    /// lanes from their first delivery.
     async fn run_in_order(
         &self,
         tx: &Tx,
         statement: &str,
         columns: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<tokio_postgres::Row>, Failure> {
-        tx.prepare(&[statement, lanes::LOOK]).await?;
-        let (begun, rows, set, committed) = tokio::join!(
+        tx.prepare(&[statement, lanes::SET_WAKE]).await?;
+        let (started, rows, set, committed) = tokio::join!(
             biased;
             tx.begin(),
             tx.query(statement, columns),
             lanes::set_by_first(tx, &self.orders),
-            tx.commit_unseen(),
+            tx.commit_pipelined(),
         );
-        begun?;
+        started?;
         let rows = rows?;
         set?;
         committed?;
         Ok(rows)
     }
 
-    /// The values $1 to $28.
+    /// Returns the values $1 to $28.
     fn columns(&self, fence: i64) -> Vec<Column<'_>> {
         let events = || self.events.iter().map(|new| &*new.event);
         let deliveries = || deliveries(&self.events);
-        let places =
+        let positions =
             self.events.iter().zip(&self.nth).flat_map(|(new, nth)| new.deliveries.iter().map(move |_| *nth));
         vec![
             Box::new(self.events.first().map_or(0, |new| new.epoch.0)),
@@ -247,7 +247,7 @@ impl<'a> Insertion<'a> {
             column(self.tenants.values(), |(count, _)| *count),
             column(self.tenants.values(), |(_, version)| *version),
             column(events(), |event| Col(event.id)),
-            column(events(), |event| event.tenant.as_str()),
+            column(events(), |event| event.tenant_id.as_str()),
             Box::new(&self.nth[..]),
             column(events(), |event| &*event.event_type),
             column(events(), |event| Col(event.timestamp)),
@@ -259,21 +259,22 @@ impl<'a> Insertion<'a> {
             column(events(), |event| event.trace.as_ref().map(|trace| trace.to_bytes())),
             Box::new(DeliveryStatus::Pending.code()),
             column(deliveries(), |(_, delivery)| Col(delivery.id)),
-            column(deliveries(), |(new, _)| new.event.tenant.as_str()),
+            column(deliveries(), |(new, _)| new.event.tenant_id.as_str()),
             column(deliveries(), |(new, _)| Col(new.event.id)),
-            column(deliveries(), |(_, delivery)| Col(delivery.webhook)),
+            column(deliveries(), |(_, delivery)| Col(delivery.webhook_id)),
             column(deliveries(), |(_, delivery)| Col(delivery.format)),
             column(deliveries(), |(new, _)| Col(new.event.priority)),
             column(deliveries(), |(new, _)| Col(new.event.timestamp)),
             column(deliveries(), |(_, delivery)| delivery.lane.code()),
-            Box::new(places.collect::<Vec<_>>()),
+            Box::new(positions.collect::<Vec<_>>()),
             Box::new(fence),
             column(events(), |event| event.idempotency_key.as_deref()),
             column(events(), |event| i16::from(event.hops)),
         ]
     }
 
-    /// The values $29 to $35. Of two events with the same key the later one keeps it: the earlier one's has expired.
+    /// Returns the values $29 to $35. Of two events with the same key the later one keeps it: the earlier one's has
+    /// expired.
     fn key_columns(&self) -> Vec<Column<'_>> {
         let mut seen = BTreeSet::new();
         let mut claims: Vec<_> = self
@@ -281,14 +282,14 @@ impl<'a> Insertion<'a> {
             .iter()
             .filter_map(|new| Some((&new.event, new.claim.as_ref()?, key_hash(&new.event))))
             .rev()
-            .filter(|(event, _, hash)| seen.insert((&event.tenant, *hash)))
+            .filter(|(event, _, hash)| seen.insert((&event.tenant_id, *hash)))
             .collect();
         // Two transactions that insert the same keys do so in the same order.
-        claims.sort_by(|(a, _, a_hash), (b, _, b_hash)| (&a.tenant, a_hash).cmp(&(&b.tenant, b_hash)));
-        // Ordered lanes are set by a statement of their own, which expects them to be locked: all tenants or none.
+        claims.sort_by(|(a, _, a_hash), (b, _, b_hash)| (&a.tenant_id, a_hash).cmp(&(&b.tenant_id, b_hash)));
+        // Ordered lanes are set by a separate statement, which expects them to be locked: all tenants or none.
         let min_tenants = if self.orders.is_empty() { 0 } else { self.tenants.len() as i64 };
         vec![
-            column(claims.iter(), |(event, ..)| event.tenant.as_str()),
+            column(claims.iter(), |(event, ..)| event.tenant_id.as_str()),
             column(claims.iter(), |(_, _, hash)| hash.to_vec()),
             column(claims.iter(), |(event, ..)| Col(event.id)),
             column(claims.iter(), |(_, claim, _)| claim.body_hash.to_vec()),
@@ -298,20 +299,20 @@ impl<'a> Insertion<'a> {
         ]
     }
 
-    /// The values $36 to $42.
+    /// Returns the values $36 to $42.
     fn waiting_columns(&self) -> Vec<Column<'_>> {
-        let due = |birth| match birth {
-            Birth::Leased => None,
-            Birth::Waiting(due) => Some(Col(due)),
+        let due = |initial_state| match initial_state {
+            InitialState::Leased => None,
+            InitialState::Waiting(due) => Some(Col(due)),
         };
         let wakes = &self.wakes;
         vec![
-            column(deliveries(&self.events), |(_, delivery)| due(delivery.birth)),
-            column(wakes.keys(), |(webhook, _)| Col(*webhook)),
+            column(deliveries(&self.events), |(_, delivery)| due(delivery.initial_state)),
+            column(wakes.keys(), |(webhook_id, _)| Col(*webhook_id)),
             column(wakes.keys(), |(_, code)| code.clone()),
             column(wakes.values(), |(at, _)| Col(*at)),
             column(wakes.values(), |(_, tenant)| tenant.as_str()),
-            Box::new(Col(Time::FOREVER)),
+            Box::new(Col(Time::FAR_FUTURE)),
             Box::new(DEFAULT_POOL),
         ]
     }
@@ -332,16 +333,16 @@ fn deliveries<'s, 'a>(
     events.iter().flat_map(|new| new.deliveries.iter().map(move |delivery| (*new, delivery)))
 }
 
-/// When lanes are to look for work, and which of them are orders.
+/// Returns the wake times of lanes, and which of them are ordered.
 fn wakes<'a>(events: &[&'a NewEvent]) -> (Wakes<'a>, Keys) {
     let (mut wakes, mut orders) = (Wakes::new(), Keys::new());
     for (new, delivery) in deliveries(events) {
-        if let Birth::Waiting(due) = delivery.birth {
+        if let InitialState::Waiting(due) = delivery.initial_state {
             let code = delivery.lane.code();
             if delivery.lane.is_ordered() {
-                orders.insert((delivery.webhook, code.clone().into_owned()));
+                orders.insert((delivery.webhook_id, code.clone().into_owned()));
             }
-            let (at, _) = wakes.entry((delivery.webhook, code)).or_insert((due, &new.event.tenant));
+            let (at, _) = wakes.entry((delivery.webhook_id, code)).or_insert((due, &new.event.tenant_id));
             *at = due.min(*at);
         }
     }

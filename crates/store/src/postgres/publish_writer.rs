@@ -1,7 +1,7 @@
-//! The task that publishes: it gathers what waits while the batch before is being committed.
+//! The publish writer task: it collects queued publishes while the previous batch is being committed.
 //!
 //! A tenant whose rows another transaction has locked does not delay the others. When a batch fails because a lock
-//! was not available in time, events of locked tenants move to queues of their own, see `blocked`.
+//! was not available in time, events of locked tenants move to separate queues, see `blocked`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,48 +21,48 @@ use super::{
     Options, Shared,
     blocked::BlockedTenants,
     publish,
-    session::{Failure, Sessions, TRIES},
+    session::{Failure, MAX_TRIES, Sessions},
 };
 use crate::{
-    Birth, Done, NewEvent, OrderedPosition, Published,
-    batch::{self, CommitError, Queue, Weighed, complete},
+    Completion, InitialState, NewEvent, OrderedPosition, PublishResult,
+    batch::{self, BatchItem, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
 
-/// How long a publish statement waits for a row that another transaction has locked.
+/// Lock timeout of a publish statement.
 pub(super) const PUBLISH_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
-/// A batch that takes longer makes the node not ready.
+/// Duration of a batch after which the node is not ready.
 const STALL_THRESHOLD: Duration = Duration::from_secs(3);
 
-/// An event that waits to be stored, and the callback that gets the result.
+/// Event that waits to be stored, and the callback that gets the result.
 pub(super) struct QueuedPublish {
     pub(super) new: NewEvent,
-    pub(super) done: Done<Published>,
-    /// How long it has waited for a locked tenant.
+    pub(super) done: Completion<PublishResult>,
+    /// Time it has waited for a locked tenant.
     pub(super) blocked_for: Duration,
 }
 
-impl Weighed for QueuedPublish {
+impl BatchItem for QueuedPublish {
     fn weight(&self) -> (usize, usize) {
-        (1 + 2 * self.new.deliveries.len(), self.new.event.weight())
+        (1 + 2 * self.new.deliveries.len(), self.new.event.memory_bytes())
     }
 }
 
-/// What became of an event of a batch.
+/// State of an event of a batch.
 pub(super) enum PublishProgress {
-    Finished(Result<Published, StoreError>),
-    /// A row of its tenant is locked by another transaction. Nothing was done.
+    Finished(Result<PublishResult, StoreError>),
+    /// A row of its tenant is locked by another transaction. Nothing was stored.
     Blocked,
 }
 
-/// Whether the batch that is being committed takes too long.
+/// Detects a batch that takes too long to commit.
 #[derive(Default)]
 pub(super) struct PublishWatch {
     stalled: AtomicBool,
 }
 
 impl PublishWatch {
-    /// Waits for a batch, and notes if it takes too long.
+    /// Waits for a batch, and sets `stalled` while it takes too long.
     async fn watch<T>(&self, batch: impl Future<Output = T>) -> T {
         let mut batch = pin!(batch);
         if let Ok(result) = tokio::time::timeout(STALL_THRESHOLD, batch.as_mut()).await {
@@ -89,11 +89,11 @@ impl PublishWatch {
     }
 }
 
-/// Starts the task that publishes. It ends when the sender is dropped.
+/// Starts the publish writer task. It ends when the sender is dropped.
 pub(super) fn start(
     shared: &Arc<Shared>,
     options: &Options,
-    queue: &Arc<Queue>,
+    queue: &Arc<WaitingLimit>,
 ) -> (mpsc::UnboundedSender<QueuedPublish>, AbortHandle) {
     let (sender, waiting) = mpsc::unbounded_channel();
     let blocked = Arc::new(BlockedTenants::new(shared, queue, options.statement_timeout));
@@ -104,55 +104,59 @@ pub(super) fn start(
 async fn run_publish_writer(
     shared: Arc<Shared>,
     mut waiting: mpsc::UnboundedReceiver<QueuedPublish>,
-    queue: Arc<Queue>,
+    queue: Arc<WaitingLimit>,
     blocked: Arc<BlockedTenants>,
 ) {
     while let Some(first) = waiting.recv().await {
         let mut batch = vec![first];
         batch::gather(&mut batch, batch::LIMITS, || waiting.try_recv().ok());
-        // Events of a blocked tenant stay behind those that wait already.
+        // Events of a blocked tenant are queued behind those already waiting.
         let mut batch: Vec<_> = batch.into_iter().filter_map(|publish| blocked.try_push(publish)).collect();
         refuse_out_of_order(&mut batch, &queue);
         let events: Vec<_> = batch.iter().map(|publish| &publish.new).collect();
         let publishing = publish_batch(&shared, &shared.publishing, &events);
         let results = shared.publish_watch.watch(publishing).await;
-        let mut moved: BTreeMap<TenantId, Vec<QueuedPublish>> = BTreeMap::new();
+        let mut changed: BTreeMap<TenantId, Vec<QueuedPublish>> = BTreeMap::new();
         for (publish, progress) in batch.into_iter().zip(results) {
             match progress {
                 PublishProgress::Finished(result) => finish(&queue, publish, result),
                 PublishProgress::Blocked => {
-                    moved.entry(publish.new.event.tenant.clone()).or_default().push(publish);
+                    changed.entry(publish.new.event.tenant_id.clone()).or_default().push(publish);
                 }
             }
         }
-        for (tenant, publishes) in moved {
-            blocked.open(tenant, publishes);
+        for (tenant_id, publishes) in changed {
+            blocked.open(tenant_id, publishes);
         }
     }
 }
 
 /// Reports the result of a publish to its caller.
-pub(super) fn finish(queue: &Queue, publish: QueuedPublish, result: Result<Published, StoreError>) {
-    queue.leave(publish.new.event.weight());
-    publish.new.order.iter().for_each(|ordered| ordered.note(&result));
+pub(super) fn finish(
+    queue: &WaitingLimit,
+    publish: QueuedPublish,
+    result: Result<PublishResult, StoreError>,
+) {
+    queue.release(publish.new.event.memory_bytes());
+    publish.new.order.iter().for_each(|ordered| ordered.record(&result));
     complete(publish.done, result);
 }
 
-/// Takes publishes out of a batch that would break their order.
-pub(super) fn refuse_out_of_order(batch: &mut Vec<QueuedPublish>, queue: &Queue) {
+/// Removes and refuses publishes of a batch that would break their order.
+pub(super) fn refuse_out_of_order(batch: &mut Vec<QueuedPublish>, queue: &WaitingLimit) {
     let mut out_of_order = batch::find_out_of_order(batch.iter().map(|publish| &publish.new)).into_iter();
     for refused in batch.extract_if(.., |_| out_of_order.next().unwrap_or(false)) {
         finish(queue, refused, Err(StoreError::OutOfOrder));
     }
 }
 
-/// Events that are to be tried together, by their positions in the batch.
+/// Events that are tried together, by their positions in the batch.
 struct Group {
     positions: Vec<usize>,
-    tries: usize,
+    attempts: usize,
 }
 
-/// Publishes a batch, together as far as possible. Results are in the order of the events.
+/// Publishes a batch, in as few groups as possible. Results are in the order of the events.
 pub(super) async fn publish_batch(
     shared: &Shared,
     sessions: &Sessions,
@@ -167,7 +171,7 @@ pub(super) async fn publish_batch(
         }
     };
     while let Some(group) = groups.pop() {
-        let Group { positions, tries } = group;
+        let Group { positions, attempts: tries } = group;
         let positions = progress.retain_free(positions);
         if positions.is_empty() {
             continue;
@@ -192,18 +196,18 @@ pub(super) async fn publish_batch(
                 locked.into_iter().for_each(|at| progress.block(at));
                 retry(&mut groups, &mut progress, free, tries);
             }
-            // Only blocked tenants compete for connections. They try again, for a bounded time.
+            // Only blocked tenants compete for connections. They are retried for a bounded time.
             Err(Failure::PoolExhausted) => positions.into_iter().for_each(|at| progress.block(at)),
-            Err(failure) if failure.is_stale_read() || failure.is_passing() => {
+            Err(failure) if failure.is_stale_read() || failure.is_contention() => {
                 retry(&mut groups, &mut progress, positions, tries);
             }
-            Err(failure) => fail(&mut groups, &mut progress, Group { positions, tries }, failure),
+            Err(failure) => fail(&mut groups, &mut progress, Group { positions, attempts: tries }, failure),
         }
     }
     progress.into_results()
 }
 
-/// What became of the events of a batch so far. Groups of a batch can fail one by one, and no event may overtake one
+/// Results of the events of a batch so far. Groups of a batch can fail separately, and no event may overtake one
 /// that failed or is blocked: an event of a broken order is refused, one of a blocked tenant is blocked as well.
 struct BatchProgress<'a> {
     events: &'a [&'a NewEvent],
@@ -217,21 +221,21 @@ impl<'a> BatchProgress<'a> {
         Self { events, results, blocked: BTreeSet::new() }
     }
 
-    fn finish(&mut self, at: usize, result: Result<Published, StoreError>) {
-        self.events[at].order.iter().for_each(|ordered| ordered.note(&result));
+    fn finish(&mut self, at: usize, result: Result<PublishResult, StoreError>) {
+        self.events[at].order.iter().for_each(|ordered| ordered.record(&result));
         self.results[at] = Some(PublishProgress::Finished(result));
     }
 
     fn block(&mut self, at: usize) {
-        self.blocked.insert(&self.events[at].event.tenant);
+        self.blocked.insert(&self.events[at].event.tenant_id);
         self.results[at] = Some(PublishProgress::Blocked);
     }
 
-    /// The positions that may be published now.
+    /// Returns the positions that may be published now.
     fn retain_free(&mut self, mut positions: Vec<usize>) -> Vec<usize> {
         positions.retain(|at| {
             let new = self.events[*at];
-            if self.blocked.contains(&new.event.tenant) {
+            if self.blocked.contains(&new.event.tenant_id) {
                 self.results[*at] = Some(PublishProgress::Blocked);
                 return false;
             }
@@ -244,7 +248,7 @@ impl<'a> BatchProgress<'a> {
         positions
     }
 
-    /// One result per event, in order.
+    /// Returns one result per event, in order.
     fn into_results(self) -> Vec<PublishProgress> {
         let unknown = || PublishProgress::Finished(Err(contended()));
         self.results.into_iter().map(|result| result.unwrap_or_else(unknown)).collect()
@@ -255,36 +259,37 @@ fn contended() -> StoreError {
     StoreError::Unavailable("the tenant keeps being changed by other transactions; publish again".into())
 }
 
-/// Events of one epoch are stored together. The last group is published first.
+/// Groups events by epoch, since events of one epoch are stored together. The last group is published first.
 fn group_by_epoch(events: &[&NewEvent]) -> Vec<Group> {
     let mut epochs: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     for (at, new) in events.iter().enumerate() {
         epochs.entry(new.epoch.0).or_default().push(at);
     }
-    epochs.into_values().map(|positions| Group { positions, tries: 0 }).collect()
+    epochs.into_values().map(|positions| Group { positions, attempts: 0 }).collect()
 }
 
-/// Tries events again before the others, or gives up.
+/// Retries events before the remaining groups, or gives up after the maximum number of tries.
 fn retry(groups: &mut Vec<Group>, progress: &mut BatchProgress<'_>, positions: Vec<usize>, tries: usize) {
     if positions.is_empty() {
         return;
     }
-    if tries + 1 < TRIES {
-        return groups.push(Group { positions, tries: tries + 1 });
+    if tries + 1 < MAX_TRIES {
+        return groups.push(Group { positions, attempts: tries + 1 });
     }
     positions.into_iter().for_each(|at| progress.finish(at, Err(contended())));
 }
 
-/// One bad event fails alone: halves of its group are tried. Any other failure is that of the whole group.
+/// Splits a group with an invalid event into halves, so that the event fails alone. Any other failure fails the
+/// group.
 fn fail(groups: &mut Vec<Group>, progress: &mut BatchProgress<'_>, group: Group, failure: Failure) {
     let error = match CommitError::from(failure) {
         CommitError::Item(_) if group.positions.len() > 1 => {
             let (first, second) = group.positions.split_at(group.positions.len() / 2);
-            groups.push(Group { positions: second.to_vec(), tries: group.tries });
-            groups.push(Group { positions: first.to_vec(), tries: group.tries });
+            groups.push(Group { positions: second.to_vec(), attempts: group.attempts });
+            groups.push(Group { positions: first.to_vec(), attempts: group.attempts });
             return;
         }
-        CommitError::Item(reason) => StoreError::Refused(reason),
+        CommitError::Item(reason) => StoreError::InvalidItem(reason),
         CommitError::Store(error) => error,
     };
     group.positions.into_iter().for_each(|at| progress.finish(at, Err(error.clone())));
@@ -297,7 +302,7 @@ async fn split_by_lock(
     events: &[&NewEvent],
     positions: Vec<usize>,
 ) -> (Vec<usize>, Vec<usize>) {
-    let tenants: BTreeSet<_> = positions.iter().map(|at| &events[*at].event.tenant).collect();
+    let tenants: BTreeSet<_> = positions.iter().map(|at| &events[*at].event.tenant_id).collect();
     let locked = match tenants.len() {
         1 => tenants.clone(),
         _ => publish::locked_tenants(sessions, &tenants).await.unwrap_or_default(),
@@ -306,16 +311,16 @@ async fn split_by_lock(
         true => positions
             .iter()
             .filter(|at| has_waiting(events[**at]))
-            .map(|at| &events[*at].event.tenant)
+            .map(|at| &events[*at].event.tenant_id)
             .collect(),
         false => locked,
     };
-    positions.into_iter().partition(|at| !locked.contains(&events[*at].event.tenant))
+    positions.into_iter().partition(|at| !locked.contains(&events[*at].event.tenant_id))
 }
 
 /// Releases uncertain leases, and creates the monthly partitions that are missing.
 async fn prepare_batch(shared: &Shared, events: &[&NewEvent]) -> Result<(), Failure> {
-    shared.doubts.settle(shared).await?;
+    shared.doubts.release_uncertain(shared).await?;
     let months = events.iter().flat_map(|new| {
         std::iter::once(new.event.id.time()).chain(new.deliveries.iter().map(|delivery| delivery.id.time()))
     });
@@ -324,13 +329,14 @@ async fn prepare_batch(shared: &Shared, events: &[&NewEvent]) -> Result<(), Fail
 }
 
 fn has_waiting(new: &NewEvent) -> bool {
-    new.deliveries.iter().any(|delivery| matches!(delivery.birth, Birth::Waiting(_)))
+    new.deliveries.iter().any(|delivery| matches!(delivery.initial_state, InitialState::Waiting(_)))
 }
 
-/// Whether a delivery of the event waits, and is due immediately.
+/// Returns whether the event has a waiting delivery that is due immediately.
 fn is_due(new: &NewEvent) -> bool {
-    let due = |birth| matches!(birth, Birth::Waiting(due) if due <= new.event.timestamp);
-    new.deliveries.iter().any(|delivery| due(delivery.birth))
+    let due =
+        |initial_state| matches!(initial_state, InitialState::Waiting(due) if due <= new.event.timestamp);
+    new.deliveries.iter().any(|delivery| due(delivery.initial_state))
 }
 
 #[cfg(test)]

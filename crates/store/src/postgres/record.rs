@@ -1,8 +1,8 @@
-//! Writing down what happened to leased deliveries. The lease is the right to do so: whoever cannot delete it
-//! records nothing.
+//! Records the outcomes of leased deliveries. The lease is the right to record: an outcome whose lease cannot be
+//! deleted is not recorded.
 //!
-//! What was simply delivered, which is most, takes one statement for a whole batch. The rest shares one
-//! transaction.
+//! Plain successful deliveries, which are most outcomes, take one statement for a whole batch. The other outcomes
+//! share one transaction.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -11,7 +11,7 @@ use std::{
 
 use redrive_core::{
     AttemptId, DeliveryId, DeliveryStatus, Time,
-    notification::{Cause, Kind},
+    notification::{NotificationKind, Occurrence},
     webhook::WebhookState,
 };
 use tokio_postgres::types::ToSql;
@@ -19,14 +19,14 @@ use tokio_postgres::types::ToSql;
 use super::{
     Postgres, Shared,
     convert::{Col, get, plain, text_opt},
-    lanes::{self, Keys, LaneLocks, Place, Rescued, Wait},
+    lanes::{self, Keys, LaneLocks, LanePosition, RescueCounts, WaitingDelivery},
     leases::{Orphan, created, lock_leases, read_orphan},
     notifications,
     runtime_state::{self, RuntimeLock},
     session::{Failure, Session, Tx},
     tenancy, undelivered, webhooks,
 };
-use crate::{Attempt, Disable, Done, Effects, Next, Outcome, Record, Recorded};
+use crate::{Attempt, Completion, DisableWebhook, NextState, Outcome, Record, RecordResult, WebhookEffects};
 
 macro_rules! attempt_columns {
     () => {
@@ -42,9 +42,9 @@ macro_rules! attempt_arrays {
     };
 }
 
-/// What was delivered outside of orders and not called off meanwhile: lease, attempt and delivery at once.
-/// Gives the deliveries for which that was all. A lease that somebody changes at that moment is not found by its
-/// place, and is left to the usual way.
+/// Records deliveries that succeeded, are not in an ordered lane and were not cancelled: lease, attempt and
+/// delivery in one statement. Returns the deliveries that were recorded. A lease that another transaction changes
+/// concurrently is not found by its `ctid`, and is recorded by the general transaction.
 const DELIVERED: &str = concat!(
     "WITH i AS MATERIALIZED (
          SELECT i.*, l.tid FROM unnest($1::bigint[], $2::uuid[], ",
@@ -67,7 +67,8 @@ const DELIVERED: &str = concat!(
             failure_category = NULL, last_error = NULL
      WHERE d.id = ANY(ARRAY(SELECT delivery FROM gone)) RETURNING d.id"
 );
-/// The leases that outcomes may be recorded for; those called off are left, unless that is known.
+/// Deletes the leases of outcomes that may be recorded. A cancelled one is left, unless the outcome saw the
+/// cancellation.
 const TAKE: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery, knows)
          CROSS JOIN LATERAL (
@@ -75,7 +76,7 @@ const TAKE: &str = "WITH k AS MATERIALIZED (
                  AND (l.cancel IS NULL OR i.knows) LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
      RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
-const CALLED_OFF: &str =
+const SELECT_CANCELLED: &str =
     "SELECT l.delivery, l.cancel FROM unnest($1::bigint[], $2::uuid[]) AS i(epoch, delivery)
      CROSS JOIN LATERAL (
          SELECT * FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND l.cancel IS NOT NULL
@@ -93,7 +94,7 @@ const STATUS: &str = "SELECT id, status FROM deliveries WHERE id = ANY($1::uuid[
 const PUT_BACK: &str =
     "INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths, sending, cancel)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-/// A delivery that ended without an attempt keeps what the one before it left.
+/// A delivery that ended without an attempt keeps the columns of its last attempt.
 const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_position($1::uuid[], d.id)],
             ended_at = ($3::bigint[])[array_position($1::uuid[], d.id)],
             dead_reason = ($4::smallint[])[array_position($1::uuid[], d.id)],
@@ -106,40 +107,41 @@ const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_po
             last_error = CASE WHEN ($6::integer[])[array_position($1::uuid[], d.id)] IS NULL
                 THEN d.last_error ELSE ($9::bytea[])[array_position($1::uuid[], d.id)] END
      WHERE d.id = ANY($1::uuid[])";
-const BURY: &str = "INSERT INTO dead (delivery, tenant, webhook, event_type, category, reason, died_at)
+const INSERT_DEAD: &str =
+    "INSERT INTO dead (delivery, tenant, webhook, event_type, category, reason, died_at)
      SELECT d.id, d.tenant, d.webhook, e.event_type, d.failure_category, d.dead_reason, d.ended_at
      FROM unnest($1::uuid[]) AS i(delivery)
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
 
-/// The statements whose cost must follow what they write: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they write; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 7] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("delivered", DELIVERED),
     ("take leases", TAKE),
-    ("called off", CALLED_OFF),
+    ("called off", SELECT_CANCELLED),
     ("recorded before", RECORDED),
     ("status", STATUS),
     ("update deliveries", UPDATE),
-    ("bury", BURY),
+    ("bury", INSERT_DEAD),
 ];
 
 impl Record for Postgres {
-    fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
+    fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
         self.writer.record(outcome, done);
     }
 }
 
-/// Records a batch.
-pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result<Vec<Recorded>, Failure> {
-    // Leases are locked in their order.
+/// Records a batch of outcomes.
+pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result<Vec<RecordResult>, Failure> {
+    // Leases are locked in key order.
     let mut plain: Vec<_> = outcomes.iter().filter(|outcome| is_plain(outcome)).collect();
-    plain.sort_by_key(|outcome| (outcome.epoch, outcome.delivery));
+    plain.sort_by_key(|outcome| (outcome.epoch, outcome.delivery_id));
     let over = match plain.is_empty() {
         true => HashSet::new(),
         false => delivered(shared, &plain).await?,
     };
-    let is_over = |outcome: &Outcome| is_plain(outcome) && over.contains(&outcome.delivery);
+    let is_over = |outcome: &Outcome| is_plain(outcome) && over.contains(&outcome.delivery_id);
     let rest: Vec<_> = outcomes.iter().filter(|outcome| !is_over(outcome)).collect();
     let mut recorded = Vec::new();
     if !rest.is_empty() {
@@ -148,32 +150,32 @@ pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result
     }
     let mut recorded = recorded.into_iter();
     let mut result = |outcome: &Arc<Outcome>| match is_over(outcome) {
-        true => Some(Recorded::Done { config_version: None }),
+        true => Some(RecordResult::Recorded { config_version: None }),
         false => recorded.next(),
     };
     Ok(outcomes.iter().map_while(&mut result).collect())
 }
 
-/// Whether nothing follows from it but the end of a delivery.
+/// Returns whether an outcome is a successful delivery without effects on its webhook.
 fn is_plain(outcome: &Outcome) -> bool {
-    outcome.next == Next::Delivered
+    outcome.next == NextState::Delivered
         && outcome.attempt.is_some()
         && outcome.disable.is_none()
-        && outcome.effects == Effects::default()
+        && outcome.effects == WebhookEffects::default()
 }
 
-/// Tells other nodes what they should know.
-fn after(shared: &Shared, outcomes: &[&Arc<Outcome>], recorded: &[Recorded]) {
-    let news = |(outcome, recorded): (&&Arc<Outcome>, &Recorded)| {
-        matches!(recorded, Recorded::Done { .. })
-            && (outcome.disable.is_some() || outcome.effects != Effects::default())
+/// Sends other nodes a hint if a recorded outcome changed a webhook or its runtime state.
+fn after(shared: &Shared, outcomes: &[&Arc<Outcome>], recorded: &[RecordResult]) {
+    let news = |(outcome, recorded): (&&Arc<Outcome>, &RecordResult)| {
+        matches!(recorded, RecordResult::Recorded { .. })
+            && (outcome.disable.is_some() || outcome.effects != WebhookEffects::default())
     };
     if outcomes.iter().zip(recorded).any(news) {
         shared.hints.change();
     }
 }
 
-/// The columns of attempts.
+/// Values of attempts, as one array per column.
 struct Columns<'a> {
     epochs: Vec<i64>,
     deliveries: Vec<Col<DeliveryId>>,
@@ -196,14 +198,14 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(outcomes: &[(&'a Outcome, &'a Attempt)]) -> Self {
+    fn from_outcomes(outcomes: &[(&'a Outcome, &'a Attempt)]) -> Self {
         fn column<'a, T>(outcomes: &[(&'a Outcome, &'a Attempt)], of: impl Fn(&'a Attempt) -> T) -> Vec<T> {
             outcomes.iter().map(|(_, attempt)| of(attempt)).collect()
         }
         let phase = |of: fn(&Attempt) -> Option<u32>| column(outcomes, |one| of(one).map(i64::from));
         Self {
             epochs: outcomes.iter().map(|(outcome, _)| outcome.epoch.0).collect(),
-            deliveries: outcomes.iter().map(|(outcome, _)| Col(outcome.delivery)).collect(),
+            deliveries: outcomes.iter().map(|(outcome, _)| Col(outcome.delivery_id)).collect(),
             numbers: column(outcomes, |one| one.number as i32),
             ids: column(outcomes, |one| Col(one.id)),
             statuses: column(outcomes, |one| Col(one.status)),
@@ -228,7 +230,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The values $1 to $21.
+    /// Returns the values $1 to $21.
     fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
         vec![
             &self.epochs,
@@ -256,51 +258,51 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Records what was simply delivered. Gives those for which that was possible.
+/// Records plain successful deliveries by one statement. Returns those that were recorded.
 async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSet<DeliveryId>, Failure> {
     let with_attempts: Vec<_> =
         outcomes.iter().filter_map(|outcome| Some((&***outcome, outcome.attempt.as_ref()?))).collect();
-    let columns = Columns::of(&with_attempts);
+    let columns = Columns::from_outcomes(&with_attempts);
     let at: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.at)).collect();
-    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
+    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.saw_cancel).collect();
     let mut values = columns.values();
     let delivered = Col(DeliveryStatus::Delivered);
-    // Those that had failed before.
+    // Deliveries with earlier failed attempts.
     let late: Vec<_> = with_attempts
         .iter()
         .filter(|(_, attempt)| attempt.number > 1)
-        .map(|(outcome, _)| Col(outcome.delivery))
+        .map(|(outcome, _)| Col(outcome.delivery_id))
         .collect();
     values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered, &late]);
     let session = shared.recording.get().await?;
-    session.set_busy(true);
+    session.set_dirty(true);
     match session.query(DELIVERED, &values).await {
         Ok(rows) => {
             session.committed();
             rows.iter().map(|row| get(row, 0)).collect()
         }
-        // Some of it was recorded before, in whatever way: that is looked into one by one.
+        // Some attempts were recorded before: the general transaction handles them one by one.
         Err(failure) if failure.is_duplicate() => {
-            session.set_busy(false);
+            session.set_dirty(false);
             Ok(HashSet::new())
         }
         Err(failure) => {
-            session.set_busy(failure.leaves_doubt());
+            session.set_dirty(failure.is_commit_uncertain());
             Err(failure)
         }
     }
 }
 
-/// What came of each outcome of a transaction, as far as it is known.
-type Results = [Option<Recorded>];
+/// Results of the outcomes of a transaction; `None` while unknown.
+type Results = [Option<RecordResult>];
 
-/// Records anything, in one transaction.
-async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<Recorded>, Failure> {
+/// Records outcomes of any kind in one transaction.
+async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<RecordResult>, Failure> {
     let mut results: Vec<_> = outcomes.iter().map(|_| None).collect();
     let mut leases = take(&tx, outcomes).await?;
     let (mut leased, mut missing) = (Vec::new(), Vec::new());
     for (at, outcome) in outcomes.iter().enumerate() {
-        match leases.remove(&outcome.delivery) {
+        match leases.remove(&outcome.delivery_id) {
             Some(lease) => leased.push(Leased { at, outcome, lease }),
             None => missing.push((at, *outcome)),
         }
@@ -311,22 +313,22 @@ async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<Recorded>, Fai
     let mut applied = Vec::new();
     for one in leased {
         match &one.outcome.attempt {
-            Some(attempt) if !fresh.contains(&one.outcome.delivery) => {
+            Some(attempt) if !fresh.contains(&one.outcome.delivery_id) => {
                 if !is_recorded(&tx, one.outcome, attempt).await? {
-                    return Err(Failure::Bad(format!("attempt {} is there already", attempt.number)));
+                    return Err(Failure::InvalidData(format!("attempt {} is there already", attempt.number)));
                 }
-                // A late resend: the delivery was leased again since. The new lease is for the next attempt.
-                put_back(&tx, one.outcome, &one.lease).await?;
-                results[one.at] = Some(Recorded::Again);
+                // A late repetition: the delivery has been leased again since. The new lease is for the next attempt.
+                restore_lease(&tx, one.outcome, &one.lease).await?;
+                results[one.at] = Some(RecordResult::AlreadyRecorded);
             }
             _ => applied.push(one),
         }
     }
     apply(&tx, &applied, &mut results).await?;
-    Ok(results.into_iter().map(|result| result.unwrap_or(Recorded::Fenced)).collect())
+    Ok(results.into_iter().map(|result| result.unwrap_or(RecordResult::Fenced)).collect())
 }
 
-/// An outcome whose lease was taken.
+/// Outcome whose lease was deleted.
 struct Leased<'a> {
     at: usize,
     outcome: &'a Outcome,
@@ -334,19 +336,19 @@ struct Leased<'a> {
 }
 
 async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<DeliveryId, Orphan>, Failure> {
-    // Leases are locked in their order.
+    // Leases are locked in key order.
     let mut outcomes = outcomes.to_vec();
-    outcomes.sort_by_key(|outcome| (outcome.epoch, outcome.delivery));
+    outcomes.sort_by_key(|outcome| (outcome.epoch, outcome.delivery_id));
     let epochs: Vec<_> = outcomes.iter().map(|outcome| outcome.epoch.0).collect();
-    let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery)).collect();
-    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
+    let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery_id)).collect();
+    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.saw_cancel).collect();
     lock_leases(tx, &epochs, &ids).await?;
     let rows = tx.query(TAKE, &[&epochs, &ids, &knows]).await?;
-    rows.iter().map(|row| read_orphan(row).map(|orphan| (orphan.place.delivery, orphan))).collect()
+    rows.iter().map(|row| read_orphan(row).map(|orphan| (orphan.position.delivery_id, orphan))).collect()
 }
 
-/// No lease to take: the delivery was called off, or this very outcome was recorded before, or it is somebody
-/// else's.
+/// Determines the results of outcomes without a lease: the delivery was cancelled, the outcome was recorded
+/// before, or the lease belongs to another epoch.
 async fn explain_missing(
     tx: &Session,
     missing: &[(usize, &Arc<Outcome>)],
@@ -356,14 +358,14 @@ async fn explain_missing(
         return Ok(());
     }
     let epochs: Vec<_> = missing.iter().map(|(_, outcome)| outcome.epoch.0).collect();
-    let ids: Vec<_> = missing.iter().map(|(_, outcome)| Col(outcome.delivery)).collect();
+    let ids: Vec<_> = missing.iter().map(|(_, outcome)| Col(outcome.delivery_id)).collect();
     let mut called_off = HashMap::new();
-    for row in tx.query(CALLED_OFF, &[&epochs, &ids]).await? {
+    for row in tx.query(SELECT_CANCELLED, &[&epochs, &ids]).await? {
         called_off.insert(get::<DeliveryId>(&row, 0)?, text_opt(&row, 1)?.unwrap_or_default());
     }
     let with_attempts = missing.iter().filter_map(|(_, outcome)| Some((outcome, outcome.attempt.as_ref()?)));
     let (keys, numbers): (Vec<_>, Vec<_>) =
-        with_attempts.map(|(outcome, attempt)| (Col(outcome.delivery), attempt.number as i32)).unzip();
+        with_attempts.map(|(outcome, attempt)| (Col(outcome.delivery_id), attempt.number as i32)).unzip();
     let mut attempts = HashSet::new();
     for row in tx.query(RECORDED, &[&keys, &numbers]).await? {
         attempts.insert((get::<DeliveryId>(&row, 0)?, plain::<i32>(&row, 1)?, get::<AttemptId>(&row, 2)?));
@@ -374,13 +376,13 @@ async fn explain_missing(
     }
     for (at, outcome) in missing {
         let again = match &outcome.attempt {
-            Some(attempt) => attempts.contains(&(outcome.delivery, attempt.number as i32, attempt.id)),
-            None => statuses.get(&outcome.delivery) == Some(&status_after(&outcome.next)),
+            Some(attempt) => attempts.contains(&(outcome.delivery_id, attempt.number as i32, attempt.id)),
+            None => statuses.get(&outcome.delivery_id) == Some(&status_after(&outcome.next)),
         };
-        let result = match called_off.get(&outcome.delivery) {
-            Some(reason) if !again => Recorded::CancelRequested(reason.clone()),
-            _ if again => Recorded::Again,
-            _ => Recorded::Fenced,
+        let result = match called_off.get(&outcome.delivery_id) {
+            Some(reason) if !again => RecordResult::CancelRequested(reason.clone()),
+            _ if again => RecordResult::AlreadyRecorded,
+            _ => RecordResult::Fenced,
         };
         results[*at] = Some(result);
     }
@@ -395,17 +397,18 @@ async fn refuse_unconfirmed<'a>(
     results: &mut Results,
 ) -> Result<Vec<Leased<'a>>, Failure> {
     let claimed = |one: &&Leased<'_>| one.outcome.requires_ended_webhook;
-    let webhook_ids: BTreeSet<_> = leased.iter().filter(claimed).map(|one| one.outcome.webhook).collect();
+    let webhook_ids: BTreeSet<_> = leased.iter().filter(claimed).map(|one| one.outcome.webhook_id).collect();
     if webhook_ids.is_empty() {
         return Ok(leased);
     }
     let stored = webhooks::by_ids(tx, webhook_ids).await?;
     let mut confirmed = Vec::with_capacity(leased.len());
     for one in leased {
-        let has_ended = stored.get(&one.outcome.webhook).is_none_or(|found| found.has_ended(one.outcome.at));
+        let has_ended =
+            stored.get(&one.outcome.webhook_id).is_none_or(|found| found.has_ended(one.outcome.at));
         if one.outcome.requires_ended_webhook && !has_ended {
-            put_back(tx, one.outcome, &one.lease).await?;
-            results[one.at] = Some(Recorded::WebhookNotEnded);
+            restore_lease(tx, one.outcome, &one.lease).await?;
+            results[one.at] = Some(RecordResult::WebhookNotEnded);
         } else {
             confirmed.push(one);
         }
@@ -413,34 +416,34 @@ async fn refuse_unconfirmed<'a>(
     Ok(confirmed)
 }
 
-/// Adds attempts. Gives the deliveries whose attempt was not there before.
+/// Inserts attempts. Returns the deliveries whose attempt did not exist before.
 async fn insert_attempts(tx: &Session, leased: &[Leased<'_>]) -> Result<HashSet<DeliveryId>, Failure> {
     let attempts: Vec<_> =
         leased.iter().filter_map(|one| Some((one.outcome, one.outcome.attempt.as_ref()?))).collect();
     if attempts.is_empty() {
         return Ok(HashSet::new());
     }
-    let columns = Columns::of(&attempts);
+    let columns = Columns::from_outcomes(&attempts);
     let rows = tx.query(ATTEMPTS, &columns.values()).await?;
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
 async fn is_recorded(tx: &Session, outcome: &Outcome, attempt: &Attempt) -> Result<bool, Failure> {
     let known = "SELECT 1 FROM attempts WHERE delivery = $1 AND number = $2 AND id = $3";
-    tx.exists(known, &[&Col(outcome.delivery), &(attempt.number as i32), &Col(attempt.id)]).await
+    tx.exists(known, &[&Col(outcome.delivery_id), &(attempt.number as i32), &Col(attempt.id)]).await
 }
 
-/// Puts a lease back as it was.
-async fn put_back(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Result<(), Failure> {
-    let Orphan { place, rescued, sending, cancel } = lease;
+/// Inserts a lease again, unchanged.
+async fn restore_lease(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Result<(), Failure> {
+    let Orphan { position, rescued, sending, cancel } = lease;
     tx.execute(
         PUT_BACK,
         &[
             &outcome.epoch.0,
-            &Col(place.delivery),
-            &Col(place.webhook),
-            &&*place.lane.code(),
-            &place.seq,
+            &Col(position.delivery_id),
+            &Col(position.webhook_id),
+            &&*position.lane.code(),
+            &position.seq,
             &rescued.rescues,
             &rescued.deaths,
             sending,
@@ -451,16 +454,16 @@ async fn put_back(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Result<(),
     Ok(())
 }
 
-fn status_after(next: &Next) -> DeliveryStatus {
+fn status_after(next: &NextState) -> DeliveryStatus {
     match next {
-        Next::Delivered => DeliveryStatus::Delivered,
-        Next::Retry { .. } => DeliveryStatus::Pending,
-        Next::Dead { .. } => DeliveryStatus::Dead,
-        Next::Cancelled { .. } => DeliveryStatus::Cancelled,
+        NextState::Delivered => DeliveryStatus::Delivered,
+        NextState::Retry { .. } => DeliveryStatus::Pending,
+        NextState::Dead { .. } => DeliveryStatus::Dead,
+        NextState::Cancelled { .. } => DeliveryStatus::Cancelled,
     }
 }
 
-/// Carries out what outcomes say about deliveries whose leases were taken.
+/// Applies outcomes to deliveries whose leases were deleted.
 async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> Result<(), Failure> {
     if applied.is_empty() {
         return Ok(());
@@ -469,104 +472,113 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
     let orders = lock(tx, applied).await?;
     update(tx, &outcomes).await?;
     let (arrived, others): (Vec<&Outcome>, Vec<&Outcome>) =
-        outcomes.iter().partition(|outcome| outcome.next == Next::Delivered);
+        outcomes.iter().partition(|outcome| outcome.next == NextState::Delivered);
     let ids = |outcomes: Vec<&Outcome>| -> Vec<_> {
-        outcomes.into_iter().map(|outcome| Col(outcome.delivery)).collect()
+        outcomes.into_iter().map(|outcome| Col(outcome.delivery_id)).collect()
     };
     undelivered::clear(tx, &ids(arrived)).await?;
-    undelivered::note(tx, &ids(others)).await?;
-    let died = outcomes.iter().filter(|outcome| matches!(outcome.next, Next::Dead { .. }));
-    bury(tx, &died.map(|outcome| Col(outcome.delivery)).collect::<Vec<_>>()).await?;
+    undelivered::record(tx, &ids(others)).await?;
+    let died = outcomes.iter().filter(|outcome| matches!(outcome.next, NextState::Dead { .. }));
+    insert_dead_letter(tx, &died.map(|outcome| Col(outcome.delivery_id)).collect::<Vec<_>>()).await?;
     let retries: Vec<_> = applied.iter().filter_map(retry).collect();
     wait_for_retry(tx, retries).await?;
     lanes::set_by_first(tx, &orders).await?;
-    let mut told: Vec<&Cause> = Vec::new();
+    let mut reported: Vec<&Occurrence> = Vec::new();
     for Leased { at, outcome, .. } in applied {
-        told.extend(runtime_state::take_effect(tx, outcome).await?);
+        reported.extend(runtime_state::apply_effects(tx, outcome).await?);
         let config_version = match &outcome.disable {
             Some(disable) => disable_webhook(tx, outcome, disable).await?,
             None => None,
         };
-        let of = |kind| outcome.causes.iter().filter(move |cause| cause.kind == kind);
-        if matches!(outcome.next, Next::Dead { .. }) {
-            told.extend(of(Kind::DeliveryDead));
+        let of = |kind| outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind);
+        if matches!(outcome.next, NextState::Dead { .. }) {
+            reported.extend(of(NotificationKind::DeliveryDead));
         }
         if config_version.is_some() {
-            told.extend(of(Kind::WebhookDisabled));
+            reported.extend(of(NotificationKind::WebhookDisabled));
         }
-        results[*at] = Some(Recorded::Done { config_version });
+        results[*at] = Some(RecordResult::Recorded { config_version });
     }
-    notifications::note(tx, &told).await
+    notifications::record_occurrences(tx, &reported).await
 }
 
-/// Locks all that outcomes change beside their deliveries, in the order of `docs/adr/0044-one-lock-order.md`. Gives the
-/// orders that one of them has left.
+/// Locks everything that outcomes change besides their deliveries, in the order of
+/// `docs/adr/0044-one-lock-order.md`. Returns the ordered lanes that a delivery has left.
 async fn lock(tx: &Session, applied: &[Leased<'_>]) -> Result<Keys, Failure> {
     let disabling = || applied.iter().map(|one| one.outcome).filter(|one| one.disable.is_some());
-    // A webhook that is to be disabled must not change after it was read.
-    let owners: BTreeSet<_> = disabling().map(|one| &one.tenant).collect();
-    for tenant in owners {
-        tenancy::lock(tx, tenant).await?;
+    // A webhook that is to be disabled must not change after it is read.
+    let owners: BTreeSet<_> = disabling().map(|one| &one.tenant_id).collect();
+    for tenant_id in owners {
+        tenancy::lock(tx, tenant_id).await?;
     }
-    webhooks::lock(tx, disabling().map(|one| one.webhook)).await?;
+    webhooks::lock(tx, disabling().map(|one| one.webhook_id)).await?;
     let (mut runtimes, mut locks, mut left) = (BTreeMap::new(), LaneLocks::default(), Keys::new());
     for one in applied {
         let Leased { outcome, lease, .. } = one;
         let lock = RuntimeLock::for_outcome(outcome);
-        let known = runtimes.entry(outcome.webhook).or_insert((&outcome.tenant, lock));
+        let known = runtimes.entry(outcome.webhook_id).or_insert((&outcome.tenant_id, lock));
         known.1 = known.1.max(lock);
         match retry(one) {
-            Some((place, due)) => locks.put_into(place.webhook, &place.lane, due),
-            None if lease.place.lane.is_ordered() => {
-                let code = lease.place.lane.code().into_owned();
-                locks.take_from(lease.place.webhook, code.clone());
-                left.insert((lease.place.webhook, code));
+            Some((position, due)) => locks.put_into(position.webhook_id, &position.lane, due),
+            None if lease.position.lane.is_ordered() => {
+                let code = lease.position.lane.code().into_owned();
+                locks.take_from(lease.position.webhook_id, code.clone());
+                left.insert((lease.position.webhook_id, code));
             }
             None => {}
         }
     }
-    // A webhook with other changes may be blocked by them: all of its lanes are set then.
+    // Effects on a webhook may block it: all of its lanes are recomputed then.
     let changing =
-        runtimes.iter().filter(|(_, (_, lock))| *lock > RuntimeLock::Keep).map(|(webhook, _)| webhook);
+        runtimes.iter().filter(|(_, (_, lock))| *lock > RuntimeLock::Keep).map(|(webhook_id, _)| webhook_id);
     locks.add_all_of(tx, changing).await?;
-    runtimes.retain(|webhook, (_, lock)| *lock > RuntimeLock::Keep || locks.webhooks().contains(webhook));
+    runtimes
+        .retain(|webhook_id, (_, lock)| *lock > RuntimeLock::Keep || locks.webhooks().contains(webhook_id));
     runtime_state::lock_all(tx, &runtimes).await?;
     let locked = locks.lock_lanes(tx).await?;
     Ok(left.intersection(&locked).cloned().collect())
 }
 
-/// Where a delivery waits for its next attempt, and until when.
-fn retry(one: &Leased<'_>) -> Option<(Place, Time)> {
-    let Next::Retry { due } = one.outcome.next else { return None };
-    let Place { delivery, webhook, lane, seq } = &one.lease.place;
-    Some((Place { delivery: *delivery, webhook: *webhook, lane: lane.for_retry(), seq: *seq }, due))
+/// Returns the lane position of a delivery that is to be retried, and its due time.
+fn retry(one: &Leased<'_>) -> Option<(LanePosition, Time)> {
+    let NextState::Retry { due } = one.outcome.next else { return None };
+    let LanePosition { delivery_id, webhook_id, lane, seq } = &one.lease.position;
+    Some((
+        LanePosition {
+            delivery_id: *delivery_id,
+            webhook_id: *webhook_id,
+            lane: lane.for_retry(),
+            seq: *seq,
+        },
+        due,
+    ))
 }
 
-async fn wait_for_retry(tx: &Session, retries: Vec<(Place, Time)>) -> Result<(), Failure> {
+async fn wait_for_retry(tx: &Session, retries: Vec<(LanePosition, Time)>) -> Result<(), Failure> {
     if retries.is_empty() {
         return Ok(());
     }
-    let ids: Vec<_> = retries.iter().map(|(place, _)| place.delivery).collect();
+    let ids: Vec<_> = retries.iter().map(|(position, _)| position.delivery_id).collect();
     let created = created(tx, &ids).await?;
-    let wait = |(place, due): (Place, Time)| Wait {
-        created_at: created.get(&place.delivery).copied().unwrap_or(due),
-        place,
+    let wait = |(position, due): (LanePosition, Time)| WaitingDelivery {
+        created_at: created.get(&position.delivery_id).copied().unwrap_or(due),
+        sort_key: position,
         due,
-        rescued: Rescued::default(),
+        rescued: RescueCounts::default(),
     };
     lanes::insert_waiting(tx, &retries.into_iter().map(wait).collect::<Vec<_>>()).await
 }
 
-/// Puts deliveries that have died on the dead-letter list.
-pub(super) async fn bury(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
+/// Inserts dead letters for deliveries that are dead.
+pub(super) async fn insert_dead_letter(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
     if !deliveries.is_empty() {
-        tx.execute(BURY, &[&deliveries]).await?;
+        tx.execute(INSERT_DEAD, &[&deliveries]).await?;
     }
     Ok(())
 }
 
 async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
-    fn of<'a, T>(outcomes: &[&'a Outcome], get: impl Fn(&'a Outcome) -> T) -> Vec<T> {
+    fn column<'a, T>(outcomes: &[&'a Outcome], get: impl Fn(&'a Outcome) -> T) -> Vec<T> {
         outcomes.iter().map(|outcome| get(outcome)).collect()
     }
     let statuses: Vec<_> = outcomes.iter().map(|outcome| status_after(&outcome.next)).collect();
@@ -575,33 +587,37 @@ async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
     tx.execute(
         UPDATE,
         &[
-            &of(outcomes, |outcome| Col(outcome.delivery)),
+            &column(outcomes, |outcome| Col(outcome.delivery_id)),
             &statuses.iter().map(|status| Col(*status)).collect::<Vec<_>>(),
             &ended.collect::<Vec<_>>(),
-            &of(outcomes, |outcome| match &outcome.next {
-                Next::Dead { reason } => Some(Col(*reason)),
+            &column(outcomes, |outcome| match &outcome.next {
+                NextState::Dead { reason } => Some(Col(*reason)),
                 _ => None,
             }),
-            &of(outcomes, |outcome| match &outcome.next {
-                Next::Cancelled { reason } => Some(reason.as_bytes()),
+            &column(outcomes, |outcome| match &outcome.next {
+                NextState::Cancelled { reason } => Some(reason.as_bytes()),
                 _ => None,
             }),
-            &of(outcomes, |outcome| outcome.attempt.as_ref().map(|attempt| attempt.number as i32)),
-            &of(outcomes, |outcome| Some(outcome.attempt.as_ref()?.http_status_code? as i16)),
-            &of(outcomes, |outcome| outcome.attempt.as_ref()?.failure_category.map(Col)),
-            &of(outcomes, |outcome| Some(outcome.attempt.as_ref()?.error_message.as_deref()?.as_bytes())),
+            &column(outcomes, |outcome| outcome.attempt.as_ref().map(|attempt| attempt.number as i32)),
+            &column(outcomes, |outcome| Some(outcome.attempt.as_ref()?.http_status_code? as i16)),
+            &column(outcomes, |outcome| outcome.attempt.as_ref()?.failure_category.map(Col)),
+            &column(outcomes, |outcome| Some(outcome.attempt.as_ref()?.error_message.as_deref()?.as_bytes())),
         ],
     )
     .await?;
     Ok(())
 }
 
-async fn disable_webhook(tx: &Session, outcome: &Outcome, disable: &Disable) -> Result<Option<i64>, Failure> {
-    let Some(mut found) = webhooks::find(tx, &outcome.tenant, outcome.webhook).await? else {
+async fn disable_webhook(
+    tx: &Session,
+    outcome: &Outcome,
+    disable: &DisableWebhook,
+) -> Result<Option<i64>, Failure> {
+    let Some(mut found) = webhooks::find(tx, &outcome.tenant_id, outcome.webhook_id).await? else {
         return Ok(None);
     };
     let webhook = &mut found.webhook.webhook;
-    if !webhook.state.gets_events() || webhook.spec.url != disable.url {
+    if !webhook.state.receives_events() || webhook.spec.url != disable.url {
         return Ok(None);
     }
     webhook.state = WebhookState::Disabled(disable.reason.clone());

@@ -1,4 +1,4 @@
-//! Rounds: delivering again, or calling off.
+//! Retries, replays and cancellations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,14 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
-    lanes::{self, Keys, LaneLocks, Place, Rescued, Wait},
+    lanes::{self, Keys, LaneLocks, LanePosition, RescueCounts, WaitingDelivery},
     nodes, prune,
     session::{Failure, Session, Tx, Values},
     tenancy, undelivered,
 };
-use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
+use crate::{
+    CancelResult, Change, NewRound, Redrive, RedriveOptions, RedriveResult, ReplayResult, StoreFuture,
+};
 
 macro_rules! old {
     ($rest:literal) => {
@@ -39,7 +41,7 @@ const REDRIVEN: &str = "UPDATE deliveries d SET redriven_as = ($2::uuid[])[array
 const NEVER_SENT: &str = "SELECT k.event, k.webhook FROM unnest($1::uuid[], $2::uuid[]) AS k(event, webhook)
      WHERE (SELECT 1 FROM deliveries d WHERE d.event = k.event AND d.webhook = k.webhook LIMIT 1) IS NULL";
 const WHERE_WAITING: &str = "SELECT delivery, webhook, lane FROM waiting WHERE delivery = ANY($1::uuid[])";
-/// Only what waits where it did, since only those lanes are locked.
+/// Deletes only rows that are still in the given lanes, since only those lanes are locked.
 const STOP_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery = ANY($1::uuid[])
          AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery)] COLLATE \"C\" RETURNING w.webhook, w.delivery";
 const WAITING: &str = "SELECT delivery, lane, due, seq, created_at, rescues, deaths FROM waiting
@@ -59,9 +61,9 @@ const CALL_OFF: &str =
     "UPDATE leased SET cancel = $3 WHERE delivery = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
      RETURNING webhook, delivery";
 
-/// The statements whose cost must follow what they change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 9] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
     ("find and lock what waits", WAITING),
     ("lock leases of deliveries", LOCK_LEASED),
     ("lock free leases of deliveries", LOCK_FREE_LEASED),
@@ -74,9 +76,15 @@ pub(super) const PLANNED: [(&str, &str); 9] = [
 ];
 
 impl Redrive for Postgres {
-    fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
+    fn retry(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+        options: RedriveOptions,
+        now: Time,
+    ) -> StoreFuture<'_, RedriveResult> {
         Box::pin(async move {
-            let redriven = self.administer(|tx| retry(tx, &tenant, delivery, &again, now)).await?;
+            let redriven = self.administer(|tx| retry(tx, &tenant_id, delivery_id, &options, now)).await?;
             self.shared.hints.work();
             Ok(redriven)
         })
@@ -84,14 +92,15 @@ impl Redrive for Postgres {
 
     fn replay(
         &self,
-        tenant: TenantId,
-        event: EventId,
+        tenant_id: TenantId,
+        event_id: EventId,
         rounds: Vec<NewRound>,
         priority: Option<Priority>,
         now: Time,
-    ) -> Answer<'_, Replayed> {
+    ) -> StoreFuture<'_, ReplayResult> {
         Box::pin(async move {
-            let replayed = self.administer(|tx| replay(tx, &tenant, event, &rounds, priority, now)).await?;
+            let replayed =
+                self.administer(|tx| replay(tx, &tenant_id, event_id, &rounds, priority, now)).await?;
             self.shared.hints.work();
             Ok(replayed)
         })
@@ -99,14 +108,14 @@ impl Redrive for Postgres {
 
     fn cancel(
         &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
         reason: String,
         now: Time,
-    ) -> Answer<'_, Cancelled> {
+    ) -> StoreFuture<'_, CancelResult> {
         Box::pin(async move {
-            let cancelled = self.administer(|tx| cancel(tx, &tenant, delivery, &reason, now)).await?;
-            if cancelled == Cancelled::Requested {
+            let cancelled = self.administer(|tx| cancel(tx, &tenant_id, delivery_id, &reason, now)).await?;
+            if cancelled == CancelResult::Requested {
                 self.shared.hints.change();
             }
             Ok(cancelled)
@@ -116,50 +125,57 @@ impl Redrive for Postgres {
 
 async fn retry(
     tx: Tx,
-    tenant: &TenantId,
-    delivery: DeliveryId,
-    again: &Again,
+    tenant_id: &TenantId,
+    delivery_id: DeliveryId,
+    options: &RedriveOptions,
     now: Time,
-) -> Result<Redriven, Failure> {
-    let retried = retry_all(&tx, tenant, &[(delivery, again)], now).await?;
-    Ok(retried.into_iter().next().unwrap_or(Redriven::Missing))
+) -> Result<RedriveResult, Failure> {
+    let retried = retry_all(&tx, tenant_id, &[(delivery_id, options)], now).await?;
+    Ok(retried.into_iter().next().unwrap_or(RedriveResult::NotFound))
 }
 
-/// Makes pending deliveries due now, and ended ones new rounds. Tells of each in turn; none is named twice.
+/// Makes pending deliveries due now, and creates new rounds of ended ones. Returns one result per delivery, in
+/// order. No delivery may be given twice.
 pub(super) async fn retry_all(
     tx: &Session,
-    tenant: &TenantId,
-    deliveries: &[(DeliveryId, &Again)],
+    tenant_id: &TenantId,
+    deliveries: &[(DeliveryId, &RedriveOptions)],
     now: Time,
-) -> Result<Vec<Redriven>, Failure> {
-    // Rounds of a tenant are made one after the other, and take their numbers from its row.
-    tenancy::lock(tx, tenant).await?;
-    let ids: Vec<_> = deliveries.iter().map(|(delivery, _)| *delivery).collect();
-    let mut olds = find_all(tx, tenant, &ids).await?;
-    // Held: nothing is forgotten before its new round is there.
-    let held = prune::hold_events(tx, tenant, olds.values().map(|old| old.event)).await?;
+) -> Result<Vec<RedriveResult>, Failure> {
+    // Rounds of a tenant are created one after the other, and take their sequence numbers from its row.
+    tenancy::lock(tx, tenant_id).await?;
+    let ids: Vec<_> = deliveries.iter().map(|(delivery_id, _)| *delivery_id).collect();
+    let mut olds = find_all(tx, tenant_id, &ids).await?;
+    // Locked, so that no event is pruned before its new round is inserted.
+    let held = prune::lock_events(tx, tenant_id, olds.values().map(|previous| previous.event_id)).await?;
     let (mut retried, mut rounds, mut pending) = (Vec::with_capacity(ids.len()), Vec::new(), Vec::new());
-    for (delivery, again) in deliveries {
-        let found = olds.remove(delivery).and_then(|old| Some((held.get(&old.event)?, old)));
-        let Some((event, old)) = found else {
-            retried.push(Redriven::Missing);
+    for (delivery_id, options) in deliveries {
+        let found =
+            olds.remove(delivery_id).and_then(|previous| Some((held.get(&previous.event_id)?, previous)));
+        let Some((event, previous)) = found else {
+            retried.push(RedriveResult::NotFound);
             continue;
         };
-        retried.push(match old.redriven_as {
-            _ if event.erased => Redriven::Erased,
-            _ if again.unless_purged && old.is_purged => Redriven::Missing,
-            _ if !old.status.is_final() => {
-                pending.push((old, again.priority));
-                Redriven::DueNow(*delivery)
+        retried.push(match previous.redriven_as {
+            _ if event.erased => RedriveResult::Erased,
+            _ if options.unless_purged && previous.is_purged => RedriveResult::NotFound,
+            _ if !previous.status.is_final() => {
+                pending.push((previous, options.priority));
+                RedriveResult::DueNow(*delivery_id)
             }
-            Some(round) => Redriven::AlreadyAs(round),
+            Some(round) => RedriveResult::AlreadyRedriven(round),
             None => {
-                let lane = again.lane.clone();
-                let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane };
-                let priority = again.priority.unwrap_or(old.priority);
-                // There is no later round: it would be named.
-                rounds.push(Round { event: old.event, round, priority, last: Some(old) });
-                Redriven::NewRound(again.id)
+                let lane = options.lane.clone();
+                let round = NewRound {
+                    id: options.id,
+                    webhook_id: previous.webhook_id,
+                    format: previous.format,
+                    lane,
+                };
+                let priority = options.priority.unwrap_or(previous.priority);
+                // There is no later round: `redriven_as` would name it.
+                rounds.push(Round { event_id: previous.event_id, round, priority, last: Some(previous) });
+                RedriveResult::NewRound(options.id)
             }
         });
     }
@@ -167,58 +183,62 @@ pub(super) async fn retry_all(
     let lanes = find_lanes(tx, &pending, now, &mut locks).await?;
     let locked = locks.lock(tx).await?;
     make_due(tx, &pending, &lanes, &locked, now).await?;
-    add_rounds(tx, tenant, rounds, now).await?;
+    add_rounds(tx, tenant_id, rounds, now).await?;
     Ok(retried)
 }
 
-/// Adds the lanes that pending deliveries wait in, and those that they are to wait in, to what is to be locked.
+/// Adds the current and the new lanes of pending deliveries to the locks. Returns the current ones.
 async fn find_lanes(
     tx: &Session,
-    pending: &[(Old, Option<Priority>)],
+    pending: &[(PreviousRound, Option<Priority>)],
     now: Time,
     locks: &mut LaneLocks,
 ) -> Result<BTreeMap<DeliveryId, Lane>, Failure> {
     if pending.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let ids: Vec<_> = pending.iter().map(|(old, _)| Col(old.id)).collect();
+    let ids: Vec<_> = pending.iter().map(|(previous, _)| Col(previous.id)).collect();
     let mut lanes = BTreeMap::new();
     for row in tx.query(WHERE_WAITING, &[&ids]).await? {
-        let (delivery, webhook): (DeliveryId, WebhookId) = (get(&row, 0)?, get(&row, 1)?);
+        let (delivery_id, webhook_id): (DeliveryId, WebhookId) = (get(&row, 0)?, get(&row, 1)?);
         let lane: Lane = get(&row, 2)?;
-        let priority = pending.iter().find(|(old, _)| old.id == delivery).and_then(|(_, priority)| *priority);
-        locks.take_from(webhook, lane.code().into_owned());
+        let priority = pending
+            .iter()
+            .find(|(previous, _)| previous.id == delivery_id)
+            .and_then(|(_, priority)| *priority);
+        locks.take_from(webhook_id, lane.code().into_owned());
         if let Some(priority) = priority {
-            locks.put_into(webhook, &lane.clone().with_priority(priority), now);
+            locks.put_into(webhook_id, &lane.clone().with_priority(priority), now);
         }
-        lanes.insert(delivery, lane);
+        lanes.insert(delivery_id, lane);
     }
     Ok(lanes)
 }
 
-/// Delivers events to webhooks that have had none of them. Gives the deliveries that were made.
-pub(super) async fn send_first(
+/// Creates first deliveries of events to webhooks that did not get them. Returns the created deliveries.
+pub(super) async fn create_first_delivery(
     tx: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     sends: &[(EventId, &NewRound, Priority)],
     now: Time,
 ) -> Result<Vec<DeliveryId>, Failure> {
-    tenancy::lock(tx, tenant).await?;
-    let held = prune::hold_events(tx, tenant, sends.iter().map(|(event, ..)| *event)).await?;
-    let there = |event: &EventId| held.get(event).is_some_and(|held| !held.erased);
-    let events: Vec<_> = sends.iter().map(|(event, ..)| Col(*event)).collect();
-    let webhooks: Vec<_> = sends.iter().map(|(_, round, _)| Col(round.webhook)).collect();
+    tenancy::lock(tx, tenant_id).await?;
+    let held = prune::lock_events(tx, tenant_id, sends.iter().map(|(event_id, ..)| *event_id)).await?;
+    let there = |event_id: &EventId| held.get(event_id).is_some_and(|held| !held.erased);
+    let events: Vec<_> = sends.iter().map(|(event_id, ..)| Col(*event_id)).collect();
+    let webhooks: Vec<_> = sends.iter().map(|(_, round, _)| Col(round.webhook_id)).collect();
     let missing: BTreeSet<(EventId, WebhookId)> = tx
         .query(NEVER_SENT, &[&events, &webhooks])
         .await?
         .iter()
         .map(|row| Ok((get(row, 0)?, get(row, 1)?)))
         .collect::<Result<_, Failure>>()?;
-    let wanted =
-        sends.iter().filter(|(event, round, _)| there(event) && missing.contains(&(*event, round.webhook)));
+    let wanted = sends
+        .iter()
+        .filter(|(event_id, round, _)| there(event_id) && missing.contains(&(*event_id, round.webhook_id)));
     let rounds: Vec<_> = wanted
-        .map(|(event, round, priority)| Round {
-            event: *event,
+        .map(|(event_id, round, priority)| Round {
+            event_id: *event_id,
             round: (*round).clone(),
             priority: *priority,
             last: None,
@@ -226,86 +246,91 @@ pub(super) async fn send_first(
         .collect();
     let made = rounds.iter().map(|round| round.round.id).collect();
     locks_for(&rounds, now).lock(tx).await?;
-    add_rounds(tx, tenant, rounds, now).await?;
+    add_rounds(tx, tenant_id, rounds, now).await?;
     Ok(made)
 }
 
 async fn replay(
     tx: Tx,
-    tenant: &TenantId,
-    event: EventId,
+    tenant_id: &TenantId,
+    event_id: EventId,
     rounds: &[NewRound],
     priority: Option<Priority>,
     now: Time,
-) -> Result<Replayed, Failure> {
-    tenancy::lock(&tx, tenant).await?;
-    let held = match prune::hold_events(&tx, tenant, [event]).await?.remove(&event) {
-        None => return Ok(Replayed::Missing),
-        Some(held) if held.erased => return Ok(Replayed::Erased),
+) -> Result<ReplayResult, Failure> {
+    tenancy::lock(&tx, tenant_id).await?;
+    let held = match prune::lock_events(&tx, tenant_id, [event_id]).await?.remove(&event_id) {
+        None => return Ok(ReplayResult::NotFound),
+        Some(held) if held.erased => return Ok(ReplayResult::Erased),
         Some(held) => held,
     };
     let priority = priority.unwrap_or(held.priority);
     let mut made = Vec::with_capacity(rounds.len());
     for round in rounds {
-        let last = last_round(&tx, event, round.webhook).await?;
+        let last = last_round(&tx, event_id, round.webhook_id).await?;
         if let Some(last) = &last
             && !last.status.is_final()
         {
-            return Ok(Replayed::StillPending(last.id));
+            return Ok(ReplayResult::StillPending(last.id));
         }
-        made.push(Round { event, round: round.clone(), priority, last });
+        made.push(Round { event_id, round: round.clone(), priority, last });
     }
     locks_for(&made, now).lock(&tx).await?;
-    add_rounds(&tx, tenant, made, now).await?;
-    Ok(Replayed::Done(rounds.iter().map(|round| round.id).collect()))
+    add_rounds(&tx, tenant_id, made, now).await?;
+    Ok(ReplayResult::Done(rounds.iter().map(|round| round.id).collect()))
 }
 
 async fn cancel(
     tx: Tx,
-    tenant: &TenantId,
-    delivery: DeliveryId,
+    tenant_id: &TenantId,
+    delivery_id: DeliveryId,
     reason: &str,
     now: Time,
-) -> Result<Cancelled, Failure> {
-    let cancelled = cancel_all(&tx, tenant, &[delivery], reason, now).await?;
-    Ok(cancelled.into_iter().next().map_or(Cancelled::Missing, |(_, _, cancelled)| cancelled))
+) -> Result<CancelResult, Failure> {
+    let cancelled = cancel_all(&tx, tenant_id, &[delivery_id], reason, now).await?;
+    Ok(cancelled.into_iter().next().map_or(CancelResult::NotFound, |(_, _, cancelled)| cancelled))
 }
 
-/// Calls deliveries off. Tells of each that there is.
+/// Cancels deliveries. Returns a result for each one that exists.
 pub(super) async fn cancel_all(
     tx: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     deliveries: &[DeliveryId],
     reason: &str,
     now: Time,
-) -> Result<Vec<(WebhookId, DeliveryId, Cancelled)>, Failure> {
-    let mut told = Vec::new();
-    let olds = find_all(tx, tenant, deliveries).await?;
-    let (over, open): (Vec<_>, Vec<_>) = olds.into_values().partition(|old| old.status.is_final());
-    told.extend(over.into_iter().map(|old| (old.webhook, old.id, Cancelled::Over(old.status))));
-    let mut left: Vec<_> = open.iter().map(|old| old.id).collect();
-    for (webhook, delivery) in cancel_leased(tx, &left, reason, true).await? {
-        left.retain(|id| *id != delivery);
-        told.push((webhook, delivery, Cancelled::Requested));
+) -> Result<Vec<(WebhookId, DeliveryId, CancelResult)>, Failure> {
+    let mut reported = Vec::new();
+    let olds = find_all(tx, tenant_id, deliveries).await?;
+    let (over, open): (Vec<_>, Vec<_>) = olds.into_values().partition(|previous| previous.status.is_final());
+    reported.extend(
+        over.into_iter()
+            .map(|previous| (previous.webhook_id, previous.id, CancelResult::AlreadyEnded(previous.status))),
+    );
+    let mut left: Vec<_> = open.iter().map(|previous| previous.id).collect();
+    for (webhook_id, delivery_id) in cancel_leased(tx, &left, reason, true).await? {
+        left.retain(|id| *id != delivery_id);
+        reported.push((webhook_id, delivery_id, CancelResult::Requested));
     }
-    for (webhook, delivery) in cancel_waiting(tx, &left, reason, now).await? {
-        left.retain(|id| *id != delivery);
-        told.push((webhook, delivery, Cancelled::Done));
+    for (webhook_id, delivery_id) in cancel_waiting(tx, &left, reason, now).await? {
+        left.retain(|id| *id != delivery_id);
+        reported.push((webhook_id, delivery_id, CancelResult::Done));
     }
-    // What is left was claimed between the two looks, or has ended.
-    for (webhook, delivery) in cancel_leased(tx, &left, reason, false).await? {
-        left.retain(|id| *id != delivery);
-        told.push((webhook, delivery, Cancelled::Requested));
+    // The remaining ones were claimed between the two statements, or have ended.
+    for (webhook_id, delivery_id) in cancel_leased(tx, &left, reason, false).await? {
+        left.retain(|id| *id != delivery_id);
+        reported.push((webhook_id, delivery_id, CancelResult::Requested));
     }
-    for old in find_all(tx, tenant, &left).await?.into_values().filter(|old| old.status.is_final()) {
-        left.retain(|id| *id != old.id);
-        told.push((old.webhook, old.id, Cancelled::Over(old.status)));
+    for previous in
+        find_all(tx, tenant_id, &left).await?.into_values().filter(|previous| previous.status.is_final())
+    {
+        left.retain(|id| *id != previous.id);
+        reported.push((previous.webhook_id, previous.id, CancelResult::AlreadyEnded(previous.status)));
     }
     if left.is_empty() {
-        return Ok(told);
+        return Ok(reported);
     }
-    // It has moved once more. Lanes are locked once: everything is released and done again.
-    Err(Failure::Passing)
+    // A delivery has moved once more. Lanes may be locked only once, so the transaction is rolled back and repeated.
+    Err(Failure::Contention)
 }
 
 async fn cancel_waiting(
@@ -314,30 +339,30 @@ async fn cancel_waiting(
     reason: &str,
     now: Time,
 ) -> Result<Vec<(WebhookId, DeliveryId)>, Failure> {
-    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
-    let mut places: Vec<(DeliveryId, (WebhookId, String))> = Vec::new();
+    let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
+    let mut positions: Vec<(DeliveryId, (WebhookId, String))> = Vec::new();
     for row in tx.query(WHERE_WAITING, &[&ids]).await? {
-        places.push((get(&row, 0)?, (get(&row, 1)?, plain(&row, 2)?)));
+        positions.push((get(&row, 0)?, (get(&row, 1)?, plain(&row, 2)?)));
     }
-    if places.is_empty() {
+    if positions.is_empty() {
         return Ok(Vec::new());
     }
-    let locked = lanes::lock(tx, &places.iter().map(|(_, key)| key.clone()).collect()).await?;
-    places.retain(|(_, key)| locked.contains(key));
-    let at: Vec<_> = places.iter().map(|(delivery, _)| Col(*delivery)).collect();
-    let lanes: Vec<_> = places.iter().map(|(_, (_, lane))| lane.as_str()).collect();
+    let locked = lanes::lock(tx, &positions.iter().map(|(_, key)| key.clone()).collect()).await?;
+    positions.retain(|(_, key)| locked.contains(key));
+    let at: Vec<_> = positions.iter().map(|(delivery_id, _)| Col(*delivery_id)).collect();
+    let lanes: Vec<_> = positions.iter().map(|(_, (_, lane))| lane.as_str()).collect();
     let gone = tx.query(STOP_WAITING, &[&at, &lanes]).await?;
     let gone =
         gone.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
-    let ended: Vec<_> = gone.iter().map(|(_, delivery)| *delivery).collect();
+    let ended: Vec<_> = gone.iter().map(|(_, delivery_id)| *delivery_id).collect();
     end_cancelled(tx, &ended, reason, now).await?;
-    // Whatever waited behind them may be due long before they were.
+    // The deliveries behind them may be due earlier.
     lanes::set_by_first(tx, &locked).await?;
     Ok(gone)
 }
 
-/// Notes on leases that their deliveries are to be cancelled. Leases are locked before lanes: once lanes are locked,
-/// a lease that another transaction has is left alone.
+/// Marks leases whose deliveries are to be cancelled. Leases are locked before lanes: once lanes are locked, a
+/// lease that another transaction has locked is skipped.
 async fn cancel_leased(
     tx: &Session,
     deliveries: &[DeliveryId],
@@ -347,7 +372,7 @@ async fn cancel_leased(
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
     let owners = nodes::leasing(tx).await?;
     let lock = if wait { LOCK_LEASED } else { LOCK_FREE_LEASED };
     let rows = tx.query(lock, &[&owners, &ids]).await?;
@@ -355,32 +380,32 @@ async fn cancel_leased(
     let noted = tx.query(CALL_OFF, &[&owners, &ids, &reason.as_bytes()]).await?;
     let noted =
         noted.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
-    for (webhook, delivery) in &noted {
-        changes::tell(tx, &Change::Cancel(*webhook, *delivery)).await?;
+    for (webhook_id, delivery_id) in &noted {
+        changes::append(tx, &Change::Cancel(*webhook_id, *delivery_id)).await?;
     }
     Ok(noted)
 }
 
-/// Ends deliveries that are neither waiting nor leased any more.
+/// Ends deliveries as cancelled. They must be neither waiting nor leased any more.
 pub(super) async fn end_cancelled(
     tx: &Session,
     deliveries: &[DeliveryId],
     reason: &str,
     now: Time,
 ) -> Result<(), Failure> {
-    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
     tx.execute(
         "UPDATE deliveries SET status = $2, ended_at = $3, cancel_reason = $4 WHERE id = ANY($1::uuid[])",
         &[&ids, &Col(DeliveryStatus::Cancelled), &Col(now), &reason.as_bytes()],
     )
     .await?;
-    undelivered::note(tx, &ids).await
+    undelivered::record(tx, &ids).await
 }
 
-struct Old {
+struct PreviousRound {
     id: DeliveryId,
-    event: EventId,
-    webhook: WebhookId,
+    event_id: EventId,
+    webhook_id: WebhookId,
     round: i32,
     status: DeliveryStatus,
     format: PayloadFormat,
@@ -389,11 +414,11 @@ struct Old {
     is_purged: bool,
 }
 
-fn read_old(row: &Row) -> Result<Old, Failure> {
-    Ok(Old {
+fn read_old(row: &Row) -> Result<PreviousRound, Failure> {
+    Ok(PreviousRound {
         id: get(row, 0)?,
-        event: get(row, 1)?,
-        webhook: get(row, 2)?,
+        event_id: get(row, 1)?,
+        webhook_id: get(row, 2)?,
         round: plain(row, 3)?,
         status: get(row, 4)?,
         format: get(row, 5)?,
@@ -403,30 +428,34 @@ fn read_old(row: &Row) -> Result<Old, Failure> {
     })
 }
 
-async fn one(tx: &Session, statement: &str, values: Values<'_>) -> Result<Option<Old>, Failure> {
+async fn one(tx: &Session, statement: &str, values: Values<'_>) -> Result<Option<PreviousRound>, Failure> {
     tx.query_opt(statement, values).await?.map(|row| read_old(&row)).transpose()
 }
 
 async fn find_all(
     tx: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     deliveries: &[DeliveryId],
-) -> Result<BTreeMap<DeliveryId, Old>, Failure> {
-    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
-    let rows = tx.query(OLDS, &[&ids, &tenant.as_str()]).await?;
-    rows.iter().map(|row| read_old(row).map(|old| (old.id, old))).collect()
+) -> Result<BTreeMap<DeliveryId, PreviousRound>, Failure> {
+    let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
+    let rows = tx.query(OLDS, &[&ids, &tenant_id.as_str()]).await?;
+    rows.iter().map(|row| read_old(row).map(|previous| (previous.id, previous))).collect()
 }
 
-async fn last_round(tx: &Session, event: EventId, webhook: WebhookId) -> Result<Option<Old>, Failure> {
+async fn last_round(
+    tx: &Session,
+    event_id: EventId,
+    webhook_id: WebhookId,
+) -> Result<Option<PreviousRound>, Failure> {
     let last = old!("WHERE event = $1 AND webhook = $2 ORDER BY round DESC LIMIT 1");
-    one(tx, last, &[&Col(event), &Col(webhook)]).await
+    one(tx, last, &[&Col(event_id), &Col(webhook_id)]).await
 }
 
-/// Makes what waits due now, in the lane of its priority. What a node has is on its way already. `lanes` are those that
-/// deliveries waited in before any were locked.
+/// Makes waiting deliveries due now, in the lane of their priority. Leased ones are being sent already. `lanes`
+/// are the lanes of the deliveries before any were locked.
 async fn make_due(
     tx: &Session,
-    pending: &[(Old, Option<Priority>)],
+    pending: &[(PreviousRound, Option<Priority>)],
     lanes: &BTreeMap<DeliveryId, Lane>,
     locked: &Keys,
     now: Time,
@@ -434,31 +463,40 @@ async fn make_due(
     if pending.is_empty() {
         return Ok(());
     }
-    let ids: Vec<_> = pending.iter().map(|(old, _)| Col(old.id)).collect();
+    let ids: Vec<_> = pending.iter().map(|(previous, _)| Col(previous.id)).collect();
     let (mut waits, mut taken, mut changed) = (Vec::new(), Vec::new(), Keys::new());
     for row in tx.query(WAITING, &[&ids]).await? {
         let (id, lane): (DeliveryId, Lane) = (get(&row, 0)?, get(&row, 1)?);
-        let Some((old, priority)) = pending.iter().find(|(old, _)| old.id == id) else { continue };
-        let key = (old.webhook, lane.code().into_owned());
+        let Some((previous, priority)) = pending.iter().find(|(previous, _)| previous.id == id) else {
+            continue;
+        };
+        let key = (previous.webhook_id, lane.code().into_owned());
         if lanes.get(&id) != Some(&lane) || !locked.contains(&key) {
-            // It waits elsewhere since the lanes were locked.
-            return Err(Failure::Passing);
+            // It has moved to another lane since the lanes were read.
+            return Err(Failure::Contention);
         }
         changed.insert(key);
         let new_lane = priority.map_or_else(|| lane.clone(), |priority| lane.with_priority(priority));
-        let place = Place { delivery: id, webhook: old.webhook, lane: new_lane, seq: plain(&row, 3)? };
-        let rescued = Rescued { rescues: plain(&row, 5)?, deaths: plain(&row, 6)? };
+        let position = LanePosition {
+            delivery_id: id,
+            webhook_id: previous.webhook_id,
+            lane: new_lane,
+            seq: plain(&row, 3)?,
+        };
+        let rescued = RescueCounts { rescues: plain(&row, 5)?, deaths: plain(&row, 6)? };
         let due = get::<Time>(&row, 2)?.min(now);
-        waits.push(Wait { place, due, created_at: get(&row, 4)?, rescued });
+        waits.push(WaitingDelivery { sort_key: position, due, created_at: get(&row, 4)?, rescued });
         taken.push(Col(id));
     }
     tx.execute("DELETE FROM waiting WHERE delivery = ANY($1::uuid[])", &[&taken]).await?;
     lanes::insert_waiting(tx, &waits).await?;
     for priority in Priority::ALL {
-        let of = |wait: &&Wait| {
-            pending.iter().any(|(old, new)| old.id == wait.place.delivery && *new == Some(priority))
+        let of = |wait: &&WaitingDelivery| {
+            pending
+                .iter()
+                .any(|(previous, new)| previous.id == wait.sort_key.delivery_id && *new == Some(priority))
         };
-        let ids: Vec<_> = waits.iter().filter(of).map(|wait| Col(wait.place.delivery)).collect();
+        let ids: Vec<_> = waits.iter().filter(of).map(|wait| Col(wait.sort_key.delivery_id)).collect();
         if !ids.is_empty() {
             let change = "UPDATE deliveries SET priority = $2 WHERE id = ANY($1::uuid[])";
             tx.execute(change, &[&ids, &Col(priority)]).await?;
@@ -467,25 +505,30 @@ async fn make_due(
     lanes::set_by_first(tx, &changed).await
 }
 
-/// A round to be made, and the one before it.
+/// Round to be created, and the previous one.
 struct Round {
-    event: EventId,
+    event_id: EventId,
     round: NewRound,
     priority: Priority,
-    last: Option<Old>,
+    last: Option<PreviousRound>,
 }
 
-/// The lanes that rounds are put into.
+/// Returns the lanes into which rounds are inserted.
 fn locks_for(rounds: &[Round], now: Time) -> LaneLocks {
     let mut locks = LaneLocks::default();
     for one in rounds {
-        locks.put_into(one.round.webhook, &one.round.lane.clone().with_priority(one.priority), now);
+        locks.put_into(one.round.webhook_id, &one.round.lane.clone().with_priority(one.priority), now);
     }
     locks
 }
 
-/// Makes rounds. Their lanes must be locked.
-async fn add_rounds(tx: &Session, tenant: &TenantId, rounds: Vec<Round>, now: Time) -> Result<(), Failure> {
+/// Creates rounds. Their lanes must be locked.
+async fn add_rounds(
+    tx: &Session,
+    tenant_id: &TenantId,
+    rounds: Vec<Round>,
+    now: Time,
+) -> Result<(), Failure> {
     if rounds.is_empty() {
         return Ok(());
     }
@@ -493,38 +536,45 @@ async fn add_rounds(tx: &Session, tenant: &TenantId, rounds: Vec<Round>, now: Ti
         ADD_ROUNDS,
         &[
             &rounds.iter().map(|one| Col(one.round.id)).collect::<Vec<_>>(),
-            &rounds.iter().map(|one| Col(one.event)).collect::<Vec<_>>(),
-            &rounds.iter().map(|one| Col(one.round.webhook)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| Col(one.event_id)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| Col(one.round.webhook_id)).collect::<Vec<_>>(),
             &rounds.iter().map(|one| one.last.as_ref().map_or(1, |last| last.round + 1)).collect::<Vec<_>>(),
             &rounds.iter().map(|one| Col(one.round.format)).collect::<Vec<_>>(),
             &rounds.iter().map(|one| Col(one.priority)).collect::<Vec<_>>(),
             &rounds.iter().map(|one| one.last.as_ref().map(|last| Col(last.id))).collect::<Vec<_>>(),
-            &tenant.as_str(),
+            &tenant_id.as_str(),
             &Col(DeliveryStatus::Pending),
             &Col(now),
         ],
     )
     .await?;
     let lasts: Vec<_> = rounds.iter().filter_map(|one| Some((one.last.as_ref()?.id, one.round.id))).collect();
-    let (lasts, news): (Vec<_>, Vec<_>) = lasts.into_iter().map(|(last, new)| (Col(last), Col(new))).unzip();
+    let (lasts, new_ids): (Vec<_>, Vec<_>) =
+        lasts.into_iter().map(|(last, new)| (Col(last), Col(new))).unzip();
     if !lasts.is_empty() {
-        if tx.execute(REDRIVEN, &[&lasts, &news]).await? < lasts.len() as u64 {
-            // One was forgotten since it was read.
-            return Err(Failure::Passing);
+        if tx.execute(REDRIVEN, &[&lasts, &new_ids]).await? < lasts.len() as u64 {
+            // A delivery was pruned since it was read.
+            return Err(Failure::Contention);
         }
         tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&lasts]).await?;
     }
-    // Numbers of their own from the sequence: in an order they go to the back.
+    // They get new sequence numbers: in an ordered lane they go to the end.
     let number = "UPDATE tenants SET next_seq = next_seq + $2 WHERE id = $1 RETURNING next_seq - $2";
     let count = rounds.len() as i64;
-    let first: i64 = plain(&tx.query_one(number, &[&tenant.as_str(), &count]).await?, 0)?;
+    let first: i64 = plain(&tx.query_one(number, &[&tenant_id.as_str(), &count]).await?, 0)?;
     let waits: Vec<_> = rounds
         .into_iter()
         .zip(first..)
         .map(|(one, seq)| {
             let lane = one.round.lane.with_priority(one.priority);
-            let place = Place { delivery: one.round.id, webhook: one.round.webhook, lane, seq };
-            Wait { place, due: now, created_at: now, rescued: Rescued::default() }
+            let position =
+                LanePosition { delivery_id: one.round.id, webhook_id: one.round.webhook_id, lane, seq };
+            WaitingDelivery {
+                sort_key: position,
+                due: now,
+                created_at: now,
+                rescued: RescueCounts::default(),
+            }
         })
         .collect();
     lanes::insert_waiting(tx, &waits).await

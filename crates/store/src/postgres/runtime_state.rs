@@ -1,10 +1,10 @@
-//! What holds webhooks back, and what their circuits have been through.
+//! Runtime state of webhooks (holds, circuits, failures), and the history of their circuits.
 
 use std::collections::BTreeMap;
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
-    notification::{Cause, grouping::died_of, of_move},
+    notification::{Occurrence, for_transition, grouping::with_dead_count},
     protection::breaker::{CircuitState, SavedCircuit},
     webhook::{Webhook, WebhookState},
 };
@@ -20,8 +20,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step, Visibility,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, ExpiringWebhooks, FailingChange,
+    Incident, Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
 };
 
 const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
@@ -31,7 +31,7 @@ const SELECT_RUNTIME: &str =
      WHERE webhook = ANY($1::uuid[])
          AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
-/// The newest first, so that a page costs what it shows.
+/// Newest first, so that the cost of a page is proportional to its rows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = $1 ORDER BY opened_at DESC LIMIT $2";
 const PERIODS_OF_SEVERAL: &str = "SELECT p.opened_at, p.ended_at, p.forced, p.counts, asked.id
@@ -48,7 +48,7 @@ const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, generation,
      WHERE tenant = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook LIMIT 1), false))
      ORDER BY webhook LIMIT $2";
-/// Each webhook is looked up after the one before it: there may be very many lanes to one.
+/// Finds each webhook by an index lookup after the previous one, since a webhook may have very many lanes.
 const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
          (SELECT webhook, 1 FROM lanes WHERE webhook > $1 ORDER BY webhook LIMIT 1)
          UNION ALL
@@ -57,13 +57,13 @@ const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
      SELECT webhook, (SELECT w.created_at FROM waiting w WHERE w.webhook = found.webhook
                       ORDER BY w.created_at LIMIT 1)
      FROM found WHERE webhook IS NOT NULL";
-/// Only what waits in lanes that are locked ($4).
+/// Deletes only deliveries in locked lanes ($4).
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
          SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 AND lane = ANY($4::text[])
          ORDER BY created_at LIMIT $3))
      RETURNING delivery, lane";
-/// Locks what blocks webhooks, in their order: rows that are created if they are missing ($3), rows that are changed
-/// if they are there ($4), and others that are kept as they are. Each is looked up right before it is inserted.
+/// Locks `webhook_runtime` rows in the order of webhooks: rows to create if missing ($3), rows to change if they
+/// exist ($4), and other rows against changes. Each row is looked up right before it is inserted.
 const LOCK: &str = "INSERT INTO runtime (webhook, tenant) SELECT k.webhook, k.tenant
      FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::boolean[]) AS k(webhook, tenant, create_it, change_it)
      LEFT JOIN LATERAL (
@@ -87,9 +87,9 @@ const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, for
      ON CONFLICT DO NOTHING";
 const END_PERIOD: &str = "UPDATE circuit_periods SET ended_at = $2 WHERE webhook = $1 AND ended_at IS NULL";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 11] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
     ("lock what blocks webhooks", LOCK),
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
@@ -103,8 +103,8 @@ pub(super) const PLANNED: [(&str, &str); 11] = [
     ("end a period", END_PERIOD),
 ];
 
-impl Gates for Postgres {
-    fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
+impl RuntimeState for Postgres {
+    fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         Box::pin(async move {
             self.read(|session| async move {
                 session.query(TROUBLED, &[]).await?.iter().map(read_runtime).collect()
@@ -113,7 +113,7 @@ impl Gates for Postgres {
         })
     }
 
-    fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>> {
+    fn get_runtime(&self, webhooks: Vec<WebhookId>) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
             self.read(|session| {
@@ -129,22 +129,22 @@ impl Gates for Postgres {
 
     fn set_circuit(
         &self,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         circuit: SavedCircuit,
-        cause: Option<Cause>,
-    ) -> Answer<'_, bool> {
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let stored = self
                 .write(|tx| {
-                    let (tenant, circuit, cause) = (&tenant, &circuit, cause.as_ref());
+                    let (tenant_id, circuit, occurrence) = (&tenant_id, &circuit, occurrence.as_ref());
                     async move {
-                        let told = told_of(&tx, webhook, circuit, cause).await?;
-                        let stored = set_circuit(&tx, tenant, webhook, circuit).await?;
+                        let reported = occurrence_for(&tx, webhook_id, circuit, occurrence).await?;
+                        let stored = set_circuit(&tx, tenant_id, webhook_id, circuit).await?;
                         if stored {
-                            lanes::settle_all(&tx, webhook).await?;
-                            changes::tell(&tx, &Change::Gate(webhook)).await?;
-                            notifications::note(&tx, told.as_slice()).await?;
+                            lanes::recompute_lanes(&tx, webhook_id).await?;
+                            changes::append(&tx, &Change::Runtime(webhook_id)).await?;
+                            notifications::record_occurrences(&tx, reported.as_slice()).await?;
                         }
                         Ok(stored)
                     }
@@ -157,38 +157,38 @@ impl Gates for Postgres {
 
     fn circuit_periods(
         &self,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         from: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<Period>> {
+    ) -> StoreFuture<'_, Vec<CircuitPeriod>> {
         Box::pin(async move {
-            self.list_for(&tenant, |session| circuit_periods(session, webhook, from, limit)).await
+            self.list_for(&tenant_id, |session| circuit_periods(session, webhook_id, from, limit)).await
         })
     }
 
     fn circuit_periods_of(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         webhooks: Vec<WebhookId>,
         from: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<(WebhookId, Vec<Period>)>> {
+    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            self.list_for(&tenant, |session| {
-                let (tenant, webhooks) = (&tenant, &webhooks);
+            self.list_for(&tenant_id, |session| {
+                let (tenant_id, webhooks) = (&tenant_id, &webhooks);
                 async move {
                     let limit = limit as i64;
                     let rows = session
-                        .query(PERIODS_OF_SEVERAL, &[webhooks, &tenant.as_str(), &Col(from), &limit])
+                        .query(PERIODS_OF_SEVERAL, &[webhooks, &tenant_id.as_str(), &Col(from), &limit])
                         .await?;
-                    let mut found: Vec<(WebhookId, Vec<Period>)> = Vec::new();
+                    let mut found: Vec<(WebhookId, Vec<CircuitPeriod>)> = Vec::new();
                     for row in &rows {
-                        let (webhook, period) = (get(row, 4)?, read_period(row)?);
+                        let (webhook_id, period) = (get(row, 4)?, read_period(row)?);
                         match found.last_mut() {
-                            Some((last, periods)) if *last == webhook => periods.push(period),
-                            _ => found.push((webhook, vec![period])),
+                            Some((last, periods)) if *last == webhook_id => periods.push(period),
+                            _ => found.push((webhook_id, vec![period])),
                         }
                     }
                     Ok(found)
@@ -198,15 +198,24 @@ impl Gates for Postgres {
         })
     }
 
-    fn incidents(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Incident>> {
+    fn incidents(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<Incident>> {
         Box::pin(async move {
-            self.list_for(&tenant, |session| {
-                let tenant = &tenant;
+            self.list_for(&tenant_id, |session| {
+                let tenant_id = &tenant_id;
                 async move {
                     let rows = session
-                        .query(INCIDENTS, &[&tenant.as_str(), &(limit as i64), &visibility.is_restricted()])
+                        .query(
+                            INCIDENTS,
+                            &[&tenant_id.as_str(), &(limit as i64), &visibility.is_restricted()],
+                        )
                         .await?;
-                    let read = |row: &Row| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
+                    let read =
+                        |row: &Row| Ok(Incident { webhook_id: get(row, 4)?, period: read_period(row)? });
                     rows.iter().map(read).collect()
                 }
             })
@@ -214,13 +223,18 @@ impl Gates for Postgres {
         })
     }
 
-    fn circuits(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Runtime>> {
+    fn circuits(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         Box::pin(async move {
-            self.list_for(&tenant, |session| {
-                let tenant = &tenant;
+            self.list_for(&tenant_id, |session| {
+                let tenant_id = &tenant_id;
                 async move {
                     let rows = session
-                        .query(CIRCUITS, &[&tenant.as_str(), &(limit as i64), &visibility.is_restricted()])
+                        .query(CIRCUITS, &[&tenant_id.as_str(), &(limit as i64), &visibility.is_restricted()])
                         .await?;
                     rows.iter().map(read_runtime).collect()
                 }
@@ -234,45 +248,59 @@ impl Gates for Postgres {
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
-        most: usize,
-    ) -> Answer<'_, Vec<(WebhookId, Backlog)>> {
+        max: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Backlog)>> {
         Box::pin(async move {
-            self.read_for(for_tenant.as_ref(), |session| backlog::of(session, &webhooks, now, most)).await
-        })
-    }
-
-    fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged> {
-        Box::pin(async move {
-            self.list_for(&tenant, |session| backlog::of_tenant(session, &tenant, look_at)).await
-        })
-    }
-
-    fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
-        Box::pin(async move {
-            let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
-            self.read(|session| async move {
-                let rows = session.query(OLDEST, &[&after, &(limit as i32)]).await?;
-                rows.iter().map(|row| Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FOREVER)))).collect()
+            self.read_for(for_tenant.as_ref(), |session| {
+                backlog::count_by_webhook(session, &webhooks, now, max)
             })
             .await
         })
     }
 
-    fn expire(
-        &self,
-        webhook: WebhookId,
-        made_before: Time,
-        now: Time,
-        limit: usize,
-        cause: Option<Cause>,
-    ) -> Answer<'_, Step> {
+    fn backlogged(&self, tenant_id: TenantId, look_at: usize) -> StoreFuture<'_, BackloggedWebhooks> {
         Box::pin(async move {
-            let cause = cause.as_ref();
-            self.write(|tx| expire(tx, webhook, made_before, now, limit, cause)).await
+            self.list_for(&tenant_id, |session| backlog::list_for_tenant(session, &tenant_id, look_at)).await
         })
     }
 
-    fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring> {
+    fn oldest_waiting(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
+        Box::pin(async move {
+            let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
+            self.read(|session| async move {
+                let rows = session.query(OLDEST, &[&after, &(limit as i32)]).await?;
+                rows.iter()
+                    .map(|row| Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FAR_FUTURE))))
+                    .collect()
+            })
+            .await
+        })
+    }
+
+    fn expire_deliveries(
+        &self,
+        webhook_id: WebhookId,
+        made_before: Time,
+        now: Time,
+        limit: usize,
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, BatchProgress> {
+        Box::pin(async move {
+            let occurrence = occurrence.as_ref();
+            self.write(|tx| expire(tx, webhook_id, made_before, now, limit, occurrence)).await
+        })
+    }
+
+    fn expiring_webhooks(
+        &self,
+        now: Time,
+        limit: usize,
+        except: Vec<TenantId>,
+    ) -> StoreFuture<'_, ExpiringWebhooks> {
         Box::pin(async move {
             let except: Vec<&str> = except.iter().map(TenantId::as_str).collect();
             self.read(|session| {
@@ -282,7 +310,7 @@ impl Gates for Postgres {
                     let expired = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
                     let expired = expired.collect::<Result<_, Failure>>()?;
                     let next = session.query_opt(NEXT_TO_EXPIRE, &[&Col(now)]).await?;
-                    Ok(Expiring { expired, next: next.map(|row| get(&row, 0)).transpose()? })
+                    Ok(ExpiringWebhooks { expired, next: next.map(|row| get(&row, 0)).transpose()? })
                 }
             })
             .await
@@ -292,16 +320,16 @@ impl Gates for Postgres {
 
 async fn circuit_periods(
     session: Tx,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     from: Time,
     limit: usize,
-) -> Result<Vec<Period>, Failure> {
-    let rows = session.query(PERIODS, &[&Col(webhook), &(limit as i64)]).await?;
+) -> Result<Vec<CircuitPeriod>, Failure> {
+    let rows = session.query(PERIODS, &[&Col(webhook_id), &(limit as i64)]).await?;
     let mut periods = Vec::new();
     for row in &rows {
         let period = read_period(row)?;
         if period.ended_at.is_some_and(|ended_at| ended_at <= from) {
-            // They follow one another: all that came before were over as well.
+            // Periods do not overlap: all earlier ones ended before this one.
             break;
         }
         periods.push(period);
@@ -310,47 +338,47 @@ async fn circuit_periods(
     Ok(periods)
 }
 
-/// Keeps what blocks a webhook as it is until the end of the transaction.
-pub(super) async fn lock(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
-    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR SHARE", &[&Col(webhook)]).await?;
+/// Locks a webhook's `webhook_runtime` row against changes (`FOR SHARE`) until the end of the transaction.
+pub(super) async fn lock(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
+    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR SHARE", &[&Col(webhook_id)]).await?;
     Ok(())
 }
 
-/// Locks what blocks a webhook until the end of the transaction.
-pub(super) async fn lock_to_change(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
-    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR UPDATE", &[&Col(webhook)]).await?;
+/// Locks a webhook's `webhook_runtime` row exclusively (`FOR UPDATE`) until the end of the transaction.
+pub(super) async fn lock_to_change(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
+    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR UPDATE", &[&Col(webhook_id)]).await?;
     Ok(())
 }
 
-/// How a transaction locks what blocks one webhook. The greater one is the stronger one.
+/// How a transaction locks the `webhook_runtime` row of one webhook, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuntimeLock {
-    /// It stays as it is.
+    /// The row must not change.
     Keep,
-    /// It is changed, if it is there.
+    /// The row is changed if it exists.
     Change,
-    /// It is changed, and created if it is missing.
+    /// The row is changed, and created if it is missing.
     Create,
 }
 
 impl RuntimeLock {
-    /// What an outcome needs for its webhook.
+    /// Returns the lock that an outcome needs for its webhook.
     pub(super) fn for_outcome(outcome: &Outcome) -> Self {
-        let Effects { circuit, hold_until, failing } = &outcome.effects;
+        let WebhookEffects { circuit, hold_until, failing } = &outcome.effects;
         match (circuit, hold_until, failing) {
             (None, None, None) if outcome.disable.is_none() => Self::Keep,
-            (None, None, None | Some(Failing::Over)) => Self::Change,
+            (None, None, None | Some(FailingChange::Recovered)) => Self::Change,
             _ => Self::Create,
         }
     }
 }
 
-/// Locks what blocks webhooks, all of it by one statement and in order.
+/// Locks the `webhook_runtime` rows of several webhooks in order, with one statement.
 pub(super) async fn lock_all(
     tx: &Session,
     webhooks: &BTreeMap<WebhookId, (&TenantId, RuntimeLock)>,
 ) -> Result<(), Failure> {
-    let ids: Vec<_> = webhooks.keys().map(|webhook| Col(*webhook)).collect();
+    let ids: Vec<_> = webhooks.keys().map(|webhook_id| Col(*webhook_id)).collect();
     let tenants: Vec<_> = webhooks.values().map(|(tenant, _)| tenant.as_str()).collect();
     let create: Vec<_> = webhooks.values().map(|(_, lock)| *lock == RuntimeLock::Create).collect();
     let change: Vec<_> = webhooks.values().map(|(_, lock)| *lock >= RuntimeLock::Change).collect();
@@ -358,117 +386,118 @@ pub(super) async fn lock_all(
     Ok(())
 }
 
-/// A webhook that gets events again after it got none starts anew: its failures before do not count.
-pub(super) async fn forgive(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
+/// Clears the failure time of a webhook that receives events again, so that its earlier failures do not count.
+pub(super) async fn clear_failures(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
     let was = tx.query_opt("SELECT state FROM webhooks WHERE id = $1", &[&Col(webhook.id)]).await?;
     let was: Option<WebhookState> = was.map(|row| from_json(&row, 0)).transpose()?;
-    if was.is_some_and(|was| !was.gets_events()) && webhook.state.gets_events() {
+    if was.is_some_and(|was| !was.receives_events()) && webhook.state.receives_events() {
         let forgive = "UPDATE runtime SET failing_since = NULL WHERE webhook = $1";
         tx.execute(forgive, &[&Col(webhook.id)]).await?;
     }
     Ok(())
 }
 
-/// Notes whether a webhook is paused. Returns `true` if that has changed: its lanes have to be settled then.
+/// Stores whether a webhook is paused. Returns `true` if that has changed: its lanes must be recomputed then.
 pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failure> {
-    let paused = webhook.state.holds_back();
+    let paused = webhook.state.is_holding();
     let was = tx.query_opt("SELECT paused FROM runtime WHERE webhook = $1", &[&Col(webhook.id)]).await?;
     if was.map(|row| plain::<bool>(&row, 0)).transpose()?.unwrap_or(false) == paused {
         return Ok(false);
     }
-    has_row(tx, &webhook.tenant, webhook.id).await?;
+    ensure_runtime(tx, &webhook.tenant_id, webhook.id).await?;
     tx.execute("UPDATE runtime SET paused = $2 WHERE webhook = $1", &[&Col(webhook.id), &paused]).await?;
     Ok(true)
 }
 
-/// What an outcome means for its webhook. What blocks it and its lanes must be locked.
-pub(super) async fn take_effect<'a>(
+/// Applies the effects of an outcome to its webhook. The `webhook_runtime` row and the lanes must be locked.
+pub(super) async fn apply_effects<'a>(
     tx: &Session,
     outcome: &'a Outcome,
-) -> Result<Option<&'a Cause>, Failure> {
-    let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);
-    if *effects == Effects::default() {
+) -> Result<Option<&'a Occurrence>, Failure> {
+    let (tenant_id, webhook_id, effects) = (&outcome.tenant_id, outcome.webhook_id, &outcome.effects);
+    if *effects == WebhookEffects::default() {
         return Ok(None);
     }
     match effects.failing {
         None => {}
-        Some(Failing::Since(since)) => {
-            has_row(tx, tenant, webhook).await?;
-            // The first failure counts, not the last one to be written down.
+        Some(FailingChange::Since(since)) => {
+            ensure_runtime(tx, tenant_id, webhook_id).await?;
+            // The time of the first failure is kept, whichever failure is recorded last.
             let note = "UPDATE runtime SET failing_since = coalesce(failing_since, $2) WHERE webhook = $1";
-            tx.execute(note, &[&Col(webhook), &Col(since)]).await?;
+            tx.execute(note, &[&Col(webhook_id), &Col(since)]).await?;
         }
-        Some(Failing::Over) => {
+        Some(FailingChange::Recovered) => {
             let note = "UPDATE runtime SET failing_since = NULL WHERE webhook = $1";
-            tx.execute(note, &[&Col(webhook)]).await?;
+            tx.execute(note, &[&Col(webhook_id)]).await?;
         }
     }
-    changes::tell(tx, &Change::Gate(webhook)).await?;
-    let mut moved = false;
+    changes::append(tx, &Change::Runtime(webhook_id)).await?;
+    let mut changed = false;
     if let Some(until) = effects.hold_until {
-        has_row(tx, tenant, webhook).await?;
+        ensure_runtime(tx, tenant_id, webhook_id).await?;
         let hold = "UPDATE runtime SET hold_until = $2 WHERE webhook = $1 AND hold_until < $2";
-        moved |= tx.execute(hold, &[&Col(webhook), &Col(until)]).await? == 1;
+        changed |= tx.execute(hold, &[&Col(webhook_id), &Col(until)]).await? == 1;
     }
-    let mut told = None;
+    let mut reported = None;
     if let Some(circuit) = &effects.circuit {
-        let cause = outcome.causes.iter().find(|cause| cause.kind.counterpart().is_some());
-        let cause = told_of(tx, webhook, circuit, cause).await?;
-        if set_circuit(tx, tenant, webhook, circuit).await? {
-            (moved, told) = (true, cause);
+        let occurrence = outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some());
+        let occurrence = occurrence_for(tx, webhook_id, circuit, occurrence).await?;
+        if set_circuit(tx, tenant_id, webhook_id, circuit).await? {
+            (changed, reported) = (true, occurrence);
         }
     }
-    if moved {
-        lanes::settle_locked(tx, webhook).await?;
+    if changed {
+        lanes::settle_locked(tx, webhook_id).await?;
     }
-    Ok(told)
+    Ok(reported)
 }
 
-/// The cause, if this is the move of a circuit that it is about.
-async fn told_of<'a>(
+/// Returns the occurrence if this circuit change is the transition that it reports.
+async fn occurrence_for<'a>(
     tx: &Session,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     circuit: &SavedCircuit,
-    cause: Option<&'a Cause>,
-) -> Result<Option<&'a Cause>, Failure> {
-    let Some(cause) = cause else { return Ok(None) };
-    // Of two nodes that found out at once, the first one tells.
-    has_row(tx, &cause.tenant, webhook).await?;
+    occurrence: Option<&'a Occurrence>,
+) -> Result<Option<&'a Occurrence>, Failure> {
+    let Some(occurrence) = occurrence else { return Ok(None) };
+    // If two nodes detect the transition concurrently, only the first one reports it.
+    ensure_runtime(tx, &occurrence.tenant_id, webhook_id).await?;
     let stored = "SELECT circuit FROM runtime WHERE webhook = $1 FOR UPDATE";
-    let before = tx.query_one(stored, &[&Col(webhook)]).await?;
+    let before = tx.query_one(stored, &[&Col(webhook_id)]).await?;
     let before: Option<SavedCircuit> =
         plain::<Option<&str>>(&before, 0)?.map(serde_json::from_str).transpose()?;
-    Ok(Some(cause).filter(|cause| of_move(before.as_ref(), circuit) == Some(cause.kind)))
+    Ok(Some(occurrence)
+        .filter(|occurrence| for_transition(before.as_ref(), circuit) == Some(occurrence.kind)))
 }
 
-async fn has_row(tx: &Session, tenant: &TenantId, webhook: WebhookId) -> Result<(), Failure> {
+async fn ensure_runtime(tx: &Session, tenant_id: &TenantId, webhook_id: WebhookId) -> Result<(), Failure> {
     let row = "INSERT INTO runtime (webhook, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-    tx.execute(row, &[&Col(webhook), &tenant.as_str()]).await?;
+    tx.execute(row, &[&Col(webhook_id), &tenant_id.as_str()]).await?;
     Ok(())
 }
 
-/// Forgets what held a webhook back that is deleted and has nothing left.
-pub(super) async fn forget(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
+/// Deletes the `webhook_runtime` row of a deleted webhook that has no deliveries left.
+pub(super) async fn delete_runtime(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
     let forget = "DELETE FROM runtime WHERE webhook = $1 AND (SELECT deleted FROM webhooks WHERE id = $1)";
-    tx.execute(forget, &[&Col(webhook)]).await?;
+    tx.execute(forget, &[&Col(webhook_id)]).await?;
     Ok(())
 }
 
-/// Stores a circuit unless a newer one is there, and with it the time for which it is open.
+/// Stores a circuit, and the time until which it blocks, unless a newer one is stored.
 async fn set_circuit(
     tx: &Session,
-    tenant: &TenantId,
-    webhook: WebhookId,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
     circuit: &SavedCircuit,
 ) -> Result<bool, Failure> {
-    has_row(tx, tenant, webhook).await?;
+    ensure_runtime(tx, tenant_id, webhook_id).await?;
     let json = (!circuit.is_default()).then(|| to_json(circuit)).transpose()?;
     let stored = tx
         .execute(
             "UPDATE runtime SET circuit = $2, generation = $3, circuit_until = $4, circuit_since = $5
              WHERE webhook = $1 AND generation <= $3",
             &[
-                &Col(webhook),
+                &Col(webhook_id),
                 &json,
                 &(circuit.generation as i64),
                 &Col(circuit.blocked_until().unwrap_or_default()),
@@ -485,53 +514,53 @@ async fn set_circuit(
         let counts = to_json(&circuit.counts)?;
         tx.execute(
             BEGIN_PERIOD,
-            &[&Col(webhook), &Col(circuit.since), &forced_open, &counts, &tenant.as_str()],
+            &[&Col(webhook_id), &Col(circuit.since), &forced_open, &counts, &tenant_id.as_str()],
         )
         .await?;
     } else {
-        tx.execute(END_PERIOD, &[&Col(webhook), &Col(circuit.since)]).await?;
+        tx.execute(END_PERIOD, &[&Col(webhook_id), &Col(circuit.since)]).await?;
     }
     Ok(true)
 }
 
 async fn expire(
     tx: Tx,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     made_before: Time,
     now: Time,
     limit: usize,
-    cause: Option<&Cause>,
-) -> Result<Step, Failure> {
-    lock(&tx, webhook).await?;
-    let locked = lanes::lock_all(&tx, webhook).await?;
+    occurrence: Option<&Occurrence>,
+) -> Result<BatchProgress, Failure> {
+    lock(&tx, webhook_id).await?;
+    let locked = lanes::lock_all(&tx, webhook_id).await?;
     let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
     let mut expired: Vec<Col<DeliveryId>> = Vec::new();
-    for row in tx.query(EXPIRE, &[&Col(webhook), &Col(made_before), &(limit as i64), &lanes]).await? {
+    for row in tx.query(EXPIRE, &[&Col(webhook_id), &Col(made_before), &(limit as i64), &lanes]).await? {
         expired.push(Col(get(&row, 0)?));
-        keys.insert((webhook, plain(&row, 1)?));
+        keys.insert((webhook_id, plain(&row, 1)?));
     }
     tx.execute(
         "UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4 WHERE d.id = ANY($1::uuid[])",
         &[&expired, &Col(DeliveryStatus::Dead), &Col(now), &Col(DeadReason::Expired)],
     )
     .await?;
-    record::bury(&tx, &expired).await?;
-    undelivered::note(&tx, &expired).await?;
+    record::insert_dead_letter(&tx, &expired).await?;
+    undelivered::record(&tx, &expired).await?;
     lanes::set_by_first(&tx, &keys).await?;
-    if let Some(cause) = cause {
+    if let Some(occurrence) = occurrence {
         let dead = tx.query(DIED, &[&expired]).await?;
         let dead = dead.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
-        let cause = died_of(cause.clone(), dead.collect::<Result<_, Failure>>()?);
-        notifications::note(&tx, cause.as_ref().as_slice()).await?;
+        let occurrence = with_dead_count(occurrence.clone(), dead.collect::<Result<_, Failure>>()?);
+        notifications::record_occurrences(&tx, occurrence.as_ref().as_slice()).await?;
     }
-    Ok(Step { moved: expired.len(), finished: expired.len() < limit })
+    Ok(BatchProgress { changed: expired.len(), finished: expired.len() < limit })
 }
 
-fn read_runtime(row: &Row) -> Result<Runtime, Failure> {
-    Ok(Runtime {
-        webhook: get(row, 0)?,
-        tenant: get(row, 1)?,
+fn read_runtime(row: &Row) -> Result<WebhookRuntime, Failure> {
+    Ok(WebhookRuntime {
+        webhook_id: get(row, 0)?,
+        tenant_id: get(row, 1)?,
         hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: plain::<Option<&str>>(row, 3)?.map(serde_json::from_str).transpose()?,
         generation: plain::<i64>(row, 4)? as u64,
@@ -539,8 +568,8 @@ fn read_runtime(row: &Row) -> Result<Runtime, Failure> {
     })
 }
 
-fn read_period(row: &Row) -> Result<Period, Failure> {
-    Ok(Period {
+fn read_period(row: &Row) -> Result<CircuitPeriod, Failure> {
+    Ok(CircuitPeriod {
         opened_at: get(row, 0)?,
         ended_at: get_opt(row, 1)?,
         forced: plain(row, 2)?,

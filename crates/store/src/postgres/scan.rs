@@ -1,10 +1,10 @@
-//! Walking deliveries and events from the oldest on, along an index and in slices. What else is asked of them is
-//! asked of what comes out: a walk costs what it looks at, whoever walks.
+//! Scans of deliveries and events from the oldest on, along an index and in pages. Other filters are applied to
+//! the rows of a page, so the cost of a scan is proportional to the rows it reads.
 
 use redrive_core::{
     DeliveryId, EventId, TenantId, Time,
-    delivery::bulk_operation::{Among, Candidate},
-    id::first_at,
+    delivery::bulk_operation::{Candidate, OperationTarget},
+    id::min_bytes_at,
 };
 use tokio_postgres::Row;
 
@@ -12,9 +12,9 @@ use super::{
     convert::{Col, get, get_opt, plain},
     session::{Failure, Session},
 };
-use crate::{EventHead, Walk, WalkCursor, Walked};
+use crate::{EventSummary, Scan, ScanCursor, ScanPage};
 
-/// Deliveries looked at for each event that is, at the most and on average.
+/// Maximum deliveries read per event of a page, on average.
 const FAN_OUT: i64 = 4;
 
 macro_rules! seen {
@@ -28,7 +28,7 @@ macro_rules! seen {
     };
 }
 
-/// Letters of which nothing else is left are passed by.
+/// Dead letters whose delivery or event is gone are skipped by the caller.
 const OF_DEAD: &str = seen!(
     "x.delivery, e.id FROM (SELECT delivery FROM dead WHERE tenant = $1 AND delivery >= $2 AND delivery < $3
          AND delivery > $4 ORDER BY delivery LIMIT $5) x
@@ -36,7 +36,8 @@ const OF_DEAD: &str = seen!(
      LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e ON true
      ORDER BY x.delivery"
 );
-/// What waits is not kept by tenant: others' are passed by. What is leased is little.
+/// `waiting` has no index by tenant: rows of other tenants are skipped by the caller. There are few rows in
+/// `leased`.
 const OF_PENDING: &str = seen!(
     "x.delivery, e.id FROM (SELECT delivery FROM (
          (SELECT delivery FROM waiting WHERE delivery >= $2 AND delivery < $3 AND delivery > $4
@@ -53,8 +54,8 @@ const OF_WEBHOOK: &str = seen!(
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
      ORDER BY d.id"
 );
-/// So many events, those without deliveries too, and so many of their deliveries. An event's deliveries are of the same
-/// millisecond, and so of the same month.
+/// Up to $5 + 1 events, including those without deliveries, and up to $6 of their deliveries. The ids of an
+/// event's deliveries have the event's millisecond, so they are in the same monthly partition.
 const OF_EVENTS: &str = seen!(
     "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant = $1 AND e.id >= $2 AND e.id < $3
          ORDER BY e.id LIMIT $5::int8 + 1) e
@@ -67,9 +68,9 @@ const OF_EVENTS: &str = seen!(
 const EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
      WHERE tenant = $1 AND id >= $2 AND id < $3 AND id > $4 ORDER BY id LIMIT $5";
 
-/// The statements whose cost must follow what they look at: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they read; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 5] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
     ("walk dead letters", OF_DEAD),
     ("walk a webhook's deliveries", OF_WEBHOOK),
     ("walk deliveries", OF_EVENTS),
@@ -77,69 +78,78 @@ pub(super) const PLANNED: [(&str, &str); 5] = [
     ("walk events", EVENTS),
 ];
 
-/// Deliveries, oldest event first.
-pub(super) async fn deliveries(session: &Session, tenant: &TenantId, walk: &Walk) -> Result<Walked, Failure> {
-    let least = walk.from.map_or([0; 16], first_at);
-    let end = walk.to.map_or([0xff; 16], first_at);
-    let after = Col(walk.after.and_then(|after| after.delivery).unwrap_or(DeliveryId::from_bytes([0; 16])));
-    let (tenant, begin, end, limit) = (tenant.as_str(), Col(least), Col(end), walk.limit as i64);
-    let rows = match (walk.among, walk.webhook) {
-        (Among::Dead, _) => session.query(OF_DEAD, &[&tenant, &begin, &end, &after, &limit]).await?,
-        (Among::Pending, _) => session.query(OF_PENDING, &[&tenant, &begin, &end, &after, &limit]).await?,
-        (_, Some(webhook)) => {
-            session.query(OF_WEBHOOK, &[&tenant, &begin, &end, &after, &limit, &Col(webhook)]).await?
+/// Returns a page of deliveries, oldest event first.
+pub(super) async fn deliveries(
+    session: &Session,
+    tenant_id: &TenantId,
+    scan: &Scan,
+) -> Result<ScanPage, Failure> {
+    let min = scan.from.map_or([0; 16], min_bytes_at);
+    let end = scan.to.map_or([0xff; 16], min_bytes_at);
+    let after =
+        Col(scan.after.and_then(|after| after.delivery_id).unwrap_or(DeliveryId::from_bytes([0; 16])));
+    let (tenant, begin, end, limit) = (tenant_id.as_str(), Col(min), Col(end), scan.limit as i64);
+    let rows = match (scan.among, scan.webhook_id) {
+        (OperationTarget::Dead, _) => {
+            session.query(OF_DEAD, &[&tenant, &begin, &end, &after, &limit]).await?
+        }
+        (OperationTarget::Pending, _) => {
+            session.query(OF_PENDING, &[&tenant, &begin, &end, &after, &limit]).await?
+        }
+        (_, Some(webhook_id)) => {
+            session.query(OF_WEBHOOK, &[&tenant, &begin, &end, &after, &limit, &Col(webhook_id)]).await?
         }
         (_, None) => {
-            let begin = Col(walk.after.map_or(least, |after| least.max(*after.event.as_bytes())));
-            let most = limit * FAN_OUT;
-            let rows = session.query(OF_EVENTS, &[&tenant, &begin, &end, &after, &limit, &most]).await?;
-            return of_events(&rows, walk, most as usize);
+            let begin = Col(scan.after.map_or(min, |after| min.max(*after.event_id.as_bytes())));
+            let max = limit * FAN_OUT;
+            let rows = session.query(OF_EVENTS, &[&tenant, &begin, &end, &after, &limit, &max]).await?;
+            return read_events(&rows, scan, max as usize);
         }
     };
-    let (mut walked, mut last) = (Walked::default(), None);
+    let (mut page, mut last) = (ScanPage::default(), None);
     for row in &rows {
         let at: DeliveryId = get(row, 12)?;
-        let Some(event) = get_opt(row, 13)? else {
-            // Somebody else's, or not there any more.
-            last = Some(WalkCursor { event: EventId::first_at(at.time()), delivery: Some(at) });
+        let Some(event_id) = get_opt(row, 13)? else {
+            // It belongs to another tenant, or no longer exists.
+            last = Some(ScanCursor { event_id: EventId::first_at(at.time()), delivery_id: Some(at) });
             continue;
         };
-        let cursor = WalkCursor { event, delivery: Some(at) };
+        let cursor = ScanCursor { event_id, delivery_id: Some(at) };
         last = Some(cursor);
         let candidate = candidate(row)?;
-        if walk.webhook.is_none_or(|webhook| candidate.webhook == webhook) {
-            walked.found.push((cursor, candidate));
+        if scan.webhook_id.is_none_or(|webhook_id| candidate.webhook_id == webhook_id) {
+            page.found.push((cursor, candidate));
         }
     }
-    walked.next = last.filter(|_| rows.len() == walk.limit);
-    Ok(walked)
+    page.next = last.filter(|_| rows.len() == scan.limit);
+    Ok(page)
 }
 
-/// Deliveries of a slice of events. It ends with the last of the events, or where there are too many deliveries.
-fn of_events(rows: &[Row], walk: &Walk, most: usize) -> Result<Walked, Failure> {
-    let (mut walked, mut events, mut last) = (Walked::default(), 0, None);
+/// Returns the deliveries of a page of events. The page ends with its last event, or at the maximum of deliveries.
+fn read_events(rows: &[Row], scan: &Scan, max: usize) -> Result<ScanPage, Failure> {
+    let (mut page, mut events, mut last) = (ScanPage::default(), 0, None);
     for row in rows {
-        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
-        if last.is_none_or(|(before, _)| before != event) {
+        let (event_id, delivery_id): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
+        if last.is_none_or(|(before, _)| before != event_id) {
             events += 1;
         }
-        last = Some((event, delivery));
-        if delivery.is_some() {
-            walked.found.push((WalkCursor { event, delivery }, candidate(row)?));
+        last = Some((event_id, delivery_id));
+        if delivery_id.is_some() {
+            page.found.push((ScanCursor { event_id, delivery_id }, candidate(row)?));
         }
     }
-    // The one to begin with may be through, and is not among the rows then: there was room for one more.
-    walked.next = last.filter(|_| rows.len() == most || events >= walk.limit).map(|(event, delivery)| {
+    // The first event may have no rows left, because the page before it had all of them. That is why one more is read.
+    page.next = last.filter(|_| rows.len() == max || events >= scan.limit).map(|(event_id, delivery_id)| {
         let all = DeliveryId::from_bytes([0xff; 16]);
-        WalkCursor { event, delivery: Some(delivery.filter(|_| rows.len() == most).unwrap_or(all)) }
+        ScanCursor { event_id, delivery_id: Some(delivery_id.filter(|_| rows.len() == max).unwrap_or(all)) }
     });
-    Ok(walked)
+    Ok(page)
 }
 
 fn candidate(row: &Row) -> Result<Candidate, Failure> {
     Ok(Candidate {
         event_type: plain(row, 2)?,
-        webhook: get(row, 3)?,
+        webhook_id: get(row, 3)?,
         status: get(row, 4)?,
         failure_category: get_opt(row, 5)?,
         priority: get(row, 6)?,
@@ -151,19 +161,19 @@ fn candidate(row: &Row) -> Result<Candidate, Failure> {
     })
 }
 
-/// Events, oldest first.
+/// Returns a page of events, oldest first.
 pub(super) async fn events(
     session: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     (from, to): (Option<Time>, Option<Time>),
     after: Option<EventId>,
     limit: usize,
-) -> Result<Vec<EventHead>, Failure> {
-    let (from, to) = (Col(from.map_or([0; 16], first_at)), Col(to.map_or([0xff; 16], first_at)));
+) -> Result<Vec<EventSummary>, Failure> {
+    let (from, to) = (Col(from.map_or([0; 16], min_bytes_at)), Col(to.map_or([0xff; 16], min_bytes_at)));
     let after = Col(after.map_or([0; 16], |after| *after.as_bytes()));
-    let rows = session.query(EVENTS, &[&tenant.as_str(), &from, &to, &after, &(limit as i64)]).await?;
+    let rows = session.query(EVENTS, &[&tenant_id.as_str(), &from, &to, &after, &(limit as i64)]).await?;
     let heads = rows.iter().map(|row| {
-        Ok(EventHead {
+        Ok(EventSummary {
             id: get(row, 0)?,
             event_type: plain(row, 1)?,
             subject: plain(row, 2)?,

@@ -1,11 +1,11 @@
-//! The schema's versions. Migrations are numbered files, applied once and kept by checksum; of several nodes
-//! that start at once one applies them and the others wait.
+//! Schema versions. Migrations are numbered files, applied once and verified by checksum; of several nodes that
+//! start concurrently one applies them and the others wait.
 
 use futures_util::StreamExt;
 
 use super::{
-    connect::Way,
-    session::{Failure, Sessions, said},
+    connect::ServerConfig,
+    session::{Failure, Sessions, describe_error},
     unreachable,
 };
 use crate::error::OpenError;
@@ -14,27 +14,27 @@ mod embedded {
     refinery::embed_migrations!("src/postgres/migrations");
 }
 
-/// What bringing the schema up to date came to.
+/// Result of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
-    /// The version it had; 0 for an empty database.
+    /// Version before; 0 for an empty database.
     pub from: i64,
-    /// The version it has.
+    /// Version after.
     pub to: i64,
 }
 
-/// Held while the schema is being changed. Any number would do; other programs use others.
+/// Advisory lock that is held while the schema is being changed.
 const LOCK: &str = "SELECT pg_advisory_lock(hashtext('redrive migrations'), hashtext(current_schema()))";
 
-/// Brings the schema up to date, if it may be changed, or refuses one that is newer than this binary.
-pub(super) async fn prepare(way: &Way, migrate: bool) -> Result<Migrated, OpenError> {
-    let failed = |error: tokio_postgres::Error| unreachable(way, &said(&error));
+/// Upgrades the schema if `migrate` allows it, and refuses a schema that is newer than this binary.
+pub(super) async fn prepare(way: &ServerConfig, migrate: bool) -> Result<Migrated, OpenError> {
+    let failed = |error: tokio_postgres::Error| unreachable(way, &describe_error(&error));
     let (mut client, connection) = way.connect().await.map_err(failed)?;
     let driven = tokio::spawn(connection.for_each(|_| async {}));
     let runner = embedded::migrations::runner();
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
     let known = i64::from(known.unwrap_or_default());
-    // First without the lock: usually there is nothing to do.
+    // Check without the lock first: usually there is nothing to do.
     let mut found = version(&client).await.map_err(failed)?;
     if found < known && migrate {
         client.batch_execute(LOCK).await.map_err(failed)?;
@@ -45,14 +45,14 @@ pub(super) async fn prepare(way: &Way, migrate: bool) -> Result<Migrated, OpenEr
     }
     let before = found;
     found = version(&client).await.map_err(failed)?;
-    // Closing the connection gives the lock back.
+    // Closing the connection releases the lock.
     drop(client);
     drop(driven.await);
     if found > known {
-        return Err(OpenError::NewerSchema { path: way.place.clone(), found, known });
+        return Err(OpenError::NewerSchema { path: way.displayed_address.clone(), found, known });
     }
     if found < known {
-        return Err(OpenError::OlderSchema { place: way.place.clone(), found, known });
+        return Err(OpenError::OlderSchema { database: way.displayed_address.clone(), found, known });
     }
     Ok(Migrated { from: before, to: found })
 }
@@ -68,9 +68,9 @@ async fn version(client: &tokio_postgres::Client) -> Result<i64, tokio_postgres:
     row.try_get(0)
 }
 
-/// Nobody else's tables are ever mixed with ours.
-async fn refuse_foreign(client: &tokio_postgres::Client, way: &Way) -> Result<(), OpenError> {
-    let failed = |error: tokio_postgres::Error| unreachable(way, &said(&error));
+/// Refuses a schema that contains tables of another application.
+async fn refuse_foreign(client: &tokio_postgres::Client, way: &ServerConfig) -> Result<(), OpenError> {
+    let failed = |error: tokio_postgres::Error| unreachable(way, &describe_error(&error));
     if version(client).await.map_err(failed)? > 0 {
         return Ok(());
     }
@@ -88,7 +88,7 @@ async fn refuse_foreign(client: &tokio_postgres::Client, way: &Way) -> Result<()
     }
 }
 
-/// The name of the schema that everything is in.
+/// Returns the name of the current schema.
 pub(super) async fn name(sessions: &Sessions) -> Result<String, Failure> {
     let session = sessions.get().await?;
     let row = session.query_one("SELECT current_schema()::text", &[]).await?;

@@ -1,4 +1,4 @@
-//! Connections, transactions and what can go wrong with them.
+//! Connections, transactions and their failures.
 
 use std::{
     future::Future,
@@ -14,34 +14,34 @@ use tokio_postgres::{Row, error::SqlState, types::ToSql};
 
 use crate::{batch::CommitError, error::StoreError};
 
-/// How often a change is tried that others keep getting in the way of.
-pub(super) const TRIES: usize = 5;
+/// Maximum number of tries of a transaction that conflicts with others.
+pub(super) const MAX_TRIES: usize = 5;
 
-/// Lines of one part of an error that are logged.
+/// Maximum number of logged lines per part of an error.
 const MAX_DETAIL_LINES: usize = 2;
-/// Half of the delay before the first retry; it doubles with each.
+/// Half of the delay before the first retry; it doubles with each retry.
 const RETRY_DELAY: Duration = Duration::from_millis(2);
 
-/// Values for a statement.
+/// Parameters of a statement.
 pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Why something did not work.
+/// Failure of a database operation.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The database said so, or is gone.
+    /// The database reported an error, or the connection was lost.
     Database(tokio_postgres::Error),
-    /// There is no connection.
+    /// No connection could be opened.
     NoConnection(String),
-    /// Every connection of the pool was in use for as long as the caller may wait for one.
+    /// Every connection of the pool was in use until the pool timeout.
     PoolExhausted,
     /// The connection closed before the commit was sent, so the transaction was rolled back.
     Interrupted(tokio_postgres::Error),
-    /// No answer in time.
+    /// The server did not respond within the timeout.
     TimedOut,
-    /// Others were in the way.
-    Passing,
-    /// What is stored, or is to be stored, makes no sense.
-    Bad(String),
+    /// Conflict with concurrent transactions; a retry may succeed.
+    Contention,
+    /// Stored data, or data to be stored, is invalid.
+    InvalidData(String),
 }
 
 impl From<tokio_postgres::Error> for Failure {
@@ -52,7 +52,7 @@ impl From<tokio_postgres::Error> for Failure {
 
 impl From<serde_json::Error> for Failure {
     fn from(error: serde_json::Error) -> Self {
-        Self::Bad(error.to_string())
+        Self::InvalidData(error.to_string())
     }
 }
 
@@ -64,8 +64,9 @@ impl Failure {
         }
     }
 
-    /// A failure of a transaction whose commit was not sent. A connection that closed has rolled it back. This also
-    /// happens to a node that stood still for too long inside the transaction: the server ends such sessions.
+    /// Converts a failure of a transaction whose commit was not sent: a closed connection means that it was rolled
+    /// back. This also happens to a node that was paused for too long inside a transaction: the server ends such
+    /// sessions.
     fn before_commit(self) -> Self {
         match self {
             Self::Database(error) if is_disconnection(&error) => Self::Interrupted(error),
@@ -73,40 +74,42 @@ impl Failure {
         }
     }
 
-    /// Others were in the way, or the connection closed before the commit: the same change may work now.
-    pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::Passing | Self::Interrupted(_))
+    /// Returns whether a retry may succeed: concurrent transactions conflicted, or the connection closed before the
+    /// commit.
+    pub(super) fn is_contention(&self) -> bool {
+        matches!(self, Self::Contention | Self::Interrupted(_))
             || matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
                 || *state == SqlState::T_R_SERIALIZATION_FAILURE)
     }
 
-    /// Something is there already.
+    /// Returns whether a unique constraint was violated.
     pub(super) fn is_duplicate(&self) -> bool {
         self.state() == Some(&SqlState::UNIQUE_VIOLATION)
     }
 
-    /// The server does not offer what was asked for, or not to this role.
+    /// Returns whether the server does not support the statement, or does not permit it to this role.
     pub(super) fn is_refusal(&self) -> bool {
         self.state().is_some_and(|state| is_of(state, &["0A", "42", "55"]))
     }
 
-    /// The server takes no writes any more: it was demoted to a standby.
+    /// Returns whether the server no longer accepts writes: it was demoted to a standby.
     fn is_read_only(&self) -> bool {
         self.state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
     }
 
-    /// A lock was not to be had in the time that was set for it.
+    /// Returns whether a lock was not available within the lock timeout.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
-    /// A publish found a key or a tenant changed since it had read them, and was rolled back: see `publish_statement`.
+    /// Returns whether a publish was rolled back because a key or a tenant changed after it was read: see
+    /// `publish_statement`.
     pub(super) fn is_stale_read(&self) -> bool {
         self.state() == Some(&SqlState::DIVISION_BY_ZERO)
     }
 
-    /// Whether it is unknown what became of a commit: the connection is gone, or the server was stopped.
-    pub(super) fn leaves_doubt(&self) -> bool {
+    /// Returns whether it is unknown if a commit succeeded: the connection was lost, or the server was stopped.
+    pub(super) fn is_commit_uncertain(&self) -> bool {
         match self {
             Self::TimedOut => true,
             Self::Database(error) => {
@@ -115,16 +118,16 @@ impl Failure {
             Self::NoConnection(_)
             | Self::PoolExhausted
             | Self::Interrupted(_)
-            | Self::Bad(_)
-            | Self::Passing => false,
+            | Self::InvalidData(_)
+            | Self::Contention => false,
         }
     }
 
-    /// The item broke a rule of the schema, does not fit into a row, or makes no sense.
-    fn is_the_items(&self) -> bool {
+    /// Returns whether the item is at fault: it violates a constraint, does not fit into a row, or is invalid.
+    fn is_item_error(&self) -> bool {
         match self {
-            Self::Bad(_) => true,
-            // Without a code it is the driver that could not convert a value, or the connection that is gone.
+            Self::InvalidData(_) => true,
+            // Without a code, either the driver could not convert a value or the connection was lost.
             Self::Database(error) => match error.code() {
                 Some(state) => is_of(state, &["22", "23", "54"]),
                 None => !is_disconnection(error) && std::error::Error::source(error).is_some(),
@@ -134,7 +137,7 @@ impl Failure {
     }
 }
 
-/// Whether the connection is closed, by the network or because its transaction was idle for too long.
+/// Returns whether the connection was closed, by the network or because its transaction was idle for too long.
 fn is_disconnection(error: &tokio_postgres::Error) -> bool {
     match error.code() {
         Some(state) => *state == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
@@ -154,15 +157,15 @@ impl std::fmt::Display for Failure {
         match self {
             Self::Database(error) | Self::Interrupted(error) => match error.code() {
                 Some(state) => {
-                    write!(f, "PostgreSQL said: {} ({}){}", said(error), state.code(), more(error))
+                    write!(f, "PostgreSQL said: {} ({}){}", describe_error(error), state.code(), more(error))
                 }
-                None => f.write_str(&said(error)),
+                None => f.write_str(&describe_error(error)),
             },
             Self::NoConnection(reason) => f.write_str(reason),
             Self::PoolExhausted => f.write_str("all connections to PostgreSQL are in use"),
             Self::TimedOut => f.write_str("PostgreSQL does not answer"),
-            Self::Passing => f.write_str("others keep getting in the way"),
-            Self::Bad(reason) => f.write_str(reason),
+            Self::Contention => f.write_str("others keep getting in the way"),
+            Self::InvalidData(reason) => f.write_str(reason),
         }
     }
 }
@@ -176,8 +179,8 @@ impl From<Failure> for StoreError {
             let reason = "another transaction has locked what is to be changed; send the request again later";
             return Self::Busy(reason.into());
         }
-        match failure.is_the_items() {
-            true => Self::Refused(failure.to_string()),
+        match failure.is_item_error() {
+            true => Self::InvalidItem(failure.to_string()),
             false => Self::Unavailable(failure.to_string()),
         }
     }
@@ -185,27 +188,27 @@ impl From<Failure> for StoreError {
 
 impl From<Failure> for CommitError {
     fn from(failure: Failure) -> Self {
-        match failure.is_the_items() {
+        match failure.is_item_error() {
             true => Self::Item(failure.to_string()),
-            // A write that was stopped for taking too long says nothing about the item.
+            // A write that was cancelled by a timeout says nothing about the item.
             false => Self::Store(StoreError::Unavailable(failure.to_string())),
         }
     }
 }
 
-/// One connection for one purpose. Given back only when it is between transactions.
+/// Connection for one operation. It goes back to the pool only outside a transaction.
 pub(super) struct Session {
     client: Option<Object>,
-    /// In the midst of something: whoever comes next must not find it so.
-    busy: AtomicBool,
+    /// A transaction may be open; the connection must not go back to the pool in this state.
+    dirty: AtomicBool,
     counts: Arc<Counts>,
-    patience: Duration,
+    statement_timeout: Duration,
 }
 
-/// A transaction under way. Cheap to clone.
+/// Open transaction. Cheap to clone.
 pub(super) type Tx = Arc<Session>;
 
-/// What was done since the start.
+/// Counters since the start of the process.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) commits: AtomicU64,
@@ -214,10 +217,10 @@ pub(super) struct Counts {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.busy.load(Relaxed)
+        if self.dirty.load(Relaxed)
             && let Some(client) = self.client.take()
         {
-            // Closing it rolls back.
+            // Closing the connection rolls the transaction back.
             drop(Object::take(client));
         }
     }
@@ -228,16 +231,19 @@ impl Session {
         self.client.as_ref().ok_or_else(|| Failure::NoConnection("the connection is closed".into()))
     }
 
-    /// Rows of a prepared statement.
+    /// Runs a prepared statement and returns its rows.
     pub(super) async fn query(&self, statement: &str, values: Values<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.client()?;
         self.counts.statements.fetch_add(1, Relaxed);
         let prepared = client.prepare_cached(statement);
         let rows = async { client.query(&prepared.await?, values).await };
-        tokio::time::timeout(self.patience, rows).await.map_err(|_| Failure::TimedOut)?.map_err(Failure::from)
+        tokio::time::timeout(self.statement_timeout, rows)
+            .await
+            .map_err(|_| Failure::TimedOut)?
+            .map_err(Failure::from)
     }
 
-    /// The first row of a prepared statement, if there is one.
+    /// Runs a prepared statement and returns its first row, if there is one.
     pub(super) async fn query_opt(
         &self,
         statement: &str,
@@ -246,33 +252,35 @@ impl Session {
         Ok(self.query(statement, values).await?.into_iter().next())
     }
 
-    /// The one row of a prepared statement.
+    /// Runs a prepared statement and returns its first row. Fails if there is none.
     pub(super) async fn query_one(&self, statement: &str, values: Values<'_>) -> Result<Row, Failure> {
-        self.query_opt(statement, values).await?.ok_or_else(|| Failure::Bad("a row is missing".into()))
+        self.query_opt(statement, values)
+            .await?
+            .ok_or_else(|| Failure::InvalidData("a row is missing".into()))
     }
 
-    /// Whether a prepared statement has any row.
+    /// Returns whether a prepared statement yields any row.
     pub(super) async fn exists(&self, statement: &str, values: Values<'_>) -> Result<bool, Failure> {
         Ok(self.query_opt(statement, values).await?.is_some())
     }
 
-    /// How many rows a prepared statement changed.
+    /// Runs a prepared statement and returns the number of rows it changed.
     pub(super) async fn execute(&self, statement: &str, values: Values<'_>) -> Result<u64, Failure> {
         let client = self.client()?;
         self.counts.statements.fetch_add(1, Relaxed);
         let prepared = client.prepare_cached(statement);
         let changed = async { client.execute(&prepared.await?, values).await };
-        tokio::time::timeout(self.patience, changed)
+        tokio::time::timeout(self.statement_timeout, changed)
             .await
             .map_err(|_| Failure::TimedOut)?
             .map_err(Failure::from)
     }
 
-    /// Statements without values.
+    /// Runs statements without parameters.
     pub(super) async fn run(&self, statements: &str) -> Result<(), Failure> {
         let client = self.client()?;
         self.counts.statements.fetch_add(1, Relaxed);
-        tokio::time::timeout(self.patience, client.batch_execute(statements))
+        tokio::time::timeout(self.statement_timeout, client.batch_execute(statements))
             .await
             .map_err(|_| Failure::TimedOut)?
             .map_err(Failure::from)
@@ -280,11 +288,11 @@ impl Session {
 
     /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<(), Failure> {
-        self.busy.store(true, Relaxed);
+        self.dirty.store(true, Relaxed);
         self.run("BEGIN").await
     }
 
-    /// Sees to it that these are prepared, so that they can be sent one after the other without waiting.
+    /// Prepares statements, so that they can be pipelined without waiting for replies.
     pub(super) async fn prepare(&self, statements: &[&str]) -> Result<(), Failure> {
         let client = self.client()?;
         let prepared = async {
@@ -293,63 +301,65 @@ impl Session {
             }
             Ok(())
         };
-        tokio::time::timeout(self.patience, prepared).await.map_err(|_| Failure::TimedOut)?
+        tokio::time::timeout(self.statement_timeout, prepared).await.map_err(|_| Failure::TimedOut)?
     }
 
-    /// Sends the end of a transaction along with what comes before it: see [`Session::committed`].
-    pub(super) async fn commit_unseen(&self) -> Result<(), Failure> {
+    /// Sends COMMIT pipelined with the statements before it. The caller checks their results and then calls
+    /// [`Session::committed`].
+    pub(super) async fn commit_pipelined(&self) -> Result<(), Failure> {
         self.run("COMMIT").await
     }
 
-    /// Ends a transaction, and with it all doubt.
+    /// Commits the transaction and marks the connection as reusable.
     pub(super) async fn commit(&self) -> Result<(), Failure> {
         self.run("COMMIT").await?;
         self.committed();
         Ok(())
     }
 
-    /// Notes a commit that was made in some other way.
+    /// Marks the connection as reusable after a commit, and counts the commit.
     pub(super) fn committed(&self) {
-        self.busy.store(false, Relaxed);
+        self.dirty.store(false, Relaxed);
         self.counts.commits.fetch_add(1, Relaxed);
     }
 
-    /// Takes a transaction back. A connection that cannot even do that is closed.
+    /// Rolls a transaction back. If that fails, the connection is closed when it is dropped.
     pub(super) async fn roll_back(&self) {
         if self.run("ROLLBACK").await.is_ok() {
-            self.busy.store(false, Relaxed);
+            self.dirty.store(false, Relaxed);
         }
     }
 
-    /// Notes that something begins or ends that must not be left half done.
-    pub(super) fn set_busy(&self, busy: bool) {
-        self.busy.store(busy, Relaxed);
+    /// Sets whether the connection must be closed instead of going back to the pool when it is dropped.
+    pub(super) fn set_dirty(&self, busy: bool) {
+        self.dirty.store(busy, Relaxed);
     }
 }
 
-/// A few connections, lent out one purpose at a time.
+/// Pool of connections, each used by one operation at a time.
 pub(super) struct Sessions {
     pool: Pool,
     counts: Arc<Counts>,
-    patience: Duration,
+    statement_timeout: Duration,
 }
 
 impl Sessions {
-    pub(super) fn new(pool: Pool, counts: Arc<Counts>, patience: Duration) -> Self {
-        Self { pool, counts, patience }
+    pub(super) fn new(pool: Pool, counts: Arc<Counts>, timeout: Duration) -> Self {
+        Self { pool, counts, statement_timeout: timeout }
     }
 
     pub(super) async fn get(&self) -> Result<Tx, Failure> {
         let client = self.pool.get().await.map_err(|error| no_connection(&error))?;
         Ok(Arc::new(Session {
             client: Some(client),
-            busy: AtomicBool::new(false),
+            dirty: AtomicBool::new(false),
             counts: self.counts.clone(),
-            patience: self.patience,
+            statement_timeout: self.statement_timeout,
         }))
     }
 
-    /// Makes a change in one transaction, again if others got in the way or the connection closed before the commit.
+    /// Runs a write in one transaction. Retries if it conflicts with others or the connection closes before the
+    /// commit.
     pub(super) async fn write<T, F, C>(&self, change: F) -> Result<T, Failure>
     where
         F: Fn(Tx) -> C,
@@ -365,7 +375,7 @@ impl Sessions {
         .await
     }
 
-    /// The same for a change that begins and commits by itself, along with its first and last statements.
+    /// Runs a write that sends BEGIN and COMMIT itself, pipelined with its statements. Retries as `write` does.
     pub(super) async fn transact<T, F, C>(&self, change: F) -> Result<T, Failure>
     where
         F: Fn(Tx) -> C,
@@ -377,46 +387,46 @@ impl Sessions {
             let tx = self.get().await?;
             match change(tx.clone()).await {
                 Ok(result) => return Ok(result),
-                // A connection that does not answer is closed, which takes everything back.
+                // A connection that does not respond is closed, which rolls the transaction back.
                 Err(Failure::TimedOut) => return Err(Failure::TimedOut),
                 Err(failure) => {
                     tx.roll_back().await;
                     if failure.is_read_only() {
-                        // The next connection is made to a server that takes writes.
-                        tx.set_busy(true);
+                        // Close this connection, so that the next one is opened to a server that accepts writes.
+                        tx.set_dirty(true);
                     }
-                    if !failure.is_passing() || tries >= TRIES {
+                    if !failure.is_contention() || tries >= MAX_TRIES {
                         return Err(failure);
                     }
                     drop(tx);
                     match failure {
-                        // Expected where transactions meet; see `docs/adr/0044-one-lock-order.md`.
-                        Failure::Passing => tracing::debug!(tries, "a transaction is repeated"),
+                        // Expected under contention; see `docs/adr/0044-one-lock-order.md`.
+                        Failure::Contention => tracing::debug!(tries, "a transaction is repeated"),
                         _ => {
                             tracing::warn!(error = %failure, tries, "a transaction was rolled back and is repeated")
                         }
                     }
-                    // The transaction that was in the way needs time to commit.
+                    // The conflicting transaction needs time to commit.
                     tokio::time::sleep(RETRY_DELAY * (1 << tries)).await;
                 }
             }
         }
     }
 
-    /// Answers a question.
+    /// Runs a read.
     pub(super) async fn read<T, F, C>(&self, question: F) -> Result<T, Failure>
     where
         F: Fn(Tx) -> C,
         C: Future<Output = Result<T, Failure>>,
     {
         let session = self.get().await?;
-        // A question that nobody waits for any more may still be under way.
-        session.set_busy(true);
-        let answer = question(session.clone()).await;
-        if !matches!(answer, Err(Failure::TimedOut)) {
-            session.set_busy(false);
+        // If the caller stops waiting, the read may still be running: the connection must not be reused then.
+        session.set_dirty(true);
+        let response = question(session.clone()).await;
+        if !matches!(response, Err(Failure::TimedOut)) {
+            session.set_dirty(false);
         }
-        answer
+        response
     }
 }
 
@@ -424,16 +434,16 @@ fn no_connection(error: &PoolError) -> Failure {
     Failure::NoConnection(match error {
         PoolError::Timeout(TimeoutType::Wait) => return Failure::PoolExhausted,
         PoolError::Timeout(_) => "PostgreSQL does not answer".into(),
-        PoolError::Backend(error) => format!("no connection to PostgreSQL: {}", said(error)),
+        PoolError::Backend(error) => format!("no connection to PostgreSQL: {}", describe_error(error)),
         other => format!("no connection to PostgreSQL: {other}"),
     })
 }
 
-/// What else the server said about an error, for the log: detail, hint and context. Details of most errors quote values of
-/// rows; only those of classes that never do are kept.
+/// Returns further parts of a server error for the log: detail, hint and context. The details of most errors quote
+/// values of rows; only those of classes that never do are kept.
 fn more(error: &tokio_postgres::Error) -> String {
     let Some(said) = error.as_db_error() else { return String::new() };
-    // Rolled back (deadlocks), resources, operator, system and internal errors.
+    // Classes: transaction rollback (deadlocks), resources, operator intervention, system and internal errors.
     let quotes_no_rows = is_of(said.code(), &["40", "53", "57", "58", "XX"]);
     let parts = [
         said.detail().filter(|_| quotes_no_rows),
@@ -441,13 +451,13 @@ fn more(error: &tokio_postgres::Error) -> String {
         said.where_().filter(|_| quotes_no_rows),
         said.constraint(),
     ];
-    // The detail of a deadlock ends with whole statements; one line says which locks were waited for.
+    // The detail of a deadlock ends with whole statements; the first lines name the locks.
     let lines = parts.into_iter().flatten().flat_map(|part| part.lines().take(MAX_DETAIL_LINES));
     lines.map(|line| format!("; {}", line.trim())).collect()
 }
 
-/// What an error says, with its cause.
-pub(super) fn said(error: &tokio_postgres::Error) -> String {
+/// Returns the message of an error, with its cause.
+pub(super) fn describe_error(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(said), _) => said.message().to_owned(),
         (None, Some(cause)) => format!("{error}: {cause}"),

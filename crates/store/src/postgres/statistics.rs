@@ -1,11 +1,14 @@
-//! How webhooks and tenants do: minutes and hours, added up as they come and read from a time on.
+//! Rollups of webhooks (per minute) and tenants (per minute and hour): added incrementally, read from a start
+//! time.
 
 use std::collections::BTreeMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    statistics::rollup::{self, Latencies, Rollup},
-    statistics::traffic::{Ended, Grain, Traffic},
+    statistics::{
+        rollup::{self, Latencies, Rollup},
+        traffic::{EndedCounts, Resolution, Traffic},
+    },
 };
 use tokio_postgres::Row;
 
@@ -14,7 +17,7 @@ use super::{
     convert::{Col, get, get_opt, plain},
     session::{Failure, Session, Tx, Values},
 };
-use crate::{Answer, Failures, Figures, MinuteRollup, TenantRollup, codes::Code};
+use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures, codes::Code};
 
 const ROLLUPS: &str =
     "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at, r.tenant,
@@ -22,7 +25,7 @@ const ROLLUPS: &str =
      FROM unnest($1::uuid[]) AS k(webhook)
      CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook = k.webhook AND r.minute >= $2
                          ORDER BY r.minute) r";
-/// A minute's last success is later than those of the minutes before it.
+/// The newest minute with a success has the last success.
 const LAST_SUCCESSES: &str = "SELECT k.webhook, r.last_success_at
      FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook, at)
      CROSS JOIN LATERAL (SELECT r.last_success_at FROM rollups r
@@ -46,13 +49,13 @@ macro_rules! put_rollups {
     };
 }
 const NEW_ROLLUPS: &str = put_rollups!("ON CONFLICT DO NOTHING RETURNING webhook, minute");
-/// Those that are known by now, and locked. Not by a join: its plan would be up to guesses about how many there are.
+/// Updates rows that exist and are locked. It does not use a join, whose plan would depend on row estimates.
 const SET_ROLLUPS: &str = put_rollups!(
     "ON CONFLICT (webhook, minute) DO UPDATE SET attempts = excluded.attempts, successes = excluded.successes,
          failed = excluded.failed, categories = excluded.categories, latencies = excluded.latencies,
          last_success_at = excluded.last_success_at"
 );
-/// One after the other, as they are named: in the order in which all nodes lock them.
+/// Locks rows one after the other in the given order, which is the same on all nodes.
 const KNOWN_ROLLUPS: &str = "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at,
             r.webhook, r.minute
      FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook, minute)
@@ -93,9 +96,9 @@ const FORGET_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM tenant_rollups WHERE kept_until <= $1 ORDER BY kept_until LIMIT $2
          FOR UPDATE SKIP LOCKED))";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 11] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
     ("minutes", ROLLUPS),
     ("last successes", LAST_SUCCESSES),
     ("failures", FAILURES),
@@ -109,8 +112,8 @@ pub(super) const PLANNED: [(&str, &str); 11] = [
     ("forget traffic", FORGET_TRAFFIC),
 ];
 
-impl Figures for Postgres {
-    fn add_figures(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> Answer<'_, ()> {
+impl Statistics for Postgres {
+    fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(|tx| {
                 let (minutes, traffic) = (&minutes, &traffic);
@@ -128,7 +131,7 @@ impl Figures for Postgres {
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         from: Time,
-    ) -> Answer<'_, Vec<MinuteRollup>> {
+    ) -> StoreFuture<'_, Vec<MinuteRollup>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
             self.read_for(for_tenant.as_ref(), |session| {
@@ -136,8 +139,8 @@ impl Figures for Postgres {
                 async move {
                     let rows = session.query(ROLLUPS, &[webhooks, &Col(from)]).await?;
                     let read = |row: &Row| {
-                        let (tenant, webhook, minute) = (get(row, 5)?, get(row, 6)?, get(row, 7)?);
-                        Ok(MinuteRollup { tenant, webhook, minute, rollup: read_rollup(row)? })
+                        let (tenant_id, webhook_id, minute) = (get(row, 5)?, get(row, 6)?, get(row, 7)?);
+                        Ok(MinuteRollup { tenant_id, webhook_id, minute, rollup: read_rollup(row)? })
                     };
                     rows.iter().map(read).collect()
                 }
@@ -149,11 +152,11 @@ impl Figures for Postgres {
     fn last_successes(
         &self,
         for_tenant: TenantId,
-        asked: Vec<(WebhookId, Time)>,
-    ) -> Answer<'_, Vec<(WebhookId, Time)>> {
+        request: Vec<(WebhookId, Time)>,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
         Box::pin(async move {
             let (webhooks, times): (Vec<_>, Vec<_>) =
-                asked.into_iter().map(|(webhook, at)| (Col(webhook), Col(at))).unzip();
+                request.into_iter().map(|(webhook_id, at)| (Col(webhook_id), Col(at))).unzip();
             self.list_for(&for_tenant, |session| {
                 let (webhooks, times) = (&webhooks, &times);
                 async move {
@@ -165,12 +168,18 @@ impl Figures for Postgres {
         })
     }
 
-    fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>> {
+    fn traffic(
+        &self,
+        tenant_id: TenantId,
+        grain: Resolution,
+        from: Time,
+    ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
         Box::pin(async move {
-            self.list_for(&tenant, |session| {
-                let tenant = &tenant;
+            self.list_for(&tenant_id, |session| {
+                let tenant_id = &tenant_id;
                 async move {
-                    let rows = session.query(TRAFFIC, &[&tenant.as_str(), &Col(grain), &Col(from)]).await?;
+                    let rows =
+                        session.query(TRAFFIC, &[&tenant_id.as_str(), &Col(grain), &Col(from)]).await?;
                     rows.iter().map(|row| Ok((get(row, 8)?, read_traffic(row)?))).collect()
                 }
             })
@@ -178,23 +187,28 @@ impl Figures for Postgres {
         })
     }
 
-    fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Answer<'_, Failures> {
-        Box::pin(
-            async move { self.list_for(&tenant, |session| failures(session, &tenant, from, most)).await },
-        )
+    fn failures(&self, tenant_id: TenantId, from: Time, max: usize) -> StoreFuture<'_, WebhookFailures> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| failures(session, &tenant_id, from, max)).await
+        })
     }
 
-    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
-        Box::pin(async move { self.forget(FORGET_ROLLUPS, before, limit).await })
+    fn prune_rollups(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.prune_before(FORGET_ROLLUPS, before, limit).await })
     }
 
-    fn forget_traffic(&self, now: Time, limit: usize) -> Answer<'_, usize> {
-        Box::pin(async move { self.forget(FORGET_TRAFFIC, now, limit).await })
+    fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.prune_before(FORGET_TRAFFIC, now, limit).await })
     }
 }
 
 impl Postgres {
-    async fn forget(&self, statement: &str, time: Time, limit: usize) -> Result<usize, crate::StoreError> {
+    async fn prune_before(
+        &self,
+        statement: &str,
+        time: Time,
+        limit: usize,
+    ) -> Result<usize, crate::StoreError> {
         let limit = limit as i64;
         let forgotten =
             self.write(|tx| async move { tx.execute(statement, &[&Col(time), &limit]).await }).await?;
@@ -202,17 +216,22 @@ impl Postgres {
     }
 }
 
-async fn failures(session: Tx, tenant: &TenantId, from: Time, most: usize) -> Result<Failures, Failure> {
-    // One more than is to be looked at, to know whether there is more.
-    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+async fn failures(
+    session: Tx,
+    tenant_id: &TenantId,
+    from: Time,
+    max: usize,
+) -> Result<WebhookFailures, Failure> {
+    // One more than the limit, to know whether there are more.
+    let limit = i64::try_from(max).unwrap_or(i64::MAX).saturating_add(1);
     let (mut by_webhook, mut seen, mut earliest) = (Vec::new(), 0, None);
-    for row in &session.query(FAILURES, &[&tenant.as_str(), &Col(from), &limit]).await? {
+    for row in &session.query(FAILURES, &[&tenant_id.as_str(), &Col(from), &limit]).await? {
         by_webhook.push((get(row, 0)?, plain::<i64>(row, 1)?.unsigned_abs()));
         seen += plain::<i64>(row, 2)?;
         let minute: Time = get(row, 3)?;
         earliest = Some(earliest.map_or(minute, |before: Time| before.min(minute)));
     }
-    Ok(Failures { by_webhook, only_since: earliest.filter(|_| seen == limit) })
+    Ok(WebhookFailures { by_webhook, only_since: earliest.filter(|_| seen == limit) })
 }
 
 fn read_rollup(row: &Row) -> Result<Rollup, Failure> {
@@ -227,11 +246,11 @@ fn read_rollup(row: &Row) -> Result<Rollup, Failure> {
 
 fn read_traffic(row: &Row) -> Result<Traffic, Failure> {
     let number = |column| plain::<i64>(row, column).map(i64::unsigned_abs);
-    let ended = Ended { delivered: number(5)?, dead: number(6)?, cancelled: number(7)? };
+    let ended = EndedCounts { delivered: number(5)?, dead: number(6)?, cancelled: number(7)? };
     Ok(Traffic { sent: read_rollup(row)?, ended })
 }
 
-/// What is written of rollups, column by column.
+/// Values of rollups, as one array per column.
 #[derive(Default)]
 struct Columns {
     attempts: Vec<i64>,
@@ -242,7 +261,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of<'a>(rollups: impl Iterator<Item = &'a Rollup>) -> Self {
+    fn from_rollups<'a>(rollups: impl Iterator<Item = &'a Rollup>) -> Self {
         let mut columns = Self::default();
         for rollup in rollups {
             columns.attempts.push(rollup.attempts.into());
@@ -255,17 +274,17 @@ impl Columns {
     }
 }
 
-/// Webhooks' minutes, in the order in which all nodes lock them.
+/// Per-minute rollups of webhooks, in the order in which all nodes lock them.
 type Minutes<'a> = BTreeMap<(WebhookId, Time), (&'a TenantId, Rollup)>;
 
-/// Adds minutes to those that are there. Several nodes may add to the same ones: each makes and locks them in
-/// order, so that none waits for another in a circle.
+/// Adds rollups to the stored minutes. Several nodes may add to the same rows: each node creates and locks them in
+/// order, which prevents deadlocks.
 async fn add_minutes(tx: &Session, new: &[MinuteRollup]) -> Result<(), Failure> {
     let mut sums = Minutes::new();
     for one in new {
-        sums.entry((one.webhook, one.minute))
+        sums.entry((one.webhook_id, one.minute))
             .and_modify(|(_, sum)| sum.merge(&one.rollup))
-            .or_insert_with(|| (&one.tenant, one.rollup.clone()));
+            .or_insert_with(|| (&one.tenant_id, one.rollup.clone()));
     }
     for row in &put_minutes(tx, NEW_ROLLUPS, &sums).await? {
         sums.remove(&(get(row, 0)?, get(row, 1)?));
@@ -284,27 +303,27 @@ async fn add_minutes(tx: &Session, new: &[MinuteRollup]) -> Result<(), Failure> 
 }
 
 fn keys(sums: &Minutes<'_>) -> (Vec<Col<WebhookId>>, Vec<Col<Time>>) {
-    sums.keys().map(|(webhook, minute)| (Col(*webhook), Col(*minute))).unzip()
+    sums.keys().map(|(webhook_id, minute)| (Col(*webhook_id), Col(*minute))).unzip()
 }
 
 async fn put_minutes(tx: &Session, how: &str, sums: &Minutes<'_>) -> Result<Vec<Row>, Failure> {
     let (webhooks, minutes) = keys(sums);
     let tenants: Vec<_> = sums.values().map(|(tenant, _)| tenant.as_str()).collect();
     let Columns { attempts, successes, categories, latencies, last } =
-        Columns::of(sums.values().map(|(_, sum)| sum));
+        Columns::from_rollups(sums.values().map(|(_, sum)| sum));
     let values: Values<'_> =
         &[&webhooks, &minutes, &tenants, &attempts, &successes, &categories, &latencies, &last];
     tx.query(how, values).await
 }
 
-/// Tenants' minutes and hours, in the order in which all nodes lock them, each with the time until which it is kept.
+/// Rollups of tenants per minute and hour, in the order in which all nodes lock them, with their retention time.
 type Sums = BTreeMap<(TenantId, i16, Time), (Time, Traffic)>;
 
-/// As [`add_minutes`] does.
+/// Adds rollups to the stored traffic of tenants, with the same locking as [`add_minutes`].
 async fn add_traffic(tx: &Session, new: &[TenantRollup]) -> Result<(), Failure> {
     let mut sums = Sums::new();
     for one in new {
-        sums.entry((one.tenant.clone(), one.grain.code(), one.start))
+        sums.entry((one.tenant_id.clone(), one.grain.code(), one.start))
             .and_modify(|(_, sum)| sum.merge(&one.traffic))
             .or_insert_with(|| (one.kept_until, one.traffic.clone()));
     }
@@ -329,8 +348,8 @@ type Split<'a> = (Vec<&'a str>, Vec<i16>, Vec<Col<Time>>);
 
 fn split(sums: &Sums) -> Split<'_> {
     let mut split = Split::default();
-    for (tenant, grain, start) in sums.keys() {
-        split.0.push(tenant.as_str());
+    for (tenant_id, grain, start) in sums.keys() {
+        split.0.push(tenant_id.as_str());
         split.1.push(*grain);
         split.2.push(Col(*start));
     }
@@ -340,8 +359,8 @@ fn split(sums: &Sums) -> Split<'_> {
 async fn put_traffic(tx: &Session, how: &str, sums: &Sums) -> Result<Vec<Row>, Failure> {
     let (tenants, grains, starts) = split(sums);
     let Columns { attempts, successes, categories, latencies, last } =
-        Columns::of(sums.values().map(|(_, sum)| &sum.sent));
-    let ended = |count: fn(&Ended) -> u64| -> Vec<i64> {
+        Columns::from_rollups(sums.values().map(|(_, sum)| &sum.sent));
+    let ended = |count: fn(&EndedCounts) -> u64| -> Vec<i64> {
         sums.values().map(|(_, sum)| count(&sum.ended) as i64).collect()
     };
     let (delivered, dead, cancelled) =

@@ -12,7 +12,7 @@ use super::{
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
+use crate::{ApiKey, Change, PageRequest, StoreFuture, Tenancy, Tenant};
 
 macro_rules! keys {
     ($rest:literal) => {
@@ -25,11 +25,11 @@ macro_rules! keys {
 }
 
 impl Tenancy for Postgres {
-    fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+    fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
         Box::pin(async move { self.administer(|tx| create_tenant(tx, &tenant)).await })
     }
 
-    fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+    fn change_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let changed = self.administer(|tx| change_tenant(tx, &tenant)).await?;
             self.shared.hints.change();
@@ -37,7 +37,7 @@ impl Tenancy for Postgres {
         })
     }
 
-    fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool> {
+    fn delete_tenant(&self, id: TenantId, now: Time) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let deleted = self.administer(|tx| delete_tenant(tx, &id, now)).await?;
             self.shared.hints.change();
@@ -45,7 +45,7 @@ impl Tenancy for Postgres {
         })
     }
 
-    fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
+    fn tenant(&self, id: TenantId) -> StoreFuture<'_, Option<Tenant>> {
         Box::pin(async move {
             self.read(|session| {
                 let id = &id;
@@ -59,11 +59,11 @@ impl Tenancy for Postgres {
         })
     }
 
-    fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>> {
+    fn list_tenants(&self, page: PageRequest<TenantId>) -> StoreFuture<'_, Vec<Tenant>> {
         Box::pin(async move { self.read_for_user(|session| list_tenants(session, &page)).await })
     }
 
-    fn create_key(&self, key: ApiKey) -> Answer<'_, bool> {
+    fn create_key(&self, key: ApiKey) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let created = self.administer(|tx| create_key(tx, &key)).await?;
             self.shared.hints.change();
@@ -71,7 +71,7 @@ impl Tenancy for Postgres {
         })
     }
 
-    fn live_keys(&self) -> Answer<'_, Vec<ApiKey>> {
+    fn live_keys(&self) -> StoreFuture<'_, Vec<ApiKey>> {
         Box::pin(async move {
             self.read(|session| async move {
                 session.query(keys!("WHERE revoked_at IS NULL"), &[]).await?.iter().map(read_key).collect()
@@ -80,21 +80,27 @@ impl Tenancy for Postgres {
         })
     }
 
-    fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>> {
-        Box::pin(async move { self.read_for_user(|session| list_keys(session, tenant.as_ref(), page)).await })
+    fn list_keys(
+        &self,
+        tenant_id: Option<TenantId>,
+        page: PageRequest<KeyId>,
+    ) -> StoreFuture<'_, Vec<ApiKey>> {
+        Box::pin(
+            async move { self.read_for_user(|session| list_keys(session, tenant_id.as_ref(), page)).await },
+        )
     }
 
-    fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool> {
+    fn revoke_key(&self, tenant_id: Option<TenantId>, id: KeyId, now: Time) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let revoked = self.administer(|tx| revoke_key(tx, tenant.as_ref(), id, now)).await?;
+            let revoked = self.administer(|tx| revoke_key(tx, tenant_id.as_ref(), id, now)).await?;
             self.shared.hints.change();
             Ok(revoked)
         })
     }
 
-    fn note_key_use(&self, uses: Vec<(KeyId, Time)>) -> Answer<'_, ()> {
+    fn record_key_use(&self, uses: Vec<(KeyId, Time)>) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            // In one order everywhere, so that nodes do not block each other.
+            // All nodes update keys in the same order.
             let uses: BTreeMap<_, _> = uses.into_iter().collect();
             let ids: Vec<_> = uses.keys().map(|id| Col(*id)).collect();
             let times: Vec<_> = uses.values().map(|at| Col(*at)).collect();
@@ -105,7 +111,7 @@ impl Tenancy for Postgres {
         })
     }
 
-    fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let forget = "DELETE FROM api_keys WHERE id = ANY(ARRAY(
                 SELECT id FROM api_keys WHERE session AND expires_at < $1 ORDER BY expires_at LIMIT $2
@@ -119,9 +125,9 @@ impl Tenancy for Postgres {
     }
 }
 
-/// Keeps everybody else from changing or publishing anything of a tenant until the end of the transaction.
-pub(super) async fn lock(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
-    tx.query("SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE", &[&tenant.as_str()]).await?;
+/// Prevents concurrent changes and publishes of a tenant until the end of the transaction.
+pub(super) async fn lock(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
+    tx.query("SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE", &[&tenant_id.as_str()]).await?;
     Ok(())
 }
 
@@ -162,12 +168,12 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
          FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
          WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
     tx.execute(move_lanes, &[&webhooks, &lanes, &pool]).await?;
-    changes::tell(&tx, &Change::Tenant(tenant.id.clone())).await?;
+    changes::append(&tx, &Change::Tenant(tenant.id.clone())).await?;
     Ok(changed == 1)
 }
 
 async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure> {
-    // Whoever fanned out before is refused, and finds out why.
+    // The new version refuses publishes whose fan-out was computed before; they then find the tenant deleted.
     let delete = "UPDATE tenants SET deleted_at = $2, config_version = config_version + 1
                   WHERE id = $1 AND deleted_at IS NULL";
     let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL";
@@ -176,9 +182,9 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     tx.execute("DELETE FROM unsubscribed WHERE tenant = $1", &[&id.as_str()]).await?;
     browser_sessions::delete_of_tenant(&tx, id).await?;
     mail_addresses::delete_tenant(&tx, id).await?;
-    changes::tell(&tx, &Change::Keys).await?;
-    changes::tell(&tx, &Change::Tenant(id.clone())).await?;
-    notifications::forget_tenant(&tx, id).await?;
+    changes::append(&tx, &Change::Keys).await?;
+    changes::append(&tx, &Change::Tenant(id.clone())).await?;
+    notifications::delete_tenant(&tx, id).await?;
     Ok(deleted == 1)
 }
 
@@ -192,7 +198,7 @@ async fn list_tenants(session: Tx, page: &PageRequest<TenantId>) -> Result<Vec<T
 }
 
 async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
-    let tenant = key.tenant.as_ref().map(TenantId::as_str);
+    let tenant = key.tenant_id.as_ref().map(TenantId::as_str);
     if let Some(tenant) = tenant
         && !tx.exists("SELECT 1 FROM tenants WHERE id = $1 AND deleted_at IS NULL", &[&tenant]).await?
     {
@@ -214,22 +220,22 @@ async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
         ],
     )
     .await?;
-    changes::tell(&tx, &Change::Keys).await?;
+    changes::append(&tx, &Change::Keys).await?;
     Ok(true)
 }
 
 async fn list_keys(
     session: Tx,
-    tenant: Option<&TenantId>,
+    tenant_id: Option<&TenantId>,
     page: PageRequest<KeyId>,
 ) -> Result<Vec<ApiKey>, Failure> {
     let after = page.after.unwrap_or(KeyId::from_bytes([0xff; 16]));
     let (after, limit, offset) = (Col(after), i64::from(page.limit), i64::from(page.offset));
-    let rows = match tenant {
-        Some(tenant) => {
+    let rows = match tenant_id {
+        Some(tenant_id) => {
             let listed =
                 keys!("WHERE tenant = $1 AND NOT session AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
-            session.query(listed, &[&tenant.as_str(), &after, &limit, &offset]).await?
+            session.query(listed, &[&tenant_id.as_str(), &after, &limit, &offset]).await?
         }
         None => {
             let listed =
@@ -240,14 +246,14 @@ async fn list_keys(
     rows.iter().map(read_key).collect()
 }
 
-async fn revoke_key(tx: Tx, tenant: Option<&TenantId>, id: KeyId, now: Time) -> Result<bool, Failure> {
+async fn revoke_key(tx: Tx, tenant_id: Option<&TenantId>, id: KeyId, now: Time) -> Result<bool, Failure> {
     let revoke = "UPDATE api_keys SET revoked_at = $3
                   WHERE id = $1 AND tenant IS NOT DISTINCT FROM $2 AND revoked_at IS NULL";
-    let revoked = tx.execute(revoke, &[&Col(id), &tenant.map(TenantId::as_str), &Col(now)]).await?;
+    let revoked = tx.execute(revoke, &[&Col(id), &tenant_id.map(TenantId::as_str), &Col(now)]).await?;
     if revoked == 1 {
         browser_sessions::delete_of_key(&tx, id).await?;
     }
-    changes::tell(&tx, &Change::Keys).await?;
+    changes::append(&tx, &Change::Keys).await?;
     Ok(revoked == 1)
 }
 
@@ -258,7 +264,7 @@ fn read_tenant(row: &Row) -> Result<Tenant, Failure> {
 fn read_key(row: &Row) -> Result<ApiKey, Failure> {
     Ok(ApiKey {
         id: get(row, 0)?,
-        tenant: get_opt(row, 1)?,
+        tenant_id: get_opt(row, 1)?,
         name: plain(row, 2)?,
         hash: hash(row, 3)?,
         scopes: plain::<i32>(row, 4)? as u32,

@@ -1,8 +1,8 @@
-//! Handing out what a ticket names, one by one and not by lanes.
+//! Claims the deliveries that a ticket names, one by one instead of by lane.
 //!
-//! Whoever takes by ticket locks what waits itself and not its lane, and passes over what somebody else has locked:
-//! so tickets wait for nobody, nobody waits for long, and two of the same never do each other harm. A lane that is
-//! left empty is looked into once at its time, and goes.
+//! A claim by ticket locks the rows in `waiting` and not their lanes, and skips rows that another transaction has
+//! locked: so tickets never wait for locks, others wait only briefly, and duplicate tickets are harmless. A lane
+//! that becomes empty is deleted by the next claim after its wake time.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,12 @@ use super::{
     publish::LIVE,
     session::{Failure, Tx},
 };
-use crate::{Claimed, Epoch, StoreError, Wanted};
+use crate::{ClaimedDelivery, Epoch, StoreError, TicketEntry};
 
-/// What waits of that which is wanted, locked, with all that is needed to send it; without payload what comes after
-/// $5 bytes. It is looked for by its id alone: with more to go by, a young table's plan would walk through the lane
-/// for each. Nothing of a webhook that is blocked after $8, or is at home with somebody else than $7.
+/// Locks the named deliveries that are waiting, with everything that is needed to send them. The payload is null
+/// if the payloads before it reach $5 bytes. Rows are looked up by id alone: with further conditions, the plan for
+/// a young table would scan the lane for each row. Webhooks that are blocked after $8, or whose assigned node is
+/// not $7, are skipped.
 const WANTED: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
             d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
@@ -36,35 +37,36 @@ const WANTED: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
          AND coalesce((SELECT CASE WHEN r.paused THEN $9::bigint ELSE greatest(r.hold_until, r.circuit_until) END
                        FROM runtime r WHERE r.webhook = k.webhook), 0) <= $8::bigint";
 
-/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+/// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
+/// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 1] = [("wanted by tickets", WANTED)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("wanted by tickets", WANTED)];
 
-/// What is to be taken, and by whom.
-pub(super) struct Taking {
+/// Claim by ticket, and the epoch that makes it.
+pub(super) struct TicketClaim {
     epoch: Epoch,
     now: Time,
-    /// In the order of their ids, each once.
-    wanted: BTreeMap<DeliveryId, Wanted>,
+    /// Entries in the order of their ids, without duplicates.
+    wanted: BTreeMap<DeliveryId, TicketEntry>,
     by: Time,
     max_bytes: usize,
 }
 
-impl Taking {
-    pub(super) fn new(epoch: Epoch, now: Time, by: Time, wanted: Vec<Wanted>, max_bytes: usize) -> Self {
-        // An order is given from its first on, and by claims alone.
+impl TicketClaim {
+    pub(super) fn new(epoch: Epoch, now: Time, by: Time, wanted: Vec<TicketEntry>, max_bytes: usize) -> Self {
+        // Ordered lanes must be claimed from their head, which only lane claims do.
         let wanted = wanted.into_iter().filter(|one| !one.key.lane.is_ordered());
-        let wanted = wanted.map(|one| (one.delivery, one)).collect();
+        let wanted = wanted.map(|one| (one.delivery_id, one)).collect();
         Self { epoch, now, wanted, by, max_bytes }
     }
 
-    /// Takes in one transaction. None: the epoch is over.
-    pub(super) async fn carry_out(&self, shared: &Shared) -> Result<Option<Vec<Claimed>>, StoreError> {
-        shared.doubts.settle(shared).await?;
+    /// Claims in one transaction. Returns `None` if the epoch has ended.
+    pub(super) async fn run(&self, shared: &Shared) -> Result<Option<Vec<ClaimedDelivery>>, StoreError> {
+        shared.doubts.release_uncertain(shared).await?;
         let leased = parking_lot::Mutex::new(Vec::new());
         let taken = shared.writers.transact(|tx| self.take(tx, &leased)).await;
         if let Err(failure) = &taken
-            && failure.leaves_doubt()
+            && failure.is_commit_uncertain()
         {
             shared.doubts.add(self.epoch, std::mem::take(&mut *leased.lock()));
         }
@@ -75,26 +77,35 @@ impl Taking {
         &self,
         tx: Tx,
         leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
-    ) -> Result<Option<Vec<Claimed>>, Failure> {
+    ) -> Result<Option<Vec<ClaimedDelivery>>, Failure> {
         leased.lock().clear();
         let ids: Vec<_> = self.wanted.keys().map(|id| Col(*id)).collect();
-        let webhooks: Vec<_> = self.wanted.values().map(|one| Col(one.key.webhook)).collect();
+        let webhooks: Vec<_> = self.wanted.values().map(|one| Col(one.key.webhook_id)).collect();
         let codes: Vec<_> = self.wanted.values().map(|one| one.key.lane.code()).collect();
         let codes: Vec<&str> = codes.iter().map(|code| &**code).collect();
         let (epochs, by, now, forever) =
-            (vec![self.epoch.0], Col(self.by), Col(self.now), Col(Time::FOREVER));
+            (vec![self.epoch.0], Col(self.by), Col(self.now), Col(Time::FAR_FUTURE));
         let bytes = i64::try_from(self.max_bytes).unwrap_or(i64::MAX);
         let live: [&(dyn ToSql + Sync); 1] = [&epochs];
-        let values: [&(dyn ToSql + Sync); 9] =
-            [&ids, &webhooks, &codes, &by, &bytes, &(Event::OVERHEAD as i64), &self.epoch.0, &now, &forever];
+        let values: [&(dyn ToSql + Sync); 9] = [
+            &ids,
+            &webhooks,
+            &codes,
+            &by,
+            &bytes,
+            &(Event::MEMORY_OVERHEAD_BYTES as i64),
+            &self.epoch.0,
+            &now,
+            &forever,
+        ];
         tx.prepare(&[LIVE, WANTED, MOVE]).await?;
-        let (begun, live, found) = tokio::join!(
+        let (started, live, found) = tokio::join!(
             biased;
             tx.begin(),
             tx.exists(LIVE, &live),
             tx.query(WANTED, &values),
         );
-        begun?;
+        started?;
         if !live? {
             tx.commit().await?;
             return Ok(None);
@@ -109,13 +120,13 @@ impl Taking {
         *leased.lock() = taken.iter().map(|one| (one.id, one.due)).collect();
         let ids: Vec<_> = taken.iter().map(|one| Col(one.id)).collect();
         let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
-        // All of them are locked: all of them move.
-        let (moved, committed) = tokio::join!(
+        // All rows are locked, so all of them are moved.
+        let (changed, committed) = tokio::join!(
             biased;
             async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE, &moving).await } },
-            tx.commit_unseen(),
+            tx.commit_pipelined(),
         );
-        moved?;
+        changed?;
         committed?;
         tx.committed();
         Ok(Some(taken))

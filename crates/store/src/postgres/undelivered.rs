@@ -1,5 +1,6 @@
-//! Which deliveries did not simply arrive, so that they are found among millions that did. Whoever changes how
-//! a delivery stands, other than delivering it at the first attempt, tells here in the same transaction.
+//! Index of deliveries that failed so far, are dead or were cancelled, so that they are found among millions of
+//! successful ones. Every transaction that changes a delivery's state, other than a success at the first attempt,
+//! must update it.
 
 use redrive_core::{DeliveryId, DeliveryStatus};
 
@@ -23,16 +24,17 @@ macro_rules! take_over {
     };
 }
 const NOTE: &str = take_over!(" AND id = ANY($3::uuid[])");
-/// For all there are, which are not there yet.
+/// Inserts rows for all deliveries, after a copy.
 pub(super) const NOTE_ALL: &str = take_over!("");
 const CLEAR: &str = "DELETE FROM undelivered WHERE delivery = ANY($1::uuid[])";
 
-/// The statements whose cost must follow what they change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 2] = [("note what failed", NOTE), ("note what arrived", CLEAR)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 2] =
+    [("note what failed", NOTE), ("note what arrived", CLEAR)];
 
-/// Notes how deliveries stand that have failed so far, or are over without having arrived.
-pub(super) async fn note(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
+/// Inserts or updates rows of deliveries that have failed so far, are dead or were cancelled.
+pub(super) async fn record(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
     if !deliveries.is_empty() {
         let (delivered, pending) = (Col(DeliveryStatus::Delivered), Col(DeliveryStatus::Pending));
         tx.execute(NOTE, &[&delivered, &pending, &deliveries]).await?;
@@ -40,7 +42,7 @@ pub(super) async fn note(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result
     Ok(())
 }
 
-/// Notes that deliveries have arrived after all.
+/// Deletes the rows of deliveries that were delivered after all.
 pub(super) async fn clear(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
     if !deliveries.is_empty() {
         tx.execute(CLEAR, &[&deliveries]).await?;

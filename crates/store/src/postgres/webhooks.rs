@@ -1,11 +1,12 @@
-//! Webhooks, the version that fan-out is checked against, and sweeping up after one that has ended.
+//! Webhooks, the configuration version that fan-out is checked against, and cancelling what ended webhooks still
+//! have.
 
 use std::collections::HashMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notification::Cause,
-    security::vault::{HEAD, MasterKeyId, key_of_head},
+    notification::Occurrence,
+    security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
     tenancy::TenantRules,
     webhook::{Webhook, WebhookState},
 };
@@ -21,9 +22,9 @@ use super::{
     tenancy,
 };
 use crate::{
-    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Visibility,
-    Webhooks,
-    sealed::{Sealed, SealedVersion},
+    BatchProgress, Change, ConfigChanges, PageRequest, RewrapProgress, Secrets, StoreFuture, UpdateResult,
+    Versioned, Visibility, Webhooks,
+    sealed::{SealedVersion, SealedWebhook},
 };
 
 macro_rules! webhooks {
@@ -35,18 +36,18 @@ macro_rules! webhooks {
     };
 }
 
-/// What waits in lanes that are locked, up to $2.
+/// Deletes up to $2 waiting deliveries in locked lanes.
 const SWEEP: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
          SELECT w.delivery FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
              SELECT w.delivery FROM waiting w WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\"
              ORDER BY w.place, w.seq LIMIT $2) w LIMIT $2))
      RETURNING delivery, lane";
 const IS_AWAITED: &str = "SELECT 1 FROM waiting WHERE webhook = $1 LIMIT 1";
-/// Webhooks are locked after tenants and before what blocks them.
+/// Webhooks are locked after tenants and before `webhook_runtime` rows.
 const LOCK: &str = "SELECT id FROM webhooks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE";
 
 impl Webhooks for Postgres {
-    fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
+    fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
         Box::pin(async move {
             let webhook = self.shared.seals.seal(webhook)?;
             let version = self
@@ -56,30 +57,35 @@ impl Webhooks for Postgres {
                 })
                 .await?;
             self.shared.hints.change();
-            Ok(version.map_or(Changed::Missing, |version| Changed::Done { version }))
+            Ok(version.map_or(UpdateResult::NotFound, |version| UpdateResult::Updated { version }))
         })
     }
 
-    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed> {
+    fn change_webhook(
+        &self,
+        webhook: Webhook,
+        revision: i64,
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, UpdateResult> {
         Box::pin(async move {
             let webhook = self.shared.seals.seal(webhook)?;
-            let changed = self.administer(|tx| change(tx, &webhook, revision, cause.as_ref())).await?;
+            let changed = self.administer(|tx| change(tx, &webhook, revision, occurrence.as_ref())).await?;
             self.shared.hints.change();
             Ok(changed)
         })
     }
 
-    fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
+    fn webhook(&self, tenant_id: TenantId, id: WebhookId) -> StoreFuture<'_, Option<Versioned>> {
         Box::pin(async move {
-            let found = self.list_for(&tenant, |session| {
-                let tenant = &tenant;
-                async move { find(&session, tenant, id).await }
+            let found = self.list_for(&tenant_id, |session| {
+                let tenant_id = &tenant_id;
+                async move { find(&session, tenant_id, id).await }
             });
             self.shared.seals.open_version(found.await?)
         })
     }
 
-    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
             let ids: Vec<_> = ids.into_iter().map(Col).collect();
             let found = self.read(|session| sealed_by_ids(session, &ids)).await?;
@@ -87,42 +93,47 @@ impl Webhooks for Postgres {
         })
     }
 
-    fn tenant_webhooks_by_id(&self, tenant: TenantId, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+    fn tenant_webhooks_by_id(
+        &self,
+        tenant_id: TenantId,
+        ids: Vec<WebhookId>,
+    ) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
             let ids: Vec<_> = ids.into_iter().map(Col).collect();
-            let mut found = self.list_for(&tenant, |session| sealed_by_ids(session, &ids)).await?;
-            found.retain(|one| one.webhook.tenant == tenant);
+            let mut found = self.list_for(&tenant_id, |session| sealed_by_ids(session, &ids)).await?;
+            found.retain(|one| one.webhook.tenant_id == tenant_id);
             self.shared.seals.open_all(found)
         })
     }
 
     fn list_webhooks(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         visibility: Visibility,
         page: PageRequest<WebhookId>,
-    ) -> Answer<'_, Vec<Webhook>> {
+    ) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
-            let found = self.list_for(&tenant, |session| list(session, &tenant, visibility, page)).await?;
+            let found =
+                self.list_for(&tenant_id, |session| list(session, &tenant_id, visibility, page)).await?;
             self.shared.seals.open_all(found)
         })
     }
 
     fn config_changes(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         version: i64,
         limit: usize,
-    ) -> Answer<'_, Option<ConfigChanges>> {
+    ) -> StoreFuture<'_, Option<ConfigChanges>> {
         Box::pin(async move {
-            let found = self.read(|session| config_changes(session, &tenant, version, limit)).await?;
+            let found = self.read(|session| config_changes(session, &tenant_id, version, limit)).await?;
             let Some((version, more, rules, types_version, webhooks)) = found else { return Ok(None) };
             let webhooks = self.shared.seals.open_all(webhooks)?;
             Ok(Some(ConfigChanges { version, more, rules, types_version, webhooks }))
         })
     }
 
-    fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
+    fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
             self.read(|session| async move {
                 let rows = session.query(webhooks!("WHERE sweeping"), &[]).await?;
@@ -132,23 +143,30 @@ impl Webhooks for Postgres {
         })
     }
 
-    fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step> {
-        Box::pin(async move { self.write(|tx| sweep(tx, webhook, &reason, now, limit)).await })
+    fn cancel_pending(
+        &self,
+        webhook_id: WebhookId,
+        reason: String,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, BatchProgress> {
+        Box::pin(async move { self.write(|tx| sweep(tx, webhook_id, &reason, now, limit)).await })
     }
 }
 
 impl Secrets for Postgres {
-    fn sealed_with(&self) -> Answer<'_, Vec<MasterKeyId>> {
+    fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
         Box::pin(async move {
             let heads = "SELECT DISTINCT substr(sealed, 1, $1::integer) FROM webhooks";
-            let rows =
-                self.read(|session| async move { session.query(heads, &[&(HEAD as i32)]).await }).await?;
+            let rows = self
+                .read(|session| async move { session.query(heads, &[&(KEY_ID_PREFIX_BYTES as i32)]).await })
+                .await?;
             let head = |row: &Row| plain::<Vec<u8>>(row, 0).ok();
-            Ok(rows.iter().filter_map(head).filter_map(|head| key_of_head(&head)).collect())
+            Ok(rows.iter().filter_map(head).filter_map(|head| sealing_key_id_from_prefix(&head)).collect())
         })
     }
 
-    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Rewrapped> {
+    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> StoreFuture<'_, RewrapProgress> {
         Box::pin(async move {
             let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
             let next = webhooks!("WHERE id > $1 ORDER BY id LIMIT $2");
@@ -160,46 +178,53 @@ impl Secrets for Postgres {
             let last = found.last().map(|one| one.webhook.id);
             let mut changed = 0;
             for one in &found {
-                let Some(anew) = self.shared.seals.rewrap(one)? else { continue };
-                let anew = &anew;
-                // Whoever changes it meanwhile seals it with the current key anyway.
+                let Some(rewrapped) = self.shared.seals.rewrap(one)? else { continue };
+                let rewrapped = &rewrapped;
+                // A concurrent change of the webhook seals it with the current key anyway.
                 let replace = "UPDATE webhooks SET sealed = $3 WHERE id = $1 AND sealed = $2";
                 let replaced = self.write(|tx| async move {
-                    tx.execute(replace, &[&Col(one.webhook.id), &one.sealed, anew]).await
+                    tx.execute(replace, &[&Col(one.webhook.id), &one.sealed, rewrapped]).await
                 });
                 changed += replaced.await? as usize;
             }
-            Ok(Rewrapped { last, changed })
+            Ok(RewrapProgress { last, changed })
         })
     }
 }
 
-async fn change(tx: Tx, sealed: &Sealed, revision: i64, cause: Option<&Cause>) -> Result<Changed, Failure> {
+async fn change(
+    tx: Tx,
+    sealed: &SealedWebhook,
+    revision: i64,
+    occurrence: Option<&Occurrence>,
+) -> Result<UpdateResult, Failure> {
     let webhook = &sealed.webhook;
-    // The tenant's row first, as whoever publishes: nobody changes the webhook meanwhile.
-    tenancy::lock(&tx, &webhook.tenant).await?;
+    // Lock the tenant's row first, as a publish does, so that the webhook does not change concurrently.
+    tenancy::lock(&tx, &webhook.tenant_id).await?;
     lock(&tx, [webhook.id]).await?;
-    let Some(now) = find(&tx, &webhook.tenant, webhook.id).await? else { return Ok(Changed::Missing) };
+    let Some(now) = find(&tx, &webhook.tenant_id, webhook.id).await? else {
+        return Ok(UpdateResult::NotFound);
+    };
     if now.revision != revision {
-        return Ok(Changed::Stale);
+        return Ok(UpdateResult::Stale);
     }
-    let Some(version) = store(&tx, sealed).await? else { return Ok(Changed::Missing) };
-    notifications::note(&tx, cause.as_slice()).await?;
-    Ok(Changed::Done { version })
+    let Some(version) = store(&tx, sealed).await? else { return Ok(UpdateResult::NotFound) };
+    notifications::record_occurrences(&tx, occurrence.as_slice()).await?;
+    Ok(UpdateResult::Updated { version })
 }
 
-async fn sealed_by_ids(session: Tx, ids: &[Col<WebhookId>]) -> Result<Vec<Sealed>, Failure> {
+async fn sealed_by_ids(session: Tx, ids: &[Col<WebhookId>]) -> Result<Vec<SealedWebhook>, Failure> {
     let rows = session.query(webhooks!("WHERE id = ANY($1::uuid[])"), &[&ids]).await?;
     rows.iter().map(read_webhook).collect()
 }
 
 async fn list(
     session: Tx,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     visibility: Visibility,
     page: PageRequest<WebhookId>,
-) -> Result<Vec<Sealed>, Failure> {
-    // Nothing comes after the greatest id.
+) -> Result<Vec<SealedWebhook>, Failure> {
+    // Ids are listed in descending order, so the greatest possible id starts at the first row.
     let after = page.after.unwrap_or(WebhookId::from_bytes([0xff; 16]));
     let listed = webhooks!(
         "WHERE tenant = $1 AND NOT deleted AND id < $2 AND NOT ($5::boolean AND managed_by_operator)
@@ -207,60 +232,68 @@ async fn list(
     );
     let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
     let restricted = visibility.is_restricted();
-    let rows = session.query(listed, &[&tenant.as_str(), &Col(after), &limit, &offset, &restricted]).await?;
+    let rows =
+        session.query(listed, &[&tenant_id.as_str(), &Col(after), &limit, &offset, &restricted]).await?;
     rows.iter().map(read_webhook).collect()
 }
 
 async fn config_changes(
     session: Tx,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     version: i64,
     limit: usize,
-) -> Result<Option<(i64, bool, TenantRules, i64, Vec<Sealed>)>, Failure> {
-    // The version first: what is read after it may be newer, and is then read once more, but never older.
+) -> Result<Option<(i64, bool, TenantRules, i64, Vec<SealedWebhook>)>, Failure> {
+    // Read the version first: a webhook that changes after it has a higher revision and is read by the next call.
     let now = "SELECT config_version, rules, types_version FROM tenants WHERE id = $1 AND deleted_at IS NULL";
-    let Some(row) = session.query_opt(now, &[&tenant.as_str()]).await? else { return Ok(None) };
+    let Some(row) = session.query_opt(now, &[&tenant_id.as_str()]).await? else { return Ok(None) };
     let (now, rules, types_version) = (plain(&row, 0)?, from_json(&row, 1)?, plain(&row, 2)?);
     let changed = webhooks!(
         "WHERE tenant = $1 AND revision > $2 AND revision <= $4 AND ($2 > 0 OR NOT deleted) ORDER BY revision LIMIT $3"
     );
-    let rows = session.query(changed, &[&tenant.as_str(), &version, &(limit as i64), &now]).await?;
+    let rows = session.query(changed, &[&tenant_id.as_str(), &version, &(limit as i64), &now]).await?;
     let (mut webhooks, mut last) = (Vec::new(), now);
     for row in &rows {
         webhooks.push(read_webhook(row)?);
         last = plain(row, 2)?;
     }
     let more = webhooks.len() == limit;
-    // Each change has a version of its own, so the last one seen is a version that was.
+    // Each change has its own version, so the last revision read is a version that existed.
     Ok(Some((if more { last } else { now }, more, rules, types_version, webhooks)))
 }
 
-async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize) -> Result<Step, Failure> {
-    // Asked inside the transaction: a webhook that was enabled again keeps what it has.
+async fn sweep(
+    tx: Tx,
+    webhook_id: WebhookId,
+    reason: &str,
+    now: Time,
+    limit: usize,
+) -> Result<BatchProgress, Failure> {
+    // Checked inside the transaction: a webhook that was enabled again keeps its deliveries.
     let wanted = "SELECT 1 FROM webhooks WHERE id = $1 AND sweeping FOR NO KEY UPDATE";
-    if !tx.exists(wanted, &[&Col(webhook)]).await? {
-        return Ok(Step { moved: 0, finished: true });
+    if !tx.exists(wanted, &[&Col(webhook_id)]).await? {
+        return Ok(BatchProgress { changed: 0, finished: true });
     }
-    // An exclusive lock, since the webhook may be deleted: a shared lock could not be strengthened later without a deadlock.
-    runtime_state::lock_to_change(&tx, webhook).await?;
-    let locked = lanes::lock_all(&tx, webhook).await?;
+    // An exclusive lock, since the row may be deleted: upgrading a shared lock later could deadlock.
+    runtime_state::lock_to_change(&tx, webhook_id).await?;
+    let locked = lanes::lock_all(&tx, webhook_id).await?;
     let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
     let mut swept = Vec::new();
-    for row in tx.query(SWEEP, &[&Col(webhook), &(limit as i64), &lanes]).await? {
+    for row in tx.query(SWEEP, &[&Col(webhook_id), &(limit as i64), &lanes]).await? {
         swept.push(get(&row, 0)?);
-        keys.insert((webhook, plain(&row, 1)?));
+        keys.insert((webhook_id, plain(&row, 1)?));
     }
     redrive::end_cancelled(&tx, &swept, reason, now).await?;
-    // At once and not at the end: should it be enabled again, the next of an order is now the first.
+    // After every step and not only at the end: if the webhook is enabled again, the next delivery of an ordered lane
+    // is now its first.
     lanes::set_by_first(&tx, &keys).await?;
-    // A lane that came after the others were locked is left to the next step.
-    let finished = swept.len() < limit && !tx.exists(IS_AWAITED, &[&Col(webhook)]).await?;
+    // A lane that was created after the others were locked is left to the next step.
+    let finished = swept.len() < limit && !tx.exists(IS_AWAITED, &[&Col(webhook_id)]).await?;
     if finished {
-        tx.execute("UPDATE webhooks SET sweeping = false WHERE id = $1", &[&Col(webhook)]).await?;
-        runtime_state::forget(&tx, webhook).await?;
+        tx.execute("UPDATE webhooks SET sweeping = false WHERE id = $1", &[&Col(webhook_id)]).await?;
+        runtime_state::delete_runtime(&tx, webhook_id).await?;
     }
-    Ok(Step { moved: swept.len(), finished })
+    Ok(BatchProgress { changed: swept.len(), finished })
 }
 
 /// Locks the webhooks until the end of the transaction.
@@ -270,7 +303,7 @@ pub(super) async fn lock(tx: &Session, webhooks: impl IntoIterator<Item = Webhoo
     Ok(())
 }
 
-/// The stored webhooks with these ids, including deleted ones, without their secrets.
+/// Returns the stored webhooks with these ids, including deleted ones, without their secrets.
 pub(super) async fn by_ids(
     session: &Session,
     ids: impl IntoIterator<Item = WebhookId>,
@@ -280,28 +313,31 @@ pub(super) async fn by_ids(
     rows.iter().map(|row| read_webhook(row).map(|found| (found.webhook.id, found.webhook))).collect()
 }
 
-/// One webhook that is not deleted.
+/// Returns a webhook that is not deleted.
 pub(super) async fn find(
     session: &Session,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     id: WebhookId,
 ) -> Result<Option<SealedVersion>, Failure> {
     let found = webhooks!("WHERE id = $1 AND tenant = $2 AND NOT deleted");
-    let Some(row) = session.query_opt(found, &[&Col(id), &tenant.as_str()]).await? else { return Ok(None) };
+    let Some(row) = session.query_opt(found, &[&Col(id), &tenant_id.as_str()]).await? else {
+        return Ok(None);
+    };
     Ok(Some(SealedVersion { webhook: read_webhook(&row)?, revision: plain(&row, 2)? }))
 }
 
-/// Writes a webhook under the tenant's next version. None: there is no such tenant. One that is there must be locked.
-pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
+/// Writes a webhook under the tenant's next version. An existing webhook must be locked. Returns `None` if the
+/// tenant does not exist.
+pub(super) async fn store(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i64>, Failure> {
     let version = store_unpaused(tx, sealed).await?;
     if version.is_some() && runtime_state::pause(tx, &sealed.webhook).await? {
-        lanes::settle_all(tx, sealed.webhook.id).await?;
+        lanes::recompute_lanes(tx, sealed.webhook.id).await?;
     }
     Ok(version)
 }
 
-/// The same in a transaction that has locked all lanes of the webhook.
-pub(super) async fn store_with_lanes(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
+/// Writes a webhook as `store` does, in a transaction that has locked all lanes of the webhook.
+pub(super) async fn store_with_lanes(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i64>, Failure> {
     let version = store_unpaused(tx, sealed).await?;
     if version.is_some() && runtime_state::pause(tx, &sealed.webhook).await? {
         lanes::settle_locked(tx, sealed.webhook.id).await?;
@@ -309,13 +345,13 @@ pub(super) async fn store_with_lanes(tx: &Session, sealed: &Sealed) -> Result<Op
     Ok(version)
 }
 
-async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
-    let Sealed { webhook, sealed } = sealed;
+async fn store_unpaused(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i64>, Failure> {
+    let SealedWebhook { webhook, sealed } = sealed;
     let next = "UPDATE tenants SET config_version = config_version + 1
                 WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
-    let Some(row) = tx.query_opt(next, &[&webhook.tenant.as_str()]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(next, &[&webhook.tenant_id.as_str()]).await? else { return Ok(None) };
     let version: i64 = plain(&row, 0)?;
-    runtime_state::forgive(tx, webhook).await?;
+    runtime_state::clear_failures(tx, webhook).await?;
     tx.execute(
         "INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at, deleted, sweeping,
                                expires_at, managed_by_operator)
@@ -327,7 +363,7 @@ async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Fa
              managed_by_operator = excluded.managed_by_operator",
         &[
             &Col(webhook.id),
-            &webhook.tenant.as_str(),
+            &webhook.tenant_id.as_str(),
             &version,
             &to_json(&webhook.state)?,
             &to_json(&webhook.spec)?,
@@ -335,27 +371,27 @@ async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Fa
             &Col(webhook.created_at),
             &Col(webhook.updated_at),
             &(webhook.state == WebhookState::Deleted),
-            &webhook.state.cancels_because().is_some(),
-            &webhook.due_at().map(Col),
+            &webhook.state.cancel_reason().is_some(),
+            &webhook.next_action_at().map(Col),
             &webhook.spec.is_operator_managed(),
         ],
     )
     .await?;
-    changes::tell(tx, &Change::Webhook(webhook.tenant.clone(), webhook.id)).await?;
+    changes::append(tx, &Change::Webhook(webhook.tenant_id.clone(), webhook.id)).await?;
     Ok(Some(version))
 }
 
-fn read_webhook(row: &Row) -> Result<Sealed, Failure> {
+fn read_webhook(row: &Row) -> Result<SealedWebhook, Failure> {
     let webhook = Webhook {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
+        tenant_id: get(row, 1)?,
         state: from_json(row, 3)?,
         spec: from_json(row, 4)?,
         secrets: Vec::new(),
         created_at: get(row, 6)?,
         updated_at: get(row, 7)?,
     };
-    Ok(Sealed { webhook, sealed: plain(row, 5)? })
+    Ok(SealedWebhook { webhook, sealed: plain(row, 5)? })
 }
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> Result<String, Failure> {

@@ -1,9 +1,10 @@
-//! Group commit: one task for publishes (see `publish_writer`), one for outcomes. Each gathers what waits while the
-//! batch before it is being committed.
+//! Group commit: one task for publishes (see `publish_writer`), one for outcomes. Each collects queued items while
+//! the previous batch is being committed.
 //!
-//! When the connection is lost at a commit, nobody knows whether it was made. Outcomes are simply offered
-//! again. Of publishes and claims it is found out: their transactions hold the node's row, so once that row
-//! can be had they are over. What was leased and nobody was told of goes back to its lane.
+//! If the connection is lost during a commit, it is unknown whether the commit succeeded. Outcomes are recorded
+//! again. The result of publishes and claims is determined: their transactions lock the node's row, so once that
+//! lock is acquired they have ended. Leases that were committed without an acknowledgement are returned to their
+//! lanes.
 
 use std::{
     sync::{
@@ -27,23 +28,23 @@ use super::{
     session::Failure,
 };
 use crate::{
-    Birth, Done, Epoch, NewEvent, OrderedPosition, Outcome, Published, Recorded,
-    batch::{self, Commit, CommitError, Queue, Weighed, complete},
+    Completion, Epoch, InitialState, NewEvent, OrderedPosition, Outcome, PublishResult, RecordResult,
+    batch::{self, BatchItem, BisectingCommit, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
 
-/// The delay before doubts are settled by their own task, and its upper limit while the database does not respond.
+/// Delay before a task releases uncertain leases, and its upper limit while the database does not respond.
 const MIN_SETTLE_DELAY: Duration = Duration::from_millis(200);
 const MAX_SETTLE_DELAY: Duration = Duration::from_secs(5);
 
-/// Something to be written down about a lease.
-enum Note {
-    Outcome(Arc<Outcome>, Done<Recorded>),
-    /// Notes that a delivery is about to be sent; after a crash there may be thousands at once.
-    Sending(Epoch, DeliveryId, Done<bool>),
+/// Write that concerns a lease.
+enum LeaseWrite {
+    Outcome(Arc<Outcome>, Completion<RecordResult>),
+    /// Marks a delivery as about to be sent; after a crash there may be thousands of these concurrently.
+    Sending(Epoch, DeliveryId, Completion<bool>),
 }
 
-impl Weighed for Note {
+impl BatchItem for LeaseWrite {
     fn weight(&self) -> (usize, usize) {
         match self {
             Self::Outcome(..) => (3, 512),
@@ -52,36 +53,36 @@ impl Weighed for Note {
     }
 }
 
-/// Leases, and lanes held, that may have been committed without anybody knowing.
+/// Leases, held lanes and assignments whose commit is uncertain.
 #[derive(Default)]
-pub(super) struct Doubts {
-    open: Mutex<Open>,
-    /// Held while doubts are settled: nothing else is leased before that.
+pub(super) struct UncertainCommits {
+    open: Mutex<UncertainLeases>,
+    /// Held while uncertain leases are released: publishes and claims wait for it.
     settling: tokio::sync::Mutex<()>,
-    /// How often doubts were settled. What was sent before the last time, and comes after it, is refused.
+    /// Number of releases so far. A statement that was sent before the last one and arrives after it is refused.
     fence: AtomicI64,
-    /// Wakes the task that settles doubts.
+    /// Wakes the task that releases uncertain leases.
     added: Arc<Notify>,
 }
 
-/// What is in doubt.
+/// Leases, lanes and assignments to be released.
 #[derive(Default)]
-pub(super) struct Open {
+pub(super) struct UncertainLeases {
     pub(super) leases: Vec<(Epoch, DeliveryId, Time)>,
     pub(super) lanes: Vec<(Epoch, claim::Code)>,
     /// Webhooks that a claim may have assigned to the node.
     pub(super) assigned: Vec<(Epoch, WebhookId)>,
 }
 
-impl Open {
+impl UncertainLeases {
     fn is_empty(&self) -> bool {
         self.leases.is_empty() && self.lanes.is_empty() && self.assigned.is_empty()
     }
 }
 
-impl Doubts {
+impl UncertainCommits {
     pub(super) fn add(&self, epoch: Epoch, leases: impl IntoIterator<Item = (DeliveryId, Time)>) {
-        let leases = leases.into_iter().map(|(delivery, due)| (epoch, delivery, due));
+        let leases = leases.into_iter().map(|(delivery_id, due)| (epoch, delivery_id, due));
         self.open.lock().leases.extend(leases);
         self.added.notify_one();
     }
@@ -95,25 +96,26 @@ impl Doubts {
     ) {
         let mut open = self.open.lock();
         open.lanes.extend(lanes.into_iter().map(|lane| (epoch, lane)));
-        open.assigned.extend(assigned.into_iter().map(|webhook| (epoch, webhook)));
+        open.assigned.extend(assigned.into_iter().map(|webhook_id| (epoch, webhook_id)));
         drop(open);
         self.added.notify_one();
     }
 
-    /// What statements that begin and end by themselves have to say, or else they may come too late.
+    /// Returns the fence that self-committing statements must carry, so that the server refuses those that arrive too
+    /// late.
     pub(super) fn fence(&self) -> i64 {
         self.fence.load(SeqCst)
     }
 
-    /// Gives back what was leased without anybody knowing.
-    pub(super) async fn settle(&self, shared: &Shared) -> Result<(), Failure> {
+    /// Returns leases, lanes and assignments whose commit is uncertain.
+    pub(super) async fn release_uncertain(&self, shared: &Shared) -> Result<(), Failure> {
         let _alone = self.settling.lock().await;
         let open = std::mem::take(&mut *self.open.lock());
         if open.is_empty() {
             return Ok(());
         }
         let fence = self.fence.fetch_add(1, SeqCst) + 1;
-        match shared.rescues.write(|tx| leases::give_back_doubtful(tx, &open, fence)).await {
+        match shared.rescues.write(|tx| leases::return_uncertain(tx, &open, fence)).await {
             Ok(found) => {
                 tracing::info!(found, "leases of a commit that was cut off go back to their lanes");
                 shared.hints.work();
@@ -130,16 +132,16 @@ impl Doubts {
     }
 }
 
-/// Settles doubts soon after they arise, since a node without traffic makes no publish or claim that would. Ends with the
-/// store.
-async fn keep_settling(shared: Weak<Shared>, added: Arc<Notify>) {
+/// Releases uncertain leases soon after they arise, since a node without traffic runs no publish or claim that
+/// would. Ends with the store.
+async fn run_uncertain_resolver(shared: Weak<Shared>, added: Arc<Notify>) {
     loop {
         added.notified().await;
         let mut delay = MIN_SETTLE_DELAY;
         loop {
             tokio::time::sleep(delay).await;
             let Some(shared) = shared.upgrade() else { return };
-            match shared.doubts.settle(&shared).await {
+            match shared.doubts.release_uncertain(&shared).await {
                 Ok(()) => break,
                 Err(failure) => {
                     tracing::warn!(error = %failure, "outcome of a lost commit is not known yet; will retry");
@@ -150,12 +152,12 @@ async fn keep_settling(shared: Weak<Shared>, added: Arc<Notify>) {
     }
 }
 
-/// The handle on the tasks that write.
+/// Handle of the writer tasks.
 pub(super) struct Writer {
     publishes: mpsc::UnboundedSender<QueuedPublish>,
-    notes: mpsc::UnboundedSender<Note>,
+    lease_writes: mpsc::UnboundedSender<LeaseWrite>,
     tasks: [(&'static str, AbortHandle); 2],
-    queue: Arc<Queue>,
+    queue: Arc<WaitingLimit>,
     settling: AbortHandle,
 }
 
@@ -167,17 +169,17 @@ impl Drop for Writer {
 
 impl Writer {
     pub(super) fn start(shared: &Arc<Shared>, options: &Options) -> Self {
-        let queue = Arc::new(Queue::new(options.max_waiting, options.max_waiting_bytes));
+        let queue = Arc::new(WaitingLimit::new(options.max_queued_publishes, options.max_queued_bytes));
         let (publishes, publisher) = publish_writer::start(shared, options, &queue);
         let (notes, noting) = mpsc::unbounded_channel();
-        let recorder = tokio::spawn(keep_noting(shared.clone(), noting));
+        let recorder = tokio::spawn(run_outcome_writer(shared.clone(), noting));
         let tasks = [("publishes", publisher), ("outcomes", recorder.abort_handle())];
-        let settling = keep_settling(Arc::downgrade(shared), shared.doubts.added.clone());
+        let settling = run_uncertain_resolver(Arc::downgrade(shared), shared.doubts.added.clone());
         let settling = tokio::spawn(settling).abort_handle();
-        Self { publishes, notes, tasks, queue, settling }
+        Self { publishes, lease_writes: notes, tasks, queue, settling }
     }
 
-    /// Checks that both tasks run. One that has ended was ended by a fault in the program, and nothing restarts it.
+    /// Checks that both tasks run. A task can only end by a bug, and nothing restarts it.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         match self.tasks.iter().find(|(_, task)| task.is_finished()) {
             None => Ok(()),
@@ -187,14 +189,14 @@ impl Writer {
         }
     }
 
-    /// Ends both tasks, as a fault in the program might: for tests.
+    /// Aborts both tasks, as a bug might: for tests.
     #[cfg(feature = "conformance")]
     pub(super) fn end(&self) {
         self.tasks.iter().for_each(|(_, task)| task.abort());
     }
 
-    pub(super) fn publish(&self, new: NewEvent, done: Done<Published>) {
-        if !self.queue.enter(new.event.weight()) {
+    pub(super) fn publish(&self, new: NewEvent, done: Completion<PublishResult>) {
+        if !self.queue.try_acquire(new.event.memory_bytes()) {
             new.order.iter().for_each(OrderedPosition::break_off);
             return done(Err(StoreError::Overloaded));
         }
@@ -204,19 +206,19 @@ impl Writer {
         }
     }
 
-    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
-        self.note(Note::Outcome(outcome, done));
+    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
+        self.enqueue_lease_write(LeaseWrite::Outcome(outcome, done));
     }
 
-    pub(super) fn mark(&self, epoch: Epoch, delivery: DeliveryId, done: Done<bool>) {
-        self.note(Note::Sending(epoch, delivery, done));
+    pub(super) fn mark(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
+        self.enqueue_lease_write(LeaseWrite::Sending(epoch, delivery_id, done));
     }
 
-    fn note(&self, note: Note) {
-        if let Err(unsent) = self.notes.send(note) {
+    fn enqueue_lease_write(&self, note: LeaseWrite) {
+        if let Err(unsent) = self.lease_writes.send(note) {
             match unsent.0 {
-                Note::Outcome(_, done) => done(Err(closed())),
-                Note::Sending(_, _, done) => done(Err(closed())),
+                LeaseWrite::Outcome(_, done) => done(Err(closed())),
+                LeaseWrite::Sending(_, _, done) => done(Err(closed())),
             }
         }
     }
@@ -226,30 +228,31 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store's writer has ended; restart redrive".into())
 }
 
-/// The connection was lost at the commit. Whoever waits is told that it failed, which may be wrong: their
-/// idempotency keys tell when they try again. What may have been leased is given back as soon as possible.
-pub(super) fn in_doubt<'a>(shared: &Shared, events: impl Iterator<Item = &'a NewEvent>) {
+/// Marks the leases of events as uncertain after the connection was lost during the commit. Publishers get an
+/// error, which may be wrong; their idempotency keys reveal it when they retry. The leases are returned as soon as
+/// possible.
+pub(super) fn mark_uncertain<'a>(shared: &Shared, events: impl Iterator<Item = &'a NewEvent>) {
     for new in events {
-        let leased = new.deliveries.iter().filter(|delivery| delivery.birth == Birth::Leased);
+        let leased = new.deliveries.iter().filter(|delivery| delivery.initial_state == InitialState::Leased);
         shared.doubts.add(new.epoch, leased.map(|delivery| (delivery.id, new.event.timestamp)));
     }
 }
 
-async fn keep_noting(shared: Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<Note>) {
+async fn run_outcome_writer(shared: Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<LeaseWrite>) {
     while let Some(first) = waiting.recv().await {
         let mut batch = vec![first];
         batch::gather(&mut batch, batch::LIMITS, || waiting.try_recv().ok());
-        let (mut outcomes, mut told, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut outcomes, mut reported, mut marks) = (Vec::new(), Vec::new(), Vec::new());
         for note in batch {
             match note {
-                Note::Outcome(outcome, done) => {
+                LeaseWrite::Outcome(outcome, done) => {
                     outcomes.push(outcome);
-                    told.push(done);
+                    reported.push(done);
                 }
-                Note::Sending(epoch, delivery, done) => marks.push((epoch, delivery, done)),
+                LeaseWrite::Sending(epoch, delivery_id, done) => marks.push((epoch, delivery_id, done)),
             }
         }
-        for (done, result) in told.into_iter().zip(record_all(&shared, &outcomes).await) {
+        for (done, result) in reported.into_iter().zip(record_all(&shared, &outcomes).await) {
             complete(done, result);
         }
         if !marks.is_empty() {
@@ -258,21 +261,21 @@ async fn keep_noting(shared: Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<N
     }
 }
 
-async fn record_all(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Vec<Result<Recorded, StoreError>> {
-    let mut commit = Commit::of(outcomes.len());
+async fn record_all(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Vec<Result<RecordResult, StoreError>> {
+    let mut commit = BisectingCommit::new(outcomes.len());
     while let Some(range) = commit.next() {
         let slice = &outcomes[range.clone()];
         let result = record::commit(shared, slice).await.map_err(CommitError::from);
-        commit.came_to(range, result);
+        commit.record_result(range, result);
     }
     commit.finish()
 }
 
-async fn mark_all(shared: &Shared, marks: Vec<(Epoch, DeliveryId, Done<bool>)>) {
-    let leases: Vec<_> = marks.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
+async fn mark_all(shared: &Shared, marks: Vec<(Epoch, DeliveryId, Completion<bool>)>) {
+    let leases: Vec<_> = marks.iter().map(|(epoch, delivery_id, _)| (*epoch, *delivery_id)).collect();
     let marked = shared.recording.write(|tx| leases::mark(tx, &leases)).await.map_err(StoreError::from);
-    for (epoch, delivery, done) in marks {
-        let result = marked.as_ref().map(|marked| marked.contains(&(epoch, delivery)));
+    for (epoch, delivery_id, done) in marks {
+        let result = marked.as_ref().map(|marked| marked.contains(&(epoch, delivery_id)));
         complete(done, result.map_err(Clone::clone));
     }
 }

@@ -1,23 +1,25 @@
-//! What was pruned and waits for the archive.
+//! Archive outbox: pruned rows that wait to be archived.
 
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::Sqlite;
 use crate::{
-    Answer, ArchiveObject, Archiving, Left,
-    archive::{self, Packing},
+    ArchiveObject, ArchiveOutbox, PruneCounts, StoreFuture,
+    archive::{self, FrameBuilder},
 };
 
-const BEGUN: &str = "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
+const SELECT_STARTED_OBJECT: &str =
+    "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
 const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FROM archive
      WHERE object IS ? AND (?2 IS NULL OR day = ?2) ORDER BY number";
 
-impl Archiving for Sqlite {
-    fn next_object(&self, least: usize, most: usize) -> Answer<'_, Option<ArchiveObject>> {
+impl ArchiveOutbox for Sqlite {
+    fn next_object(&self, min: usize, max: usize) -> StoreFuture<'_, Option<ArchiveObject>> {
         self.write(move |transaction| {
-            let begun: Option<String> = transaction.query_row(BEGUN, (), |row| row.get(0)).optional()?;
-            if let Some(name) = begun {
-                let (object, _) = string_together(transaction, Some(&name), None, usize::MAX)?;
+            let started: Option<String> =
+                transaction.query_row(SELECT_STARTED_OBJECT, (), |row| row.get(0)).optional()?;
+            if let Some(name) = started {
+                let (object, _) = join_frames(transaction, Some(&name), None, usize::MAX)?;
                 return Ok(object.map(|object| ArchiveObject { name, ..object }));
             }
             let waiting: i64 =
@@ -25,8 +27,8 @@ impl Archiving for Sqlite {
                     .query_row("SELECT ifnull(sum(length(frame)), 0) FROM archive", (), |row| row.get(0))?;
             let day = "SELECT day FROM archive ORDER BY number LIMIT 1";
             let day: Option<String> = transaction.query_row(day, (), |row| row.get(0)).optional()?;
-            let Some(day) = day.filter(|_| waiting >= least as i64) else { return Ok(None) };
-            let (object, last) = string_together(transaction, None, Some(&day), most)?;
+            let Some(day) = day.filter(|_| waiting >= min as i64) else { return Ok(None) };
+            let (object, last) = join_frames(transaction, None, Some(&day), max)?;
             if let Some(object) = &object {
                 transaction.execute(
                     "UPDATE archive SET object = ?1 WHERE object IS NULL AND day = ?2 AND number <= ?3",
@@ -37,23 +39,24 @@ impl Archiving for Sqlite {
         })
     }
 
-    fn object_stored(&self, name: String) -> Answer<'_, ()> {
+    fn object_stored(&self, name: String) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction.execute("DELETE FROM archive WHERE object = ?", [name]).map(drop)
         })
     }
 }
 
-/// Frames of an object, or of those that have none yet, as many as fit. With the number of the last.
-fn string_together(
+/// Joins the frames of an object, or of frames without an object, up to the size limit. Returns it with the number
+/// of the last frame.
+fn join_frames(
     transaction: &Transaction<'_>,
     object: Option<&str>,
     day: Option<&str>,
-    most: usize,
+    max: usize,
 ) -> rusqlite::Result<(Option<ArchiveObject>, i64)> {
     let mut statement = transaction.prepare_cached(FRAMES)?;
     let mut rows = statement.query((object, day))?;
-    let (mut frames, mut holds, mut bytes, mut last) = (Vec::<Vec<u8>>::new(), Left::default(), 0, 0);
+    let (mut frames, mut holds, mut bytes, mut last) = (Vec::<Vec<u8>>::new(), PruneCounts::default(), 0, 0);
     let mut first: Option<(i64, String)> = None;
     while let Some(row) = rows.next()? {
         last = row.get(0)?;
@@ -66,15 +69,15 @@ fn string_together(
         let frame: Vec<u8> = row.get(5)?;
         bytes += frame.len();
         frames.push(frame);
-        if bytes >= most {
+        if bytes >= max {
             break;
         }
     }
-    Ok((first.map(|(number, day)| archive::object(&day, number, &frames, holds)), last))
+    Ok((first.map(|(number, day)| archive::build_object(&day, number, &frames, holds)), last))
 }
 
-/// Keeps what was gathered until it is in the archive.
-pub(super) fn keep(transaction: &Transaction<'_>, packing: Packing) -> rusqlite::Result<()> {
+/// Inserts packed rows into the outbox.
+pub(super) fn insert_frames(transaction: &Transaction<'_>, packing: FrameBuilder) -> rusqlite::Result<()> {
     for frame in packing.frames().map_err(not_packed)? {
         transaction
             .prepare_cached(

@@ -1,4 +1,4 @@
-//! Who changed what.
+//! Audit log: who changed what.
 
 use redrive_core::{AuditId, Time};
 use rusqlite::Row;
@@ -7,10 +7,10 @@ use super::{
     Sqlite,
     convert::{Col, get, get_opt},
 };
-use crate::{Answer, Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest};
+use crate::{Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest, StoreFuture};
 
 impl Audit for Sqlite {
-    fn begin_audit(&self, entry: AuditEntry) -> Answer<'_, ()> {
+    fn begin_audit(&self, entry: AuditEntry) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
@@ -18,7 +18,7 @@ impl Audit for Sqlite {
                 )?
                 .execute((
                     Col(entry.id),
-                    entry.tenant.as_ref().map(|tenant| tenant.as_str()),
+                    entry.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str()),
                     entry.actor,
                     entry.key.map(Col),
                     entry.address.map(|address| address.to_string()),
@@ -29,7 +29,7 @@ impl Audit for Sqlite {
         })
     }
 
-    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> Answer<'_, ()> {
+    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
@@ -41,13 +41,17 @@ impl Audit for Sqlite {
         })
     }
 
-    fn list_audit(&self, filter: AuditFilter, page: PageRequest<AuditId>) -> Answer<'_, Vec<AuditEntry>> {
+    fn list_audit(
+        &self,
+        filter: AuditFilter,
+        page: PageRequest<AuditId>,
+    ) -> StoreFuture<'_, Vec<AuditEntry>> {
         self.read_for_user(move |connection| {
-            // Nothing comes after the greatest id.
+            // Ids are listed in descending order, so the greatest possible id starts at the first row.
             let before = page.after.unwrap_or(AuditId::from_bytes([0xff; 16]));
             let before = filter.to.map_or(before, |to| before.min(AuditId::first_at(to)));
             let from = filter.from.map_or(AuditId::from_bytes([0; 16]), AuditId::first_at);
-            let tenant = filter.tenant.as_ref().map(|tenant| tenant.as_str());
+            let tenant = filter.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             connection
                 .prepare_cached(&format!(
                     "SELECT id, tenant, actor, key, address, action, object, result, before, after FROM audit
@@ -63,7 +67,7 @@ impl Audit for Sqlite {
         })
     }
 
-    fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_audit(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
                 "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < ? ORDER BY id LIMIT ?)",
@@ -79,7 +83,7 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
     });
     Ok(AuditEntry {
         id: get(row, 0)?,
-        tenant: get_opt(row, 1)?,
+        tenant_id: get_opt(row, 1)?,
         actor: row.get(2)?,
         key: get_opt(row, 3)?,
         address: row.get::<_, Option<String>>(4)?.and_then(|address| address.parse().ok()),

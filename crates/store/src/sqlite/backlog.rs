@@ -1,13 +1,13 @@
-//! What waits for webhooks, counted no further than somebody wants to know.
+//! Backlogs of webhooks, counted up to a limit.
 
 use redrive_core::{TenantId, Time, WebhookId};
 use rusqlite::{Connection, Row};
 
 use super::convert::{Col, get, get_opt};
-use crate::{Backlog, Backlogged, Counted};
+use crate::{Backlog, BacklogCounts, BackloggedWebhooks};
 
-/// The lanes outside of orders that something waits in. There the place in a lane is the due time, which the index
-/// knows.
+/// Counts of unordered lanes, due and not due. In these lanes `sort_key` is the due time, which the index
+/// contains.
 const FREE: &str = "SELECT lane,
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
                  WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place <= ?2 LIMIT ?3)),
@@ -17,7 +17,7 @@ const FREE: &str = "SELECT lane,
 const HAS_ORDERS: &str = "SELECT 1 FROM lanes WHERE webhook = ?1 AND lane < 'A' LIMIT 1";
 const IN_ORDER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
      WHERE webhook = ?1 AND lane < 'A' LIMIT ?2)";
-/// The first of each order that nobody has one of.
+/// Due times of the first delivery of each ordered lane that has no leased delivery.
 const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
              ORDER BY w.place, w.seq LIMIT 1)
      FROM lanes l WHERE l.webhook = ?1 AND l.lane < 'A' AND NOT EXISTS
@@ -27,7 +27,7 @@ const HAS_MANY: &str =
 const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant = ?1 AND deleted = 0
                        ORDER BY id LIMIT ?2) w
      WHERE EXISTS (SELECT 1 FROM lanes l WHERE l.webhook = w.id)";
-/// Each webhook is looked up after the one before it: there may be very many lanes to one.
+/// Finds each webhook by an index lookup after the previous one, since a webhook may have very many lanes.
 const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
          SELECT (SELECT min(webhook) FROM lanes WHERE webhook > x''), 1
          UNION ALL
@@ -37,32 +37,33 @@ const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
                              WHERE w.id = found.webhook AND w.tenant = ?1 AND w.deleted = 0)
      FROM found WHERE webhook IS NOT NULL";
 
-/// The statements whose cost must follow what they answer: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 7] = [FREE, HAS_ORDERS, IN_ORDER, FIRSTS, HAS_MANY, OF_FEW, OF_MANY];
+pub(super) const BOUNDED_STATEMENTS: [&str; 7] =
+    [FREE, HAS_ORDERS, IN_ORDER, FIRSTS, HAS_MANY, OF_FEW, OF_MANY];
 
-/// What waits for each of these webhooks.
-pub(super) fn of(
+/// Returns the backlog of each webhook.
+pub(super) fn count_by_webhook(
     connection: &Connection,
     webhooks: &[WebhookId],
     now: Time,
-    most: usize,
+    max: usize,
 ) -> rusqlite::Result<Vec<(WebhookId, Backlog)>> {
-    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-    // Taken out of the cache once: there may be very many webhooks.
+    let limit = i64::try_from(max).unwrap_or(i64::MAX).saturating_add(1);
+    // Looked up in the statement cache once, since there may be very many webhooks.
     let mut free = connection.prepare_cached(FREE)?;
     let mut has_orders = connection.prepare_cached(HAS_ORDERS)?;
     let mut backlogs = Vec::with_capacity(webhooks.len());
-    for webhook in webhooks {
-        let mut counted = Counted::default();
-        let mut rows = free.query((Col(*webhook), Col(now), limit))?;
+    for webhook_id in webhooks {
+        let mut counted = BacklogCounts::default();
+        let mut rows = free.query((Col(*webhook_id), Col(now), limit))?;
         while let Some(row) = rows.next()? {
             counted.free.push((get(row, 0)?, number(row, 1)?, number(row, 2)?));
         }
-        if has_orders.exists([Col(*webhook)])? {
-            count_orders(connection, *webhook, now, limit, &mut counted)?;
+        if has_orders.exists([Col(*webhook_id)])? {
+            count_orders(connection, *webhook_id, now, limit, &mut counted)?;
         }
-        backlogs.push((*webhook, counted.backlog(most)));
+        backlogs.push((*webhook_id, counted.backlog(max)));
     }
     Ok(backlogs)
 }
@@ -73,18 +74,18 @@ fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
 
 fn count_orders(
     connection: &Connection,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     now: Time,
     limit: i64,
-    counted: &mut Counted,
+    counted: &mut BacklogCounts,
 ) -> rusqlite::Result<()> {
-    let webhook = Col(webhook);
+    let webhook = Col(webhook_id);
     counted.ordered =
         connection.prepare_cached(IN_ORDER)?.query_row((webhook, limit), |row| number(row, 0))?;
     let mut firsts = connection.prepare_cached(FIRSTS)?;
     let mut rows = firsts.query((webhook, limit))?;
     while let Some(row) = rows.next()? {
-        // Somebody may hold a lane that is empty.
+        // A node may hold a lane that is empty.
         let Some(due) = get_opt::<Time>(row, 0)? else { continue };
         counted.firsts += 1;
         counted.firsts_due += u64::from(due <= now);
@@ -92,18 +93,18 @@ fn count_orders(
     Ok(())
 }
 
-/// The webhooks of a tenant that something waits for: by looking at all that it has, or where it has very many at
-/// all that something waits for.
-pub(super) fn of_tenant(
+/// Returns the webhooks of a tenant with waiting deliveries: by checking all webhooks of the tenant or, if it has
+/// very many, all webhooks that have lanes.
+pub(super) fn list_for_tenant(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     look_at: usize,
-) -> rusqlite::Result<Backlogged> {
-    let (tenant, limit) = (tenant.as_str(), look_at as i64);
+) -> rusqlite::Result<BackloggedWebhooks> {
+    let (tenant, limit) = (tenant_id.as_str(), look_at as i64);
     if !connection.prepare_cached(HAS_MANY)?.exists((tenant, limit))? {
         let mut few = connection.prepare_cached(OF_FEW)?;
         let webhooks = few.query_map((tenant, limit), |row| get(row, 0))?.collect::<rusqlite::Result<_>>()?;
-        return Ok(Backlogged { webhooks, more: false });
+        return Ok(BackloggedWebhooks { webhooks, more: false });
     }
     let mut many = connection.prepare_cached(OF_MANY)?;
     let mut rows = many.query((tenant, limit))?;
@@ -114,5 +115,5 @@ pub(super) fn of_tenant(
             webhooks.push(get(row, 0)?);
         }
     }
-    Ok(Backlogged { webhooks, more: seen >= look_at })
+    Ok(BackloggedWebhooks { webhooks, more: seen >= look_at })
 }

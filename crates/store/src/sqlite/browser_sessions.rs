@@ -1,4 +1,4 @@
-//! Sessions of browsers.
+//! Stores browser sessions, which are identified by a cookie.
 
 use redrive_core::Time;
 use rusqlite::{OptionalExtension, Row};
@@ -7,16 +7,16 @@ use super::{
     Sqlite,
     convert::{Col, get},
 };
-use crate::{Answer, BrowserSession, BrowserSessions};
+use crate::{BrowserSession, BrowserSessions, StoreFuture};
 
 impl BrowserSessions for Sqlite {
-    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> Answer<'_, ()> {
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction.execute(
                 "INSERT INTO browser_sessions (id, key_hash, created_at, expires_at) VALUES (?, ?, ?, ?)",
                 (session.id, session.key_hash, Col(session.created_at), Col(session.expires_at)),
             )?;
-            // The new session stays even if the clock went back and all others are newer.
+            // The new session is kept even if the clock was set back and all others are newer.
             transaction.execute(
                 "DELETE FROM browser_sessions WHERE id IN (
                      SELECT id FROM browser_sessions WHERE key_hash = ?1 AND id <> ?2
@@ -27,7 +27,7 @@ impl BrowserSessions for Sqlite {
         })
     }
 
-    fn browser_session(&self, id: [u8; 32]) -> Answer<'_, Option<BrowserSession>> {
+    fn browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, Option<BrowserSession>> {
         self.read_for_user(move |connection| {
             connection
                 .prepare_cached(
@@ -38,13 +38,13 @@ impl BrowserSessions for Sqlite {
         })
     }
 
-    fn delete_browser_session(&self, id: [u8; 32]) -> Answer<'_, bool> {
+    fn delete_browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             Ok(transaction.execute("DELETE FROM browser_sessions WHERE id = ?", [id])? == 1)
         })
     }
 
-    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> Answer<'_, Vec<BrowserSession>> {
+    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>> {
         self.read_for_user(move |connection| {
             connection
                 .prepare_cached(
@@ -56,13 +56,13 @@ impl BrowserSessions for Sqlite {
         })
     }
 
-    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> Answer<'_, usize> {
+    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute("DELETE FROM browser_sessions WHERE key_hash = ?", [key_hash])
         })
     }
 
-    fn prune_browser_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_browser_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
                 "DELETE FROM browser_sessions WHERE id IN (

@@ -1,5 +1,5 @@
-//! The change feed, which nodes read to learn what other nodes have changed. A store that is not shared has one
-//! node, which knows its own changes: nothing is written then, since nothing would read or prune it.
+//! The change feed, from which nodes read what other nodes have changed. A store that is not shared has one node,
+//! which knows its own changes: nothing is written then, since nothing would read or prune it.
 
 use redrive_core::{DeliveryId, TenantId, WebhookId};
 use rusqlite::{Connection, Row, Transaction};
@@ -8,44 +8,44 @@ use super::{
     convert::{Col, get},
     transaction::WriteTransaction,
 };
-use crate::{Change, Changes, Mark};
+use crate::{Change, ChangeCursor, Changes};
 
-/// Adds a change to the feed, if the store is shared.
-pub(super) fn tell(transaction: &WriteTransaction<'_>, change: &Change) -> rusqlite::Result<()> {
+/// Appends a change to the feed, if the store is shared.
+pub(super) fn append(transaction: &WriteTransaction<'_>, change: &Change) -> rusqlite::Result<()> {
     if !transaction.writes_change_feed() {
         return Ok(());
     }
-    let (kind, tenant, webhook, delivery) = match change {
-        Change::Webhook(tenant, webhook) => (1, Some(tenant), Some(*webhook), None),
-        Change::Tenant(tenant) => (2, Some(tenant), None, None),
+    let (kind, tenant_id, webhook_id, delivery_id) = match change {
+        Change::Webhook(tenant_id, webhook_id) => (1, Some(tenant_id), Some(*webhook_id), None),
+        Change::Tenant(tenant_id) => (2, Some(tenant_id), None, None),
         Change::Keys => (3, None, None, None),
-        Change::Gate(webhook) => (4, None, Some(*webhook), None),
-        Change::Cancel(webhook, delivery) => (5, None, Some(*webhook), Some(*delivery)),
+        Change::Runtime(webhook_id) => (4, None, Some(*webhook_id), None),
+        Change::Cancel(webhook_id, delivery_id) => (5, None, Some(*webhook_id), Some(*delivery_id)),
     };
     transaction
         .prepare_cached("INSERT INTO changes (kind, tenant, webhook, delivery) VALUES (?, ?, ?, ?)")?
-        .execute((kind, tenant.map(TenantId::as_str), webhook.map(Col), delivery.map(Col)))?;
+        .execute((kind, tenant_id.map(TenantId::as_str), webhook_id.map(Col), delivery_id.map(Col)))?;
     Ok(())
 }
 
-pub(super) fn since(connection: &Connection, since: Option<&Mark>) -> rusqlite::Result<Changes> {
+pub(super) fn read_since(connection: &Connection, since: Option<&ChangeCursor>) -> rusqlite::Result<Changes> {
     let Some(since) = since else {
         let mark =
             connection.query_row("SELECT ifnull(max(number), 0) FROM changes", (), |row| row.get(0))?;
-        return Ok(Changes { mark: Mark::at(mark), changes: Vec::new() });
+        return Ok(Changes { cursor: ChangeCursor::at(mark), changes: Vec::new() });
     };
     let mut changed = connection.prepare_cached(
         "SELECT kind, tenant, webhook, delivery, number FROM changes WHERE number > ? ORDER BY number",
     )?;
     let mut rows = changed.query([since.position])?;
-    let mut told = Changes { mark: since.clone(), changes: Vec::new() };
+    let mut reported = Changes { cursor: since.clone(), changes: Vec::new() };
     while let Some(row) = rows.next()? {
-        told.mark = Mark::at(row.get(4)?);
-        told.changes.push(read(row)?);
+        reported.cursor = ChangeCursor::at(row.get(4)?);
+        reported.changes.push(read(row)?);
     }
-    told.changes.sort();
-    told.changes.dedup();
-    Ok(told)
+    reported.changes.sort();
+    reported.changes.dedup();
+    Ok(reported)
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Change> {
@@ -55,17 +55,17 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Change> {
         1 => Change::Webhook(tenant()?, webhook()?),
         2 => Change::Tenant(tenant()?),
         3 => Change::Keys,
-        4 => Change::Gate(webhook()?),
+        4 => Change::Runtime(webhook()?),
         _ => Change::Cancel(webhook()?, get::<DeliveryId>(row, 3)?),
     })
 }
 
-pub(super) fn forget(transaction: &Transaction<'_>, before: &Mark) -> rusqlite::Result<()> {
+pub(super) fn prune(transaction: &Transaction<'_>, before: &ChangeCursor) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM changes WHERE number < ?", [before.position])?;
     Ok(())
 }
 
-/// Deletes all changes. Versions before this one wrote them for stores that are not shared, too.
+/// Deletes all changes. Earlier versions also wrote them for stores that are not shared.
 pub(super) fn delete_all(connection: &Connection) -> rusqlite::Result<usize> {
     // Without WHERE: SQLite then frees whole pages instead of deleting row by row.
     connection.execute("DELETE FROM changes", ())

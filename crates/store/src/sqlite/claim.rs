@@ -1,5 +1,5 @@
-//! Waiting and leased: the only two places where a delivery that is not over can be, and the moves
-//! between them. Putting something into `waiting` always touches its lane, so that no wake-up is lost.
+//! Claims and releases: moves deliveries between `waiting` and `leased`. A delivery that has not ended is in
+//! exactly one of the two tables. An insert into `waiting` always updates its lane, so that no wake-up is lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,12 +10,13 @@ use tokio::sync::oneshot;
 use super::{
     Sqlite,
     convert::{Col, get, trace},
-    lanes::{self, Place, Rescued},
+    lanes::{self, LanePosition, RescueCounts},
     nodes, redrive, tickets,
     writer::Claiming,
 };
 use crate::{
-    Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, Owned, StoreError, Wanted,
+    Claim, ClaimedDelivery, DueLanes, Epoch, LaneCapacity, LaneClaim, LaneKey, Owned, StoreError,
+    StoreFuture, TicketEntry,
 };
 
 const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes l
@@ -29,39 +30,47 @@ const DUE: &str =
             e.priority, w.seq, e.trace, e.hops
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.webhook = ?1 AND w.lane = ?2 ORDER BY w.place, w.seq LIMIT ?3";
-/// Who alone sends to a webhook.
+/// Epoch of the node assigned to a webhook.
 pub(super) const HOME: &str = "SELECT epoch FROM homes WHERE webhook = ?";
-/// Null if nobody has one of an order, else whether somebody else than ?3 has.
-const TAKEN: &str = "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
+/// Whether an epoch other than ?3 has leases of an ordered lane. Null if the lane has no leases.
+const SELECT_LEASED_ORDERS: &str =
+    "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
 
-/// Nearly all leases of an embedded store belong to the one epoch that is alive.
+/// Scans by delivery id, since nearly all leases of an embedded store belong to its one live epoch.
 const OWNED_LEASES: &str =
     "SELECT delivery FROM leased WHERE delivery > ?2 AND epoch = ?1 ORDER BY delivery LIMIT ?3";
 const OWNED_LANES: &str = "SELECT webhook, lane FROM lanes WHERE held_by = ?1 LIMIT ?2";
 const OWNED_ASSIGNMENTS: &str = "SELECT webhook FROM homes WHERE epoch = ?1 LIMIT ?2";
 
-/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+/// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
+/// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const HOT: [&str; 12] = [
+pub(super) const HOT_STATEMENTS: [&str; 12] = [
     DUE_LANES,
     NEXT_WAKE,
     DUE,
     HOME,
-    TAKEN,
+    SELECT_LEASED_ORDERS,
     lanes::HEAD,
     lanes::BLOCKED_UNTIL,
     lanes::WAKE,
-    lanes::LOOK_AT,
+    lanes::SELECT_LANE,
     OWNED_LEASES,
     OWNED_LANES,
     OWNED_ASSIGNMENTS,
 ];
 
-/// How long an order is left alone of which another node has some.
-const LEFT_ALONE: Duration = Duration::from_millis(50);
+/// Delay before an ordered lane is checked again while another node has leases of it.
+const ORDER_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Claim for Sqlite {
-    fn due_lanes(&self, epoch: Epoch, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes> {
+    fn due_lanes(
+        &self,
+        epoch: Epoch,
+        pools: Vec<String>,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, DueLanes> {
         self.read(move |connection| {
             let mut due: Vec<(Time, LaneKey)> = Vec::new();
             let mut next_wake: Option<Time> = None;
@@ -83,7 +92,7 @@ impl Claim for Sqlite {
                 due.truncate(limit);
             }
             let lanes = due.into_iter().map(|(_, key)| key).collect();
-            Ok(DueLanes { lanes, next_wake: next_wake.filter(|wake| *wake < Time::FOREVER) })
+            Ok(DueLanes { lanes, next_wake: next_wake.filter(|wake| *wake < Time::FAR_FUTURE) })
         })
     }
 
@@ -91,68 +100,73 @@ impl Claim for Sqlite {
         &self,
         epoch: Epoch,
         now: Time,
-        lanes: Vec<LaneRoom>,
+        lanes: Vec<LaneCapacity>,
         max_bytes: usize,
-    ) -> Answer<'_, Vec<LaneClaim>> {
-        let (answer, answered) = oneshot::channel();
+    ) -> StoreFuture<'_, Vec<LaneClaim>> {
+        let (answer, reply) = oneshot::channel();
         let done = Box::new(move |result| drop(answer.send(result)));
         self.writer.claim(Claiming { epoch, now, lanes, max_bytes }, done);
-        Box::pin(async { answer_of(answered).await?.ok_or(StoreError::Fenced) })
+        Box::pin(async { await_result(reply).await?.ok_or(StoreError::Fenced) })
     }
 
-    fn take(
+    fn claim_tickets(
         &self,
         epoch: Epoch,
         now: Time,
         by: Time,
-        wanted: Vec<Wanted>,
+        wanted: Vec<TicketEntry>,
         max_bytes: usize,
-    ) -> Answer<'_, Vec<Claimed>> {
+    ) -> StoreFuture<'_, Vec<ClaimedDelivery>> {
         let taken =
             self.write(move |transaction| tickets::take(transaction, epoch, now, by, &wanted, max_bytes));
         Box::pin(async { taken.await?.ok_or(StoreError::Fenced) })
     }
 
-    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
+    fn release(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let mut released = 0;
-            for (delivery, due) in deliveries {
-                released += usize::from(release(transaction, epoch, now, delivery, due)?);
+            for (delivery_id, due) in deliveries {
+                released += usize::from(release(transaction, epoch, now, delivery_id, due)?);
             }
             Ok(released)
         })
     }
 
-    fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()> {
+    fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             let mut left = transaction.prepare_cached("DELETE FROM homes WHERE webhook = ? AND epoch = ?")?;
             let mut let_go = transaction
                 .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND held_by = ?")?;
-            for webhook in webhooks {
-                left.execute((Col(webhook), epoch.0))?;
-                let_go.execute((Col(webhook), epoch.0))?;
+            for webhook_id in webhooks {
+                left.execute((Col(webhook_id), epoch.0))?;
+                let_go.execute((Col(webhook_id), epoch.0))?;
             }
             Ok(())
         })
     }
 
-    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> Answer<'_, Owned> {
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned> {
         self.read(move |connection| owned_by(connection, epoch, after, limit))
     }
 
-    fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool> {
-        let (answer, answered) = oneshot::channel();
+    fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool> {
+        let (answer, reply) = oneshot::channel();
         let done = Box::new(move |result| drop(answer.send(result)));
-        self.writer.mark(epoch, delivery, done);
-        Box::pin(answer_of(answered))
+        self.writer.mark(epoch, delivery_id, done);
+        Box::pin(await_result(reply))
     }
 }
 
-async fn answer_of<T>(answered: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
-    answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
+async fn await_result<T>(reply: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
 }
 
-/// Claims from each lane in turn. None: the epoch is over.
+/// Claims from each lane in turn. Returns `None` if the epoch has ended.
 pub(super) fn take(
     transaction: &Transaction<'_>,
     claiming: &Claiming,
@@ -161,20 +175,21 @@ pub(super) fn take(
         return Ok(None);
     }
     let mut bytes_left = claiming.max_bytes;
-    let claim =
-        |room: &LaneRoom| claim_lane(transaction, claiming.epoch, claiming.now, room, &mut bytes_left);
+    let claim = |capacity: &LaneCapacity| {
+        claim_lane(transaction, claiming.epoch, claiming.now, capacity, &mut bytes_left)
+    };
     claiming.lanes.iter().map(claim).collect::<rusqlite::Result<_>>().map(Some)
 }
 
-/// Marks a lease as being sent. False: it is not this epoch's.
+/// Marks a lease as being sent. Returns `false` if the epoch does not have the lease.
 pub(super) fn mark(
     transaction: &Transaction<'_>,
     epoch: Epoch,
-    delivery: DeliveryId,
+    delivery_id: DeliveryId,
 ) -> rusqlite::Result<bool> {
     let marked = transaction
         .prepare_cached("UPDATE leased SET sending = 1 WHERE delivery = ? AND epoch = ?")?
-        .execute((Col(delivery), epoch.0))?;
+        .execute((Col(delivery_id), epoch.0))?;
     Ok(marked == 1)
 }
 
@@ -182,99 +197,110 @@ fn claim_lane(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
-    room: &LaneRoom,
+    capacity: &LaneCapacity,
     bytes_left: &mut usize,
 ) -> rusqlite::Result<LaneClaim> {
-    let LaneKey { webhook, ref lane } = room.key;
+    let LaneKey { webhook_id, ref lane } = capacity.key;
     let code = lane.code();
-    let nothing = LaneClaim { key: room.key.clone(), deliveries: Vec::new(), more: false };
-    let home: Option<i64> =
-        transaction.prepare_cached(HOME)?.query_row([Col(webhook)], |row| row.get(0)).optional()?;
-    if home.is_some_and(|home| home != epoch.0) {
-        // The home could not see a lane that is held by somebody else.
-        unhold(transaction, &room.key, epoch)?;
+    let nothing = LaneClaim { key: capacity.key.clone(), deliveries: Vec::new(), more: false };
+    let assigned_epoch: Option<i64> =
+        transaction.prepare_cached(HOME)?.query_row([Col(webhook_id)], |row| row.get(0)).optional()?;
+    if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0) {
+        // Release the lane: the assigned node does not see lanes that another node holds.
+        release_lane(transaction, &capacity.key, epoch)?;
         return Ok(nothing);
     }
-    let blocked_until = lanes::blocked_until(transaction, webhook)?;
+    let blocked_until = lanes::blocked_until(transaction, webhook_id)?;
     if blocked_until > now {
-        lanes::settle(transaction, webhook, &code, None, blocked_until)?;
+        lanes::recompute_lane(transaction, webhook_id, &code, None, blocked_until)?;
         return Ok(nothing);
     }
     if lane.is_ordered() {
-        let elsewhere: Option<bool> =
-            transaction.prepare_cached(TAKEN)?.query_row((Col(webhook), &code, epoch.0), |row| row.get(0))?;
+        let elsewhere: Option<bool> = transaction
+            .prepare_cached(SELECT_LEASED_ORDERS)?
+            .query_row((Col(webhook_id), &code, epoch.0), |row| row.get(0))?;
         match elsewhere {
             Some(true) => {
-                lanes::settle(transaction, webhook, &code, None, now + LEFT_ALONE)?;
+                lanes::recompute_lane(transaction, webhook_id, &code, None, now + ORDER_RETRY_DELAY)?;
                 return Ok(nothing);
             }
             Some(false) => {
-                // The caller comes back for what is due once its own are over.
-                let more = lanes::head(transaction, webhook, &code)?.is_some_and(|due| due <= now);
-                lanes::settle(transaction, webhook, &code, more.then_some(epoch), Time::default())?;
+                // If the first delivery is due, the caller claims again once its own leases of the lane have ended.
+                let more = lanes::head(transaction, webhook_id, &code)?.is_some_and(|due| due <= now);
+                lanes::recompute_lane(
+                    transaction,
+                    webhook_id,
+                    &code,
+                    more.then_some(epoch),
+                    Time::default(),
+                )?;
                 return Ok(LaneClaim { more, ..nothing });
             }
             None => {}
         }
     }
-    let (deliveries, more) = take_due(transaction, now, room, bytes_left)?;
-    if room.alone && home.is_none() && !deliveries.is_empty() {
+    let (deliveries, more) = take_due(transaction, now, capacity, bytes_left)?;
+    if capacity.exclusive && assigned_epoch.is_none() && !deliveries.is_empty() {
         transaction
             .prepare_cached("INSERT INTO homes (webhook, epoch) VALUES (?, ?)")?
-            .execute((Col(webhook), epoch.0))?;
+            .execute((Col(webhook_id), epoch.0))?;
     }
     for claimed in &deliveries {
         lease(transaction, epoch, lane, claimed)?;
     }
-    lanes::settle(transaction, webhook, &code, more.then_some(epoch), Time::default())?;
+    lanes::recompute_lane(transaction, webhook_id, &code, more.then_some(epoch), Time::default())?;
     Ok(LaneClaim { deliveries, more, ..nothing })
 }
 
-/// Out of waiting, into leased.
+/// Moves a delivery from `waiting` to `leased`.
 pub(super) fn lease(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     lane: &Lane,
-    claimed: &Claimed,
+    claimed: &ClaimedDelivery,
 ) -> rusqlite::Result<()> {
     transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(claimed.id)])?;
-    let rescued = Rescued { rescues: claimed.rescues, deaths: claimed.deaths };
-    let place =
-        Place { delivery: claimed.id, webhook: claimed.webhook, lane: lane.clone(), seq: claimed.seq };
-    lanes::lease(transaction, &place, epoch, rescued)
+    let rescued = RescueCounts { rescues: claimed.rescues, deaths: claimed.deaths };
+    let position = LanePosition {
+        delivery_id: claimed.id,
+        webhook_id: claimed.webhook_id,
+        lane: lane.clone(),
+        seq: claimed.seq,
+    };
+    lanes::lease(transaction, &position, epoch, rescued)
 }
 
-/// What is due in a lane from its first on, as much as there is room for, and whether there is more.
+/// Reads the due deliveries of a lane from its head, up to the capacity, and whether there are more.
 fn take_due(
     transaction: &Transaction<'_>,
     now: Time,
-    room: &LaneRoom,
+    capacity: &LaneCapacity,
     bytes_left: &mut usize,
-) -> rusqlite::Result<(Vec<Claimed>, bool)> {
+) -> rusqlite::Result<(Vec<ClaimedDelivery>, bool)> {
     let mut taken = Vec::new();
     let mut due = transaction.prepare_cached(DUE)?;
-    // One more than there is room for, to know whether there is more.
-    let limit = i64::try_from(room.room).unwrap_or(i64::MAX).saturating_add(1);
-    let mut rows = due.query((Col(room.key.webhook), room.key.lane.code(), limit))?;
+    // One more than the capacity, to know whether there are more.
+    let limit = i64::try_from(capacity.max_deliveries).unwrap_or(i64::MAX).saturating_add(1);
+    let mut rows = due.query((Col(capacity.key.webhook_id), capacity.key.lane.code(), limit))?;
     while let Some(row) = rows.next()? {
         if get::<Time>(row, 2)? > now {
             return Ok((taken, false));
         }
-        if taken.len() >= room.room || *bytes_left == 0 {
+        if taken.len() >= capacity.max_deliveries || *bytes_left == 0 {
             return Ok((taken, true));
         }
         let claimed = read_claimed(row)?;
-        *bytes_left = bytes_left.saturating_sub(claimed.event.weight());
+        *bytes_left = bytes_left.saturating_sub(claimed.event.memory_bytes());
         taken.push(claimed);
     }
     Ok((taken, false))
 }
 
-pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
+pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<ClaimedDelivery> {
     let text = |column| -> rusqlite::Result<Option<Box<str>>> { row.get(column) };
     let event = Event {
         id: get(row, 8)?,
-        tenant: get(row, 9)?,
+        tenant_id: get(row, 9)?,
         event_type: row.get(10)?,
         data: row.get::<_, Vec<u8>>(11)?.into(),
         timestamp: get(row, 12)?,
@@ -282,14 +308,14 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
         source: text(14)?,
         subject: text(15)?,
         priority: get(row, 16)?,
-        // The publisher's own notes are not sent.
+        // The publisher's metadata is not sent.
         metadata: None,
         trace: trace(row, 18)?,
         hops: row.get(19)?,
     };
-    Ok(Claimed {
+    Ok(ClaimedDelivery {
         id: get(row, 0)?,
-        webhook: get(row, 1)?,
+        webhook_id: get(row, 1)?,
         due: get(row, 2)?,
         rescues: row.get(3)?,
         deaths: row.get(4)?,
@@ -301,12 +327,12 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
     })
 }
 
-/// Ends a lease without an outcome: the delivery waits again, or is cancelled if that was asked for.
+/// Ends a lease without an outcome: the delivery waits again, or is cancelled if a cancellation was requested.
 fn release(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
-    delivery: DeliveryId,
+    delivery_id: DeliveryId,
     due: Time,
 ) -> rusqlite::Result<bool> {
     let lease = transaction
@@ -314,46 +340,47 @@ fn release(
             "DELETE FROM leased WHERE delivery = ? AND epoch = ?
              RETURNING webhook, lane, seq, rescues, deaths, cancel",
         )?
-        .query_row((Col(delivery), epoch.0), |row| {
-            let place = Place { delivery, webhook: get(row, 0)?, lane: get(row, 1)?, seq: row.get(2)? };
-            let rescued = Rescued { rescues: row.get(3)?, deaths: row.get(4)? };
-            Ok((place, rescued, row.get::<_, Option<String>>(5)?))
+        .query_row((Col(delivery_id), epoch.0), |row| {
+            let position =
+                LanePosition { delivery_id, webhook_id: get(row, 0)?, lane: get(row, 1)?, seq: row.get(2)? };
+            let rescued = RescueCounts { rescues: row.get(3)?, deaths: row.get(4)? };
+            Ok((position, rescued, row.get::<_, Option<String>>(5)?))
         })
         .optional()?;
-    let Some((place, rescued, cancel)) = lease else { return Ok(false) };
-    give_back(transaction, &place, rescued, cancel.as_deref(), due, now)?;
-    unhold(transaction, &LaneKey { webhook: place.webhook, lane: place.lane }, epoch)?;
+    let Some((position, rescued, cancel)) = lease else { return Ok(false) };
+    return_to_lane(transaction, &position, rescued, cancel.as_deref(), due, now)?;
+    release_lane(transaction, &LaneKey { webhook_id: position.webhook_id, lane: position.lane }, epoch)?;
     Ok(true)
 }
 
-/// Lets go of a lane that is held.
-fn unhold(transaction: &Transaction<'_>, key: &LaneKey, epoch: Epoch) -> rusqlite::Result<()> {
+/// Clears the holder of a lane, if the epoch holds it.
+fn release_lane(transaction: &Transaction<'_>, key: &LaneKey, epoch: Epoch) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND lane = ? AND held_by = ?")?
-        .execute((Col(key.webhook), key.lane.code(), epoch.0))?;
+        .execute((Col(key.webhook_id), key.lane.code(), epoch.0))?;
     Ok(())
 }
 
-/// Puts a delivery whose lease has just ended where it belongs.
-pub(super) fn give_back(
+/// Inserts a delivery whose lease has just ended into its lane, or cancels it if that was requested.
+pub(super) fn return_to_lane(
     transaction: &Transaction<'_>,
-    place: &Place,
-    rescued: Rescued,
+    position: &LanePosition,
+    rescued: RescueCounts,
     cancel: Option<&str>,
     due: Time,
     now: Time,
 ) -> rusqlite::Result<()> {
     if let Some(reason) = cancel {
-        redrive::end_cancelled(transaction, place.delivery, reason, now)?;
-        return lanes::let_next_go(transaction, place.webhook, &place.lane);
+        redrive::end_cancelled(transaction, position.delivery_id, reason, now)?;
+        return lanes::wake_next_in_order(transaction, position.webhook_id, &position.lane);
     }
     let created_at = transaction
         .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
-        .query_row([Col(place.delivery)], |row| get(row, 0))?;
-    lanes::wait(transaction, place, due, created_at, rescued)
+        .query_row([Col(position.delivery_id)], |row| get(row, 0))?;
+    lanes::wait(transaction, position, due, created_at, rescued)
 }
 
-/// What an epoch owns, by pages of leases.
+/// Returns what an epoch owns: a page of its leases and, on the first page, its lanes and assignments.
 fn owned_by(
     connection: &Connection,
     epoch: Epoch,
@@ -371,7 +398,7 @@ fn owned_by(
     }
     let lanes = connection
         .prepare_cached(OWNED_LANES)?
-        .query_map((epoch.0, limit), |row| Ok(LaneKey { webhook: get(row, 0)?, lane: get(row, 1)? }))?
+        .query_map((epoch.0, limit), |row| Ok(LaneKey { webhook_id: get(row, 0)?, lane: get(row, 1)? }))?
         .collect::<rusqlite::Result<_>>()?;
     let assignments = connection
         .prepare_cached(OWNED_ASSIGNMENTS)?

@@ -1,4 +1,4 @@
-//! What a node remembers about its clock, and due times after time went back.
+//! Clock state that the node stores, and the correction of due times after the clock was set back.
 
 use redrive_core::{Time, WebhookId, cluster::clock_discipline::SetBack, protection::breaker::SavedCircuit};
 use rusqlite::OptionalExtension;
@@ -8,7 +8,7 @@ use super::{
     convert::{Col, get, get_opt},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, ClockState, Clocks, LaneCursor};
+use crate::{ClockState, Clocks, LaneCursor, StoreFuture};
 
 const UPSERT_CONFIRMED_TIME: &str = "INSERT INTO clock (single, confirmed_at) VALUES (1, ?1)
      ON CONFLICT (single) DO UPDATE SET confirmed_at = excluded.confirmed_at";
@@ -27,12 +27,13 @@ const UPDATE_HOLD: &str = "UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1
 const UPDATE_CIRCUIT: &str =
     "UPDATE runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook = ?1";
 
-/// Closed circuits keep no generation from a time that is no longer used: newer circuits would count as older.
+/// Lowers the generation of closed circuits that comes from the abandoned time; otherwise newer circuits would
+/// count as older.
 const UPDATE_GENERATIONS: &str =
     "UPDATE runtime SET generation = ?1 WHERE generation > ?1 AND circuit IS NULL";
 
 impl Clocks for Sqlite {
-    fn clock_state(&self) -> Answer<'_, ClockState> {
+    fn clock_state(&self) -> StoreFuture<'_, ClockState> {
         self.read(|connection| {
             let state = connection
                 .prepare_cached("SELECT confirmed_at, confirmations FROM clock")?
@@ -44,13 +45,13 @@ impl Clocks for Sqlite {
         })
     }
 
-    fn store_confirmed_time(&self, confirmed_at: Time) -> Answer<'_, ()> {
+    fn store_confirmed_time(&self, confirmed_at: Time) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction.execute(UPSERT_CONFIRMED_TIME, [Col(confirmed_at)]).map(drop)
         })
     }
 
-    fn confirm_clock(&self) -> Answer<'_, i64> {
+    fn confirm_clock(&self) -> StoreFuture<'_, i64> {
         self.write(|transaction| transaction.query_row(INCREMENT_CONFIRMATIONS, (), |row| row.get(0)))
     }
 
@@ -60,10 +61,10 @@ impl Clocks for Sqlite {
         now: Time,
         after: Option<LaneCursor>,
         limit: usize,
-    ) -> Answer<'_, Option<LaneCursor>> {
+    ) -> StoreFuture<'_, Option<LaneCursor>> {
         self.write(move |transaction| {
             let (webhook, lane) = match &after {
-                Some((webhook, lane)) => (webhook.as_bytes().to_vec(), lane.clone()),
+                Some((webhook_id, lane)) => (webhook_id.as_bytes().to_vec(), lane.clone()),
                 None => (Vec::new(), String::new()),
             };
             let lanes: Vec<LaneCursor> = transaction
@@ -71,8 +72,8 @@ impl Clocks for Sqlite {
                 .query_map((webhook, lane, limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
                 .collect::<rusqlite::Result<_>>()?;
             let (from, by) = (Col(set_back.from), set_back.by.as_millis() as i64);
-            for (webhook, lane) in &lanes {
-                let (webhook, end) = (Col(*webhook), Col(Time::FOREVER));
+            for (webhook_id, lane) in &lanes {
+                let (webhook, end) = (Col(*webhook_id), Col(Time::FAR_FUTURE));
                 transaction.prepare_cached(UPDATE_WAITING)?.execute((webhook, lane, from, by, end))?;
                 transaction.prepare_cached(UPDATE_LANE)?.execute((webhook, lane, Col(now), end))?;
             }
@@ -80,22 +81,22 @@ impl Clocks for Sqlite {
         })
     }
 
-    fn set_holds_back(&self, set_back: SetBack) -> Answer<'_, usize> {
+    fn set_holds_back(&self, set_back: SetBack) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let rows: Vec<(WebhookId, Time, Option<SavedCircuit>)> = transaction
                 .prepare_cached(SELECT_HOLDS)?
-                .query_map((Col(set_back.from), Col(Time::FOREVER)), |row| {
+                .query_map((Col(set_back.from), Col(Time::FAR_FUTURE)), |row| {
                     let circuit = row.get::<_, Option<String>>(2)?.map(|_| from_json(row, 2)).transpose()?;
                     Ok((get(row, 0)?, get(row, 1)?, circuit))
                 })?
                 .collect::<rusqlite::Result<_>>()?;
-            for (webhook, hold_until, circuit) in &rows {
-                let hold = (Col(*webhook), Col(set_back.moved(*hold_until)));
+            for (webhook_id, hold_until, circuit) in &rows {
+                let hold = (Col(*webhook_id), Col(set_back.apply(*hold_until)));
                 transaction.prepare_cached(UPDATE_HOLD)?.execute(hold)?;
                 let Some(mut circuit) = circuit.clone() else { continue };
                 circuit.set_back(&set_back);
                 let until = Col(circuit.blocked_until().unwrap_or_default());
-                let circuit = (Col(*webhook), to_json(&circuit)?, until, Col(circuit.since));
+                let circuit = (Col(*webhook_id), to_json(&circuit)?, until, Col(circuit.since));
                 transaction.prepare_cached(UPDATE_CIRCUIT)?.execute(circuit)?;
             }
             transaction.execute(UPDATE_GENERATIONS, [Col(set_back.from)])?;

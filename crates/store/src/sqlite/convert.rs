@@ -1,7 +1,7 @@
-//! Between rows and types.
+//! Conversion between rows and domain types.
 
 use redrive_core::{
-    AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
     delivery::lane::Lane, event::trace::Trace,
 };
 use rusqlite::{
@@ -31,7 +31,7 @@ where
     Ok(row.get::<_, Option<Col<T>>>(column)?.map(|col| col.0))
 }
 
-/// Reads the trace that an event belongs to. One that cannot be read is none.
+/// Reads the trace of an event. Returns `None` if it cannot be decoded.
 pub(super) fn trace(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Box<Trace>>> {
     let bytes = row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
     Ok(bytes.and_then(Trace::from_bytes).map(Box::new))
@@ -52,7 +52,7 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, WebhookId);
 
 impl ToSql for Col<Time> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
@@ -93,6 +93,6 @@ impl<T: Code> ToSql for Col<T> {
 impl<T: Code> FromSql for Col<T> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let code = value.as_i64()?;
-        i16::try_from(code).ok().and_then(T::of).map(Col).ok_or(FromSqlError::OutOfRange(code))
+        i16::try_from(code).ok().and_then(T::from_code).map(Col).ok_or(FromSqlError::OutOfRange(code))
     }
 }

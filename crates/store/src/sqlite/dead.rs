@@ -1,4 +1,4 @@
-//! Counting dead letters. Counting walks one index that has all it needs.
+//! Counts of dead letters. Counting scans one index that contains all the columns it needs.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use super::{
     listing::{Sql, is_tenant_managed},
 };
 use crate::{
-    DeadCount, DeadGroup, DeliveryFilter,
-    access_path::{Lead, Range},
+    DeadCounts, DeadGroup, DeliveryFilter,
+    access_path::{AccessPath, IdRange},
     codes::Code,
 };
 
-/// The newest dead letters of a tenant, in the order of the index that has all that is counted.
+/// Newest dead letters of a tenant, in the order of an index that contains all columns used.
 const NEWEST: &str = "SELECT webhook, event_type, category, reason, died_at FROM dead
      WHERE tenant = ? AND delivery >= ? AND delivery < ? ORDER BY delivery DESC LIMIT ?";
 const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant = ? AND delivery >= ? AND delivery < ?
@@ -24,15 +24,16 @@ const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant = ? AND delivery >= ? AND
 const SIZE: &str =
     "SELECT count(*) FROM (SELECT 1 FROM dead WHERE tenant = ? ORDER BY delivery DESC LIMIT ?)";
 
-/// Counts those of the newest `most` that a filter wants: however rare they are, no more are looked at.
+/// Counts the rows that match a filter among the newest dead letters. It reads no more than the given maximum even
+/// if few of them match.
 pub(super) fn count(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     filter: &DeliveryFilter,
     bounds: [Time; 2],
-    most: usize,
-) -> rusqlite::Result<DeadCount> {
-    let Range { low, high } = Range::of_deliveries(Lead::Dead, filter, None);
+    max: usize,
+) -> rusqlite::Result<DeadCounts> {
+    let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
     let mut sql = Sql::new(format!(
         "SELECT webhook, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({NEWEST}) WHERE true"
     ));
@@ -43,13 +44,16 @@ pub(super) fn count(
     sql.and_any("event_type", filter.event_types.iter().cloned());
     sql.and_any("category", filter.failure_categories.iter().copied().map(Col));
     sql.and_any("reason", filter.dead_reasons.iter().copied().map(Col));
-    if let Some(ways) = filter.recoverable_ways() {
-        sql.and_any("reason * 100 + coalesce(category, 0)", ways.into_iter().map(crate::codes::way));
+    if let Some(combinations) = filter.recoverable_codes() {
+        sql.and_any(
+            "reason * 100 + coalesce(category, 0)",
+            combinations.into_iter().map(crate::codes::death_code),
+        );
     }
-    let (bounds, tenant, most) = (bounds.map(Col), tenant.as_str(), most as i64);
-    let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &most];
+    let (bounds, tenant, max) = (bounds.map(Col), tenant_id.as_str(), max as i64);
+    let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &max];
     values.extend(sql.values());
-    // Added up here: SQLite would sort them all first.
+    // Grouped here: SQLite would sort all rows first.
     let mut sums: HashMap<Kind, HashMap<String, u64>> = HashMap::new();
     let mut statement = connection.prepare_cached(&sql.text)?;
     let mut rows = statement.query(&values[..])?;
@@ -65,7 +69,7 @@ pub(super) fn count(
     for ((webhook, category, reason, age), by_type) in sums {
         for (event_type, count) in by_type {
             groups.push(DeadGroup {
-                webhook: WebhookId::from_bytes(webhook),
+                webhook_id: WebhookId::from_bytes(webhook),
                 event_type,
                 category: category.map(known).transpose()?,
                 reason: known(reason)?,
@@ -74,32 +78,32 @@ pub(super) fn count(
             });
         }
     }
-    let more = connection.prepare_cached(IS_MORE)?.exists((tenant, low, high, most))?;
-    Ok(DeadCount { groups, more })
+    let more = connection.prepare_cached(IS_MORE)?.exists((tenant, low, high, max))?;
+    Ok(DeadCounts { groups, more })
 }
 
-/// A webhook, how its deliveries failed, why they died, and when, as they are stored.
+/// Stored values of a group: webhook, failure category, reason and age bucket.
 type Kind = ([u8; 16], Option<i16>, i16, u8);
 
-/// What a small number stands for.
+/// Decodes a stored code.
 fn known<T: Code>(code: i16) -> rusqlite::Result<T> {
-    T::of(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code.into()))
+    T::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code.into()))
 }
 
-/// How many there are of a tenant, counted no further than `most`.
-pub(super) fn size(connection: &Connection, tenant: &TenantId, most: usize) -> rusqlite::Result<usize> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
+/// Counts the dead letters of a tenant, up to the given maximum.
+pub(super) fn size(connection: &Connection, tenant_id: &TenantId, max: usize) -> rusqlite::Result<usize> {
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count = |row: &Row<'_>| row.get::<_, i64>(0);
-    let counted = connection.prepare_cached(SIZE)?.query_row((tenant.as_str(), most), count)?;
+    let counted = connection.prepare_cached(SIZE)?.query_row((tenant_id.as_str(), max), count)?;
     Ok(counted.unsigned_abs() as usize)
 }
 
-/// The statements that count, for a test that looks at their plans.
+/// Returns the counting statements; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) fn planned() -> [(String, String); 2] {
     [("count the dead".into(), NEWEST.into()), ("more of the dead".into(), IS_MORE.into())]
 }
 
-/// One whose cost must follow what it counts: for another such test.
+/// Statement whose cost must be proportional to what it counts; a test checks its query plan.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 1] = [SIZE];
+pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [SIZE];

@@ -1,4 +1,4 @@
-//! Taking payloads away for good. What was in the file is overwritten, not only given free.
+//! Erases payloads permanently: their bytes in the file are overwritten, not only freed.
 
 use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time};
 use rusqlite::{OptionalExtension, Transaction};
@@ -7,11 +7,11 @@ use super::{
     Sqlite,
     convert::{Col, get, get_opt},
 };
-use crate::{Answer, Erase, Erased};
+use crate::{Erase, EraseResult, StoreFuture};
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 3] = [TO_ERASE, ANSWERED, ANSWERS];
+pub(super) const BOUNDED_STATEMENTS: [&str; 3] = [TO_ERASE, ANSWERED, ANSWERS];
 
 const TO_ERASE: &str = "SELECT id FROM events WHERE tenant = ? AND subject = ? AND erased_at IS NULL
      ORDER BY id LIMIT ?";
@@ -21,76 +21,89 @@ const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
      WHERE delivery = ? AND response_body_sample IS NOT NULL";
 
 impl Erase for Sqlite {
-    fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased> {
+    fn erase(&self, tenant_id: TenantId, event_id: EventId, now: Time) -> StoreFuture<'_, EraseResult> {
         self.write(move |transaction| {
             let known = transaction
                 .prepare_cached("SELECT erased_at FROM events WHERE tenant = ? AND id = ?")?
-                .query_row((tenant.as_str(), Col(event)), |row| get_opt(row, 0))
+                .query_row((tenant_id.as_str(), Col(event_id)), |row| get_opt(row, 0))
                 .optional()?;
             match known {
-                None => return Ok(Erased::Missing),
-                Some(Some(since)) => return Ok(Erased::Before(since)),
+                None => return Ok(EraseResult::NotFound),
+                Some(Some(since)) => return Ok(EraseResult::AlreadyErased(since)),
                 Some(None) => {}
             }
-            thoroughly(transaction, || {
+            with_secure_delete(transaction, || {
                 transaction
                     .prepare_cached(
                         "UPDATE events SET data = x'', metadata = NULL, erased_at = ?3 WHERE tenant = ?1 AND id = ?2",
                     )?
-                    .execute((tenant.as_str(), Col(event), Col(now)))?;
-                drop_letters(transaction, &tenant, event, now)?;
-                Ok(Erased::Now)
+                    .execute((tenant_id.as_str(), Col(event_id), Col(now)))?;
+                delete_dead_letters(transaction, &tenant_id, event_id, now)?;
+                Ok(EraseResult::Erased)
             })
         })
     }
 
-    fn erase_answers(&self, tenant: TenantId, event: EventId, limit: usize) -> Answer<'_, usize> {
+    fn erase_responses(
+        &self,
+        tenant_id: TenantId,
+        event_id: EventId,
+        limit: usize,
+    ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let deliveries = transaction
                 .prepare_cached(ANSWERED)?
-                .query_map((Col(event), tenant.as_str(), limit as i64), |row| get(row, 0))?
+                .query_map((Col(event_id), tenant_id.as_str(), limit as i64), |row| get(row, 0))?
                 .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
-            thoroughly(transaction, || {
-                for delivery in &deliveries {
-                    transaction.prepare_cached(ANSWERS)?.execute([Col(*delivery)])?;
+            with_secure_delete(transaction, || {
+                for delivery_id in &deliveries {
+                    transaction.prepare_cached(ANSWERS)?.execute([Col(*delivery_id)])?;
                 }
                 Ok(deliveries.len())
             })
         })
     }
 
-    fn events_to_erase(&self, tenant: TenantId, subject: String, limit: usize) -> Answer<'_, Vec<EventId>> {
+    fn events_to_erase(
+        &self,
+        tenant_id: TenantId,
+        subject: String,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<EventId>> {
         self.read(move |connection| {
             connection
                 .prepare_cached(TO_ERASE)?
-                .query_map((tenant.as_str(), subject, limit as i64), |row| get(row, 0))?
+                .query_map((tenant_id.as_str(), subject, limit as i64), |row| get(row, 0))?
                 .collect()
         })
     }
 }
 
-/// Takes its dead letters off the list: nobody can send them again.
-fn drop_letters(
+/// Deletes the dead letters of an erased event, since they can no longer be redriven.
+fn delete_dead_letters(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    event: EventId,
+    tenant_id: &TenantId,
+    event_id: EventId,
     now: Time,
 ) -> rusqlite::Result<()> {
-    let letters = transaction
+    let dead_letters = transaction
         .prepare_cached(
             "UPDATE deliveries SET purged_at = ?3 WHERE event = ?1 AND tenant = ?2 AND status = ?4
                  AND redriven_as IS NULL AND purged_at IS NULL RETURNING id",
         )?
-        .query_map((Col(event), tenant.as_str(), Col(now), Col(DeliveryStatus::Dead)), |row| get(row, 0))?
+        .query_map((Col(event_id), tenant_id.as_str(), Col(now), Col(DeliveryStatus::Dead)), |row| {
+            get(row, 0)
+        })?
         .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
-    for letter in letters {
-        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(letter)])?;
+    for dead_letter in dead_letters {
+        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(dead_letter)])?;
     }
     Ok(())
 }
 
-/// Has what is given free meanwhile overwritten with zeros. Not always: it makes deleting dearer.
-fn thoroughly<T>(
+/// Runs a change with `secure_delete`, which overwrites freed bytes with zeros. It is not always on, because it
+/// makes deletes more expensive.
+fn with_secure_delete<T>(
     transaction: &Transaction<'_>,
     change: impl FnOnce() -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
@@ -103,13 +116,13 @@ fn thoroughly<T>(
     changed
 }
 
-/// Whether an event's payload was erased.
+/// Returns whether an event's payload was erased.
 pub(super) fn is_erased(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    event: EventId,
+    tenant_id: &TenantId,
+    event_id: EventId,
 ) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached("SELECT 1 FROM events WHERE tenant = ? AND id = ? AND erased_at IS NOT NULL")?
-        .exists((tenant.as_str(), Col(event)))
+        .exists((tenant_id.as_str(), Col(event_id)))
 }

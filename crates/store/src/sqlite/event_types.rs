@@ -8,66 +8,74 @@ use super::{
     convert::{Col, get},
     transaction::WriteTransaction,
 };
-use crate::{Answer, Change, Changed, EventType, EventTypes, PageRequest, Registered, VersionedType};
+use crate::{
+    Change, EventType, EventTypes, PageRequest, RegisterResult, StoreFuture, UpdateResult, VersionedType,
+};
 
 const COLUMNS: &str =
     "tenant, name, revision, archived, description, example, schema, created_at, updated_at";
 
 impl EventTypes for Sqlite {
-    fn create_event_type(&self, event_type: EventType, most: usize) -> Answer<'_, Registered> {
+    fn create_event_type(&self, event_type: EventType, max: usize) -> StoreFuture<'_, RegisterResult> {
         self.write(move |transaction| {
-            let tenant = &event_type.tenant;
-            if find(transaction, tenant, &event_type.name)?.is_some() {
-                return Ok(Registered::Exists);
+            let tenant_id = &event_type.tenant_id;
+            if find(transaction, tenant_id, &event_type.name)?.is_some() {
+                return Ok(RegisterResult::Exists);
             }
             let there: i64 = transaction
                 .prepare_cached("SELECT count(*) FROM event_types WHERE tenant = ?")?
-                .query_row([tenant.as_str()], |row| row.get(0))?;
-            if there >= most as i64 {
-                return Ok(Registered::TooMany);
+                .query_row([tenant_id.as_str()], |row| row.get(0))?;
+            if there >= max as i64 {
+                return Ok(RegisterResult::LimitReached);
             }
-            let Some(version) = next_version(transaction, tenant)? else { return Ok(Registered::Missing) };
+            let Some(version) = next_version(transaction, tenant_id)? else {
+                return Ok(RegisterResult::NotFound);
+            };
             store(transaction, &event_type, version)?;
-            Ok(Registered::Done)
+            Ok(RegisterResult::Done)
         })
     }
 
-    fn change_event_type(&self, event_type: EventType, revision: i64) -> Answer<'_, Changed> {
+    fn change_event_type(&self, event_type: EventType, revision: i64) -> StoreFuture<'_, UpdateResult> {
         self.write(move |transaction| {
-            let tenant = &event_type.tenant;
-            let Some(now) = find(transaction, tenant, &event_type.name)? else { return Ok(Changed::Missing) };
+            let tenant_id = &event_type.tenant_id;
+            let Some(now) = find(transaction, tenant_id, &event_type.name)? else {
+                return Ok(UpdateResult::NotFound);
+            };
             if now.revision != revision {
-                return Ok(Changed::Stale);
+                return Ok(UpdateResult::Stale);
             }
-            let Some(version) = next_version(transaction, tenant)? else { return Ok(Changed::Missing) };
+            let Some(version) = next_version(transaction, tenant_id)? else {
+                return Ok(UpdateResult::NotFound);
+            };
             store(transaction, &event_type, version)?;
-            Ok(Changed::Done { version })
+            Ok(UpdateResult::Updated { version })
         })
     }
 
-    fn delete_event_type(&self, tenant: TenantId, name: String) -> Answer<'_, bool> {
+    fn delete_event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let deleted = transaction
                 .prepare_cached("DELETE FROM event_types WHERE tenant = ? AND name = ?")?
-                .execute((tenant.as_str(), name))?;
+                .execute((tenant_id.as_str(), name))?;
             if deleted == 1 {
-                next_version(transaction, &tenant)?;
+                next_version(transaction, &tenant_id)?;
             }
             Ok(deleted == 1)
         })
     }
 
-    fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>> {
-        self.list_for(tenant.clone(), move |connection| find(connection, &tenant, &name))
+    fn event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, Option<VersionedType>> {
+        self.list_for(tenant_id.clone(), move |connection| find(connection, &tenant_id, &name))
     }
 
     fn list_event_types(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         archived: Option<bool>,
         page: PageRequest<String>,
-    ) -> Answer<'_, Vec<EventType>> {
-        self.list_for(tenant.clone(), move |connection| {
+    ) -> StoreFuture<'_, Vec<EventType>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             let after = page.after.unwrap_or_default();
             connection
                 .prepare_cached(&format!(
@@ -75,7 +83,7 @@ impl EventTypes for Sqlite {
                      WHERE tenant = ?1 AND name > ?2 AND (?3 IS NULL OR archived = ?3)
                      ORDER BY name LIMIT ?4 OFFSET ?5"
                 ))?
-                .query_map((tenant.as_str(), after, archived, page.limit, page.offset), |row| {
+                .query_map((tenant_id.as_str(), after, archived, page.limit, page.offset), |row| {
                     Ok(read(row)?.event_type)
                 })?
                 .collect()
@@ -84,47 +92,51 @@ impl EventTypes for Sqlite {
 
     fn event_types_since(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         revision: i64,
         limit: usize,
-    ) -> Answer<'_, Vec<VersionedType>> {
+    ) -> StoreFuture<'_, Vec<VersionedType>> {
         self.read(move |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM event_types WHERE tenant = ? AND revision > ? ORDER BY revision LIMIT ?"
                 ))?
-                .query_map((tenant.as_str(), revision, limit as i64), read)?
+                .query_map((tenant_id.as_str(), revision, limit as i64), read)?
                 .collect()
         })
     }
 
-    fn event_type_names(&self, tenant: TenantId) -> Answer<'_, Vec<String>> {
+    fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>> {
         self.read(move |connection| {
             connection
                 .prepare_cached("SELECT name FROM event_types WHERE tenant = ? ORDER BY name")?
-                .query_map([tenant.as_str()], |row| row.get(0))?
+                .query_map([tenant_id.as_str()], |row| row.get(0))?
                 .collect()
         })
     }
 }
 
-/// The version at which the tenant's catalogue changes now. None: there is no such tenant.
-fn next_version(transaction: &WriteTransaction<'_>, tenant: &TenantId) -> rusqlite::Result<Option<i64>> {
+/// Returns the next version of the tenant's catalogue. Returns `None` if the tenant does not exist.
+fn next_version(transaction: &WriteTransaction<'_>, tenant_id: &TenantId) -> rusqlite::Result<Option<i64>> {
     let version = transaction
         .prepare_cached(
             "UPDATE tenants SET config_version = config_version + 1, types_version = config_version + 1
              WHERE id = ? AND deleted_at IS NULL RETURNING config_version",
         )?
-        .query_row([tenant.as_str()], |row| row.get(0))
+        .query_row([tenant_id.as_str()], |row| row.get(0))
         .optional()?;
-    changes::tell(transaction, &Change::Tenant(tenant.clone()))?;
+    changes::append(transaction, &Change::Tenant(tenant_id.clone()))?;
     Ok(version)
 }
 
-fn find(connection: &Connection, tenant: &TenantId, name: &str) -> rusqlite::Result<Option<VersionedType>> {
+fn find(
+    connection: &Connection,
+    tenant_id: &TenantId,
+    name: &str,
+) -> rusqlite::Result<Option<VersionedType>> {
     connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM event_types WHERE tenant = ? AND name = ?"))?
-        .query_row((tenant.as_str(), name), read)
+        .query_row((tenant_id.as_str(), name), read)
         .optional()
 }
 
@@ -134,7 +146,7 @@ fn store(transaction: &Transaction<'_>, event_type: &EventType, version: i64) ->
             "INSERT OR REPLACE INTO event_types ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         ))?
         .execute((
-            event_type.tenant.as_str(),
+            event_type.tenant_id.as_str(),
             &event_type.name,
             version,
             event_type.archived,
@@ -149,7 +161,7 @@ fn store(transaction: &Transaction<'_>, event_type: &EventType, version: i64) ->
 
 fn read(row: &Row<'_>) -> rusqlite::Result<VersionedType> {
     let event_type = EventType {
-        tenant: get(row, 0)?,
+        tenant_id: get(row, 0)?,
         name: row.get(1)?,
         archived: row.get(3)?,
         description: row.get(4)?,

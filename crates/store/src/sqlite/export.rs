@@ -1,4 +1,4 @@
-//! Reading a whole embedded store that nobody has open, for a copy of it.
+//! Reads a whole embedded store for a copy. No other process may have the store open.
 
 use std::{collections::BTreeSet, fs::File, path::Path};
 
@@ -12,20 +12,20 @@ use tokio::sync::mpsc;
 use super::schema;
 use crate::{
     copy::{
-        Chunk, CopyError, Facts, Identity, Limits, NAMED, Place,
-        binary_rows::Packed,
-        tables::{Kind, STEPS, Step},
+        Chunk, CopyCursor, CopyError, Identity, Limits, MAX_REPORTED_VALUES, SourceCounts,
+        binary_rows::BinaryRows,
+        tables::{Kind, TABLE_COPIES, TableCopy},
     },
     error::OpenError,
 };
 
-/// Chunks that are read ahead.
+/// Number of chunks that are read ahead.
 const AHEAD: usize = 2;
 const DAY: i64 = 24 * 3600 * 1000;
 
-/// What changes whenever somebody uses the store: every start of a server takes a number, every event one of
-/// its tenant's, and a key is a row. The version of the schema also changes when the file is rebuilt, which
-/// numbers rows anew.
+/// Queries whose results change whenever the store is used: every start of a server takes a node number, every
+/// event a sequence number of its tenant, and every key is a row. The schema version also changes when the file is
+/// rebuilt, which renumbers rows.
 const STATE: [&str; 5] = [
     "PRAGMA schema_version",
     "SELECT version, checksum FROM refinery_schema_history ORDER BY version",
@@ -34,17 +34,17 @@ const STATE: [&str; 5] = [
     "SELECT * FROM api_keys ORDER BY id",
 ];
 
-/// A store that nobody else can open meanwhile.
+/// Source of a copy, locked against other processes.
 pub(crate) struct Source {
-    /// Which one it is.
+    /// Identity of the store.
     pub(crate) identity: Identity,
-    /// In one transaction from beginning to end. None while it is read elsewhere.
+    /// Connection with one transaction for the whole copy. `None` while another thread reads from it.
     connection: Option<Connection>,
     _lock: File,
 }
 
 impl Source {
-    /// Opens a store that is there, and changes nothing in it.
+    /// Opens an existing store without changing it.
     pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
         let refused = |reason: &str| {
             Err(CopyError::NoSource { path: path.display().to_string(), reason: reason.to_owned() })
@@ -54,13 +54,13 @@ impl Source {
         }
         let lock = super::lock(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let look = || -> rusqlite::Result<_> {
+        let check = || -> rusqlite::Result<_> {
             let connection = Connection::open_with_flags(path, flags)?;
             connection.execute_batch("PRAGMA cache_size = -8192; PRAGMA busy_timeout = 5000; BEGIN")?;
             let version = if schema::is_ours(&connection)? { schema::version(&connection)? } else { 0 };
             Ok((connection, version))
         };
-        let (connection, found) = match look() {
+        let (connection, found) = match check() {
             Ok(looked) => looked,
             Err(error) => return refused(&error.to_string()),
         };
@@ -83,8 +83,8 @@ impl Source {
         }
     }
 
-    /// Looks at it as a whole.
-    pub(crate) async fn facts(&mut self) -> Result<Facts, CopyError> {
+    /// Counts the rows of the store.
+    pub(crate) async fn facts(&mut self) -> Result<SourceCounts, CopyError> {
         let connection = self.take()?;
         let counted = tokio::task::spawn_blocking(move || (facts(&connection), connection)).await;
         let (facts, connection) = counted.map_err(|error| self.unreadable(&error))?;
@@ -92,10 +92,10 @@ impl Source {
         facts.map_err(|error| self.unreadable(&error))
     }
 
-    /// Reads everything from there on, on a thread of its own that ends when nobody listens any more.
+    /// Reads everything after a position on a separate thread, which ends when the receiver is dropped.
     pub(crate) fn read(
         &mut self,
-        from: Place,
+        from: CopyCursor,
         now: i64,
         limits: Limits,
     ) -> Result<mpsc::Receiver<Result<Chunk, CopyError>>, CopyError> {
@@ -126,10 +126,10 @@ fn identity(connection: &Connection, path: &Path) -> rusqlite::Result<Identity> 
     Ok(Identity { made, state: state(connection)?, path: path.display().to_string() })
 }
 
-fn facts(connection: &Connection) -> rusqlite::Result<Facts> {
+fn facts(connection: &Connection) -> rusqlite::Result<SourceCounts> {
     let count = |sql: &str| connection.query_row(sql, (), |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()));
-    let rows = STEPS.iter().map(|step| count(&format!("SELECT count(*) FROM {}", step.name)));
-    Ok(Facts {
+    let rows = TABLE_COPIES.iter().map(|step| count(&format!("SELECT count(*) FROM {}", step.name)));
+    Ok(SourceCounts {
         rows: rows.collect::<rusqlite::Result<_>>()?,
         pending: count("SELECT count(*) FROM deliveries WHERE status = 0")?,
         cancelled: count("SELECT count(*) FROM leased WHERE cancel IS NOT NULL")?,
@@ -141,7 +141,7 @@ fn facts(connection: &Connection) -> rusqlite::Result<Facts> {
 }
 
 fn state(connection: &Connection) -> rusqlite::Result<String> {
-    // Another version may copy in another way.
+    // Another version may copy differently.
     let mut hash = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION"));
     for sql in STATE {
         let mut statement = connection.prepare(sql)?;
@@ -162,7 +162,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A value of a key, as it is noted in the target.
+/// Encodes a key value as it is saved in the target.
 fn write_key(value: &Value) -> String {
     match value {
         Value::Blob(bytes) => hex(bytes),
@@ -172,7 +172,7 @@ fn write_key(value: &Value) -> String {
     }
 }
 
-/// The same back from there.
+/// Decodes a key value that was saved in the target.
 fn read_key(kind: Kind, text: &str) -> Option<Value> {
     match kind {
         Kind::Text => Some(Value::Text(text.to_owned())),
@@ -193,9 +193,13 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&self, from: Place, sender: &mpsc::Sender<Result<Chunk, CopyError>>) -> Result<(), CopyError> {
+    fn read(
+        &self,
+        from: CopyCursor,
+        sender: &mpsc::Sender<Result<Chunk, CopyError>>,
+    ) -> Result<(), CopyError> {
         let mut after = from.last;
-        for step in from.step..STEPS.len() {
+        for step in from.step..TABLE_COPIES.len() {
             if !self.read_step(step, after.take(), sender)? {
                 break;
             }
@@ -203,14 +207,14 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads one table. False if nobody listens any more.
+    /// Reads one table. Returns `false` if the receiver was dropped.
     fn read_step(
         &self,
         at: usize,
         after: Option<Vec<String>>,
         sender: &mpsc::Sender<Result<Chunk, CopyError>>,
     ) -> Result<bool, CopyError> {
-        let step = &STEPS[at];
+        let step = &TABLE_COPIES[at];
         let unreadable = |error: rusqlite::Error| self.unreadable(&error);
         let select = step.select(after.is_some(), self.now);
         let key = after.unwrap_or_default();
@@ -218,19 +222,19 @@ impl Reader {
         let key = key.ok_or_else(|| self.unreadable(&"the target has noted a key that is none"))?;
         let mut statement = self.connection.prepare(&select).map_err(unreadable)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(unreadable)?;
-        let (mut filling, mut told) = (Filling::new(step), false);
+        let (mut filling, mut reported) = (Filling::new(step), false);
         while let Some(row) = rows.next().map_err(unreadable)? {
             filling.add(row)?;
             if filling.is_full(self.limits) {
                 let full = std::mem::replace(&mut filling, Filling::new(step));
-                told = true;
+                reported = true;
                 if sender.blocking_send(Ok(full.finish(at))).is_err() {
                     return Ok(false);
                 }
             }
         }
-        // That there is nothing, or nothing left, is told as well.
-        Ok(told && filling.rows == 0 || sender.blocking_send(Ok(filling.finish(at))).is_ok())
+        // An empty table also sends a chunk, so that the target learns that it is done.
+        Ok(reported && filling.rows == 0 || sender.blocking_send(Ok(filling.finish(at))).is_ok())
     }
 
     fn unreadable(&self, reason: &impl ToString) -> CopyError {
@@ -238,10 +242,10 @@ impl Reader {
     }
 }
 
-/// A chunk while it is being filled.
+/// Chunk that is being filled.
 struct Filling {
-    step: &'static Step,
-    packed: Packed,
+    step: &'static TableCopy,
+    packed: BinaryRows,
     rows: usize,
     key: Vec<Value>,
     days: BTreeSet<i64>,
@@ -250,9 +254,9 @@ struct Filling {
 }
 
 impl Filling {
-    fn new(step: &'static Step) -> Self {
+    fn new(step: &'static TableCopy) -> Self {
         let (key, days, altered_values) = (Vec::new(), BTreeSet::new(), Vec::new());
-        Self { step, packed: Packed::new(), rows: 0, key, days, altered: 0, altered_values }
+        Self { step, packed: BinaryRows::new(), rows: 0, key, days, altered: 0, altered_values }
     }
 
     fn is_full(&self, limits: Limits) -> bool {
@@ -269,7 +273,7 @@ impl Filling {
             let value = row.get_ref(at).map_err(|error| bad(error.to_string()))?;
             if self.packed.add(column.kind, value).map_err(bad)? {
                 self.altered += 1;
-                if self.altered_values.len() < NAMED {
+                if self.altered_values.len() < MAX_REPORTED_VALUES {
                     self.altered_values.push(format!("{}: {}", name(self.step, row), column.name));
                 }
             }
@@ -300,8 +304,8 @@ impl Filling {
     }
 }
 
-/// What a row is called in messages: by its table, its first column and the rest of its key.
-fn name(step: &Step, row: &Row<'_>) -> String {
+/// Returns the name of a row for messages: its table, its first column and the rest of its key.
+fn name(step: &TableCopy, row: &Row<'_>) -> String {
     let rest = step.columns.len() + 1..step.columns.len() + step.key.len();
     let values = std::iter::once(0).chain(rest).map(|at| write_key(&row.get(at).unwrap_or(Value::Null)));
     format!("{} {}", step.name, values.collect::<Vec<_>>().join(" "))
@@ -321,9 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_read_in_the_order_of_their_keys_without_sorting() {
+    fn tables_are_read_in_key_order_without_sorting() {
         let (_folder, source) = source();
-        for step in &STEPS {
+        for step in &TABLE_COPIES {
             for after in [false, true] {
                 let explain = format!("EXPLAIN QUERY PLAN {}", step.select(after, 0));
                 let mut statement = source.connection.as_ref().unwrap().prepare(&explain).unwrap();
@@ -341,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_back_as_they_were() {
+    fn keys_round_trip() {
         for (kind, value) in [
             (Kind::Id, Value::Blob(vec![0, 1, 0xfe, 0xff])),
             (Kind::Big, Value::Integer(-7)),
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_rebuilt_is_not_in_the_same_state() {
+    fn rebuilt_file_has_another_state() {
         let (folder, source) = source();
         let path = folder.path().join("redrive.db");
         let before = source.identity.clone();

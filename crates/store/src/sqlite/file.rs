@@ -1,7 +1,7 @@
 //! Detects that the database file, or its write-ahead log, was removed or replaced while it is open.
 //!
-//! SQLite keeps writing into the open file, which has no name any more: a commit succeeds, and a restart does not
-//! find it. An open file keeps its inode, so no other file can have the same number: the path still leads to the open
+//! SQLite keeps writing into the open file, which no longer has a name: a commit succeeds, and a restart does not
+//! find it. An open file keeps its inode, so no other file can have the same number: the path still names the open
 //! file if and only if device and inode are the same.
 
 use std::{
@@ -12,7 +12,8 @@ use std::{
 
 use crate::error::StoreError;
 
-/// How to save a deleted file that is still open. macOS gives no access to the open files of another process.
+/// Advice for saving a deleted file that is still open. macOS gives no access to the open files of another
+/// process.
 const COPY_OPEN_FILE: &str = if cfg!(target_os = "linux") {
     "The process still has the former file open: copy it from /proc/PID/fd before the restart if there is no other copy. "
 } else {
@@ -22,7 +23,7 @@ const COPY_OPEN_FILE: &str = if cfg!(target_os = "linux") {
 /// Device and inode of a file.
 type FileId = (u64, u64);
 
-/// The files of an open database. Clones share the result: once a file is missing, the store stays unavailable until
+/// Files of an open database. Clones share the result: once a file is missing, the store stays unavailable until
 /// it is opened again.
 #[derive(Clone)]
 pub(super) struct DatabaseFiles(Arc<Shared>);
@@ -37,7 +38,7 @@ struct Shared {
 }
 
 impl DatabaseFiles {
-    /// Notes the files of a database that was just opened.
+    /// Records the identity of the files of a database that was just opened.
     pub(super) fn new(database: &Path) -> Self {
         Self(Arc::new(Shared {
             database: database.to_owned(),
@@ -48,7 +49,7 @@ impl DatabaseFiles {
         }))
     }
 
-    /// Returns the failure that an earlier check has found, without looking at the files.
+    /// Returns the failure that an earlier check has found, without checking the files again.
     pub(super) fn failure(&self) -> Result<(), StoreError> {
         match self.0.failure.get() {
             Some(reason) => Err(StoreError::Unavailable(reason.clone())),
@@ -56,7 +57,7 @@ impl DatabaseFiles {
         }
     }
 
-    /// Checks that both paths still lead to the open files. To be called after each commit and before its result is
+    /// Checks that both paths still name the open files. Must be called after each commit and before its result is
     /// reported: two `stat` calls, about a microsecond each.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.failure()?;
@@ -81,7 +82,7 @@ impl DatabaseFiles {
             Ok(found) if found == expected => return Ok(()),
             Ok(_) => "was replaced by another file",
             Err(error) if error.kind() == ErrorKind::NotFound => "was removed or moved",
-            // The path cannot be read now. This does not show that the file is gone.
+            // The path cannot be read at the moment. This does not prove that the file is gone.
             Err(error) => {
                 return Err(StoreError::Unavailable(format!(
                     "{} cannot be checked: {error}",
@@ -110,7 +111,7 @@ fn read_id(path: &Path) -> std::io::Result<FileId> {
     std::fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Only the existence is checked where files have no inodes. There an open file cannot be removed anyway.
+/// Only the existence is checked on systems without inodes, where an open file cannot be removed anyway.
 #[cfg(not(unix))]
 fn read_id(path: &Path) -> std::io::Result<FileId> {
     std::fs::metadata(path).map(|_| (0, 0))
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_file_stays_failed_even_if_it_is_put_back() {
+    fn removed_file_stays_failed_after_it_is_restored() {
         let (folder, path, files) = opened();
         let clone = files.clone();
         let aside = folder.path().join("aside");
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_database_and_log_are_found() {
+    fn replaced_database_and_log_are_detected() {
         for name in ["redrive.db", "redrive.db-wal"] {
             let (folder, _, files) = opened();
             let other = folder.path().join("other");
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_log_is_found() {
+    fn removed_log_is_detected() {
         let (_folder, path, files) = opened();
         fs::remove_file(super::super::log_path(&path)).unwrap();
         assert_failed(&files, "redrive.db-wal was removed");

@@ -1,4 +1,4 @@
-//! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant. Listings are in
+//! Reads history: events, deliveries, attempts, dead letters. Every query names its tenant. Listings are in
 //! `listing.rs`.
 
 use redrive_core::{DeliveryId, EventId, TenantId, Time, event::Event};
@@ -10,8 +10,8 @@ use super::{
     dead, listing,
 };
 use crate::{
-    Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
-    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, access_path::Lead,
+    Attempt, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, ListingPage,
+    PageRequest, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent, access_path::AccessPath,
 };
 
 pub(super) const EVENT: &str =
@@ -21,7 +21,7 @@ pub(super) const EVENT: &str =
 pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
+        tenant_id: get(row, 1)?,
         event_type: row.get(3)?,
         timestamp: get(row, 4)?,
         idempotency_key: row.get(5)?,
@@ -52,10 +52,10 @@ pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     let id = get(row, 0)?;
     Ok(Delivery {
         id,
-        tenant: get(row, 1)?,
-        event: get(row, 2)?,
+        tenant_id: get(row, 1)?,
+        event_id: get(row, 2)?,
         event_type: row.get(3)?,
-        webhook: get(row, 4)?,
+        webhook_id: get(row, 4)?,
         round: row.get(5)?,
         status: get(row, 6)?,
         attempt_count: row.get(7)?,
@@ -107,22 +107,22 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
         worker: row.get::<_, String>(20)?.into(),
         circuit: get(row, 21)?,
     };
-    Ok(StoredAttempt { delivery: get(row, 0)?, event: get(row, 1)?, webhook: get(row, 2)?, attempt })
+    Ok(StoredAttempt { delivery_id: get(row, 0)?, event_id: get(row, 1)?, webhook_id: get(row, 2)?, attempt })
 }
 
-/// An event, for whoever takes it away.
+/// Reads an event. Pruning also uses it, to write the archive.
 pub(super) fn find_event(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     id: EventId,
 ) -> rusqlite::Result<Option<StoredEvent>> {
     connection
         .prepare_cached(&format!("{EVENT} WHERE id = ? AND tenant = ?"))?
-        .query_row((Col(id), tenant.as_str()), read_event)
+        .query_row((Col(id), tenant_id.as_str()), read_event)
         .optional()
 }
 
-/// A delivery of whatever tenant with its attempts, for whoever takes it away.
+/// Reads a delivery of any tenant with its attempts, for the archive.
 pub(super) fn find_history(
     connection: &Connection,
     id: DeliveryId,
@@ -138,77 +138,82 @@ pub(super) fn find_history(
 }
 
 impl History for Sqlite {
-    fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
-        self.list_for(tenant.clone(), move |connection| find_event(connection, &tenant, id))
+    fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>> {
+        self.list_for(tenant_id.clone(), move |connection| find_event(connection, &tenant_id, id))
     }
 
     fn list_events(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Answer<'_, Listed<StoredEvent, EventId>> {
-        let listed = self
-            .list_for(tenant.clone(), move |connection| listing::events(connection, &tenant, &filter, &page));
+    ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>> {
+        let listed = self.list_for(tenant_id.clone(), move |connection| {
+            listing::events(connection, &tenant_id, &filter, &page)
+        });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
-    fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
-        self.list_for(tenant.clone(), move |connection| {
+    fn delivery(&self, tenant_id: TenantId, id: DeliveryId) -> StoreFuture<'_, Option<Delivery>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             connection
                 .prepare_cached(&format!(
                     "{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ? AND d.tenant = ?"
                 ))?
-                .query_row((Col(id), tenant.as_str()), read_delivery)
+                .query_row((Col(id), tenant_id.as_str()), read_delivery)
                 .optional()
         })
     }
 
     fn list_deliveries(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
-        let lead = Lead::of(&filter);
-        let listed = self.list_for(tenant.clone(), move |connection| {
-            listing::deliveries(connection, &tenant, lead, &filter, &page, false)
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
+        let access_path = AccessPath::for_filter(&filter);
+        let listed = self.list_for(tenant_id.clone(), move |connection| {
+            listing::deliveries(connection, &tenant_id, access_path, &filter, &page, false)
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn list_dead(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
-        let lead = Lead::of_dead(&filter);
-        let listed = self.list_for(tenant.clone(), move |connection| {
-            listing::deliveries(connection, &tenant, lead, &filter, &page, true)
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
+        let access_path = AccessPath::for_dead_filter(&filter);
+        let listed = self.list_for(tenant_id.clone(), move |connection| {
+            listing::deliveries(connection, &tenant_id, access_path, &filter, &page, true)
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn count_dead(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         filter: DeliveryFilter,
         bounds: [Time; 2],
-        most: usize,
-    ) -> Answer<'_, DeadCount> {
-        self.list_for(tenant.clone(), move |connection| {
-            dead::count(connection, &tenant, &filter, bounds, most)
+        max: usize,
+    ) -> StoreFuture<'_, DeadCounts> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            dead::count(connection, &tenant_id, &filter, bounds, max)
         })
     }
 
-    fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
-        self.list_for(tenant.clone(), move |connection| dead::size(connection, &tenant, most))
+    fn count_dead_up_to(&self, tenant_id: TenantId, max: usize) -> StoreFuture<'_, usize> {
+        self.list_for(tenant_id.clone(), move |connection| dead::size(connection, &tenant_id, max))
     }
 
-    fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        self.list_for(tenant.clone(), move |connection| {
-            let key = (Col(delivery), tenant.as_str());
+    fn attempts(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+    ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            let key = (Col(delivery_id), tenant_id.as_str());
             let known = "SELECT 1 FROM deliveries WHERE id = ? AND tenant = ?";
             if !connection.prepare_cached(known)?.exists(key)? {
                 return Ok(None);
@@ -219,9 +224,13 @@ impl History for Sqlite {
         })
     }
 
-    fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        self.list_for(tenant.clone(), move |connection| {
-            let key = (Col(event), tenant.as_str());
+    fn attempts_of_event(
+        &self,
+        tenant_id: TenantId,
+        event_id: EventId,
+    ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            let key = (Col(event_id), tenant_id.as_str());
             let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ?";
             if !connection.prepare_cached(known)?.exists(key)? {
                 return Ok(None);

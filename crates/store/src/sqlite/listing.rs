@@ -1,5 +1,6 @@
-//! Listings: an index leads to rows from the newest to the oldest, and each is asked whether it is wanted. It ends
-//! with a full page, or when too many were not wanted. No sorting: SQLite merges what several keys lead to.
+//! Listings: an access path yields candidate rows from newest to oldest, and each row is checked against the
+//! filter. A listing ends with a full page, or when too many candidates were skipped. Nothing is sorted: SQLite
+//! merges the candidates of several keys.
 
 use redrive_core::{DeliveryStatus, EventId, TenantId, WebhookId};
 use rusqlite::{Connection, ToSql};
@@ -9,11 +10,12 @@ use super::{
     history::{DELIVERY, EVENT, WITH_EVENT, read_delivery, read_event},
 };
 use crate::{
-    Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter, StoredEvent,
-    access_path::{Lead, Range, Walk, behind},
+    Delivery, DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter,
+    StoredEvent,
+    access_path::{AccessPath, IdRange, PageBuilder, cursor_after},
 };
 
-/// A statement with its values, put together as they are asked for.
+/// Statement that is built together with its parameters.
 #[derive(Default)]
 pub(super) struct Sql {
     pub(super) text: String,
@@ -29,7 +31,7 @@ impl Sql {
         self.text.push_str(text);
     }
 
-    /// Adds a condition; its `?` stands for the value.
+    /// Adds a condition; its `?` is the parameter of the value.
     pub(super) fn and(&mut self, condition: &str, value: impl ToSql + 'static) {
         self.push(" AND ");
         self.push(condition);
@@ -48,12 +50,12 @@ impl Sql {
         }
     }
 
-    /// Adds that a column has one of these values, unless there are none.
+    /// Adds the condition that a column has one of these values, unless there are none.
     pub(super) fn and_any<T: ToSql + 'static>(&mut self, column: &str, values: impl IntoIterator<Item = T>) {
         let values: Vec<_> = values.into_iter().map(|value| Box::new(value) as Box<dyn ToSql>).collect();
         if !values.is_empty() {
-            let places = vec!["?"; values.len()].join(", ");
-            self.push(&format!(" AND {column} IN ({places})"));
+            let positions = vec!["?"; values.len()].join(", ");
+            self.push(&format!(" AND {column} IN ({positions})"));
             self.values.extend(values);
         }
     }
@@ -63,15 +65,15 @@ impl Sql {
     }
 }
 
-/// The rows of a table with a key, from the newest on: one of the legs that a listing may stand on.
+/// Candidates of one key: rows of a table, newest first. A listing merges one or several of them.
 struct Leg {
     select: &'static str,
     id: &'static str,
     values: Vec<Box<dyn ToSql>>,
 }
 
-/// The ids that lead to what is wanted, newest first. None: nothing does.
-fn leading(legs: Vec<Leg>, range: Range) -> Option<Sql> {
+/// Returns the statement that yields candidate ids, newest first. Returns `None` if there are no keys.
+fn leading(legs: Vec<Leg>, range: IdRange) -> Option<Sql> {
     let mut all: Option<Sql> = None;
     for leg in legs {
         let mut sql = Sql::new(leg.select);
@@ -97,114 +99,124 @@ fn one(select: &'static str, id: &'static str, values: Vec<Box<dyn ToSql>>) -> L
     Leg { select, id, values }
 }
 
-fn owned(tenant: &TenantId) -> Box<dyn ToSql> {
-    Box::new(tenant.as_str().to_owned())
+fn owned(tenant_id: &TenantId) -> Box<dyn ToSql> {
+    Box::new(tenant_id.as_str().to_owned())
 }
 
-/// What of events leads to what is wanted.
-fn event_legs(lead: Lead, tenant: &TenantId, key: Option<&str>, subject: Option<&str>) -> Vec<Leg> {
+/// Returns the keys of an access path that yields events.
+fn event_legs(
+    access_path: AccessPath,
+    tenant_id: &TenantId,
+    key: Option<&str>,
+    subject: Option<&str>,
+) -> Vec<Leg> {
     let text = |text: Option<&str>| Box::new(text.unwrap_or_default().to_owned()) as Box<dyn ToSql>;
-    match lead {
-        Lead::Event(event) => {
+    match access_path {
+        AccessPath::Event(event_id) => {
             let select = "SELECT id FROM events WHERE tenant = ? AND id = ?";
-            vec![one(select, "id", vec![owned(tenant), Box::new(Col(event))])]
+            vec![one(select, "id", vec![owned(tenant_id), Box::new(Col(event_id))])]
         }
-        Lead::Key => {
+        AccessPath::Key => {
             let select = "SELECT id FROM events WHERE tenant = ? AND idempotency_key = ?";
-            let mut legs = vec![one(select, "id", vec![owned(tenant), text(key)])];
-            // An event without a key is known by its id.
+            let mut legs = vec![one(select, "id", vec![owned(tenant_id), text(key)])];
+            // The effective key of an event without an idempotency key is its id.
             if let Some(id) = key.and_then(|key| key.parse::<EventId>().ok()) {
                 let select = "SELECT id FROM events WHERE tenant = ? AND id = ? AND idempotency_key IS NULL";
-                legs.push(one(select, "id", vec![owned(tenant), Box::new(Col(id))]));
+                legs.push(one(select, "id", vec![owned(tenant_id), Box::new(Col(id))]));
             }
             legs
         }
-        Lead::Subject => {
+        AccessPath::Subject => {
             let select = "SELECT id FROM events WHERE tenant = ? AND subject = ?";
-            vec![one(select, "id", vec![owned(tenant), text(subject)])]
+            vec![one(select, "id", vec![owned(tenant_id), text(subject)])]
         }
-        _ => vec![one("SELECT id FROM events WHERE tenant = ?", "id", vec![owned(tenant)])],
+        _ => vec![one("SELECT id FROM events WHERE tenant = ?", "id", vec![owned(tenant_id)])],
     }
 }
 
-/// What leads to deliveries that a filter wants.
-fn legs(lead: Lead, tenant: &TenantId, filter: &DeliveryFilter, webhooks: &[WebhookId]) -> Vec<Leg> {
+/// Returns the keys of the access path of a delivery filter.
+fn legs(
+    access_path: AccessPath,
+    tenant_id: &TenantId,
+    filter: &DeliveryFilter,
+    webhooks: &[WebhookId],
+) -> Vec<Leg> {
     let of_webhooks = |select, id| -> Vec<Leg> {
-        webhooks.iter().map(|webhook| one(select, id, vec![Box::new(Col(*webhook))])).collect()
+        webhooks.iter().map(|webhook_id| one(select, id, vec![Box::new(Col(*webhook_id))])).collect()
     };
     let categories = || filter.failure_categories.iter().copied();
-    let with = |value: Box<dyn ToSql>| vec![owned(tenant), value];
+    let with = |value: Box<dyn ToSql>| vec![owned(tenant_id), value];
     let by_category = "SELECT id FROM deliveries WHERE tenant = ? AND failure_category = ?";
-    match lead {
-        Lead::Webhooks => of_webhooks("SELECT id FROM deliveries WHERE webhook = ?", "id"),
-        Lead::UndeliveredOfWebhooks => of_webhooks(
+    match access_path {
+        AccessPath::Webhooks => of_webhooks("SELECT id FROM deliveries WHERE webhook = ?", "id"),
+        AccessPath::UndeliveredOfWebhooks => of_webhooks(
             "SELECT id FROM deliveries WHERE webhook = ? AND (status >= 3 OR failure_category IS NOT NULL)",
             "id",
         ),
-        Lead::Pending => vec![
+        AccessPath::Pending => vec![
             one("SELECT delivery FROM waiting WHERE true", "delivery", Vec::new()),
             one("SELECT delivery FROM leased WHERE true", "delivery", Vec::new()),
         ],
-        Lead::Leased => vec![one("SELECT delivery FROM leased WHERE true", "delivery", Vec::new())],
-        Lead::Code(code) => vec![one(
+        AccessPath::Leased => vec![one("SELECT delivery FROM leased WHERE true", "delivery", Vec::new())],
+        AccessPath::Code(code) => vec![one(
             "SELECT id FROM deliveries WHERE tenant = ? AND last_status_code = ? AND last_status_code >= 300",
             "id",
             with(Box::new(code)),
         )],
-        Lead::Categories => {
+        AccessPath::Categories => {
             categories().map(|category| one(by_category, "id", with(Box::new(Col(category))))).collect()
         }
-        Lead::Failed => redrive_core::FailureCategory::ALL
+        AccessPath::Failed => redrive_core::FailureCategory::ALL
             .into_iter()
             .map(|category| one(by_category, "id", with(Box::new(Col(category)))))
             .collect(),
-        Lead::Ended(status) => vec![one(
+        AccessPath::Ended(status) => vec![one(
             "SELECT id FROM deliveries WHERE tenant = ? AND status = ? AND status >= 3",
             "id",
             with(Box::new(Col(status))),
         )],
-        Lead::Dead => {
-            vec![one("SELECT delivery FROM dead WHERE tenant = ?", "delivery", vec![owned(tenant)])]
+        AccessPath::Dead => {
+            vec![one("SELECT delivery FROM dead WHERE tenant = ?", "delivery", vec![owned(tenant_id)])]
         }
-        Lead::DeadOfWebhooks => of_webhooks("SELECT delivery FROM dead WHERE webhook = ?", "delivery"),
-        Lead::DeadOfTypes => {
+        AccessPath::DeadOfWebhooks => of_webhooks("SELECT delivery FROM dead WHERE webhook = ?", "delivery"),
+        AccessPath::DeadOfTypes => {
             let select = "SELECT delivery FROM dead WHERE tenant = ? AND event_type = ?";
             let types = filter.event_types.iter();
             types.map(|name| one(select, "delivery", with(Box::new(name.clone())))).collect()
         }
-        Lead::DeadOfCategories => {
+        AccessPath::DeadOfCategories => {
             let select = "SELECT delivery FROM dead WHERE tenant = ? AND category = ?";
             categories().map(|kind| one(select, "delivery", with(Box::new(Col(kind))))).collect()
         }
-        Lead::Event(_) | Lead::Key | Lead::Subject | Lead::Tenant => {
-            event_legs(lead, tenant, filter.idempotency_key.as_deref(), filter.subject.as_deref())
+        AccessPath::Event(_) | AccessPath::Key | AccessPath::Subject | AccessPath::Tenant => {
+            event_legs(access_path, tenant_id, filter.idempotency_key.as_deref(), filter.subject.as_deref())
         }
     }
 }
 
-/// Adds what a filter says about events.
+/// Adds the filter conditions on events.
 fn ask_event(sql: &mut Sql, key: Option<&String>, subject: Option<&String>, types: &[String]) {
     if let Some(key) = key {
         let id = key.parse().map_or([0; 16], |id: EventId| *id.as_bytes());
-        // An event without a key is known by its id.
+        // The effective key of an event without an idempotency key is its id.
         sql.and_both("(e.idempotency_key = ? OR (e.idempotency_key IS NULL AND e.id = ?))", key.clone(), id);
     }
     sql.and_opt("e.subject = ?", subject.cloned());
     sql.and_any("e.event_type", types.iter().cloned());
 }
 
-/// The condition that the tenant manages the webhook in this column.
+/// Returns the condition that the webhook in this column is not managed by the operator.
 pub(super) fn is_tenant_managed(column: &str) -> String {
     format!("NOT coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = {column}), 0)")
 }
 
-/// Adds what a filter says about deliveries. The times are in the range that is walked.
+/// Adds the filter conditions on deliveries. Times are part of the id range instead.
 fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
     match filter.status {
-        Some(StatusFilter::Is(DeliveryStatus::InFlight)) => {
+        Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) => {
             sql.and("w.due IS NULL AND d.status = ?", Col(DeliveryStatus::Pending));
         }
-        Some(StatusFilter::Is(status)) => sql.and("d.status = ?", Col(status)),
+        Some(StatusFilter::Exactly(status)) => sql.and("d.status = ?", Col(status)),
         Some(StatusFilter::Failed) => {
             sql.and("d.failure_category IS NOT NULL AND d.status <> ?", Col(DeliveryStatus::Delivered));
         }
@@ -220,54 +232,56 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
         sql.and_both("d.last_status_code BETWEEN ? AND ?", first, last);
     }
     sql.and_any("d.dead_reason", filter.dead_reasons.iter().copied().map(Col));
-    if let Some(ways) = filter.recoverable_ways() {
+    if let Some(combinations) = filter.recoverable_codes() {
         sql.and_any(
             "d.dead_reason * 100 + coalesce(d.failure_category, 0)",
-            ways.into_iter().map(crate::codes::way),
+            combinations.into_iter().map(crate::codes::death_code),
         );
     }
     ask_event(sql, filter.idempotency_key.as_ref(), filter.subject.as_ref(), &filter.event_types);
 }
 
-/// The webhooks that are named and are the tenant's, as their newest deliveries tell. Others would be walked
-/// through in vain.
+/// Returns the given webhooks that belong to the tenant, as shown by their newest delivery. The rows of others
+/// would be read in vain.
 fn own_webhooks(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     named: &[WebhookId],
 ) -> rusqlite::Result<Vec<WebhookId>> {
     let newest = "SELECT tenant = ? FROM deliveries WHERE webhook = ? ORDER BY id DESC LIMIT 1";
     let mut newest = connection.prepare_cached(newest)?;
     let mut own = Vec::new();
-    for webhook in named {
-        let mut rows = newest.query((tenant.as_str(), Col(*webhook)))?;
+    for webhook_id in named {
+        let mut rows = newest.query((tenant_id.as_str(), Col(*webhook_id)))?;
         if let Some(row) = rows.next()?
             && row.get(0)?
         {
-            own.push(*webhook);
+            own.push(*webhook_id);
         }
     }
     Ok(own)
 }
 
-/// Deliveries; `dead` for those on the dead-letter list alone. None: nobody knows what to leave out.
+/// Lists deliveries, with `dead` only dead letters. Returns `None` if the scan stopped before it reached the
+/// offset of the page.
 pub(super) fn deliveries(
     connection: &Connection,
-    tenant: &TenantId,
-    lead: Lead,
+    tenant_id: &TenantId,
+    access_path: AccessPath,
     filter: &DeliveryFilter,
     page: &PageRequest<DeliveryCursor>,
     dead: bool,
-) -> rusqlite::Result<Option<Listed<Delivery, DeliveryCursor>>> {
-    let mut walk = Walk::new(page);
-    let range = Range::of_deliveries(lead, filter, page.after);
-    let webhooks = own_webhooks(connection, tenant, &filter.webhooks)?;
-    let Some(leading) = leading(legs(lead, tenant, filter, &webhooks), range).filter(|_| walk.missing() > 0)
+) -> rusqlite::Result<Option<ListingPage<Delivery, DeliveryCursor>>> {
+    let mut walk = PageBuilder::new(page);
+    let range = IdRange::for_deliveries(access_path, filter, page.after);
+    let webhooks = own_webhooks(connection, tenant_id, &filter.webhooks)?;
+    let Some(leading) =
+        leading(legs(access_path, tenant_id, filter, &webhooks), range).filter(|_| walk.missing() > 0)
     else {
         return Ok(walk.page());
     };
-    let wanted = wanted(tenant, lead, filter, page.after, dead);
-    // Both are of one moment: what is read while the first is open is.
+    let wanted = wanted(tenant_id, access_path, filter, page.after, dead);
+    // Both statements read the same snapshot, since the first one stays open.
     let mut leading_statement = connection.prepare_cached(&leading.text)?;
     let mut wanted_statement = connection.prepare_cached(&wanted.text)?;
     let mut ids = leading_statement.query(&leading.values()[..])?;
@@ -277,52 +291,52 @@ pub(super) fn deliveries(
         values.extend(wanted.values());
         let found = wanted_statement.query_map(&values[..], read_delivery)?;
         let found = found.take(walk.missing()).collect::<rusqlite::Result<Vec<_>>>()?;
-        if !walk.add(1, found, behind(lead, id)) {
+        if !walk.add(1, found, cursor_after(access_path, id)) {
             break;
         }
     }
     Ok(walk.page())
 }
 
-/// Those that an id leads to, the first value, and that are wanted.
+/// Builds the statement that reads the matching deliveries of a candidate id, which is its first parameter.
 fn wanted(
-    tenant: &TenantId,
-    lead: Lead,
+    tenant_id: &TenantId,
+    access_path: AccessPath,
     filter: &DeliveryFilter,
     after: Option<DeliveryCursor>,
     dead: bool,
 ) -> Sql {
-    let mut sql = match lead.is_by_event() {
-        // CROSS JOIN keeps this order of tables: the event leads.
+    let mut sql = match access_path.is_by_event() {
+        // CROSS JOIN fixes the order of tables: the event first.
         true => Sql::new(format!(
             "{DELIVERY} FROM events e CROSS JOIN deliveries d ON d.event = e.id
              LEFT JOIN waiting w ON w.delivery = d.id WHERE e.id = ?"
         )),
         false => Sql::new(format!("{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ?")),
     };
-    sql.and("e.tenant = ?", tenant.as_str().to_owned());
+    sql.and("e.tenant = ?", tenant_id.as_str().to_owned());
     if dead {
         sql.push(" AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery = d.id)");
     }
     ask_delivery(&mut sql, filter);
-    if lead.is_by_event() {
+    if access_path.is_by_event() {
         if let Some(after) = after {
-            sql.and_both("(e.id < ? OR d.id < ?)", Col(after.event), Col(after.delivery));
+            sql.and_both("(e.id < ? OR d.id < ?)", Col(after.event_id), Col(after.delivery_id));
         }
         sql.push(" ORDER BY d.id DESC");
     }
     sql
 }
 
-/// Events. None: nobody knows what to leave out.
+/// Lists events. Returns `None` if the scan stopped before it reached the offset of the page.
 pub(super) fn events(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     filter: &EventFilter,
     page: &PageRequest<EventId>,
-) -> rusqlite::Result<Option<Listed<StoredEvent, EventId>>> {
-    let mut walk = Walk::new(page);
-    let (leading, wanted) = event_statements(tenant, filter, page.after);
+) -> rusqlite::Result<Option<ListingPage<StoredEvent, EventId>>> {
+    let mut walk = PageBuilder::new(page);
+    let (leading, wanted) = event_statements(tenant_id, filter, page.after);
     let Some(leading) = leading.filter(|_| walk.missing() > 0) else { return Ok(walk.page()) };
     let mut leading_statement = connection.prepare_cached(&leading.text)?;
     let mut wanted_statement = connection.prepare_cached(&wanted.text)?;
@@ -340,38 +354,43 @@ pub(super) fn events(
     Ok(walk.page())
 }
 
-fn event_statements(tenant: &TenantId, filter: &EventFilter, after: Option<EventId>) -> (Option<Sql>, Sql) {
-    let lead = Lead::of_events(filter);
+fn event_statements(
+    tenant_id: &TenantId,
+    filter: &EventFilter,
+    after: Option<EventId>,
+) -> (Option<Sql>, Sql) {
+    let access_path = AccessPath::for_event_filter(filter);
     let (key, subject) = (filter.idempotency_key.as_ref(), filter.subject.as_ref());
-    let legs = event_legs(lead, tenant, key.map(String::as_str), subject.map(String::as_str));
-    let leading = leading(legs, Range::of_events(filter, after));
+    let legs = event_legs(access_path, tenant_id, key.map(String::as_str), subject.map(String::as_str));
+    let leading = leading(legs, IdRange::for_events(filter, after));
     let mut wanted = Sql::new(format!("{EVENT} e WHERE e.id = ?"));
-    wanted.and("e.tenant = ?", tenant.as_str().to_owned());
+    wanted.and("e.tenant = ?", tenant_id.as_str().to_owned());
     wanted.and_opt("e.source = ?", filter.source.clone());
     ask_event(&mut wanted, key, subject, &filter.event_types);
     (leading, wanted)
 }
 
-/// Every statement of a listing, for tests that look at their plans.
+/// Returns every statement of the listings; tests check their query plans.
 #[cfg(feature = "conformance")]
 pub(super) fn planned() -> Vec<(String, String)> {
-    let tenant = TenantId::default();
+    let tenant_id = TenantId::default();
     let mut planned = Vec::new();
     for (name, filter) in crate::access_path::planned_filters() {
-        for (list, lead, dead) in
-            [("deliveries", Lead::of(&filter), false), ("dead", Lead::of_dead(&filter), true)]
-        {
-            let after = Some(behind(lead, [9; 16]));
-            let range = Range::of_deliveries(lead, &filter, after);
-            if let Some(leading) = leading(legs(lead, &tenant, &filter, &filter.webhooks), range) {
+        for (list, access_path, dead) in [
+            ("deliveries", AccessPath::for_filter(&filter), false),
+            ("dead", AccessPath::for_dead_filter(&filter), true),
+        ] {
+            let after = Some(cursor_after(access_path, [9; 16]));
+            let range = IdRange::for_deliveries(access_path, &filter, after);
+            if let Some(leading) = leading(legs(access_path, &tenant_id, &filter, &filter.webhooks), range) {
                 planned.push((format!("{list} {name}: leading"), leading.text));
             }
-            let wanted = wanted(&tenant, lead, &filter, after, dead);
+            let wanted = wanted(&tenant_id, access_path, &filter, after, dead);
             planned.push((format!("{list} {name}: wanted"), wanted.text));
         }
     }
     for (name, filter) in crate::access_path::planned_event_filters() {
-        let (leading, wanted) = event_statements(&tenant, &filter, Some(EventId::from_bytes([9; 16])));
+        let (leading, wanted) = event_statements(&tenant_id, &filter, Some(EventId::from_bytes([9; 16])));
         planned.extend(leading.map(|leading| (format!("events {name}: leading"), leading.text)));
         planned.push((format!("events {name}: wanted"), wanted.text));
     }

@@ -1,7 +1,8 @@
-//! Addresses that notifications are sent to, and how many e-mails were sent.
+//! Email addresses that notifications are sent to, and the number of emails sent.
 
 use redrive_core::{
-    TenantId, Time, notification::confirmation::ConfirmedBy, notification::mail_limit::MailUsage,
+    TenantId, Time,
+    notification::{confirmation::ConfirmedBy, mail_limit::MailUsage},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
@@ -11,7 +12,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, MailScope, ReserveResult,
+    ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, MailScope, ReserveResult,
+    StoreFuture,
 };
 
 const SELECT_ADDRESS: &str =
@@ -38,15 +40,18 @@ const DELETE_UNCONFIRMED: &str = "DELETE FROM mail_addresses WHERE (tenant, addr
 const DELETE_USAGE: &str = "DELETE FROM mail_usage WHERE (scope, key, purpose) IN (
          SELECT scope, key, purpose FROM mail_usage WHERE updated_at < ?1 ORDER BY updated_at LIMIT ?2)";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 4] = [SELECT_NEXT, TAKE_DUE, DELETE_UNCONFIRMED, DELETE_USAGE];
+pub(super) const BOUNDED_STATEMENTS: [&str; 4] = [SELECT_NEXT, TAKE_DUE, DELETE_UNCONFIRMED, DELETE_USAGE];
 
 impl MailAddresses for Sqlite {
-    fn request_confirmation(&self, reservation: MailReservation) -> Answer<'_, ConfirmationRequestResult> {
+    fn request_confirmation(
+        &self,
+        reservation: MailReservation,
+    ) -> StoreFuture<'_, ConfirmationRequestResult> {
         self.write(move |transaction| {
             let (tenant, address, now) =
-                (reservation.tenant.as_str(), reservation.address.as_str(), Col(reservation.at));
+                (reservation.tenant_id.as_str(), reservation.address.as_str(), Col(reservation.at));
             let exists = transaction
                 .prepare_cached("SELECT 1 FROM tenants WHERE id = ? AND deleted_at IS NULL")?
                 .exists([tenant])?;
@@ -70,13 +75,13 @@ impl MailAddresses for Sqlite {
         })
     }
 
-    fn next_confirmation(&self) -> Answer<'_, Option<Time>> {
+    fn next_confirmation(&self) -> StoreFuture<'_, Option<Time>> {
         self.read(move |connection| {
             connection.prepare_cached(SELECT_NEXT)?.query_row((), |row| get_opt(row, 0))
         })
     }
 
-    fn take_confirmations(&self, now: Time, limit: usize) -> Answer<'_, Vec<MailAddress>> {
+    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(TAKE_DUE)?
@@ -85,39 +90,51 @@ impl MailAddresses for Sqlite {
         })
     }
 
-    fn retry_confirmation(&self, tenant: TenantId, address: String, send_at: Time) -> Answer<'_, ()> {
+    fn retry_confirmation(&self, tenant_id: TenantId, address: String, send_at: Time) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
-            transaction.prepare_cached(UPDATE_SEND_AT)?.execute((tenant.as_str(), address, Col(send_at)))?;
+            transaction.prepare_cached(UPDATE_SEND_AT)?.execute((
+                tenant_id.as_str(),
+                address,
+                Col(send_at),
+            ))?;
             Ok(())
         })
     }
 
     fn confirm_address(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         address: String,
         by: ConfirmedBy,
         now: Time,
-    ) -> Answer<'_, bool> {
+    ) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            let values = (tenant.as_str(), address, Col(now), Col(by));
+            let values = (tenant_id.as_str(), address, Col(now), Col(by));
             Ok(transaction.prepare_cached(UPSERT_CONFIRMED)?.execute(values)? == 1)
         })
     }
 
-    fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
-        self.list_for(tenant.clone(), move |connection| find(connection, &tenant, addresses))
+    fn mail_addresses(
+        &self,
+        tenant_id: TenantId,
+        addresses: Vec<String>,
+    ) -> StoreFuture<'_, Vec<MailAddress>> {
+        self.list_for(tenant_id.clone(), move |connection| find(connection, &tenant_id, addresses))
     }
 
-    fn recipient_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
-        self.read(move |connection| find(connection, &tenant, addresses))
+    fn recipient_addresses(
+        &self,
+        tenant_id: TenantId,
+        addresses: Vec<String>,
+    ) -> StoreFuture<'_, Vec<MailAddress>> {
+        self.read(move |connection| find(connection, &tenant_id, addresses))
     }
 
-    fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
+    fn reserve_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ReserveResult> {
         self.write(move |transaction| reserve(transaction, &reservation))
     }
 
-    fn release_mail(&self, reservation: MailReservation) -> Answer<'_, ()> {
+    fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             for (scope, key, _) in reservation.limits() {
                 let key = (Col(scope), key, Col(reservation.purpose));
@@ -129,7 +146,7 @@ impl MailAddresses for Sqlite {
         })
     }
 
-    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let addresses = transaction.execute(DELETE_UNCONFIRMED, (Col(unconfirmed), limit as i64))?;
             let usage = transaction.execute(DELETE_USAGE, (Col(usage), limit as i64))?;
@@ -142,13 +159,13 @@ type UsageKey = (Col<MailScope>, String, Col<redrive_core::notification::mail_li
 
 fn find(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     addresses: Vec<String>,
 ) -> rusqlite::Result<Vec<MailAddress>> {
     let mut find = connection.prepare_cached(SELECT_ADDRESS)?;
     let mut found = Vec::new();
     for address in addresses {
-        found.extend(find.query_row((tenant.as_str(), address), read).optional()?);
+        found.extend(find.query_row((tenant_id.as_str(), address), read).optional()?);
     }
     found.sort_by(|one, other| one.address.cmp(&other.address));
     found.dedup();
@@ -172,7 +189,7 @@ fn write_usage(
     Ok(())
 }
 
-/// Counts an e-mail against both limits, or against neither.
+/// Counts an email against both limits, or against neither.
 fn reserve(transaction: &Transaction<'_>, reservation: &MailReservation) -> rusqlite::Result<ReserveResult> {
     let mut reserved = Vec::new();
     for (scope, key, limit) in reservation.limits() {
@@ -192,7 +209,7 @@ fn reserve(transaction: &Transaction<'_>, reservation: &MailReservation) -> rusq
 fn read(row: &Row<'_>) -> rusqlite::Result<MailAddress> {
     let confirmed_at: Option<Time> = get_opt(row, 4)?;
     Ok(MailAddress {
-        tenant: get(row, 0)?,
+        tenant_id: get(row, 0)?,
         address: row.get(1)?,
         requested_at: get_opt(row, 2)?,
         requests: row.get(3)?,

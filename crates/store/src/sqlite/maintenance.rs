@@ -1,4 +1,4 @@
-//! Housekeeping and health.
+//! Maintenance and health checks.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use super::{
     convert::{Col, get},
 };
 use crate::{
-    Answer, Upkeep, Vitals,
-    overdue::{FREE, HELD, earliest},
+    Maintenance, StoreFuture, StoreStats,
+    overdue::{HELD_LANES, UNHELD_LANES, earliest},
 };
 
-impl Upkeep for Sqlite {
+impl Maintenance for Sqlite {
     fn read_count(&self) -> u64 {
         self.readers.count()
     }
 
-    fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
                 "DELETE FROM idempotency WHERE (tenant, key_hash) IN
@@ -32,27 +32,27 @@ impl Upkeep for Sqlite {
         })
     }
 
-    fn prepare(&self, _until: Time) -> Answer<'_, ()> {
+    fn ensure_partitions(&self, _until: Time) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    fn ping(&self) -> Answer<'_, ()> {
-        // A write, since a full disk still reads; and one that changes something, since SQLite writes nothing
-        // where nothing changes. Nobody else uses this number.
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        // A write, since reads still succeed on a full disk; and one that changes a value, since SQLite writes nothing
+        // otherwise. Nothing else uses `user_version`.
         self.write(|transaction| {
             let count: i32 = transaction.query_row("PRAGMA user_version", (), |row| row.get(0))?;
             transaction.execute_batch(&format!("PRAGMA user_version = {}", count.wrapping_add(1)))
         })
     }
 
-    fn durability(&self) -> Answer<'_, Option<Durability>> {
+    fn durability(&self) -> StoreFuture<'_, Option<Durability>> {
         Box::pin(async { Ok(None) })
     }
 
-    fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>> {
+    fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>> {
         self.read(move |connection| {
             let mut seen = Vec::new();
-            for statement in [FREE, HELD] {
+            for statement in [UNHELD_LANES, HELD_LANES] {
                 let mut statement = connection.prepare_cached(statement)?;
                 let mut rows = statement.query(())?;
                 while let Some(row) = rows.next()? {
@@ -63,7 +63,7 @@ impl Upkeep for Sqlite {
         })
     }
 
-    fn vitals(&self) -> Answer<'_, Vitals> {
+    fn stats(&self) -> StoreFuture<'_, StoreStats> {
         let commits = self.writer.commits();
         self.read(move |connection| {
             let count = |table: &str| -> rusqlite::Result<u64> {
@@ -77,12 +77,12 @@ impl Upkeep for Sqlite {
             let mut rows = by_lane.query(())?;
             while let Some(row) = rows.next()? {
                 let priority = match get(row, 0)? {
-                    Lane::Free { priority, .. } => priority,
+                    Lane::Unordered { priority, .. } => priority,
                     Lane::Ordered(_) => Priority::Normal,
                 };
                 waiting[priority as usize] += row.get::<_, i64>(1)?.unsigned_abs();
             }
-            Ok(Vitals {
+            Ok(StoreStats {
                 commits,
                 statements: 0,
                 waiting,
@@ -93,9 +93,9 @@ impl Upkeep for Sqlite {
         })
     }
 
-    fn crowded(&self, dead: usize) -> Answer<'_, u64> {
+    fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64> {
         self.read(move |connection| {
-            // Of each tenant no more is looked at than it takes to know.
+            // Reads at most `dead` + 1 rows per tenant.
             let mut rows = connection.prepare_cached(
                 "SELECT count(*) FROM tenants WHERE EXISTS
                  (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET ?)",

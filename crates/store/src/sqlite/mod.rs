@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file, one writer thread, a few readers.
 //!
-//! WAL with `synchronous=FULL`, and `fullfsync` for macOS: what was acknowledged survives a power cut. One process has
-//! the file at a time, so at start every lease is an orphan of the process before.
+//! WAL with `synchronous=FULL`, and `fullfsync` for macOS: acknowledged events survive a power failure. One
+//! process has the file open at a time, so at start every lease is left over from an earlier process.
 
 mod archive_outbox;
 mod audit;
@@ -42,7 +42,7 @@ mod unsubscriptions;
 mod webhooks;
 mod writer;
 
-/// The statements of listings, each with what it is called: for tests that look at their plans.
+/// Returns the statements of listings, each with a name; tests check their query plans.
 #[cfg(feature = "conformance")]
 pub fn planned_statements() -> Vec<(String, String)> {
     listing::planned()
@@ -62,79 +62,79 @@ use self::{
     transaction::{Database, WriteTransaction},
     writer::Writer,
 };
-use crate::{Answer, error::OpenError, sealed::Seals};
+use crate::{StoreFuture, error::OpenError, sealed::WebhookSealer};
 
-/// The statements by which waiting work is found, for tests that look at their plans.
+/// Returns the statements that find due deliveries; tests check their query plans.
 #[cfg(feature = "conformance")]
 pub fn hot_statements() -> &'static [&'static str] {
-    &claim::HOT
+    &claim::HOT_STATEMENTS
 }
 
-/// The statements whose cost must follow what they answer or change, for the same tests.
+/// Returns the statements whose cost must be proportional to the rows they return or change, for the same tests.
 #[cfg(feature = "conformance")]
 pub fn bounded_statements() -> Vec<&'static str> {
     [
-        &tickets::BOUNDED[..],
-        &runtime_state::BOUNDED,
-        &backlog::BOUNDED,
-        &statistics::BOUNDED,
-        &dead::BOUNDED,
-        &prune::BOUNDED,
-        &erase::BOUNDED,
-        &notifications::BOUNDED,
-        &mail_addresses::BOUNDED,
+        &tickets::BOUNDED_STATEMENTS[..],
+        &runtime_state::BOUNDED_STATEMENTS,
+        &backlog::BOUNDED_STATEMENTS,
+        &statistics::BOUNDED_STATEMENTS,
+        &dead::BOUNDED_STATEMENTS,
+        &prune::BOUNDED_STATEMENTS,
+        &erase::BOUNDED_STATEMENTS,
+        &notifications::BOUNDED_STATEMENTS,
+        &mail_addresses::BOUNDED_STATEMENTS,
     ]
     .concat()
 }
 
-/// How the store is to be opened.
+/// Options of the store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The database file; made if it is not there.
+    /// Database file; created if it does not exist.
     pub path: PathBuf,
-    /// Connections that read.
+    /// Number of connections for reads.
     pub readers: usize,
-    /// Publishes that may wait for the writer; more are refused as overload.
-    pub max_waiting: usize,
-    /// Bytes that those may hold.
-    pub max_waiting_bytes: usize,
-    /// Whether several engines of this process use it at once, as tests do.
+    /// Maximum number of queued publishes; further ones are refused as overload.
+    pub max_queued_publishes: usize,
+    /// Maximum bytes of queued publishes.
+    pub max_queued_bytes: usize,
+    /// Whether several engines of this process use the store concurrently, as in tests.
     pub shared: bool,
-    /// What opens and seals webhooks; none where no webhook is read or written.
+    /// Vault that seals and unseals webhooks; `None` if no webhook is read or written.
     pub vault: Option<Vault>,
 }
 
 impl Options {
-    /// The usual options for a database at `path`.
+    /// Returns the default options for a database at `path`.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             readers: 4,
-            max_waiting: 20_000,
-            max_waiting_bytes: 64 << 20,
+            max_queued_publishes: 20_000,
+            max_queued_bytes: 64 << 20,
             shared: false,
             vault: None,
         }
     }
 
-    /// The same for webhooks that this vault opens and seals.
-    pub fn sealed_by(self, vault: Vault) -> Self {
+    /// Sets the vault that seals and unseals webhooks.
+    pub fn with_vault(self, vault: Vault) -> Self {
         Self { vault: Some(vault), ..self }
     }
 }
 
-/// The embedded store. Dropping it finishes what waits and closes the file.
+/// The embedded store. Dropping it finishes queued writes and closes the file.
 pub struct Sqlite {
     writer: Writer,
     readers: Readers,
     shared: bool,
-    seals: Seals,
-    // Held for as long as the store is open: one process has the file.
+    seals: WebhookSealer,
+    // Held while the store is open: only one process may have the file open.
     _lock: File,
 }
 
 impl Sqlite {
-    /// Opens the database, making or upgrading it first.
+    /// Opens the database, creating or upgrading it first.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let lock = lock(&options.path)?;
         let mut connection = connect(&options.path)?;
@@ -146,21 +146,21 @@ impl Sqlite {
         let readers = Readers::open(options, files.clone())?;
         let database = Database { connection, files, writes_change_feed: options.shared };
         let writer = Writer::start(database, options, readers.gate());
-        let seals = Seals(options.vault.clone());
+        let seals = WebhookSealer(options.vault.clone());
         Ok(Self { writer, readers, shared: options.shared, seals, _lock: lock })
     }
 
-    /// Ends the writer while the store is open, as a fault in the program might: for tests.
+    /// Ends the writer while the store is open, as a bug might: for tests.
     #[cfg(feature = "conformance")]
     pub fn end_writer(&self) {
         self.writer.end();
     }
 
-    /// Runs a change of its own in one transaction.
+    /// Runs a write in its own transaction.
     fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<'_, T> {
+    ) -> StoreFuture<'_, T> {
         let (job, result) = result_slot::for_write(change);
         Box::pin(async move {
             self.writer.run(job).await?;
@@ -168,11 +168,11 @@ impl Sqlite {
         })
     }
 
-    /// Answers a question without holding up the writer.
+    /// Runs a read for the engine, without delaying the writer.
     fn read<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<'_, T> {
+    ) -> StoreFuture<'_, T> {
         let (job, result) = result_slot::for_read(question);
         Box::pin(async move {
             self.readers.run(job).await?;
@@ -184,7 +184,7 @@ impl Sqlite {
     fn read_for_user<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<'_, T> {
+    ) -> StoreFuture<'_, T> {
         let (job, result) = result_slot::for_read(question);
         Box::pin(async move {
             self.readers.run_for_user(job).await?;
@@ -192,33 +192,33 @@ impl Sqlite {
         })
     }
 
-    /// Runs a read for a user that may take long; few of each tenant run at the same time.
+    /// Runs a read for a user that may take long; the number of concurrent ones per tenant is limited.
     fn list_for<T: Send + 'static>(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<'_, T> {
+    ) -> StoreFuture<'_, T> {
         let (job, result) = result_slot::for_read(question);
         Box::pin(async move {
-            self.readers.run_listing(&tenant, job).await?;
+            self.readers.run_listing(&tenant_id, job).await?;
             result.take()
         })
     }
 
-    /// Runs a read for the tenant that asked, or for the engine.
+    /// Runs a read for the given tenant, or for the engine if there is none.
     fn read_for<T: Send + 'static>(
         &self,
-        tenant: Option<TenantId>,
+        tenant_id: Option<TenantId>,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<'_, T> {
-        match tenant {
-            Some(tenant) => self.list_for(tenant, question),
+    ) -> StoreFuture<'_, T> {
+        match tenant_id {
+            Some(tenant_id) => self.list_for(tenant_id, question),
             None => self.read(question),
         }
     }
 }
 
-/// The write-ahead log of a database.
+/// Returns the path of the write-ahead log of a database.
 fn log_path(database: &Path) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
     path.push("-wal");
@@ -242,7 +242,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Secrets and payloads are in here: for the owner's eyes only.
+/// Creates the folder with access for its owner only, since the files contain secrets and payloads.
 fn make_private_folder(folder: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -259,9 +259,9 @@ fn private_options() -> OpenOptions {
     options
 }
 
-/// A connection that writes.
+/// Opens the connection for writes.
 fn connect(path: &Path) -> Result<Connection, OpenError> {
-    // SQLite would make the file readable by everybody.
+    // SQLite would create the file with read access for all users.
     private_options().open(path).map_err(|error| unusable(path, &error))?;
     let open = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(path)?;

@@ -1,4 +1,4 @@
-//! Epochs, and giving back what a dead one had.
+//! Epochs of nodes, and the rescue of leases of dead epochs.
 
 use redrive_core::Time;
 use rusqlite::Transaction;
@@ -6,13 +6,15 @@ use rusqlite::Transaction;
 use super::{
     Sqlite, changes, claim,
     convert::{Col, get},
-    lanes::{Place, Rescued},
+    lanes::{LanePosition, RescueCounts},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, Changes, Epoch, Hint, Mark, NewNode, Node, Nodes, Roll, Step};
+use crate::{
+    BatchProgress, ChangeCursor, Changes, ClusterView, Epoch, Hint, NewNode, Node, Nodes, StoreFuture,
+};
 
 impl Nodes for Sqlite {
-    fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch> {
+    fn join(&self, node: NewNode, now: Time) -> StoreFuture<'_, Epoch> {
         self.write(move |transaction| {
             transaction.execute(
                 "INSERT INTO nodes (incarnation, name, role, pools, joined_at) VALUES (?, ?, ?, ?, ?)",
@@ -22,7 +24,7 @@ impl Nodes for Sqlite {
         })
     }
 
-    fn beat(&self, epoch: Epoch) -> Answer<'_, Roll> {
+    fn heartbeat(&self, epoch: Epoch) -> StoreFuture<'_, ClusterView> {
         self.write(move |transaction| {
             let beaten = transaction
                 .prepare_cached("UPDATE nodes SET beats = beats + 1 WHERE epoch = ?")?
@@ -37,12 +39,12 @@ impl Nodes for Sqlite {
                         name: row.get(1)?,
                         role: get(row, 2)?,
                         pools: from_json(row, 3)?,
-                        beats: row.get(4)?,
+                        heartbeats: row.get(4)?,
                         incarnation: row.get(5)?,
                     })
                 })?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok(Roll { alive: beaten == 1, time: None, server: None, nodes })
+            Ok(ClusterView { alive: beaten == 1, time: None, server: None, nodes })
         })
     }
 
@@ -50,7 +52,7 @@ impl Nodes for Sqlite {
         self.shared
     }
 
-    fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>> {
+    fn other_epochs(&self, than: Epoch) -> StoreFuture<'_, Vec<Epoch>> {
         self.read(move |connection| {
             connection
                 .prepare_cached(
@@ -64,56 +66,56 @@ impl Nodes for Sqlite {
         })
     }
 
-    fn end(&self, epoch: Epoch, beats: i64) -> Answer<'_, bool> {
+    fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let end = "DELETE FROM nodes WHERE epoch = ? AND beats = ?";
             transaction.execute(end, (epoch.0, beats)).map(|ended| ended == 1)
         })
     }
 
-    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step> {
+    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> StoreFuture<'_, BatchProgress> {
         self.write(move |transaction| {
-            // First the row: from here on the dead one can neither record nor insert.
+            // The node row first: from here on the dead epoch can neither record nor insert.
             transaction.execute("DELETE FROM nodes WHERE epoch = ?", [dead.0])?;
             transaction.execute("UPDATE lanes SET held_by = NULL WHERE held_by = ?", [dead.0])?;
             let orphans = take_orphans(transaction, dead, limit)?;
             for orphan in &orphans {
                 let cancel = orphan.cancel.as_deref();
-                claim::give_back(transaction, &orphan.place, orphan.rescued, cancel, now, now)?;
+                claim::return_to_lane(transaction, &orphan.position, orphan.rescued, cancel, now, now)?;
             }
             let finished = orphans.len() < limit;
             if finished {
-                // Last: nobody else is at home there before all that the dead one had is back.
+                // Last, so that no other node is assigned before all leases of the dead epoch are back in their lanes.
                 transaction.execute("DELETE FROM homes WHERE epoch = ?", [dead.0])?;
             }
-            Ok(Step { moved: orphans.len(), finished })
+            Ok(BatchProgress { changed: orphans.len(), finished })
         })
     }
 
-    fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes> {
+    fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes> {
         if !self.shared {
-            return Box::pin(async { Ok(Changes { mark: Mark::at(0), changes: Vec::new() }) });
+            return Box::pin(async { Ok(Changes { cursor: ChangeCursor::at(0), changes: Vec::new() }) });
         }
-        self.read(move |connection| changes::since(connection, since.as_ref()))
+        self.read(move |connection| changes::read_since(connection, since.as_ref()))
     }
 
-    fn forget_changes(&self, before: Mark) -> Answer<'_, ()> {
-        self.write(move |transaction| changes::forget(transaction, &before))
+    fn prune_changes(&self, before: ChangeCursor) -> StoreFuture<'_, ()> {
+        self.write(move |transaction| changes::prune(transaction, &before))
     }
 
     fn on_hint(&self, _call: Box<dyn Fn(Hint) + Send + Sync>) {}
 
-    fn carry_hints(&self, _carry: Box<dyn Fn(Hint) -> bool + Send + Sync>) {}
+    fn set_hint_transport(&self, _carry: Box<dyn Fn(Hint) -> bool + Send + Sync>) {}
 }
 
-/// Whether an epoch has its row. Only then may it own anything new.
+/// Returns whether an epoch has a node row. Only then may it create leases.
 pub(super) fn is_live(transaction: &Transaction<'_>, epoch: Epoch) -> rusqlite::Result<bool> {
     transaction.prepare_cached("SELECT 1 FROM nodes WHERE epoch = ?")?.exists([epoch.0])
 }
 
 struct Orphan {
-    place: Place,
-    rescued: Rescued,
+    position: LanePosition,
+    rescued: RescueCounts,
     cancel: Option<String>,
 }
 
@@ -124,12 +126,16 @@ fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rus
              RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel",
         )?
         .query_map((dead.0, limit as i64), |row| {
-            let place =
-                Place { delivery: get(row, 0)?, webhook: get(row, 1)?, lane: get(row, 2)?, seq: row.get(3)? };
+            let position = LanePosition {
+                delivery_id: get(row, 0)?,
+                webhook_id: get(row, 1)?,
+                lane: get(row, 2)?,
+                seq: row.get(3)?,
+            };
             let sending: u32 = row.get(6)?;
             let rescued =
-                Rescued { rescues: row.get::<_, u32>(4)? + 1, deaths: row.get::<_, u32>(5)? + sending };
-            Ok(Orphan { place, rescued, cancel: row.get(7)? })
+                RescueCounts { rescues: row.get::<_, u32>(4)? + 1, deaths: row.get::<_, u32>(5)? + sending };
+            Ok(Orphan { position, rescued, cancel: row.get(7)? })
         })?
         .collect()
 }

@@ -1,10 +1,12 @@
-//! What owners are told: what stands, folded, and the notices that are made of it.
+//! Notifications to owners: grouped occurrences, and the notifications created from them.
 
 use redrive_core::{
-    NoticeId, TenantId, Time, WebhookId,
+    NotificationId, TenantId, Time, WebhookId,
     notification::{
-        Cause, Facts, Notice,
-        grouping::{self, Folded, Folds, Key, Open, to_tell, with_counterparts},
+        Notification, Occurrence, OccurrenceDetails,
+        grouping::{
+            self, GroupIntervals, GroupKey, OccurrenceGroup, PendingGroup, due_notifications, with_opposites,
+        },
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
@@ -14,9 +16,12 @@ use super::{
     convert::{Col, get, get_opt},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, Channel, Notices, PageRequest, StoredNotice, Telling, Told, codes::NO_WEBHOOK};
+use crate::{
+    Channel, ChannelResult, ChannelStatus, Notifications, PageRequest, StoreFuture, StoredNotification,
+    codes::NO_WEBHOOK,
+};
 
-/// As `core::notice::fold` says.
+/// Adds an occurrence by the rules of `core::notification::grouping`.
 const NOTE: &str = "INSERT INTO standing (tenant, webhook, kind, due, count, first_at, last_at, facts)
      VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7)
      ON CONFLICT DO UPDATE SET
@@ -26,7 +31,7 @@ const NOTE: &str = "INSERT INTO standing (tenant, webhook, kind, due, count, fir
          facts = CASE WHEN due IS NULL OR ?6 >= last_at THEN ?7 ELSE facts END,
          last_at = CASE WHEN due IS NULL THEN ?6 ELSE max(last_at, ?6) END
      WHERE ?8 OR ?6 >= quiet_until";
-/// The counterpart of a kind, where it has one, is 3 less it.
+/// The code of the opposite kind, for a kind that has one, is 3 minus its own code.
 const DUE: &str = "SELECT tenant, webhook, kind FROM standing s WHERE due <= ?1 AND NOT EXISTS (
          SELECT 1 FROM standing o WHERE o.tenant = s.tenant AND o.webhook = s.webhook AND o.kind = 3 - s.kind
              AND o.due > ?1)
@@ -52,36 +57,36 @@ const OLD: &str = "DELETE FROM notices WHERE id IN (
 const LONG_QUIET: &str = "DELETE FROM standing WHERE (tenant, webhook, kind) IN (
          SELECT tenant, webhook, kind FROM standing WHERE due IS NULL AND quiet_until < ? LIMIT ?)";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 5] = [DUE, NEXT, TAKE, OLD, LONG_QUIET];
+pub(super) const BOUNDED_STATEMENTS: [&str; 5] = [DUE, NEXT, TAKE, OLD, LONG_QUIET];
 
-/// Adds causes to what stands, in the transaction of what caused them.
-pub(super) fn note<'a>(
+/// Adds occurrences to their groups, in the transaction that caused them.
+pub(super) fn record_occurrences<'a>(
     transaction: &Transaction<'_>,
-    causes: impl IntoIterator<Item = &'a Cause>,
+    occurrences: impl IntoIterator<Item = &'a Occurrence>,
 ) -> rusqlite::Result<()> {
-    for ((tenant, webhook, kind), causes) in grouping::merge(causes) {
+    for ((tenant_id, webhook_id, kind), occurrences) in grouping::merge(occurrences) {
         transaction.prepare_cached(NOTE)?.execute((
-            tenant.as_str(),
-            Col(webhook.unwrap_or(NO_WEBHOOK)),
+            tenant_id.as_str(),
+            Col(webhook_id.unwrap_or(NO_WEBHOOK)),
             Col(kind),
-            Col(causes.first_at),
-            causes.count as i64,
-            Col(causes.last_at),
-            to_json(&causes.facts)?,
+            Col(occurrences.first_at),
+            occurrences.count as i64,
+            Col(occurrences.last_at),
+            to_json(&occurrences.facts)?,
             kind.counts_repeats(),
         ))?;
     }
     Ok(())
 }
 
-impl Notices for Sqlite {
-    fn note(&self, causes: Vec<Cause>) -> Answer<'_, ()> {
-        self.write(move |transaction| note(transaction, &causes))
+impl Notifications for Sqlite {
+    fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> StoreFuture<'_, ()> {
+        self.write(move |transaction| record_occurrences(transaction, &occurrences))
     }
 
-    fn next_notice(&self) -> Answer<'_, Option<Time>> {
+    fn next_notification_at(&self) -> StoreFuture<'_, Option<Time>> {
         self.read(move |connection| {
             connection.prepare_cached(NEXT)?.query_row((), |row| {
                 let (both, either): (Option<Time>, Option<Time>) = (get_opt(row, 0)?, get_opt(row, 1)?);
@@ -90,44 +95,59 @@ impl Notices for Sqlite {
         })
     }
 
-    fn make_notices(&self, now: Time, folds: Folds, fresh: Vec<NoticeId>) -> Answer<'_, usize> {
+    fn create_notifications(
+        &self,
+        now: Time,
+        intervals: GroupIntervals,
+        fresh: Vec<NotificationId>,
+    ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let due = transaction
                 .prepare_cached(DUE)?
                 .query_map((Col(now), fresh.len() as i64 / 2), read_key)?
-                .collect::<rusqlite::Result<Vec<Key>>>()?;
+                .collect::<rusqlite::Result<Vec<GroupKey>>>()?;
             let mut open = Vec::new();
-            for key in with_counterparts(due) {
+            for key in with_opposites(due) {
                 open.extend(read_open(transaction, key)?);
             }
-            let notices = to_tell(open, now, fresh);
-            for notice in &notices {
-                make(transaction, notice, now, &folds)?;
+            let notifications = due_notifications(open, now, fresh);
+            for notification in &notifications {
+                make(transaction, notification, now, &intervals)?;
             }
-            Ok(notices.len())
+            Ok(notifications.len())
         })
     }
 
-    fn take_notices(&self, now: Time, hold_until: Time, limit: usize) -> Answer<'_, Vec<StoredNotice>> {
+    fn claim_notifications(
+        &self,
+        now: Time,
+        hold_until: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<StoredNotification>> {
         self.write(move |transaction| {
             let mut taken = transaction
                 .prepare_cached(TAKE)?
                 .query_map((Col(now), Col(hold_until), limit as i64), read_notice)?
                 .collect::<rusqlite::Result<Vec<_>>>()?;
-            taken.sort_by_key(|taken| taken.notice.id);
+            taken.sort_by_key(|taken| taken.notification.id);
             Ok(taken)
         })
     }
 
-    fn notice_told(&self, id: NoticeId, channel: Channel, told: Told) -> Answer<'_, ()> {
+    fn record_notification_result(
+        &self,
+        id: NotificationId,
+        channel: Channel,
+        result: ChannelResult,
+    ) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             let (this, other) = match channel {
-                Channel::Event => ("event", "mail"),
-                Channel::Mail => ("mail", "event"),
+                Channel::Webhook => ("event", "mail"),
+                Channel::Email => ("mail", "event"),
             };
-            let (telling, error, next_at) = match told {
-                Told::Over(telling, error) => (telling, error, None),
-                Told::Later(at, error) => (Telling::Waiting, Some(error), Some(Col(at))),
+            let (telling, error, next_at) = match result {
+                ChannelResult::Done(telling, error) => (telling, error, None),
+                ChannelResult::RetryAt(at, error) => (ChannelStatus::Pending, Some(error), Some(Col(at))),
             };
             transaction
                 .prepare_cached(&format!(
@@ -140,13 +160,17 @@ impl Notices for Sqlite {
         })
     }
 
-    fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>> {
-        self.list_for(tenant.clone(), move |connection| list(connection, &tenant, page))
+    fn list_notifications(
+        &self,
+        tenant_id: TenantId,
+        page: PageRequest<NotificationId>,
+    ) -> StoreFuture<'_, Vec<StoredNotification>> {
+        self.list_for(tenant_id.clone(), move |connection| list(connection, &tenant_id, page))
     }
 
-    fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
-            let old = transaction.execute(OLD, (Col(NoticeId::first_at(before)), limit as i64))?;
+            let old = transaction.execute(OLD, (Col(NotificationId::first_at(before)), limit as i64))?;
             let quiet = transaction.execute(LONG_QUIET, (Col(before), limit as i64))?;
             Ok(old.max(quiet))
         })
@@ -155,78 +179,83 @@ impl Notices for Sqlite {
 
 fn list(
     connection: &Connection,
-    tenant: &TenantId,
-    page: PageRequest<NoticeId>,
-) -> rusqlite::Result<Vec<StoredNotice>> {
-    let before = page.after.unwrap_or(NoticeId::from_bytes([0xff; 16]));
+    tenant_id: &TenantId,
+    page: PageRequest<NotificationId>,
+) -> rusqlite::Result<Vec<StoredNotification>> {
+    let before = page.after.unwrap_or(NotificationId::from_bytes([0xff; 16]));
     connection
         .prepare_cached(&format!("{NOTICE} WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"))?
-        .query_map((tenant.as_str(), Col(before), page.limit, page.offset), read_notice)?
+        .query_map((tenant_id.as_str(), Col(before), page.limit, page.offset), read_notice)?
         .collect()
 }
 
-fn read_key(row: &Row<'_>) -> rusqlite::Result<Key> {
-    let webhook: WebhookId = get(row, 1)?;
-    Ok((get(row, 0)?, Some(webhook).filter(|webhook| *webhook != NO_WEBHOOK), get(row, 2)?))
+fn read_key(row: &Row<'_>) -> rusqlite::Result<GroupKey> {
+    let webhook_id: WebhookId = get(row, 1)?;
+    Ok((get(row, 0)?, Some(webhook_id).filter(|webhook_id| *webhook_id != NO_WEBHOOK), get(row, 2)?))
 }
 
-fn read_folded(row: &Row<'_>, from: usize) -> rusqlite::Result<Folded> {
-    Ok(Folded {
+fn read_folded(row: &Row<'_>, from: usize) -> rusqlite::Result<OccurrenceGroup> {
+    Ok(OccurrenceGroup {
         count: row.get::<_, i64>(from)?.unsigned_abs(),
         first_at: get(row, from + 1)?,
         last_at: get(row, from + 2)?,
-        facts: from_json::<Facts>(row, from + 3)?,
+        facts: from_json::<OccurrenceDetails>(row, from + 3)?,
     })
 }
 
-fn read_open(transaction: &Transaction<'_>, key: Key) -> rusqlite::Result<Option<Open>> {
-    let (tenant, webhook, kind) = &key;
+fn read_open(transaction: &Transaction<'_>, key: GroupKey) -> rusqlite::Result<Option<PendingGroup>> {
+    let (tenant_id, webhook_id, kind) = &key;
     let open = transaction
         .prepare_cached(OPEN)?
-        .query_row((tenant.as_str(), Col(webhook.unwrap_or(NO_WEBHOOK)), Col(*kind)), |row| {
+        .query_row((tenant_id.as_str(), Col(webhook_id.unwrap_or(NO_WEBHOOK)), Col(*kind)), |row| {
             Ok((get(row, 0)?, read_folded(row, 1)?))
         })
         .optional()?;
-    Ok(open.map(|(due, folded)| Open { key, folded, due }))
+    Ok(open.map(|(due, folded)| PendingGroup { key, folded, due }))
 }
 
-fn make(transaction: &Transaction<'_>, notice: &Notice, now: Time, folds: &Folds) -> rusqlite::Result<()> {
-    let (tenant, kind) = (notice.tenant.as_str(), Col(notice.kind));
-    let webhook = Col(notice.webhook.unwrap_or(NO_WEBHOOK));
-    let quiet_until = Col(now + folds.of(notice.kind));
+fn make(
+    transaction: &Transaction<'_>,
+    notification: &Notification,
+    now: Time,
+    intervals: &GroupIntervals,
+) -> rusqlite::Result<()> {
+    let (tenant, kind) = (notification.tenant_id.as_str(), Col(notification.kind));
+    let webhook = Col(notification.webhook_id.unwrap_or(NO_WEBHOOK));
+    let quiet_until = Col(now + intervals.for_kind(notification.kind));
     transaction.prepare_cached(QUIET)?.execute((tenant, webhook, kind, quiet_until))?;
     transaction.prepare_cached(MAKE)?.execute((
-        Col(notice.id),
+        Col(notification.id),
         tenant,
-        notice.webhook.map(Col),
+        notification.webhook_id.map(Col),
         kind,
-        notice.count as i64,
-        Col(notice.first_at),
-        Col(notice.last_at),
-        to_json(&notice.facts)?,
+        notification.count as i64,
+        Col(notification.first_at),
+        Col(notification.last_at),
+        to_json(&notification.facts)?,
         Col(now),
     ))?;
     Ok(())
 }
 
-fn read_notice(row: &Row<'_>) -> rusqlite::Result<StoredNotice> {
-    let Folded { count, first_at, last_at, facts } = read_folded(row, 4)?;
-    let notice = Notice {
+fn read_notice(row: &Row<'_>) -> rusqlite::Result<StoredNotification> {
+    let OccurrenceGroup { count, first_at, last_at, facts } = read_folded(row, 4)?;
+    let notification = Notification {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
-        webhook: get_opt(row, 2)?,
+        tenant_id: get(row, 1)?,
+        webhook_id: get_opt(row, 2)?,
         kind: get(row, 3)?,
         count,
         first_at,
         last_at,
         facts,
     };
-    Ok(StoredNotice {
-        notice,
-        event: get(row, 8)?,
-        mail: get(row, 9)?,
-        tries: row.get(10)?,
-        next_at: get_opt(row, 11)?,
+    Ok(StoredNotification {
+        notification,
+        webhook_status: get(row, 8)?,
+        email_status: get(row, 9)?,
+        attempts: row.get(10)?,
+        next_attempt_at: get_opt(row, 11)?,
         error: row.get(12)?,
     })
 }

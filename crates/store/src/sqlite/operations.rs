@@ -1,4 +1,4 @@
-//! Bulk operations: who carries them on, how far they are, and each step as one transaction.
+//! Bulk operations: the node that runs each, its progress, and its steps, each in one transaction.
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, FailureCategory, OperationId, TenantId, Time, WebhookId,
@@ -13,8 +13,8 @@ use super::{
     transaction::WriteTransaction,
 };
 use crate::{
-    Answer, Cancelled, Epoch, EventHead, Operation, OperationStep, Operations, PageRequest, Redriven,
-    Settled, Stepped, Tally, Task, Walk, WalkCursor, Walked,
+    CancelResult, Epoch, EventSummary, Operation, OperationProgress, OperationStep, Operations, PageRequest,
+    RedriveResult, Scan, ScanCursor, ScanPage, SettleProgress, StepResult, StoreFuture, Task,
 };
 
 const OPERATION: &str = "SELECT id, tenant, asked, state, created_by, created_at, start_at, began_at, finished_at,
@@ -27,12 +27,12 @@ fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
     };
     let count = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
     let state: String = row.get(3)?;
-    let event: Option<EventId> = get_opt(row, 11)?;
-    let delivery = get_opt(row, 12)?;
+    let event_id: Option<EventId> = get_opt(row, 11)?;
+    let delivery_id = get_opt(row, 12)?;
     let pace_from: Option<Time> = get_opt(row, 20)?;
     Ok(Operation {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
+        tenant_id: get(row, 1)?,
         order: serde_json::from_str(&row.get::<_, String>(2)?).map_err(|error| json(2, error))?,
         state: OperationState::parse(&state).ok_or(rusqlite::Error::InvalidQuery)?,
         created_by: row.get(4)?,
@@ -42,8 +42,8 @@ fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
         finished_at: get_opt(row, 8)?,
         updated_at: get(row, 9)?,
         held_by: row.get::<_, Option<i64>>(10)?.map(Epoch),
-        cursor: event.map(|event| WalkCursor { event, delivery }),
-        tally: Tally {
+        cursor: event_id.map(|event_id| ScanCursor { event_id, delivery_id }),
+        progress: OperationProgress {
             total: row.get::<_, Option<i64>>(13)?.map(i64::unsigned_abs),
             done: count(14)?,
             skipped: count(15)?,
@@ -52,14 +52,14 @@ fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
             cancelled: count(18)?,
             errors: serde_json::from_str(&row.get::<_, String>(19)?).map_err(|error| json(19, error))?,
         },
-        pace_from: pace_from.map(|from| Ok::<_, rusqlite::Error>((from, count(21)?))).transpose()?,
+        rate_since: pace_from.map(|from| Ok::<_, rusqlite::Error>((from, count(21)?))).transpose()?,
     })
 }
 
 impl Operations for Sqlite {
-    fn create_operation(&self, operation: Operation) -> Answer<'_, ()> {
+    fn create_operation(&self, operation: Operation) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
-            let asked = serde_json::to_string(&operation.order)
+            let request = serde_json::to_string(&operation.order)
                 .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             transaction
                 .prepare_cached(
@@ -68,8 +68,8 @@ impl Operations for Sqlite {
                 )?
                 .execute((
                     Col(operation.id),
-                    operation.tenant.as_str(),
-                    asked,
+                    operation.tenant_id.as_str(),
+                    request,
                     operation.state.name(),
                     operation.created_by,
                     Col(operation.created_at),
@@ -80,41 +80,41 @@ impl Operations for Sqlite {
         })
     }
 
-    fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
-        self.list_for(tenant.clone(), move |connection| {
+    fn operation(&self, tenant_id: TenantId, id: OperationId) -> StoreFuture<'_, Option<Operation>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             connection
                 .prepare_cached(&format!("{OPERATION} WHERE id = ? AND tenant = ?"))?
-                .query_row((Col(id), tenant.as_str()), read_operation)
+                .query_row((Col(id), tenant_id.as_str()), read_operation)
                 .optional()
         })
     }
 
     fn list_operations(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         page: PageRequest<OperationId>,
-    ) -> Answer<'_, Vec<Operation>> {
-        self.list_for(tenant.clone(), move |connection| {
+    ) -> StoreFuture<'_, Vec<Operation>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             let before = page.after.unwrap_or(OperationId::from_bytes([0xff; 16]));
             connection
                 .prepare_cached(&format!(
                     "{OPERATION} WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"
                 ))?
-                .query_map((tenant.as_str(), Col(before), page.limit, page.offset), read_operation)?
+                .query_map((tenant_id.as_str(), Col(before), page.limit, page.offset), read_operation)?
                 .collect()
         })
     }
 
-    fn turn_operation(
+    fn set_operation_state(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         id: OperationId,
         from: OperationState,
         to: OperationState,
         now: Time,
-    ) -> Answer<'_, bool> {
+    ) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            // One that never began, and never will, leaves nothing to be known.
+            // An operation that is cancelled before it started is closed, since it has queued nothing.
             let turned = transaction
                 .prepare_cached(
                     "UPDATE operations SET state = :to, updated_at = :now,
@@ -124,19 +124,19 @@ impl Operations for Sqlite {
                      WHERE id = :id AND tenant = :tenant AND state = :from",
                 )?
                 .execute(named_params! {
-                    ":id": Col(id), ":tenant": tenant.as_str(), ":from": from.name(), ":to": to.name(), ":now": Col(now),
+                    ":id": Col(id), ":tenant": tenant_id.as_str(), ":from": from.name(), ":to": to.name(), ":now": Col(now),
                 })?;
             Ok(turned == 1)
         })
     }
 
-    fn take_operations(
+    fn claim_operations(
         &self,
         epoch: Epoch,
         but: Vec<OperationId>,
         now: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<Operation>> {
+    ) -> StoreFuture<'_, Vec<Operation>> {
         self.write(move |transaction| {
             let due: Vec<OperationId> = transaction
                 .prepare_cached(
@@ -162,7 +162,7 @@ impl Operations for Sqlite {
         })
     }
 
-    fn count_operation(&self, id: OperationId, epoch: Epoch, total: u64) -> Answer<'_, ()> {
+    fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached("UPDATE operations SET total = ? WHERE id = ? AND held_by = ?")?
@@ -171,10 +171,10 @@ impl Operations for Sqlite {
         })
     }
 
-    fn step_operation(&self, step: OperationStep) -> Answer<'_, Stepped> {
+    fn step_operation(&self, step: OperationStep) -> StoreFuture<'_, StepResult> {
         self.write(move |transaction| {
             if !is_held(transaction, &step)? {
-                return Ok(Stepped::Lost);
+                return Ok(StepResult::ClaimLost);
             }
             let (mut done, mut to_call_off) = (0, Vec::new());
             for task in &step.tasks {
@@ -182,7 +182,8 @@ impl Operations for Sqlite {
                     done += 1;
                 }
             }
-            let (event, delivery) = step.cursor.map_or((None, None), |at| (Some(at.event), at.delivery));
+            let (event_id, delivery_id) =
+                step.cursor.map_or((None, None), |at| (Some(at.event_id), at.delivery_id));
             transaction
                 .prepare_cached(
                     "UPDATE operations SET done = done + ?2, skipped = skipped + ?3, updated_at = ?4,
@@ -195,11 +196,11 @@ impl Operations for Sqlite {
                     done as i64,
                     (step.tasks.len() - done + step.passed) as i64,
                     Col(step.at),
-                    event.map(Col),
-                    delivery.map(Col),
+                    event_id.map(Col),
+                    delivery_id.map(Col),
                     step.then.map(OperationState::name),
                 ))?;
-            Ok(Stepped::Done { done, to_call_off })
+            Ok(StepResult::Applied { done, to_call_off })
         })
     }
 
@@ -209,11 +210,11 @@ impl Operations for Sqlite {
         epoch: Epoch,
         after: Option<DeliveryId>,
         limit: usize,
-    ) -> Answer<'_, Settled> {
+    ) -> StoreFuture<'_, SettleProgress> {
         self.write(move |transaction| settle(transaction, id, epoch, after, limit))
     }
 
-    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> Answer<'_, ()> {
+    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
@@ -227,22 +228,22 @@ impl Operations for Sqlite {
         })
     }
 
-    fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked> {
-        self.read(move |connection| scan::deliveries(connection, &tenant, &walk))
+    fn scan_deliveries(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage> {
+        self.read(move |connection| scan::deliveries(connection, &tenant_id, &scan))
     }
 
-    fn walk_events(
+    fn scan_events(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         from: Option<Time>,
         to: Option<Time>,
         after: Option<EventId>,
         limit: usize,
-    ) -> Answer<'_, Vec<EventHead>> {
-        self.read(move |connection| scan::events(connection, &tenant, (from, to), after, limit))
+    ) -> StoreFuture<'_, Vec<EventSummary>> {
+        self.read(move |connection| scan::events(connection, &tenant_id, (from, to), after, limit))
     }
 
-    fn forget_operations(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_operations(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
                 "DELETE FROM operations WHERE id IN (
@@ -258,40 +259,47 @@ fn is_held(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Res
         .prepare_cached(
             "SELECT 1 FROM operations WHERE id = ? AND tenant = ? AND held_by = ? AND state = 'running'",
         )?
-        .exists((Col(step.id), step.tenant.as_str(), step.epoch.0))
+        .exists((Col(step.id), step.tenant_id.as_str(), step.epoch.0))
 }
 
-/// Does one thing; false if it was not needed any more.
+/// Performs one task. Returns `false` if it had no effect.
 fn perform(
     transaction: &WriteTransaction<'_>,
     step: &OperationStep,
     task: &Task,
     to_call_off: &mut Vec<(WebhookId, DeliveryId)>,
 ) -> rusqlite::Result<bool> {
-    let (tenant, now) = (&step.tenant, step.at);
+    let (tenant_id, now) = (&step.tenant_id, step.at);
     match task {
-        Task::Retry(delivery, again) => match redrive::retry(transaction, tenant, *delivery, again, now)? {
-            Redriven::DueNow(id) | Redriven::NewRound(id) => follow(transaction, step.id, id).map(|()| true),
-            Redriven::AlreadyAs(_) | Redriven::Erased | Redriven::Missing => Ok(false),
-        },
-        Task::Cancel(delivery, reason) => {
-            let (cancelled, webhook) = redrive::cancel(transaction, tenant, *delivery, reason, now)?;
-            if let (Cancelled::Requested, Some(webhook)) = (&cancelled, webhook) {
-                to_call_off.push((webhook, *delivery));
+        Task::Retry(delivery_id, options) => {
+            match redrive::retry(transaction, tenant_id, *delivery_id, options, now)? {
+                RedriveResult::DueNow(id) | RedriveResult::NewRound(id) => {
+                    follow(transaction, step.id, id).map(|()| true)
+                }
+                RedriveResult::AlreadyRedriven(_) | RedriveResult::Erased | RedriveResult::NotFound => {
+                    Ok(false)
+                }
             }
-            Ok(matches!(cancelled, Cancelled::Done | Cancelled::Requested))
         }
-        Task::Purge(delivery) => {
+        Task::Cancel(delivery_id, reason) => {
+            let (cancelled, webhook_id) = redrive::cancel(transaction, tenant_id, *delivery_id, reason, now)?;
+            if let (CancelResult::Requested, Some(webhook_id)) = (&cancelled, webhook_id) {
+                to_call_off.push((webhook_id, *delivery_id));
+            }
+            Ok(matches!(cancelled, CancelResult::Done | CancelResult::Requested))
+        }
+        Task::Purge(delivery_id) => {
             let dead = transaction
                 .prepare_cached("DELETE FROM dead WHERE delivery = ? AND tenant = ?")?
-                .execute((Col(*delivery), tenant.as_str()))?;
+                .execute((Col(*delivery_id), tenant_id.as_str()))?;
             transaction
                 .prepare_cached("UPDATE deliveries SET purged_at = ? WHERE id = ? AND ?")?
-                .execute((Col(now), Col(*delivery), dead == 1))?;
+                .execute((Col(now), Col(*delivery_id), dead == 1))?;
             Ok(dead == 1)
         }
-        Task::Send(event, round, priority) => {
-            let sent = redrive::send_first(transaction, tenant, *event, round, *priority, now)?;
+        Task::Send(event_id, round, priority) => {
+            let sent =
+                redrive::create_first_delivery(transaction, tenant_id, *event_id, round, *priority, now)?;
             if sent {
                 follow(transaction, step.id, round.id)?;
             }
@@ -300,11 +308,11 @@ fn perform(
     }
 }
 
-/// Has it noted later how a delivery went.
-fn follow(transaction: &Transaction<'_>, id: OperationId, delivery: DeliveryId) -> rusqlite::Result<()> {
+/// Tracks a queued delivery, so that the operation counts how it ends.
+fn follow(transaction: &Transaction<'_>, id: OperationId, delivery_id: DeliveryId) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("INSERT OR IGNORE INTO operation_items (operation, delivery) VALUES (?, ?)")?
-        .execute((Col(id), Col(delivery)))?;
+        .execute((Col(id), Col(delivery_id)))?;
     Ok(())
 }
 
@@ -314,14 +322,14 @@ fn settle(
     epoch: Epoch,
     after: Option<DeliveryId>,
     limit: usize,
-) -> rusqlite::Result<Settled> {
+) -> rusqlite::Result<SettleProgress> {
     let found = format!("{OPERATION} WHERE id = ? AND held_by = ?");
     let Some(operation) =
         transaction.prepare_cached(&found)?.query_row((Col(id), epoch.0), read_operation).optional()?
     else {
-        return Ok(Settled { next: None, open: 0, ended: 0 });
+        return Ok(SettleProgress { next: None, open: 0, ended: 0 });
     };
-    let mut tally = operation.tally;
+    let mut progress = operation.progress;
     type Item = (DeliveryId, Option<DeliveryStatus>, Option<FailureCategory>);
     let items: Vec<Item> = transaction
         .prepare_cached(
@@ -334,18 +342,18 @@ fn settle(
         })?
         .collect::<Result<_, _>>()?;
     let mut open = 0;
-    for (delivery, status, category) in &items {
+    for (delivery_id, status, category) in &items {
         if status.is_some_and(|status| !status.is_final()) {
             open += 1;
             continue;
         }
-        tally.note(*status, *category);
+        progress.record_end(*status, *category);
         transaction
             .prepare_cached("DELETE FROM operation_items WHERE operation = ? AND delivery = ?")?
-            .execute((Col(id), Col(*delivery)))?;
+            .execute((Col(id), Col(*delivery_id)))?;
     }
     if open < items.len() {
-        let errors = serde_json::to_string(&tally.errors)
+        let errors = serde_json::to_string(&progress.errors)
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
         transaction
             .prepare_cached(
@@ -353,12 +361,12 @@ fn settle(
             )?
             .execute((
                 Col(id),
-                tally.delivered as i64,
-                tally.failed as i64,
-                tally.cancelled as i64,
+                progress.delivered as i64,
+                progress.failed as i64,
+                progress.cancelled as i64,
                 errors,
             ))?;
     }
-    let next = items.last().filter(|_| items.len() == limit).map(|(delivery, ..)| *delivery);
-    Ok(Settled { next, open, ended: items.len() - open })
+    let next = items.last().filter(|_| items.len() == limit).map(|(delivery_id, ..)| *delivery_id);
+    Ok(SettleProgress { next, open, ended: items.len() - open })
 }

@@ -1,5 +1,5 @@
-//! Forgetting what is old. What to forget is looked up by a reader; the writer takes it away in short transactions,
-//! and looks once more whether it is over.
+//! Pruning. A reader finds the rows to prune; the writer deletes them in short transactions, after checking again
+//! that they have ended.
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, id, tenancy::TenantRules,
@@ -12,13 +12,15 @@ use super::{
     history,
     webhooks::from_json,
 };
-use crate::{Answer, Dropped, Left, Old, Pruned, Retain, archive::Packing};
+use crate::{
+    PartitionDrop, Prune, PruneCounts, PruneProgress, PruneRequest, StoreFuture, archive::FrameBuilder,
+};
 
-/// The tenant's oldest events, and whether each has a delivery that is not over.
+/// Oldest events of the tenant, and whether each has a pending delivery.
 const OLD_EVENTS: &str =
     "SELECT e.id, EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id AND d.status = ?5)
      FROM events e WHERE e.tenant = ?1 AND e.id > ?2 AND e.id < ?3 ORDER BY e.id LIMIT ?4";
-/// The tenant's dead letters by the times of their events, and whether each died long enough ago.
+/// Dead letters of the tenant in the order of their ids, and whether each died before ?5.
 const OLD_DEAD: &str = "SELECT x.delivery, d.ended_at < ?5
      FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery
      WHERE x.tenant = ?1 AND x.delivery > ?2 AND x.delivery < ?3 ORDER BY x.delivery LIMIT ?4";
@@ -30,16 +32,20 @@ const FORGET_PERIODS: &str = "DELETE FROM circuit_periods WHERE (webhook, opened
          (SELECT webhook, opened_at FROM circuit_periods WHERE webhook = ?1 AND opened_at < ?2 AND ended_at < ?2
           ORDER BY opened_at LIMIT ?3)";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 6] =
+pub(super) const BOUNDED_STATEMENTS: [&str; 6] =
     [OLD_EVENTS, OLD_DEAD, OF_EVENT, IS_PENDING, WITH_PERIODS, FORGET_PERIODS];
 
-/// So much of the file is kept for what comes next: growing it again costs more than it saves.
-const SPARE: i64 = 10;
+/// One page in this many stays free for new rows: growing the file again costs more than freeing them saves.
+const MIN_FREE_DIVISOR: i64 = 10;
 
-impl Retain for Sqlite {
-    fn retained(&self, after: Option<TenantId>, limit: usize) -> Answer<'_, Vec<(TenantId, TenantRules)>> {
+impl Prune for Sqlite {
+    fn retention_by_tenant(
+        &self,
+        after: Option<TenantId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(TenantId, TenantRules)>> {
         self.read(move |connection| {
             let after = after.as_ref().map_or("", TenantId::as_str);
             connection
@@ -49,37 +55,41 @@ impl Retain for Sqlite {
         })
     }
 
-    fn oldest_event(&self, tenant: TenantId) -> Answer<'_, Option<Time>> {
+    fn oldest_event(&self, tenant_id: TenantId) -> StoreFuture<'_, Option<Time>> {
         self.read(move |connection| {
             let oldest = "SELECT id FROM events WHERE tenant = ? ORDER BY id LIMIT 1";
-            let id = connection.prepare_cached(oldest)?.query_row([tenant.as_str()], |row| get(row, 0));
+            let id = connection.prepare_cached(oldest)?.query_row([tenant_id.as_str()], |row| get(row, 0));
             Ok(id.optional()?.map(|id: EventId| id.time()))
         })
     }
 
-    fn prune_events(&self, old: Old<EventId>) -> Answer<'_, Pruned<EventId>> {
+    fn prune_events(&self, requested: PruneRequest<EventId>) -> StoreFuture<'_, PruneProgress<EventId>> {
         Box::pin(async move {
-            let asked = old.clone();
-            let found = self.read(move |connection| old_events(connection, &asked)).await?;
+            let request = requested.clone();
+            let found = self.read(move |connection| old_events(connection, &request)).await?;
             if found.going.is_empty() {
-                return Ok(found.end(Left::default()));
+                return Ok(found.end(PruneCounts::default()));
             }
-            self.write(move |transaction| prune_events(transaction, &found, &old)).await
+            self.write(move |transaction| prune_events(transaction, &found, &requested)).await
         })
     }
 
-    fn prune_dead(&self, old: Old<DeliveryId>) -> Answer<'_, Pruned<DeliveryId>> {
+    fn prune_dead(&self, requested: PruneRequest<DeliveryId>) -> StoreFuture<'_, PruneProgress<DeliveryId>> {
         Box::pin(async move {
-            let asked = old.clone();
-            let found = self.read(move |connection| old_dead(connection, &asked)).await?;
+            let request = requested.clone();
+            let found = self.read(move |connection| old_dead(connection, &request)).await?;
             if found.going.is_empty() {
-                return Ok(found.end(Left::default()));
+                return Ok(found.end(PruneCounts::default()));
             }
-            self.write(move |transaction| prune_dead(transaction, &found, &old)).await
+            self.write(move |transaction| prune_dead(transaction, &found, &requested)).await
         })
     }
 
-    fn with_periods(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, TenantId)>> {
+    fn webhooks_with_periods(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, TenantId)>> {
         self.read(move |connection| {
             let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
             connection
@@ -89,12 +99,12 @@ impl Retain for Sqlite {
         })
     }
 
-    fn forget_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> Answer<'_, usize> {
+    fn prune_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let mut forgotten = 0;
             let mut forget = transaction.prepare_cached(FORGET_PERIODS)?;
-            for (webhook, before) in old {
-                forgotten += forget.execute((Col(webhook), Col(before), (limit - forgotten) as i64))?;
+            for (webhook_id, before) in old {
+                forgotten += forget.execute((Col(webhook_id), Col(before), (limit - forgotten) as i64))?;
                 if forgotten >= limit {
                     break;
                 }
@@ -103,18 +113,24 @@ impl Retain for Sqlite {
         })
     }
 
-    fn keeps_months(&self) -> bool {
+    fn has_partitions(&self) -> bool {
         false
     }
 
-    fn drop_month(&self, _before: Time, _only_empty: bool, _rows: usize) -> Answer<'_, Dropped> {
-        Box::pin(async { Ok(Dropped::None) })
+    fn drop_oldest_partition(
+        &self,
+        _before: Time,
+        _only_empty: bool,
+        _rows: usize,
+    ) -> StoreFuture<'_, PartitionDrop> {
+        Box::pin(async { Ok(PartitionDrop::None) })
     }
 
-    fn give_space_back(&self, bytes: usize) -> Answer<'_, usize> {
+    fn reclaim_space(&self, bytes: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let unused = self.read(|connection| {
-                let free = number(connection, "freelist_count")? - number(connection, "page_count")? / SPARE;
+                let free = number(connection, "freelist_count")?
+                    - number(connection, "page_count")? / MIN_FREE_DIVISOR;
                 Ok((free, number(connection, "page_size")?))
             });
             let (unused, size) = unused.await?;
@@ -124,11 +140,11 @@ impl Retain for Sqlite {
             }
             self.write(move |transaction| {
                 let before = number(transaction, "page_count")?;
-                // Each step of the statement gives back one page.
+                // Each step of the statement frees one page.
                 let mut vacuum = transaction.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
                 let mut steps = vacuum.query(())?;
                 while steps.next()?.is_some() {}
-                // None, if the file was not made for this.
+                // Zero if the file was not created with incremental vacuum.
                 Ok(((before - number(transaction, "page_count")?) * size) as usize)
             })
             .await
@@ -140,18 +156,18 @@ fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
     connection.query_row(&format!("PRAGMA {pragma}"), (), |row| row.get(0))
 }
 
-/// What a reader found.
-struct Found<C> {
-    /// What is old, as far as it is known to be over, with those that lie in between.
+/// Rows that a reader found for pruning.
+struct PruneCandidates<C> {
+    /// Rows that may be pruned, as far as the reader could tell.
     going: Vec<C>,
-    /// The last that was looked at.
+    /// Last row that was read.
     last: Option<C>,
     /// Whether there may be more.
     more: bool,
 }
 
-impl<C: Copy> Found<C> {
-    fn of(rows: Vec<(C, bool)>, limit: usize) -> Self {
+impl<C: Copy> PruneCandidates<C> {
+    fn from_rows(rows: Vec<(C, bool)>, limit: usize) -> Self {
         Self {
             last: rows.last().map(|(id, _)| *id),
             more: rows.len() >= limit,
@@ -159,142 +175,148 @@ impl<C: Copy> Found<C> {
         }
     }
 
-    /// All of it was looked at.
-    fn end(&self, left: Left) -> Pruned<C> {
-        Pruned { left, last: self.last, finished: !self.more }
+    /// Returns the progress after all rows that were read have been handled.
+    fn end(&self, counts: PruneCounts) -> PruneProgress<C> {
+        PruneProgress { left: counts, last: self.last, finished: !self.more }
     }
 }
 
-fn old_events(connection: &Connection, old: &Old<EventId>) -> rusqlite::Result<Found<EventId>> {
-    let after = Col(old.after.unwrap_or(EventId::from_bytes([0; 16])));
+fn old_events(
+    connection: &Connection,
+    request: &PruneRequest<EventId>,
+) -> rusqlite::Result<PruneCandidates<EventId>> {
+    let after = Col(request.after.unwrap_or(EventId::from_bytes([0; 16])));
     let values = (
-        old.tenant.as_str(),
+        request.tenant_id.as_str(),
         after,
-        id::first_at(old.before),
-        old.rows.max(1) as i64,
+        id::min_bytes_at(request.before),
+        request.rows.max(1) as i64,
         Col(DeliveryStatus::Pending),
     );
     let mut found = connection.prepare_cached(OLD_EVENTS)?;
     let rows = found.query_map(values, |row| Ok((get(row, 0)?, !row.get::<_, bool>(1)?)))?;
-    Ok(Found::of(rows.collect::<rusqlite::Result<_>>()?, old.rows.max(1)))
+    Ok(PruneCandidates::from_rows(rows.collect::<rusqlite::Result<_>>()?, request.rows.max(1)))
 }
 
-fn old_dead(connection: &Connection, old: &Old<DeliveryId>) -> rusqlite::Result<Found<DeliveryId>> {
-    let after = Col(old.after.unwrap_or(DeliveryId::from_bytes([0; 16])));
-    // Nothing dies before its event.
-    let before = id::first_at(old.before);
+fn old_dead(
+    connection: &Connection,
+    request: &PruneRequest<DeliveryId>,
+) -> rusqlite::Result<PruneCandidates<DeliveryId>> {
+    let after = Col(request.after.unwrap_or(DeliveryId::from_bytes([0; 16])));
+    // A delivery cannot die before its event's time, so the id range contains every old dead letter.
+    let before = id::min_bytes_at(request.before);
     let mut found = connection.prepare_cached(OLD_DEAD)?;
-    let values = (old.tenant.as_str(), after, before, old.rows.max(1) as i64, Col(old.before));
+    let values = (request.tenant_id.as_str(), after, before, request.rows.max(1) as i64, Col(request.before));
     let rows = found.query_map(values, |row| Ok((get(row, 0)?, row.get(1)?)))?;
-    Ok(Found::of(rows.collect::<rusqlite::Result<_>>()?, old.rows.max(1)))
+    Ok(PruneCandidates::from_rows(rows.collect::<rusqlite::Result<_>>()?, request.rows.max(1)))
 }
 
 fn prune_events(
     transaction: &Transaction<'_>,
-    found: &Found<EventId>,
-    old: &Old<EventId>,
-) -> rusqlite::Result<Pruned<EventId>> {
-    let mut going = Going::new(transaction, old.rows, old.archive);
-    let mut last = old.after;
+    found: &PruneCandidates<EventId>,
+    request: &PruneRequest<EventId>,
+) -> rusqlite::Result<PruneProgress<EventId>> {
+    let mut going = PruneStep::new(transaction, request.rows, request.archive);
+    let mut last = request.after;
     let mut is_all = true;
-    for &event in &found.going {
-        if going.is_enough() {
+    for &event_id in &found.going {
+        if going.is_full() {
             is_all = false;
             break;
         }
-        if !transaction.prepare_cached(IS_PENDING)?.exists((Col(event), Col(DeliveryStatus::Pending)))?
-            && !going.take_event(&old.tenant, event)?
+        if !transaction.prepare_cached(IS_PENDING)?.exists((Col(event_id), Col(DeliveryStatus::Pending)))?
+            && !going.take_event(&request.tenant_id, event_id)?
         {
-            // One with more deliveries than fit goes in several steps, and last of all itself.
+            // An event with more deliveries than fit into one step is deleted in several steps, the event itself last.
             is_all = false;
             break;
         }
-        last = Some(event);
+        last = Some(event_id);
     }
-    let left = going.finish()?;
-    Ok(if is_all { found.end(left) } else { Pruned { left, last, finished: false } })
+    let counts = going.finish()?;
+    Ok(if is_all { found.end(counts) } else { PruneProgress { left: counts, last, finished: false } })
 }
 
 fn prune_dead(
     transaction: &Transaction<'_>,
-    found: &Found<DeliveryId>,
-    old: &Old<DeliveryId>,
-) -> rusqlite::Result<Pruned<DeliveryId>> {
-    let mut going = Going::new(transaction, old.rows, old.archive);
-    let mut last = old.after;
+    found: &PruneCandidates<DeliveryId>,
+    request: &PruneRequest<DeliveryId>,
+) -> rusqlite::Result<PruneProgress<DeliveryId>> {
+    let mut going = PruneStep::new(transaction, request.rows, request.archive);
+    let mut last = request.after;
     let mut is_all = true;
-    for &delivery in &found.going {
-        if going.is_enough() {
+    for &delivery_id in &found.going {
+        if going.is_full() {
             is_all = false;
             break;
         }
-        // It may have been sent again since.
-        if transaction.prepare_cached("SELECT 1 FROM dead WHERE delivery = ?")?.exists([Col(delivery)])? {
-            going.take_delivery(delivery)?;
+        // It may have been redriven since.
+        if transaction.prepare_cached("SELECT 1 FROM dead WHERE delivery = ?")?.exists([Col(delivery_id)])? {
+            going.take_delivery(delivery_id)?;
         }
-        last = Some(delivery);
+        last = Some(delivery_id);
     }
-    let left = going.finish()?;
-    Ok(if is_all { found.end(left) } else { Pruned { left, last, finished: false } })
+    let counts = going.finish()?;
+    Ok(if is_all { found.end(counts) } else { PruneProgress { left: counts, last, finished: false } })
 }
 
-/// What one step takes away.
-struct Going<'a> {
+/// One step of pruning.
+struct PruneStep<'a> {
     transaction: &'a Transaction<'a>,
     rows: usize,
-    left: Left,
-    packing: Option<Packing>,
+    left: PruneCounts,
+    packing: Option<FrameBuilder>,
 }
 
-impl<'a> Going<'a> {
+impl<'a> PruneStep<'a> {
     fn new(transaction: &'a Transaction<'a>, rows: usize, archive: bool) -> Self {
         Self {
             transaction,
             rows: rows.max(1),
-            left: Left::default(),
-            packing: archive.then(Packing::default),
+            left: PruneCounts::default(),
+            packing: archive.then(FrameBuilder::default),
         }
     }
 
-    fn is_enough(&self) -> bool {
-        self.left.rows() >= self.rows || self.packing.as_ref().is_some_and(Packing::is_full)
+    fn is_full(&self) -> bool {
+        self.left.rows() >= self.rows || self.packing.as_ref().is_some_and(FrameBuilder::is_full)
     }
 
-    /// False: there was not enough room for all of its deliveries.
-    fn take_event(&mut self, tenant: &TenantId, event: EventId) -> rusqlite::Result<bool> {
+    /// Deletes an event with its deliveries. Returns `false` if not all of its deliveries fit into the step.
+    fn take_event(&mut self, tenant_id: &TenantId, event_id: EventId) -> rusqlite::Result<bool> {
         let deliveries = self
             .transaction
             .prepare_cached(OF_EVENT)?
-            .query_map((Col(event), self.rows as i64 + 1), |row| get(row, 0))?
+            .query_map((Col(event_id), self.rows as i64 + 1), |row| get(row, 0))?
             .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
-        for delivery in deliveries {
-            if self.is_enough() {
+        for delivery_id in deliveries {
+            if self.is_full() {
                 return Ok(false);
             }
-            self.take_delivery(delivery)?;
+            self.take_delivery(delivery_id)?;
         }
-        if self.transaction.prepare_cached(OF_EVENT)?.exists((Col(event), 1))? {
+        if self.transaction.prepare_cached(OF_EVENT)?.exists((Col(event_id), 1))? {
             return Ok(false);
         }
         if let Some(packing) = &mut self.packing
-            && let Some(stored) = history::find_event(self.transaction, tenant, event)?
+            && let Some(stored) = history::find_event(self.transaction, tenant_id, event_id)?
         {
             packing.event(&stored).map_err(archive_outbox::not_packed)?;
         }
         self.left.events += self
             .transaction
             .prepare_cached("DELETE FROM events WHERE tenant = ? AND id = ?")?
-            .execute((tenant.as_str(), Col(event)))?;
+            .execute((tenant_id.as_str(), Col(event_id)))?;
         Ok(true)
     }
 
-    fn take_delivery(&mut self, delivery: DeliveryId) -> rusqlite::Result<()> {
+    fn take_delivery(&mut self, delivery_id: DeliveryId) -> rusqlite::Result<()> {
         if let Some(packing) = &mut self.packing
-            && let Some((stored, attempts)) = history::find_history(self.transaction, delivery)?
+            && let Some((stored, attempts)) = history::find_history(self.transaction, delivery_id)?
         {
             packing.delivery(&stored, &attempts).map_err(archive_outbox::not_packed)?;
         }
-        let (transaction, key) = (self.transaction, [Col(delivery)]);
+        let (transaction, key) = (self.transaction, [Col(delivery_id)]);
         self.left.attempts +=
             transaction.prepare_cached("DELETE FROM attempts WHERE delivery = ?")?.execute(key)?;
         transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute(key)?;
@@ -303,10 +325,10 @@ impl<'a> Going<'a> {
         Ok(())
     }
 
-    /// Puts what was taken where the archive finds it.
-    fn finish(self) -> rusqlite::Result<Left> {
+    /// Inserts the packed rows into the archive outbox, and returns the counts.
+    fn finish(self) -> rusqlite::Result<PruneCounts> {
         if let Some(packing) = self.packing {
-            archive_outbox::keep(self.transaction, packing)?;
+            archive_outbox::insert_frames(self.transaction, packing)?;
         }
         Ok(self.left)
     }

@@ -1,4 +1,4 @@
-//! Storing events with everything they fan out to.
+//! Stores events with their fan-out.
 
 use std::collections::HashMap;
 
@@ -9,52 +9,54 @@ use sha2::{Digest, Sha256};
 use super::{
     Sqlite,
     convert::{Col, get},
-    lanes::{self, Place, Rescued},
+    lanes::{self, LanePosition, RescueCounts},
     nodes,
 };
-use crate::{Birth, Done, Epoch, KeyClaim, NewDelivery, NewEvent, Publish, Published};
+use crate::{
+    Completion, Epoch, IdempotencyClaim, InitialState, NewDelivery, NewEvent, Publish, PublishResult,
+};
 
 impl Publish for Sqlite {
-    fn publish(&self, event: NewEvent, done: Done<Published>) {
+    fn publish(&self, event: NewEvent, done: Completion<PublishResult>) {
         self.writer.publish(event, done);
     }
 }
 
-/// A tenant's row, read once per batch and written back once.
+/// Counters of a tenant's row, read once per batch and written back once.
 #[derive(Clone, Copy)]
-struct Counter {
+struct TenantCounter {
     next_seq: i64,
     config_version: i64,
 }
 
-/// The publishes of one transaction.
-pub(super) struct Publishing<'a> {
+/// Publishes of one transaction.
+pub(super) struct PublishBatch<'a> {
     transaction: &'a Transaction<'a>,
-    tenants: HashMap<TenantId, Option<Counter>>,
+    tenants: HashMap<TenantId, Option<TenantCounter>>,
     live: HashMap<Epoch, bool>,
 }
 
-impl<'a> Publishing<'a> {
+impl<'a> PublishBatch<'a> {
     pub(super) fn new(transaction: &'a Transaction<'a>) -> Self {
         Self { transaction, tenants: HashMap::new(), live: HashMap::new() }
     }
 
-    pub(super) fn apply(&mut self, new: &NewEvent) -> rusqlite::Result<Published> {
-        let tenant = &new.event.tenant;
-        let Some(counter) = self.counter(tenant)? else { return Ok(Published::NoTenant) };
+    pub(super) fn apply(&mut self, new: &NewEvent) -> rusqlite::Result<PublishResult> {
+        let tenant_id = &new.event.tenant_id;
+        let Some(counter) = self.counter(tenant_id)? else { return Ok(PublishResult::NoTenant) };
         if let Some(claim) = &new.claim
             && let Some(taken) = key_taken(self.transaction, &new.event, claim)?
         {
             return Ok(taken);
         }
         if !self.is_live(new.epoch)? {
-            return Ok(Published::Fenced);
+            return Ok(PublishResult::Fenced);
         }
         if counter.config_version != new.config_version {
-            return Ok(Published::ConfigChanged);
+            return Ok(PublishResult::ConfigChanged);
         }
-        let next = Counter { next_seq: counter.next_seq + 1, ..counter };
-        self.tenants.insert(tenant.clone(), Some(next));
+        let next = TenantCounter { next_seq: counter.next_seq + 1, ..counter };
+        self.tenants.insert(tenant_id.clone(), Some(next));
         if let Some(claim) = &new.claim {
             take_key(self.transaction, &new.event, claim)?;
         }
@@ -62,32 +64,32 @@ impl<'a> Publishing<'a> {
         for delivery in &new.deliveries {
             insert_delivery(self.transaction, &new.event, delivery, counter.next_seq, new.epoch)?;
         }
-        Ok(Published::New { sequence_number: counter.next_seq })
+        Ok(PublishResult::New { sequence_number: counter.next_seq })
     }
 
     /// Writes the tenants' counters back.
     pub(super) fn finish(self) -> rusqlite::Result<()> {
         let mut update = self.transaction.prepare_cached("UPDATE tenants SET next_seq = ?2 WHERE id = ?1")?;
-        for (tenant, counter) in self.tenants {
+        for (tenant_id, counter) in self.tenants {
             if let Some(counter) = counter {
-                update.execute((tenant.as_str(), counter.next_seq))?;
+                update.execute((tenant_id.as_str(), counter.next_seq))?;
             }
         }
         Ok(())
     }
 
-    fn counter(&mut self, tenant: &TenantId) -> rusqlite::Result<Option<Counter>> {
-        if let Some(counter) = self.tenants.get(tenant) {
+    fn counter(&mut self, tenant_id: &TenantId) -> rusqlite::Result<Option<TenantCounter>> {
+        if let Some(counter) = self.tenants.get(tenant_id) {
             return Ok(*counter);
         }
         let counter = self
             .transaction
             .prepare_cached("SELECT next_seq, config_version FROM tenants WHERE id = ?")?
-            .query_row([tenant.as_str()], |row| {
-                Ok(Counter { next_seq: row.get(0)?, config_version: row.get(1)? })
+            .query_row([tenant_id.as_str()], |row| {
+                Ok(TenantCounter { next_seq: row.get(0)?, config_version: row.get(1)? })
             })
             .optional()?;
-        self.tenants.insert(tenant.clone(), counter);
+        self.tenants.insert(tenant_id.clone(), counter);
         Ok(counter)
     }
 
@@ -108,25 +110,25 @@ fn key_hash(event: &Event) -> [u8; 32] {
 fn key_taken(
     transaction: &Transaction<'_>,
     event: &Event,
-    claim: &KeyClaim,
-) -> rusqlite::Result<Option<Published>> {
+    claim: &IdempotencyClaim,
+) -> rusqlite::Result<Option<PublishResult>> {
     let holder = transaction
         .prepare_cached(
             "SELECT event, body_hash FROM idempotency WHERE tenant = ?1 AND key_hash = ?2 AND expires_at > ?3",
         )?
-        .query_row((event.tenant.as_str(), key_hash(event), Col(claim.confirmed_now)), |row| {
+        .query_row((event.tenant_id.as_str(), key_hash(event), Col(claim.confirmed_now)), |row| {
             Ok((get::<EventId>(row, 0)?, row.get::<_, [u8; 32]>(1)?))
         })
         .optional()?;
-    Ok(holder.map(|(event, body_hash)| match body_hash == claim.body_hash {
-        true => Published::Duplicate { event },
-        false => Published::KeyReused { event },
+    Ok(holder.map(|(event_id, body_hash)| match body_hash == claim.body_hash {
+        true => PublishResult::Duplicate { event_id },
+        false => PublishResult::KeyReused { event_id },
     }))
 }
 
-fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &KeyClaim) -> rusqlite::Result<()> {
+fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &IdempotencyClaim) -> rusqlite::Result<()> {
     transaction.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?)")?.execute((
-        event.tenant.as_str(),
+        event.tenant_id.as_str(),
         key_hash(event),
         Col(event.id),
         claim.body_hash,
@@ -140,7 +142,7 @@ fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusql
         .prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)")?
         .execute((
             Col(event.id),
-            event.tenant.as_str(),
+            event.tenant_id.as_str(),
             seq,
             &*event.event_type,
             Col(event.timestamp),
@@ -170,17 +172,20 @@ fn insert_delivery(
         )?
         .execute((
             Col(new.id),
-            event.tenant.as_str(),
+            event.tenant_id.as_str(),
             Col(event.id),
-            Col(new.webhook),
+            Col(new.webhook_id),
             Col(DeliveryStatus::Pending),
             Col(new.format),
             Col(event.priority),
             Col(event.timestamp),
         ))?;
-    let place = Place { delivery: new.id, webhook: new.webhook, lane: new.lane.clone(), seq };
-    match new.birth {
-        Birth::Leased => lanes::lease(transaction, &place, epoch, Rescued::default()),
-        Birth::Waiting(due) => lanes::wait(transaction, &place, due, event.timestamp, Rescued::default()),
+    let position =
+        LanePosition { delivery_id: new.id, webhook_id: new.webhook_id, lane: new.lane.clone(), seq };
+    match new.initial_state {
+        InitialState::Leased => lanes::lease(transaction, &position, epoch, RescueCounts::default()),
+        InitialState::Waiting(due) => {
+            lanes::wait(transaction, &position, due, event.timestamp, RescueCounts::default())
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! Connections that only read, lent out one question at a time. One of them is never lent to users, so that the
-//! engine's reads do not wait for listings. A question that takes longer than two
-//! seconds is stopped: long readers would keep the write-ahead log from shrinking.
+//! Read-only connections, each used by one read at a time. One of them is never used for reads of users, so that
+//! the engine's reads do not wait for listings. A read that takes longer than two seconds is interrupted: long
+//! reads would keep the write-ahead log from shrinking.
 
 use std::{
     path::PathBuf,
@@ -26,24 +26,24 @@ use crate::{
     tenant_reads::TenantReads,
 };
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What every question passes through: so many at a time, and none while the writer has it to itself.
-pub(super) type Gate = Arc<RwLock<()>>;
+/// Permits of reads: a limited number run concurrently, and none while the writer has exclusive access.
+pub(super) type ReadPermits = Arc<RwLock<()>>;
 
-/// A read whose result goes into a [`ResultSlot`](super::result_slot::ResultSlot). Its type is erased so that what
-/// runs it is compiled once, not for each of some hundred statements.
+/// Read whose result goes into a [`ResultSlot`](super::result_slot::ResultSlot). Its type is erased so that the
+/// code that runs it is compiled once, not for each of some hundred statements.
 pub(super) type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 
 pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Connection>>>,
-    gate: Gate,
-    /// How many questions of users run at the same time.
+    gate: ReadPermits,
+    /// Limits the concurrent reads of users.
     user_permits: Arc<Semaphore>,
     tenant_reads: TenantReads,
     path: PathBuf,
     files: DatabaseFiles,
-    /// Reads run so far.
+    /// Number of reads so far.
     count: AtomicU64,
 }
 
@@ -63,7 +63,7 @@ impl Readers {
         self.count.load(Ordering::Relaxed)
     }
 
-    pub(super) fn gate(&self) -> Gate {
+    pub(super) fn gate(&self) -> ReadPermits {
         self.gate.clone()
     }
 
@@ -71,7 +71,7 @@ impl Readers {
     pub(super) async fn run_for_user(&self, job: ReadJob) -> Result<(), StoreError> {
         let closed = |_| StoreError::Unavailable("the store is closed".into());
         let permit = self.user_permits.clone().acquire_owned().await.map_err(closed)?;
-        // The permit lasts as long as the query, even if the caller has gone away.
+        // The permit is held until the query ends, even if the caller has stopped waiting.
         self.run(Box::new(move |connection| {
             let _permit = permit;
             job(connection);
@@ -79,9 +79,9 @@ impl Readers {
         .await
     }
 
-    /// Runs a read for a user that may take long; few of each tenant run at the same time.
-    pub(super) async fn run_listing(&self, tenant: &TenantId, job: ReadJob) -> Result<(), StoreError> {
-        let permit = self.tenant_reads.acquire(tenant).await?;
+    /// Runs a read for a user that may take long; the number of concurrent ones per tenant is limited.
+    pub(super) async fn run_listing(&self, tenant_id: &TenantId, job: ReadJob) -> Result<(), StoreError> {
+        let permit = self.tenant_reads.acquire(tenant_id).await?;
         self.run_for_user(Box::new(move |connection| {
             let _permit = permit;
             job(connection);
@@ -89,7 +89,7 @@ impl Readers {
         .await
     }
 
-    /// Runs a read. It has run to its end if this returns `Ok`.
+    /// Runs a read. If this returns `Ok`, the read has run to its end.
     pub(super) async fn run(&self, job: ReadJob) -> Result<(), StoreError> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let pass = self.gate.clone().read_owned().await;
@@ -98,34 +98,34 @@ impl Readers {
             Some(connection) => connection,
             None => {
                 let connection = connect(&self.path).map_err(|error| store_error(&error))?;
-                // Another file may be there now. What it holds is not what this store has written.
+                // The path may name another file by now, which does not contain what this store has written.
                 self.files.check()?;
                 connection
             }
         };
         let stop = Arc::new(Mutex::new(Some(connection.get_interrupt_handle())));
         let (home, running) = (self.idle.clone(), stop.clone());
-        // The pass lasts as long as the query, even if whoever asked has gone away.
+        // The permit is held until the query ends, even if the caller has stopped waiting.
         let read = tokio::task::spawn_blocking(move || {
             job(&connection);
-            // From here on the connection is for the next question, which is not to be stopped for this one.
+            // From here on the connection may run the next read, which must not be interrupted by this one's timeout.
             running.lock().take();
             home.lock().push(connection);
             drop(pass);
         });
-        match tokio::spawn(in_time(read, stop)).await {
+        match tokio::spawn(with_timeout(read, stop)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failed)) | Err(failed) => Err(StoreError::Unavailable(failed.to_string())),
         }
     }
 }
 
-/// Waits for a read to end, and stops the query if it takes too long.
-async fn in_time(
+/// Waits for a read to end, and interrupts the query after the timeout.
+async fn with_timeout(
     mut read: JoinHandle<()>,
     stop: Arc<Mutex<Option<InterruptHandle>>>,
 ) -> Result<(), JoinError> {
-    if let Ok(ended) = tokio::time::timeout(PATIENCE, &mut read).await {
+    if let Ok(ended) = tokio::time::timeout(QUERY_TIMEOUT, &mut read).await {
         return ended;
     }
     if let Some(handle) = &*stop.lock() {
@@ -148,7 +148,7 @@ mod tests {
     use super::{super::result_slot::for_read, *};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_query_that_takes_too_long_is_stopped() {
+    async fn slow_query_is_interrupted() {
         let folder = tempfile::tempdir().unwrap();
         let options = Options { readers: 1, ..Options::at(folder.path().join("redrive.db")) };
         Connection::open(&options.path).unwrap();
@@ -174,17 +174,17 @@ mod tests {
         let (started, mut starting) = tokio::sync::mpsc::unbounded_channel();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
-        // More listings than there are connections, of tenants enough to pass the bound per tenant.
+        // More listings than there are connections, of enough tenants that the limit per tenant does not matter.
         let listings: Vec<_> = (0..6)
             .map(|n| {
                 let (readers, started, released) = (readers.clone(), started.clone(), released.clone());
-                let tenant = TenantId::parse(&format!("tenant-{n}")).unwrap();
+                let tenant_id = TenantId::parse(&format!("tenant-{n}")).unwrap();
                 tokio::spawn(async move {
                     let job = move |_: &Connection| {
                         let _ = started.send(());
                         let _ = released.lock().recv();
                     };
-                    readers.run_listing(&tenant, Box::new(job)).await
+                    readers.run_listing(&tenant_id, Box::new(job)).await
                 })
             })
             .collect();

@@ -1,12 +1,12 @@
-//! Writing down what happened to a leased delivery. The lease is the right to do so: whoever cannot
-//! delete it records nothing.
+//! Records the outcomes of leased deliveries. The lease is the right to record: an outcome whose lease cannot be
+//! deleted is not recorded.
 
 use std::sync::Arc;
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, WebhookId,
     delivery::lane::Lane,
-    notification::{Cause, Kind},
+    notification::{NotificationKind, Occurrence},
     webhook::WebhookState,
 };
 use rusqlite::{OptionalExtension, Transaction};
@@ -14,35 +14,35 @@ use rusqlite::{OptionalExtension, Transaction};
 use super::{
     Sqlite,
     convert::{Col, get},
-    lanes::{self, Place, Rescued},
+    lanes::{self, LanePosition, RescueCounts},
     runtime_state,
     transaction::WriteTransaction,
     webhooks,
 };
-use crate::{Attempt, Disable, Done, Next, Outcome, Record, Recorded};
+use crate::{Attempt, Completion, DisableWebhook, NextState, Outcome, Record, RecordResult};
 
 impl Record for Sqlite {
-    fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
+    fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
         self.writer.record(outcome, done);
     }
 }
 
-/// Records an outcome, and adds what is to be told of it.
+/// Records an outcome, and adds its occurrences to the list of those to report.
 pub(super) fn apply<'a>(
     transaction: &WriteTransaction<'_>,
     outcome: &'a Outcome,
-    told: &mut Vec<&'a Cause>,
-) -> rusqlite::Result<Recorded> {
+    reported: &mut Vec<&'a Occurrence>,
+) -> rusqlite::Result<RecordResult> {
     let Some(lease) = take_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
     if let Some(reason) = &lease.cancel
-        && !outcome.knows_cancel
+        && !outcome.saw_cancel
     {
         restore_lease(transaction, outcome, &lease)?;
-        return Ok(Recorded::CancelRequested(reason.clone()));
+        return Ok(RecordResult::CancelRequested(reason.clone()));
     }
     if outcome.requires_ended_webhook && !has_ended(transaction, outcome)? {
         restore_lease(transaction, outcome, &lease)?;
-        return Ok(Recorded::WebhookNotEnded);
+        return Ok(RecordResult::WebhookNotEnded);
     }
     if let Some(attempt) = &outcome.attempt
         && let Err(error) = insert_attempt(transaction, outcome, attempt)
@@ -50,74 +50,83 @@ pub(super) fn apply<'a>(
         if !is_recorded(transaction, outcome, attempt)? {
             return Err(error);
         }
-        // A late resend: the delivery was leased again since. The new lease is for the next attempt.
+        // A late repetition: the delivery has been leased again since. The new lease is for the next attempt.
         restore_lease(transaction, outcome, &lease)?;
-        return Ok(Recorded::Again);
+        return Ok(RecordResult::AlreadyRecorded);
     }
     update_delivery(transaction, outcome)?;
     match &outcome.next {
-        Next::Delivered | Next::Cancelled { .. } => {
-            lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
+        NextState::Delivered | NextState::Cancelled { .. } => {
+            lanes::wake_next_in_order(transaction, lease.webhook_id, &lease.lane)?;
         }
-        Next::Retry { due } => {
+        NextState::Retry { due } => {
             let lane = lease.lane.for_retry();
-            let place = Place { delivery: outcome.delivery, webhook: lease.webhook, lane, seq: lease.seq };
+            let position = LanePosition {
+                delivery_id: outcome.delivery_id,
+                webhook_id: lease.webhook_id,
+                lane,
+                seq: lease.seq,
+            };
             let created_at = transaction
                 .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
-                .query_row([Col(outcome.delivery)], |row| get(row, 0))?;
-            lanes::wait(transaction, &place, *due, created_at, Rescued::default())?;
+                .query_row([Col(outcome.delivery_id)], |row| get(row, 0))?;
+            lanes::wait(transaction, &position, *due, created_at, RescueCounts::default())?;
         }
-        Next::Dead { .. } => {
-            bury(transaction, outcome.delivery)?;
-            lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
+        NextState::Dead { .. } => {
+            insert_dead_letter(transaction, outcome.delivery_id)?;
+            lanes::wake_next_in_order(transaction, lease.webhook_id, &lease.lane)?;
         }
     }
-    told.extend(runtime_state::take_effect(transaction, outcome)?);
+    reported.extend(runtime_state::apply_effects(transaction, outcome)?);
     let config_version = match &outcome.disable {
         Some(disable) => disable_webhook(transaction, outcome, disable)?,
         None => None,
     };
-    let of = |kind| outcome.causes.iter().filter(move |cause| cause.kind == kind);
-    if matches!(outcome.next, Next::Dead { .. }) {
-        told.extend(of(Kind::DeliveryDead));
+    let of = |kind| outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind);
+    if matches!(outcome.next, NextState::Dead { .. }) {
+        reported.extend(of(NotificationKind::DeliveryDead));
     }
     if config_version.is_some() {
-        told.extend(of(Kind::WebhookDisabled));
+        reported.extend(of(NotificationKind::WebhookDisabled));
     }
-    Ok(Recorded::Done { config_version })
+    Ok(RecordResult::Recorded { config_version })
 }
 
-/// Whether the stored webhook confirms that pending deliveries to it may be cancelled.
+/// Returns whether the stored webhook confirms that pending deliveries to it may be cancelled.
 fn has_ended(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<bool> {
-    let stored = webhooks::by_id(transaction, outcome.webhook)?;
+    let stored = webhooks::by_id(transaction, outcome.webhook_id)?;
     Ok(stored.is_none_or(|webhook| webhook.has_ended(outcome.at)))
 }
 
-/// Puts a delivery that has died on the dead-letter list.
-pub(super) fn bury(transaction: &Transaction<'_>, delivery: DeliveryId) -> rusqlite::Result<()> {
+/// Inserts the dead letter of a delivery.
+pub(super) fn insert_dead_letter(
+    transaction: &Transaction<'_>,
+    delivery_id: DeliveryId,
+) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT INTO dead SELECT d.id, d.tenant, d.webhook, e.event_type, d.failure_category, d.dead_reason,
                     d.ended_at
              FROM deliveries d JOIN events e ON e.tenant = d.tenant AND e.id = d.event WHERE d.id = ?",
         )?
-        .execute([Col(delivery)])?;
+        .execute([Col(delivery_id)])?;
     Ok(())
 }
 
-/// No lease: either this very outcome was recorded before, or the delivery is somebody else's.
-fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Recorded> {
+/// Determines the result of an outcome without a lease: it was recorded before, or the lease belongs to another
+/// epoch.
+fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<RecordResult> {
     let again = match &outcome.attempt {
         Some(attempt) => is_recorded(transaction, outcome, attempt)?,
         None => {
             let status = transaction
                 .prepare_cached("SELECT status FROM deliveries WHERE id = ?")?
-                .query_row([Col(outcome.delivery)], |row| get::<DeliveryStatus>(row, 0))
+                .query_row([Col(outcome.delivery_id)], |row| get::<DeliveryStatus>(row, 0))
                 .optional()?;
             status == Some(status_after(&outcome.next))
         }
     };
-    Ok(if again { Recorded::Again } else { Recorded::Fenced })
+    Ok(if again { RecordResult::AlreadyRecorded } else { RecordResult::Fenced })
 }
 
 fn is_recorded(
@@ -127,12 +136,12 @@ fn is_recorded(
 ) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached("SELECT 1 FROM attempts WHERE delivery = ? AND number = ? AND id = ?")?
-        .exists((Col(outcome.delivery), attempt.number, Col(attempt.id)))
+        .exists((Col(outcome.delivery_id), attempt.number, Col(attempt.id)))
 }
 
-/// What a lease says beside whose it is.
+/// Columns of a lease, without its key.
 struct Lease {
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     lane: Lane,
     seq: i64,
     rescues: u32,
@@ -147,9 +156,9 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
             "DELETE FROM leased WHERE delivery = ? AND epoch = ?
              RETURNING webhook, lane, seq, rescues, deaths, sending, cancel",
         )?
-        .query_row((Col(outcome.delivery), outcome.epoch.0), |row| {
+        .query_row((Col(outcome.delivery_id), outcome.epoch.0), |row| {
             Ok(Lease {
-                webhook: get(row, 0)?,
+                webhook_id: get(row, 0)?,
                 lane: get(row, 1)?,
                 seq: row.get(2)?,
                 rescues: row.get(3)?,
@@ -161,7 +170,7 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
         .optional()
 }
 
-/// Puts a lease back as it was.
+/// Inserts a lease again, unchanged.
 fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
@@ -169,9 +178,9 @@ fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
-            Col(outcome.delivery),
+            Col(outcome.delivery_id),
             outcome.epoch.0,
-            Col(lease.webhook),
+            Col(lease.webhook_id),
             lease.lane.code(),
             lease.seq,
             lease.rescues,
@@ -193,7 +202,7 @@ fn insert_attempt(
             "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(rusqlite::params![
-            Col(outcome.delivery),
+            Col(outcome.delivery_id),
             attempt.number,
             Col(attempt.id),
             Col(attempt.status),
@@ -217,12 +226,12 @@ fn insert_attempt(
     Ok(())
 }
 
-fn status_after(next: &Next) -> DeliveryStatus {
+fn status_after(next: &NextState) -> DeliveryStatus {
     match next {
-        Next::Delivered => DeliveryStatus::Delivered,
-        Next::Retry { .. } => DeliveryStatus::Pending,
-        Next::Dead { .. } => DeliveryStatus::Dead,
-        Next::Cancelled { .. } => DeliveryStatus::Cancelled,
+        NextState::Delivered => DeliveryStatus::Delivered,
+        NextState::Retry { .. } => DeliveryStatus::Pending,
+        NextState::Dead { .. } => DeliveryStatus::Dead,
+        NextState::Cancelled { .. } => DeliveryStatus::Cancelled,
     }
 }
 
@@ -230,11 +239,11 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
     let status = status_after(&outcome.next);
     let ended_at = status.is_final().then_some(Col(outcome.at));
     let dead_reason = match &outcome.next {
-        Next::Dead { reason } => Some(Col(*reason)),
+        NextState::Dead { reason } => Some(Col(*reason)),
         _ => None,
     };
     let cancel_reason = match &outcome.next {
-        Next::Cancelled { reason } => Some(reason),
+        NextState::Cancelled { reason } => Some(reason),
         _ => None,
     };
     let Some(attempt) = &outcome.attempt else {
@@ -242,7 +251,7 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
             .prepare_cached(
                 "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4, cancel_reason = ?5 WHERE id = ?1",
             )?
-            .execute((Col(outcome.delivery), Col(status), ended_at, dead_reason, cancel_reason))?;
+            .execute((Col(outcome.delivery_id), Col(status), ended_at, dead_reason, cancel_reason))?;
         return Ok(());
     };
     transaction
@@ -252,7 +261,7 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
              WHERE id = ?1",
         )?
         .execute((
-            Col(outcome.delivery),
+            Col(outcome.delivery_id),
             Col(status),
             ended_at,
             dead_reason,
@@ -268,13 +277,13 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
 fn disable_webhook(
     transaction: &WriteTransaction<'_>,
     outcome: &Outcome,
-    disable: &Disable,
+    disable: &DisableWebhook,
 ) -> rusqlite::Result<Option<i64>> {
-    let Some(mut found) = webhooks::find(transaction, &outcome.tenant, outcome.webhook)? else {
+    let Some(mut found) = webhooks::find(transaction, &outcome.tenant_id, outcome.webhook_id)? else {
         return Ok(None);
     };
     let webhook = &mut found.webhook.webhook;
-    if !webhook.state.gets_events() || webhook.spec.url != disable.url {
+    if !webhook.state.receives_events() || webhook.spec.url != disable.url {
         return Ok(None);
     }
     webhook.state = WebhookState::Disabled(disable.reason.clone());

@@ -1,4 +1,4 @@
-//! Rounds: delivering again, or calling off.
+//! Retries, replays and cancellations.
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId,
@@ -11,152 +11,170 @@ use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
     erase,
-    lanes::{self, Place, Rescued},
+    lanes::{self, LanePosition, RescueCounts},
     transaction::WriteTransaction,
 };
-use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
+use crate::{
+    CancelResult, Change, NewRound, Redrive, RedriveOptions, RedriveResult, ReplayResult, StoreFuture,
+};
 
 impl Redrive for Sqlite {
-    fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
-        self.write(move |transaction| retry(transaction, &tenant, delivery, &again, now))
+    fn retry(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+        options: RedriveOptions,
+        now: Time,
+    ) -> StoreFuture<'_, RedriveResult> {
+        self.write(move |transaction| retry(transaction, &tenant_id, delivery_id, &options, now))
     }
 
     fn replay(
         &self,
-        tenant: TenantId,
-        event: EventId,
+        tenant_id: TenantId,
+        event_id: EventId,
         rounds: Vec<NewRound>,
         priority: Option<Priority>,
         now: Time,
-    ) -> Answer<'_, Replayed> {
+    ) -> StoreFuture<'_, ReplayResult> {
         self.write(move |transaction| {
             let known = transaction
                 .prepare_cached("SELECT priority FROM events WHERE id = ? AND tenant = ?")?
-                .query_row((Col(event), tenant.as_str()), |row| get(row, 0))
+                .query_row((Col(event_id), tenant_id.as_str()), |row| get(row, 0))
                 .optional()?;
-            let Some(known) = known else { return Ok(Replayed::Missing) };
-            if erase::is_erased(transaction, &tenant, event)? {
-                return Ok(Replayed::Erased);
+            let Some(known) = known else { return Ok(ReplayResult::NotFound) };
+            if erase::is_erased(transaction, &tenant_id, event_id)? {
+                return Ok(ReplayResult::Erased);
             }
             let priority = priority.unwrap_or(known);
             for round in &rounds {
-                if let Some(last) = last_round(transaction, event, round.webhook)?
+                if let Some(last) = last_round(transaction, event_id, round.webhook_id)?
                     && !last.status.is_final()
                 {
-                    return Ok(Replayed::StillPending(last.id));
+                    return Ok(ReplayResult::StillPending(last.id));
                 }
             }
             for round in &rounds {
-                add_round(transaction, &tenant, event, round, priority, now)?;
+                add_round(transaction, &tenant_id, event_id, round, priority, now)?;
             }
-            Ok(Replayed::Done(rounds.iter().map(|round| round.id).collect()))
+            Ok(ReplayResult::Done(rounds.iter().map(|round| round.id).collect()))
         })
     }
 
     fn cancel(
         &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
         reason: String,
         now: Time,
-    ) -> Answer<'_, Cancelled> {
-        self.write(move |transaction| Ok(cancel(transaction, &tenant, delivery, &reason, now)?.0))
+    ) -> StoreFuture<'_, CancelResult> {
+        self.write(move |transaction| Ok(cancel(transaction, &tenant_id, delivery_id, &reason, now)?.0))
     }
 }
 
-/// Makes a pending delivery due now, or an ended one a new round.
+/// Makes a pending delivery due now, or creates a new round of an ended one.
 pub(super) fn retry(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    delivery: DeliveryId,
-    again: &Again,
+    tenant_id: &TenantId,
+    delivery_id: DeliveryId,
+    options: &RedriveOptions,
     now: Time,
-) -> rusqlite::Result<Redriven> {
-    let Some(old) = find(transaction, tenant, delivery)? else { return Ok(Redriven::Missing) };
-    if erase::is_erased(transaction, tenant, old.event)? {
-        return Ok(Redriven::Erased);
+) -> rusqlite::Result<RedriveResult> {
+    let Some(previous) = find(transaction, tenant_id, delivery_id)? else {
+        return Ok(RedriveResult::NotFound);
+    };
+    if erase::is_erased(transaction, tenant_id, previous.event_id)? {
+        return Ok(RedriveResult::Erased);
     }
-    if again.unless_purged && old.is_purged {
-        return Ok(Redriven::Missing);
+    if options.unless_purged && previous.is_purged {
+        return Ok(RedriveResult::NotFound);
     }
-    if !old.status.is_final() {
-        make_due(transaction, &old, again.priority, now)?;
-        return Ok(Redriven::DueNow(delivery));
+    if !previous.status.is_final() {
+        make_due(transaction, &previous, options.priority, now)?;
+        return Ok(RedriveResult::DueNow(delivery_id));
     }
-    if let Some(round) = old.redriven_as {
-        return Ok(Redriven::AlreadyAs(round));
+    if let Some(round) = previous.redriven_as {
+        return Ok(RedriveResult::AlreadyRedriven(round));
     }
-    let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane.clone() };
-    let priority = again.priority.unwrap_or(old.priority);
-    add_round(transaction, tenant, old.event, &round, priority, now)?;
-    Ok(Redriven::NewRound(again.id))
+    let round = NewRound {
+        id: options.id,
+        webhook_id: previous.webhook_id,
+        format: previous.format,
+        lane: options.lane.clone(),
+    };
+    let priority = options.priority.unwrap_or(previous.priority);
+    add_round(transaction, tenant_id, previous.event_id, &round, priority, now)?;
+    Ok(RedriveResult::NewRound(options.id))
 }
 
-/// Delivers an event to a webhook that has had none of it. False: it has, or there is no such event any more.
-pub(super) fn send_first(
+/// Creates the first delivery of an event to a webhook. Returns `false` if the webhook got the event before, or
+/// the event no longer exists or was erased.
+pub(super) fn create_first_delivery(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    event: EventId,
+    tenant_id: &TenantId,
+    event_id: EventId,
     round: &NewRound,
     priority: Priority,
     now: Time,
 ) -> rusqlite::Result<bool> {
     let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ? AND erased_at IS NULL";
-    let is_known = transaction.prepare_cached(known)?.exists((Col(event), tenant.as_str()))?;
-    if !is_known || last_round(transaction, event, round.webhook)?.is_some() {
+    let is_known = transaction.prepare_cached(known)?.exists((Col(event_id), tenant_id.as_str()))?;
+    if !is_known || last_round(transaction, event_id, round.webhook_id)?.is_some() {
         return Ok(false);
     }
-    add_round(transaction, tenant, event, round, priority, now)?;
+    add_round(transaction, tenant_id, event_id, round, priority, now)?;
     Ok(true)
 }
 
-/// Calls a delivery off, and tells whose it was.
+/// Cancels a delivery. Also returns its webhook.
 pub(super) fn cancel(
     transaction: &WriteTransaction<'_>,
-    tenant: &TenantId,
-    delivery: DeliveryId,
+    tenant_id: &TenantId,
+    delivery_id: DeliveryId,
     reason: &str,
     now: Time,
-) -> rusqlite::Result<(Cancelled, Option<WebhookId>)> {
-    let Some(old) = find(transaction, tenant, delivery)? else { return Ok((Cancelled::Missing, None)) };
-    let webhook = Some(old.webhook);
-    if old.status.is_final() {
-        return Ok((Cancelled::Over(old.status), webhook));
+) -> rusqlite::Result<(CancelResult, Option<WebhookId>)> {
+    let Some(previous) = find(transaction, tenant_id, delivery_id)? else {
+        return Ok((CancelResult::NotFound, None));
+    };
+    let webhook_id = Some(previous.webhook_id);
+    if previous.status.is_final() {
+        return Ok((CancelResult::AlreadyEnded(previous.status), webhook_id));
     }
     let waited = transaction
         .prepare_cached("DELETE FROM waiting WHERE delivery = ? RETURNING lane")?
-        .query_row([Col(delivery)], |row| row.get::<_, String>(0))
+        .query_row([Col(delivery_id)], |row| row.get::<_, String>(0))
         .optional()?;
     if let Some(lane) = waited {
-        end_cancelled(transaction, delivery, reason, now)?;
-        // Whatever waited behind it may be due long before it was.
-        lanes::look_again(transaction, old.webhook, &lane)?;
-        return Ok((Cancelled::Done, webhook));
+        end_cancelled(transaction, delivery_id, reason, now)?;
+        // The deliveries behind it may be due earlier.
+        lanes::recompute_wake(transaction, previous.webhook_id, &lane)?;
+        return Ok((CancelResult::Done, webhook_id));
     }
     transaction
         .prepare_cached("UPDATE leased SET cancel = ? WHERE delivery = ?")?
-        .execute((reason, Col(delivery)))?;
-    changes::tell(transaction, &Change::Cancel(old.webhook, delivery))?;
-    Ok((Cancelled::Requested, webhook))
+        .execute((reason, Col(delivery_id)))?;
+    changes::append(transaction, &Change::Cancel(previous.webhook_id, delivery_id))?;
+    Ok((CancelResult::Requested, webhook_id))
 }
 
-/// Ends a delivery that is neither waiting nor leased any more.
+/// Ends a delivery as cancelled. It must be neither waiting nor leased any more.
 pub(super) fn end_cancelled(
     transaction: &Transaction<'_>,
-    delivery: DeliveryId,
+    delivery_id: DeliveryId,
     reason: &str,
     now: Time,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("UPDATE deliveries SET status = ?, ended_at = ?, cancel_reason = ? WHERE id = ?")?
-        .execute((Col(DeliveryStatus::Cancelled), Col(now), reason, Col(delivery)))?;
+        .execute((Col(DeliveryStatus::Cancelled), Col(now), reason, Col(delivery_id)))?;
     Ok(())
 }
 
-struct Old {
+struct PreviousRound {
     id: DeliveryId,
-    event: EventId,
-    webhook: WebhookId,
+    event_id: EventId,
+    webhook_id: WebhookId,
     round: u32,
     status: DeliveryStatus,
     format: PayloadFormat,
@@ -168,11 +186,11 @@ struct Old {
 const OLD: &str = "SELECT id, event, webhook, round, status, format, redriven_as, priority,
      purged_at IS NOT NULL FROM deliveries";
 
-fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<Old> {
-    Ok(Old {
+fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<PreviousRound> {
+    Ok(PreviousRound {
         id: get(row, 0)?,
-        event: get(row, 1)?,
-        webhook: get(row, 2)?,
+        event_id: get(row, 1)?,
+        webhook_id: get(row, 2)?,
         round: row.get(3)?,
         status: get(row, 4)?,
         format: get(row, 5)?,
@@ -184,64 +202,64 @@ fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<Old> {
 
 fn find(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    delivery: DeliveryId,
-) -> rusqlite::Result<Option<Old>> {
+    tenant_id: &TenantId,
+    delivery_id: DeliveryId,
+) -> rusqlite::Result<Option<PreviousRound>> {
     transaction
         .prepare_cached(&format!("{OLD} WHERE id = ? AND tenant = ?"))?
-        .query_row((Col(delivery), tenant.as_str()), read_old)
+        .query_row((Col(delivery_id), tenant_id.as_str()), read_old)
         .optional()
 }
 
 fn last_round(
     transaction: &Transaction<'_>,
-    event: EventId,
-    webhook: WebhookId,
-) -> rusqlite::Result<Option<Old>> {
+    event_id: EventId,
+    webhook_id: WebhookId,
+) -> rusqlite::Result<Option<PreviousRound>> {
     transaction
         .prepare_cached(&format!("{OLD} WHERE event = ? AND webhook = ? ORDER BY round DESC LIMIT 1"))?
-        .query_row((Col(event), Col(webhook)), read_old)
+        .query_row((Col(event_id), Col(webhook_id)), read_old)
         .optional()
 }
 
-/// Makes what waits due now, in the lane of its priority. What a node has is on its way already.
+/// Makes a waiting delivery due now, in the lane of its priority. A leased one is being sent already.
 fn make_due(
     transaction: &Transaction<'_>,
-    old: &Old,
+    previous: &PreviousRound,
     priority: Option<Priority>,
     now: Time,
 ) -> rusqlite::Result<()> {
     let waits = transaction
         .prepare_cached("SELECT lane, due FROM waiting WHERE delivery = ?")?
-        .query_row([Col(old.id)], |row| Ok((get::<Lane>(row, 0)?, get::<Time>(row, 1)?)))
+        .query_row([Col(previous.id)], |row| Ok((get::<Lane>(row, 0)?, get::<Time>(row, 1)?)))
         .optional()?;
     let Some((lane, due)) = waits else { return Ok(()) };
     let due = due.min(now);
     let new_lane = priority.map_or_else(|| lane.clone(), |priority| lane.with_priority(priority));
-    let place = if lane.is_ordered() { 0 } else { due.millis() };
+    let index = if lane.is_ordered() { 0 } else { due.millis() };
     transaction
         .prepare_cached("UPDATE waiting SET lane = ?2, place = ?3, due = ?4 WHERE delivery = ?1")?
-        .execute((Col(old.id), new_lane.code(), place, Col(due)))?;
+        .execute((Col(previous.id), new_lane.code(), index, Col(due)))?;
     if let Some(priority) = priority {
         transaction
             .prepare_cached("UPDATE deliveries SET priority = ? WHERE id = ?")?
-            .execute((Col(priority), Col(old.id)))?;
+            .execute((Col(priority), Col(previous.id)))?;
     }
     if new_lane != lane {
-        lanes::look_again(transaction, old.webhook, &lane.code())?;
+        lanes::recompute_wake(transaction, previous.webhook_id, &lane.code())?;
     }
-    lanes::look_again(transaction, old.webhook, &new_lane.code())
+    lanes::recompute_wake(transaction, previous.webhook_id, &new_lane.code())
 }
 
 fn add_round(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    event: EventId,
+    tenant_id: &TenantId,
+    event_id: EventId,
     round: &NewRound,
     priority: Priority,
     now: Time,
 ) -> rusqlite::Result<()> {
-    let last = last_round(transaction, event, round.webhook)?;
+    let last = last_round(transaction, event_id, round.webhook_id)?;
     transaction
         .prepare_cached(
             "INSERT INTO deliveries
@@ -250,9 +268,9 @@ fn add_round(
         )?
         .execute((
             Col(round.id),
-            tenant.as_str(),
-            Col(event),
-            Col(round.webhook),
+            tenant_id.as_str(),
+            Col(event_id),
+            Col(round.webhook_id),
             last.as_ref().map_or(1, |last| last.round + 1),
             Col(DeliveryStatus::Pending),
             Col(round.format),
@@ -266,11 +284,11 @@ fn add_round(
             .execute((Col(round.id), Col(last.id)))?;
         transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(last.id)])?;
     }
-    // A number of its own from the sequence: in an order it goes to the back.
+    // It gets a new sequence number: in an ordered lane it goes to the end.
     let seq = transaction
         .prepare_cached("UPDATE tenants SET next_seq = next_seq + 1 WHERE id = ? RETURNING next_seq - 1")?
-        .query_row([tenant.as_str()], |row| row.get(0))?;
+        .query_row([tenant_id.as_str()], |row| row.get(0))?;
     let lane = round.lane.with_priority(priority);
-    let place = Place { delivery: round.id, webhook: round.webhook, lane, seq };
-    lanes::wait(transaction, &place, now, now, Rescued::default())
+    let position = LanePosition { delivery_id: round.id, webhook_id: round.webhook_id, lane, seq };
+    lanes::wait(transaction, &position, now, now, RescueCounts::default())
 }

@@ -1,5 +1,5 @@
-//! Where a read or a change leaves its result. The jobs that run on other threads have no type of their own, so that
-//! the code around them is compiled once.
+//! Slots for the results of reads and writes. The jobs that run on other threads are type-erased, so that the code
+//! around them is compiled once.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{
 };
 use crate::error::StoreError;
 
-/// The result of one job, once it has run.
+/// Result of one job, once it has run.
 pub(super) struct ResultSlot<T>(Arc<Mutex<Option<rusqlite::Result<T>>>>);
 
 impl<T> ResultSlot<T> {
-    /// The result of a job that has run.
+    /// Returns the result of a job that has run.
     pub(super) fn take(self) -> Result<T, StoreError> {
         match self.0.lock().take() {
             Some(result) => result.map_err(|error| store_error(&error)),
@@ -26,7 +26,7 @@ impl<T> ResultSlot<T> {
     }
 }
 
-/// A job that reads, and where its result will be.
+/// Creates a read job, and the slot for its result.
 pub(super) fn for_read<T: Send + 'static>(
     read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
 ) -> (ReadJob, ResultSlot<T>) {
@@ -35,7 +35,7 @@ pub(super) fn for_read<T: Send + 'static>(
     (Box::new(move |connection| *filled.lock() = Some(read(connection))), ResultSlot(slot))
 }
 
-/// A job that changes something, and where its result will be if it is committed.
+/// Creates a write job, and the slot for its result, which is valid if the job is committed.
 pub(super) fn for_write<T: Send + 'static>(
     change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
 ) -> (WriteJob, ResultSlot<T>) {

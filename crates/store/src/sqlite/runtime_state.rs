@@ -1,8 +1,8 @@
-//! What holds webhooks back, and what their circuits have been through.
+//! Runtime state of webhooks (holds, circuits, failures), and the history of their circuits.
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
-    notification::{Cause, grouping::died_of, of_move},
+    notification::{Occurrence, for_transition, grouping::with_dead_count},
     protection::breaker::{CircuitState, SavedCircuit},
     webhook::{Webhook, WebhookState},
 };
@@ -16,11 +16,11 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step, Visibility,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, ExpiringWebhooks, FailingChange,
+    Incident, Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
 };
 
-/// The newest first, so that a page costs what it shows.
+/// Newest first, so that the cost of a page is proportional to its rows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = ?1 ORDER BY opened_at DESC LIMIT ?2";
 const PERIODS_OF_TENANT: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
@@ -50,22 +50,22 @@ const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, tenant, opened
 const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open SET ended_at = ?2
      WHERE webhook = ?1 AND ended_at IS NULL";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 9] =
+pub(super) const BOUNDED_STATEMENTS: [&str; 9] =
     [PERIODS, INCIDENTS, CIRCUITS, OLDEST, EXPIRE, EXPIRED, NEXT_TO_EXPIRE, BEGIN_PERIOD, END_PERIOD];
 
-impl Gates for Sqlite {
-    fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
+impl RuntimeState for Sqlite {
+    fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         self.read(|connection| connection.prepare_cached(TROUBLED)?.query_map((), read_runtime)?.collect())
     }
 
-    fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>> {
+    fn get_runtime(&self, webhooks: Vec<WebhookId>) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         self.read(move |connection| {
             let mut of_one = connection.prepare_cached(SELECT_RUNTIME)?;
             let mut found = Vec::new();
-            for webhook in webhooks {
-                found.extend(of_one.query_row([Col(webhook)], read_runtime).optional()?);
+            for webhook_id in webhooks {
+                found.extend(of_one.query_row([Col(webhook_id)], read_runtime).optional()?);
             }
             Ok(found)
         })
@@ -73,18 +73,18 @@ impl Gates for Sqlite {
 
     fn set_circuit(
         &self,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         circuit: SavedCircuit,
-        cause: Option<Cause>,
-    ) -> Answer<'_, bool> {
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            let told = told_of(transaction, webhook, &circuit, cause.as_ref())?;
-            let stored = set_circuit(transaction, &tenant, webhook, &circuit)?;
+            let reported = occurrence_for(transaction, webhook_id, &circuit, occurrence.as_ref())?;
+            let stored = set_circuit(transaction, &tenant_id, webhook_id, &circuit)?;
             if stored {
-                notifications::note(transaction, told)?;
-                lanes::settle_all(transaction, webhook)?;
-                changes::tell(transaction, &Change::Gate(webhook))?;
+                notifications::record_occurrences(transaction, reported)?;
+                lanes::recompute_lanes(transaction, webhook_id)?;
+                changes::append(transaction, &Change::Runtime(webhook_id))?;
             }
             Ok(stored)
         })
@@ -92,53 +92,63 @@ impl Gates for Sqlite {
 
     fn circuit_periods(
         &self,
-        tenant: TenantId,
-        webhook: WebhookId,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
         from: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<Period>> {
-        self.list_for(tenant, move |connection| {
+    ) -> StoreFuture<'_, Vec<CircuitPeriod>> {
+        self.list_for(tenant_id, move |connection| {
             let mut newest_first = connection.prepare_cached(PERIODS)?;
-            read_periods(newest_first.query((Col(webhook), limit as i64))?, from)
+            read_periods(newest_first.query((Col(webhook_id), limit as i64))?, from)
         })
     }
 
     fn circuit_periods_of(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         webhooks: Vec<WebhookId>,
         from: Time,
         limit: usize,
-    ) -> Answer<'_, Vec<(WebhookId, Vec<Period>)>> {
-        self.list_for(tenant.clone(), move |connection| {
+    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             let mut newest_first = connection.prepare_cached(PERIODS_OF_TENANT)?;
             let mut found = Vec::new();
-            for webhook in webhooks {
-                let rows = newest_first.query((Col(webhook), limit as i64, tenant.as_str()))?;
+            for webhook_id in webhooks {
+                let rows = newest_first.query((Col(webhook_id), limit as i64, tenant_id.as_str()))?;
                 let periods = read_periods(rows, from)?;
                 if !periods.is_empty() {
-                    found.push((webhook, periods));
+                    found.push((webhook_id, periods));
                 }
             }
             Ok(found)
         })
     }
 
-    fn incidents(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Incident>> {
-        self.list_for(tenant.clone(), move |connection| {
-            let read = |row: &Row<'_>| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
+    fn incidents(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<Incident>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            let read = |row: &Row<'_>| Ok(Incident { webhook_id: get(row, 4)?, period: read_period(row)? });
             connection
                 .prepare_cached(INCIDENTS)?
-                .query_map((tenant.as_str(), limit as i64, visibility.is_restricted()), read)?
+                .query_map((tenant_id.as_str(), limit as i64, visibility.is_restricted()), read)?
                 .collect()
         })
     }
 
-    fn circuits(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Runtime>> {
-        self.list_for(tenant.clone(), move |connection| {
+    fn circuits(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<WebhookRuntime>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             connection
                 .prepare_cached(CIRCUITS)?
-                .query_map((tenant.as_str(), limit as i64, visibility.is_restricted()), read_runtime)?
+                .query_map((tenant_id.as_str(), limit as i64, visibility.is_restricted()), read_runtime)?
                 .collect()
         })
     }
@@ -148,71 +158,88 @@ impl Gates for Sqlite {
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
-        most: usize,
-    ) -> Answer<'_, Vec<(WebhookId, Backlog)>> {
-        self.read_for(for_tenant, move |connection| backlog::of(connection, &webhooks, now, most))
+        max: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Backlog)>> {
+        self.read_for(for_tenant, move |connection| {
+            backlog::count_by_webhook(connection, &webhooks, now, max)
+        })
     }
 
-    fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged> {
-        self.list_for(tenant.clone(), move |connection| backlog::of_tenant(connection, &tenant, look_at))
+    fn backlogged(&self, tenant_id: TenantId, look_at: usize) -> StoreFuture<'_, BackloggedWebhooks> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            backlog::list_for_tenant(connection, &tenant_id, look_at)
+        })
     }
 
-    fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
+    fn oldest_waiting(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
         self.read(move |connection| {
-            // Nothing comes before an id of no bytes.
-            let after: Vec<u8> = after.map_or_else(Vec::new, |webhook| webhook.as_bytes().to_vec());
+            // An empty blob sorts before every id.
+            let after: Vec<u8> = after.map_or_else(Vec::new, |webhook_id| webhook_id.as_bytes().to_vec());
             connection
                 .prepare_cached(OLDEST)?
                 .query_map((after, limit as i64), |row| {
-                    Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FOREVER)))
+                    Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FAR_FUTURE)))
                 })?
                 .collect()
         })
     }
 
-    fn expire(
+    fn expire_deliveries(
         &self,
-        webhook: WebhookId,
+        webhook_id: WebhookId,
         made_before: Time,
         now: Time,
         limit: usize,
-        cause: Option<Cause>,
-    ) -> Answer<'_, Step> {
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, BatchProgress> {
         self.write(move |transaction| {
-            let (step, expired) = expire(transaction, webhook, made_before, now, limit)?;
-            if let Some(cause) = cause {
-                notifications::note(transaction, died(transaction, cause, expired)?.as_ref())?;
+            let (step, expired) = expire(transaction, webhook_id, made_before, now, limit)?;
+            if let Some(occurrence) = occurrence {
+                notifications::record_occurrences(
+                    transaction,
+                    died(transaction, occurrence, expired)?.as_ref(),
+                )?;
             }
             Ok(step)
         })
     }
 
-    fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring> {
+    fn expiring_webhooks(
+        &self,
+        now: Time,
+        limit: usize,
+        except: Vec<TenantId>,
+    ) -> StoreFuture<'_, ExpiringWebhooks> {
         self.read(move |connection| {
-            // SQLite takes a negative limit for none; verifications of the tenants left out are read and skipped.
+            // SQLite treats a negative limit as no limit; verifications of excluded tenants are read and skipped.
             let rows = if except.is_empty() { limit as i64 } else { -1 };
             let mut statement = connection.prepare_cached(EXPIRED)?;
             let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?, row.get::<_, bool>(2)?));
             let due = statement.query_map((Col(now), rows), read)?;
             let wanted = due.filter(
-                |row| !matches!(row, Ok((tenant, _, verifies)) if *verifies && except.contains(tenant)),
+                |row| !matches!(row, Ok((tenant_id, _, verifies)) if *verifies && except.contains(tenant_id)),
             );
-            let expired = wanted.take(limit).map(|row| row.map(|(tenant, webhook, _)| (tenant, webhook)));
+            let expired =
+                wanted.take(limit).map(|row| row.map(|(tenant_id, webhook_id, _)| (tenant_id, webhook_id)));
             let expired = expired.collect::<rusqlite::Result<_>>()?;
             let next =
                 connection.prepare_cached(NEXT_TO_EXPIRE)?.query_row([Col(now)], |row| get_opt(row, 0))?;
-            Ok(Expiring { expired, next })
+            Ok(ExpiringWebhooks { expired, next })
         })
     }
 }
 
-/// Of open periods, newest first, those that were not over at `from`, oldest first.
-fn read_periods(mut rows: Rows<'_>, from: Time) -> rusqlite::Result<Vec<Period>> {
+/// Reads periods, given newest first, that had not ended at `from`. Returns them oldest first.
+fn read_periods(mut rows: Rows<'_>, from: Time) -> rusqlite::Result<Vec<CircuitPeriod>> {
     let mut periods = Vec::new();
     while let Some(row) = rows.next()? {
         let period = read_period(row)?;
         if period.ended_at.is_some_and(|ended_at| ended_at <= from) {
-            // They follow one another: all that came before were over as well.
+            // Periods do not overlap: all earlier ones ended before this one.
             break;
         }
         periods.push(period);
@@ -221,13 +248,13 @@ fn read_periods(mut rows: Rows<'_>, from: Time) -> rusqlite::Result<Vec<Period>>
     Ok(periods)
 }
 
-/// A webhook that gets events again after it got none starts anew: its failures before do not count.
-pub(super) fn forgive(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
+/// Clears the failure time of a webhook that receives events again, so that its earlier failures do not count.
+pub(super) fn clear_failures(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
     let was: Option<WebhookState> = transaction
         .prepare_cached("SELECT state FROM webhooks WHERE id = ?")?
         .query_row([Col(webhook.id)], |row| from_json(row, 0))
         .optional()?;
-    if was.is_some_and(|was| !was.gets_events()) && webhook.state.gets_events() {
+    if was.is_some_and(|was| !was.receives_events()) && webhook.state.receives_events() {
         transaction
             .prepare_cached("UPDATE runtime SET failing_since = NULL WHERE webhook = ?")?
             .execute([Col(webhook.id)])?;
@@ -235,9 +262,9 @@ pub(super) fn forgive(transaction: &Transaction<'_>, webhook: &Webhook) -> rusql
     Ok(())
 }
 
-/// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
+/// Stores whether a webhook is paused. If that has changed, its lanes are recomputed.
 pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
-    let paused = webhook.state.holds_back();
+    let paused = webhook.state.is_holding();
     let was: Option<bool> = transaction
         .prepare_cached("SELECT paused FROM runtime WHERE webhook = ?")?
         .query_row([Col(webhook.id)], |row| row.get(0))
@@ -245,86 +272,90 @@ pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
     if was.unwrap_or(false) == paused {
         return Ok(());
     }
-    has_row(transaction, &webhook.tenant, webhook.id)?;
+    ensure_runtime(transaction, &webhook.tenant_id, webhook.id)?;
     transaction
         .prepare_cached("UPDATE runtime SET paused = ?2 WHERE webhook = ?1")?
         .execute((Col(webhook.id), paused))?;
-    lanes::settle_all(transaction, webhook.id)
+    lanes::recompute_lanes(transaction, webhook.id)
 }
 
-/// What an outcome means for its webhook.
-pub(super) fn take_effect<'a>(
+/// Applies the effects of an outcome to its webhook.
+pub(super) fn apply_effects<'a>(
     transaction: &WriteTransaction<'_>,
     outcome: &'a Outcome,
-) -> rusqlite::Result<Option<&'a Cause>> {
-    let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);
+) -> rusqlite::Result<Option<&'a Occurrence>> {
+    let (tenant_id, webhook_id, effects) = (&outcome.tenant_id, outcome.webhook_id, &outcome.effects);
     match effects.failing {
         None => {}
-        Some(Failing::Since(since)) => {
-            has_row(transaction, tenant, webhook)?;
-            // The first failure counts, not the last one to be written down.
+        Some(FailingChange::Since(since)) => {
+            ensure_runtime(transaction, tenant_id, webhook_id)?;
+            // The time of the first failure is kept, whichever failure is recorded last.
             transaction
                 .prepare_cached(
                     "UPDATE runtime SET failing_since = coalesce(failing_since, ?2) WHERE webhook = ?1",
                 )?
-                .execute((Col(webhook), Col(since)))?;
+                .execute((Col(webhook_id), Col(since)))?;
         }
-        Some(Failing::Over) => {
+        Some(FailingChange::Recovered) => {
             transaction
                 .prepare_cached("UPDATE runtime SET failing_since = NULL WHERE webhook = ?1")?
-                .execute([Col(webhook)])?;
+                .execute([Col(webhook_id)])?;
         }
     }
-    if *effects != Effects::default() {
-        changes::tell(transaction, &Change::Gate(webhook))?;
+    if *effects != WebhookEffects::default() {
+        changes::append(transaction, &Change::Runtime(webhook_id))?;
     }
-    let mut moved = false;
+    let mut changed = false;
     if let Some(until) = effects.hold_until {
-        has_row(transaction, tenant, webhook)?;
+        ensure_runtime(transaction, tenant_id, webhook_id)?;
         let held = transaction
             .prepare_cached("UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1 AND hold_until < ?2")?
-            .execute((Col(webhook), Col(until)))?;
-        moved |= held == 1;
+            .execute((Col(webhook_id), Col(until)))?;
+        changed |= held == 1;
     }
-    let mut told = None;
+    let mut reported = None;
     if let Some(circuit) = &effects.circuit {
-        let cause = outcome.causes.iter().find(|cause| cause.kind.counterpart().is_some());
-        let cause = told_of(transaction, webhook, circuit, cause)?;
-        if set_circuit(transaction, tenant, webhook, circuit)? {
-            (moved, told) = (true, cause);
+        let occurrence = outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some());
+        let occurrence = occurrence_for(transaction, webhook_id, circuit, occurrence)?;
+        if set_circuit(transaction, tenant_id, webhook_id, circuit)? {
+            (changed, reported) = (true, occurrence);
         }
     }
-    if moved {
-        lanes::settle_all(transaction, webhook)?;
+    if changed {
+        lanes::recompute_lanes(transaction, webhook_id)?;
     }
-    Ok(told)
+    Ok(reported)
 }
 
-fn has_row(transaction: &Transaction<'_>, tenant: &TenantId, webhook: WebhookId) -> rusqlite::Result<()> {
+fn ensure_runtime(
+    transaction: &Transaction<'_>,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
+) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("INSERT INTO runtime (webhook, tenant) VALUES (?, ?) ON CONFLICT DO NOTHING")?
-        .execute((Col(webhook), tenant.as_str()))?;
+        .execute((Col(webhook_id), tenant_id.as_str()))?;
     Ok(())
 }
 
-/// Forgets what held a webhook back that is deleted and has nothing left.
-pub(super) fn forget(transaction: &Transaction<'_>, webhook: WebhookId) -> rusqlite::Result<()> {
+/// Deletes the `webhook_runtime` row of a deleted webhook that has no deliveries left.
+pub(super) fn delete_runtime(transaction: &Transaction<'_>, webhook_id: WebhookId) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "DELETE FROM runtime WHERE webhook = ?1 AND (SELECT deleted FROM webhooks WHERE id = ?1)",
         )?
-        .execute([Col(webhook)])?;
+        .execute([Col(webhook_id)])?;
     Ok(())
 }
 
-/// Stores a circuit unless a newer one is there, and with it the time for which it is open.
+/// Stores a circuit, and the time until which it blocks, unless a newer one is stored.
 fn set_circuit(
     transaction: &Transaction<'_>,
-    tenant: &TenantId,
-    webhook: WebhookId,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
     circuit: &SavedCircuit,
 ) -> rusqlite::Result<bool> {
-    has_row(transaction, tenant, webhook)?;
+    ensure_runtime(transaction, tenant_id, webhook_id)?;
     let json = (!circuit.is_default()).then(|| to_json(circuit)).transpose()?;
     let stored = transaction
         .prepare_cached(
@@ -332,7 +363,7 @@ fn set_circuit(
              WHERE webhook = ?1 AND generation <= ?3",
         )?
         .execute((
-            Col(webhook),
+            Col(webhook_id),
             json,
             circuit.generation as i64,
             Col(circuit.blocked_until().unwrap_or_default()),
@@ -346,71 +377,72 @@ fn set_circuit(
     if forced_open || circuit.state == CircuitState::Open && !forced_closed {
         let counts = to_json(&circuit.counts)?;
         transaction.prepare_cached(BEGIN_PERIOD)?.execute((
-            Col(webhook),
+            Col(webhook_id),
             Col(circuit.since),
             forced_open,
             counts,
-            tenant.as_str(),
+            tenant_id.as_str(),
         ))?;
     } else {
-        transaction.prepare_cached(END_PERIOD)?.execute((Col(webhook), Col(circuit.since)))?;
+        transaction.prepare_cached(END_PERIOD)?.execute((Col(webhook_id), Col(circuit.since)))?;
     }
     Ok(true)
 }
 
 fn expire(
     transaction: &Transaction<'_>,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     made_before: Time,
     now: Time,
     limit: usize,
-) -> rusqlite::Result<(Step, Vec<DeliveryId>)> {
+) -> rusqlite::Result<(BatchProgress, Vec<DeliveryId>)> {
     let expired = transaction
         .prepare_cached(EXPIRE)?
-        .query_map((Col(webhook), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
+        .query_map((Col(webhook_id), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<(DeliveryId, String)>>>()?;
-    for (delivery, _) in &expired {
+    for (delivery_id, _) in &expired {
         transaction
             .prepare_cached(
                 "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4 WHERE id = ?1",
             )?
-            .execute((Col(*delivery), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)))?;
-        record::bury(transaction, *delivery)?;
+            .execute((Col(*delivery_id), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)))?;
+        record::insert_dead_letter(transaction, *delivery_id)?;
     }
-    lanes::look_again_at(transaction, webhook, expired.iter().map(|(_, lane)| lane))?;
-    let step = Step { moved: expired.len(), finished: expired.len() < limit };
-    Ok((step, expired.into_iter().map(|(delivery, _)| delivery).collect()))
+    lanes::recompute_wake_for(transaction, webhook_id, expired.iter().map(|(_, lane)| lane))?;
+    let step = BatchProgress { changed: expired.len(), finished: expired.len() < limit };
+    Ok((step, expired.into_iter().map(|(delivery_id, _)| delivery_id).collect()))
 }
 
-/// A cause with how many of these dead deliveries it is about.
+/// Returns the occurrence with the number of these dead deliveries.
 fn died(
     transaction: &Transaction<'_>,
-    cause: Cause,
+    occurrence: Occurrence,
     deliveries: Vec<DeliveryId>,
-) -> rusqlite::Result<Option<Cause>> {
+) -> rusqlite::Result<Option<Occurrence>> {
     let mut dead = Vec::with_capacity(deliveries.len());
-    for delivery in deliveries {
+    for delivery_id in deliveries {
         let event_type = transaction
             .prepare_cached("SELECT event_type FROM dead WHERE delivery = ?")?
-            .query_row([Col(delivery)], |row| row.get(0))?;
-        dead.push((delivery, event_type));
+            .query_row([Col(delivery_id)], |row| row.get(0))?;
+        dead.push((delivery_id, event_type));
     }
-    Ok(died_of(cause, dead))
+    Ok(with_dead_count(occurrence, dead))
 }
 
-/// The cause, if this is the move of a circuit that it is about.
-pub(super) fn told_of<'a>(
+/// Returns the occurrence if this circuit change is the transition that it reports.
+pub(super) fn occurrence_for<'a>(
     transaction: &Transaction<'_>,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     circuit: &SavedCircuit,
-    cause: Option<&'a Cause>,
-) -> rusqlite::Result<Option<&'a Cause>> {
-    let Some(cause) = cause else { return Ok(None) };
+    occurrence: Option<&'a Occurrence>,
+) -> rusqlite::Result<Option<&'a Occurrence>> {
+    let Some(occurrence) = occurrence else { return Ok(None) };
     let before: Option<SavedCircuit> = transaction
         .prepare_cached("SELECT circuit FROM runtime WHERE webhook = ? AND circuit IS NOT NULL")?
-        .query_row([Col(webhook)], |row| from_json(row, 0))
+        .query_row([Col(webhook_id)], |row| from_json(row, 0))
         .optional()?;
-    Ok(Some(cause).filter(|cause| of_move(before.as_ref(), circuit) == Some(cause.kind)))
+    Ok(Some(occurrence)
+        .filter(|occurrence| for_transition(before.as_ref(), circuit) == Some(occurrence.kind)))
 }
 
 const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
@@ -418,10 +450,10 @@ const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation,
 const SELECT_RUNTIME: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
      WHERE webhook = ? AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
-fn read_runtime(row: &Row<'_>) -> rusqlite::Result<Runtime> {
-    Ok(Runtime {
-        webhook: get(row, 0)?,
-        tenant: get(row, 1)?,
+fn read_runtime(row: &Row<'_>) -> rusqlite::Result<WebhookRuntime> {
+    Ok(WebhookRuntime {
+        webhook_id: get(row, 0)?,
+        tenant_id: get(row, 1)?,
         hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
         generation: row.get::<_, i64>(4)? as u64,
@@ -429,8 +461,8 @@ fn read_runtime(row: &Row<'_>) -> rusqlite::Result<Runtime> {
     })
 }
 
-fn read_period(row: &Row<'_>) -> rusqlite::Result<Period> {
-    Ok(Period {
+fn read_period(row: &Row<'_>) -> rusqlite::Result<CircuitPeriod> {
+    Ok(CircuitPeriod {
         opened_at: get(row, 0)?,
         ended_at: get_opt(row, 1)?,
         forced: row.get(2)?,

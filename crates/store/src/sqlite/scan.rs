@@ -1,15 +1,15 @@
-//! Walking deliveries and events from the oldest on, along an index and in slices. What else is asked of them is
-//! asked of what comes out: a walk costs what it looks at, whoever walks.
+//! Scans of deliveries and events from the oldest on, along an index and in pages. Other filters are applied to
+//! the rows of a page, so the cost of a scan is proportional to the rows it reads.
 
 use redrive_core::{
     DeliveryId, EventId, TenantId, Time,
-    delivery::bulk_operation::{Among, Candidate},
-    id::first_at,
+    delivery::bulk_operation::{Candidate, OperationTarget},
+    id::min_bytes_at,
 };
 use rusqlite::{Connection, Row, Rows};
 
 use super::convert::{Col, get, get_opt};
-use crate::{EventHead, Walk, WalkCursor, Walked};
+use crate::{EventSummary, Scan, ScanCursor, ScanPage};
 
 const SEEN: &str =
     "d.event, d.id, e.event_type, d.webhook, d.status, d.failure_category, d.priority, d.created_at,
@@ -17,20 +17,20 @@ const SEEN: &str =
          coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook), 0)";
 const EVENT: &str = "events e ON e.tenant = d.tenant AND e.id = d.event";
 
-/// Deliveries looked at for each event that is, at the most and on average.
+/// Maximum deliveries read per event of a page, on average.
 const FAN_OUT: usize = 4;
 
-/// The statement of a walk. The ids of deliveries take their events' times, so a range of times is one of ids.
-/// CROSS JOIN keeps the order of tables: the index that is walked leads.
-pub(super) fn statement(walk: &Walk) -> String {
-    match (walk.among, walk.webhook) {
-        (Among::Dead, _) => format!(
+/// Returns the statement of a scan. Ids of deliveries have their events' times, so a time range is an id range.
+/// CROSS JOIN fixes the order of tables: the scanned index comes first.
+pub(super) fn statement(scan: &Scan) -> String {
+    match (scan.among, scan.webhook_id) {
+        (OperationTarget::Dead, _) => format!(
             "SELECT {SEEN}, x.delivery FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery CROSS JOIN {EVENT}
              WHERE x.tenant = ?1 AND x.delivery >= ?2 AND x.delivery < ?3 AND x.delivery > ?4
                  AND (?6 IS NULL OR d.webhook = ?6) ORDER BY x.delivery LIMIT ?5"
         ),
-        // What waits is not kept by tenant: others' are passed by.
-        (Among::Pending, _) => format!(
+        // `waiting` has no index by tenant: rows of other tenants are skipped by the caller.
+        (OperationTarget::Pending, _) => format!(
             "SELECT {SEEN}, x.delivery FROM (
                  SELECT delivery FROM waiting WHERE delivery >= ?2 AND delivery < ?3 AND delivery > ?4
                  UNION ALL SELECT delivery FROM leased WHERE delivery >= ?2 AND delivery < ?3 AND delivery > ?4
@@ -38,13 +38,13 @@ pub(super) fn statement(walk: &Walk) -> String {
              LEFT JOIN deliveries d ON d.id = x.delivery AND d.tenant = ?1 AND (?6 IS NULL OR d.webhook = ?6)
              LEFT JOIN {EVENT} ORDER BY x.delivery"
         ),
-        (Among::Deliveries | Among::Events, Some(_)) => format!(
+        (OperationTarget::Deliveries | OperationTarget::Events, Some(_)) => format!(
             "SELECT {SEEN}, d.id FROM deliveries d CROSS JOIN {EVENT}
              WHERE d.webhook = ?6 AND d.tenant = ?1 AND d.id >= ?2 AND d.id < ?3 AND d.id > ?4
              ORDER BY d.id LIMIT ?5"
         ),
-        // So many events, those without deliveries too, and so many of their deliveries.
-        (Among::Deliveries | Among::Events, None) => format!(
+        // A limited number of events, including those without deliveries, and of their deliveries.
+        (OperationTarget::Deliveries | OperationTarget::Events, None) => format!(
             "SELECT {SEEN}, d.id, e.id FROM (
                  SELECT id, tenant, event_type FROM events WHERE tenant = ?1 AND id >= ?2 AND id < ?3
                  ORDER BY id LIMIT ?5 + 1) e
@@ -55,76 +55,77 @@ pub(super) fn statement(walk: &Walk) -> String {
     }
 }
 
-/// Deliveries, oldest event first.
+/// Returns a page of deliveries, oldest event first.
 pub(super) fn deliveries(
     connection: &Connection,
-    tenant: &TenantId,
-    walk: &Walk,
-) -> rusqlite::Result<Walked> {
-    let least = walk.from.map_or(EventId::from_bytes([0; 16]), |from| EventId::from_bytes(first_at(from)));
-    let end = walk.to.map_or(EventId::from_bytes([0xff; 16]), |to| EventId::from_bytes(first_at(to)));
-    let begin = walk.after.map_or(least, |after| after.event.max(least));
-    // Where deliveries are walked, their own ids tell where to begin.
-    let by_event = walk.webhook.is_none() && matches!(walk.among, Among::Deliveries | Among::Events);
-    let begin = if by_event { begin } else { least };
-    let after = walk.after.and_then(|after| after.delivery).unwrap_or(DeliveryId::from_bytes([0; 16]));
-    let mut statement = connection.prepare_cached(&statement(walk))?;
+    tenant_id: &TenantId,
+    scan: &Scan,
+) -> rusqlite::Result<ScanPage> {
+    let min = scan.from.map_or(EventId::from_bytes([0; 16]), |from| EventId::from_bytes(min_bytes_at(from)));
+    let end = scan.to.map_or(EventId::from_bytes([0xff; 16]), |to| EventId::from_bytes(min_bytes_at(to)));
+    let begin = scan.after.map_or(min, |after| after.event_id.max(min));
+    // A scan by delivery starts at the id of the last delivery.
+    let by_event = scan.webhook_id.is_none()
+        && matches!(scan.among, OperationTarget::Deliveries | OperationTarget::Events);
+    let begin = if by_event { begin } else { min };
+    let after = scan.after.and_then(|after| after.delivery_id).unwrap_or(DeliveryId::from_bytes([0; 16]));
+    let mut statement = connection.prepare_cached(&statement(scan))?;
     let mut rows = statement.query((
-        tenant.as_str(),
+        tenant_id.as_str(),
         Col(begin),
         Col(end),
         Col(after),
-        walk.limit as i64,
-        walk.webhook.map(Col),
+        scan.limit as i64,
+        scan.webhook_id.map(Col),
     ))?;
     if by_event {
-        return of_events(&mut rows, walk);
+        return read_events(&mut rows, scan);
     }
-    let (mut walked, mut seen, mut last) = (Walked::default(), 0, None);
+    let (mut page, mut seen, mut last) = (ScanPage::default(), 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
         let at = get(row, 12)?;
         match get_opt(row, 0)? {
-            Some(event) => {
-                let cursor = WalkCursor { event, delivery: Some(at) };
-                walked.found.push((cursor, candidate(row)?));
+            Some(event_id) => {
+                let cursor = ScanCursor { event_id, delivery_id: Some(at) };
+                page.found.push((cursor, candidate(row)?));
                 last = Some(cursor);
             }
-            // Somebody else's.
-            None => last = Some(WalkCursor { event: EventId::first_at(at.time()), delivery: Some(at) }),
+            // It belongs to another tenant.
+            None => last = Some(ScanCursor { event_id: EventId::first_at(at.time()), delivery_id: Some(at) }),
         }
     }
-    walked.next = last.filter(|_| seen == walk.limit);
-    Ok(walked)
+    page.next = last.filter(|_| seen == scan.limit);
+    Ok(page)
 }
 
-/// Deliveries of a slice of events. It ends with the last of the events, or where there are too many deliveries.
-fn of_events(rows: &mut Rows<'_>, walk: &Walk) -> rusqlite::Result<Walked> {
-    let (mut walked, mut seen, mut events, mut last) = (Walked::default(), 0, 0, None);
+/// Returns the deliveries of a page of events. The page ends with its last event, or at the maximum of deliveries.
+fn read_events(rows: &mut Rows<'_>, scan: &Scan) -> rusqlite::Result<ScanPage> {
+    let (mut page, mut seen, mut events, mut last) = (ScanPage::default(), 0, 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
-        if last.is_none_or(|(before, _)| before != event) {
+        let (event_id, delivery_id): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
+        if last.is_none_or(|(before, _)| before != event_id) {
             events += 1;
         }
-        last = Some((event, delivery));
-        if delivery.is_some() {
-            walked.found.push((WalkCursor { event, delivery }, candidate(row)?));
+        last = Some((event_id, delivery_id));
+        if delivery_id.is_some() {
+            page.found.push((ScanCursor { event_id, delivery_id }, candidate(row)?));
         }
     }
-    let is_full = seen == walk.limit * FAN_OUT;
-    // The one to begin with may be through, and is not among the rows then: there was room for one more.
-    walked.next = last.filter(|_| is_full || events >= walk.limit).map(|(event, delivery)| {
+    let is_full = seen == scan.limit * FAN_OUT;
+    // The first event may have no rows left, because the page before it had all of them. That is why one more is read.
+    page.next = last.filter(|_| is_full || events >= scan.limit).map(|(event_id, delivery_id)| {
         let all = DeliveryId::from_bytes([0xff; 16]);
-        WalkCursor { event, delivery: Some(delivery.filter(|_| is_full).unwrap_or(all)) }
+        ScanCursor { event_id, delivery_id: Some(delivery_id.filter(|_| is_full).unwrap_or(all)) }
     });
-    Ok(walked)
+    Ok(page)
 }
 
 fn candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
     Ok(Candidate {
         event_type: row.get(2)?,
-        webhook: get(row, 3)?,
+        webhook_id: get(row, 3)?,
         status: get(row, 4)?,
         failure_category: get_opt(row, 5)?,
         priority: get(row, 6)?,
@@ -136,19 +137,19 @@ fn candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
     })
 }
 
-/// Events, oldest first.
+/// Returns a page of events, oldest first.
 pub(super) fn events(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     (from, to): (Option<Time>, Option<Time>),
     after: Option<EventId>,
     limit: usize,
-) -> rusqlite::Result<Vec<EventHead>> {
+) -> rusqlite::Result<Vec<EventSummary>> {
     let from = from.map_or(EventId::from_bytes([0; 16]), EventId::first_at);
     let to = to.map_or(EventId::from_bytes([0xff; 16]), EventId::first_at);
     let after = after.unwrap_or(EventId::from_bytes([0; 16]));
     let heads = |row: &Row<'_>| {
-        Ok(EventHead {
+        Ok(EventSummary {
             id: get(row, 0)?,
             event_type: row.get(1)?,
             subject: row.get(2)?,
@@ -160,6 +161,6 @@ pub(super) fn events(
             "SELECT id, event_type, subject, priority FROM events
              WHERE tenant = ? AND id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?",
         )?
-        .query_map((tenant.as_str(), Col(from), Col(to), Col(after), limit as i64), heads)?
+        .query_map((tenant_id.as_str(), Col(from), Col(to), Col(after), limit as i64), heads)?
         .collect()
 }

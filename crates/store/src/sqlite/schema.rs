@@ -1,4 +1,4 @@
-//! The schema's versions. Migrations are numbered files, applied once and kept by checksum.
+//! Schema versions. Migrations are numbered files, applied once and verified by checksum.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ mod embedded {
     refinery::embed_migrations!("src/sqlite/migrations");
 }
 
-/// Marks the file as ours ("Rdrv"), so that nobody else's database is ever changed.
+/// Application id of the file ("Rdrv"), so that a database of another application is never changed.
 const APPLICATION_ID: i64 = 0x5264_7276;
 
-/// Brings the schema up to date, or refuses one that is newer than this binary.
+/// Upgrades the schema, or refuses one that is newer than this binary.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
     let runner = embedded::migrations::runner();
     let known = known();
@@ -29,14 +29,14 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Op
     Ok(())
 }
 
-/// The newest version of the schema that this binary knows.
+/// Returns the newest schema version that this binary knows.
 pub(super) fn known() -> i64 {
     let runner = embedded::migrations::runner();
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
     i64::from(known.unwrap_or_default())
 }
 
-/// Whether a file is a database of ours.
+/// Returns whether a file is a Redrive database.
 pub(super) fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("PRAGMA application_id", (), |row| Ok(row.get::<_, i64>(0)? == APPLICATION_ID))
 }
@@ -51,7 +51,7 @@ fn is_foreign(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(id != APPLICATION_ID)
 }
 
-/// The version of a file's schema; 0 if it has none.
+/// Returns the schema version of a file; 0 if it has none.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     let table = "SELECT 1 FROM sqlite_master WHERE name = 'refinery_schema_history'";
     if connection.query_row(table, (), |_| Ok(())).optional()?.is_none() {

@@ -1,11 +1,14 @@
-//! How webhooks and tenants do: minutes and hours, added up as they come and read from a time on.
+//! Rollups of webhooks (per minute) and tenants (per minute and hour): added incrementally, read from a start
+//! time.
 
 use std::collections::HashMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    statistics::rollup::{self, Latencies, Rollup},
-    statistics::traffic::{Ended, Grain, Traffic},
+    statistics::{
+        rollup::{self, Latencies, Rollup},
+        traffic::{EndedCounts, Resolution, Traffic},
+    },
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
 
@@ -13,7 +16,7 @@ use super::{
     Sqlite,
     convert::{Col, get, get_opt},
 };
-use crate::{Answer, Failures, Figures, MinuteRollup, TenantRollup};
+use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures};
 
 const ROLLUPS: &str = "SELECT attempts, successes, categories, latencies, last_success_at, tenant, minute
      FROM rollups WHERE webhook = ? AND minute >= ? ORDER BY minute";
@@ -22,12 +25,12 @@ const ROLLUP: &str = "SELECT attempts, successes, categories, latencies, last_su
 const NEW_ROLLUP: &str = "INSERT INTO rollups
          (webhook, minute, tenant, attempts, successes, failed, categories, latencies, last_success_at)
      VALUES (?1, ?2, ?3, ?4, ?5, ?4 > ?5, ?6, ?7, ?8)";
-/// Indexes are touched only where what they are made of changes.
+/// SQLite updates an index only if one of its columns changes.
 const SET_ROLLUP: &str =
     "UPDATE rollups SET attempts = ?3, successes = ?4, failed = ?3 > ?4, categories = ?5,
          latencies = ?6, last_success_at = ?7
      WHERE webhook = ?1 AND minute = ?2";
-/// A minute's last success is later than those of the minutes before it.
+/// The newest minute with a success has the last success.
 const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
      WHERE webhook = ? AND minute <= ? AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
 const FAILURES: &str = "SELECT webhook, minute, attempts - successes FROM rollups INDEXED BY rollups_failed
@@ -49,9 +52,9 @@ const SET_TRAFFIC: &str = "UPDATE tenant_rollups SET attempts = ?4, successes = 
 const FORGET_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE (tenant, grain, start) IN
          (SELECT tenant, grain, start FROM tenant_rollups WHERE kept_until <= ? LIMIT ?)";
 
-/// The statements whose cost must follow what they answer or change: a test explains their plans.
+/// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 9] = [
+pub(super) const BOUNDED_STATEMENTS: [&str; 9] = [
     ROLLUPS,
     ROLLUP,
     SET_ROLLUP,
@@ -63,8 +66,8 @@ pub(super) const BOUNDED: [&str; 9] = [
     FORGET_TRAFFIC,
 ];
 
-impl Figures for Sqlite {
-    fn add_figures(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> Answer<'_, ()> {
+impl Statistics for Sqlite {
+    fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             for minute in &minutes {
                 add_minute(transaction, minute)?;
@@ -81,15 +84,20 @@ impl Figures for Sqlite {
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         from: Time,
-    ) -> Answer<'_, Vec<MinuteRollup>> {
+    ) -> StoreFuture<'_, Vec<MinuteRollup>> {
         self.read_for(for_tenant, move |connection| {
             let mut of_one = connection.prepare_cached(ROLLUPS)?;
             let mut found = Vec::new();
-            for webhook in webhooks {
-                let mut rows = of_one.query((Col(webhook), Col(from)))?;
+            for webhook_id in webhooks {
+                let mut rows = of_one.query((Col(webhook_id), Col(from)))?;
                 while let Some(row) = rows.next()? {
                     let rollup = read_rollup(row)?;
-                    found.push(MinuteRollup { tenant: get(row, 5)?, webhook, minute: get(row, 6)?, rollup });
+                    found.push(MinuteRollup {
+                        tenant_id: get(row, 5)?,
+                        webhook_id,
+                        minute: get(row, 6)?,
+                        rollup,
+                    });
                 }
             }
             Ok(found)
@@ -99,54 +107,59 @@ impl Figures for Sqlite {
     fn last_successes(
         &self,
         for_tenant: TenantId,
-        asked: Vec<(WebhookId, Time)>,
-    ) -> Answer<'_, Vec<(WebhookId, Time)>> {
+        request: Vec<(WebhookId, Time)>,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
         self.list_for(for_tenant, move |connection| {
             let mut of_one = connection.prepare_cached(LAST_SUCCESS)?;
             let mut found = Vec::new();
-            for (webhook, at) in asked {
-                let last = of_one.query_row((Col(webhook), Col(at)), |row| get(row, 0)).optional()?;
-                found.extend(last.map(|last| (webhook, last)));
+            for (webhook_id, at) in request {
+                let last = of_one.query_row((Col(webhook_id), Col(at)), |row| get(row, 0)).optional()?;
+                found.extend(last.map(|last| (webhook_id, last)));
             }
             Ok(found)
         })
     }
 
-    fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>> {
-        self.list_for(tenant.clone(), move |connection| {
+    fn traffic(
+        &self,
+        tenant_id: TenantId,
+        grain: Resolution,
+        from: Time,
+    ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
+        self.list_for(tenant_id.clone(), move |connection| {
             connection
                 .prepare_cached(TRAFFIC)?
-                .query_map((tenant.as_str(), Col(grain), Col(from)), |row| {
+                .query_map((tenant_id.as_str(), Col(grain), Col(from)), |row| {
                     Ok((get(row, 8)?, read_traffic(row)?))
                 })?
                 .collect()
         })
     }
 
-    fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Answer<'_, Failures> {
-        self.list_for(tenant.clone(), move |connection| {
-            // One more than is to be looked at, to know whether there is more.
-            let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+    fn failures(&self, tenant_id: TenantId, from: Time, max: usize) -> StoreFuture<'_, WebhookFailures> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            // One more than the limit, to know whether there are more.
+            let limit = i64::try_from(max).unwrap_or(i64::MAX).saturating_add(1);
             let mut latest = connection.prepare_cached(FAILURES)?;
-            let mut rows = latest.query((tenant.as_str(), Col(from), limit))?;
+            let mut rows = latest.query((tenant_id.as_str(), Col(from), limit))?;
             let (mut sums, mut seen, mut earliest) = (HashMap::<WebhookId, u64>::new(), 0, None);
             while let Some(row) = rows.next()? {
                 *sums.entry(get(row, 0)?).or_default() += row.get::<_, i64>(2)?.unsigned_abs();
                 earliest = Some(get(row, 1)?);
                 seen += 1;
             }
-            Ok(Failures {
+            Ok(WebhookFailures {
                 by_webhook: sums.into_iter().collect(),
                 only_since: earliest.filter(|_| seen == limit),
             })
         })
     }
 
-    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_rollups(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| transaction.execute(FORGET_ROLLUPS, (Col(before), limit as i64)))
     }
 
-    fn forget_traffic(&self, now: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| transaction.execute(FORGET_TRAFFIC, (Col(now), limit as i64)))
     }
 }
@@ -163,12 +176,12 @@ fn read_rollup(row: &Row<'_>) -> rusqlite::Result<Rollup> {
 
 fn read_traffic(row: &Row<'_>) -> rusqlite::Result<Traffic> {
     let number = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
-    let ended = Ended { delivered: number(5)?, dead: number(6)?, cancelled: number(7)? };
+    let ended = EndedCounts { delivered: number(5)?, dead: number(6)?, cancelled: number(7)? };
     Ok(Traffic { sent: read_rollup(row)?, ended })
 }
 
 fn add_minute(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Result<()> {
-    let key = (Col(new.webhook), Col(new.minute));
+    let key = (Col(new.webhook_id), Col(new.minute));
     let known = transaction.prepare_cached(ROLLUP)?.query_row(key, read_rollup).optional()?;
     let mut sum = new.rollup.clone();
     if let Some(known) = &known {
@@ -190,7 +203,7 @@ fn add_minute(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Re
         None => transaction.prepare_cached(NEW_ROLLUP)?.execute((
             webhook,
             minute,
-            new.tenant.as_str(),
+            new.tenant_id.as_str(),
             sum.attempts,
             sum.successes,
             categories,
@@ -202,7 +215,7 @@ fn add_minute(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Re
 }
 
 fn add_traffic(transaction: &Transaction<'_>, new: &TenantRollup) -> rusqlite::Result<()> {
-    let key = (new.tenant.as_str(), Col(new.grain), Col(new.start));
+    let key = (new.tenant_id.as_str(), Col(new.grain), Col(new.start));
     let known = transaction.prepare_cached(TRAFFIC_OF_ONE)?.query_row(key, read_traffic).optional()?;
     let mut sum = new.traffic.clone();
     if let Some(known) = &known {

@@ -8,14 +8,14 @@ use super::{
     convert::{Col, get, get_opt},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
+use crate::{ApiKey, Change, PageRequest, StoreFuture, Tenancy, Tenant};
 
 const KEY_COLUMNS: &str =
     "id, tenant, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
      last_used_at";
 
 impl Tenancy for Sqlite {
-    fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+    fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let made = transaction.execute(
                 "INSERT INTO tenants (id, name, rules, created_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -25,27 +25,27 @@ impl Tenancy for Sqlite {
         })
     }
 
-    fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+    fn change_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let changed = transaction.execute(
                 "UPDATE tenants SET name = ?2, rules = ?3, config_version = config_version + 1
                  WHERE id = ?1 AND deleted_at IS NULL",
                 (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?),
             )?;
-            // Whoever holds them may not be of that pool.
+            // The node that holds a lane may not serve the new pool.
             transaction.execute(
                 "UPDATE lanes SET pool = ?2, held_by = NULL
                  WHERE webhook IN (SELECT id FROM webhooks WHERE tenant = ?1) AND pool <> ?2",
                 (tenant.id.as_str(), tenant.rules.pool()),
             )?;
-            changes::tell(transaction, &Change::Tenant(tenant.id))?;
+            changes::append(transaction, &Change::Tenant(tenant.id))?;
             Ok(changed == 1)
         })
     }
 
-    fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool> {
+    fn delete_tenant(&self, id: TenantId, now: Time) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            // Whoever fanned out before is refused, and finds out why.
+            // The new version refuses publishes whose fan-out was computed before; they then find the tenant deleted.
             let deleted = transaction.execute(
                 "UPDATE tenants SET deleted_at = ?2, config_version = config_version + 1
                  WHERE id = ?1 AND deleted_at IS NULL",
@@ -61,15 +61,15 @@ impl Tenancy for Sqlite {
                 "DELETE FROM browser_sessions WHERE key_hash IN (SELECT hash FROM api_keys WHERE tenant = ?)",
                 [id.as_str()],
             )?;
-            // Nobody is left to be told anything.
+            // A deleted tenant has no recipients any more.
             transaction.execute("DELETE FROM standing WHERE tenant = ?", [id.as_str()])?;
-            changes::tell(transaction, &Change::Keys)?;
-            changes::tell(transaction, &Change::Tenant(id))?;
+            changes::append(transaction, &Change::Keys)?;
+            changes::append(transaction, &Change::Tenant(id))?;
             Ok(deleted == 1)
         })
     }
 
-    fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
+    fn tenant(&self, id: TenantId) -> StoreFuture<'_, Option<Tenant>> {
         self.read(move |connection| {
             connection
                 .prepare_cached(
@@ -80,7 +80,7 @@ impl Tenancy for Sqlite {
         })
     }
 
-    fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>> {
+    fn list_tenants(&self, page: PageRequest<TenantId>) -> StoreFuture<'_, Vec<Tenant>> {
         self.read_for_user(move |connection| {
             let after = page.after.as_ref().map_or("", TenantId::as_str);
             connection
@@ -93,12 +93,12 @@ impl Tenancy for Sqlite {
         })
     }
 
-    fn create_key(&self, key: ApiKey) -> Answer<'_, bool> {
+    fn create_key(&self, key: ApiKey) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            if let Some(tenant) = &key.tenant
+            if let Some(tenant_id) = &key.tenant_id
                 && !transaction
                     .prepare_cached("SELECT 1 FROM tenants WHERE id = ? AND deleted_at IS NULL")?
-                    .exists([tenant.as_str()])?
+                    .exists([tenant_id.as_str()])?
             {
                 return Ok(false);
             }
@@ -108,7 +108,7 @@ impl Tenancy for Sqlite {
                 ),
                 (
                     Col(key.id),
-                    key.tenant.as_ref().map(TenantId::as_str),
+                    key.tenant_id.as_ref().map(TenantId::as_str),
                     key.name,
                     key.hash,
                     key.scopes,
@@ -118,12 +118,12 @@ impl Tenancy for Sqlite {
                     key.expires_at.map(Col),
                 ),
             )?;
-            changes::tell(transaction, &Change::Keys)?;
+            changes::append(transaction, &Change::Keys)?;
             Ok(true)
         })
     }
 
-    fn live_keys(&self) -> Answer<'_, Vec<ApiKey>> {
+    fn live_keys(&self) -> StoreFuture<'_, Vec<ApiKey>> {
         self.read(|connection| {
             connection
                 .prepare_cached(&format!("SELECT {KEY_COLUMNS} FROM api_keys WHERE revoked_at IS NULL"))?
@@ -132,7 +132,11 @@ impl Tenancy for Sqlite {
         })
     }
 
-    fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>> {
+    fn list_keys(
+        &self,
+        tenant_id: Option<TenantId>,
+        page: PageRequest<KeyId>,
+    ) -> StoreFuture<'_, Vec<ApiKey>> {
         self.read_for_user(move |connection| {
             connection
                 .prepare_cached(&format!(
@@ -140,18 +144,18 @@ impl Tenancy for Sqlite {
                      ORDER BY id DESC LIMIT ?3 OFFSET ?4"
                 ))?
                 .query_map(
-                    (tenant.as_ref().map(TenantId::as_str), page.after.map(Col), page.limit, page.offset),
+                    (tenant_id.as_ref().map(TenantId::as_str), page.after.map(Col), page.limit, page.offset),
                     read_key,
                 )?
                 .collect()
         })
     }
 
-    fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool> {
+    fn revoke_key(&self, tenant_id: Option<TenantId>, id: KeyId, now: Time) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let revoked = transaction.execute(
                 "UPDATE api_keys SET revoked_at = ?3 WHERE id = ?1 AND tenant IS ?2 AND revoked_at IS NULL",
-                (Col(id), tenant.as_ref().map(TenantId::as_str), Col(now)),
+                (Col(id), tenant_id.as_ref().map(TenantId::as_str), Col(now)),
             )?;
             if revoked == 1 {
                 transaction.execute(
@@ -159,12 +163,12 @@ impl Tenancy for Sqlite {
                     [Col(id)],
                 )?;
             }
-            changes::tell(transaction, &Change::Keys)?;
+            changes::append(transaction, &Change::Keys)?;
             Ok(revoked == 1)
         })
     }
 
-    fn note_key_use(&self, uses: Vec<(KeyId, Time)>) -> Answer<'_, ()> {
+    fn record_key_use(&self, uses: Vec<(KeyId, Time)>) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             let mut note = transaction.prepare_cached(
                 "UPDATE api_keys SET last_used_at = max(coalesce(last_used_at, 0), ?2) WHERE id = ?1",
@@ -176,7 +180,7 @@ impl Tenancy for Sqlite {
         })
     }
 
-    fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+    fn prune_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
                 "DELETE FROM api_keys WHERE id IN (
@@ -194,7 +198,7 @@ fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
 fn read_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     Ok(ApiKey {
         id: get(row, 0)?,
-        tenant: get_opt(row, 1)?,
+        tenant_id: get_opt(row, 1)?,
         name: row.get(2)?,
         hash: row.get(3)?,
         scopes: row.get(4)?,

@@ -1,5 +1,5 @@
-//! Handing out what a ticket names, one by one and not by lanes. A lane that is left empty is looked into once at
-//! its time, and goes.
+//! Claims the deliveries that a ticket names, one by one instead of by lane. A lane that becomes empty is deleted
+//! by the next claim after its wake time.
 
 use redrive_core::Time;
 use rusqlite::{OptionalExtension, Transaction};
@@ -9,7 +9,7 @@ use super::{
     convert::Col,
     lanes, nodes,
 };
-use crate::{Claimed, Epoch, Wanted};
+use crate::{ClaimedDelivery, Epoch, TicketEntry};
 
 const WANTED: &str =
     "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
@@ -18,38 +18,41 @@ const WANTED: &str =
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.delivery = ?1 AND w.webhook = ?2 AND w.lane = ?3 AND w.due <= ?4";
 
-/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+/// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
+/// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 1] = [WANTED];
+pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [WANTED];
 
-/// Takes each in turn. None: the epoch is over.
+/// Claims each delivery in turn. Returns `None` if the epoch has ended.
 pub(super) fn take(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
     by: Time,
-    wanted: &[Wanted],
+    wanted: &[TicketEntry],
     max_bytes: usize,
-) -> rusqlite::Result<Option<Vec<Claimed>>> {
+) -> rusqlite::Result<Option<Vec<ClaimedDelivery>>> {
     if !nodes::is_live(transaction, epoch)? {
         return Ok(None);
     }
     let (mut taken, mut bytes_left) = (Vec::new(), max_bytes);
-    // An order is given from its first on, and by claims alone.
+    // Ordered lanes must be claimed from their head, which only lane claims do.
     for one in wanted.iter().filter(|one| !one.key.lane.is_ordered()) {
         if bytes_left == 0 {
             break;
         }
-        let webhook = one.key.webhook;
-        let home: Option<i64> =
-            transaction.prepare_cached(HOME)?.query_row([Col(webhook)], |row| row.get(0)).optional()?;
-        if home.is_some_and(|home| home != epoch.0) || lanes::blocked_until(transaction, webhook)? > now {
+        let webhook_id = one.key.webhook_id;
+        let assigned_epoch: Option<i64> =
+            transaction.prepare_cached(HOME)?.query_row([Col(webhook_id)], |row| row.get(0)).optional()?;
+        if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0)
+            || lanes::blocked_until(transaction, webhook_id)? > now
+        {
             continue;
         }
-        let values = (Col(one.delivery), Col(webhook), one.key.lane.code(), Col(by));
+        let values = (Col(one.delivery_id), Col(webhook_id), one.key.lane.code(), Col(by));
         let found = transaction.prepare_cached(WANTED)?.query_row(values, read_claimed).optional()?;
         if let Some(claimed) = found {
-            bytes_left = bytes_left.saturating_sub(claimed.event.weight());
+            bytes_left = bytes_left.saturating_sub(claimed.event.memory_bytes());
             lease(transaction, epoch, &one.key.lane, &claimed)?;
             taken.push(claimed);
         }

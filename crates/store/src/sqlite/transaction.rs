@@ -1,4 +1,4 @@
-//! Transactions of the one writer: what they know, how they end, and what their errors mean.
+//! Transactions of the writer: their context, their commit, and the meaning of their errors.
 
 use std::ops::Deref;
 
@@ -7,21 +7,21 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use super::file::DatabaseFiles;
 use crate::error::StoreError;
 
-/// The writing connection, with what every transaction needs.
+/// Write connection, with what every transaction needs.
 pub(super) struct Database {
     pub(super) connection: Connection,
     pub(super) files: DatabaseFiles,
     pub(super) writes_change_feed: bool,
 }
 
-/// A transaction of the writer.
+/// Transaction of the writer.
 pub(super) struct WriteTransaction<'a> {
     transaction: Transaction<'a>,
     writes_change_feed: bool,
 }
 
 impl WriteTransaction<'_> {
-    /// Whether other nodes read what this one changes.
+    /// Returns whether changes must be written to the change feed, because other nodes read it.
     pub(super) fn writes_change_feed(&self) -> bool {
         self.writes_change_feed
     }
@@ -35,7 +35,7 @@ impl<'a> Deref for WriteTransaction<'a> {
     }
 }
 
-/// Why a transaction was not committed, or must not be reported as committed.
+/// Reason why a transaction was not committed, or must not be reported as committed.
 pub(super) enum WriteError {
     Sqlite(rusqlite::Error),
     Store(StoreError),
@@ -56,7 +56,7 @@ impl From<WriteError> for StoreError {
     }
 }
 
-/// Commits a change. A commit into a file that was removed or replaced is not reported as one.
+/// Runs and commits a change. A commit into a file that was removed or replaced is reported as an error.
 pub(super) fn in_transaction<T>(
     database: &mut Database,
     change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T>,
@@ -74,7 +74,9 @@ pub(super) fn in_transaction<T>(
 pub(super) fn store_error(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => StoreError::TooSlow,
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig) => StoreError::Refused(error.to_string()),
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig) => {
+            StoreError::InvalidItem(error.to_string())
+        }
         _ => StoreError::Unavailable(error.to_string()),
     }
 }

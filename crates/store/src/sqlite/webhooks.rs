@@ -1,9 +1,10 @@
-//! Webhooks, the version that fan-out is checked against, and sweeping up after one that has ended.
+//! Webhooks, the configuration version that fan-out is checked against, and cancelling what ended webhooks still
+//! have.
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notification::Cause,
-    security::vault::{HEAD, MasterKeyId, key_of_head},
+    notification::Occurrence,
+    security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
@@ -16,63 +17,72 @@ use super::{
     transaction::WriteTransaction,
 };
 use crate::{
-    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Visibility,
-    Webhooks,
-    sealed::{Sealed, SealedVersion},
+    BatchProgress, Change, ConfigChanges, PageRequest, RewrapProgress, Secrets, StoreFuture, UpdateResult,
+    Versioned, Visibility, Webhooks,
+    sealed::{SealedVersion, SealedWebhook},
 };
 
 const COLUMNS: &str = "id, tenant, revision, state, spec, sealed, created_at, updated_at";
 
 impl Webhooks for Sqlite {
-    fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
+    fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
         let webhook = match self.seals.seal(webhook) {
             Ok(webhook) => webhook,
             Err(error) => return Box::pin(async { Err(error) }),
         };
         self.write(move |transaction| {
             Ok(match store(transaction, &webhook)? {
-                Some(version) => Changed::Done { version },
-                None => Changed::Missing,
+                Some(version) => UpdateResult::Updated { version },
+                None => UpdateResult::NotFound,
             })
         })
     }
 
-    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed> {
+    fn change_webhook(
+        &self,
+        webhook: Webhook,
+        revision: i64,
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, UpdateResult> {
         let webhook = match self.seals.seal(webhook) {
             Ok(webhook) => webhook,
             Err(error) => return Box::pin(async { Err(error) }),
         };
         self.write(move |transaction| {
-            let Some(now) = find(transaction, &webhook.webhook.tenant, webhook.webhook.id)? else {
-                return Ok(Changed::Missing);
+            let Some(now) = find(transaction, &webhook.webhook.tenant_id, webhook.webhook.id)? else {
+                return Ok(UpdateResult::NotFound);
             };
             if now.revision != revision {
-                return Ok(Changed::Stale);
+                return Ok(UpdateResult::Stale);
             }
             Ok(match store(transaction, &webhook)? {
                 Some(version) => {
-                    notifications::note(transaction, &cause)?;
-                    Changed::Done { version }
+                    notifications::record_occurrences(transaction, &occurrence)?;
+                    UpdateResult::Updated { version }
                 }
-                None => Changed::Missing,
+                None => UpdateResult::NotFound,
             })
         })
     }
 
-    fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
-        let found = self.list_for(tenant.clone(), move |connection| find(connection, &tenant, id));
+    fn webhook(&self, tenant_id: TenantId, id: WebhookId) -> StoreFuture<'_, Option<Versioned>> {
+        let found = self.list_for(tenant_id.clone(), move |connection| find(connection, &tenant_id, id));
         Box::pin(async { self.seals.open_version(found.await?) })
     }
 
-    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
         let found = self.read(move |connection| by_ids(connection, ids));
         Box::pin(async { self.seals.open_all(found.await?) })
     }
 
-    fn tenant_webhooks_by_id(&self, tenant: TenantId, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        let found = self.list_for(tenant.clone(), move |connection| {
+    fn tenant_webhooks_by_id(
+        &self,
+        tenant_id: TenantId,
+        ids: Vec<WebhookId>,
+    ) -> StoreFuture<'_, Vec<Webhook>> {
+        let found = self.list_for(tenant_id.clone(), move |connection| {
             let mut found = by_ids(connection, ids)?;
-            found.retain(|one| one.webhook.tenant == tenant);
+            found.retain(|one| one.webhook.tenant_id == tenant_id);
             Ok(found)
         });
         Box::pin(async { self.seals.open_all(found.await?) })
@@ -80,13 +90,13 @@ impl Webhooks for Sqlite {
 
     fn list_webhooks(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         visibility: Visibility,
         page: PageRequest<WebhookId>,
-    ) -> Answer<'_, Vec<Webhook>> {
-        let found = self.list_for(tenant.clone(), move |connection| {
+    ) -> StoreFuture<'_, Vec<Webhook>> {
+        let found = self.list_for(tenant_id.clone(), move |connection| {
             let after = page.after.map(Col);
-            let values = (tenant.as_str(), after, page.limit, page.offset, visibility.is_restricted());
+            let values = (tenant_id.as_str(), after, page.limit, page.offset, visibility.is_restricted());
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks
@@ -102,30 +112,30 @@ impl Webhooks for Sqlite {
 
     fn config_changes(
         &self,
-        tenant: TenantId,
+        tenant_id: TenantId,
         version: i64,
         limit: usize,
-    ) -> Answer<'_, Option<ConfigChanges>> {
+    ) -> StoreFuture<'_, Option<ConfigChanges>> {
         let found = self.read(move |connection| {
-            // One snapshot: the version and the webhooks must belong together.
+            // One snapshot, so that the version and the webhooks are consistent.
             let snapshot = connection.unchecked_transaction()?;
             let now = snapshot
                 .prepare_cached("SELECT config_version, rules, types_version FROM tenants WHERE id = ? AND deleted_at IS NULL")?
-                .query_row([tenant.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?, row.get(2)?)))
+                .query_row([tenant_id.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?, row.get(2)?)))
                 .optional()?;
             let Some((now, rules, types_version)) = now else { return Ok(None) };
             let mut changed = snapshot.prepare_cached(&format!(
                 "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)
                  ORDER BY revision LIMIT ?3"
             ))?;
-            let mut rows = changed.query((tenant.as_str(), version, limit as i64))?;
+            let mut rows = changed.query((tenant_id.as_str(), version, limit as i64))?;
             let (mut webhooks, mut last) = (Vec::new(), now);
             while let Some(row) = rows.next()? {
                 webhooks.push(read_webhook(row)?);
                 last = row.get(2)?;
             }
             let more = webhooks.len() == limit;
-            // Each change has a version of its own, so the last one seen is a version that was.
+            // Each change has its own version, so the last revision read is a version that existed.
             Ok(Some((if more { last } else { now }, more, rules, types_version, webhooks)))
         });
         Box::pin(async {
@@ -135,7 +145,7 @@ impl Webhooks for Sqlite {
         })
     }
 
-    fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
+    fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>> {
         self.read(|connection| {
             connection
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE sweeping = 1"))?
@@ -144,23 +154,29 @@ impl Webhooks for Sqlite {
         })
     }
 
-    fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step> {
-        self.write(move |transaction| sweep(transaction, webhook, &reason, now, limit))
+    fn cancel_pending(
+        &self,
+        webhook_id: WebhookId,
+        reason: String,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, BatchProgress> {
+        self.write(move |transaction| sweep(transaction, webhook_id, &reason, now, limit))
     }
 }
 
 impl Secrets for Sqlite {
-    fn sealed_with(&self) -> Answer<'_, Vec<MasterKeyId>> {
+    fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
         self.read(|connection| {
             let heads = connection
                 .prepare("SELECT DISTINCT substr(sealed, 1, ?) FROM webhooks")?
-                .query_map([HEAD as i64], |row| row.get(0))?
+                .query_map([KEY_ID_PREFIX_BYTES as i64], |row| row.get(0))?
                 .collect::<rusqlite::Result<Vec<Vec<u8>>>>()?;
-            Ok(heads.iter().filter_map(|head| key_of_head(head)).collect())
+            Ok(heads.iter().filter_map(|head| sealing_key_id_from_prefix(head)).collect())
         })
     }
 
-    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Rewrapped> {
+    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> StoreFuture<'_, RewrapProgress> {
         let found = self.read(move |connection| {
             connection
                 .prepare(&format!(
@@ -174,21 +190,21 @@ impl Secrets for Sqlite {
             let last = found.last().map(|one| one.webhook.id);
             let mut changed = 0;
             for one in found {
-                let Some(anew) = self.seals.rewrap(&one)? else { continue };
-                // Whoever changes it meanwhile seals it with the current key anyway.
+                let Some(rewrapped) = self.seals.rewrap(&one)? else { continue };
+                // A concurrent change of the webhook seals it with the current key anyway.
                 let replace = "UPDATE webhooks SET sealed = ?3 WHERE id = ?1 AND sealed = ?2";
                 changed += self
                     .write(move |transaction| {
-                        transaction.execute(replace, (Col(one.webhook.id), one.sealed, anew))
+                        transaction.execute(replace, (Col(one.webhook.id), one.sealed, rewrapped))
                     })
                     .await?;
             }
-            Ok(Rewrapped { last, changed })
+            Ok(RewrapProgress { last, changed })
         })
     }
 }
 
-fn by_ids(connection: &Connection, ids: Vec<WebhookId>) -> rusqlite::Result<Vec<Sealed>> {
+fn by_ids(connection: &Connection, ids: Vec<WebhookId>) -> rusqlite::Result<Vec<SealedWebhook>> {
     let mut by_id = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?;
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
@@ -199,40 +215,40 @@ fn by_ids(connection: &Connection, ids: Vec<WebhookId>) -> rusqlite::Result<Vec<
 
 fn sweep(
     transaction: &Transaction<'_>,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
     reason: &str,
     now: Time,
     limit: usize,
-) -> rusqlite::Result<Step> {
-    // Asked inside the transaction: a webhook that was enabled again keeps what it has.
+) -> rusqlite::Result<BatchProgress> {
+    // Checked inside the transaction: a webhook that was enabled again keeps its deliveries.
     let still_wanted = transaction
         .prepare_cached("SELECT 1 FROM webhooks WHERE id = ? AND sweeping = 1")?
-        .exists([Col(webhook)])?;
+        .exists([Col(webhook_id)])?;
     if !still_wanted {
-        return Ok(Step { moved: 0, finished: true });
+        return Ok(BatchProgress { changed: 0, finished: true });
     }
     let swept = transaction
         .prepare_cached(
             "DELETE FROM waiting WHERE delivery IN (SELECT delivery FROM waiting WHERE webhook = ? LIMIT ?)
              RETURNING delivery, lane",
         )?
-        .query_map((Col(webhook), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
+        .query_map((Col(webhook_id), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<_>>>()?;
-    for (delivery, _) in &swept {
-        redrive::end_cancelled(transaction, *delivery, reason, now)?;
+    for (delivery_id, _) in &swept {
+        redrive::end_cancelled(transaction, *delivery_id, reason, now)?;
     }
-    // At once and not at the end: should it be enabled again, the next of an order is now the first.
-    lanes::look_again_at(transaction, webhook, swept.iter().map(|(_, lane): &(_, String)| lane))?;
+    // After every step and not only at the end: if the webhook is enabled again, the next delivery of an ordered lane
+    // is now its first.
+    lanes::recompute_wake_for(transaction, webhook_id, swept.iter().map(|(_, lane): &(_, String)| lane))?;
     let finished = swept.len() < limit;
     if finished {
-        transaction.execute("UPDATE webhooks SET sweeping = 0 WHERE id = ?", [Col(webhook)])?;
-        runtime_state::forget(transaction, webhook)?;
+        transaction.execute("UPDATE webhooks SET sweeping = 0 WHERE id = ?", [Col(webhook_id)])?;
+        runtime_state::delete_runtime(transaction, webhook_id)?;
     }
-    Ok(Step { moved: swept.len(), finished })
+    Ok(BatchProgress { changed: swept.len(), finished })
 }
 
-/// One webhook that is not deleted.
-/// The stored webhook with this id, even if it was deleted, without its secrets.
+/// Returns the stored webhook with this id, even if it was deleted, without its secrets.
 pub(super) fn by_id(connection: &Connection, id: WebhookId) -> rusqlite::Result<Option<Webhook>> {
     connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?
@@ -242,31 +258,34 @@ pub(super) fn by_id(connection: &Connection, id: WebhookId) -> rusqlite::Result<
 
 pub(super) fn find(
     connection: &Connection,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     id: WebhookId,
 ) -> rusqlite::Result<Option<SealedVersion>> {
     connection
         .prepare_cached(&format!(
             "SELECT {COLUMNS} FROM webhooks WHERE id = ? AND tenant = ? AND deleted = 0"
         ))?
-        .query_row((Col(id), tenant.as_str()), |row| {
+        .query_row((Col(id), tenant_id.as_str()), |row| {
             Ok(SealedVersion { webhook: read_webhook(row)?, revision: row.get(2)? })
         })
         .optional()
 }
 
-/// Writes a webhook under the tenant's next version. None: there is no such tenant.
-pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusqlite::Result<Option<i64>> {
-    let Sealed { webhook, sealed } = sealed;
+/// Writes a webhook under the tenant's next version. Returns `None` if the tenant does not exist.
+pub(super) fn store(
+    transaction: &WriteTransaction<'_>,
+    sealed: &SealedWebhook,
+) -> rusqlite::Result<Option<i64>> {
+    let SealedWebhook { webhook, sealed } = sealed;
     let version = transaction
         .prepare_cached(
             "UPDATE tenants SET config_version = config_version + 1
              WHERE id = ? AND deleted_at IS NULL RETURNING config_version",
         )?
-        .query_row([webhook.tenant.as_str()], |row| row.get(0))
+        .query_row([webhook.tenant_id.as_str()], |row| row.get(0))
         .optional()?;
     let Some(version) = version else { return Ok(None) };
-    runtime_state::forgive(transaction, webhook)?;
+    runtime_state::clear_failures(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
             "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at, managed_by_operator)
@@ -274,7 +293,7 @@ pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusq
         ))?
         .execute((
             Col(webhook.id),
-            webhook.tenant.as_str(),
+            webhook.tenant_id.as_str(),
             version,
             to_json(&webhook.state)?,
             to_json(&webhook.spec)?,
@@ -282,26 +301,26 @@ pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusq
             Col(webhook.created_at),
             Col(webhook.updated_at),
             webhook.state == WebhookState::Deleted,
-            webhook.state.cancels_because().is_some(),
-            webhook.due_at().map(Col),
+            webhook.state.cancel_reason().is_some(),
+            webhook.next_action_at().map(Col),
             webhook.spec.is_operator_managed(),
         ))?;
     runtime_state::pause(transaction, webhook)?;
-    changes::tell(transaction, &Change::Webhook(webhook.tenant.clone(), webhook.id))?;
+    changes::append(transaction, &Change::Webhook(webhook.tenant_id.clone(), webhook.id))?;
     Ok(Some(version))
 }
 
-fn read_webhook(row: &Row<'_>) -> rusqlite::Result<Sealed> {
+fn read_webhook(row: &Row<'_>) -> rusqlite::Result<SealedWebhook> {
     let webhook = Webhook {
         id: get(row, 0)?,
-        tenant: get(row, 1)?,
+        tenant_id: get(row, 1)?,
         state: from_json(row, 3)?,
         spec: from_json(row, 4)?,
         secrets: Vec::new(),
         created_at: get(row, 6)?,
         updated_at: get(row, 7)?,
     };
-    Ok(Sealed { webhook, sealed: row.get(5)? })
+    Ok(SealedWebhook { webhook, sealed: row.get(5)? })
 }
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {

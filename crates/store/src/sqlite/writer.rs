@@ -1,4 +1,4 @@
-//! The one writer: a thread that commits publishes and outcomes together, and other changes one by one.
+//! The single writer: a thread that commits publishes and outcomes in batches, and other writes one by one.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,93 +17,97 @@ use tokio::sync::oneshot;
 
 use super::{
     Options, claim,
-    log::Log,
+    log::WalFile,
     notifications, publish,
-    readers::Gate,
+    readers::ReadPermits,
     record,
     transaction::{Database, WriteError, WriteTransaction, in_transaction, store_error},
 };
 use crate::{
-    Done, Epoch, LaneClaim, LaneRoom, NewEvent, OrderedPosition, Outcome, Published, Recorded,
-    batch::{self, CommitError, Queue, Weighed, complete},
+    Completion, Epoch, LaneCapacity, LaneClaim, NewEvent, OrderedPosition, Outcome, PublishResult,
+    RecordResult,
+    batch::{self, BatchItem, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
 
-/// After so long without work the writer gives its page cache back.
-const AT_REST: Duration = Duration::from_millis(500);
+/// Idle time after which the writer frees its page cache.
+const CACHE_RELEASE_DELAY: Duration = Duration::from_millis(500);
 
-/// A change that runs in a transaction of its own. Its type is erased so that what runs it is compiled once.
+/// Write that runs in its own transaction. Its type is erased so that the code that runs it is compiled once.
 pub(super) type WriteJob = Box<dyn FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<()> + Send>;
 
-/// Something for the writer to do.
+/// Job of the writer.
 enum Job {
     Batched(Write),
     Alone(Box<dyn FnOnce(&mut Database) + Send>),
-    /// Ends the writer, as a fault in the program might: for tests.
+    /// Ends the writer, as a bug might: for tests.
     #[cfg(feature = "conformance")]
     End,
 }
 
-/// A write that shares its transaction with whatever else waits.
+/// Write that shares its transaction with other queued writes.
 enum Write {
-    Publish(NewEvent, Done<Published>),
-    Record(Arc<Outcome>, Done<Recorded>),
-    /// Notes that a delivery is about to be sent; after a crash there may be thousands at once.
-    Mark(Epoch, DeliveryId, Done<bool>),
-    /// Leases what is due; in a storm of retries there are hundreds a second.
-    Claim(Claiming, Done<Option<Vec<LaneClaim>>>),
+    Publish(NewEvent, Completion<PublishResult>),
+    Record(Arc<Outcome>, Completion<RecordResult>),
+    /// Marks a delivery as about to be sent; after a crash there may be thousands of these concurrently.
+    Mark(Epoch, DeliveryId, Completion<bool>),
+    /// Claims due deliveries; with many retries there are hundreds of claims per second.
+    Claim(Claiming, Completion<Option<Vec<LaneClaim>>>),
 }
 
-/// What is to be claimed, and by whom.
+/// One claim request and the epoch that makes it.
 pub(super) struct Claiming {
     pub(super) epoch: Epoch,
     pub(super) now: Time,
-    pub(super) lanes: Vec<LaneRoom>,
+    pub(super) lanes: Vec<LaneCapacity>,
     pub(super) max_bytes: usize,
 }
 
-impl Weighed for Write {
+impl BatchItem for Write {
     fn weight(&self) -> (usize, usize) {
         match self {
-            Self::Publish(new, _) => (1 + 2 * new.deliveries.len(), new.event.weight()),
+            Self::Publish(new, _) => (1 + 2 * new.deliveries.len(), new.event.memory_bytes()),
             Self::Record(..) => (3, 512),
             Self::Mark(..) => (1, 64),
-            // What it gives is bounded by whoever asks.
+            // The caller limits the number of claimed deliveries.
             Self::Claim(claiming, _) => {
-                let rooms = claiming.lanes.iter().map(|lane| lane.room);
-                (rooms.fold(0, |sum: usize, room| sum.saturating_add(room.saturating_mul(2))), 64)
+                let capacities = claiming.lanes.iter().map(|lane| lane.max_deliveries);
+                (
+                    capacities.fold(0, |sum: usize, capacity| sum.saturating_add(capacity.saturating_mul(2))),
+                    64,
+                )
             }
         }
     }
 }
 
-/// What a batched write came to.
-enum Written {
-    Published(Published),
-    Recorded(Recorded),
+/// Result of a batched write.
+enum WriteResult {
+    Published(PublishResult),
+    Recorded(RecordResult),
     Marked(bool),
     Claimed(Option<Vec<LaneClaim>>),
 }
 
-/// The handle on the writer thread.
+/// Handle of the writer thread.
 pub(super) struct Writer {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     commits: Arc<AtomicU64>,
-    queue: Arc<Queue>,
+    queue: Arc<WaitingLimit>,
 }
 
 impl Writer {
-    pub(super) fn start(database: Database, options: &Options, readers: Gate) -> Self {
+    pub(super) fn start(database: Database, options: &Options, readers: ReadPermits) -> Self {
         let (jobs, waiting) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
-        let queue = Arc::new(Queue::new(options.max_waiting, options.max_waiting_bytes));
-        let log = Log::of(&options.path, readers);
+        let queue = Arc::new(WaitingLimit::new(options.max_queued_publishes, options.max_queued_bytes));
+        let log = WalFile::new(&options.path, readers);
         let runtime = tokio::runtime::Handle::try_current().ok();
-        let desk = Desk { database, log, commits: commits.clone(), queue: queue.clone(), runtime };
+        let writer = WriterLoop { database, log, commits: commits.clone(), queue: queue.clone(), runtime };
         let thread =
-            std::thread::Builder::new().name("store-writer".into()).spawn(move || desk.work(&waiting));
-        // Without its writer there is no store, and there is nobody to tell yet.
+            std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.work(&waiting));
+        // The store cannot work without its writer, and this function returns no error.
         let thread = thread.expect("the operating system starts a thread");
         Self { jobs: Some(jobs), thread: Some(thread), commits, queue }
     }
@@ -112,23 +116,23 @@ impl Writer {
         self.commits.load(Relaxed)
     }
 
-    pub(super) fn publish(&self, event: NewEvent, done: Done<Published>) {
-        if !self.queue.enter(event.event.weight()) {
+    pub(super) fn publish(&self, event: NewEvent, done: Completion<PublishResult>) {
+        if !self.queue.try_acquire(event.event.memory_bytes()) {
             event.order.iter().for_each(OrderedPosition::break_off);
             return done(Err(StoreError::Overloaded));
         }
         self.submit(Write::Publish(event, done));
     }
 
-    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
+    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
         self.submit(Write::Record(outcome, done));
     }
 
-    pub(super) fn mark(&self, epoch: Epoch, delivery: DeliveryId, done: Done<bool>) {
-        self.submit(Write::Mark(epoch, delivery, done));
+    pub(super) fn mark(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
+        self.submit(Write::Mark(epoch, delivery_id, done));
     }
 
-    pub(super) fn claim(&self, claiming: Claiming, done: Done<Option<Vec<LaneClaim>>>) {
+    pub(super) fn claim(&self, claiming: Claiming, done: Completion<Option<Vec<LaneClaim>>>) {
         self.submit(Write::Claim(claiming, done));
     }
 
@@ -142,16 +146,16 @@ impl Writer {
         }
     }
 
-    /// Runs one change in a transaction of its own. It is committed if this returns `Ok`.
+    /// Runs one write in its own transaction. It is committed if this returns `Ok`.
     pub(super) async fn run(&self, change: WriteJob) -> Result<(), StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         let commits = self.commits.clone();
         let job = Job::Alone(Box::new(move |database| {
             let result = in_transaction(database, change);
             if result.is_ok() {
                 commits.fetch_add(1, Relaxed);
             }
-            // Nobody listens any more: the change stands all the same.
+            // If the caller has stopped waiting, the write is committed all the same.
             let _ = answer.send(result.map_err(StoreError::from));
         }));
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
@@ -159,10 +163,10 @@ impl Writer {
             return Err(closed());
         }
         let failed = || StoreError::Unavailable("a fault in the program ended the change".into());
-        answered.await.unwrap_or_else(|_| Err(failed()))
+        reply.await.unwrap_or_else(|_| Err(failed()))
     }
 
-    /// Ends the writer, as a fault in the program might.
+    /// Ends the writer, as a bug might.
     #[cfg(feature = "conformance")]
     pub(super) fn end(&self) {
         if let Some(jobs) = &self.jobs {
@@ -173,8 +177,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // The thread finishes what waits, then sees that nobody is left. It may itself be the last to let
-        // go of the store, from a callback: then there is nothing to wait for.
+        // The thread finishes queued jobs, then sees that the channel is closed. The thread itself may drop the last
+        // reference to the store, in a callback: then it must not join itself.
         self.jobs = None;
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
@@ -189,16 +193,16 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store's writer has ended; restart redrive".into())
 }
 
-/// What the writer thread works at.
-struct Desk {
+/// State of the writer thread.
+struct WriterLoop {
     database: Database,
-    log: Log,
+    log: WalFile,
     commits: Arc<AtomicU64>,
-    queue: Arc<Queue>,
+    queue: Arc<WaitingLimit>,
     runtime: Option<tokio::runtime::Handle>,
 }
 
-impl Desk {
+impl WriterLoop {
     fn work(mut self, waiting: &mpsc::Receiver<Job>) {
         let mut batch = Vec::new();
         while let Some(job) = self.next(waiting) {
@@ -212,7 +216,7 @@ impl Desk {
             if alone.is_none() {
                 batch::gather(&mut batch, batch::LIMITS, || match waiting.try_recv().ok()? {
                     Job::Batched(write) => Some(write),
-                    // What stands alone keeps its place behind what was gathered before it.
+                    // A write with its own transaction runs after the writes that were queued before it.
                     Job::Alone(change) => {
                         alone = Some(change);
                         None
@@ -225,14 +229,14 @@ impl Desk {
             if let Some(change) = alone {
                 self.run_alone(change);
             }
-            self.log.rein_in(&self.database.connection);
+            self.log.checkpoint_if_large(&self.database.connection);
         }
         if let Err(error) = self.database.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
             tracing::warn!(%error, "the last checkpoint failed; the next start catches up");
         }
     }
 
-    /// Runs one change. A panic in it fails this change alone; its transaction is rolled back.
+    /// Runs one write. A panic fails only this write; its transaction is rolled back.
     fn run_alone(&mut self, change: Box<dyn FnOnce(&mut Database) + Send>) {
         let database = &mut self.database;
         if catch_unwind(AssertUnwindSafe(|| change(database))).is_err() {
@@ -240,9 +244,9 @@ impl Desk {
         }
     }
 
-    /// The next job, whenever it comes. Who waits for long gives its memory back first.
+    /// Waits for the next job. After the idle time it frees the page cache and continues to wait.
     fn next(&mut self, waiting: &mpsc::Receiver<Job>) -> Option<Job> {
-        match waiting.recv_timeout(AT_REST) {
+        match waiting.recv_timeout(CACHE_RELEASE_DELAY) {
             Ok(job) => return Some(job),
             Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -268,24 +272,25 @@ impl Desk {
         let finished: Vec<_> = batch.drain(..).zip(results).chain(refused).collect();
         for (write, _) in &finished {
             if let Write::Publish(new, _) = write {
-                self.queue.leave(new.event.weight());
+                self.queue.release(new.event.memory_bytes());
             }
         }
         for (write, result) in &finished {
             if let Write::Publish(NewEvent { order: Some(ordered), .. }, _) = write {
-                note_result(ordered, result);
+                record_result(ordered, result);
             }
         }
-        let tell = move || finished.into_iter().for_each(|(write, result)| finish(write, result));
-        // On the runtime, where whoever is told wakes up anyway: the next batch need not wait for it.
+        let report = move || finished.into_iter().for_each(|(write, result)| finish(write, result));
+        // Callbacks run on the runtime, where their tasks wake up anyway, so that the next batch does not wait for
+        // them.
         match &self.runtime {
-            Some(runtime) => drop(runtime.spawn(async { tell() })),
-            None => tell(),
+            Some(runtime) => drop(runtime.spawn(async { report() })),
+            None => report(),
         }
     }
 }
 
-/// Takes publishes out of a batch that would break their order.
+/// Removes publishes from a batch that would break their order, and returns them.
 fn take_out_of_order(batch: &mut Vec<Write>) -> Vec<Write> {
     let publishes = batch.iter().filter_map(|write| match write {
         Write::Publish(new, _) => Some(new),
@@ -297,39 +302,39 @@ fn take_out_of_order(batch: &mut Vec<Write>) -> Vec<Write> {
     batch.extract_if(.., is_refused).collect()
 }
 
-fn note_result(ordered: &OrderedPosition, result: &Result<Written, StoreError>) {
+fn record_result(ordered: &OrderedPosition, result: &Result<WriteResult, StoreError>) {
     match result {
-        Ok(Written::Published(published)) => ordered.note(&Ok(published.clone())),
+        Ok(WriteResult::Published(published)) => ordered.record(&Ok(published.clone())),
         Ok(_) => {}
-        Err(error) => ordered.note(&Err(error.clone())),
+        Err(error) => ordered.record(&Err(error.clone())),
     }
 }
 
-fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<Written>, CommitError> {
+fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<WriteResult>, CommitError> {
     let apply = |transaction: &WriteTransaction<'_>| {
-        let mut published = publish::Publishing::new(transaction);
+        let mut published = publish::PublishBatch::new(transaction);
         let mut written = Vec::with_capacity(slice.len());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for write in slice {
             written.push(match write {
-                Write::Publish(new, _) => Written::Published(published.apply(new)?),
+                Write::Publish(new, _) => WriteResult::Published(published.apply(new)?),
                 Write::Record(outcome, _) => {
-                    Written::Recorded(record::apply(transaction, outcome, &mut told)?)
+                    WriteResult::Recorded(record::apply(transaction, outcome, &mut reported)?)
                 }
-                Write::Mark(epoch, delivery, _) => {
-                    Written::Marked(claim::mark(transaction, *epoch, *delivery)?)
+                Write::Mark(epoch, delivery_id, _) => {
+                    WriteResult::Marked(claim::mark(transaction, *epoch, *delivery_id)?)
                 }
-                Write::Claim(claiming, _) => Written::Claimed(claim::take(transaction, claiming)?),
+                Write::Claim(claiming, _) => WriteResult::Claimed(claim::take(transaction, claiming)?),
             });
         }
         published.finish()?;
-        notifications::note(transaction, told)?;
+        notifications::record_occurrences(transaction, reported)?;
         Ok(written)
     };
     in_transaction(database, apply).map_err(|error| match error {
         WriteError::Store(error) => CommitError::Store(error),
         WriteError::Sqlite(error) => match error.sqlite_error_code() {
-            // The item broke a rule of the schema, does not fit into a row, or needs a row that makes no sense.
+            // The item violates a constraint, does not fit into a row, or needs a row that is invalid.
             Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) | None => {
                 CommitError::Item(error.to_string())
             }
@@ -338,13 +343,13 @@ fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<Written>
     })
 }
 
-/// Reports the result of one write. A panic in its callback does not reach the writes after it.
-fn finish(write: Write, result: Result<Written, StoreError>) {
+/// Reports the result of one write. A panic in its callback does not affect the writes after it.
+fn finish(write: Write, result: Result<WriteResult, StoreError>) {
     match (write, result) {
-        (Write::Publish(_, done), Ok(Written::Published(published))) => complete(done, Ok(published)),
-        (Write::Record(_, done), Ok(Written::Recorded(recorded))) => complete(done, Ok(recorded)),
-        (Write::Mark(_, _, done), Ok(Written::Marked(marked))) => complete(done, Ok(marked)),
-        (Write::Claim(_, done), Ok(Written::Claimed(claimed))) => complete(done, Ok(claimed)),
+        (Write::Publish(_, done), Ok(WriteResult::Published(published))) => complete(done, Ok(published)),
+        (Write::Record(_, done), Ok(WriteResult::Recorded(recorded))) => complete(done, Ok(recorded)),
+        (Write::Mark(_, _, done), Ok(WriteResult::Marked(marked))) => complete(done, Ok(marked)),
+        (Write::Claim(_, done), Ok(WriteResult::Claimed(claimed))) => complete(done, Ok(claimed)),
         (Write::Publish(_, done), Err(error)) => complete(done, Err(error)),
         (Write::Record(_, done), Err(error)) => complete(done, Err(error)),
         (Write::Mark(_, _, done), Err(error)) => complete(done, Err(error)),

@@ -1,4 +1,5 @@
-//! The stores: the conformance suite and what is particular to each. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+//! Store tests: the conformance suite, and tests specific to each store. Suites in `slow` wait, kill and restart;
+//! suites in `extended` take minutes or need unusual tools.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! A place for one test in the server that all tests share.
+//! A schema for one test in the PostgreSQL server that all tests share.
 
 use std::{
     net::SocketAddr,
@@ -9,13 +9,13 @@ use std::{
 use super::session;
 use crate::{Proxy, service::block_on};
 
-/// How long the end of a test waits for its tables to go.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// The timeout for dropping the schema when a test ends.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A schema of one's own in the server that all tests share, dropped with everything in it when this is.
+/// A private schema in the shared server. It is dropped, with everything in it, when this value is dropped.
 ///
-/// Tables, types and functions are one's own. What belongs to the whole database is not: advisory locks,
-/// the channels of `NOTIFY`, and views of the system such as `pg_stat_activity`.
+/// Tables, types and functions are private. Database-wide state is not: advisory locks, `NOTIFY` channels, and
+/// system views such as `pg_stat_activity`.
 pub struct Database {
     port: u16,
     schema: String,
@@ -31,37 +31,37 @@ impl Database {
         Self { port, schema }
     }
 
-    /// How to connect; what is made by its bare name then is in the schema.
+    /// Returns the URL; objects created with unqualified names are in the schema.
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// How to connect through a proxy that stands before [`address`](Self::address).
+    /// Returns the URL through a proxy in front of [`address`](Self::address).
     pub fn url_through(&self, proxy: &Proxy) -> String {
         self.url_at(proxy.address())
     }
 
-    /// Where the server listens.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// The port of the server.
+    /// Returns the port of the server.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The name of the schema.
+    /// Returns the name of the schema.
     pub fn schema(&self) -> &str {
         &self.schema
     }
 
-    /// The rows of one query, every value as text; what is null reads `NULL`. Panics when it fails.
+    /// Runs one query and returns its rows, every value as text and null as `NULL`. Panics if it fails.
     pub async fn query(&self, sql: &str) -> Vec<Vec<String>> {
         session::query(&self.url(), sql).await
     }
 
-    /// Runs one statement or several; gives how many rows they changed or found. Panics when one fails.
+    /// Runs one or more statements and returns the number of rows affected or returned. Panics if one fails.
     pub async fn execute(&self, sql: &str) -> u64 {
         session::execute(&self.url(), sql).await
     }
@@ -74,7 +74,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Who still holds a lock in there would be in the way.
+        // A backend that still holds a lock in the schema would block the drop, so it is terminated first.
         let sql = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
              WHERE relnamespace = '{schema}'::regnamespace AND pid <> pg_backend_pid();
@@ -83,9 +83,10 @@ impl Drop for Database {
         );
         let url = session::url(self.port, "redrive");
         let goodbye = async move { session::connect(&url).await?.simple_query(&sql).await };
-        // A thread of its own, for this one may be running futures. A schema that stays does no harm.
-        let thread =
-            std::thread::spawn(|| block_on(async { tokio::time::timeout(FAREWELL, goodbye).await.is_ok() }));
+        // On its own thread, because this one may be running an async runtime. A schema that is left behind does no harm.
+        let thread = std::thread::spawn(|| {
+            block_on(async { tokio::time::timeout(DROP_TIMEOUT, goodbye).await.is_ok() })
+        });
         thread.join().ok();
     }
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL's own programs: where they are, and how they run whoever runs the tests.
+//! Finds PostgreSQL's programs, and runs them regardless of the user who runs the tests.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,26 +9,27 @@ use std::{
 
 use crate::service::{Server, User};
 
-/// Where Debian puts the versions of PostgreSQL.
+/// The folder where Debian installs the versions of PostgreSQL.
 const DEBIAN: &str = "/usr/lib/postgresql";
-/// Every server is out of the way of any other: TCP on loopback, and no socket file.
+/// Settings that keep servers from colliding: TCP on loopback only, and no socket file.
 const ALWAYS: [&str; 2] = ["listen_addresses=127.0.0.1", "unix_socket_directories="];
 
 pub(super) struct Programs {
     bin: PathBuf,
-    /// PostgreSQL refuses to run as root.
+    /// The user of the server, because PostgreSQL refuses to run as root.
     pub(super) user: User,
 }
 
 impl Programs {
-    /// The newest version here; panics with the remedy where there is none.
+    /// Finds the newest installed version; panics with an installation hint if there is none.
     pub(super) fn find() -> Self {
         let remedy = "PostgreSQL does not run as root; make a user: sudo adduser --system postgres";
         let user = User::other_than_root(&["postgres", "nobody"], remedy);
         Self { bin: newest(Path::new(DEBIAN), &std::env::var_os("PATH").unwrap_or_default()), user }
     }
 
-    /// Makes a cluster in `folder/data` with the superuser `redrive`; `stdin` stays open meanwhile.
+    /// Creates a database cluster in `folder/data` with the superuser `redrive`; `stdin` stays open until that is
+    /// done.
     pub(super) fn make_cluster(&self, folder: &Path, stdin: Stdio) {
         let data = self.user.make_folder(folder, "data");
         let mut command = Command::new("setpriv");
@@ -38,7 +39,7 @@ impl Programs {
         run("initdb", &mut command);
     }
 
-    /// Copies the cluster that is served at this port into `folder/data`, as a replica of it.
+    /// Copies the database cluster served at this port into `folder/data`, as a replica of it.
     pub(super) fn copy_cluster(&self, folder: &Path, port: u16) {
         let data = self.user.make_folder(folder, "data");
         let mut command = Command::new("setpriv");
@@ -53,7 +54,7 @@ impl Programs {
         run("pg_basebackup", &mut command);
     }
 
-    /// How to run the server of this folder.
+    /// Returns the command that runs the server of this folder.
     pub(super) fn server(&self, crash: &'static str, folder: &Path, port: u16, settings: &[&str]) -> Server {
         let mut words: Vec<OsString> = vec![self.bin.join("postgres").into(), "-D".into()];
         words.extend([folder.join("data").into(), "-p".into(), port.to_string().into()]);
@@ -82,7 +83,7 @@ fn run(name: &str, command: &mut Command) {
     );
 }
 
-/// Settings of the person who runs the tests must not change what is tested.
+/// Removes the user's own PostgreSQL settings from the environment, so that they do not change what is tested.
 fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
         command.env_remove(name);
@@ -90,7 +91,7 @@ fn without_settings(command: &mut Command) -> &mut Command {
     command.current_dir("/")
 }
 
-/// The directory of the newest version's programs, or the first on the path that has them.
+/// Returns the program directory of the newest version, or the first complete one on the path.
 fn newest(versions: &Path, path: &OsStr) -> PathBuf {
     let mut found: Vec<_> = fs::read_dir(versions)
         .into_iter()
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_whole_version_is_taken() {
+    fn newest_complete_version_is_chosen() {
         let dir = tempfile::TempDir::new().unwrap();
         let (versions, path) = (dir.path().join("versions"), dir.path().join("path"));
         installed(&path, &["postgres", "initdb"]);
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "install it with: sudo apt-get install postgresql")]
-    fn a_missing_server_is_told_with_its_remedy() {
+    fn missing_server_panics_with_an_install_hint() {
         newest(Path::new("/nowhere"), OsStr::new("/nowhere/else"));
     }
 }

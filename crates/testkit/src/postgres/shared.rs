@@ -1,4 +1,4 @@
-//! The server that all test processes share.
+//! The PostgreSQL server that all test processes share.
 
 use std::{
     fs::{self, File},
@@ -8,9 +8,9 @@ use std::{
 };
 
 use super::{programs::Programs, session};
-use crate::service::{Server, Sharing, Told, block_on, free_port, share};
+use crate::service::{ErrorContext, Server, SharedService, acquire_shared, block_on, free_port};
 
-/// Nothing here has to survive a power cut, and everything should be quick.
+/// Settings that trade durability for speed: no data here has to survive a power failure.
 const SETTINGS: [&str; 5] = [
     "fsync=off",
     "synchronous_commit=off",
@@ -21,14 +21,14 @@ const SETTINGS: [&str; 5] = [
 
 struct Shared;
 
-impl Sharing for Shared {
+impl SharedService for Shared {
     const NAME: &'static str = "postgres";
 
     fn prepare(folder: &Path, alive: Stdio) -> Server {
         let programs = Programs::find();
         programs.make_cluster(folder, alive);
         let port = free_port();
-        fs::write(folder.join("port"), port.to_string()).told(folder);
+        fs::write(folder.join("port"), port.to_string()).with_context(folder);
         programs.server("INT", folder, port, &SETTINGS)
     }
 
@@ -41,11 +41,11 @@ fn port_in(folder: &Path) -> Option<u16> {
     fs::read_to_string(folder.join("port")).ok()?.parse().ok()
 }
 
-/// The port of the shared server, which stays for as long as this process lives. Blocks while it starts.
+/// Returns the port of the shared server, which keeps running while this process lives. Blocks while it starts.
 pub(super) fn port() -> u16 {
     static SHARED: OnceLock<(u16, File)> = OnceLock::new();
     let find = || {
-        let (folder, users) = share::<Shared>();
+        let (folder, users) = acquire_shared::<Shared>();
         (port_in(&folder).expect("a server that is ready has a port"), users)
     };
     SHARED.get_or_init(find).0

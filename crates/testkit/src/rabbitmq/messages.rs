@@ -1,4 +1,4 @@
-//! One short session after another with a server: a test puts messages on queues and looks at what is there.
+//! Short broker sessions, one per call, in which a test publishes messages and reads queues.
 
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
@@ -6,19 +6,19 @@ use lapin::{
     types::FieldTable,
 };
 
-/// A message that was taken off a queue.
+/// A message that was removed from a queue.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// What it says.
+    /// The body.
     pub body: Vec<u8>,
-    /// What is said about it, headers included.
+    /// The properties, including headers.
     pub properties: BasicProperties,
-    /// Whether somebody had it before and gave it back.
+    /// Whether a consumer received it before and it was returned to the queue.
     pub redelivered: bool,
 }
 
 impl Message {
-    /// The value of a header as text, if it is there.
+    /// Returns the value of a header as text, if it exists.
     pub fn header(&self, name: &str) -> Option<String> {
         let headers = self.properties.headers().as_ref()?;
         let (_, value) = headers.inner().iter().find(|(header, _)| header.as_str() == name)?;
@@ -93,7 +93,7 @@ impl Session {
     }
 }
 
-/// Says goodbye; a server that is gone already has heard it.
+/// Closes the connection; ignores the error of a server that has already closed it.
 async fn close(connection: Connection) {
     connection.close(200, "done".into()).await.ok();
 }

@@ -1,9 +1,9 @@
-//! Throwaway RabbitMQ servers, from the programs that the distribution's package brings.
+//! Throwaway RabbitMQ servers, from the programs of the distribution's package.
 //!
-//! One takes seconds to start, so most tests have a [`Vhost`] in the one that all tests share: [`RabbitMq::shared`].
-//! A test that stops and kills its server starts one of its own: [`RabbitMq::start`]. Servers listen on free ports of
-//! 127.0.0.1, with the user `guest`, and have Erlang's directory of nodes to themselves; no other server of this
-//! machine is ever touched.
+//! Starting one takes seconds, so most tests use a [`Vhost`] in the shared server: [`RabbitMq::shared`]. A test
+//! that stops and kills its server starts its own: [`RabbitMq::start`]. Servers listen on free ports of 127.0.0.1,
+//! with the user `guest`, and have their own Erlang port mapper (epmd); no other server of this machine is ever
+//! touched.
 
 mod messages;
 mod node;
@@ -18,113 +18,115 @@ pub use self::{messages::Message, vhost::Vhost};
 use self::{messages::Session, node::Node};
 use crate::{
     Proxy,
-    service::{Keeper, blocking},
+    service::{ProcessGuard, blocking},
 };
 
-/// A server of one's own, to stop, kill, freeze and start again. Killed and removed when dropped, and soon after
-/// the test's process is gone, however it went. Its messages are in the virtual host `/`.
+/// A private server to stop, kill, freeze and start again. Killed and removed when dropped, and shortly after the
+/// test process ends for any reason. Its queues are in the virtual host `/`.
 pub struct RabbitMq {
-    /// While it runs.
-    keeper: Option<Keeper>,
+    /// `None` while the server is stopped.
+    keeper: Option<ProcessGuard>,
     node: Node,
     /// The log, the data and certificates.
     folder: TempDir,
 }
 
 impl RabbitMq {
-    /// A virtual host of one's own in the server that all test processes share, which is started when there is none
-    /// and goes when nobody has used it for a few seconds.
+    /// Returns a private virtual host in the server that all test processes share. The server is started if it does
+    /// not run, and stops after a few seconds without use.
     pub async fn shared() -> Vhost {
         Vhost::make().await
     }
 
-    /// A fresh server of one's own.
+    /// Starts a new private server.
     pub async fn start() -> Self {
         Self::make(false).await
     }
 
-    /// A fresh server that speaks TLS too, with a certificate for 127.0.0.1 and localhost of an authority of its own.
+    /// Starts a new server that also supports TLS, with a certificate for 127.0.0.1 and localhost from its own
+    /// certificate authority.
     pub async fn start_with_tls() -> Self {
         Self::make(true).await
     }
 
-    /// How to connect, over TLS if the server speaks it.
+    /// Returns the URL, with TLS if the server supports it.
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// How to connect through a proxy that stands before [`address`](Self::address).
+    /// Returns the URL through a proxy in front of [`address`](Self::address).
     pub fn url_through(&self, proxy: &Proxy) -> String {
         self.url_at(proxy.address())
     }
 
-    /// Where it listens, over all restarts.
+    /// Returns the address, which does not change across restarts.
     pub fn address(&self) -> SocketAddr {
         self.node.address()
     }
 
-    /// The certificate of the authority to trust; panics for a server without TLS.
+    /// Returns the path of the CA certificate to trust; panics for a server without TLS.
     pub fn ca_path(&self) -> PathBuf {
         let tls = self.node.scheme() == "amqps";
         assert!(tls, "this server has no certificate; start it with RabbitMq::start_with_tls");
         self.folder.path().join("ca.pem")
     }
 
-    /// Runs `rabbitmqctl`, which takes a second; gives what it prints. Panics when it fails.
+    /// Runs `rabbitmqctl`, which takes about a second, and returns its output. Panics if it fails.
     pub async fn ctl(&self, words: &[&str]) -> String {
         let (node, words) =
             (self.node.clone(), words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
         blocking(move || node.ctl(&words.iter().map(String::as_str).collect::<Vec<_>>())).await
     }
 
-    /// Evaluates an Erlang expression, which ends with a full stop, in the server: what `ctl` can do, in milliseconds.
+    /// Evaluates an Erlang expression (ending with a full stop) in the server: does what `ctl` can do, in
+    /// milliseconds.
     pub async fn evaluate(&self, expression: &str) -> String {
         evaluate(&self.node, expression).await
     }
 
-    /// Makes a durable queue unless it is there.
+    /// Declares a durable queue.
     pub async fn declare(&self, queue: &str) {
         self.session().declare(queue).await;
     }
 
-    /// Puts a message on a queue and waits until the server has it for sure. Panics when there is no such queue.
+    /// Publishes a message to a queue and waits for the confirmation. Panics if the queue does not exist.
     pub async fn publish(&self, queue: &str, properties: BasicProperties, body: &[u8]) {
         self.publish_all(queue, vec![(properties, body.to_vec())]).await;
     }
 
-    /// Puts many messages on a queue, in this order, and waits until the server has them all for sure.
+    /// Publishes many messages to a queue, in this order, and waits for all confirmations.
     pub async fn publish_all(&self, queue: &str, messages: Vec<(BasicProperties, Vec<u8>)>) {
         self.session().publish_all(queue, messages).await;
     }
 
-    /// Takes the next message off a queue, if there is one.
+    /// Removes the next message from a queue, if there is one.
     pub async fn get(&self, queue: &str) -> Option<Message> {
         self.session().get(queue).await
     }
 
-    /// How many messages of a queue wait for a consumer; those that one has are not among them.
+    /// Returns the number of messages of a queue that are ready for a consumer, without unacknowledged ones.
     pub async fn depth(&self, queue: &str) -> u32 {
         self.session().depth(queue).await
     }
 
-    /// How many messages a queue has, those included that a consumer has and has not acknowledged.
+    /// Returns the number of messages of a queue, including unacknowledged ones.
     pub async fn messages(&self, queue: &str) -> u32 {
         messages_in(&self.node, "/", queue).await
     }
 
-    /// Stops it in good order, and waits until it is gone.
+    /// Shuts the server down cleanly, and waits until it has ended.
     pub async fn stop(&mut self) {
         self.end("TERM").await;
     }
 
-    /// Ends it as a crash would, and waits until it is gone.
+    /// Ends the server as a crash would, and waits until it has ended.
     pub async fn kill(&mut self) {
         self.end("KILL").await;
     }
 
-    /// Starts it again on the same data and port, ready for connections; panics when it still runs.
+    /// Starts it again on the same data and port, and waits until it accepts connections; panics if it still runs.
     pub async fn start_again(&mut self) {
-        let ended = self.keeper.as_mut().is_none_or(Keeper::has_ended);
+        let ended = self.keeper.as_mut().is_none_or(ProcessGuard::has_ended);
         assert!(ended, "the server still runs; stop or kill it first");
         assert!(self.launch().await, "the server did not start again");
     }
@@ -133,22 +135,22 @@ impl RabbitMq {
     pub async fn restart_empty(&mut self) {
         self.kill().await;
         let node = self.node.clone();
-        blocking(move || node.forget()).await;
+        blocking(move || node.reset()).await;
         self.start_again().await;
     }
 
-    /// Stops it in its tracks: its connections stay open, and nothing is answered until [`thaw`](Self::thaw).
+    /// Suspends the process: its connections stay open, and it sends no replies until [`thaw`](Self::thaw).
     pub fn freeze(&mut self) {
         self.keeper.as_mut().expect("the server runs").freeze(true);
     }
 
-    /// Lets it go on, with all that it was sent meanwhile.
+    /// Resumes the process, which then handles everything it was sent while frozen.
     pub fn thaw(&mut self) {
         self.keeper.as_mut().expect("the server runs").freeze(false);
     }
 
     async fn make(tls: bool) -> Self {
-        // Somebody else may take a port before the server does.
+        // Another process may take a port before the server does.
         for _ in 0..3 {
             let mut rabbitmq = blocking(move || {
                 let folder = TempDir::with_prefix("redrive-test-rabbitmq-").expect("no temporary directory");
@@ -162,9 +164,9 @@ impl RabbitMq {
         panic!("the server did not start");
     }
 
-    /// Starts it and waits until it takes connections; false when it has ended instead.
+    /// Starts it and waits until it accepts connections. Returns `false` if it has ended instead.
     async fn launch(&mut self) -> bool {
-        let keeper = self.keeper.insert(Keeper::start(&self.node.server()));
+        let keeper = self.keeper.insert(ProcessGuard::start(&self.node.server()));
         let node = &self.node;
         let ready = || {
             let node = node.clone();
@@ -189,9 +191,9 @@ impl RabbitMq {
 }
 
 async fn evaluate(node: &Node, expression: &str) -> String {
-    let (node, asked) = (node.clone(), expression.to_owned());
-    let answer = blocking(move || node.evaluate(&asked)).await;
-    answer.unwrap_or_else(|error| panic!("{expression} failed: {error}"))
+    let (node, request) = (node.clone(), expression.to_owned());
+    let response = blocking(move || node.evaluate(&request)).await;
+    response.unwrap_or_else(|error| panic!("{expression} failed: {error}"))
 }
 
 async fn messages_in(node: &Node, vhost: &str, queue: &str) -> u32 {
@@ -199,6 +201,6 @@ async fn messages_in(node: &Node, vhost: &str, queue: &str) -> u32 {
         "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"{vhost}\">>, queue, <<\"{queue}\">>)), \
          [{{messages, N}}] = rabbit_amqqueue:info(Q, [messages]), N."
     );
-    let answer = evaluate(node, &expression).await;
-    answer.parse().unwrap_or_else(|_| panic!("{answer} is no number of messages"))
+    let response = evaluate(node, &expression).await;
+    response.parse().unwrap_or_else(|_| panic!("{response} is no number of messages"))
 }

@@ -1,4 +1,5 @@
-//! RabbitMQ's own programs: where they are, how they run whoever runs the tests, and how a running node is asked.
+//! Finds RabbitMQ's programs, runs them regardless of the user who runs the tests, and sends commands to a running
+//! node.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,11 +12,12 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use crate::service::{Server, Told, User, free_port, make_certificates};
+use crate::service::{ErrorContext, Server, User, free_port, make_certificates};
 
-/// Where Debian puts the versions of RabbitMQ.
+/// The folder where Debian installs the versions of RabbitMQ.
 const DEBIAN: &str = "/usr/lib/rabbitmq/lib";
-/// The directory of Erlang's nodes ends with the server that it is for: its parent becomes that server.
+/// Starts epmd and then replaces the shell by the server, so that epmd's parent is the server and epmd ends with
+/// it.
 const LAUNCH: &str = r#"
 setpriv --pdeathsig=KILL epmd &
 tries=0
@@ -26,15 +28,15 @@ until epmd -names >/dev/null 2>&1; do
 done
 exec "$0"
 "#;
-/// Cheap on small machines, and no directory of nodes that outlives its server.
+/// Erlang options for low CPU use on small machines, and without an epmd that outlives its server.
 const ERLANG: &str = "+S 1:1 +A 4 +sbwt none -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}";
 
-/// A node, running or not: what its folder says about it.
+/// A node, running or not, as its folder describes it.
 #[derive(Clone)]
 pub(super) struct Node {
     folder: PathBuf,
     port: u16,
-    /// Where it speaks TLS, or 0.
+    /// The TLS port, or 0.
     tls: u16,
     distribution: u16,
     directory: u16,
@@ -42,13 +44,13 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Makes a node in a folder that has nothing of it.
+    /// Creates a node in an empty folder.
     pub(super) fn make(folder: &Path, tls: bool) -> Self {
         let user = user();
         let home = user.make_folder(folder, "data");
         let cookie = format!("{:016X}", RandomState::new().hash_one(0));
         let path = home.join(".erlang.cookie");
-        fs::write(&path, &cookie).told(&path);
+        fs::write(&path, &cookie).with_context(&path);
         user.give(&path, 0o400);
         if tls {
             make_certificates(user, folder, &home);
@@ -60,7 +62,7 @@ impl Node {
         node
     }
 
-    /// The node that somebody made in this folder, if it is made.
+    /// Reads the node of this folder. Returns `None` if its creation has not completed.
     pub(super) fn in_folder(folder: &Path) -> Option<Self> {
         let text = fs::read_to_string(folder.join("node")).ok()?;
         let (ports, cookie) = text.rsplit_once(' ')?;
@@ -71,7 +73,7 @@ impl Node {
 
     fn configure(&self) {
         let Self { folder, port, tls, distribution, directory, cookie } = self;
-        let home = self.home();
+        let home = self.data_folder();
         let mut config = format!(
             "listeners.tcp.local = 127.0.0.1:{port}\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
              vm_memory_high_watermark.absolute = 1GB\ndisk_free_limit.absolute = 1MB\n"
@@ -87,32 +89,32 @@ impl Node {
         }
         for (name, text) in [("rabbitmq.conf", config.as_str()), ("enabled_plugins", "[].\n")] {
             let path = home.join(name);
-            fs::write(&path, text).told(&path);
+            fs::write(&path, text).with_context(&path);
             user().give(&path, 0o600);
         }
         let path = folder.join("node");
-        // Last, and at once: who finds it finds all of it.
+        // Written last and atomically: a process that finds this file finds a complete node.
         let draft = folder.join("node.draft");
-        fs::write(&draft, format!("{port} {tls} {distribution} {directory} {cookie}")).told(&draft);
-        fs::rename(&draft, &path).told(&path);
+        fs::write(&draft, format!("{port} {tls} {distribution} {directory} {cookie}")).with_context(&draft);
+        fs::rename(&draft, &path).with_context(&path);
     }
 
-    /// Where it listens, for TLS if it speaks that.
+    /// Returns the address, with the TLS port if it supports TLS.
     pub(super) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], if self.tls > 0 { self.tls } else { self.port }))
     }
 
-    /// The scheme of URLs to it.
+    /// Returns the URL scheme.
     pub(super) fn scheme(&self) -> &'static str {
         if self.tls > 0 { "amqps" } else { "amqp" }
     }
 
-    /// Where it speaks plainly, which it always does.
+    /// Returns the address without TLS, which every node has.
     pub(super) fn plain_address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    fn home(&self) -> PathBuf {
+    fn data_folder(&self) -> PathBuf {
         self.folder.join("data")
     }
 
@@ -120,26 +122,26 @@ impl Node {
         format!("redrive{}@localhost", self.port)
     }
 
-    /// How to run it.
+    /// Returns the command that runs it.
     pub(super) fn server(&self) -> Server {
         let script = script("rabbitmq-server");
-        let home = self.home();
+        let folder = self.data_folder();
         let settings: Vec<(_, OsString)> = vec![
-            ("HOME", home.clone().into()),
+            ("HOME", folder.clone().into()),
             ("RABBITMQ_NODENAME", self.name().into()),
-            ("RABBITMQ_MNESIA_BASE", home.join("mnesia").into()),
-            ("RABBITMQ_LOG_BASE", home.join("log").into()),
+            ("RABBITMQ_MNESIA_BASE", folder.join("mnesia").into()),
+            ("RABBITMQ_LOG_BASE", folder.join("log").into()),
             ("RABBITMQ_LOGS", "-".into()),
-            ("RABBITMQ_CONFIG_FILE", home.join("rabbitmq.conf").into()),
-            ("RABBITMQ_ADVANCED_CONFIG_FILE", home.join("none.config").into()),
-            ("RABBITMQ_CONF_ENV_FILE", home.join("none.env").into()),
-            ("RABBITMQ_ENABLED_PLUGINS_FILE", home.join("enabled_plugins").into()),
+            ("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf").into()),
+            ("RABBITMQ_ADVANCED_CONFIG_FILE", folder.join("none.config").into()),
+            ("RABBITMQ_CONF_ENV_FILE", folder.join("none.env").into()),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins").into()),
             ("RABBITMQ_DIST_PORT", self.distribution.to_string().into()),
             ("ERL_EPMD_PORT", self.directory.to_string().into()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".into()),
             ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG.into()),
             ("RABBITMQ_CTL_ERL_ARGS", "-start_epmd false".into()),
-            // The script then becomes the server, instead of a shell that waits for it.
+            // Makes the script replace itself by the server instead of waiting for it in a shell.
             ("RUNNING_UNDER_SYSTEMD", "1".into()),
         ];
         Server {
@@ -153,21 +155,21 @@ impl Node {
         }
     }
 
-    /// Whether it runs and takes connections.
+    /// Returns whether it runs and accepts connections.
     pub(super) fn is_ready(&self) -> bool {
         TcpStream::connect(self.plain_address()).is_ok()
-            && self.evaluate("rabbit:is_running().").is_ok_and(|answer| answer == "true")
+            && self.evaluate("rabbit:is_running().").is_ok_and(|response| response == "true")
     }
 
-    /// Forgets everything that it was ever told; it must not run.
-    pub(super) fn forget(&self) {
-        let path = self.home().join("mnesia");
-        fs::remove_dir_all(&path).told(&path);
+    /// Deletes all its data; must not be called while it runs.
+    pub(super) fn reset(&self) {
+        let path = self.data_folder().join("mnesia");
+        fs::remove_dir_all(&path).with_context(&path);
     }
 
-    /// Evaluates an Erlang expression in the node, which takes milliseconds; the answer, or what went wrong.
+    /// Evaluates an Erlang expression in the node, which takes milliseconds. Returns the result or the error output.
     pub(super) fn evaluate(&self, expression: &str) -> Result<String, String> {
-        // Two that ask at the same time must not have the same name.
+        // Concurrent callers must not use the same Erlang node name.
         static COUNTER: AtomicUsize = AtomicUsize::new(0);
         let asker = format!("t{}n{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
         let mut command = Command::new("erl_call");
@@ -176,34 +178,36 @@ impl Node {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("no `erl_call` command here");
         let mut stdin = child.stdin.take().expect("it was asked for");
-        // One that has ended already has said why.
+        // The write fails if `erl_call` has already ended; its output then has the reason.
         writeln!(stdin, "{expression}").ok();
         drop(stdin);
         let output = child.wait_with_output().expect("it can be waited for");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let answer = said.trim().strip_prefix("{ok, ").and_then(|rest| rest.strip_suffix('}'));
-        answer.map(str::to_owned).ok_or_else(|| format!("{said}{}", String::from_utf8_lossy(&output.stderr)))
+        let message = String::from_utf8_lossy(&output.stdout);
+        let response = message.trim().strip_prefix("{ok, ").and_then(|rest| rest.strip_suffix('}'));
+        response
+            .map(str::to_owned)
+            .ok_or_else(|| format!("{message}{}", String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// Runs `rabbitmqctl`, which takes a second; gives what it prints. Panics when it fails.
+    /// Runs `rabbitmqctl`, which takes about a second, and returns its output. Panics if it fails.
     pub(super) fn ctl(&self, words: &[&str]) -> String {
         let server = self.server();
         let mut command = Command::new("setpriv");
         command.args(server.user.words()).arg(script("rabbitmqctl")).arg("--quiet").args(words);
-        server.settle(&mut command);
+        server.apply_environment(&mut command);
         let output = command.stdin(Stdio::null()).output().expect("no `setpriv` command here");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let message = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             output.status.success(),
-            "rabbitmqctl {words:?} failed with {}:\n{said}{}",
+            "rabbitmqctl {words:?} failed with {}:\n{message}{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
-        said
+        message
     }
 }
 
-/// Who runs RabbitMQ where it should not be root.
+/// Returns the user that runs RabbitMQ if the tests run as root.
 fn user() -> User {
     let remedy = "RabbitMQ should not run as root; make a user: sudo adduser --system rabbitmq";
     User::other_than_root(&["rabbitmq", "nobody"], remedy)
@@ -213,7 +217,7 @@ fn script(name: &str) -> PathBuf {
     newest(Path::new(DEBIAN), &std::env::var_os("PATH").unwrap_or_default(), name)
 }
 
-/// A script of the newest version, or the first on the path.
+/// Returns a script of the newest version, or the first one on the path.
 fn newest(versions: &Path, path: &OsStr, name: &str) -> PathBuf {
     let number =
         |version: &str| version.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>();
@@ -241,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_version_is_taken() {
+    fn newest_version_is_chosen() {
         let dir = tempfile::TempDir::new().unwrap();
         for version in ["3.9.27", "3.10.8", "3.8.1"] {
             let folder = dir.path().join(format!("rabbitmq_server-{version}/sbin"));
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "install it with: sudo apt-get install rabbitmq-server")]
-    fn a_missing_server_is_told_with_its_remedy() {
+    fn missing_server_panics_with_an_install_hint() {
         newest(Path::new("/nowhere"), OsStr::new("/nowhere/else"), "rabbitmq-server");
     }
 }

@@ -1,4 +1,4 @@
-//! A place for one test in the server that all tests share.
+//! A virtual host for one test in the RabbitMQ server that all tests share.
 
 use std::{
     fs::File,
@@ -22,12 +22,12 @@ use super::{
 };
 use crate::{
     Proxy,
-    service::{Server, Sharing, blocking, share},
+    service::{Server, SharedService, acquire_shared, blocking},
 };
 
 struct Shared;
 
-impl Sharing for Shared {
+impl SharedService for Shared {
     const NAME: &'static str = "rabbitmq";
 
     fn prepare(folder: &Path, _alive: Stdio) -> Server {
@@ -39,20 +39,19 @@ impl Sharing for Shared {
     }
 }
 
-/// The shared server, which stays for as long as this process lives. Blocks while it starts.
+/// Returns the shared server, which keeps running while this process lives. Blocks while it starts.
 fn shared() -> Node {
     static SHARED: OnceLock<(Node, File)> = OnceLock::new();
     let find = || {
-        let (folder, users) = share::<Shared>();
+        let (folder, users) = acquire_shared::<Shared>();
         (Node::in_folder(&folder).expect("a server that is ready has its ports"), users)
     };
     SHARED.get_or_init(find).0.clone()
 }
 
-/// A virtual host of one's own in the server that all tests share, deleted with everything in it when this is
-/// dropped.
+/// A private virtual host in the shared server. It is deleted, with everything in it, when this value is dropped.
 ///
-/// Queues, exchanges and messages are one's own. What belongs to the whole server is not: alarms, limits, and
+/// Queues, exchanges and messages are private. Server-wide state is not: alarms, limits, and
 /// `close_all_connections` without a virtual host.
 pub struct Vhost {
     node: Node,
@@ -75,28 +74,28 @@ impl Vhost {
         Self { node, name }
     }
 
-    /// How to connect.
+    /// Returns the URL.
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// How to connect through a proxy that stands before [`address`](Self::address).
+    /// Returns the URL through a proxy in front of [`address`](Self::address).
     pub fn url_through(&self, proxy: &Proxy) -> String {
         self.url_at(proxy.address())
     }
 
-    /// Where the server listens.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         self.node.address()
     }
 
-    /// The name of the virtual host.
+    /// Returns the name of the virtual host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs a command of `rabbitmqctl` for this virtual host, which takes a second; gives what it prints. Panics when
-    /// it fails.
+    /// Runs a `rabbitmqctl` command for this virtual host, which takes about a second, and returns its output. Panics
+    /// if it fails.
     pub async fn ctl(&self, words: &[&str]) -> String {
         let (command, rest) = words.split_first().expect("a command has a name");
         let words = [&[*command, "-p", &self.name], rest].concat();
@@ -105,32 +104,32 @@ impl Vhost {
         blocking(move || node.ctl(&words.iter().map(String::as_str).collect::<Vec<_>>())).await
     }
 
-    /// Makes a durable queue unless it is there.
+    /// Declares a durable queue.
     pub async fn declare(&self, queue: &str) {
         self.session().declare(queue).await;
     }
 
-    /// Puts a message on a queue and waits until the server has it for sure. Panics when there is no such queue.
+    /// Publishes a message to a queue and waits for the confirmation. Panics if the queue does not exist.
     pub async fn publish(&self, queue: &str, properties: BasicProperties, body: &[u8]) {
         self.publish_all(queue, vec![(properties, body.to_vec())]).await;
     }
 
-    /// Puts many messages on a queue, in this order, and waits until the server has them all for sure.
+    /// Publishes many messages to a queue, in this order, and waits for all confirmations.
     pub async fn publish_all(&self, queue: &str, messages: Vec<(BasicProperties, Vec<u8>)>) {
         self.session().publish_all(queue, messages).await;
     }
 
-    /// Takes the next message off a queue, if there is one.
+    /// Removes the next message from a queue, if there is one.
     pub async fn get(&self, queue: &str) -> Option<Message> {
         self.session().get(queue).await
     }
 
-    /// How many messages of a queue wait for a consumer; those that one has are not among them.
+    /// Returns the number of messages of a queue that are ready for a consumer, without unacknowledged ones.
     pub async fn depth(&self, queue: &str) -> u32 {
         self.session().depth(queue).await
     }
 
-    /// How many messages a queue has, those included that a consumer has and has not acknowledged.
+    /// Returns the number of messages of a queue, including unacknowledged ones.
     pub async fn messages(&self, queue: &str) -> u32 {
         messages_in(&self.node, &self.name, queue).await
     }
@@ -146,7 +145,7 @@ impl Vhost {
 
 impl Drop for Vhost {
     fn drop(&mut self) {
-        // One that stays does no harm, and a panic here would hide the first one.
+        // A virtual host that is left behind does no harm, and a panic here would hide the test's own panic.
         let gone = format!("rabbit_vhost:delete(<<\"{}\">>, <<\"test\">>).", self.name);
         self.node.evaluate(&gone).ok();
     }

@@ -1,13 +1,13 @@
-//! Certificates for a server on this machine, from an authority made up on the spot.
+//! Certificates for a local server, from a certificate authority generated on the fly.
 
 use std::{fs, path::Path};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
-use super::{Told, User};
+use super::{ErrorContext, User};
 
-/// Writes `ca.pem` into the folder, and `server.crt` and `server.key` into `data`, for the server's user: for
-/// 127.0.0.1 and localhost.
+/// Writes `ca.pem` into the folder, and `server.crt` and `server.key` (for 127.0.0.1 and localhost) into `data`,
+/// readable by the server's user.
 pub(crate) fn make_certificates(user: User, folder: &Path, data: &Path) {
     let mut authority = CertificateParams::new(Vec::new()).expect("no names are fine names");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -23,10 +23,10 @@ pub(crate) fn make_certificates(user: User, folder: &Path, data: &Path) {
     let server = server.signed_by(&key, &authority).expect("no certificate for the server");
 
     let path = folder.join("ca.pem");
-    fs::write(&path, authority.pem()).told(&path);
+    fs::write(&path, authority.pem()).with_context(&path);
     for (name, text) in [("server.crt", server.pem()), ("server.key", key.serialize_pem())] {
         let path = data.join(name);
-        fs::write(&path, text).told(&path);
+        fs::write(&path, text).with_context(&path);
         user.give(&path, 0o600);
     }
 }

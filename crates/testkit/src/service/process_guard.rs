@@ -1,5 +1,5 @@
-//! A server with a keeper: a shell that runs it, sends it the signals that its test asks for, and ends it when
-//! there is no test any more.
+//! A guard process for a server: a shell that runs it, forwards signals from its test, and ends it when the test
+//! process is gone.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,12 +12,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Told, User, said};
-use crate::PATIENCE;
+use super::{ErrorContext, User, server_log};
+use crate::WAIT_TIMEOUT;
 
-/// Runs the server until it ends. Lines from the test name signals for it; when there is no test any more, the
-/// server and its folder go too.
-const KEEPER: &str = r#"
+/// Runs the server until it ends. Each line on stdin names a signal to send to it; when stdin closes without a
+/// final signal, the test process is gone, and the server is killed and its folder removed.
+const GUARD_SCRIPT: &str = r#"
 folder=$1 crash=$2
 shift 2
 exec 3<&0
@@ -37,42 +37,43 @@ exec 3<&- </dev/null
 wait $server
 "#;
 
-/// How to run a server.
+/// The command that runs a server.
 pub(crate) struct Server {
-    /// What it is called in messages.
+    /// The name used in messages.
     pub(crate) name: &'static str,
-    /// The signal that ends it at once.
+    /// The signal that ends it immediately.
     pub(crate) crash: &'static str,
-    /// Where it has its log, and all else.
+    /// The folder of its log and all its data.
     pub(crate) folder: PathBuf,
     pub(crate) user: User,
     /// The program and its arguments.
     pub(crate) words: Vec<OsString>,
-    /// Its environment, beside the tests' own.
+    /// Environment variables added to those of the tests.
     pub(crate) settings: Vec<(&'static str, OsString)>,
-    /// Settings in the environment that begin like this are of the person who runs the tests, and must not change
-    /// what is tested.
+    /// Prefixes of environment variables that are removed, so that the user's own settings do not change what is
+    /// tested.
     pub(crate) foreign: &'static [&'static str],
 }
 
 impl Server {
-    /// A shell in a session of its own that runs `script` with the folder, the last signal, and the server's words.
+    /// Builds a shell, in its own session, that runs `script` with the folder, the crash signal and the server's
+    /// command.
     pub(super) fn shell(&self, session: &[&str], script: &str) -> Command {
         let path = self.folder.join("log");
-        let log = File::options().create(true).append(true).open(&path).told(&path);
+        let log = File::options().create(true).append(true).open(&path).with_context(&path);
         let mut command = Command::new("setsid");
         command.args(session).args(["sh", "-c", script]).arg(format!("{}-keeper", self.name));
         command.arg(&self.folder).arg(self.crash);
-        // The server never outlives its keeper.
+        // The server never outlives its guard process.
         command.arg("setpriv").arg(format!("--pdeathsig={}", self.crash)).args(self.user.words());
         command.args(&self.words);
-        command.stdout(log.try_clone().told(&path)).stderr(log);
-        self.settle(&mut command);
+        command.stdout(log.try_clone().with_context(&path)).stderr(log);
+        self.apply_environment(&mut command);
         command
     }
 
-    /// Gives a command the server's environment.
-    pub(crate) fn settle(&self, command: &mut Command) {
+    /// Sets the server's environment on a command.
+    pub(crate) fn apply_environment(&self, command: &mut Command) {
         let foreign = |name: &OsStr| {
             let name = name.to_string_lossy();
             self.foreign.iter().any(|start| name.starts_with(start))
@@ -84,8 +85,8 @@ impl Server {
     }
 }
 
-/// The keeper of a server of one's own, while the server runs. Both end when this is dropped.
-pub(crate) struct Keeper {
+/// The guard process of a private server. Both end when this value is dropped.
+pub(crate) struct ProcessGuard {
     name: &'static str,
     crash: &'static str,
     folder: PathBuf,
@@ -93,73 +94,77 @@ pub(crate) struct Keeper {
     orders: Option<ChildStdin>,
 }
 
-impl Keeper {
-    /// Starts the server, which may not be ready yet.
+impl ProcessGuard {
+    /// Starts the server without waiting until it is ready.
     pub(crate) fn start(server: &Server) -> Self {
         let mut child =
-            server.shell(&[], KEEPER).stdin(Stdio::piped()).spawn().expect("no `setsid` command here");
+            server.shell(&[], GUARD_SCRIPT).stdin(Stdio::piped()).spawn().expect("no `setsid` command here");
         let orders = child.stdin.take();
         Self { name: server.name, crash: server.crash, folder: server.folder.clone(), child, orders }
     }
 
-    /// Waits until the server is ready; false when it has ended instead.
-    pub(crate) async fn is_ready<Ready: Future<Output = bool>>(&mut self, ready: impl Fn() -> Ready) -> bool {
+    /// Waits until the server is ready. Returns `false` if it has ended instead.
+    pub(crate) async fn is_ready<Ready: Future<Output = bool>>(
+        &mut self,
+        delivery: impl Fn() -> Ready,
+    ) -> bool {
         let (name, started) = (self.name, Instant::now());
-        while !ready().await {
+        while !delivery().await {
             if self.has_ended() {
                 return false;
             }
-            assert!(started.elapsed() < 2 * PATIENCE, "{name} is not ready after {:?}", 2 * PATIENCE);
+            assert!(started.elapsed() < 2 * WAIT_TIMEOUT, "{name} is not ready after {:?}", 2 * WAIT_TIMEOUT);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         true
     }
 
-    /// Whether the server has ended.
+    /// Returns whether the server has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("cannot wait for it").is_some()
     }
 
-    /// Stops the server in its tracks, or lets it go on.
+    /// Suspends or resumes the server process.
     pub(crate) fn freeze(&mut self, frozen: bool) {
-        self.order(if frozen { "STOP" } else { "CONT" });
+        self.send_signal(if frozen { "STOP" } else { "CONT" });
     }
 
-    /// Ends the server by a signal, and waits until it is gone.
+    /// Ends the server with a signal, and waits until it has ended.
     pub(crate) async fn end(mut self, signal: &str) {
         self.last_order(signal);
         let (name, started) = (self.name, Instant::now());
         while !self.has_ended() {
-            assert!(started.elapsed() < PATIENCE, "{name} still runs after {PATIENCE:?}");
-            // The end of another process wakes nobody here.
+            assert!(started.elapsed() < WAIT_TIMEOUT, "{name} still runs after {WAIT_TIMEOUT:?}");
+            // Polled, because the exit of another process does not wake this task.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    fn order(&mut self, signal: &str) {
+    fn send_signal(&mut self, signal: &str) {
         if let Some(orders) = &mut self.orders {
             writeln!(orders, "{signal}").ok();
         }
     }
 
-    /// A keeper without a last order would take the test for gone, and remove the folder.
+    /// Sends the final signal and closes stdin. Without a final signal, the guard would assume that the test is gone
+    /// and remove the folder.
     fn last_order(&mut self, signal: &str) {
-        // What is frozen does not hear most signals.
-        self.order("CONT");
-        self.order(signal);
+        // A suspended process does not handle most signals.
+        self.send_signal("CONT");
+        self.send_signal(signal);
         self.orders = None;
     }
 }
 
-impl Drop for Keeper {
+impl Drop for ProcessGuard {
     fn drop(&mut self) {
-        // Gone already is fine, and a panic here would hide the first one.
+        // The process may have ended already, and a panic here would hide the test's own panic.
         let crash = self.crash;
         self.last_order(crash);
         self.child.wait().ok();
         if std::thread::panicking() {
-            let (name, said) = (self.name, said(&self.folder));
-            eprintln!("--- output of {name} ---\n{said}--- end of output ---");
+            let (name, message) = (self.name, server_log(&self.folder));
+            eprintln!("--- output of {name} ---\n{message}--- end of output ---");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A server that all test processes share: the first to need it starts it, and it goes by itself when nobody
-//! has used it for a few seconds.
+//! A server that all test processes share: the first one that needs it starts it, and it stops after a few seconds
+//! without use.
 //!
-//! Locks on three files of its folder tell who does what, and the system lets go of the locks of a process
-//! that is gone, however it went: `starting` is held by one who looks for the server or starts it, `users`
-//! is shared by all who use it, and `alive` is held by the server and its keeper.
+//! Processes coordinate by locks on three files of its folder, which the operating system releases when a process
+//! ends for any reason: `starting` is held while a process looks for the server or starts it, `users` is held in
+//! shared mode by every user of the server, and `alive` is held by the server and its guard process.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -14,12 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Server, Told, said};
-use crate::PATIENCE;
+use super::{ErrorContext, Server, server_log};
+use crate::WAIT_TIMEOUT;
 
-/// Runs the server until nobody has used it for 5 s. The folder is moved away before it is removed, so that
-/// who comes meanwhile makes a new one.
-const KEEPER: &str = r#"
+/// Runs the server until it was unused for 5 s. The folder is renamed before it is removed, so that a process that
+/// needs the server in between creates a new folder.
+const GUARD_SCRIPT: &str = r#"
 folder=$1 gone=$1.$$ crash=$2 idle=0
 shift 2
 exec 7<&0 # alive
@@ -37,22 +37,22 @@ wait $server
 rm -rf "$gone"
 "#;
 
-/// What is particular about a server that is shared.
-pub(crate) trait Sharing {
-    /// What it is called in the name of its folder.
+/// The specifics of one kind of shared server.
+pub(crate) trait SharedService {
+    /// The part of the folder's name that identifies the kind.
     const NAME: &'static str;
 
-    /// Makes what a server needs in a folder that has nothing of it, and says how to run it. Programs that this
-    /// runs meanwhile are to keep `alive` open.
+    /// Prepares a server in an empty folder, and returns the command that runs it. Programs that this function runs
+    /// must inherit `alive` so that the lock stays held.
     fn prepare(folder: &Path, alive: Stdio) -> Server;
 
-    /// Whether the server of this folder is ready.
+    /// Returns whether the server of this folder is ready.
     fn is_ready(folder: &Path) -> bool;
 }
 
-/// The folder of a shared server that is ready, with a file that keeps it so for as long as it is open. Blocks
-/// while the server starts.
-pub(crate) fn share<S: Sharing>() -> (PathBuf, File) {
+/// Returns the folder of a running shared server, and a file that keeps the server running while it is open.
+/// Blocks while the server starts.
+pub(crate) fn acquire_shared<S: SharedService>() -> (PathBuf, File) {
     let user = rustix::process::geteuid().as_raw();
     let temp = std::path::absolute(std::env::temp_dir()).expect("a temporary directory has a path");
     let folder = temp.join(format!("redrive-test-{}-{user}", S::NAME));
@@ -60,16 +60,16 @@ pub(crate) fn share<S: Sharing>() -> (PathBuf, File) {
     (folder, users)
 }
 
-fn find_or_start<S: Sharing>(folder: &Path) -> File {
+fn find_or_start<S: SharedService>(folder: &Path) -> File {
     let _starting = lock_starting(folder);
     let path = folder.join("users");
-    let users = File::create(&path).told(&path);
-    users.lock_shared().told(&path);
+    let users = File::create(&path).with_context(&path);
+    users.lock_shared().with_context(&path);
 
-    let (began, mut starts) = (Instant::now(), 0);
+    let (started, mut starts) = (Instant::now(), 0);
     loop {
-        let late = began.elapsed() > 3 * PATIENCE || starts > 5;
-        assert!(!late, "no server in {}; it said:\n{}", folder.display(), said(folder));
+        let late = started.elapsed() > 3 * WAIT_TIMEOUT || starts > 5;
+        assert!(!late, "no server in {}; it said:\n{}", folder.display(), server_log(folder));
         if let Some(alive) = lock_alive(folder) {
             start::<S>(folder, alive);
             starts += 1;
@@ -81,31 +81,32 @@ fn find_or_start<S: Sharing>(folder: &Path) -> File {
     }
 }
 
-/// Takes the lock that lets one process at a time look for the server, in a folder that is there to stay.
+/// Takes the `starting` lock, by which one process at a time looks for the server, in a folder that is not being
+/// removed.
 fn lock_starting(folder: &Path) -> File {
     let path = folder.join("starting");
     loop {
         match fs::DirBuilder::new().mode(0o711).create(folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.told(folder),
+            made => made.with_context(folder),
         }
         let file = match File::create(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            file => file.told(&path),
+            file => file.with_context(&path),
         };
-        file.lock().told(&path);
-        // While we waited, the keeper may have taken the folder away with the file in it.
-        let ours = file.metadata().told(&path).ino();
+        file.lock().with_context(&path);
+        // While this process waited, the guard may have renamed the folder, with this file in it.
+        let ours = file.metadata().with_context(&path).ino();
         if fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
             return file;
         }
     }
 }
 
-/// The lock of the server, where there is no server.
+/// Takes the `alive` lock. Returns `None` if a server holds it.
 fn lock_alive(folder: &Path) -> Option<File> {
     let path = folder.join("alive");
-    let file = File::create(&path).told(&path);
+    let file = File::create(&path).with_context(&path);
     match file.try_lock() {
         Ok(()) => Some(file),
         Err(TryLockError::WouldBlock) => None,
@@ -113,23 +114,23 @@ fn lock_alive(folder: &Path) -> Option<File> {
     }
 }
 
-/// Starts a server in place of whatever an earlier one left behind, and hands the lock over to it.
-fn start<S: Sharing>(folder: &Path, alive: File) {
+/// Removes what an earlier server left behind, starts a server, and passes the lock to it.
+fn start<S: SharedService>(folder: &Path, alive: File) {
     let path = folder.join("alive");
-    for entry in fs::read_dir(folder).told(folder) {
-        let path = entry.told(folder).path();
+    for entry in fs::read_dir(folder).with_context(folder) {
+        let path = entry.with_context(folder).path();
         if ["starting", "users", "alive"].iter().any(|lock| path.ends_with(lock)) {
             continue;
         }
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.told(&path),
+            removed => removed.with_context(&path),
         }
     }
-    let server = S::prepare(folder, Stdio::from(alive.try_clone().told(&path)));
-    // The keeper is nobody's child, so that it outlives this process.
-    let mut keeper = server.shell(&["--fork"], KEEPER);
+    let server = S::prepare(folder, Stdio::from(alive.try_clone().with_context(&path)));
+    // The guard is not a child of this process, so that it outlives it.
+    let mut keeper = server.shell(&["--fork"], GUARD_SCRIPT);
     let started = keeper.stdin(alive).status().expect("no `setsid` command here");
     assert!(started.success(), "setsid failed with {started}");
 }

@@ -1,4 +1,5 @@
-//! The servers that tests start, and their sharing between processes. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+//! Tests of the servers that testkit starts and shares between processes. Suites in `slow` wait, kill and restart;
+//! suites in `extended` take minutes or need unusual tools.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

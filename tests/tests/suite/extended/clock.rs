@@ -1,7 +1,7 @@
 //! Wrong clocks: a PostgreSQL server, or the host of a node on SQLite, whose clock jumps while Redrive runs.
 //!
-//! The clocks are moved by libfaketime. Judged from outside: nothing expires, is disabled, pruned or sent twice,
-//! and everything is delivered at its pace.
+//! The clocks are moved by libfaketime. Tested from outside: nothing expires, is disabled, pruned or sent twice,
+//! and everything is delivered at its configured rate.
 
 use std::{
     sync::{
@@ -12,13 +12,13 @@ use std::{
 };
 
 use redrive_testkit::{Api, MovableClock, Postgres, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{cluster::node, delivery_is, delivery_of, id, text};
+use redrive_tests::{cluster::node, delivery_of, id, text, wait_for_status};
 use serde_json::{Value, json};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 
-/// How long a jump lasts that is over soon.
+/// The duration of a jump that is soon undone.
 const SHORT_JUMP: Duration = Duration::from_secs(8);
 /// How long a forward jump must last before scheduling follows it, with slack.
 const FOLLOWED_JUMP: Duration = Duration::from_secs(45);
@@ -28,12 +28,12 @@ struct Fixture {
     api: Api,
     clock: MovableClock,
     receiver: Receiver,
-    /// Whether endpoints that fail have recovered.
+    /// Whether the failing endpoints have recovered.
     recovered: Arc<AtomicBool>,
     failing: Value,
     waiting: Vec<Value>,
     keyed: Value,
-    // Dropped last.
+    // Declared last so that they are dropped last: Redrive, then its database.
     redrive: Redrive,
     postgres: Option<Postgres>,
 }
@@ -72,25 +72,25 @@ impl Fixture {
         for n in 0..5 {
             waiting.push(api.publish("late", json!({"n": n})).await);
         }
-        receiver.wait_until("the first attempts", |arrivals| of(arrivals, "/failing") == 5).await;
+        receiver.wait_until("the first attempts", |arrivals| count_for(arrivals, "/failing") == 5).await;
         waiting.push(api.publish("soon", json!({})).await);
         let keyed = api.post("/v1/events", keyed()).await.expect(202);
         Self { api, clock, receiver, recovered, failing, waiting, keyed, redrive, postgres }
     }
 
-    /// Moves the clock for some time, and back.
+    /// Moves the clock for some time, then moves it back.
     async fn jump(&self, seconds: i64, duration: Duration) {
         self.clock.set_offset_seconds(seconds);
         tokio::time::sleep(duration).await;
         self.assert_intact().await;
         let jumped = |status: &Value| status["findings"].to_string().contains("clock_jump");
-        self.api.eventually("the jump is reported", "/v1/status", jumped).await;
+        self.api.wait_until("the jump is reported", "/v1/status", jumped).await;
         self.clock.set_offset_seconds(0);
         let is_over = |status: &Value| !status["findings"].to_string().contains("clock_jump");
-        self.api.eventually("the jump is undone", "/v1/status", is_over).await;
+        self.api.wait_until("the jump is undone", "/v1/status", is_over).await;
     }
 
-    /// Nothing is lost, dead, disabled or forgotten.
+    /// Asserts that nothing is lost, dead, disabled or pruned.
     async fn assert_intact(&self) {
         for event in &self.waiting {
             let delivery = delivery_of(&self.api, event).await;
@@ -113,25 +113,25 @@ impl Fixture {
         }
     }
 
-    /// Rate limits and retries go on at their pace, and everything is delivered in the end.
+    /// Asserts that rate limits and retries continue as configured, and that everything is delivered in the end.
     async fn assert_goes_on(&self) {
         self.assert_intact().await;
-        let before = of(&self.receiver.arrivals(), "/limited");
+        let before = count_for(&self.receiver.arrivals(), "/limited");
         for n in 0..10 {
             self.api.publish("limited", json!({"n": n})).await;
         }
         self.receiver
-            .wait_until("limited deliveries", |arrivals| of(arrivals, "/limited") == before + 10)
+            .wait_until("limited deliveries", |arrivals| count_for(arrivals, "/limited") == before + 10)
             .await;
-        let retried = of(&self.receiver.arrivals(), "/soon");
-        self.receiver.wait_until("retries", |arrivals| of(arrivals, "/soon") >= retried + 2).await;
+        let retried = count_for(&self.receiver.arrivals(), "/soon");
+        self.receiver.wait_until("retries", |arrivals| count_for(arrivals, "/soon") >= retried + 2).await;
         self.recovered.store(true, SeqCst);
         for event in &self.waiting {
             let delivery = delivery_of(&self.api, event).await;
             if delivery["status"] == "pending" {
                 self.api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await;
             }
-            delivery_is(&self.api, id(&delivery), "delivered").await;
+            wait_for_status(&self.api, id(&delivery), "delivered").await;
         }
     }
 }
@@ -140,7 +140,7 @@ fn keyed() -> Value {
     json!({"event_type": "limited", "idempotency_key": "once", "data": {"amount": 1}})
 }
 
-fn of(arrivals: &[redrive_testkit::Arrival], path: &str) -> usize {
+fn count_for(arrivals: &[redrive_testkit::ReceivedRequest], path: &str) -> usize {
     arrivals.iter().filter(|arrival| arrival.path == path).count()
 }
 
@@ -150,7 +150,7 @@ async fn short_jumps_of_the_database_clock_destroy_nothing() {
     for seconds in [HOUR, -HOUR, 6 * DAY, -6 * DAY, 140 * DAY, -140 * DAY] {
         fixture.jump(seconds, SHORT_JUMP).await;
     }
-    // A node cannot tell a jump of the store's clock from a pause of its own: it sends after the next heartbeat.
+    // A node cannot tell a jump of the store's clock from a pause of its own: it sends only after the next heartbeat.
     fixture.redrive.wait_output("nothing is sent before the next heartbeat").await;
     let metrics = fixture.api.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -210,13 +210,13 @@ async fn operator_confirms_a_jump_for_all_nodes() {
     for node in &nodes {
         let jumped =
             |clock: &Value| clock["unconfirmed_jump_seconds"].as_f64().is_some_and(|jump| jump > 500_000.0);
-        node.api().eventually("the jump is seen", "/v1/clock", jumped).await;
+        node.api().wait_until("the jump is seen", "/v1/clock", jumped).await;
     }
     let confirmed = nodes[0].api().post("/v1/clock/confirm", json!({})).await.expect(200);
     assert_eq!(confirmed["unconfirmed_jump_seconds"], Value::Null);
     for node in &nodes {
         let is_confirmed = |clock: &Value| clock["unconfirmed_jump_seconds"].is_null();
-        node.api().eventually("the jump is confirmed", "/v1/clock", is_confirmed).await;
+        node.api().wait_until("the jump is confirmed", "/v1/clock", is_confirmed).await;
     }
     let log = nodes[1].api().get("/v1/audit-log?action=clock.").await.expect(200);
     assert_eq!(log["data"][0]["action"], "clock.confirm");

@@ -1,6 +1,6 @@
-//! Schemathesis over the whole API document: whatever is sent, no answer is a 5xx or one that is not documented.
+//! Schemathesis over the whole API document: no request leads to a 5xx or to an undocumented response.
 //!
-//! The server has a database of its own and sends nothing to anybody: it serves a pool that nobody is in.
+//! The server has its own database and sends nothing to webhooks, because it serves a pool without tenants.
 
 use std::{path::Path, process::Command};
 
@@ -9,19 +9,19 @@ use redrive_tests::{column, entries, id};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Both are pinned, so that the same seed makes the same requests.
+/// Both are pinned, so that the same seed generates the same requests.
 const PACKAGES: [&str; 2] = ["schemathesis==4.32.5", "hypothesis==6.170.15"];
-/// How many requests the ordinary run makes at least.
+/// The minimum number of requests of an ordinary run.
 const CASES: u64 = 3_000;
-/// How many webhooks there are to begin with: what is deleted on the way should not be missed.
+/// The initial number of webhooks, large enough that deletions during the run leave some.
 const WEBHOOKS: usize = 100;
-/// Needs a mail server, and the server of this test has none: it is refused with 409.
+/// An operation that needs SMTP, which the server of this test does not have: it is rejected with 409.
 const NEEDS_MAIL: &str = "POST /v1/notification-preferences/confirmations";
-/// A tenant that stays.
+/// A tenant that is never deleted.
 const TENANT: &str = "stays-there";
 
 #[tokio::test]
-async fn every_answer_is_documented() {
+async fn every_response_is_documented() {
     let cases = std::env::var("REDRIVE_SCHEMATHESIS_CASES");
     let cases = cases.map_or(CASES, |cases| cases.parse().expect("the number of cases is a number"));
     let data = TempDir::new().unwrap();
@@ -29,26 +29,26 @@ async fn every_answer_is_documented() {
 
     let serve = Setup::new().command("serve").arg("--pool").arg("nobody-is-in-this-pool");
     let redrive = Redrive::start_with(serve.data_dir(data.path())).await;
-    let (address, key, home) = (redrive.address(), redrive.key().to_owned(), data.path().to_owned());
-    let asked =
-        tokio::task::spawn_blocking(move || schemathesis(&home, &format!("http://{address}"), &key, cases));
-    let (passed, report) = asked.await.unwrap();
+    let (address, key, folder) = (redrive.address(), redrive.key().to_owned(), data.path().to_owned());
+    let request =
+        tokio::task::spawn_blocking(move || schemathesis(&folder, &format!("http://{address}"), &key, cases));
+    let (passed, report) = request.await.unwrap();
     println!("{report}");
     assert!(passed, "Schemathesis found something; its report is above");
-    let tally: Value =
+    let counts: Value =
         serde_json::from_slice(&std::fs::read(data.path().join("tally.json")).unwrap()).unwrap();
-    let (made, dull) = judged(&tally);
-    println!("{made} requests to {} operations", tally.as_object().unwrap().len());
+    let (made, dull) = judged(&counts);
+    println!("{made} requests to {} operations", counts.as_object().unwrap().len());
     assert!(made >= cases, "{made} requests were made, and {cases} wanted");
-    assert_eq!(dull, Vec::<String>::new(), "these operations never succeeded: {tally:#}");
+    assert_eq!(dull, Vec::<String>::new(), "these operations never succeeded: {counts:#}");
     let document = redrive.api().get("/openapi.json").await.expect(200);
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(tally.as_object().unwrap().len(), operations, "some operations were never asked");
+    assert_eq!(counts.as_object().unwrap().len(), operations, "some operations were never asked");
     assert_eq!(sent(&redrive.api()).await, 0, "requests went to URLs that were made up");
 }
 
-/// How many requests this server has sent to webhooks.
+/// Returns the number of requests that this server has sent to webhooks.
 async fn sent(api: &Api) -> u64 {
     let metrics = api.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body);
@@ -56,10 +56,10 @@ async fn sent(api: &Api) -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count of requests: {metrics}"))
 }
 
-/// How many requests were made, and the operations that refused all of theirs.
-fn judged(tally: &Value) -> (u64, Vec<String>) {
+/// Returns the number of requests, and the operations without a single success.
+fn judged(counts: &Value) -> (u64, Vec<String>) {
     let (mut made, mut dull) = (0, Vec::new());
-    for (operation, statuses) in tally.as_object().unwrap() {
+    for (operation, statuses) in counts.as_object().unwrap() {
         let statuses = statuses.as_object().unwrap();
         made += statuses.values().map(|count| count.as_u64().unwrap()).sum::<u64>();
         if operation != NEEDS_MAIL && !statuses.keys().any(|status| status.starts_with('2')) {
@@ -69,11 +69,11 @@ fn judged(tally: &Value) -> (u64, Vec<String>) {
     (made, dull)
 }
 
-/// Runs it, and gives whether all is well and what it says.
-fn schemathesis(home: &Path, url: &str, key: &str, cases: u64) -> (bool, String) {
+/// Runs Schemathesis, and returns whether it passed and its output.
+fn schemathesis(folder: &Path, url: &str, key: &str, cases: u64) -> (bool, String) {
     let python = python_with(&PACKAGES);
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemathesis");
-    // Some operations run out of different requests to make, so the others make more.
+    // Some operations have fewer distinct requests than this, so the others make more.
     let each = cases / 40;
     let output = Command::new(python.with_file_name("schemathesis"))
         .arg("--config-file")
@@ -84,18 +84,18 @@ fn schemathesis(home: &Path, url: &str, key: &str, cases: u64) -> (bool, String)
         .env("SCHEMATHESIS_HOOKS", "hooks")
         .env("PYTHONPATH", &files)
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("REDRIVE_THINGS", home.join("things.json"))
-        .env("REDRIVE_TALLY", home.join("tally.json"))
-        .current_dir(home)
+        .env("REDRIVE_THINGS", folder.join("things.json"))
+        .env("REDRIVE_TALLY", folder.join("tally.json"))
+        .current_dir(folder)
         .output()
         .unwrap_or_else(|error| panic!("{PACKAGES:?} did not start: {error}"));
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let message = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&message).into_owned())
 }
 
-/// Fills a database with something of everything, delivered to a receiver here, and gives the ids by kind.
-async fn things(home: &Path) -> Value {
-    let redrive = Redrive::start_with(Setup::new().data_dir(home)).await;
+/// Fills a database with objects of every kind, delivered to a local receiver, and returns their ids by kind.
+async fn things(folder: &Path) -> Value {
+    let redrive = Redrive::start_with(Setup::new().data_dir(folder)).await;
     let api = redrive.api();
     let receiver = Receiver::with(|arrival| match arrival.json()["data"]["fails"] == true {
         true => Reply::status(400).body("refused"),
@@ -115,9 +115,9 @@ async fn things(home: &Path) -> Value {
     }
     let dead = WEBHOOKS * 3 / 4;
     let all_over = |page: &Value| page["data"].as_array().unwrap().len() == dead;
-    api.eventually("dead deliveries", "/v1/dlq?limit=500", all_over).await;
+    api.wait_until("dead deliveries", "/v1/dlq?limit=500", all_over).await;
     assert!(sent(&api).await >= dead as u64, "requests are counted");
-    // Not one that the document's examples name: they are tried too, and one of them is to delete it.
+    // Not a tenant of the document's examples: the run tries those too, and one of them deletes its tenant.
     api.post("/v1/tenants", json!({"id": TENANT})).await.expect(201);
     let doomed: Vec<_> = (0..50).map(|number| format!("doomed-{number}")).collect();
     for tenant in &doomed {
@@ -131,8 +131,8 @@ async fn things(home: &Path) -> Value {
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
     let (mut fleeting, mut erasable) = (Vec::new(), Vec::new());
     for _ in 0..50 {
-        let nobody = json!({"events": ["nobody.publishes.this"]});
-        fleeting.push(id(&api.create_webhook(&receiver.url(), nobody).await).to_owned());
+        let unknown = json!({"events": ["nobody.publishes.this"]});
+        fleeting.push(id(&api.create_webhook(&receiver.url(), unknown).await).to_owned());
         erasable.push(api.publish("nobody.subscribed", json!(1)).await["id"].clone());
     }
     let mut operations = Vec::new();

@@ -1,10 +1,11 @@
-//! A short random walk over the whole API with kills and freezes, on both stores. `tests/walk/run` takes longer ones.
+//! A short random walk over the whole API with kills and freezes, on both stores. `tests/walk/run` runs longer
+//! ones.
 
 use std::{path::Path, process::Command};
 
 use redrive_testkit::binary;
 
-/// Runs the script and returns its output, which says what did not hold, and where data and logs are.
+/// Runs the script and returns its output, with the violated properties and the location of data and logs.
 fn walk(store: &str, seed: u32) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("walk/run");
     let ran = Command::new(script)

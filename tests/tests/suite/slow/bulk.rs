@@ -1,4 +1,4 @@
-//! Retrying, cancelling, purging and backfilling in bulk, as an operator does it.
+//! Bulk operations as an operator uses them: retry, cancel, purge and backfill.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,7 +6,7 @@ use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{entries, text};
 use serde_json::{Value, json};
 
-/// Publishes so many events.
+/// Publishes `count` events.
 async fn publish(api: &Api, event_type: &str, count: usize) {
     let mut left = count;
     while left > 0 {
@@ -17,16 +17,16 @@ async fn publish(api: &Api, event_type: &str, count: usize) {
     }
 }
 
-/// How many dead letters there are.
+/// Returns the number of dead letters.
 async fn dead(api: &Api) -> u64 {
     let counted = api.post("/v1/dlq/retry-batch", json!({"dry_run": true})).await.expect(200);
-    assert_eq!(counted["complete"], true);
+    assert_eq!(counted["count_complete"], true);
     counted["total"].as_u64().unwrap()
 }
 
-/// So many dead letters of a webhook, whose endpoint answers well from then on.
+/// Creates a webhook with `count` dead letters, whose endpoint responds with 200 from then on.
 async fn dead_letters(api: &Api, receiver: &Receiver, event_type: &str, count: usize) -> Value {
-    receiver.answer_with(|_| Reply::status(400));
+    receiver.respond_with(|_| Reply::status(400));
     let settings = json!({
         "events": [event_type], "max_in_flight": 64, "circuit_breaker_config": {"enabled": false},
     });
@@ -37,7 +37,7 @@ async fn dead_letters(api: &Api, receiver: &Receiver, event_type: &str, count: u
     while dead(api).await < before + count as u64 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    receiver.answer_with(|_| Reply::status(200));
+    receiver.respond_with(|_| Reply::status(200));
     webhook
 }
 
@@ -46,10 +46,10 @@ fn path_of(operation: &Value) -> String {
 }
 
 async fn completed(api: &Api, operation: &Value) -> Value {
-    api.eventually("the end", &path_of(operation), |seen| seen["status"] == "completed").await
+    api.wait_until("the end", &path_of(operation), |seen| seen["status"] == "completed").await
 }
 
-/// How often each event arrived after the first so many requests.
+/// Returns how often each event was received after the first `but` requests.
 fn arrivals(receiver: &Receiver, but: usize) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for arrival in &receiver.arrivals()[but..] {
@@ -67,7 +67,7 @@ async fn dead_letters_are_retried_by_filter() {
     dead_letters(&api, &other, "c.d", 5).await;
     let filter = json!({"webhook_ids": [webhook["id"]], "failure_categories": ["client_error"]});
     let dry = api.post("/v1/dlq/retry-batch", json!({"filter": filter, "dry_run": true})).await.expect(200);
-    assert_eq!((&dry["total"], &dry["complete"]), (&json!(30), &json!(true)));
+    assert_eq!((&dry["total"], &dry["count_complete"]), (&json!(30), &json!(true)));
     assert_eq!(dry["sample"].as_array().unwrap().len(), 10);
     assert_eq!(receiver.count(), 30, "nothing was sent");
     for (filter, total) in [
@@ -82,29 +82,29 @@ async fn dead_letters_are_retried_by_filter() {
     let purge = api.delete("/v1/dlq?dead_reason=exhausted&recoverable=true&dry_run=true").await.expect(200);
     assert_eq!(purge["total"], 0);
 
-    let asked = json!({"filter": filter, "priority": "high"});
-    let operation = api.post("/v1/dlq/retry-batch", asked).await.expect(202);
+    let request = json!({"filter": filter, "priority": "high"});
+    let operation = api.post("/v1/dlq/retry-batch", request).await.expect(202);
     assert_eq!(operation["kind"], "retry");
     let over = completed(&api, &operation).await;
     let progress = &over["progress"];
     assert_eq!((&progress["total"], &progress["queued"]), (&json!(30), &json!(30)));
-    assert_eq!((&progress["delivered"], &progress["failed_again"]), (&json!(30), &json!(0)));
+    assert_eq!((&progress["delivered"], &progress["dead_again"]), (&json!(30), &json!(0)));
     assert_eq!((receiver.count(), other.count()), (60, 5));
     assert!(over["finished_at"].is_string() && over["progress"]["eta"].is_null(), "{over}");
     assert_eq!(dead(&api).await, 5, "those of the other webhook");
     let listed = api.get("/v1/dlq/batch-operations").await.expect(200);
     assert_eq!(entries(&listed).len(), 1);
 
-    other.answer_with(|_| Reply::status(400));
+    other.respond_with(|_| Reply::status(400));
     let again = api.post("/v1/dlq/retry-batch", json!({})).await.expect(202);
     let over = completed(&api, &again).await;
-    assert_eq!(over["progress"]["failed_again"], 5);
+    assert_eq!(over["progress"]["dead_again"], 5);
     assert_eq!(over["progress"]["errors"], json!({"client_error": 5}));
     assert_eq!(dead(&api).await, 5, "each is dead once");
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_in_words() {
+async fn invalid_requests_are_rejected_with_their_field() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let refused = async |path: &str, body: Value| {
@@ -135,16 +135,16 @@ async fn what_makes_no_sense_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_again_to_a_webhook_that_is_off() {
+async fn disabled_webhook_gets_no_redeliveries() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = dead_letters(&api, &receiver, "a.b", 2).await;
     let path = format!("/v1/webhooks/{}", text(&webhook["id"]));
     api.post(&format!("{path}/disable"), json!({})).await.expect(200);
-    let letters = entries(&api.get("/v1/dlq").await.expect(200));
-    let retry = format!("/v1/deliveries/{}/retry", text(&letters[0]["id"]));
-    let replay = format!("/v1/events/{}/replay", text(&letters[0]["event_id"]));
+    let dead_letters = entries(&api.get("/v1/dlq").await.expect(200));
+    let retry = format!("/v1/deliveries/{}/retry", text(&dead_letters[0]["id"]));
+    let replay = format!("/v1/events/{}/replay", text(&dead_letters[0]["event_id"]));
     assert_eq!(api.post(&retry, json!({})).await.expect(409)["code"], "webhook_not_active");
     let named = json!({"webhook_ids": [webhook["id"]]});
     assert_eq!(api.post(&replay, named).await.expect(409)["code"], "webhook_not_active");
@@ -156,7 +156,7 @@ async fn nothing_is_sent_again_to_a_webhook_that_is_off() {
 }
 
 #[tokio::test]
-async fn everything_of_an_hour_is_sent_again_delivered_or_not() {
+async fn deliveries_of_a_time_range_are_resent_once() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -164,17 +164,17 @@ async fn everything_of_an_hour_is_sent_again_delivered_or_not() {
     publish(&api, "a.b", 20).await;
     receiver.wait_for(20).await;
     let delivered = format!("/v1/webhooks/{}/deliveries?status=delivered&limit=500", text(&webhook["id"]));
-    api.eventually("all are delivered", &delivered, |page| entries(page).len() == 20).await;
+    api.wait_until("all are delivered", &delivered, |page| entries(page).len() == 20).await;
     let filter = json!({"webhook_ids": [webhook["id"]], "from": webhook["created_at"]});
-    // Twice over the same, from the same moment on: what the one makes is none of the other's business.
+    // Two operations with the same selection and start time: neither resends what the other has created.
     let soon = redrive_core::Time::from_millis(redrive_tests::millis(&webhook["created_at"]) + 3_000);
-    let asked = json!({"filter": filter, "start_at": soon.to_string()});
+    let request = json!({"filter": filter, "start_at": soon.to_string()});
     let mut progress = Vec::new();
-    let begun = [
-        api.post("/v1/deliveries/retry-batch", &asked).await.expect(202),
-        api.post("/v1/deliveries/retry-batch", &asked).await.expect(202),
+    let started = [
+        api.post("/v1/deliveries/retry-batch", &request).await.expect(202),
+        api.post("/v1/deliveries/retry-batch", &request).await.expect(202),
     ];
-    for operation in &begun {
+    for operation in &started {
         progress.push(completed(&api, operation).await["progress"].clone());
     }
     let sum = |name: &str| progress.iter().map(|one| one[name].as_u64().unwrap()).sum::<u64>();
@@ -185,7 +185,7 @@ async fn everything_of_an_hour_is_sent_again_delivered_or_not() {
 }
 
 #[tokio::test]
-async fn an_operation_is_held_and_goes_on_and_ends() {
+async fn operation_is_paused_resumed_and_cancelled() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -193,10 +193,10 @@ async fn an_operation_is_held_and_goes_on_and_ends() {
     let slow = json!({"rate_limit": {"requests_per_second": 20}});
     let operation = api.post("/v1/dlq/retry-batch", &slow).await.expect(202);
     let path = path_of(&operation);
-    api.eventually("some are queued", &path, |seen| seen["progress"]["queued"].as_u64() > Some(3)).await;
+    api.wait_until("some are queued", &path, |seen| seen["progress"]["queued"].as_u64() > Some(3)).await;
     let paused = api.post(&format!("{path}/pause"), json!({})).await.expect(200);
     assert_eq!(paused["status"], "paused");
-    let held = api.eventually("the queued ones arrive", &path, |seen| {
+    let held = api.wait_until("the queued ones arrive", &path, |seen| {
         seen["progress"]["delivered"] == seen["progress"]["queued"]
     });
     let held = held.await;
@@ -204,7 +204,7 @@ async fn an_operation_is_held_and_goes_on_and_ends() {
     assert_eq!(api.get(&path).await.expect(200)["progress"]["queued"], held["progress"]["queued"]);
     let resumed = api.post(&format!("{path}/resume"), json!({})).await.expect(200);
     assert_eq!(resumed["status"], "running");
-    api.eventually("more are queued", &path, |seen| {
+    api.wait_until("more are queued", &path, |seen| {
         seen["progress"]["queued"].as_u64() > held["progress"]["queued"].as_u64()
     })
     .await;
@@ -213,8 +213,8 @@ async fn an_operation_is_held_and_goes_on_and_ends() {
     let queued = api.get(&path).await.expect(200)["progress"]["queued"].as_u64().unwrap();
     assert_eq!(dead(&api).await, 60 - queued, "the others are where they were");
     let problem = api.post(&format!("{path}/resume"), json!({})).await.expect(409);
-    assert_eq!(problem["code"], "operation_over");
-    // One whose time has not come does nothing, and ends at once.
+    assert_eq!(problem["code"], "operation_already_ended");
+    // A scheduled operation that is cancelled before its start time does nothing.
     let later =
         api.post("/v1/dlq/retry-batch", json!({"start_at": "2100-01-01T00:00:00Z"})).await.expect(202);
     assert_eq!(later["status"], "scheduled");
@@ -223,32 +223,32 @@ async fn an_operation_is_held_and_goes_on_and_ends() {
 }
 
 #[tokio::test]
-async fn a_rate_is_never_exceeded() {
+async fn rate_limit_is_never_exceeded() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     dead_letters(&api, &receiver, "a.b", 100).await;
-    let began = tokio::time::Instant::now();
-    let asked = json!({"rate_limit": {"requests_per_second": 50}});
-    let operation = api.post("/v1/dlq/retry-batch", &asked).await.expect(202);
+    let started = tokio::time::Instant::now();
+    let request = json!({"rate_limit": {"requests_per_second": 50}});
+    let operation = api.post("/v1/dlq/retry-batch", &request).await.expect(202);
     receiver.wait_for(200).await;
-    let took = began.elapsed();
+    let took = started.elapsed();
     assert!(took >= Duration::from_millis(1_900), "100 at 50 a second take 2 s, but took {took:?}");
     completed(&api, &operation).await;
     assert!(arrivals(&receiver, 100).values().all(|times| *times == 1));
 }
 
 #[tokio::test]
-async fn an_operation_killed_twice_makes_one_round_of_each() {
+async fn operation_survives_two_kills_with_one_round_each() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     dead_letters(&redrive.api(), &receiver, "a.b", 1_000).await;
-    let asked = json!({"rate_limit": {"requests_per_second": 400}});
-    let operation = redrive.api().post("/v1/dlq/retry-batch", &asked).await.expect(202);
+    let request = json!({"rate_limit": {"requests_per_second": 400}});
+    let operation = redrive.api().post("/v1/dlq/retry-batch", &request).await.expect(202);
     for queued in [200, 600] {
         let api = redrive.api();
         let far = |seen: &Value| seen["progress"]["queued"].as_u64() >= Some(queued);
-        api.eventually("it gets on", &path_of(&operation), far).await;
+        api.wait_until("it gets on", &path_of(&operation), far).await;
         redrive.kill();
         redrive.restart().await;
     }
@@ -278,14 +278,14 @@ async fn an_operation_killed_twice_makes_one_round_of_each() {
 }
 
 #[tokio::test]
-async fn another_node_goes_on_where_one_was_killed() {
+async fn another_node_resumes_the_operation_of_a_killed_node() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let mut one = Redrive::start_with(Setup::new().database_url(database.url())).await;
     dead_letters(&one.api(), &receiver, "a.b", 300).await;
-    let asked = json!({"rate_limit": {"requests_per_second": 100}});
-    let operation = one.api().post("/v1/dlq/retry-batch", &asked).await.expect(202);
+    let request = json!({"rate_limit": {"requests_per_second": 100}});
+    let operation = one.api().post("/v1/dlq/retry-batch", &request).await.expect(202);
     let far = |seen: &Value| seen["progress"]["queued"].as_u64() >= Some(50);
-    one.api().eventually("it gets on", &path_of(&operation), far).await;
+    one.api().wait_until("it gets on", &path_of(&operation), far).await;
     let two = Redrive::start_with(Setup::new().database_url(database.url())).await;
     one.kill();
     let over = completed(&two.api(), &operation).await;
@@ -295,8 +295,8 @@ async fn another_node_goes_on_where_one_was_killed() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_purged_and_pending_ones_called_off_by_filter() {
-    let (receiver, silent) = (Receiver::start().await, Receiver::answering(500).await);
+async fn dead_letters_are_purged_and_pending_cancelled_by_filter() {
+    let (receiver, silent) = (Receiver::start().await, Receiver::responding(500).await);
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = dead_letters(&api, &receiver, "a.b", 12).await;
@@ -319,17 +319,17 @@ async fn dead_letters_are_purged_and_pending_ones_called_off_by_filter() {
     api.post(&format!("/v1/webhooks/{}/pause", text(&paused["id"])), json!({})).await.expect(200);
     publish(&api, "e.f", 8).await;
     silent.wait_for(8).await;
-    let asked = json!({"filter": {"webhook_ids": [failing["id"]]}});
-    let cancelled = api.post("/v1/deliveries/cancel-batch", asked).await;
+    let request = json!({"filter": {"webhook_ids": [failing["id"]]}});
+    let cancelled = api.post("/v1/deliveries/cancel-batch", request).await;
     assert!(cancelled.status == 200 || cancelled.status == 202);
     let path = format!("/v1/webhooks/{}/deliveries?status=cancelled", text(&failing["id"]));
-    api.eventually("all are called off", &path, |page| entries(page).len() == 8).await;
+    api.wait_until("all are called off", &path, |page| entries(page).len() == 8).await;
     let path = format!("/v1/webhooks/{}/deliveries?status=pending", text(&paused["id"]));
     assert_eq!(entries(&api.get(&path).await.expect(200)).len(), 8, "others wait as before");
 }
 
 #[tokio::test]
-async fn what_is_purged_while_it_is_retried_is_not_sent() {
+async fn dead_letters_purged_during_a_retry_are_not_sent() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -337,7 +337,7 @@ async fn what_is_purged_while_it_is_retried_is_not_sent() {
     let slow = json!({"rate_limit": {"requests_per_second": 10}});
     let operation = api.post("/v1/dlq/retry-batch", &slow).await.expect(202);
     let some = |seen: &Value| seen["progress"]["queued"].as_u64() > Some(2);
-    api.eventually("some are queued", &path_of(&operation), some).await;
+    api.wait_until("some are queued", &path_of(&operation), some).await;
     let purged = api.delete("/v1/dlq").await.expect(200)["progress"]["done"].as_u64().unwrap();
     let over = completed(&api, &operation).await;
     let queued = over["progress"]["queued"].as_u64().unwrap();
@@ -346,23 +346,23 @@ async fn what_is_purged_while_it_is_retried_is_not_sent() {
 }
 
 #[tokio::test]
-async fn operations_that_only_wait_for_their_deliveries_hold_nobody_up() {
+async fn operations_waiting_for_deliveries_block_no_others() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     dead_letters(&api, &receiver, "a.b", 20).await;
-    receiver.answer_with(|_| Reply::status(500));
-    let letters = entries(&api.get("/v1/dlq?limit=20").await.expect(200));
-    for letter in &letters {
+    receiver.respond_with(|_| Reply::status(500));
+    let dead_letters = entries(&api.get("/v1/dlq?limit=20").await.expect(200));
+    for letter in &dead_letters {
         let only = json!({"from": letter["created_at"], "event_types": ["a.b"]});
-        let asked = json!({"filter": only});
-        let begun = api.post("/v1/dlq/retry-batch", asked).await.expect(202);
+        let request = json!({"filter": only});
+        let started = api.post("/v1/dlq/retry-batch", request).await.expect(202);
         let queued = |seen: &Value| seen["status"] == "delivering" || seen["status"] == "completed";
-        api.eventually("all is queued", &path_of(&begun), queued).await;
+        api.wait_until("all is queued", &path_of(&started), queued).await;
     }
     let purged = api.delete("/v1/dlq").await.expect(200);
     assert_eq!(purged["status"], "completed");
-    // Those that are not through are counted, so that no tenant takes all the places.
+    // Unfinished operations count towards the tenant's limit.
     let slow = json!({"rate_limit": {"requests_per_second": 1}, "filter": {"statuses": ["pending"]}});
     let mut last = 202;
     for _ in 0..9 {
@@ -372,7 +372,7 @@ async fn operations_that_only_wait_for_their_deliveries_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_new_webhook_gets_past_events() {
+async fn backfill_sends_past_events_to_a_new_webhook() {
     let (first, late) = (Receiver::start().await, Receiver::start().await);
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -383,23 +383,23 @@ async fn a_new_webhook_gets_past_events() {
     let new = api.create_webhook(&late.url(), json!({"events": ["a.*"]})).await;
     let path = format!("/v1/webhooks/{}/backfill", text(&new["id"]));
     assert_eq!(api.post(&path, json!({})).await.expect(400)["field"], "from");
-    let asked = json!({"from": old["created_at"]});
+    let request = json!({"from": old["created_at"]});
     let dry = api.post(&path, json!({"from": old["created_at"], "dry_run": true})).await.expect(200);
     assert_eq!(dry["total"], 15);
-    let operation = api.post(&path, &asked).await.expect(202);
+    let operation = api.post(&path, &request).await.expect(202);
     let over = completed(&api, &operation).await;
     assert_eq!((&over["kind"], &over["progress"]["delivered"]), (&json!("backfill"), &json!(15)));
     assert_eq!(arrivals(&late, 0).len(), 15);
     publish(&api, "a.b", 1).await;
     late.wait_for(16).await;
-    // Once more: there is nothing that it has not had.
-    let over = completed(&api, &api.post(&path, &asked).await.expect(202)).await;
+    // A second backfill finds no event that the webhook has not received.
+    let over = completed(&api, &api.post(&path, &request).await.expect(202)).await;
     assert_eq!((&over["progress"]["queued"], &over["progress"]["skipped"]), (&json!(0), &json!(16)));
     assert_eq!((late.count(), first.count()), (16, 20));
 }
 
 #[tokio::test]
-async fn a_backfill_heeds_the_filter_and_leaves_out_what_was_erased() {
+async fn backfill_applies_the_filter_and_skips_erased_events() {
     let late = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();

@@ -1,4 +1,4 @@
-//! CloudEvents in and out, judged by their official SDK for Python: what it reads, and what it writes.
+//! CloudEvents in and out, checked with the official Python SDK: what it reads, and what it writes.
 
 use std::{
     io::Write,
@@ -6,15 +6,15 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use redrive_testkit::{Answer, Api, Arrival, Receiver, Redrive, Reply, python_with};
-use redrive_tests::{attempts_of, column, delivery_is, delivery_of, entries, id, text};
+use redrive_testkit::{Api, ApiResponse, ReceivedRequest, Receiver, Redrive, Reply, python_with};
+use redrive_tests::{attempts_of, column, delivery_of, entries, id, text, wait_for_status};
 use serde_json::{Value, json};
 
 const SDK: [&str; 1] = ["cloudevents==2.2.0"];
 
-/// Has the SDK do something: a program that reads JSON and prints JSON.
+/// Runs a Python program with the SDK that reads JSON and prints JSON.
 async fn sdk(program: &'static str, input: Value) -> Value {
-    let asked = tokio::task::spawn_blocking(move || {
+    let request = tokio::task::spawn_blocking(move || {
         let mut child = Command::new(python_with(&SDK))
             .args(["-c", program])
             .stdin(Stdio::piped())
@@ -26,10 +26,10 @@ async fn sdk(program: &'static str, input: Value) -> Value {
         assert!(output.status.success(), "the Python program failed");
         serde_json::from_slice(&output.stdout).unwrap()
     });
-    asked.await.unwrap()
+    request.await.unwrap()
 }
 
-/// Reads requests as events.
+/// Parses requests as events.
 const READ: &str = "
 import json, sys
 from cloudevents.core.bindings.http import HTTPMessage, from_http
@@ -61,17 +61,17 @@ for event in json.load(sys.stdin):
 json.dump(requests, sys.stdout)
 ";
 
-fn request(arrival: &Arrival) -> Value {
+fn request(arrival: &ReceivedRequest) -> Value {
     let headers: serde_json::Map<_, _> =
         arrival.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     json!({"headers": headers, "body": std::str::from_utf8(&arrival.body).unwrap()})
 }
 
-async fn read_by_sdk(arrivals: &[Arrival]) -> Vec<Value> {
+async fn read_by_sdk(arrivals: &[ReceivedRequest]) -> Vec<Value> {
     sdk(READ, arrivals.iter().map(request).collect()).await.as_array().unwrap().clone()
 }
 
-fn accepted(secret: &str, arrival: &Arrival) -> bool {
+fn accepted(secret: &str, arrival: &ReceivedRequest) -> bool {
     let header = |(name, value): &(String, String)| {
         (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
     };
@@ -80,8 +80,8 @@ fn accepted(secret: &str, arrival: &Arrival) -> bool {
 }
 
 #[tokio::test]
-async fn both_modes_are_read_by_the_sdk_on_every_attempt() {
-    // The first attempt of each fails, so that there is a second one, which comes from the store.
+async fn sdk_reads_both_modes_on_every_attempt() {
+    // The first attempt of each delivery fails, so that there is a second one, read from the store.
     let receiver = Receiver::with(|arrival| match arrival.header("x-webhook-attempt") {
         Some("1") => Reply::status(500),
         _ => Reply::status(200),
@@ -113,8 +113,9 @@ async fn both_modes_are_read_by_the_sdk_on_every_attempt() {
             "application/json"
         };
         assert_eq!(arrival.header("content-type"), Some(content_type));
-        let same =
-            |other: &&Arrival| other.path == arrival.path && other.webhook_id() == arrival.webhook_id();
+        let same = |other: &&ReceivedRequest| {
+            other.path == arrival.path && other.webhook_id() == arrival.webhook_id()
+        };
         let bodies: Vec<_> = arrivals.iter().filter(same).map(|other| &other.body).collect();
         assert_eq!(bodies.len(), 2, "two attempts");
         assert_eq!(bodies[0], bodies[1], "and the same bytes");
@@ -142,9 +143,9 @@ async fn both_modes_are_read_by_the_sdk_on_every_attempt() {
         assert_eq!(seconds(&attributes["time"]), seconds(&published["timestamp"]));
     }
 
-    // What was sent is in the history.
+    // The history has the request that was sent.
     for delivery in entries(&api.get(&format!("/v1/events/{}/deliveries", id(&full))).await.expect(200)) {
-        delivery_is(&api, id(&delivery), "delivered").await;
+        wait_for_status(&api, id(&delivery), "delivered").await;
         let attempt = attempts_of(&api, id(&delivery)).await.remove(1);
         let sent = attempt["request_headers"].as_array().unwrap();
         let value = |name: &str| {
@@ -162,21 +163,21 @@ async fn both_modes_are_read_by_the_sdk_on_every_attempt() {
 }
 
 #[tokio::test]
-async fn the_names_of_its_headers_are_kept_for_cloudevents() {
+async fn cloudevents_headers_are_reserved() {
     let redrive = Redrive::start().await;
     let webhook = json!({"url": "https://example.com/", "events": ["*"], "headers": {"Ce-Source": "mine"}});
     let refused = redrive.api().post("/v1/webhooks", webhook).await.expect(400);
     assert_eq!(refused["field"], "headers.ce-source");
 }
 
-async fn send(api: &Api, path: &str, request: &Value) -> Answer {
+async fn send(api: &Api, path: &str, request: &Value) -> ApiResponse {
     let headers: Vec<_> =
         request["headers"].as_object().unwrap().iter().map(|(name, value)| (&**name, text(value))).collect();
     api.raw("POST", path, &headers, text(&request["body"]).to_owned()).await
 }
 
 #[tokio::test]
-async fn what_the_sdk_writes_is_published() {
+async fn events_written_by_the_sdk_are_published() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -194,7 +195,7 @@ async fn what_the_sdk_writes_is_published() {
     let written = sdk(WRITE, json!([event(1, data.clone()), event(2, json!({})), bare])).await;
     let written = written.as_array().unwrap();
 
-    // The same event in both modes is the same event; the same id of another source is another.
+    // An event in both modes is the same event; the same id from another source is another event.
     let first = send(&api, "/v1/events", &written[0]).await.expect(202);
     let again = send(&api, "/v1/events", &written[1]).await.expect(200);
     assert_eq!((&again["id"], &again["duplicate"]), (&first["id"], &json!(true)));
@@ -221,7 +222,7 @@ async fn what_the_sdk_writes_is_published() {
         assert_eq!((&event["attributes"]["source"], &event["data"]), (&json!(source), &data));
     }
 
-    // Several at once, each judged alone. A repeat has the same bytes.
+    // A batch, whose items are validated separately. The repeated item has the same bytes.
     let body = text(&written[0]["body"]);
     let broken = body.replace("\"1.0\"", "\"0.3\"");
     let fresh = body.replace("same everywhere", "fresh");
@@ -236,7 +237,7 @@ async fn what_the_sdk_writes_is_published() {
 }
 
 #[tokio::test]
-async fn what_is_no_cloudevent_is_refused_in_words() {
+async fn invalid_cloudevents_are_rejected_with_their_field() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let structured = async |body: Value| {
@@ -263,7 +264,7 @@ async fn what_is_no_cloudevent_is_refused_in_words() {
     }
     assert_eq!(structured(json!([])).await.problem(), "invalid_json");
     structured(with("data", Value::Null)).await.expect(202);
-    // Only its own source and id, and the payload, make a repeat.
+    // Source and id are the idempotency key: the same key with another payload is a conflict.
     assert_eq!(structured(with("data", json!(1))).await.problem(), "idempotency_key_reused");
 
     let ce = [("ce-specversion", "1.0"), ("ce-id", "2"), ("ce-source", "/s"), ("ce-type", "a.b")];
@@ -280,7 +281,7 @@ async fn what_is_no_cloudevent_is_refused_in_words() {
         let lost = api.raw("POST", path, &[("content-type", kind)], event.to_string()).await;
         assert_eq!((lost.status, lost.problem()), (415, "unsupported_media_type".to_owned()));
     }
-    // An admin names the tenant in the query.
+    // An admin names the tenant in the query string.
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     let headers = [("content-type", "application/cloudevents+json")];
     let made = api.raw("POST", "/v1/events?tenant_id=acme", &headers, event.to_string()).await.expect(202);

@@ -1,17 +1,17 @@
-//! Three real nodes on one PostgreSQL: they share the work, survive each other's death and lose nothing.
+//! Three real nodes on one PostgreSQL: they share the work, survive the death of a node, and lose nothing.
 //!
-//! Judged from outside, by what publishers were told, what receivers got and what the history shows.
+//! Checked from outside, by the responses to publishers, the requests to receivers and the history.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Api, Gate, Postgres, Receiver, Redrive, Reply};
+use redrive_testkit::{Api, Latch, Postgres, Receiver, Redrive, Reply};
 use redrive_tests::{
     attempts_of,
-    cluster::{LEASE, Load, all_over, assert_no_loss, duplicates, node, nodes},
-    delivery_is, delivery_of, event_is, id, text,
+    cluster::{LEASE, PublishLoad, assert_no_loss, duplicates, node, nodes, wait_until_settled},
+    delivery_of, id, text, wait_for_event_status, wait_for_status,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ fn apis(nodes: &[Redrive]) -> Vec<Api> {
     nodes.iter().map(Redrive::api).collect()
 }
 
-/// The name of the node that made an attempt: `name#epoch`.
+/// Returns the name of the node that made an attempt, from `name#epoch`.
 fn node_of(attempt: &Value) -> String {
     text(&attempt["worker"]).split('#').next().unwrap().to_owned()
 }
@@ -33,10 +33,10 @@ async fn nodes_share_the_work() {
     for n in 0..6 {
         nodes[n % 3].api().create_webhook(&receiver.url_at(&format!("/{n}")), Value::Null).await;
     }
-    let load = Load::start(apis(&nodes), 6, Duration::from_millis(5));
+    let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(5));
     receiver.wait_for(600).await;
     let acked = load.finish().await;
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 6);
     assert_eq!(duplicates(&deliveries, &receiver.arrivals()), 0);
     let mut shares: BTreeMap<String, usize> = BTreeMap::new();
@@ -46,12 +46,12 @@ async fn nodes_share_the_work() {
     }
     println!("share of work: {shares:?}");
     assert_eq!(shares.keys().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c"]);
-    let least = shares.values().min().unwrap() * 10;
-    assert!(least >= shares.values().sum::<usize>(), "each has a tenth at least: {shares:?}");
+    let min = shares.values().min().unwrap() * 10;
+    assert!(min >= shares.values().sum::<usize>(), "each has a tenth at least: {shares:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_node_is_taken_over_from_and_nothing_is_lost() {
+async fn leases_of_a_killed_node_are_taken_over_without_loss() {
     const IN_FLIGHT: usize = 8;
     let database = Postgres::shared().await;
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(20))).await;
@@ -64,7 +64,7 @@ async fn a_killed_node_is_taken_over_from_and_nothing_is_lost() {
     for path in ["/one", "/two"] {
         nodes[0].api().create_webhook(&receiver.url_at(path), json!({"max_in_flight": 24})).await;
     }
-    let load = Load::start(apis(&nodes), 12, Duration::from_millis(2));
+    let load = PublishLoad::start(apis(&nodes), 12, Duration::from_millis(2));
     receiver.wait_for(500).await;
     nodes[2].kill();
     let killed = Instant::now();
@@ -77,7 +77,7 @@ async fn a_killed_node_is_taken_over_from_and_nothing_is_lost() {
     let taken_over = killed.elapsed();
     receiver.wait_for(receiver.count() + 300).await;
     let acked = load.finish().await;
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     let arrivals = receiver.arrivals();
     assert_no_loss(&acked, &deliveries, &arrivals, 2);
     let twice = duplicates(&deliveries, &arrivals);
@@ -90,12 +90,12 @@ async fn a_killed_node_is_taken_over_from_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_stopped_past_its_lease_records_nothing_late() {
+async fn node_frozen_past_its_lease_records_nothing_late() {
     let database = Postgres::shared().await;
-    let first = Gate::closed();
+    let first = Latch::closed();
     let gate = first.clone();
     let receiver = Receiver::with(move |arrival| match arrival.number {
-        1 => Reply::status(200).held_by(&gate),
+        1 => Reply::status(200).latched_by(&gate),
         _ => Reply::status(200),
     })
     .await;
@@ -106,21 +106,21 @@ async fn a_node_that_was_stopped_past_its_lease_records_nothing_late() {
     nodes[0].signal("STOP");
     receiver.wait_for(2).await;
     let other = nodes[1].api();
-    let delivery = event_is(&other, &event, "delivered").await;
+    let delivery = wait_for_event_status(&other, &event, "delivered").await;
     first.open();
     nodes[0].signal("CONT");
     nodes[0].wait_output("the lease was lost").await;
     let attempts = attempts_of(&other, id(&delivery)).await;
     assert_eq!(attempts.iter().map(node_of).collect::<Vec<_>>(), ["b"], "{attempts:#?}");
-    // It has taken a new epoch, and works on.
+    // The node has taken a new epoch and works again.
     nodes.remove(1);
     let event = nodes[0].api().publish("later", json!({"n": 2})).await;
-    let delivery = event_is(&nodes[0].api(), &event, "delivered").await;
+    let delivery = wait_for_event_status(&nodes[0].api(), &event, "delivered").await;
     assert_eq!(node_of(&attempts_of(&nodes[0].api(), id(&delivery)).await[0]), "a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rolling_restart_fails_no_publish_and_sends_nothing_twice() {
+async fn rolling_restart_rejects_no_publish_and_sends_nothing_twice() {
     let database = Postgres::shared().await;
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
     let mut nodes = nodes(&database.url(), 3).await;
@@ -129,15 +129,15 @@ async fn a_rolling_restart_fails_no_publish_and_sends_nothing_twice() {
         let options = json!({"ordering_guarantee": ordering, "max_in_flight": 24});
         nodes[0].api().create_webhook(&receiver.url_at(path), options).await;
     }
-    let load = Load::start(apis(&nodes), 6, Duration::from_millis(10));
+    let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(10));
     for n in 0..3 {
         receiver.wait_for(receiver.count() + 150).await;
-        // As a load balancer would: no new requests first, then the signal.
+        // As a load balancer would: stop routing requests first, then send the signal.
         let others: Vec<_> = (0..3).filter(|other| *other != n).map(|other| nodes[other].api()).collect();
         load.use_nodes(others);
         tokio::time::sleep(Duration::from_millis(200)).await;
         nodes[n].signal("TERM");
-        assert!(nodes[n].wait_exit(redrive_testkit::PATIENCE).await.success());
+        assert!(nodes[n].wait_exit(redrive_testkit::WAIT_TIMEOUT).await.success());
         nodes[n].restart().await;
         load.use_nodes(apis(&nodes));
     }
@@ -145,7 +145,7 @@ async fn a_rolling_restart_fails_no_publish_and_sends_nothing_twice() {
     let refused = load.refused();
     let acked = load.finish().await;
     assert_eq!(refused, [] as [String; 0], "no publish failed");
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     let arrivals = receiver.arrivals();
     assert_no_loss(&acked, &deliveries, &arrivals, 2);
     println!("rolling restart: {} events, {} arrivals", acked.len(), arrivals.len());
@@ -153,12 +153,12 @@ async fn a_rolling_restart_fails_no_publish_and_sends_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_database_loses_nothing_and_all_resumes_by_itself() {
+async fn database_restart_loses_nothing_and_nodes_resume() {
     let mut server = Postgres::start().await;
     let receiver = Receiver::start().await;
     let nodes = nodes(&server.url(), 3).await;
     nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 24})).await;
-    let load = Load::start(apis(&nodes), 6, Duration::from_millis(5));
+    let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(5));
     let mut slowest = Duration::ZERO;
     for round in 0..5 {
         receiver.wait_for(receiver.count() + 150).await;
@@ -173,7 +173,7 @@ async fn a_restarted_database_loses_nothing_and_all_resumes_by_itself() {
     }
     receiver.wait_for(receiver.count() + 100).await;
     let acked = load.finish().await;
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     let arrivals = receiver.arrivals();
     let twice = duplicates(&deliveries, &arrivals);
     println!(
@@ -185,9 +185,9 @@ async fn a_restarted_database_loses_nothing_and_all_resumes_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_declared_dead_for_an_outage_of_the_database() {
+async fn database_outage_declares_no_node_dead() {
     let mut server = Postgres::start().await;
-    let (receiver, gate) = Receiver::held(200).await;
+    let (receiver, gate) = Receiver::latched(200).await;
     let nodes = nodes(&server.url(), 3).await;
     nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 24})).await;
     let mut events = Vec::new();
@@ -196,7 +196,7 @@ async fn nobody_is_declared_dead_for_an_outage_of_the_database() {
     }
     receiver.wait_for(12).await;
     server.stop().await;
-    // Answered while nobody can write it down.
+    // The endpoint responds while no node can record the outcome.
     gate.open();
     let refused = nodes[0].api().try_post("/v1/events", json!({"event_type": "outage", "data": 1})).await;
     assert_eq!(refused.unwrap().status, 503);
@@ -205,7 +205,7 @@ async fn nobody_is_declared_dead_for_an_outage_of_the_database() {
     server.start_again().await;
     let api = nodes[0].api();
     for event in &events {
-        let delivery = event_is(&api, event, "delivered").await;
+        let delivery = wait_for_event_status(&api, event, "delivered").await;
         let attempts = attempts_of(&api, id(&delivery)).await;
         assert_eq!(attempts.len(), 1, "{attempts:#?}");
     }
@@ -219,10 +219,10 @@ async fn nobody_is_declared_dead_for_an_outage_of_the_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strict_order_holds_over_three_nodes() {
+async fn strict_order_holds_across_three_nodes() {
     const EVENTS: usize = 120;
     let database = Postgres::shared().await;
-    // Every seventh fails at first: what comes after it has to wait.
+    // Every seventh delivery fails at first: later ones must wait for it.
     let receiver = Receiver::with(|arrival| {
         let n = arrival.json()["data"]["n"].as_u64().unwrap();
         match n % 7 == 3 && arrival.header("x-webhook-attempt") == Some("1") {
@@ -241,12 +241,12 @@ async fn strict_order_holds_over_three_nodes() {
     for n in 0..EVENTS {
         nodes[n % 3].api().publish("order", json!({"n": n})).await;
     }
-    let over = |arrivals: &[redrive_testkit::Arrival]| {
+    let over = |arrivals: &[redrive_testkit::ReceivedRequest]| {
         arrivals.iter().map(|one| one.json()["data"]["n"].as_u64().unwrap()).collect::<BTreeSet<_>>().len()
             == EVENTS
     };
     receiver.wait_until("all to arrive", over).await;
-    all_over(&nodes[0].api()).await;
+    wait_until_settled(&nodes[0].api()).await;
     let order: Vec<_> =
         receiver.arrivals().iter().map(|one| one.json()["data"]["n"].as_u64().unwrap()).collect();
     let mut sorted = order.clone();
@@ -255,7 +255,7 @@ async fn strict_order_holds_over_three_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_over_three_nodes_is_one_event() {
+async fn one_key_creates_one_event_across_three_nodes() {
     let database = Postgres::shared().await;
     let receiver = Receiver::start().await;
     let nodes = nodes(&database.url(), 3).await;
@@ -267,22 +267,22 @@ async fn one_key_over_three_nodes_is_one_event() {
             let (api, event) = (nodes[n % 3].api(), event.clone());
             publishers.spawn(async move { api.post("/v1/events", &event).await });
         }
-        let answers = publishers.join_all().await;
-        let ids: HashSet<_> = answers.iter().map(|answer| id(&answer.json()).to_owned()).collect();
+        let responses = publishers.join_all().await;
+        let ids: HashSet<_> = responses.iter().map(|response| id(&response.json()).to_owned()).collect();
         assert_eq!(ids.len(), 1, "{ids:?}");
         assert_eq!(
-            answers.iter().filter(|answer| answer.status == 202).count(),
+            responses.iter().filter(|response| response.status == 202).count(),
             1,
             "one made it, the others found it"
         );
     }
     receiver.wait_for(10).await;
-    all_over(&nodes[0].api()).await;
+    wait_until_settled(&nodes[0].api()).await;
     assert_eq!(receiver.count(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_made_on_one_node_gets_the_next_event_published_on_another() {
+async fn webhook_created_on_one_node_gets_next_event_of_another() {
     let database = Postgres::shared().await;
     let receiver = Receiver::start().await;
     let nodes = nodes(&database.url(), 3).await;
@@ -292,7 +292,7 @@ async fn a_webhook_made_on_one_node_gets_the_next_event_published_on_another() {
         let event = nodes[(n + 1) % 3].api().publish("next", json!({"n": n})).await;
         let api = nodes[(n + 2) % 3].api();
         assert_eq!(event["deliveries"], n + 1, "{event}");
-        // And what is paused on one node is paused on all.
+        // A webhook paused on one node is paused on all.
         let path = format!("/v1/webhooks/{}/pause", id(&webhook));
         if n % 5 == 4 {
             api.post(&path, json!({})).await.expect(200);
@@ -301,14 +301,14 @@ async fn a_webhook_made_on_one_node_gets_the_next_event_published_on_another() {
             let paused = deliveries.iter().find(|one| one["webhook_id"] == webhook["id"]).unwrap();
             assert_eq!(paused["status"], "pending", "{paused:#}");
             api.post(&format!("/v1/webhooks/{}/resume", id(&webhook)), json!({})).await.expect(200);
-            delivery_is(&api, id(paused), "delivered").await;
+            wait_for_status(&api, id(paused), "delivered").await;
         }
     }
-    all_over(&nodes[0].api()).await;
+    wait_until_settled(&nodes[0].api()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_take_and_nodes_that_send_are_soon_in_touch() {
+async fn worker_nodes_promptly_send_events_of_api_nodes() {
     let database = Postgres::shared().await;
     let url = database.url();
     let receiver = Receiver::start().await;
@@ -321,12 +321,12 @@ async fn nodes_that_take_and_nodes_that_send_are_soon_in_touch() {
     api.create_webhook(&receiver.url(), Value::Null).await;
     let mut took = Vec::new();
     for n in 0..50 {
-        let began = Instant::now();
+        let started = Instant::now();
         let event = api.publish("split", json!({"n": n})).await;
         let arrivals = receiver.wait_for(n + 1).await;
-        took.push(arrivals[n].at.duration_since(began));
+        took.push(arrivals[n].at.duration_since(started));
         let delivery = delivery_of(&api, &event).await;
-        let delivery = delivery_is(&api, id(&delivery), "delivered").await;
+        let delivery = wait_for_status(&api, id(&delivery), "delivered").await;
         let attempts = attempts_of(&api, id(&delivery)).await;
         assert_ne!(node_of(&attempts[0]), "taking", "it sends nothing");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -339,16 +339,16 @@ async fn nodes_that_take_and_nodes_that_send_are_soon_in_touch() {
         took[25]
     );
     for worker in &workers {
-        let answer = worker.api().get("/v1/events").await;
-        assert_eq!(answer.status, 404, "a worker takes no requests");
+        let response = worker.api().get("/v1/events").await;
+        assert_eq!(response.status, 404, "a worker takes no requests");
         assert_eq!(worker.api().get("/readyz").await.status, 200);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_circuit_that_opens_on_one_node_holds_the_others_back() {
+async fn circuit_opened_on_one_node_blocks_the_others() {
     let database = Postgres::shared().await;
-    let receiver = Receiver::answering(500).await;
+    let receiver = Receiver::responding(500).await;
     let nodes = nodes(&database.url(), 2).await;
     let options = json!({
         "retry_config": {"schedule": [0, 600]},
@@ -359,24 +359,24 @@ async fn a_circuit_that_opens_on_one_node_holds_the_others_back() {
     for n in 0..6 {
         nodes[0].api().publish("doomed", json!({"n": n})).await;
     }
-    nodes[0].api().eventually("open here", &health, |health| health["circuit"]["state"] == "open").await;
+    nodes[0].api().wait_until("open here", &health, |health| health["circuit"]["state"] == "open").await;
     let opened = Instant::now();
-    nodes[1].api().eventually("open there", &health, |health| health["circuit"]["state"] == "open").await;
+    nodes[1].api().wait_until("open there", &health, |health| health["circuit"]["state"] == "open").await;
     println!("a circuit reached the other node after {:?}", opened.elapsed());
     let before = receiver.count();
     let event = nodes[1].api().publish("held", json!({})).await;
     let delivery = delivery_of(&nodes[1].api(), &event).await;
     assert_eq!(delivery["waiting_on"], "circuit_open", "{delivery:#}");
     assert_eq!(receiver.count(), before, "nothing is sent to it");
-    // Closed by hand on one node, it is closed on both.
-    receiver.answer_with(|_| Reply::status(200));
+    // A circuit closed manually on one node is closed on both.
+    receiver.respond_with(|_| Reply::status(200));
     let circuit = format!("/v1/webhooks/{}/circuit-breaker", id(&webhook));
     nodes[0].api().patch(&circuit, json!({"action": "reset"})).await.expect(200);
-    delivery_is(&nodes[1].api(), id(&delivery), "delivered").await;
+    wait_for_status(&nodes[1].api(), id(&delivery), "delivered").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clocks_that_are_wrong_make_no_difference() {
+async fn skewed_node_clocks_have_no_effect() {
     let database = Postgres::shared().await;
     let url = database.url();
     let receiver = Receiver::with(|arrival| match arrival.header("x-webhook-attempt") {
@@ -388,12 +388,12 @@ async fn clocks_that_are_wrong_make_no_difference() {
     let behind = Redrive::start_with(node(&url, "behind").env("REDRIVE_DEV_CLOCK_SKEW", "-3600s")).await;
     let options = json!({"retry_config": {"schedule": [0, 1]}, "circuit_breaker_config": {"enabled": false}});
     ahead.api().create_webhook(&receiver.url(), options).await;
-    let began = Instant::now();
+    let started = Instant::now();
     let events = [ahead.api().publish("skew", json!(1)).await, behind.api().publish("skew", json!(2)).await];
     for event in &events {
-        event_is(&ahead.api(), event, "delivered").await;
+        wait_for_event_status(&ahead.api(), event, "delivered").await;
     }
-    println!("retried after {:?} with clocks two hours apart", began.elapsed());
+    println!("retried after {:?} with clocks two hours apart", started.elapsed());
     let times = events.map(|event| redrive_tests::millis(&event["timestamp"]));
     assert!((times[0] - times[1]).abs() < 5_000, "both go by the database's clock: {times:?}");
     assert_eq!(receiver.count(), 4);

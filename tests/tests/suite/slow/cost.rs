@@ -1,4 +1,5 @@
-//! What one tenant can make expensive, and what others notice of it: schemas, filters, batches, verifications, listings.
+//! What one tenant can make expensive, and its effect on others: schemas, filters, batches, verifications,
+//! listings.
 
 #![allow(clippy::print_stdout)]
 
@@ -10,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Api, Hostile, Hostility, Receiver, Redrive, Reply};
+use redrive_testkit::{Api, MisbehavingReceiver, Misbehavior, Receiver, Redrive, Reply};
 use redrive_tests::{entries, id, text};
 use serde_json::{Value, json};
 
-/// The most units of work that one check may do on a runtime thread.
+/// The maximum units of work of one check on a runtime thread.
 const MAX_INLINE_WORK: u64 = 1 << 18;
 
-/// A new tenant, and a client with a key of its own.
+/// Creates a tenant, and returns a client with its own key.
 async fn tenant(api: &Api, name: &str) -> Api {
     api.post("/v1/tenants", json!({"id": name})).await.expect(201);
     let body = json!({"scopes": ["publish", "manage", "read"]});
@@ -25,22 +26,22 @@ async fn tenant(api: &Api, name: &str) -> Api {
     api.with_key(text(&key["key"]))
 }
 
-/// Asks for the health of a server until it is stopped, and returns the longest wait.
+/// Polls the health of a server until stopped, and returns the longest response time.
 fn watch_health(api: &Api, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<Duration> {
     let (api, stop) = (api.clone(), stop.clone());
     tokio::spawn(async move {
         let mut longest = Duration::ZERO;
         while !stop.load(Relaxed) {
-            let began = Instant::now();
+            let started = Instant::now();
             assert_eq!(api.get("/healthz").await.status, 200);
-            longest = longest.max(began.elapsed());
+            longest = longest.max(started.elapsed());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         longest
     })
 }
 
-/// The most expensive payloads that a schema of each kind takes.
+/// Returns the most expensive accepted payload for each kind of schema.
 fn worst_inputs() -> Vec<(&'static str, Value, String)> {
     let list =
         |item: &str, bytes: usize| format!("[{}{item}]", format!("{item},").repeat(bytes / (item.len() + 1)));
@@ -66,7 +67,7 @@ fn worst_inputs() -> Vec<(&'static str, Value, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_answers_while_a_tenant_publishes_the_worst_payloads() {
+async fn health_responds_while_a_tenant_publishes_expensive_payloads() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let acme = tenant(&api, "acme").await;
@@ -84,22 +85,22 @@ async fn health_answers_while_a_tenant_publishes_the_worst_payloads() {
         let json = ("content-type", "application/json");
         publishing.spawn(async move { acme.raw("POST", "/v1/events", &[json], body).await });
     }
-    // Another tenant publishes for as long as the expensive payloads are checked.
+    // Another tenant publishes while the expensive payloads are checked.
     let mut slowest = Duration::ZERO;
     while !publishing.is_empty() {
-        let began = Instant::now();
+        let started = Instant::now();
         globex.publish("order.created", json!({"n": 1})).await;
-        slowest = slowest.max(began.elapsed());
-        while let Some(answer) = publishing.try_join_next() {
-            let answer = answer.unwrap();
-            assert!([202, 400, 503].contains(&answer.status), "{}", answer.status);
-            assert!(answer.status != 503 || answer.header("retry-after").is_some());
+        slowest = slowest.max(started.elapsed());
+        while let Some(response) = publishing.try_join_next() {
+            let response = response.unwrap();
+            assert!([202, 400, 503].contains(&response.status), "{}", response.status);
+            assert!(response.status != 503 || response.header("retry-after").is_some());
         }
     }
     stop.store(true, Relaxed);
     let longest = health.await.unwrap();
     println!("longest health check {longest:?}, slowest publish of another tenant {slowest:?}");
-    // A check beyond the limit of work runs on a thread of its own, so no poll of the runtime does more than that.
+    // A check beyond the work limit runs on its own thread, so no poll of the runtime does more work than the limit.
     acme.post("/v1/event-types", json!({"name": "small", "schema": {"type": "number"}})).await.expect(201);
     for _ in 0..2 {
         acme.publish("small", json!(1)).await;
@@ -109,7 +110,7 @@ async fn health_answers_while_a_tenant_publishes_the_worst_payloads() {
 }
 
 #[tokio::test]
-async fn deep_nesting_is_refused_and_large_bodies_are_not_parsed_on_the_runtime() {
+async fn deep_nesting_is_rejected_and_large_bodies_leave_the_runtime() {
     const JSON: (&str, &str) = ("content-type", "application/json");
     const BATCH: (&str, &str) = ("content-type", "application/cloudevents-batch+json");
     const CLOUDEVENT: (&str, &str) = ("content-type", "application/cloudevents+json");
@@ -141,7 +142,7 @@ async fn deep_nesting_is_refused_and_large_bodies_are_not_parsed_on_the_runtime(
     let refused = api.raw("POST", "/v1/events/batch", &[BATCH], nested(120_000)).await;
     assert!(text(&refused.expect(400)["detail"]).contains("nested too deeply"));
 
-    // Each byte counts, so that the largest body that is parsed on the runtime is known, and larger ones are not.
+    // Each byte counts as work, so the largest body that is parsed on the runtime is known, and larger ones are not.
     let wide = |bytes: usize| format!("[{}[]]", "[],".repeat(bytes / 3));
     let small = event(&wide(100_000));
     let counted = 2 * small.len() as u64;
@@ -163,10 +164,10 @@ async fn deep_nesting_is_refused_and_large_bodies_are_not_parsed_on_the_runtime(
 }
 
 #[tokio::test]
-async fn batch_is_refused_beyond_its_budget_and_keeps_its_order() {
+async fn batch_items_over_budget_are_rejected_and_order_is_kept() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    // By its price it is expensive; a text is checked by none of its rules.
+    // The schema's computed cost is high, but none of its rules apply to a string.
     let properties: serde_json::Map<_, _> = (0..1_900).map(|n| (n.to_string(), json!(true))).collect();
     api.post("/v1/event-types", json!({"name": "costly", "schema": {"properties": properties}}))
         .await
@@ -174,15 +175,15 @@ async fn batch_is_refused_beyond_its_budget_and_keeps_its_order() {
     let event = |event_type: &str, data: Value| json!({"event_type": event_type, "data": data});
     let mut events: Vec<_> = (0..8).map(|_| event("costly", json!("x".repeat(60_000)))).collect();
     events.push(event("free", json!(1)));
-    let answer = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
-    let items = entries(&answer);
+    let response = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+    let items = entries(&response);
     let taken = items.iter().take_while(|item| item["status"] == 202).count();
     assert!((2..8).contains(&taken), "{taken}");
     for item in &items[taken..8] {
         assert_eq!((&item["status"], &item["error"]["code"]), (&json!(413), &json!("batch_too_costly")));
     }
     assert_eq!(items[8]["status"], 202, "what needs no check is taken");
-    // Alone each of them is fine.
+    // Published alone, each of them is accepted.
     api.publish("costly", json!("x".repeat(60_000))).await;
 
     let mixed: Vec<_> = (0..30)
@@ -191,14 +192,14 @@ async fn batch_is_refused_beyond_its_budget_and_keeps_its_order() {
             _ => event("free", json!(n)),
         })
         .collect();
-    let answer = api.post("/v1/events/batch", json!({"events": mixed})).await.expect(202);
+    let response = api.post("/v1/events/batch", json!({"events": mixed})).await.expect(202);
     let numbers: Vec<_> =
-        entries(&answer).iter().map(|item| item["sequence_number"].as_i64().unwrap()).collect();
+        entries(&response).iter().map(|item| item["sequence_number"].as_i64().unwrap()).collect();
     assert!(numbers.is_sorted(), "{numbers:?}");
 }
 
 #[tokio::test]
-async fn schemas_of_older_drafts_that_refer_to_themselves_are_refused() {
+async fn self_referencing_schemas_of_older_drafts_are_rejected() {
     let redrive = Redrive::start().await;
     let schema = json!({"dependencies": {"a": {"$ref": "#"}}});
     let refused =
@@ -206,7 +207,7 @@ async fn schemas_of_older_drafts_that_refer_to_themselves_are_refused() {
     assert_eq!(refused["field"], "schema/dependencies");
 }
 
-/// A receiver that echoes challenges.
+/// Starts a receiver that echoes challenges.
 async fn echo() -> Receiver {
     Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await
 }
@@ -216,38 +217,38 @@ async fn verification_does_not_wait_for_tarpits_of_another_tenant() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let (acme, globex) = (tenant(&api, "acme").await, tenant(&api, "globex").await);
-    let tarpit = Hostile::start(Hostility::NeverAnswers).await;
+    let tarpit = MisbehavingReceiver::start(Misbehavior::NeverAnswers).await;
     for n in 0..96 {
         let url = format!("{}?{n}", tarpit.url());
         acme.create_webhook(&url, json!({"verify_url": true})).await;
     }
     let receiver = echo().await;
-    let began = Instant::now();
+    let started = Instant::now();
     let webhook = globex.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    globex.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
-    let waited = began.elapsed();
+    globex.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    let waited = started.elapsed();
     println!("verified after {waited:?}");
-    // A second group of challenges begins only after the first has timed out.
+    // A second group of challenges starts only after the first has timed out.
     assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were asked", tarpit.connections());
 }
 
-/// The value of a metric without labels.
+/// Returns the value of a metric without labels.
 async fn metric(api: &Api, name: &str) -> u64 {
     let text = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
     let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Reads of the store so far.
+/// Returns the number of store reads so far.
 async fn reads(api: &Api) -> u64 {
     metric(api, "redrive_store_reads_total").await
 }
 
 #[tokio::test]
-async fn listings_take_few_reads_however_long_they_are() {
+async fn listings_take_few_reads_regardless_of_length() {
     const WEBHOOKS: usize = 120;
-    /// Those of a listing, of the metrics page, and of what the node itself reads meanwhile.
+    /// The maximum store reads of a listing, the metrics page, and the node's own background work in between.
     const MAX_READS: u64 = 40;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -274,7 +275,7 @@ async fn listings_take_few_reads_however_long_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heavy_listings_of_one_tenant_leave_retries_and_other_tenants_alone() {
+async fn heavy_listings_of_one_tenant_do_not_delay_retries_or_others() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let (acme, globex) = (tenant(&api, "acme").await, tenant(&api, "globex").await);
@@ -292,8 +293,8 @@ async fn heavy_listings_of_one_tenant_leave_retries_and_other_tenants_alone() {
         listing.spawn(async move {
             let paths = ["/v1/deliveries?limit=500&offset=900", "/v1/webhooks?limit=500"];
             while !stop.load(Relaxed) {
-                let answer = acme.get(paths[n % 2]).await;
-                assert!([200, 503].contains(&answer.status), "{}", answer.status);
+                let response = acme.get(paths[n % 2]).await;
+                assert!([200, 503].contains(&response.status), "{}", response.status);
             }
         });
     }
@@ -313,14 +314,14 @@ async fn heavy_listings_of_one_tenant_leave_retries_and_other_tenants_alone() {
     globex.publish("order.created", json!({})).await;
     let mut longest = Duration::ZERO;
     for _ in 0..30 {
-        let began = Instant::now();
+        let started = Instant::now();
         globex.get("/v1/deliveries").await.expect(200);
-        longest = longest.max(began.elapsed());
+        longest = longest.max(started.elapsed());
     }
-    let began = Instant::now();
+    let started = Instant::now();
     retried.wait_for(2).await;
-    let waited = began.elapsed();
-    // The retry arrived while the listings went on.
+    let waited = started.elapsed();
+    // The retry was received while the listings continued.
     stop.store(true, Relaxed);
     while listing.join_next().await.is_some() {}
     println!("longest read of another tenant {longest:?}, waited {waited:?} for a retry");

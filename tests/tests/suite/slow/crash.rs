@@ -1,6 +1,6 @@
-//! Killed again and again under load: what was acknowledged arrives, and nothing else does.
+//! Repeated kills under load: every acknowledged event is delivered, and nothing else is.
 //!
-//! Judged from outside, by what publishers were told, what receivers got and what the history shows.
+//! Checked from outside, by the responses to publishers, the requests to receivers and the history.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Answer, Api, Arrival, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Api, ApiResponse, ReceivedRequest, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
     attempts_of,
-    cluster::{all_over, duplicates},
+    cluster::{duplicates, wait_until_settled},
     entries, id, text,
 };
 use serde_json::{Value, json};
@@ -23,17 +23,17 @@ use tokio::{sync::watch, task::JoinSet};
 const KILLS: usize = 20;
 const MAX_IN_FLIGHT: usize = 32;
 const PUBLISHERS: usize = 6;
-/// Between two publishes of one publisher: load enough to always be in the middle of something.
+/// The interval between two publishes of one publisher: enough load that work is always in progress.
 const PACE: Duration = Duration::from_millis(4);
 
-/// One event that a publisher did not give up on until it was acknowledged.
+/// One event, repeated by its publisher until it was acknowledged.
 #[derive(Debug)]
 struct Acked {
     key: String,
     event: String,
 }
 
-/// Publishes one event after the other, each again with the same key until it is acknowledged.
+/// Publishes one event after the other, each repeated with the same key until it is acknowledged.
 async fn publish(
     api: Api,
     publisher: usize,
@@ -47,12 +47,12 @@ async fn publish(
         loop {
             running.wait_for(|running| *running).await.unwrap();
             match api.try_post("/v1/events", &event).await {
-                Ok(answer) if matches!(answer.status, 200 | 202) => {
-                    acked.push(Acked { key, event: id(&answer.json()).to_owned() });
+                Ok(response) if matches!(response.status, 200 | 202) => {
+                    acked.push(Acked { key, event: id(&response.json()).to_owned() });
                     break;
                 }
-                Ok(answer) => assert_eq!(answer.status, 503, "{:?}", answer.json()),
-                // Killed in the middle: whether it was stored is unknown, so it is sent again.
+                Ok(response) => assert_eq!(response.status, 503, "{:?}", response.json()),
+                // Killed during the request: whether the event was stored is unknown, so it is sent again.
                 Err(_) => tokio::time::sleep(PACE).await,
             }
         }
@@ -61,15 +61,16 @@ async fn publish(
     acked
 }
 
-/// Some answers are slow, and a quarter of all deliveries fail at first; which, their ids decide.
-fn answer(arrival: &Arrival) -> Reply {
-    let dice = arrival
+/// Returns slow responses for some deliveries and initial failures for others, chosen by a hash of the delivery
+/// id.
+fn respond(arrival: &ReceivedRequest) -> Reply {
+    let rng = arrival
         .header("x-webhook-delivery")
         .unwrap()
         .bytes()
         .fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     let attempt = arrival.header("x-webhook-attempt").unwrap();
-    match (&*arrival.path, dice % 8) {
+    match (&*arrival.path, rng % 8) {
         ("/failing", 0 | 1) if attempt == "1" => Reply::status(500),
         ("/failing", 2) if attempt == "1" || attempt == "2" => Reply::status(503),
         ("/slow", 0) => Reply::status(200).after(Duration::from_millis(150)),
@@ -79,15 +80,15 @@ fn answer(arrival: &Arrival) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_by_kills_under_load() {
-    let began = Instant::now();
-    let receiver = Receiver::with(answer).await;
+async fn acknowledged_events_survive_kills_under_load() {
+    let started = Instant::now();
+    let receiver = Receiver::with(respond).await;
     let setup = Setup::new().env("REDRIVE_DELIVERY_MAX_IN_FLIGHT", MAX_IN_FLIGHT.to_string());
     let mut redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
     for path in ["/fast", "/slow", "/failing"] {
         let retries = json!({"schedule": [0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], "timeout_ms": 10_000});
-        // More fail at first than a circuit would stand for.
+        // These initial failures would open a circuit.
         let options = json!({
             "retry_config": retries,
             "max_in_flight": 16,
@@ -103,7 +104,7 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
         publishers.spawn(publish(api.clone(), publisher, is_running.clone(), stop.clone()));
     }
     for kill in 0..KILLS {
-        // In the middle of things, and at another point of them each time.
+        // Kills while work is in progress, at a different point each time.
         receiver.wait_for(receiver.count() + 300 + 59 * (kill % 7)).await;
         running.send_replace(false);
         redrive.restart().await;
@@ -112,7 +113,7 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
     stop.store(1, Relaxed);
     let acked: Vec<Acked> = publishers.join_all().await.into_iter().flatten().collect();
 
-    let deliveries = all_over(&api).await;
+    let deliveries = wait_until_settled(&api).await;
     let arrivals = receiver.arrivals();
     no_loss(&acked, &deliveries, &arrivals);
     let twice = duplicates(&deliveries, &arrivals);
@@ -125,11 +126,11 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
         deliveries.len(),
         arrivals.len(),
         KILLS * MAX_IN_FLIGHT,
-        began.elapsed().as_secs_f64(),
+        started.elapsed().as_secs_f64(),
     );
 }
 
-fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival]) {
+fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[ReceivedRequest]) {
     let keys: HashSet<&str> = acked.iter().map(|acked| &*acked.key).collect();
     let by_event: HashMap<&str, &str> = acked.iter().map(|acked| (&*acked.event, &*acked.key)).collect();
     assert_eq!((keys.len(), by_event.len()), (acked.len(), acked.len()), "one event for each key");
@@ -142,7 +143,7 @@ fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival]) {
 
     let mut arrived = HashSet::new();
     for arrival in arrivals {
-        // What arrives is what was published, under the id that its publisher was told.
+        // A received event has the id and the payload of an acknowledged publish.
         let body = arrival.json();
         assert_eq!(by_event.get(arrival.webhook_id()).copied(), body["data"]["key"].as_str(), "{body}");
         arrived.insert((arrival.webhook_id(), &*arrival.path));
@@ -155,7 +156,7 @@ fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival]) {
     assert!(lost.is_empty(), "{} lost: {lost:?}", lost.len());
 }
 
-/// Attempts are numbered from 1 without gaps, and the last of them, and it alone, succeeded.
+/// Asserts that attempts are numbered from 1 without gaps, and that only the last one succeeded.
 async fn attempts_without_gaps(api: &Api, deliveries: &[Value]) {
     let several = deliveries.iter().filter(|delivery| delivery["attempt_count"] != 1);
     for delivery in several.clone().take(300).chain(deliveries.iter().take(50)) {
@@ -171,7 +172,7 @@ async fn attempts_without_gaps(api: &Api, deliveries: &[Value]) {
 }
 
 #[tokio::test]
-async fn one_key_through_kills_is_one_event() {
+async fn one_key_creates_one_event_across_kills() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -184,12 +185,12 @@ async fn one_key_through_kills_is_one_event() {
             let (api, event) = (api.clone(), event.clone());
             publishers.spawn(async move { api.try_post("/v1/events", event).await });
         }
-        // Killed as soon as the first answer is there, with the others under way.
+        // Killed right after the first response, with the other requests in flight.
         let first = publishers.join_next().await.unwrap().unwrap();
         redrive.restart().await;
-        let answers = [first].into_iter().chain(publishers.join_all().await);
-        let acked = answers.filter_map(Result::ok).filter(|answer: &Answer| answer.status < 300);
-        ids.extend(acked.map(|answer| id(&answer.json()).to_owned()));
+        let responses = [first].into_iter().chain(publishers.join_all().await);
+        let acked = responses.filter_map(Result::ok).filter(|response: &ApiResponse| response.status < 300);
+        ids.extend(acked.map(|response| id(&response.json()).to_owned()));
     }
     ids.insert(id(&api.post("/v1/events", &event).await.expect(200)).to_owned());
     assert_eq!(ids.len(), 1, "{ids:?}");

@@ -1,22 +1,22 @@
-//! An acknowledged event survives: with a database server that is asked not to wait for its disk, and with a database
-//! file that is removed or replaced while it is in use.
+//! Acknowledged events survive: with a database server that is configured not to wait for its disk, and with a
+//! database file that is removed or replaced while in use.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Instant};
 
-use redrive_testkit::{Api, PATIENCE, Postgres, Receiver, Redrive, Setup};
+use redrive_testkit::{Api, Postgres, Receiver, Redrive, Setup, WAIT_TIMEOUT};
 use redrive_tests::{entries, text};
 use serde_json::json;
 
-/// A server on PostgreSQL that refuses a database which is not durable.
+/// Returns the setup of a server on PostgreSQL that refuses a database without durability.
 fn strict(url: String) -> Setup {
     Setup::new().database_url(url).env("REDRIVE_DATABASE_ALLOW_UNSAFE_DURABILITY", "false")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_survive_a_killed_server_whose_role_has_asynchronous_commits() {
+async fn events_survive_a_kill_of_a_server_with_asynchronous_commits() {
     let mut postgres = Postgres::start().await;
     postgres.execute("ALTER ROLE redrive SET synchronous_commit = off").await;
-    // Asynchronous commits stay in memory for this long, so that a killed server surely loses them.
+    // Asynchronous commits stay in memory for this long, so that a killed server certainly loses them.
     postgres.execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await;
     postgres.restart().await;
     assert_eq!(postgres.query("SHOW synchronous_commit").await, [["off"]]);
@@ -30,7 +30,7 @@ async fn events_survive_a_killed_server_whose_role_has_asynchronous_commits() {
     postgres.start_again().await;
     redrive
         .api()
-        .eventually("the store is available again", "/v1/status", |status| status["store"]["state"] == "up")
+        .wait_until("the store is available again", "/v1/status", |status| status["store"]["state"] == "up")
         .await;
     let stored = postgres.query("SELECT count(*) FROM events").await;
     assert_eq!(stored, [[acknowledged.len().to_string()]]);
@@ -44,9 +44,9 @@ async fn server_without_fsync_is_refused_unless_allowed() {
     let postgres = Postgres::start().await;
     postgres.execute("ALTER SYSTEM SET fsync = off").await;
     postgres.execute("SELECT pg_reload_conf()").await;
-    let began = Instant::now();
+    let started = Instant::now();
     while postgres.query("SHOW fsync").await != [["off"]] {
-        assert!(began.elapsed() < PATIENCE, "the server does not reload its settings");
+        assert!(started.elapsed() < WAIT_TIMEOUT, "the server does not reload its settings");
     }
     let ended = strict(postgres.url()).run_to_end().await;
     let error = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -62,23 +62,23 @@ async fn server_without_fsync_is_refused_unless_allowed() {
     assert!(codes.contains(&json!("unsafe_durability")), "{status}");
 }
 
-/// Publishes until it is refused, for as long as a test may take. Returns the ids that were acknowledged before.
+/// Publishes until a publish is rejected; panics after `WAIT_TIMEOUT`. Returns the ids acknowledged before.
 async fn publish_until_refused(api: &Api) -> (BTreeSet<String>, String) {
-    let (mut acknowledged, began) = (BTreeSet::new(), Instant::now());
+    let (mut acknowledged, started) = (BTreeSet::new(), Instant::now());
     loop {
-        let answer = api.post("/v1/events", json!({"event_type": "order.created", "data": {}})).await;
-        match answer.status {
-            202 => drop(acknowledged.insert(text(&answer.json()["id"]).to_owned())),
+        let response = api.post("/v1/events", json!({"event_type": "order.created", "data": {}})).await;
+        match response.status {
+            202 => drop(acknowledged.insert(text(&response.json()["id"]).to_owned())),
             status => {
-                assert_eq!(status, 503, "{}", answer.json());
-                return (acknowledged, answer.problem());
+                assert_eq!(status, 503, "{}", response.json());
+                return (acknowledged, response.problem());
             }
         }
-        assert!(began.elapsed() < PATIENCE, "publishing is not refused");
+        assert!(started.elapsed() < WAIT_TIMEOUT, "publishing is not refused");
     }
 }
 
-/// Runs a server, does this to its database file, and checks that nothing is acknowledged from then on.
+/// Runs a server, damages its database file, and asserts that nothing is acknowledged from then on.
 async fn nothing_is_acknowledged_after(what_happens: fn(&Path), expected: &str) {
     let (mut redrive, receiver) = (Redrive::start().await, Receiver::start().await);
     let api = redrive.api();
@@ -97,7 +97,7 @@ async fn nothing_is_acknowledged_after(what_happens: fn(&Path), expected: &str) 
     }
     redrive.wait_output("publishing and sending are stopped").await;
     assert_eq!(receiver.arrivals().len(), 1, "nothing more is sent");
-    // It does not recover by itself: what it has in memory is not what is in the file.
+    // The server does not recover by itself: its memory no longer matches the file.
     assert_eq!(api.post("/v1/events", json!({"event_type": "a.b", "data": {}})).await.status, 503);
     redrive.kill();
 }
@@ -124,7 +124,7 @@ async fn removed_write_ahead_log_stops_publishing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn database_file_that_was_put_back_has_all_acknowledged_events() {
+async fn restored_database_file_has_all_acknowledged_events() {
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
     let mut acknowledged = BTreeSet::new();

@@ -1,9 +1,10 @@
-//! Where requests must not go, they do not go: judged by canaries that must see no connection, on every way
-//! out. What is allowed is reached, so that a canary means something.
+//! The egress guard: canary listeners must see no connection to forbidden addresses on any egress path. Allowed
+//! addresses are reached, so that an untouched canary is meaningful.
 
 use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply};
 use redrive_tests::egress_paths::{
-    Called, Way, is_not_reached, is_reached, is_refused, is_unknown_name, port_of, production, register,
+    CallResult, EgressPath, assert_not_reached, assert_reached, assert_refused, is_unknown_name, port_of,
+    production, register,
 };
 
 #[tokio::test]
@@ -48,16 +49,16 @@ async fn every_spelling_of_loopback_is_refused() {
         "[2600::5efe:127.0.0.1]",
         "[2600::200:5efe:127.0.0.1]",
     ] {
-        is_refused(&redrive.api(), &format!("http://{host}:{}/hook", canary.port())).await;
+        assert_refused(&redrive.api(), &format!("http://{host}:{}/hook", canary.port())).await;
     }
     for name in ["localhost", "LOCALHOST", "localhost.", "\u{ff4c}ocalhost"] {
-        is_refused(&redrive.api(), &format!("http://{name}:{}/hook", canary.port())).await;
+        assert_refused(&redrive.api(), &format!("http://{name}:{}/hook", canary.port())).await;
     }
     canary.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn addresses_inside_are_refused() {
+async fn internal_addresses_are_refused() {
     let redrive = Redrive::start_with(production()).await;
     for host in [
         "10.0.0.1",
@@ -95,12 +96,12 @@ async fn addresses_inside_are_refused() {
         "[64:ff9b::169.254.169.254]",
         "[2002:a9fe:a9fe::1]",
     ] {
-        is_refused(&redrive.api(), &format!("http://{host}/hook")).await;
+        assert_refused(&redrive.api(), &format!("http://{host}/hook")).await;
     }
 }
 
 #[tokio::test]
-async fn no_parsers_disagreement_leads_inside() {
+async fn url_parser_differences_do_not_reach_internal_addresses() {
     let dns = Dns::start().await;
     let canary = Canary::everywhere().await;
     let servers = format!("[\"{}\"]", dns.address());
@@ -155,13 +156,13 @@ async fn no_parsers_disagreement_leads_inside() {
         format!("gopher://{here}/"),
         format!("unix:{here}"),
     ] {
-        is_not_reached(&redrive.api(), &url).await;
+        assert_not_reached(&redrive.api(), &url).await;
     }
     canary.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn redirects_and_proxies_lead_nowhere() {
+async fn redirects_and_proxy_variables_are_ignored() {
     let canary = Canary::everywhere().await;
     let proxy = format!("http://127.0.0.1:{}", canary.port());
     let mut setup = production().env("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"127.0.0.1/32\"]");
@@ -171,8 +172,8 @@ async fn redirects_and_proxies_lead_nowhere() {
     let redrive = Redrive::start_with(setup.without_env("NO_PROXY").without_env("no_proxy")).await;
     let api = redrive.api();
     let receiver = Receiver::start().await;
-    is_reached(&api, &receiver.url()).await;
-    assert_eq!(receiver.count(), Way::ALL.len(), "the receiver itself was called, not the proxy");
+    assert_reached(&api, &receiver.url()).await;
+    assert_eq!(receiver.count(), EgressPath::ALL.len(), "the receiver itself was called, not the proxy");
     for status in [301, 302, 303, 307, 308] {
         let location = proxy.clone();
         let redirecting = Receiver::with(move |_| {
@@ -181,13 +182,15 @@ async fn redirects_and_proxies_lead_nowhere() {
                 .header("refresh", &format!("0; url={location}"))
         })
         .await;
-        for way in Way::ALL {
-            match way.call(&api, &redirecting.url(), 1).await {
-                Called::Failed(_, attempts) => {
-                    assert_eq!(attempts[0]["failure_category"], "redirect", "{way:?} {status}");
+        for path in EgressPath::ALL {
+            match path.call(&api, &redirecting.url(), 1).await {
+                CallResult::Failed(_, attempts) => {
+                    assert_eq!(attempts[0]["failure_category"], "redirect", "{path:?} {status}");
                 }
-                Called::NotVerified(said) => assert!(said.contains(&format!("answered {status}")), "{said}"),
-                called => panic!("{way:?}: a {status} is no success: {called:?}"),
+                CallResult::NotVerified(message) => {
+                    assert!(message.contains(&format!("answered {status}")), "{message}")
+                }
+                called => panic!("{path:?}: a {status} is no success: {called:?}"),
             }
         }
     }
@@ -195,12 +198,12 @@ async fn redirects_and_proxies_lead_nowhere() {
 }
 
 #[tokio::test]
-async fn an_open_port_is_not_told_from_a_closed_one() {
+async fn open_and_closed_ports_are_indistinguishable() {
     let open = Receiver::start().await;
     let redrive = Redrive::start_with(production()).await;
     let closed = port_of(&Receiver::start().await);
     for port in [port_of(&open), closed] {
-        is_refused(&redrive.api(), &format!("http://127.0.0.1:{port}/hook")).await;
+        assert_refused(&redrive.api(), &format!("http://127.0.0.1:{port}/hook")).await;
     }
     assert_eq!(open.count(), 0);
 }
@@ -210,21 +213,21 @@ async fn redrive_never_calls_itself() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let port = redrive.address().port();
-    // Loopback is allowed here; the own listener is not, under whatever name.
+    // Loopback is allowed here, but the server's own listener is not, under any name.
     for host in ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]"] {
-        is_refused(&api, &format!("http://{host}:{port}/hook")).await;
+        assert_refused(&api, &format!("http://{host}:{port}/hook")).await;
     }
     is_unknown_name(&api, &format!("http://localhost:{port}/hook")).await;
     let receiver = Receiver::start().await;
-    is_reached(&api, &receiver.url()).await;
+    assert_reached(&api, &receiver.url()).await;
 }
 
 #[tokio::test]
-async fn ports_that_are_not_for_http_are_refused_unless_named() {
+async fn non_http_ports_are_refused_unless_configured() {
     let redrive = Redrive::start_with(production()).await;
     for port in [22, 25, 53, 110, 143, 389, 445, 3306, 5432, 6379, 11211, 27017] {
-        let said = register(&redrive.api(), &format!("http://example.com:{port}/"), 1).await.unwrap_err();
-        assert!(said.contains(&format!("port {port}")) && said.contains("443"), "{said}");
+        let message = register(&redrive.api(), &format!("http://example.com:{port}/"), 1).await.unwrap_err();
+        assert!(message.contains(&format!("port {port}")) && message.contains("443"), "{message}");
     }
     let named = Redrive::start_with(production().env("REDRIVE_EGRESS_PORTS", "[25, \"80\"]")).await;
     register(&named.api(), "http://example.com:25/", 1).await.unwrap();

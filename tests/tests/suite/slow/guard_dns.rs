@@ -1,18 +1,18 @@
-//! The guard with names: what a hostile name server can say, what the operator's lists say, and rules that
-//! change while everything runs. Judged by canaries that must see no connection, on every way out.
+//! The egress guard with host names: replies of a hostile name server, the operator's host lists, and rules that
+//! change at run time. Canary listeners must see no connection on any egress path.
 
-use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply, Say, Setup, dns::addresses};
+use redrive_testkit::{Canary, Dns, DnsReply, Receiver, Redrive, Reply, Setup, dns::addresses};
 use redrive_tests::{
     egress_paths::{
-        Called, HTTPS_ONLY, REFUSED, Way, is_not_reached, is_reached, is_unknown_name, port_of, production,
-        register, was_refused_as, was_unknown_name,
+        CallResult, EgressPath, HTTPS_ONLY, REFUSAL_TEXT, assert_not_reached, assert_reached,
+        is_unknown_name, port_of, production, register, was_refused_as, was_unknown_name,
     },
     text,
 };
 use serde_json::{Value, json};
 
-/// A server that asks a scripted name server, may reach 127.0.0.1 and nothing else inside, a receiver there,
-/// and canaries beside it on the same port.
+/// A server that uses a scripted name server and may reach 127.0.0.1 but no other internal address, a receiver
+/// there, and canaries on the same port of other addresses.
 struct Named {
     dns: Dns,
     redrive: Redrive,
@@ -22,7 +22,7 @@ struct Named {
 
 impl Named {
     async fn start() -> Self {
-        // Closing makes every request a new connection, and every connection a new judgement.
+        // Closing makes every request open a new connection, and every connection is checked again.
         let receiver = Receiver::with(|_| Reply::status(200).header("connection", "close")).await;
         let port = port_of(&receiver);
         let canaries = [Canary::at("127.0.0.2", port).await, Canary::at("::1", port).await];
@@ -46,7 +46,7 @@ impl Named {
 }
 
 #[tokio::test]
-async fn names_that_lead_inside_are_not_reached() {
+async fn names_resolving_to_internal_addresses_are_not_reached() {
     let named = Named::start().await;
     let api = named.redrive.api();
     for (number, all) in [
@@ -67,56 +67,56 @@ async fn names_that_lead_inside_are_not_reached() {
     .enumerate()
     {
         let name = format!("inside{number}.test");
-        named.dns.script(&name, [Say::addresses(all)]);
+        named.dns.script(&name, [DnsReply::addresses(all)]);
         is_unknown_name(&api, &named.url(&name)).await;
     }
-    // The other half of the comparison: a name that does not exist looks the same in every field.
+    // For comparison: a name that does not exist looks the same in every field.
     is_unknown_name(&api, &named.url("no-such-name.test")).await;
     let good = || addresses(&["127.0.0.1"]);
     let bad = || addresses(&["127.0.0.2"]);
-    named.dns.script("bad.test", [Say::Addresses(bad())]);
+    named.dns.script("bad.test", [DnsReply::Addresses(bad())]);
     for (name, script) in [
-        ("alias.test", vec![Say::Alias("bad.test", bad())]),
-        ("chain.test", vec![Say::AliasAlone("bad.test")]),
-        ("late.test", vec![Say::ServerFailure, Say::ServerFailure, Say::Addresses(bad())]),
-        ("nothing.test", vec![Say::Nothing]),
-        ("missing.test", vec![Say::NoSuchName]),
-        ("failing.test", vec![Say::ServerFailure]),
-        ("silent.test", vec![Say::Silence]),
-        ("garbage.test", vec![Say::Garbage]),
-        ("halved.test", vec![Say::Halved(good())]),
-        ("truncated.test", vec![Say::Truncated]),
-        ("another.test", vec![Say::AboutAnother(bad())]),
+        ("alias.test", vec![DnsReply::Alias("bad.test", bad())]),
+        ("chain.test", vec![DnsReply::AliasAlone("bad.test")]),
+        ("late.test", vec![DnsReply::ServerFailure, DnsReply::ServerFailure, DnsReply::Addresses(bad())]),
+        ("nothing.test", vec![DnsReply::Nothing]),
+        ("missing.test", vec![DnsReply::NoSuchName]),
+        ("failing.test", vec![DnsReply::ServerFailure]),
+        ("silent.test", vec![DnsReply::NoReply]),
+        ("garbage.test", vec![DnsReply::Garbage]),
+        ("halved.test", vec![DnsReply::TruncatedBytes(good())]),
+        ("truncated.test", vec![DnsReply::Truncated]),
+        ("another.test", vec![DnsReply::WrongName(bad())]),
     ] {
         named.dns.script(name, script);
-        // Twice, since some fail first and lead inside later.
-        is_not_reached(&api, &named.url(name)).await;
-        is_not_reached(&api, &named.url(name)).await;
-        assert!(named.dns.asked(name) > 0, "{name} was never asked about");
+        // Twice, because some fail first and resolve to an internal address later.
+        assert_not_reached(&api, &named.url(name)).await;
+        assert_not_reached(&api, &named.url(name)).await;
+        assert!(named.dns.queries(name) > 0, "{name} was never asked about");
     }
     assert_eq!(named.receiver.count(), 0);
     named.assert_untouched().await;
 
-    named.dns.script("good.test", [Say::Alias("far.test", good())]);
-    is_reached(&api, &named.url("good.test")).await;
-    assert_eq!(named.receiver.count(), Way::ALL.len());
+    named.dns.script("good.test", [DnsReply::Alias("far.test", good())]);
+    assert_reached(&api, &named.url("good.test")).await;
+    assert_eq!(named.receiver.count(), EgressPath::ALL.len());
 }
 
 #[tokio::test]
-async fn a_name_that_changes_between_look_ups_reaches_only_what_was_checked() {
+async fn dns_rebinding_reaches_only_checked_addresses() {
     let named = Named::start().await;
     let api = named.redrive.api();
-    let turn = || [Say::addresses(&["127.0.0.1"]), Say::addresses(&["127.0.0.2"])];
+    let turn = || [DnsReply::addresses(&["127.0.0.1"]), DnsReply::addresses(&["127.0.0.2"])];
     named.dns.script("turn.test", (0..50).flat_map(|_| turn()));
     let (mut reached, mut refused) = (0, 0);
-    // An answer is good for a second, so this takes a moment.
-    while named.dns.asked("turn.test") < 4 {
-        for way in Way::ALL {
-            match way.call(&api, &named.url("turn.test"), 1).await {
-                Called::Reached => reached += 1,
-                Called::NotTaken(said) => panic!("{said}"),
-                Called::NotVerified(_) => refused += 1,
-                Called::Failed(_, attempts) => {
+    // A DNS reply is cached for a second, so this takes a few seconds.
+    while named.dns.queries("turn.test") < 4 {
+        for path in EgressPath::ALL {
+            match path.call(&api, &named.url("turn.test"), 1).await {
+                CallResult::Reached => reached += 1,
+                CallResult::UrlRejected(message) => panic!("{message}"),
+                CallResult::NotVerified(_) => refused += 1,
+                CallResult::Failed(_, attempts) => {
                     refused += 1;
                     assert!(attempts.iter().all(|attempt| attempt["connect_ms"] == Value::Null));
                 }
@@ -129,7 +129,7 @@ async fn a_name_that_changes_between_look_ups_reaches_only_what_was_checked() {
 }
 
 #[tokio::test]
-async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
+async fn host_lists_apply_at_creation_and_when_connecting() {
     let named = Named::start().await;
     let dir = tempfile::TempDir::new().unwrap();
     let file = dir.path().join("redrive.toml");
@@ -143,12 +143,12 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
     let setup = Setup::new().command("serve").arg("--config").arg(file.to_str().unwrap());
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
-    named.dns.script("hooks.good.test", [Say::addresses(&["127.0.0.1"])]);
+    named.dns.script("hooks.good.test", [DnsReply::addresses(&["127.0.0.1"])]);
     let url = named.url("hooks.good.test");
     let port = port_of(&named.receiver);
     let webhook = register(&api, &url, 5).await.unwrap();
     let mut reached = 0;
-    let mut told = 0;
+    let mut reported = 0;
     let (http, https) = ("allow_http = true", "allow_http = false");
     for (rules, at_the_door, seen) in [
         (format!("{http}\n{open}\ndeny_networks = [\"127.0.0.0/8\"]"), false, None),
@@ -159,22 +159,22 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
             None,
         ),
         (format!("{http}\n{open}\nallow_hosts = [\"good.test\"]"), true, None),
-        (format!("{http}\n{open}\nports = [443, \"{}-65535\"]", port + 1), true, Some(REFUSED)),
+        (format!("{http}\n{open}\nports = [443, \"{}-65535\"]", port + 1), true, Some(REFUSAL_TEXT)),
         (format!("{http}\nallow_hosts = [\"*.good.test\"]"), false, None),
         (format!("{https}\n{open}"), true, Some(HTTPS_ONLY)),
     ] {
-        for way in Way::ALL {
+        for way in EgressPath::ALL {
             let called = way.send(&api, &webhook).await;
-            assert!(matches!(called, Called::Reached), "{way:?} before {rules}: {called:?}");
+            assert!(matches!(called, CallResult::Reached), "{way:?} before {rules}: {called:?}");
             reached += 1;
         }
         write(&rules);
-        told = hang_up(&redrive, "are in force", told).await;
-        // Retries after `dns` wait for seconds: one attempt shows as much.
+        reported = hang_up(&redrive, "are in force", reported).await;
+        // Retries after a `dns` failure wait for seconds, so one attempt has to suffice.
         let tries = if seen.is_some() { 5 } else { 1 };
         let retries = json!({"retry_config": {"schedule": vec![0; tries]}});
         api.patch(&format!("/v1/webhooks/{}", text(&webhook["id"])), retries).await.expect(200);
-        for way in Way::ALL {
+        for way in EgressPath::ALL {
             let called = way.send(&api, &webhook).await;
             match seen {
                 Some(message) => was_refused_as(way, &rules, called, message),
@@ -192,19 +192,19 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
         }
         assert_eq!(named.receiver.count(), reached, "{rules}");
         write_open();
-        told = hang_up(&redrive, "are in force", told).await;
+        reported = hang_up(&redrive, "are in force", reported).await;
     }
-    // A configuration that cannot be used changes nothing.
+    // An invalid configuration changes nothing.
     write("deny_hosts = [\"*\"]");
     hang_up(&redrive, "the egress rules stay as they were", 0).await;
-    for way in Way::ALL {
-        assert!(matches!(way.send(&api, &webhook).await, Called::Reached));
+    for way in EgressPath::ALL {
+        assert!(matches!(way.send(&api, &webhook).await, CallResult::Reached));
     }
     assert!(redrive.output().contains("egress.deny_hosts"), "the log says what is wrong");
     named.assert_untouched().await;
 }
 
-/// Sends SIGHUP and waits until the log has said something once more than before.
+/// Sends SIGHUP and waits until the log has this text once more than before.
 async fn hang_up(redrive: &Redrive, says: &str, before: usize) -> usize {
     redrive.signal("HUP");
     redrive.wait_output_times(says, before + 1).await;

@@ -1,13 +1,13 @@
-//! Looking back through the API: filters, pages, dead letters and exports, as the real binary answers them.
+//! The history through the API of the real binary: filters, pages, dead letters and exports.
 
 use std::collections::BTreeSet;
 
 use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{column, deliveries_of, delivery_is, entries, id, text};
+use redrive_tests::{column, deliveries_of, entries, id, text, wait_for_status};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Everything a listing gives, page by page.
+/// Returns all entries of a listing, page by page.
 async fn all(api: &Api, path: &str) -> Vec<Value> {
     let join = if path.contains('?') { '&' } else { '?' };
     let (mut all, mut next) = (Vec::new(), path.to_owned());
@@ -21,30 +21,30 @@ async fn all(api: &Api, path: &str) -> Vec<Value> {
     }
 }
 
-/// Publishes an event and waits until all its deliveries are over.
+/// Publishes an event and waits until all its deliveries have ended.
 async fn over(api: &Api, event: Value) -> Value {
     let event = api.post("/v1/events", event).await.expect(202);
     for delivery in deliveries_of(api, &event).await {
         let path = format!("/v1/deliveries/{}", id(&delivery));
-        api.eventually("over", &path, |one| ["delivered", "dead"].contains(&text(&one["status"]))).await;
+        api.wait_until("over", &path, |one| ["delivered", "dead"].contains(&text(&one["status"]))).await;
     }
     event
 }
 
-/// Answers with the status code that is its path.
+/// Starts a receiver that responds with the status code in its path.
 async fn by_path() -> Receiver {
     Receiver::with(|arrival| Reply::status(arrival.path.trim_start_matches('/').parse().unwrap_or(200))).await
 }
 
 #[tokio::test]
-async fn the_past_is_found_by_whatever_is_known_of_it() {
+async fn history_is_found_by_any_known_field() {
     let receiver = by_path().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let once = json!({"retry_config": {"schedule": [0]}});
-    let mut hooks = Vec::new();
+    let mut webhooks = Vec::new();
     for code in ["200", "404", "503"] {
-        hooks.push(id(&api.create_webhook(&receiver.url_at(code), &once).await).to_owned());
+        webhooks.push(id(&api.create_webhook(&receiver.url_at(code), &once).await).to_owned());
     }
     let first = over(&api, json!({"event_type": "order.created", "subject": "order-1", "data": 1})).await;
     let keyed = json!({"event_type": "order.paid", "idempotency_key": "k-1", "source": "shop", "data": 2});
@@ -71,7 +71,7 @@ async fn the_past_is_found_by_whatever_is_known_of_it() {
     }
     assert_eq!(count("/v1/events?source=shop").await, 1);
     assert_eq!(count(&format!("/v1/events?id={}", id(&first))).await, 1);
-    let [fine, gone, failing] = &hooks[..] else { panic!("three") };
+    let [fine, gone, failing] = &webhooks[..] else { panic!("three") };
     for (query, deliveries, dead) in [
         (format!("event_id={}", id(&second)), 3, 2),
         (format!("webhook_id={gone}"), 3, 3),
@@ -101,7 +101,7 @@ async fn the_past_is_found_by_whatever_is_known_of_it() {
 }
 
 #[tokio::test]
-async fn a_filter_that_makes_no_sense_is_refused_by_name() {
+async fn invalid_filter_is_rejected_with_its_name() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let many = vec!["a"; 51].join(",");
@@ -117,16 +117,16 @@ async fn a_filter_that_makes_no_sense_is_refused_by_name() {
         ("recoverable=perhaps", "recoverable"),
         ("event_id=7", "event_id"),
     ] {
-        let answer = api.get(&format!("/v1/dlq?{query}")).await;
-        assert_eq!(answer.status, 400, "{query}");
-        assert_eq!(answer.json()["field"], field, "{query}: {}", answer.problem());
+        let response = api.get(&format!("/v1/dlq?{query}")).await;
+        assert_eq!(response.status, 400, "{query}");
+        assert_eq!(response.json()["field"], field, "{query}: {}", response.problem());
     }
     assert_eq!(
         api.get("/v1/deliveries?limit=1&limit=2").await.status,
         400,
         "what is no list is not repeated"
     );
-    // Texts that no database has are no fault.
+    // Strings that the database cannot store are not an error.
     for query in ["subject=%00", "idempotency_key=a%00", "event_type=%00", "source=%00"] {
         assert_eq!(
             entries(&api.get(&format!("/v1/events?{query}")).await.expect(200)),
@@ -137,7 +137,7 @@ async fn a_filter_that_makes_no_sense_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_dead_letter_says_whether_and_why_it_may_be_recovered() {
+async fn dead_letter_shows_its_recoverability() {
     let receiver = by_path().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -147,7 +147,7 @@ async fn a_dead_letter_says_whether_and_why_it_may_be_recovered() {
     }
     let event = api.publish("order.created", json!({})).await;
     for delivery in deliveries_of(&api, &event).await {
-        delivery_is(&api, id(&delivery), "dead").await;
+        wait_for_status(&api, id(&delivery), "dead").await;
     }
     let mut dead = entries(&api.get("/v1/dlq").await.expect(200));
     dead.sort_by_key(|one| one["last_status_code"].as_u64());
@@ -162,7 +162,7 @@ async fn a_dead_letter_says_whether_and_why_it_may_be_recovered() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_counted_by_age_kind_and_place() {
+async fn dead_letters_are_counted_by_age_category_and_webhook() {
     let receiver = by_path().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -196,7 +196,7 @@ async fn dead_letters_are_counted_by_age_kind_and_place() {
     assert_eq!(size(&format!("webhook_id={},{}", hooks[0], hooks[1])).await, 3);
     assert_eq!(size("failure_category=server_error&recoverable=true").await, 3);
     assert_eq!(size("to=2020-01-01T00:00:00Z").await, 0);
-    // One that is sent again is no longer there, but it did die.
+    // A resent dead letter leaves the list, but still counts as dead in the hour.
     let dead = entries(&api.get("/v1/dlq?limit=1").await.expect(200)).remove(0);
     api.post(&format!("/v1/deliveries/{}/retry", id(&dead)), json!({})).await.expect(202);
     let stats = api.get("/v1/dlq/stats").await.expect(200);
@@ -205,7 +205,7 @@ async fn dead_letters_are_counted_by_age_kind_and_place() {
 }
 
 #[tokio::test]
-async fn an_attempt_tells_everything_about_itself() {
+async fn attempt_has_all_fields() {
     let receiver =
         Receiver::with(|_| Reply::status(503).header("x-answer", "not now").body("try later")).await;
     let redrive = Redrive::start().await;
@@ -216,7 +216,7 @@ async fn an_attempt_tells_everything_about_itself() {
     let delivery = deliveries_of(&api, &event).await.remove(0);
     let path = format!("/v1/deliveries/{}/attempts", id(&delivery));
     let tried =
-        api.eventually("an attempt", &path, |page| page["data"].as_array().is_some_and(|all| all.len() == 1));
+        api.wait_until("an attempt", &path, |page| page["data"].as_array().is_some_and(|all| all.len() == 1));
     let attempt = entries(&tried.await).remove(0);
     for (field, expected) in [
         ("number", json!(1)),
@@ -257,20 +257,20 @@ async fn an_attempt_tells_everything_about_itself() {
     assert_eq!(entries(&of_event), [attempt]);
 }
 
-/// Publishes so many events, each with some KiB of data, to nobody or to webhooks that are paused.
+/// Publishes `count` events of some KiB each, without subscribers or to paused webhooks.
 async fn publish_many(api: &Api, count: usize, event_type: &str) -> Vec<String> {
     let mut ids = Vec::new();
     let pad = "x".repeat(4 << 10);
     for start in (0..count).step_by(1_000) {
         let event = |n: usize| json!({"event_type": event_type, "data": {"n": n, "pad": pad}});
         let events: Vec<_> = (start..(start + 1_000).min(count)).map(event).collect();
-        let answer = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
-        ids.extend(entries(&answer).iter().map(|one| id(one).to_owned()));
+        let response = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+        ids.extend(entries(&response).iter().map(|one| id(one).to_owned()));
     }
     ids
 }
 
-/// The most memory that a process has had, in KiB.
+/// Returns the peak memory of a process, in KiB.
 fn high_water(redrive: &Redrive) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", redrive.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
@@ -294,9 +294,9 @@ async fn exports_are_whole(redrive: &Redrive) {
     let before = high_water(redrive);
     for (path, member) in [("/v1/events/export", "id"), ("/v1/deliveries/export?webhook_id", "event_id")] {
         let path = path.replace("webhook_id", &format!("webhook_id={}", id(&webhook)));
-        let answer = api.get(&path).await;
-        assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-ndjson")));
-        let lines: Vec<Value> = answer
+        let response = api.get(&path).await;
+        assert_eq!((response.status, response.header("content-type")), (200, Some("application/x-ndjson")));
+        let lines: Vec<Value> = response
             .body
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
@@ -317,7 +317,7 @@ async fn exports_are_whole(redrive: &Redrive) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exports_that_nobody_reads_are_cut_off_and_hold_others_up_no_longer() {
+async fn unread_exports_are_aborted_and_free_their_slots() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_WRITE_TIMEOUT", "2s")).await;
     let api = redrive.api();
     publish_many(&api, 10_000, "export.this").await;
@@ -329,7 +329,7 @@ async fn exports_that_nobody_reads_are_cut_off_and_hold_others_up_no_longer() {
             "GET /v1/events/export HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // It has begun once something of it comes.
+        // The export has started once its first bytes are received.
         let mut first = [0; 12];
         stream.read_exact(&mut first).await.unwrap();
         assert_eq!(&first, b"HTTP/1.1 200");
@@ -338,11 +338,11 @@ async fn exports_that_nobody_reads_are_cut_off_and_hold_others_up_no_longer() {
     let refused = api.get("/v1/dlq/export").await;
     assert_eq!((refused.status, refused.json()["code"].clone()), (429, json!("too_many_exports")));
     assert!(refused.header("retry-after").is_some());
-    // Nobody reads and nobody hangs up, and yet there is a place again.
+    // The clients neither read nor disconnect, but the write timeout frees their export slots.
     while api.get("/v1/dlq/export").await.status != 200 {
         tokio::task::yield_now().await;
     }
-    // Both were cut off in the middle, or are about to be: one that is read now is too late.
+    // Both exports are aborted; reading the streams now must not yield a complete export.
     let mut whole = 0;
     for mut stream in unread {
         let mut rest = Vec::new();
@@ -356,13 +356,13 @@ mod extended {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn an_export_from_postgres_is_whole_as_well() {
+    async fn export_from_postgres_is_complete() {
         let database = Postgres::shared().await;
         exports_are_whole(&Redrive::start_with(Setup::new().database_url(database.url())).await).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn an_export_is_whole_whatever_is_written_meanwhile_and_takes_little_memory() {
+    async fn export_is_complete_under_writes_and_uses_little_memory() {
         exports_are_whole(&Redrive::start().await).await;
     }
 }

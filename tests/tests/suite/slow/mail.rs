@@ -1,37 +1,38 @@
-//! Mails to owners with the real binary and a real mail server: from a cause to a mail, and out of it again.
+//! Notification emails with the real binary and a real SMTP server: from an occurrence to an email, and
+//! unsubscribing.
 
 use std::process::{Command, Output};
 
-use redrive_testkit::{Api, Arrived, Postgres, Protection, Receiver, Redrive, Setup, Smtp, binary};
+use redrive_testkit::{Api, Postgres, Protection, ReceivedMail, Receiver, Redrive, Setup, Smtp, binary};
 use serde_json::{Value, json};
 
-/// A server that sends its mails there.
+/// Returns the setup of a server that sends its emails to this SMTP server.
 fn setup(smtp: &Smtp) -> Setup {
     smtp.env(Protection::Plain).into_iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value))
 }
 
-/// The same, where addresses of the tests need no confirmation.
+/// Returns the same setup, with the tests' addresses trusted without confirmation.
 fn trusting_setup(smtp: &Smtp) -> Setup {
     setup(smtp).env("REDRIVE_SMTP_TRUSTED_DOMAINS", "[\"example.com\"]")
 }
 
-/// The path of a link in a mail.
+/// Returns the path of a link in an email.
 fn path_of(link: &str) -> String {
     let rest = link.trim_matches(['<', '>']).split_once("://").unwrap().1;
     format!("/{}", rest.split_once('/').unwrap().1)
 }
 
-/// A webhook that refuses everything for good, looked after by Jane.
+/// Creates a webhook owned by Jane whose endpoint always responds with 400, a permanent failure.
 async fn refusing(api: &Api, more: Value) -> (Receiver, Value) {
-    let receiver = Receiver::answering(400).await;
+    let receiver = Receiver::responding(400).await;
     let mut webhook = json!({"description": "orders", "owner": {"email": "jane@example.com"}});
     webhook.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let webhook = api.create_webhook(&receiver.url(), webhook).await;
     (receiver, webhook)
 }
 
-fn count_in(mail: &Arrived) -> u64 {
-    let subject = mail.header("Subject");
+fn count_in(email: &ReceivedMail) -> u64 {
+    let subject = email.header("Subject");
     if subject.starts_with("A delivery") {
         return 1;
     }
@@ -39,9 +40,9 @@ fn count_in(mail: &Arrived) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("no count in {subject:?}"))
 }
 
-fn check_mail(smtp: &Smtp, protection: Protection, more: &[(&str, &str)]) -> Output {
+fn test_email(smtp: &Smtp, protection: Protection, more: &[(&str, &str)]) -> Output {
     Command::new(binary())
-        .args(["check-mail", "--to", "jane@example.com"])
+        .args(["test-email", "--to", "jane@example.com"])
         .envs(smtp.env(protection))
         .envs(more.iter().copied())
         .output()
@@ -49,7 +50,7 @@ fn check_mail(smtp: &Smtp, protection: Protection, more: &[(&str, &str)]) -> Out
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that() {
+async fn owner_is_notified_of_dead_delivery_and_can_unsubscribe() {
     let smtp = Smtp::start(Protection::Plain);
     let redrive = Redrive::start_with(setup(&smtp)).await;
     let api = redrive.api();
@@ -61,23 +62,23 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     }
     api.publish("order.created", json!({"n": 1})).await;
     smtp.wait_for(4).await;
-    let mails = smtp.notifications();
-    let mut to: Vec<_> = mails.iter().map(|mail| mail.to.join(",")).collect();
+    let emails = smtp.notifications();
+    let mut to: Vec<_> = emails.iter().map(|email| email.to.join(",")).collect();
     to.sort_unstable();
     assert_eq!(to, ["jane@example.com", "ops@example.com"]);
-    let mail = mails.iter().find(|mail| mail.to == ["jane@example.com"]).unwrap();
-    assert_eq!(mail.header("Subject"), "Eine Zustellung an 127.0.0.1 wurde aufgegeben");
-    assert_eq!(mail.defects, [""; 0]);
-    assert!(mail.text.contains("Ereignisart der letzten: order[.]created"), "{}", mail.text);
-    assert!(mail.text.contains(webhook["id"].as_str().unwrap()), "{}", mail.text);
+    let email = emails.iter().find(|email| email.to == ["jane@example.com"]).unwrap();
+    assert_eq!(email.header("Subject"), "Eine Zustellung an 127.0.0.1 wurde aufgegeben");
+    assert_eq!(email.defects, [""; 0]);
+    assert!(email.text.contains("Ereignisart der letzten: order[.]created"), "{}", email.text);
+    assert!(email.text.contains(webhook["id"].as_str().unwrap()), "{}", email.text);
     assert!(
-        mail.text.contains(&format!("http://{}/dashboard/t/default/dead", redrive.address())),
+        email.text.contains(&format!("http://{}/dashboard/t/default/dead", redrive.address())),
         "{}",
-        mail.text
+        email.text
     );
 
-    // Looking changes nothing; a click does.
-    let link = path_of(mail.header("List-Unsubscribe"));
+    // Opening the page changes nothing; submitting the form does.
+    let link = path_of(email.header("List-Unsubscribe"));
     let visitor = api.without_key();
     let page = visitor.get(&link).await;
     let page = (page.status, String::from_utf8(page.body.to_vec()).unwrap());
@@ -85,13 +86,13 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
         page.0 == 200 && page.1.contains("<form method=\"post\"") && page.1.contains("jane@example.com"),
         "{page:?}"
     );
-    assert_eq!(api.get("/v1/notification-preferences/unsubscribed").await.expect(200)["data"], json!([]));
+    assert_eq!(api.get("/v1/notification-preferences/unsubscriptions").await.expect(200)["data"], json!([]));
     let form = [("content-type", "application/x-www-form-urlencoded")];
     for _ in 0..2 {
         let done = visitor.raw("POST", &link, &form, "List-Unsubscribe=One-Click").await;
         assert_eq!(done.status, 200);
     }
-    let listed = api.get("/v1/notification-preferences/unsubscribed").await.expect(200);
+    let listed = api.get("/v1/notification-preferences/unsubscriptions").await.expect(200);
     let (data, one) = (&listed["data"], &listed["data"][0]);
     assert_eq!(
         (data.as_array().unwrap().len(), &one["email"], &one["kind"]),
@@ -102,34 +103,34 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     assert_eq!(visitor.get("/unsubscribe/nonsense").await.status, 404);
     assert_eq!(visitor.raw("POST", "/unsubscribe/nonsense", &[], "").await.status, 404);
 
-    // Another webhook of the same owner: only the other addresses are notified, until it is undone.
+    // Another webhook of the same owner: only the other addresses are notified, until the owner resubscribes.
     let (_second, _) = refusing(&api, json!({"description": "second", "events": ["second.*"]})).await;
     api.publish("second.created", json!({})).await;
-    let mails = smtp.wait_until(|mails| mails.iter().any(|mail| mail.text.contains("second"))).await;
+    let emails = smtp.wait_until(|emails| emails.iter().any(|email| email.text.contains("second"))).await;
     assert_eq!(
-        mails.iter().map(|mail| mail.to[0].as_str()).filter(|to| *to == "jane@example.com").count(),
+        emails.iter().map(|email| email.to[0].as_str()).filter(|to| *to == "jane@example.com").count(),
         2,
         "the confirmation and the first notification"
     );
-    // Neither the tenant nor the operator can undo it; the holder can, with the link.
+    // Neither the tenant nor the operator can undo an unsubscription; the holder of the address can, with the link.
     let again =
         api.post("/v1/notification-preferences/resubscribe", json!({"email": "jane@example.com"})).await;
     assert_eq!(again.status, 404);
     let undone = visitor.raw("POST", &format!("{link}/undo"), &form, "").await;
     assert_eq!(undone.status, 200);
-    assert_eq!(api.get("/v1/notification-preferences/unsubscribed").await.expect(200)["data"], json!([]));
+    assert_eq!(api.get("/v1/notification-preferences/unsubscriptions").await.expect(200)["data"], json!([]));
     let audit = api.get("/v1/audit-log?action=notifications.resubscribe").await.expect(200);
     assert_eq!(audit["data"].as_array().unwrap().len(), 1, "{audit}");
     let (_third, _) = refusing(&api, json!({"description": "third", "events": ["third.*"]})).await;
     api.publish("third.created", json!({})).await;
-    smtp.wait_until(|mails| {
-        mails.iter().any(|mail| mail.text.contains("third") && mail.to == ["jane@example.com"])
+    smtp.wait_until(|emails| {
+        emails.iter().any(|email| email.text.contains("third") && email.to == ["jane@example.com"])
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mail_about_an_operator_managed_webhook_goes_to_its_owner_alone() {
+async fn email_about_operator_managed_webhook_goes_only_to_its_owner() {
     let smtp = Smtp::start(Protection::Plain);
     let redrive = Redrive::start_with(trusting_setup(&smtp)).await;
     let api = redrive.api();
@@ -139,7 +140,7 @@ async fn mail_about_an_operator_managed_webhook_goes_to_its_owner_alone() {
     let (_receiver, hidden) = refusing(&api, operators).await;
     api.publish("first", json!(1)).await;
     smtp.wait_for(1).await;
-    // The address of the tenant works: it is notified of a webhook that the tenant manages.
+    // The tenant's address works: it is notified of a webhook that the tenant manages.
     let own = json!({"events": ["second"], "retry_config": {"max_attempts": 1}});
     let (_receiver, _) = refusing(&api, own).await;
     api.publish("second", json!(1)).await;
@@ -147,34 +148,34 @@ async fn mail_about_an_operator_managed_webhook_goes_to_its_owner_alone() {
     let about_hidden: Vec<_> = smtp
         .notifications()
         .into_iter()
-        .filter(|mail| mail.text.contains(hidden["id"].as_str().unwrap()))
+        .filter(|email| email.text.contains(hidden["id"].as_str().unwrap()))
         .collect();
     assert_eq!(about_hidden.len(), 1);
     assert_eq!(about_hidden[0].to, ["jane@example.com"]);
-    assert!(smtp.notifications().iter().any(|mail| mail.to == ["tenant@example.com"]));
+    assert!(smtp.notifications().iter().any(|email| email.to == ["tenant@example.com"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_muted_does_not_arrive() {
+async fn muted_kind_is_not_sent() {
     let smtp = Smtp::start(Protection::Plain);
     let redrive = Redrive::start_with(trusting_setup(&smtp)).await;
     let api = redrive.api();
-    let muted =
-        json!({"owner": {"email": "jane@example.com", "mute": ["delivery.dead"]}, "events": ["muted.*"]});
+    let muted = json!({"owner": {"email": "jane@example.com", "muted_kinds": ["delivery.dead"]}, "events": ["muted.*"]});
     let (receiver, _) = refusing(&api, muted).await;
     let (_loud, _) = refusing(&api, json!({"events": ["loud.*"], "description": "loud"})).await;
     api.publish("muted.created", json!({})).await;
     receiver.wait_for(1).await;
-    api.eventually("it is dead", "/v1/dlq", |dlq| dlq["data"].as_array().unwrap().len() == 1).await;
+    api.wait_until("it is dead", "/v1/dlq", |dlq| dlq["data"].as_array().unwrap().len() == 1).await;
     api.publish("loud.created", json!({})).await;
-    let mails = smtp.wait_for(1).await;
-    assert!(mails.len() == 1 && mails[0].text.contains("loud"), "{mails:#?}");
+    let emails = smtp.wait_for(1).await;
+    assert!(emails.len() == 1 && emails[0].text.contains("loud"), "{emails:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_dead_deliveries_give_a_handful_of_mails() {
+async fn ten_thousand_dead_deliveries_are_grouped_into_few_emails() {
     let smtp = Smtp::start(Protection::Plain);
-    let redrive = Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_NOTIFICATIONS_FOLD", "15s")).await;
+    let redrive =
+        Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_NOTIFICATIONS_GROUP_INTERVAL", "15s")).await;
     let api = redrive.api();
     let off = json!({"circuit_breaker_config": {"enabled": false}});
     let (_receiver, _) = refusing(&api, off).await;
@@ -183,30 +184,30 @@ async fn ten_thousand_dead_deliveries_give_a_handful_of_mails() {
         let events: Vec<_> = (0..1000).map(event).collect();
         api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
     }
-    let counted = |mails: &[Arrived]| mails.iter().map(count_in).sum::<u64>();
-    let mails = smtp.wait_until(|mails| counted(mails) >= 10_000).await;
-    assert_eq!(counted(&mails), 10_000, "each is reported once");
-    assert!(mails.len() <= 6, "{} mails", mails.len());
-    let ids: std::collections::BTreeSet<_> = mails.iter().map(|mail| mail.header("Message-ID")).collect();
-    assert_eq!(ids.len(), mails.len());
+    let counted = |emails: &[ReceivedMail]| emails.iter().map(count_in).sum::<u64>();
+    let emails = smtp.wait_until(|emails| counted(emails) >= 10_000).await;
+    assert_eq!(counted(&emails), 10_000, "each is reported once");
+    assert!(emails.len() <= 6, "{} mails", emails.len());
+    let ids: std::collections::BTreeSet<_> = emails.iter().map(|email| email.header("Message-ID")).collect();
+    assert_eq!(ids.len(), emails.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mail_survives_a_server_that_is_down_and_a_kill() {
+async fn email_survives_an_smtp_outage_and_a_kill() {
     let smtp = Smtp::start(Protection::Plain);
-    smtp.go_down();
-    // A minute takes a second: what a node had when it died is left to it for a minute.
+    smtp.stop_listening();
+    // A minute passes in a second: the claim of a killed node expires after a minute.
     let mut redrive = Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
     let api = redrive.api();
     let (_receiver, _) = refusing(&api, json!({})).await;
     api.publish("order.created", json!({})).await;
     redrive.wait_output("cannot be reached").await;
     redrive.kill();
-    smtp.come_back();
+    smtp.resume_listening();
     redrive.restart().await;
-    let mails = smtp.wait_for(1).await;
-    assert_eq!(mails[0].header("Subject"), "A delivery to 127.0.0.1 was given up");
-    assert_eq!(mails.len(), 1);
+    let emails = smtp.wait_for(1).await;
+    assert_eq!(emails[0].header("Subject"), "A delivery to 127.0.0.1 was given up");
+    assert_eq!(emails.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,22 +219,22 @@ async fn address_receives_nothing_before_its_holder_confirms_it() {
     let off = json!({"description": evil, "circuit_breaker_config": {"enabled": false}});
     let (_receiver, webhook) = refusing(&api, off).await;
     assert_eq!(webhook["owner_email_confirmation"]["status"], "unconfirmed", "{webhook}");
-    let mail = smtp.wait_for(1).await.remove(0);
-    assert_eq!(mail.to, ["jane@example.com"]);
+    let email = smtp.wait_for(1).await.remove(0);
+    assert_eq!(email.to, ["jane@example.com"]);
     assert_eq!(
-        mail.header("Subject"),
+        email.header("Subject"),
         format!("Confirm this address for notifications from {}", redrive.address())
     );
-    assert!(!format!("{mail:?}").contains("evil") && mail.defects.is_empty(), "{mail:?}");
-    assert_eq!((mail.text.matches("://").count(), mail.html.matches("://").count()), (1, 1));
+    assert!(!format!("{email:?}").contains("evil") && email.defects.is_empty(), "{email:?}");
+    assert_eq!((email.text.matches("://").count(), email.html.matches("://").count()), (1, 1));
 
     api.publish("order.created", json!({})).await;
-    let suppressed = |all: &Value| all["data"][0]["channels"]["mail"] == "nobody";
-    let listed = api.eventually("no address is confirmed", "/v1/notifications", suppressed).await;
+    let suppressed = |all: &Value| all["data"][0]["channels"]["email"] == "no_recipients";
+    let listed = api.wait_until("no address is confirmed", "/v1/notifications", suppressed).await;
     assert_eq!(listed["data"][0]["error"], "no recipient has confirmed its address");
 
-    // Opening the page confirms nothing, and neither does a link that was made up.
-    let (path, visitor) = (mail.confirmation_path().unwrap(), api.without_key());
+    // Opening the page confirms nothing, and neither does an invented link.
+    let (path, visitor) = (email.confirmation_path().unwrap(), api.without_key());
     let page = visitor.get(&path).await;
     let text = String::from_utf8(page.body.to_vec()).unwrap();
     assert!(page.status == 200 && text.contains("<form method=\"post\"") && !text.contains("evil"), "{text}");
@@ -259,10 +260,10 @@ async fn address_receives_nothing_before_its_holder_confirms_it() {
     // Another webhook: repeats of the first one are grouped for a while.
     let (_second, _) = refusing(&api, json!({"description": evil, "events": ["second.*"]})).await;
     api.publish("second.created", json!({})).await;
-    let mail = smtp.wait_until(|mails| mails.len() == 2).await.remove(1);
-    assert_eq!((mail.to.len(), mail.header("Subject")), (1, "A delivery to 127.0.0.1 was given up"));
-    assert!(mail.text.contains("https[:]//evil[.]example/prize"), "{}", mail.text);
-    assert!(!mail.text.contains("https://evil") && !mail.html.contains("evil.example"), "{}", mail.html);
+    let email = smtp.wait_until(|emails| emails.len() == 2).await.remove(1);
+    assert_eq!((email.to.len(), email.header("Subject")), (1, "A delivery to 127.0.0.1 was given up"));
+    assert!(email.text.contains("https[:]//evil[.]example/prize"), "{}", email.text);
+    assert!(!email.text.contains("https://evil") && !email.html.contains("evil.example"), "{}", email.html);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -284,35 +285,35 @@ async fn confirmations_are_resent_within_limits_and_admins_may_confirm() {
     let refused = api.post("/v1/notification-preferences/confirmations", &again).await;
     assert_eq!(refused.status, 429, "one in an hour");
     assert!(refused.header("retry-after").is_some());
-    // Naming it again, with a tag, or by another tenant sends nothing either.
+    // Setting the address again, adding a tag, or another tenant setting it sends no email either.
     for emails in [json!([]), json!(["ops@example.com"]), json!(["ops+1@example.com"])] {
         api.patch(preferences, json!({"emails": emails})).await.expect(200);
     }
     let other = json!({"emails": ["ops@example.com"]});
     admin.patch(preferences, other).await.expect(200);
-    // Only an admin may do without its holder.
+    // Only an admin may confirm an address without its holder.
     let trusted = json!({"email": "trusted@example.com"});
     assert_eq!(api.post("/v1/notification-preferences/confirm", &trusted).await.status, 403);
     let trusted = json!({"email": "trusted@example.com", "tenant_id": "acme"});
     let confirmed = admin.post("/v1/notification-preferences/confirm", trusted).await.expect(200);
     assert_eq!((&confirmed["status"], &confirmed["confirmed_by"]), (&json!("confirmed"), &json!("operator")));
-    // A tenant asks 20 addresses in a day at most.
+    // A tenant may request confirmations from at most 20 addresses a day.
     for batch in 0..3 {
         let emails: Vec<_> = (0..10).map(|n| format!("victim{batch}{n}@example.com")).collect();
         api.patch(preferences, json!({"emails": emails})).await.expect(200);
     }
     let mails = smtp.wait_until(|mails| mails.len() >= 20).await;
-    assert!(mails.iter().all(|mail| mail.confirmation_path().is_some()));
+    assert!(mails.iter().all(|email| email.confirmation_path().is_some()));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    assert_eq!(smtp.mails().len(), 20);
-    let to_ops = smtp.mails().iter().filter(|mail| mail.to[0].starts_with("ops")).count();
+    assert_eq!(smtp.emails().len(), 20);
+    let to_ops = smtp.emails().iter().filter(|email| email.to[0].starts_with("ops")).count();
     assert_eq!(to_ops, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_are_killed_send_no_more_confirmations_than_the_limits_allow() {
+async fn confirmation_limits_hold_across_nodes_and_kills() {
     let smtp = Smtp::start(Protection::Plain);
-    smtp.go_down();
+    smtp.stop_listening();
     let database = Postgres::shared().await;
     let on = || setup(&smtp).database_url(database.url());
     let (mut one, two) = tokio::join!(Redrive::start_with(on()), Redrive::start_with(on()));
@@ -320,7 +321,7 @@ async fn nodes_that_are_killed_send_no_more_confirmations_than_the_limits_allow(
     for n in 0..4 {
         a.post("/v1/tenants", json!({"id": format!("t{n}")})).await.expect(201);
     }
-    // Every tenant names the same mailbox on both nodes, in several spellings.
+    // Every tenant sets the same mailbox on both nodes, in several spellings.
     for n in 0..4 {
         let named = |api: &Api, tag: &str| {
             let (api, path) = (api.clone(), format!("/v1/notification-preferences?tenant_id=t{n}"));
@@ -330,7 +331,7 @@ async fn nodes_that_are_killed_send_no_more_confirmations_than_the_limits_allow(
         tokio::join!(named(&a, "a"), named(&b, "b"));
     }
     one.kill();
-    smtp.come_back();
+    smtp.resume_listening();
     one.restart().await;
     smtp.wait_for(1).await;
     let named = json!({"emails": ["victim@example.com"]});
@@ -338,11 +339,11 @@ async fn nodes_that_are_killed_send_no_more_confirmations_than_the_limits_allow(
         api.patch("/v1/notification-preferences", &named).await.expect(200);
     }
     tokio::time::sleep(std::time::Duration::from_secs(8)).await;
-    assert_eq!(smtp.mails().len(), 1, "one in an hour, over all tenants, nodes and kills");
+    assert_eq!(smtp.emails().len(), 1, "one in an hour, over all tenants, nodes and kills");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn notifications_beyond_the_budget_of_a_tenant_are_listed_as_suppressed() {
+async fn notifications_over_tenant_budget_are_listed_as_suppressed() {
     let smtp = Smtp::start(Protection::Plain);
     let limited = trusting_setup(&smtp).env("REDRIVE_SMTP_MAX_PER_HOUR_PER_TENANT", "2");
     let redrive = Redrive::start_with(limited).await;
@@ -354,44 +355,47 @@ async fn notifications_beyond_the_budget_of_a_tenant_are_listed_as_suppressed() 
     }
     let suppressed = |all: &Value| {
         let all = all["data"].as_array().unwrap();
-        all.iter().filter(|one| one["channels"]["mail"] == "suppressed").count() == 2
+        all.iter().filter(|one| one["channels"]["email"] == "suppressed").count() == 2
     };
-    let listed = api.eventually("two are suppressed", "/v1/notifications", suppressed).await;
+    let listed = api.wait_until("two are suppressed", "/v1/notifications", suppressed).await;
     let errors = listed["data"].to_string();
     assert!(errors.contains("smtp.max_per_hour_per_tenant"), "{errors}");
     assert_eq!(smtp.wait_for(2).await.len(), 2);
     let metrics = api.get("/metrics").await;
     let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
-    assert!(metrics.contains("redrive_notices_total{channel=\"mail\",fate=\"suppressed\"} 2"), "{metrics}");
+    assert!(
+        metrics.contains("redrive_notifications_total{channel=\"email\",outcome=\"suppressed\"} 2"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_test_mail_goes_out_or_says_what_is_wrong() {
+async fn test_email_is_sent_or_the_error_explained() {
     let smtp = Smtp::start_with(Protection::StartTls, Some(("me", "right")));
-    let said = |output: &Output| {
+    let message = |output: &Output| {
         String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
     };
     let login = |password| [("REDRIVE_SMTP_USERNAME", "me"), ("REDRIVE_SMTP_PASSWORD", password)];
-    let good = check_mail(&smtp, Protection::StartTls, &login("right"));
-    assert!(good.status.success(), "{}", said(&good));
+    let good = test_email(&smtp, Protection::StartTls, &login("right"));
+    assert!(good.status.success(), "{}", message(&good));
     assert!(
-        said(&good)
+        message(&good)
             .contains("has taken a test mail from Redrive <redrive@sender.example> to jane@example.com")
     );
     assert_eq!(smtp.wait_for(1).await[0].header("Subject"), "Redrive can send mails");
-    let bad = check_mail(&smtp, Protection::StartTls, &login("wrong"));
+    let bad = test_email(&smtp, Protection::StartTls, &login("wrong"));
     assert!(
-        !bad.status.success() && said(&bad).contains("check smtp.username and smtp.password"),
+        !bad.status.success() && message(&bad).contains("check smtp.username and smtp.password"),
         "{}",
-        said(&bad)
+        message(&bad)
     );
-    smtp.go_down();
-    let down = check_mail(&smtp, Protection::StartTls, &login("right"));
+    smtp.stop_listening();
+    let down = test_email(&smtp, Protection::StartTls, &login("right"));
     assert!(
-        !down.status.success() && said(&down).contains("check smtp.host and smtp.port"),
+        !down.status.success() && message(&down).contains("check smtp.host and smtp.port"),
         "{}",
-        said(&down)
+        message(&down)
     );
-    let off = Command::new(binary()).args(["check-mail", "--to", "jane@example.com"]).output().unwrap();
-    assert!(!off.status.success() && said(&off).contains("mails are off"), "{}", said(&off));
+    let off = Command::new(binary()).args(["test-email", "--to", "jane@example.com"]).output().unwrap();
+    assert!(!off.status.success() && message(&off).contains("mails are off"), "{}", message(&off));
 }

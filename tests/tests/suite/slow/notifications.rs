@@ -1,21 +1,22 @@
-//! Telling owners, from outside: nothing is lost or told twice by kills, and ten thousand deaths are a handful of events.
+//! Notifications from outside: kills neither lose nor repeat one, and ten thousand dead deliveries become few
+//! events.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use redrive_testkit::{Api, Arrival, Postgres, Receiver, Redrive, Setup};
+use redrive_testkit::{Api, Postgres, ReceivedRequest, Receiver, Redrive, Setup};
 use serde_json::{Value, json};
 
-/// How many deaths operational webhooks were told of, each event counted once.
-fn deaths(arrivals: &[Arrival]) -> u64 {
-    let told = |arrival: &Arrival| {
+/// Returns the number of dead deliveries that operational webhooks were notified of, each event counted once.
+fn deaths(arrivals: &[ReceivedRequest]) -> u64 {
+    let reported = |arrival: &ReceivedRequest| {
         let body = arrival.json();
         assert_eq!(body["type"], "redrive.delivery.dead", "{body}");
         (arrival.webhook_id().to_owned(), body["data"]["count"].as_u64().unwrap())
     };
-    arrivals.iter().map(told).collect::<BTreeMap<_, _>>().values().sum()
+    arrivals.iter().map(reported).collect::<BTreeMap<_, _>>().values().sum()
 }
 
-async fn hooks(api: &Api, operations: &Receiver, refusing: &Receiver) {
+async fn webhooks(api: &Api, operations: &Receiver, refusing: &Receiver) {
     api.create_webhook(&operations.url(), json!({"events": ["redrive.*"]})).await;
     let options = json!({"circuit_breaker_config": {"enabled": false}, "max_in_flight": 100});
     api.create_webhook(&refusing.url(), options).await;
@@ -27,15 +28,16 @@ async fn dead(api: &Api) -> usize {
 }
 
 async fn survives_kills(setup: Setup) {
-    let (operations, refusing) = (Receiver::start().await, Receiver::answering(404).await);
-    let setup = setup.env("REDRIVE_NOTIFICATIONS_FOLD", "1s").env("REDRIVE_CLUSTER_LEASE", "1s");
+    let (operations, refusing) = (Receiver::start().await, Receiver::responding(404).await);
+    let setup = setup.env("REDRIVE_NOTIFICATIONS_GROUP_INTERVAL", "1s").env("REDRIVE_CLUSTER_LEASE", "1s");
     let mut redrive = Redrive::start_with(setup).await;
-    hooks(&redrive.api(), &operations, &refusing).await;
+    webhooks(&redrive.api(), &operations, &refusing).await;
     for round in 0..6u64 {
         for n in 0..5 {
             redrive.api().publish("order.created", json!({"round": round, "n": n})).await;
         }
-        // Between the answers, their record, the notice, its event and the event's delivery: somewhere else each time.
+        // Kills at a different point each time between the responses, their recording, the notification, its event and the
+        // event's delivery.
         refusing.wait_for(5 * (round as usize + 1)).await;
         tokio::time::sleep(Duration::from_millis(23 * round)).await;
         redrive.kill();
@@ -52,30 +54,30 @@ async fn survives_kills(setup: Setup) {
     let arrivals = operations.wait_until("every death is told", |arrivals| deaths(arrivals) >= 30).await;
     assert_eq!(deaths(&arrivals), 30, "and none twice");
     let shown = |page: &Value| {
-        page["data"].as_array().unwrap().iter().all(|one| one["channels"]["webhook"] == "told")
+        page["data"].as_array().unwrap().iter().all(|one| one["channels"]["webhook"] == "sent")
     };
-    let listed = api.eventually("all are told", "/v1/notifications?limit=500", shown).await;
+    let listed = api.wait_until("all are told", "/v1/notifications?limit=500", shown).await;
     let counts = listed["data"].as_array().unwrap().iter().map(|one| one["count"].as_u64().unwrap());
     assert_eq!(counts.sum::<u64>(), 30);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_notification_survives_kills_between_its_cause_and_its_sending() {
+async fn notification_survives_kills() {
     survives_kills(Setup::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_notification_survives_kills_on_postgresql() {
+async fn notification_survives_kills_on_postgresql() {
     let database = Postgres::shared().await;
     survives_kills(Setup::new().database_url(database.url())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_deaths_are_a_handful_of_events() {
-    let (operations, refusing) = (Receiver::start().await, Receiver::answering(404).await);
-    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_NOTIFICATIONS_FOLD", "10s")).await;
+async fn ten_thousand_dead_deliveries_become_few_events() {
+    let (operations, refusing) = (Receiver::start().await, Receiver::responding(404).await);
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_NOTIFICATIONS_GROUP_INTERVAL", "10s")).await;
     let api = redrive.api();
-    hooks(&api, &operations, &refusing).await;
+    webhooks(&api, &operations, &refusing).await;
     for part in 0..20 {
         let events: Vec<_> =
             (0..500).map(|n| json!({"event_type": "order.created", "data": {"n": part * 500 + n}})).collect();
@@ -87,13 +89,13 @@ async fn ten_thousand_deaths_are_a_handful_of_events() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quota_that_is_used_up_is_told_and_listed_for_its_tenant_alone() {
+async fn quota_notification_is_sent_and_listed_only_for_its_tenant() {
     let operations = Receiver::start().await;
     let redrive = Redrive::start().await;
     let admin = redrive.api();
     admin.post("/v1/tenants", json!({"id": "acme", "quotas": {"max_events_per_day": 2}})).await.expect(201);
-    let hook = json!({"url": operations.url(), "events": ["redrive.quota.reached"], "tenant_id": "acme"});
-    admin.post("/v1/webhooks", hook).await.expect(201);
+    let webhook = json!({"url": operations.url(), "events": ["redrive.quota.reached"], "tenant_id": "acme"});
+    admin.post("/v1/webhooks", webhook).await.expect(201);
     let event = json!({"event_type": "order.created", "data": {}, "tenant_id": "acme"});
     let statuses: Vec<_> = {
         let mut all = Vec::new();
@@ -106,7 +108,7 @@ async fn a_quota_that_is_used_up_is_told_and_listed_for_its_tenant_alone() {
     let arrivals = operations.wait_for(1).await;
     assert_eq!(arrivals[0].json()["data"]["reason"], "max_events_per_day");
     let listed = |page: &Value| page["data"].as_array().is_some_and(|all| all.len() == 1);
-    let page = admin.eventually("it is listed", "/v1/notifications?tenant_id=acme", listed).await;
+    let page = admin.wait_until("it is listed", "/v1/notifications?tenant_id=acme", listed).await;
     assert_eq!(
         (&page["data"][0]["kind"], &page["data"][0]["webhook_id"]),
         (&"quota.reached".into(), &Value::Null)

@@ -1,4 +1,4 @@
-//! The first five minutes: what the README and `redrive dev` tell people to type, typed.
+//! The quickstart: runs the commands of the README and those that `redrive dev` prints.
 
 use std::{
     net::TcpListener,
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
 
-/// The fenced blocks of the README whose info string is `<language> quickstart:<name>`, in order.
+/// Returns the fenced blocks of the README whose info string is `<language> quickstart:<name>`, in order.
 fn blocks() -> Vec<(String, String)> {
     let readme = std::fs::read_to_string(README).unwrap_or_else(|error| panic!("{README}: {error}"));
     let mut blocks = Vec::new();
@@ -23,7 +23,7 @@ fn blocks() -> Vec<(String, String)> {
             Some((_, text)) => *text += &format!("{line}\n"),
             None => {
                 let name = line.strip_prefix("```").and_then(|info| info.split_once(" quickstart:"));
-                // A block of any other kind is opened too, lest its end be taken for a beginning.
+                // Other blocks are tracked too; otherwise their end would be mistaken for a start.
                 open = match name {
                     Some((_, name)) => Some((name.trim().to_owned(), String::new())),
                     None => line.starts_with("```").then(Default::default),
@@ -39,16 +39,16 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// `redrive dev` as a newcomer starts it: no key, no settings, data in the current directory.
-async fn newcomer(home: &Path) -> Redrive {
-    let setup = Setup::new().data_dir(home).database_url("sqlite:redrive-data/redrive.db");
+/// Starts `redrive dev` as a new user does: no key, no settings, data in the current directory.
+async fn newcomer(folder: &Path) -> Redrive {
+    let setup = Setup::new().data_dir(folder).database_url("sqlite:redrive-data/redrive.db");
     Redrive::start_with(setup.without_env("REDRIVE_ADMIN_KEY")).await
 }
 
-/// Runs a script and gives what it printed; panics with all of it if it fails.
-async fn bash(home: &Path, script: String) -> String {
+/// Runs a script and returns its output; panics with all of it if it fails.
+async fn bash(folder: &Path, script: String) -> String {
     let mut command = Command::new("bash");
-    command.arg("-c").arg(script).current_dir(home).env_remove("REDRIVE_ADMIN_KEY").stdin(Stdio::null());
+    command.arg("-c").arg(script).current_dir(folder).env_remove("REDRIVE_ADMIN_KEY").stdin(Stdio::null());
     let Output { status, stdout, stderr } =
         tokio::task::spawn_blocking(move || command.output().expect("no `bash` here")).await.unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
@@ -57,19 +57,19 @@ async fn bash(home: &Path, script: String) -> String {
 }
 
 #[tokio::test]
-async fn the_quickstart_of_the_readme_works() {
+async fn readme_quickstart_works() {
     let blocks = blocks();
     let names: Vec<_> = blocks.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["setup", "receiver.py", "register", "receive", "publish", "look"]);
 
-    let home = TempDir::new().unwrap();
-    // What setup would fetch from the network is there already; it still runs.
+    let folder = TempDir::new().unwrap();
+    // The packages that the setup block would download are already installed; the block still runs.
     let python = python_with(&["standardwebhooks"]);
     let environment = python.ancestors().nth(2).unwrap();
-    let copied = Command::new("cp").arg("-a").arg(environment).arg(home.path().join(".venv")).status();
+    let copied = Command::new("cp").arg("-a").arg(environment).arg(folder.path().join(".venv")).status();
     assert!(copied.unwrap().success());
 
-    let redrive = newcomer(home.path()).await;
+    let redrive = newcomer(folder.path()).await;
     let receiver_port = free_port().to_string();
     let placed = |text: &str| {
         text.replace("127.0.0.1:8080", &redrive.address().to_string()).replace("9000", &receiver_port)
@@ -77,14 +77,14 @@ async fn the_quickstart_of_the_readme_works() {
     let mut script = "set -e\ntrap 'kill $(jobs -p)' EXIT\n".to_owned();
     for (name, text) in &blocks {
         if name == "receiver.py" {
-            std::fs::write(home.path().join(name), placed(text)).unwrap();
+            std::fs::write(folder.path().join(name), placed(text)).unwrap();
         } else {
-            // In one session, each into a file of its own; the receiver goes on printing to `receive`.
+            // All blocks run in one session, each with its own output file; the receiver keeps printing to `receive`.
             script += &format!("{{\n{}\n}} > {name}.out\n", placed(text));
         }
     }
-    bash(home.path(), script).await;
-    let printed = |block: &str| std::fs::read_to_string(home.path().join(format!("{block}.out"))).unwrap();
+    bash(folder.path(), script).await;
+    let printed = |block: &str| std::fs::read_to_string(folder.path().join(format!("{block}.out"))).unwrap();
     let line = "verified: order.created {'order': 42}";
     assert_eq!(printed("receive").trim(), line);
     let look = printed("look");
@@ -97,35 +97,35 @@ async fn the_quickstart_of_the_readme_works() {
 }
 
 #[tokio::test]
-async fn the_lines_that_dev_prints_work() {
-    let home = TempDir::new().unwrap();
+async fn commands_printed_by_dev_work() {
+    let folder = TempDir::new().unwrap();
     let receiver = Receiver::start().await;
-    let redrive = newcomer(home.path()).await;
+    let redrive = newcomer(folder.path()).await;
     redrive.wait_output("/v1/deliveries").await;
     let output = redrive.output();
     let lines: Vec<_> = output.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
     assert_eq!(lines.len(), 3, "{output}");
-    let key = std::fs::read_to_string(home.path().join("redrive-data/admin.key")).unwrap();
+    let key = std::fs::read_to_string(folder.path().join("redrive-data/admin.key")).unwrap();
     assert!(output.contains(key.trim()), "the key is shown");
 
     let ours = |line: &str| line.replace("http://127.0.0.1:9000/", &receiver.url());
-    let webhook: Value = serde_json::from_str(&bash(home.path(), ours(lines[0])).await).unwrap();
+    let webhook: Value = serde_json::from_str(&bash(folder.path(), ours(lines[0])).await).unwrap();
     assert!(webhook["secret"].as_str().unwrap().starts_with("whsec_"), "{webhook}");
-    let event: Value = serde_json::from_str(&bash(home.path(), ours(lines[1])).await).unwrap();
+    let event: Value = serde_json::from_str(&bash(folder.path(), ours(lines[1])).await).unwrap();
     assert_eq!(event["deliveries"], 1, "{event}");
     let arrival = receiver.wait_for(1).await.remove(0);
     assert_eq!(
         (arrival.webhook_id(), &arrival.json()["data"]["order"]),
         (event["id"].as_str().unwrap(), &42.into())
     );
-    let deliveries: Value = serde_json::from_str(&bash(home.path(), ours(lines[2])).await).unwrap();
+    let deliveries: Value = serde_json::from_str(&bash(folder.path(), ours(lines[2])).await).unwrap();
     assert_eq!(deliveries["data"][0]["event_id"], event["id"]);
 
-    // The key is kept: a second start shows the same one.
+    // The key is stored: a second start prints the same one.
     drop(redrive);
-    let again = newcomer(home.path()).await;
+    let again = newcomer(folder.path()).await;
     again.wait_output("The admin key is").await;
     assert!(again.output().contains(key.trim()));
-    let mode = std::fs::metadata(home.path().join("redrive-data/admin.key")).unwrap();
+    let mode = std::fs::metadata(folder.path().join("redrive-data/admin.key")).unwrap();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
 }

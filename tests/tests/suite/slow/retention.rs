@@ -1,12 +1,12 @@
-//! Keeping and forgetting, with the real binary: what is old goes by itself.
+//! Retention with the real binary: pruning, erasure and the archive.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use redrive_testkit::{Api, Gate, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{delivery_is, delivery_of, id};
+use redrive_testkit::{Api, Latch, Receiver, Redrive, Reply, Setup};
+use redrive_tests::{delivery_of, id, wait_for_status};
 use serde_json::{Value, json};
 
-/// Waits until something is no longer there.
+/// Waits until a path returns 404.
 async fn gone(api: &Api, path: &str) {
     for _ in 0..400 {
         if api.get(path).await.status == 404 {
@@ -18,8 +18,8 @@ async fn gone(api: &Api, path: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_go_by_themselves_when_their_time_is_over() {
-    // A day takes a second.
+async fn events_are_pruned_after_their_retention() {
+    // A day passes in a second.
     let setup = Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "86400").env("REDRIVE_RETENTION_EVENTS", "3d");
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
@@ -41,15 +41,15 @@ async fn events_go_by_themselves_when_their_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_erased_payload_is_gone_and_its_history_stays() {
+async fn erased_payload_is_deleted_and_its_history_kept() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    // It repeats what it is sent.
+    // The receiver echoes the request body.
     let receiver = Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await;
     let webhook = api.create_webhook(&receiver.url(), json!({})).await;
     let event = api.publish("order.created", json!({"email": "ada@example.com"})).await;
     let delivery = delivery_of(&api, &event).await;
-    delivery_is(&api, id(&delivery), "delivered").await;
+    wait_for_status(&api, id(&delivery), "delivered").await;
     api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
     let later = api.publish("order.created", json!({"email": "ada@example.com"})).await;
     let parked = delivery_of(&api, &later).await;
@@ -63,7 +63,7 @@ async fn an_erased_payload_is_gone_and_its_history_stays() {
         let refused = api.post(&format!("{path}/replay"), json!({})).await;
         assert_eq!(refused.expect(409)["code"], "payload_erased");
     }
-    let called_off = delivery_is(&api, id(&parked), "cancelled").await;
+    let called_off = wait_for_status(&api, id(&parked), "cancelled").await;
     assert_eq!(called_off["cancel_reason"], "the payload was erased");
     for delivery in [&delivery, &parked] {
         let refused = api.post(&format!("/v1/deliveries/{}/retry", id(delivery)), json!({})).await;
@@ -77,20 +77,21 @@ async fn an_erased_payload_is_gone_and_its_history_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_under_way_is_let_finish_and_its_answer_is_not_kept() {
+async fn request_in_flight_at_erasure_finishes_without_stored_response() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let gate = Gate::closed();
+    let gate = Latch::closed();
     let opened = gate.clone();
     let receiver =
-        Receiver::with(move |arrival| Reply::status(200).body(arrival.body.clone()).held_by(&opened)).await;
+        Receiver::with(move |arrival| Reply::status(200).body(arrival.body.clone()).latched_by(&opened))
+            .await;
     api.create_webhook(&receiver.url(), json!({})).await;
     let event = api.publish("order.created", json!({"email": "ada@example.com"})).await;
     receiver.wait_for(1).await;
     api.post(&format!("/v1/events/{}/erase", id(&event)), json!({})).await.expect(200);
     gate.open();
     let delivery = delivery_of(&api, &event).await;
-    delivery_is(&api, id(&delivery), "delivered").await;
+    wait_for_status(&api, id(&delivery), "delivered").await;
     let attempts = api.get(&format!("/v1/deliveries/{}/attempts", id(&delivery))).await.expect(200);
     assert_eq!(attempts["data"][0]["response_body_sample"], json!(null));
 }
@@ -113,7 +114,7 @@ async fn all_payloads_of_a_subject_are_erased() {
     assert_eq!(left["data"].as_array().unwrap().iter().filter(erased).count(), 10);
 }
 
-/// What `redrive archive` prints.
+/// Runs `redrive archive` and returns its output.
 fn archive(folder: &std::path::Path, args: &[&str]) -> String {
     let mut command = std::process::Command::new(redrive_testkit::binary());
     let output = command.arg("archive").args(args).env("REDRIVE_ARCHIVE_URL", folder).output().unwrap();
@@ -122,10 +123,10 @@ fn archive(folder: &std::path::Path, args: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_is_in_the_archive_once_through_kills() {
+async fn pruned_events_are_archived_once_despite_kills() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("archive");
-    // A day takes a second.
+    // A day passes in a second.
     let setup = Setup::new()
         .env("REDRIVE_DEV_CLOCK_SPEED", "86400")
         .env("REDRIVE_RETENTION_EVENTS", "1d")
@@ -140,7 +141,7 @@ async fn what_goes_is_in_the_archive_once_through_kills() {
             published.insert(id(&event).to_owned());
         }
         receiver.wait_for(published.len()).await;
-        // At some moment between publishing, pruning and storing.
+        // Kills at different points between publishing, pruning and archiving.
         tokio::time::sleep(Duration::from_millis(1_100 + turn * 1_700)).await;
         redrive.kill();
         redrive.restart().await;
@@ -176,7 +177,7 @@ async fn what_goes_is_in_the_archive_once_through_kills() {
     assert_eq!(since.lines().count(), lines.len());
 }
 
-/// A server that speaks S3, for as long as this lives.
+/// An S3-compatible server, stopped when dropped.
 struct Bucket {
     server: std::process::Child,
     endpoint: String,
@@ -194,7 +195,10 @@ impl Bucket {
         let bucket = Self { server, endpoint: format!("http://127.0.0.1:{port}") };
         let api = Api::new(([127, 0, 0, 1], port).into(), "nobody-asks");
         for _ in 0..400 {
-            if api.try_raw("PUT", &format!("/{name}"), &[], "").await.is_ok_and(|answer| answer.status == 200)
+            if api
+                .try_raw("PUT", &format!("/{name}"), &[], "")
+                .await
+                .is_ok_and(|response| response.status == 200)
             {
                 return bucket;
             }
@@ -215,7 +219,7 @@ mod extended {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_archive_can_be_a_bucket() {
+    async fn archive_can_be_an_s3_bucket() {
         let bucket = Bucket::start("events").await;
         let secret = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(secret.path(), "hush-hush\n").unwrap();

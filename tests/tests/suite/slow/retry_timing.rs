@@ -1,23 +1,23 @@
-//! When attempts are made: each gap lies within what the policy says, as the history shows it.
+//! Retry timing: each delay in the history is within the bounds of the policy.
 //!
-//! The clock of retries runs fast here, so that days pass in seconds. Whatever takes real time is then long
-//! on that clock; bounds make up for it with `lag`.
+//! The retry clock runs fast here, so that days pass in seconds. Real delays are then long on that clock; the
+//! bounds allow for them with `lag`.
 
-use redrive_testkit::{Api, Arrival, Gate, Receiver, Reply};
+use redrive_testkit::{Api, Latch, ReceivedRequest, Receiver, Reply};
 use redrive_tests::{
-    attempts_when, column, delivery_is, delivery_of, http_date, id, millis, redrive_at_speed,
+    attempts_when, column, delivery_of, http_date, id, millis, redrive_at_speed, wait_for_status,
 };
 use serde_json::{Value, json};
 
 const SECOND: f64 = 1000.0;
 const MINUTE: f64 = 60.0 * SECOND;
 const HOUR: f64 = 60.0 * MINUTE;
-/// How late things may be, in real milliseconds, on a machine that is busy with other tests.
+/// The allowed lag in real milliseconds, on a machine that is busy with other tests.
 const LAG: f64 = 150.0;
-/// How late an attempt may begin after it was due, in real milliseconds.
+/// How late an attempt may start after it was due, in real milliseconds.
 const LATE: f64 = 500.0;
 
-/// Milliseconds that the policy waited after each attempt that has a next one.
+/// Returns the policy's delay in milliseconds after each attempt that has a next one.
 fn waits(attempts: &[Value], speed: u32) -> Vec<f64> {
     let wait = |attempt: &Value| {
         let took = attempt["duration_ms"].as_f64().unwrap() * f64::from(speed);
@@ -26,9 +26,9 @@ fn waits(attempts: &[Value], speed: u32) -> Vec<f64> {
     attempts.iter().filter(|attempt| !attempt["next_retry_at"].is_null()).map(wait).collect()
 }
 
-/// Whether a wait lies in a range, give or take how late things may be.
+/// Asserts that a delay is within a range, plus the allowed lag.
 fn assert_wait(wait: f64, shortest: f64, longest: f64, speed: u32, what: &str) {
-    // A millisecond is lost to rounding on the clock of retries, and a microsecond on the real one.
+    // Rounding loses a millisecond on the retry clock, and a microsecond on the real one.
     let rounding = 2.0 + f64::from(speed) / 1000.0;
     let lag = LAG * f64::from(speed);
     assert!(
@@ -37,7 +37,7 @@ fn assert_wait(wait: f64, shortest: f64, longest: f64, speed: u32, what: &str) {
     );
 }
 
-/// Publishes to a new webhook and gives its first attempts.
+/// Publishes to a new webhook and returns its first attempts.
 async fn first_attempts(api: &Api, receiver: &Receiver, policy: Value, count: usize) -> Vec<Value> {
     let webhook = api.create_webhook(&receiver.url(), json!({"retry_config": policy})).await;
     let event = api.publish("order.created", json!({})).await;
@@ -47,7 +47,7 @@ async fn first_attempts(api: &Api, receiver: &Receiver, policy: Value, count: us
     attempts
 }
 
-/// The gaps of the default schedule after attempts `from..=to`, at a speed that suits their length.
+/// Asserts the delays of the default schedule after attempts `from..=to`, at a speed that suits their length.
 fn default_schedule_holds(attempts: &[Value], speed: u32, from: usize, to: usize) {
     let schedule = [
         5.0 * SECOND,
@@ -74,37 +74,37 @@ fn default_schedule_holds(attempts: &[Value], speed: u32, from: usize, to: usize
 }
 
 #[tokio::test]
-async fn the_first_retry_comes_after_five_seconds() {
-    let receiver = Receiver::answering(500).await;
+async fn first_default_retry_is_after_five_seconds() {
+    let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(20).await;
     let attempts = first_attempts(&redrive.api(), &receiver, json!({}), 2).await;
     default_schedule_holds(&attempts, 20, 1, 1);
 }
 
 #[tokio::test]
-async fn then_after_five_and_after_thirty_minutes() {
-    let receiver = Receiver::answering(500).await;
+async fn next_default_retries_are_after_five_and_thirty_minutes() {
+    let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(600).await;
     let attempts = first_attempts(&redrive.api(), &receiver, json!({}), 4).await;
     default_schedule_holds(&attempts, 600, 2, 3);
 }
 
 #[tokio::test]
-async fn then_over_about_three_days() {
+async fn later_default_retries_span_about_three_days() {
     const SPEED: u32 = 60_000;
-    let receiver = Receiver::answering(500).await;
+    let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(SPEED).await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({})).await;
     let event = api.publish("order.created", json!({})).await;
-    let delivery = delivery_is(&api, id(&delivery_of(&api, &event).await), "dead").await;
+    let delivery = wait_for_status(&api, id(&delivery_of(&api, &event).await), "dead").await;
     assert_eq!((&delivery["attempt_count"], &delivery["dead_reason"]), (&json!(10), &json!("exhausted")));
     let attempts = attempts_when(&api, id(&delivery), 10).await;
     default_schedule_holds(&attempts, SPEED, 4, 9);
 }
 
 #[tokio::test]
-async fn a_first_delay_is_waited_for_too() {
+async fn delay_before_first_attempt_is_honoured() {
     let receiver = Receiver::start().await;
     let redrive = redrive_at_speed(600).await;
     let api = redrive.api();
@@ -126,17 +126,17 @@ async fn retry_after_in_seconds_is_honoured_and_capped() {
     for (status, header, policy, shortest, longest) in [
         (429, Some("120"), json!({"schedule": [0, 1]}), 120.0, 120.0 * tenth),
         (503, Some("120"), json!({"schedule": [0, 1]}), 120.0, 120.0 * tenth),
-        // What is asked for is a minimum: a longer wait of the policy's own stays, but not below it.
+        // `Retry-After` is a minimum: a longer delay of the policy stays, but jitter never goes below the minimum.
         (503, Some("100"), json!({"schedule": [0, 105]}), 100.0, 105.0 * tenth),
         (503, Some("3600"), json!({"schedule": [0, 1], "max_delay_ms": 90_000}), 90.0, 90.0 * tenth),
-        // The category's own minimum beats the cap.
+        // The minimum delay of the category overrides the cap.
         (429, Some("3600"), json!({"schedule": [0, 1], "max_delay_ms": 10_000}), 60.0, 60.0 * tenth),
         (429, None, json!({"schedule": [0, 1]}), 60.0, 60.0 * tenth),
         (429, Some("5"), json!({"schedule": [0, 1]}), 60.0, 60.0 * tenth),
         (429, Some("soon"), json!({"schedule": [0, 1]}), 60.0, 60.0 * tenth),
         (503, Some("-5"), json!({"schedule": [0, 200]}), 180.0, 220.0),
         (503, Some("99999999999999999999"), json!({"schedule": [0, 1], "max_delay_ms": 90_000}), 90.0, 99.0),
-        // Only 429 and 503 may ask.
+        // `Retry-After` is honoured only for 429 and 503.
         (500, Some("3600"), json!({"schedule": [0, 200]}), 180.0, 220.0),
         (302, Some("3600"), json!({"schedule": [0, 200]}), 180.0, 220.0),
     ] {
@@ -157,8 +157,8 @@ async fn retry_after_as_a_date_is_honoured() {
     let redrive = redrive_at_speed(SPEED).await;
     let api = redrive.api();
     for (status, after, wait) in [(429, 900, 900.0), (503, 900, 900.0), (503, -900, 0.0)] {
-        // By the sender's clock, which is the only one that both know here.
-        let date = move |arrival: &Arrival| {
+        // Computed from the sender's clock, because the retry clock differs from real time.
+        let date = move |arrival: &ReceivedRequest| {
             http_date(arrival.header("webhook-timestamp").unwrap().parse::<i64>().unwrap() + after)
         };
         let receiver =
@@ -173,10 +173,10 @@ async fn retry_after_as_a_date_is_honoured() {
 }
 
 #[tokio::test]
-async fn a_timeout_is_given_at_least_two_seconds_of_rest() {
+async fn retry_after_timeout_waits_at_least_two_seconds() {
     const SPEED: u32 = 20;
-    let gate = Gate::closed();
-    let receiver = Receiver::with(move |_| Reply::status(200).held_by(&gate)).await;
+    let gate = Latch::closed();
+    let receiver = Receiver::with(move |_| Reply::status(200).latched_by(&gate)).await;
     let redrive = redrive_at_speed(SPEED).await;
     let policy = json!({"schedule": [0, 0], "timeout_ms": 100});
     let attempts = first_attempts(&redrive.api(), &receiver, policy, 2).await;
@@ -185,9 +185,9 @@ async fn a_timeout_is_given_at_least_two_seconds_of_rest() {
 }
 
 #[tokio::test]
-async fn exponential_waits_grow_up_to_their_cap() {
+async fn exponential_delays_grow_up_to_their_cap() {
     const SPEED: u32 = 600;
-    let receiver = Receiver::answering(500).await;
+    let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(SPEED).await;
     let api = redrive.api();
     let policy = json!({"base_delay_ms": 100_000, "backoff_multiplier": 3, "max_attempts": 4, "max_delay_ms": 500_000});
@@ -201,14 +201,14 @@ async fn exponential_waits_grow_up_to_their_cap() {
     assert_eq!(column(&attempts, "status"), ["failed", "failed", "failed", "exhausted"]);
     let mixed =
         json!({"url": receiver.url(), "events": ["*"], "retry_config": {"schedule": [0], "max_attempts": 4}});
-    let answer = api.post("/v1/webhooks", mixed).await;
-    assert_eq!((answer.status, answer.json()["field"].clone()), (400, json!("retry_config.schedule")));
+    let response = api.post("/v1/webhooks", mixed).await;
+    assert_eq!((response.status, response.json()["field"].clone()), (400, json!("retry_config.schedule")));
 }
 
 #[tokio::test]
-async fn without_jitter_waits_are_exact() {
+async fn delays_without_jitter_are_exact() {
     const SPEED: u32 = 20;
-    let receiver = Receiver::answering(500).await;
+    let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(SPEED).await;
     let policy = json!({"schedule": [0, 4, 8], "jitter": 0});
     let attempts = first_attempts(&redrive.api(), &receiver, policy, 3).await;
@@ -219,8 +219,8 @@ async fn without_jitter_waits_are_exact() {
 
 #[tokio::test]
 async fn timeouts_grow_up_to_threefold() {
-    let gate = Gate::closed();
-    let receiver = Receiver::with(move |_| Reply::status(200).held_by(&gate)).await;
+    let gate = Latch::closed();
+    let receiver = Receiver::with(move |_| Reply::status(200).latched_by(&gate)).await;
     let redrive = redrive_at_speed(600).await;
     let policy = json!({"schedule": [0, 0, 0, 0], "timeout_ms": 200, "timeout_growth_factor": 2});
     let attempts = first_attempts(&redrive.api(), &receiver, policy, 4).await;

@@ -1,24 +1,24 @@
-//! What is secret stays so: at rest, on screens, in logs, and while the master key changes.
+//! Secrets stay secret: at rest, in pages and responses, in logs, and while the master key is rotated.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use redrive_core::security::vault::MasterKey;
 use redrive_testkit::{Api, Collector, Postgres, Receiver, Redrive, Reply, Setup, python_with};
-use redrive_tests::{entries, event_is, id, text};
+use redrive_tests::{entries, id, text, wait_for_event_status};
 use serde_json::{Value, json};
 
-/// Things that nobody may ever see again.
+/// Secret values that must never appear in any output.
 const PLANTED: [&str; 6] = [
     "planted-header-value",
     "planted-password",
     "planted-token",
     "whsec_cGxhbnRlZC1zZWNyZXQtcGxhbnRlZC1zZWNyZXQtIQ==",
     "cGxhbnRlZC1zZWNyZXQt",
-    // Basic authentication with that password.
+    // The base64 form of basic authentication with the planted password.
     "bWU6cGxhbnRlZC1wYXNzd29yZA",
 ];
 
-/// Webhooks that were told every secret there is.
+/// Creates webhooks with secrets of every kind.
 async fn confide(api: &Api, url: &str) -> Vec<Value> {
     let basic = json!({
         "secret": PLANTED[3],
@@ -40,23 +40,23 @@ fn everything_in(folder: &Path) -> String {
     all
 }
 
-fn assert_hidden(place: &str, shown: &str) {
+fn assert_hidden(location: &str, shown: &str) {
     for planted in PLANTED {
-        assert!(!shown.contains(planted), "{planted} is in {place}");
+        assert!(!shown.contains(planted), "{planted} is in {location}");
     }
 }
 
 #[tokio::test]
-async fn endpoints_get_their_credentials_and_nobody_else_does() {
+async fn credentials_are_sent_only_to_their_endpoint() {
     credentials_stay_hidden("text").await;
 }
 
 #[tokio::test]
-async fn a_log_of_json_hides_as_much_as_one_of_text() {
+async fn json_log_contains_no_credentials() {
     credentials_stay_hidden("json").await;
 }
 
-/// With a log of this format, down to the last detail, and spans for a collector.
+/// Asserts that credentials stay hidden with a trace-level log of this format, and with spans for a collector.
 async fn credentials_stay_hidden(log_format: &str) {
     let (receiver, collector) = (Receiver::start().await, Collector::start().await);
     let setup = Setup::new()
@@ -74,7 +74,7 @@ async fn credentials_stay_hidden(log_format: &str) {
     assert_eq!(sent, ["Basic bWU6cGxhbnRlZC1wYXNzd29yZA==", "Bearer planted-token"]);
     assert!(arrivals.iter().any(|one| one.header("x-api-key") == Some(PLANTED[0])));
 
-    // Everything that can be asked for, and every change that goes over it.
+    // Every response that shows the webhook, and every change of it.
     let path = format!("/v1/webhooks/{}", id(&webhooks[0]));
     let mut shown = api.get(&path).await.expect(200).to_string();
     assert!(shown.contains(r#""auth":{"password":"[redacted]","type":"basic","username":"me"}"#), "{shown}");
@@ -119,7 +119,7 @@ async fn credentials_stay_hidden(log_format: &str) {
 }
 
 #[tokio::test]
-async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_servers_run() {
+async fn secrets_are_sealed_and_master_key_rotates_without_downtime() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let folder = tempfile::tempdir().unwrap();
     let new_key = |name: &str, byte: u8| {
@@ -134,7 +134,7 @@ async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_se
             .database_url(database.url())
             .without_env("REDRIVE_SECRETS_MASTER_KEY")
             .env("REDRIVE_SECRETS_MASTER_KEY_FILE", current)
-            .env("REDRIVE_SECRETS_OTHER_MASTER_KEY_FILES", json!(former).to_string())
+            .env("REDRIVE_SECRETS_ADDITIONAL_MASTER_KEY_FILES", json!(former).to_string())
     };
     let first = Redrive::start_with(on(&old, &[])).await;
     confide(&first.api(), &receiver.url()).await;
@@ -142,29 +142,29 @@ async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_se
     assert_eq!(rows.len(), 2);
     assert_hidden("the database", &rows.concat().concat());
 
-    // A node with the new key alone does not start, and says what to do.
+    // A node with only the new key does not start, and prints a hint.
     let refused = on(&new, &[]).run_to_end().await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("secrets.other_master_key_files"), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("secrets.additional_master_key_files"), "{message}");
     drop(first);
-    // First all nodes learn to open with the new key, then one after the other seals with it.
+    // First all nodes get the new key for unsealing, then one after the other seals with it.
     let still_old = Redrive::start_with(on(&old, &[&new])).await;
     let second = Redrive::start_with(on(&new, &[&old])).await;
     let made = second.api().create_webhook(&receiver.url(), json!({"events": ["other"]})).await;
     still_old.api().get(&format!("/v1/webhooks/{}", id(&made))).await.expect(200);
     still_old.api().publish("nobody.wants.this", json!({})).await;
-    let answer = second.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
-    assert_eq!(answer["sealed_anew"], 2);
+    let response = second.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
+    assert_eq!(response["rewrapped"], 2);
     drop(second);
     let third = Redrive::start_with(on(&new, &[])).await;
     third.api().publish("order.created", json!({})).await;
     let arrivals = receiver.wait_for(2).await;
     assert!(arrivals.iter().any(|one| one.header("authorization") == Some("Bearer planted-token")));
     let again = third.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
-    assert_eq!(again["sealed_anew"], 0);
+    assert_eq!(again["rewrapped"], 0);
 }
 
-/// Verifies `v1a` by the public key alone, with another implementation of Ed25519.
+/// Verifies `v1a` with the public key only, with another implementation of Ed25519.
 const ED25519: &str = "
 import base64, json, sys
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -200,7 +200,7 @@ fn verified(requests: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn receivers_verify_ed25519_by_the_public_key_alone() {
+async fn receivers_verify_ed25519_with_only_the_public_key() {
     let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
     let api = redrive.api();
     let scheme = json!({"signature": {"scheme": "standard-ed25519"}});
@@ -209,12 +209,12 @@ async fn receivers_verify_ed25519_by_the_public_key_alone() {
     let key = |webhook: &Value, nth: usize| text(&webhook["secrets"][nth]["public_key"]).to_owned();
     let first = key(&webhook, 0);
     let event = api.publish("order.created", json!({"letters": "äß\u{1f511}"})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let rotated = api.post(&format!("{path}/rotate-secret"), json!({})).await.expect(200);
     let second = key(&rotated, 0);
     assert_eq!(key(&rotated, 1), first, "the old key is shown while it signs");
     let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let arrivals = receiver.wait_for(2).await;
     let request = |key: &str, nth: usize, body: Option<&str>| {
         let headers: serde_json::Map<_, _> =
@@ -233,8 +233,8 @@ async fn receivers_verify_ed25519_by_the_public_key_alone() {
 }
 
 #[tokio::test]
-async fn an_endpoint_has_to_echo_before_it_gets_anything() {
-    let receiver = Receiver::answering(200).await;
+async fn endpoint_must_echo_challenge_before_receiving_events() {
+    let receiver = Receiver::responding(200).await;
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "20")).await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
@@ -242,41 +242,41 @@ async fn an_endpoint_has_to_echo_before_it_gets_anything() {
     let path = format!("/v1/webhooks/{}", id(&webhook));
     let event = api.publish("order.created", json!({})).await;
     assert_eq!(event["deliveries"], 0, "it gets no events yet");
-    let asked = receiver.wait_for(2).await;
-    for challenge in &asked {
+    let request = receiver.wait_for(2).await;
+    for challenge in &request {
         assert_eq!(challenge.json()["type"], "redrive.challenge");
         assert!(challenge.header("webhook-signature").unwrap().starts_with("v1,"), "it is signed");
     }
-    assert_ne!(asked[0].json()["challenge"], asked[1].json()["challenge"], "a new one each time");
+    assert_ne!(request[0].json()["challenge"], request[1].json()["challenge"], "a new one each time");
     for switch in ["pause", "resume", "test"] {
-        let answer = api.post(&format!("{path}/{switch}"), json!({})).await;
-        assert_eq!(answer.status, 409, "{switch}: {answer:?}");
+        let response = api.post(&format!("{path}/{switch}"), json!({})).await;
+        assert_eq!(response.status, 409, "{switch}: {response:?}");
     }
-    // No way around it: not by switching it off and on.
+    // Disabling and enabling the webhook does not skip the verification.
     let disabled = api.post(&format!("{path}/disable"), json!({})).await.expect(200);
     assert_eq!(disabled["state"], "disabled");
     let enabled = api.post(&format!("{path}/enable"), json!({})).await.expect(200);
     assert_eq!(enabled["state"], "pending_verification");
 
-    receiver.answer_with(|arrival| {
+    receiver.respond_with(|arrival| {
         Reply::status(200).body(arrival.json()["challenge"].as_str().unwrap_or("").to_owned())
     });
-    api.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
     let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
 
-    // A new URL has to echo as well; events that come meanwhile wait for it.
-    let silent = Receiver::answering(200).await;
-    let moved = api.patch(&path, json!({"url": silent.url()})).await.expect(200);
-    assert_eq!(moved["state"], "pending_verification");
+    // A new URL must echo as well; events published before that wait for it.
+    let silent = Receiver::responding(200).await;
+    let changed = api.patch(&path, json!({"url": silent.url()})).await.expect(200);
+    assert_eq!(changed["state"], "pending_verification");
     let event = api.publish("order.created", json!({})).await;
     assert_eq!(event["deliveries"], 1);
     silent.wait_for(1).await;
-    silent.answer_with(|arrival| {
+    silent.respond_with(|arrival| {
         let echo = json!({"challenge": arrival.json()["challenge"]});
         Reply::status(200).body(echo.to_string())
     });
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let got = silent.arrivals();
     let last = got.last().unwrap().json();
     assert_eq!(last["type"], "order.created", "nothing but challenges before it: {last}");
@@ -284,8 +284,8 @@ async fn an_endpoint_has_to_echo_before_it_gets_anything() {
 }
 
 #[tokio::test]
-async fn only_nodes_that_send_ask_for_an_echo() {
-    let (database, receiver) = (Postgres::shared().await, Receiver::answering(200).await);
+async fn only_worker_nodes_send_challenges() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::responding(200).await);
     let front = Redrive::start_with(Setup::new().database_url(database.url()).role("api")).await;
     let api = front.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
@@ -294,17 +294,17 @@ async fn only_nodes_that_send_ask_for_an_echo() {
     assert_eq!(receiver.count(), 0, "a node of this role sends nothing");
     let worker = Redrive::start_with(Setup::new().database_url(database.url()).role("worker")).await;
     receiver.wait_for(1).await;
-    let told = |webhook: &Value| webhook["verification"]["last_error"].is_string();
-    api.eventually("what came of it", &path, told).await;
+    let reported = |webhook: &Value| webhook["verification"]["last_error"].is_string();
+    api.wait_until("what came of it", &path, reported).await;
     assert_eq!(api.post(&format!("{path}/verify"), json!({})).await.status, 409, "not again and again");
 
-    // Another URL is another endpoint: it is asked at once.
+    // A new URL is a new endpoint: its challenge is sent immediately.
     let echoing = Receiver::with(|arrival| {
         Reply::status(200).body(arrival.json()["challenge"].as_str().unwrap_or("").to_owned())
     })
     .await;
     api.patch(&path, json!({"url": echoing.url()})).await.expect(200);
-    api.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
     api.post(&format!("{path}/pause"), json!({})).await.expect(200);
     let paused = api.post(&format!("{path}/verify"), json!({})).await;
     assert_eq!((paused.status, paused.problem().as_str()), (409, "webhook_paused"));
@@ -312,13 +312,13 @@ async fn only_nodes_that_send_ask_for_an_echo() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_never_echoes_is_given_up_on_after_a_day() {
-    let receiver = Receiver::answering(200).await;
+async fn endpoint_that_never_echoes_is_disabled_after_a_day() {
+    let receiver = Receiver::responding(200).await;
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "20000")).await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    let over = api.eventually("it is given up on", &path, |webhook| webhook["state"] == "disabled").await;
+    let over = api.wait_until("it is given up on", &path, |webhook| webhook["state"] == "disabled").await;
     assert_eq!(over["disabled_reason"], "the endpoint did not echo the challenge in time");
     assert!(receiver.count() > 5, "it was asked {} times", receiver.count());
     assert!(receiver.arrivals().iter().all(|one| one.json()["type"] == "redrive.challenge"));

@@ -1,4 +1,5 @@
-//! Every request verifies, by the official libraries and by hand, before, during and after a rotation.
+//! Every request verifies with the official libraries and with plain HMAC, before, during and after a secret
+//! rotation.
 
 use std::{
     io::Write,
@@ -7,12 +8,12 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use redrive_testkit::{Arrival, Receiver, Redrive, Reply, python_with};
-use redrive_tests::{event_is, id, millis, text};
+use redrive_testkit::{ReceivedRequest, Receiver, Redrive, Reply, python_with};
+use redrive_tests::{id, millis, text, wait_for_event_status};
 use serde_json::{Value, json};
 
-/// Whether the official Rust library accepts a request under a secret.
-fn accepted(secret: &str, arrival: &Arrival) -> bool {
+/// Returns whether the official Rust library accepts a request with this secret.
+fn accepted(secret: &str, arrival: &ReceivedRequest) -> bool {
     let header = |(name, value): &(String, String)| {
         (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
     };
@@ -20,8 +21,8 @@ fn accepted(secret: &str, arrival: &Arrival) -> bool {
     standardwebhooks::Webhook::new(secret).unwrap().verify(&arrival.body, &headers).is_ok()
 }
 
-/// Asks Python about requests: a program that reads JSON and prints one line for each request.
-fn python(packages: &[&str], program: &str, requests: &[(&str, &Arrival)]) -> Vec<String> {
+/// Runs a Python program that reads requests as JSON and prints one line for each request.
+fn python(packages: &[&str], program: &str, requests: &[(&str, &ReceivedRequest)]) -> Vec<String> {
     let input: Vec<Value> = requests
         .iter()
         .map(|(secret, arrival)| {
@@ -54,7 +55,7 @@ for request in json.load(sys.stdin):
         print('refused:', error)
 ";
 
-/// Both forms of X-Webhook-Signature, from nothing but hashlib.
+/// Verifies both formats of X-Webhook-Signature with only the standard library.
 const BY_HAND: &str = "
 import base64, hashlib, hmac, json, sys
 for request in json.load(sys.stdin):
@@ -72,7 +73,7 @@ for request in json.load(sys.stdin):
 
 #[tokio::test]
 async fn requests_verify_with_the_official_libraries() {
-    // Every attempt is signed anew, so the failing first one must verify as well.
+    // Every attempt is signed separately, so the failing first one must verify as well.
     let receiver = Receiver::with(|arrival| Reply::status(if arrival.number == 1 { 500 } else { 200 })).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -83,7 +84,7 @@ async fn requests_verify_with_the_official_libraries() {
         api.create_webhook(&receiver.url_at("given"), json!({"secret": own, "retry_config": quick})).await;
     assert_eq!(given["secret"], own);
     let plain = api.create_webhook(&receiver.url_at("plain"), json!({"payload_format": "data"})).await;
-    let secret_of = |arrival: &Arrival| match &*arrival.path {
+    let secret_of = |arrival: &ReceivedRequest| match &*arrival.path {
         "/made" => text(&made["secret"]).to_owned(),
         "/given" => own.to_owned(),
         _ => text(&plain["secret"]).to_owned(),
@@ -102,7 +103,7 @@ async fn requests_verify_with_the_official_libraries() {
     assert_eq!(python(&["standardwebhooks"], OFFICIAL, &requests), vec!["accepted"; 13]);
     assert_eq!(python(&[], BY_HAND, &requests), vec!["accepted"; 13]);
 
-    // The secret is shown when it is made and never again.
+    // The secret is shown at creation and never again.
     for webhook in [&made, &given] {
         let shown = api.get(&format!("/v1/webhooks/{}", id(webhook))).await;
         assert!(!String::from_utf8_lossy(&shown.body).contains("whsec_"), "{shown:?}");
@@ -110,11 +111,11 @@ async fn requests_verify_with_the_official_libraries() {
 }
 
 #[tokio::test]
-async fn the_sha256_form_is_over_the_body_alone() {
+async fn sha256_format_signs_only_the_body() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let config = json!({"signature": {"header_form": "sha256"}});
+    let config = json!({"signature": {"header_format": "sha256"}});
     let webhook = api.create_webhook(&receiver.url(), config).await;
     api.publish("order.created", json!({"a": [1, 2]})).await;
     let arrivals = receiver.wait_for(1).await;
@@ -126,7 +127,7 @@ async fn the_sha256_form_is_over_the_body_alone() {
 }
 
 #[tokio::test]
-async fn during_a_rotation_both_secrets_verify_and_afterwards_only_the_new() {
+async fn both_secrets_verify_during_rotation_and_only_the_new_after() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -141,7 +142,7 @@ async fn during_a_rotation_both_secrets_verify_and_afterwards_only_the_new() {
     let ends = millis(&secrets[1]["expires_at"]);
 
     let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let during = receiver.arrivals().remove(0);
     assert_eq!(during.header("webhook-signature").unwrap().split(' ').count(), 2);
     assert!(accepted(old, &during) && accepted(new, &during));
@@ -152,7 +153,7 @@ async fn during_a_rotation_both_secrets_verify_and_afterwards_only_the_new() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     tokio::time::sleep(Duration::from_millis(ends.unsigned_abs() + 5).saturating_sub(now)).await;
     let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let after = receiver.arrivals().remove(1);
     assert_eq!(after.header("webhook-signature").unwrap().split(' ').count(), 1);
     assert!(!accepted(old, &after) && accepted(new, &after));
@@ -160,7 +161,7 @@ async fn during_a_rotation_both_secrets_verify_and_afterwards_only_the_new() {
 }
 
 #[tokio::test]
-async fn a_rotation_without_overlap_ends_the_old_secret_at_once() {
+async fn rotation_without_overlap_expires_the_old_secret_immediately() {
     let receiver = Receiver::start().await;
     let mut redrive = Redrive::start().await;
     let api = redrive.api();
@@ -171,7 +172,7 @@ async fn a_rotation_without_overlap_ends_the_old_secret_at_once() {
     assert_eq!(rotated["secret"], own);
     assert_eq!(api.post(&path, json!({"secret": own})).await.status, 400, "a secret in use is no rotation");
     assert_eq!(api.post(&path, json!({"secret": "whsec_c2hvcnQ="})).await.status, 400, "too short");
-    // The store has the new one too.
+    // The new secret is stored too.
     redrive.restart().await;
     redrive.api().publish("order.created", json!({})).await;
     let arrival = receiver.wait_for(1).await.remove(0);

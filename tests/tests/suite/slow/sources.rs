@@ -1,5 +1,5 @@
-//! Events that other services put on a queue of RabbitMQ: all of them arrive, each once, whatever breaks meanwhile,
-//! and what cannot be published is kept with the reason.
+//! Sources: messages on a RabbitMQ queue are published as events, each exactly once despite failures, and those
+//! that cannot be published move to the reject queue with a reason.
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use redrive_testkit::{
-    Arrival, PATIENCE, Postgres, Proxy, RabbitMq, Receiver, Redrive, Reply, Setup, Vhost,
+    Postgres, Proxy, RabbitMq, ReceivedRequest, Receiver, Redrive, Reply, Setup, Vhost, WAIT_TIMEOUT,
     lapin::{
         BasicProperties, Connection, ConnectionProperties,
         options::QueueDeclareOptions,
@@ -18,7 +18,10 @@ use redrive_testkit::{
 use redrive_tests::entries;
 use serde_json::{Value, json};
 
-/// A server with one source, `shop`, which reads the queue `events`.
+/// The most units of work on a runtime thread; see `redrive_engine::MAX_INLINE_WORK`.
+const MAX_INLINE_WORK: u64 = 1 << 18;
+
+/// Returns the setup of a server with one source, `shop`, which reads the queue `events`.
 fn source(url: &str, more: &str) -> Setup {
     let source = format!(r#"[{{type = "amqp", name = "shop", url = "{url}", queue = "events"{more}}}]"#);
     Setup::new().env("REDRIVE_SOURCES", source)
@@ -39,28 +42,29 @@ fn numbered(n: usize) -> (BasicProperties, Vec<u8>) {
     (plain().with_message_id(format!("m{n}").into()), body.to_string().into_bytes())
 }
 
-fn numbers(arrivals: &[Arrival]) -> BTreeSet<u64> {
+fn numbers(arrivals: &[ReceivedRequest]) -> BTreeSet<u64> {
     arrivals.iter().map(|arrival| arrival.json()["data"]["n"].as_u64().unwrap()).collect()
 }
 
-/// Waits until all of these have arrived, and says how many requests that took; one event for each.
+/// Waits until `count` different events were received, asserts one event per message, and returns the number of
+/// requests.
 async fn all_arrive(receiver: &Receiver, count: usize) -> usize {
     let arrivals = receiver
         .wait_until(&format!("{count} different events"), |arrivals| numbers(arrivals).len() >= count)
         .await;
     assert_eq!(numbers(&arrivals), (0..count as u64).collect());
-    let events: BTreeSet<_> = arrivals.iter().map(Arrival::webhook_id).collect();
+    let events: BTreeSet<_> = arrivals.iter().map(ReceivedRequest::webhook_id).collect();
     assert_eq!(events.len(), count, "no message was published twice");
     arrivals.len()
 }
 
-async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
-    let began = Instant::now();
+async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, check: impl Fn() -> F) -> T {
+    let started = Instant::now();
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = check().await {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for {what}");
+        assert!(started.elapsed() < WAIT_TIMEOUT, "waited {WAIT_TIMEOUT:?} in vain for {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -72,15 +76,15 @@ async fn is_empty(vhost: &Vhost, queue: &str) {
     .await;
 }
 
-async fn figure(redrive: &Redrive, line: &str) -> Option<f64> {
+async fn metric(redrive: &Redrive, line: &str) -> Option<f64> {
     let text = redrive.api().get("/metrics").await.body;
     let text = String::from_utf8_lossy(&text).into_owned();
     text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok())
 }
 
-async fn figure_is(redrive: &Redrive, line: &str, value: f64) {
+async fn wait_for_metric(redrive: &Redrive, line: &str, value: f64) {
     eventually(&format!("{line} {value}"), || async {
-        (figure(redrive, line).await == Some(value)).then_some(())
+        (metric(redrive, line).await == Some(value)).then_some(())
     })
     .await;
 }
@@ -94,7 +98,7 @@ fn table(headers: &[(&str, &str)]) -> FieldTable {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_in_every_form_are_published_in_their_order() {
+async fn messages_in_every_format_are_published_in_order() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     queues(&vhost).await;
     let redrive = Redrive::start_with(source(&vhost.url(), "")).await;
@@ -135,34 +139,59 @@ async fn messages_in_every_form_are_published_in_their_order() {
     assert_eq!(of("by.type")["idempotency_key"], "m1");
     is_empty(&vhost, "events").await;
     assert_eq!(vhost.depth("events.rejected").await, 0);
-    figure_is(&redrive, r#"redrive_source_messages_total{source="shop",outcome="published"}"#, 5.0).await;
-    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_messages_total{source="shop",outcome="published"}"#, 5.0)
+        .await;
+    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_comes_twice_is_published_once() {
+async fn large_messages_are_parsed_off_the_runtime_in_order() {
+    let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
+    queues(&vhost).await;
+    let redrive = Redrive::start_with(source(&vhost.url(), "")).await;
+    redrive.api().create_webhook(&receiver.url(), json!({"ordering_guarantee": "strict"})).await;
+    let message = |n: usize, bytes: usize| {
+        json!({"event_type": "order.created", "data": {"n": n, "padding": "x".repeat(bytes)}}).to_string()
+    };
+    let small = 20_000;
+    for n in 0..6 {
+        let bytes = if n % 2 == 0 { 200_000 } else { small };
+        vhost.publish("events", plain(), message(n, bytes).as_bytes()).await;
+    }
+    let arrivals = receiver.wait_for(6).await;
+    let order: Vec<_> =
+        arrivals.iter().map(|arrival| arrival.json()["data"]["n"].as_u64().unwrap()).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+    let inline = metric(&redrive, "redrive_inline_work_max").await.unwrap();
+    assert!(inline >= small as f64, "the small messages were counted: {inline}");
+    assert!(inline <= MAX_INLINE_WORK as f64, "{inline} units on the runtime");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redelivered_message_is_published_once() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     queues(&vhost).await;
     let redrive = Redrive::start_with(source(&vhost.url(), "")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
     let with_key = br#"{"event_type": "order.created", "data": {"n": 1}, "idempotency_key": "own"}"#.to_vec();
     vhost.publish_all("events", vec![numbered(0), numbered(0), numbered(0)]).await;
-    // Its own key is what counts, whatever the messages are called.
+    // The idempotency key in the document takes precedence over the message id.
     let keyed = |id: &str| (plain().with_message_id(id.into()), with_key.clone());
     vhost.publish_all("events", vec![keyed("x"), keyed("y"), numbered(2)]).await;
-    // The same key for something else is a mistake that somebody has to look at.
+    // The same key with another body is an error, so the message is rejected.
     vhost
         .publish("events", plain().with_message_id("m0".into()), br#"{"event_type": "other", "data": 1}"#)
         .await;
     let rejected = eventually("the reject", || vhost.get("events.rejected")).await;
     assert_eq!(rejected.header("x-redrive-code").unwrap(), "idempotency_key_reused");
     assert_eq!(all_arrive(&receiver, 3).await, 3);
-    figure_is(&redrive, r#"redrive_source_messages_total{source="shop",outcome="duplicate"}"#, 3.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_messages_total{source="shop",outcome="duplicate"}"#, 3.0)
+        .await;
     is_empty(&vhost, "events").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_published_is_put_away_with_the_reason() {
+async fn invalid_messages_are_rejected_with_the_reason() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     queues(&vhost).await;
     vhost.declare("copies").await;
@@ -181,7 +210,7 @@ async fn what_cannot_be_published_is_put_away_with_the_reason() {
         (r#"{"event_type": "strict.type", "data": {}}"#, "schema_violation", "\"n\""),
         (large.as_str(), "payload_too_large", "300002 bytes"),
     ] {
-        // The sender asks for a copy, which it gets when it sends, and has a name that the server checks.
+        // The message has a `CC` header, which makes a copy when it is published, and a user id, which the broker checks.
         let mut headers = table(&[("trace", "t1")]);
         headers
             .insert("CC".into(), AMQPValue::FieldArray(vec![AMQPValue::LongString("copies".into())].into()));
@@ -205,14 +234,15 @@ async fn what_cannot_be_published_is_put_away_with_the_reason() {
     vhost.publish_all("events", vec![numbered(0)]).await;
     all_arrive(&receiver, 1).await;
     is_empty(&vhost, "events").await;
-    figure_is(&redrive, r#"redrive_source_messages_total{source="shop",outcome="rejected"}"#, 7.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_messages_total{source="shop",outcome="rejected"}"#, 7.0)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_put_away_stays_and_holds_nobody_up() {
+async fn message_stays_queued_while_reject_queue_is_full() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     vhost.declare("events").await;
-    // A queue for rejects that is full with one.
+    // A reject queue whose limit is one message.
     let connection = Connection::connect(&vhost.url(), ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let mut full = table(&[("x-overflow", "reject-publish")]);
@@ -238,7 +268,7 @@ async fn what_cannot_be_put_away_stays_and_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
+async fn kill_while_consuming_loses_nothing() {
     const COUNT: usize = 400;
     let vhost = RabbitMq::shared().await;
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
@@ -258,7 +288,7 @@ async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_share_a_queue_and_one_that_dies_leaves_its_messages_to_the_others() {
+async fn nodes_share_a_queue_and_take_over_messages_of_a_killed_node() {
     const COUNT: usize = 300;
     let (vhost, database) = (RabbitMq::shared().await, Postgres::shared().await);
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
@@ -271,7 +301,7 @@ async fn nodes_share_a_queue_and_one_that_dies_leaves_its_messages_to_the_others
         (node("one", "api").await, node("two", "all").await, node("three", "worker").await);
     two.api().create_webhook(&receiver.url(), json!({"max_in_flight": 20})).await;
     for api in [&one, &two] {
-        figure_is(api, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+        wait_for_metric(api, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     }
     vhost.publish_all("events", (0..COUNT).map(numbered).collect()).await;
     receiver.wait_for(30).await;
@@ -282,40 +312,40 @@ async fn nodes_share_a_queue_and_one_that_dies_leaves_its_messages_to_the_others
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_and_comes_back_is_found_again() {
+async fn source_reconnects_after_broker_failures() {
     let (mut rabbitmq, receiver) = (RabbitMq::start().await, Receiver::start().await);
     let mut redrive = Redrive::start_with(source(&rabbitmq.url(), ", declare = true")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
-    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     rabbitmq.publish_all("events", (0..50).map(numbered).collect()).await;
     receiver.wait_for(10).await;
     rabbitmq.kill().await;
-    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 0.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 0.0).await;
     rabbitmq.start_again().await;
     rabbitmq.publish_all("events", (50..100).map(numbered).collect()).await;
-    let began = Instant::now();
+    let started = Instant::now();
     all_arrive(&receiver, 100).await;
-    println!("all there {:?} after the broker was back", began.elapsed());
-    // One that stands still for a moment is waited for.
+    println!("all there {:?} after the broker was back", started.elapsed());
+    // A broker that is briefly unresponsive is not treated as disconnected.
     rabbitmq.freeze();
-    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     rabbitmq.thaw();
     rabbitmq.publish_all("events", (100..110).map(numbered).collect()).await;
     all_arrive(&receiver, 110).await;
-    // One that comes back empty is given its queues again.
+    // On a broker that restarts empty, the queues are declared again.
     rabbitmq.restart_empty().await;
-    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     rabbitmq.publish_all("events", (110..120).map(numbered).collect()).await;
     all_arrive(&receiver, 120).await;
-    // One that never answers does not keep a server from stopping.
+    // An unresponsive broker does not prevent shutdown.
     rabbitmq.freeze();
     redrive.signal("TERM");
-    let status = redrive.wait_exit(PATIENCE / 2).await;
+    let status = redrive.wait_exit(WAIT_TIMEOUT / 2).await;
     assert!(status.success(), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_cut_all_the_time_lose_and_double_nothing() {
+async fn repeated_disconnects_neither_lose_nor_duplicate() {
     const COUNT: usize = 600;
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     queues(&vhost).await;
@@ -328,13 +358,13 @@ async fn connections_that_are_cut_all_the_time_lose_and_double_nothing() {
         proxy.cut();
     }
     all_arrive(&receiver, COUNT).await;
-    println!("{} connections", proxy.seen());
-    assert!(proxy.seen() >= 5, "some were cut");
+    println!("{} connections", proxy.connection_count());
+    assert!(proxy.connection_count() >= 5, "some were cut");
     is_empty(&vhost, "events").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_wait_while_the_store_is_away() {
+async fn messages_wait_while_the_store_is_unavailable() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     let mut postgres = Postgres::start().await;
     queues(&vhost).await;
@@ -346,22 +376,22 @@ async fn messages_wait_while_the_store_is_away() {
     postgres.kill().await;
     vhost.publish_all("events", (10..60).map(numbered).collect()).await;
     redrive.wait_output("messages of a source wait").await;
-    figure_is(&redrive, r#"redrive_source_waiting{source="shop"}"#, 20.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_messages_waiting{source="shop"}"#, 20.0).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!((vhost.messages("events").await, vhost.depth("events.rejected").await), (50, 0));
     assert_eq!(redrive.output().matches("messages of a source wait").count(), 1, "one line, not a flood");
     postgres.start_again().await;
-    let began = Instant::now();
+    let started = Instant::now();
     assert_eq!(all_arrive(&receiver, 60).await, 60);
-    println!("all there {:?} after the store was back", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    println!("all there {:?} after the store was back", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     let order: Vec<_> =
         receiver.arrivals().iter().map(|arrival| arrival.json()["data"]["n"].as_u64().unwrap()).collect();
     assert!(order.is_sorted(), "{order:?}");
     is_empty(&vhost, "events").await;
 }
 
-/// The numbers of all events of the default tenant, in the order in which they were stored.
+/// Returns the numbers of all events of the default tenant, in the order in which they were stored.
 async fn stored_numbers(postgres: &Postgres) -> Vec<usize> {
     let rows = postgres.query("SELECT convert_from(data, 'UTF8') FROM events ORDER BY seq").await;
     let number = |row: &Vec<String>| serde_json::from_str::<Value>(&row[0]).unwrap()["n"].as_u64().unwrap();
@@ -369,17 +399,17 @@ async fn stored_numbers(postgres: &Postgres) -> Vec<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_keep_the_order_of_the_queue_through_failing_commits() {
+async fn queue_order_is_kept_despite_failing_commits() {
     const MESSAGES: usize = 4_000;
     let (vhost, postgres) = (RabbitMq::shared().await, Postgres::start().await);
     queues(&vhost).await;
     let proxy = Proxy::to(postgres.address()).await;
     let setup = source(&vhost.url(), ", prefetch = 500").database_url(postgres.url_through(&proxy));
     let redrive = Redrive::start_with(setup).await;
-    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     vhost.publish_all("events", (0..MESSAGES).map(numbered).collect()).await;
-    // Each cut fails the commits that are in flight; those after them find new connections.
-    let (mut next_cut, began) = (200, Instant::now());
+    // Each cut fails the commits in flight; later ones get new connections.
+    let (mut next_cut, started) = (200, Instant::now());
     loop {
         let stored = postgres.query("SELECT count(*) FROM events").await[0][0].parse::<usize>().unwrap();
         if stored >= MESSAGES {
@@ -389,14 +419,14 @@ async fn events_keep_the_order_of_the_queue_through_failing_commits() {
             proxy.cut();
             next_cut = stored + 400;
         }
-        assert!(began.elapsed() < 6 * PATIENCE, "only {stored} of {MESSAGES} events are stored");
+        assert!(started.elapsed() < 6 * WAIT_TIMEOUT, "only {stored} of {MESSAGES} events are stored");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(stored_numbers(&postgres).await, (0..MESSAGES).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_beyond_a_quota_or_without_a_tenant_wait() {
+async fn messages_over_quota_or_without_tenant_wait() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     queues(&vhost).await;
     let redrive = Redrive::start_with(source(&vhost.url(), r#", tenant = "acme""#)).await;
@@ -425,7 +455,7 @@ async fn messages_beyond_a_quota_or_without_a_tenant_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_missing_is_told_and_waited_for() {
+async fn missing_queue_is_reported_and_awaited() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     let redrive = Redrive::start_with(source(&vhost.url(), "")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
@@ -436,7 +466,7 @@ async fn a_queue_that_is_missing_is_told_and_waited_for() {
     redrive.wait_output("a source takes messages in").await;
     vhost.publish_all("events", vec![numbered(0)]).await;
     all_arrive(&receiver, 1).await;
-    // Deleted meanwhile: told, and found again.
+    // A queue that is deleted at run time is reported, and found again.
     vhost.ctl(&["delete_queue", "events"]).await;
     redrive.wait_output("perhaps the queue was deleted").await;
     vhost.declare("events").await;
@@ -445,7 +475,7 @@ async fn a_queue_that_is_missing_is_told_and_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_told_to_stop_finishes_what_it_has_and_leaves_the_rest() {
+async fn shutdown_finishes_consumed_messages_and_leaves_the_rest() {
     const COUNT: usize = 500;
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     queues(&vhost).await;
@@ -454,7 +484,7 @@ async fn a_server_that_is_told_to_stop_finishes_what_it_has_and_leaves_the_rest(
     vhost.publish_all("events", (0..COUNT).map(numbered).collect()).await;
     receiver.wait_for(20).await;
     redrive.signal("TERM");
-    let status = redrive.wait_exit(PATIENCE).await;
+    let status = redrive.wait_exit(WAIT_TIMEOUT).await;
     assert!(status.success(), "{status}");
     let left = vhost.messages("events").await as usize;
     assert_eq!(vhost.depth("events").await as usize, left, "nobody has any of them");
@@ -462,14 +492,19 @@ async fn a_server_that_is_told_to_stop_finishes_what_it_has_and_leaves_the_rest(
     println!("{left} of {COUNT} were left");
     assert!(left > 0, "it stopped in the middle");
     all_arrive(&receiver, COUNT).await;
-    // Every message that was let go of was published, and none besides.
-    figure_is(&redrive, r#"redrive_source_messages_total{source="shop",outcome="published"}"#, left as f64)
+    // Only the remaining messages are published after the restart, and none twice.
+    wait_for_metric(
+        &redrive,
+        r#"redrive_source_messages_total{source="shop",outcome="published"}"#,
+        left as f64,
+    )
+    .await;
+    wait_for_metric(&redrive, r#"redrive_source_messages_total{source="shop",outcome="duplicate"}"#, 0.0)
         .await;
-    figure_is(&redrive, r#"redrive_source_messages_total{source="shop",outcome="duplicate"}"#, 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_short_of_memory_holds_up_rejects_alone() {
+async fn broker_memory_alarm_delays_only_rejects() {
     let (rabbitmq, receiver) = (RabbitMq::start_with_tls().await, Receiver::start().await);
     for queue in ["events", "events.rejected"] {
         rabbitmq.declare(queue).await;
@@ -478,14 +513,14 @@ async fn a_broker_short_of_memory_holds_up_rejects_alone() {
     messages.insert(3, (plain(), b"bad".to_vec()));
     rabbitmq.publish_all("events", messages).await;
     rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
-    // A user that may read the one queue and put messages away, and nothing else.
+    // A user that may only read the one queue and publish rejects.
     rabbitmq.ctl(&["add_user", "reader", "s3cret"]).await;
     rabbitmq.ctl(&["set_permissions", "-p", "/", "reader", "^$", r"^amq\.default$", "^events$"]).await;
     let url = rabbitmq.url().replace("guest:guest", "reader:s3cret");
     let url = format!("{url}?cacertfile={}", rabbitmq.ca_path().display());
     let redrive = Redrive::start_with(source(&url, "")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
-    // Those who publish are stopped, and the reject is one of them.
+    // The broker blocks publishers, which includes the reject.
     let messages = || async { (rabbitmq.messages("events").await == 1).then_some(()) };
     eventually("one message that is left", messages).await;
     assert_eq!(rabbitmq.messages("events.rejected").await, 0);
@@ -497,7 +532,7 @@ async fn a_broker_short_of_memory_holds_up_rejects_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_cannot_be_are_refused_at_the_start_without_the_password() {
+async fn invalid_settings_are_refused_without_printing_the_password() {
     for (more, says) in [
         (", prefetch = 0", "sources[0].prefetch: must be from 1 to 5000"),
         (r#", reject_queue = "events""#, "sources[0].reject_queue: must be another queue"),
@@ -505,8 +540,8 @@ async fn settings_that_cannot_be_are_refused_at_the_start_without_the_password()
         (r#", qeue = "x""#, "unknown field `qeue`"),
     ] {
         let output = source("amqp://me:hush@127.0.0.1:1/x", more).run_to_end().await;
-        let said =
+        let message =
             String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-        assert!(!output.status.success() && said.contains(says) && !said.contains("hush"), "{said}");
+        assert!(!output.status.success() && message.contains(says) && !message.contains("hush"), "{message}");
     }
 }

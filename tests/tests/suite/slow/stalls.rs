@@ -1,5 +1,5 @@
 //! Nodes that neither die nor respond, and tenants that another transaction has locked: three real nodes on one
-//! PostgreSQL, judged by what publishers on the healthy nodes wait for.
+//! PostgreSQL, checked by the waiting time of publishers on the healthy nodes.
 //!
 //! `REDRIVE_STALL_ROUNDS` sets how often a node is frozen and cut off; the acceptance run has 20.
 
@@ -15,7 +15,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redrive_testkit::{Api, Arrival, Database, Postgres, Proxy, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Api, Database, Postgres, Proxy, ReceivedRequest, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
     cluster::{LEASE, node},
     id, text,
@@ -23,9 +23,9 @@ use redrive_tests::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// How long a publish on a healthy node may take. The goal is one second; the rest is for a loaded machine.
+/// The maximum duration of a publish on a healthy node. The goal is one second; the rest is for a loaded machine.
 const MAX_PUBLISH_WAIT: Duration = Duration::from_secs(2);
-/// How long a node is frozen or cut off. Without a timeout on the server, publishers wait that long.
+/// The duration of a freeze or partition. Without a timeout on the server, publishers would wait that long.
 const STALL: Duration = Duration::from_secs(6);
 const PUBLISHERS_PER_NODE: usize = 3;
 
@@ -33,9 +33,9 @@ fn rounds() -> usize {
     std::env::var("REDRIVE_STALL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(4)
 }
 
-/// What publishers of one group saw.
+/// The observations of one group of publishers.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     acknowledged: Vec<String>,
     failures: Vec<String>,
     longest_wait: Duration,
@@ -44,33 +44,33 @@ struct Seen {
 /// Publishers with idempotency keys that publish on one node each, without pause, until they are stopped.
 struct Publishers {
     stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<Observed>>,
     tasks: JoinSet<()>,
 }
 
 impl Publishers {
     fn start(apis: &[Api], group: &'static str) -> Self {
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Seen::default())));
+        let (stop, details) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Observed::default())));
         let mut tasks = JoinSet::new();
         for (node, api) in apis.iter().enumerate() {
             for publisher in 0..PUBLISHERS_PER_NODE {
                 let name = format!("{group}-{node}-{publisher}");
-                tasks.spawn(publish(api.clone(), name, stop.clone(), seen.clone()));
+                tasks.spawn(publish(api.clone(), name, stop.clone(), details.clone()));
             }
         }
-        Self { stop, seen, tasks }
+        Self { stop, observed: details, tasks }
     }
 
-    async fn finish(self) -> Seen {
+    async fn finish(self) -> Observed {
         self.stop.store(true, Relaxed);
         self.tasks.join_all().await;
-        std::mem::take(&mut *self.seen.lock())
+        std::mem::take(&mut *self.observed.lock())
     }
 
     async fn wait_for_progress(&self, events: usize) {
-        let until = self.seen.lock().acknowledged.len() + events;
+        let until = self.observed.lock().acknowledged.len() + events;
         let progress = async {
-            while self.seen.lock().acknowledged.len() < until {
+            while self.observed.lock().acknowledged.len() < until {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -78,26 +78,28 @@ impl Publishers {
     }
 }
 
-async fn publish(api: Api, name: String, stop: Arc<AtomicBool>, seen: Arc<Mutex<Seen>>) {
+async fn publish(api: Api, name: String, stop: Arc<AtomicBool>, details: Arc<Mutex<Observed>>) {
     for n in 0.. {
         if stop.load(Relaxed) {
             return;
         }
         let key = format!("{name}-{n}");
         let event = json!({"event_type": "stall.test", "idempotency_key": key, "data": {"key": key}});
-        let began = Instant::now();
+        let started = Instant::now();
         let result = api.try_post("/v1/events", &event).await;
-        let mut seen = seen.lock();
-        seen.longest_wait = seen.longest_wait.max(began.elapsed());
+        let mut details = details.lock();
+        details.longest_wait = details.longest_wait.max(started.elapsed());
         match result {
-            Ok(answer) if answer.status == 202 => seen.acknowledged.push(id(&answer.json()).to_owned()),
-            Ok(answer) => seen.failures.push(answer.problem()),
-            Err(error) => seen.failures.push(error),
+            Ok(response) if response.status == 202 => {
+                details.acknowledged.push(id(&response.json()).to_owned())
+            }
+            Ok(response) => details.failures.push(response.problem()),
+            Err(error) => details.failures.push(error),
         }
     }
 }
 
-/// How the third node is made to neither die nor respond.
+/// How the third node is stalled.
 enum Stall {
     Freeze,
     Partition(Proxy),
@@ -126,7 +128,7 @@ impl Stall {
     }
 }
 
-/// The epoch of the third node.
+/// Returns the epoch of the third node.
 async fn epoch_of_third(database: &Database) -> String {
     let epochs = database.query("SELECT epoch FROM nodes WHERE name = 'c' ORDER BY epoch DESC LIMIT 1").await;
     epochs[0][0].clone()
@@ -134,12 +136,12 @@ async fn epoch_of_third(database: &Database) -> String {
 
 /// Waits until an epoch has ended and has no leases.
 async fn wait_for_take_over(database: &Database, epoch: &str) {
-    let began = Instant::now();
+    let started = Instant::now();
     let left = format!(
         "SELECT 1 FROM nodes WHERE epoch = {epoch} UNION ALL (SELECT 1 FROM leased WHERE epoch = {epoch} LIMIT 1)"
     );
     while !database.query(&left).await.is_empty() {
-        if began.elapsed() > Duration::from_secs(30) {
+        if started.elapsed() > Duration::from_secs(30) {
             let nodes = database.query("SELECT epoch, name, beats, fence FROM nodes").await;
             let leases =
                 database.query(&format!("SELECT *, xmin, xmax FROM leased WHERE epoch = {epoch}")).await;
@@ -153,7 +155,7 @@ async fn wait_for_take_over(database: &Database, epoch: &str) {
     }
 }
 
-/// Stalls the third of three nodes under load, and judges what publishers on the others saw.
+/// Stalls the third of three nodes under load, and checks the observations of publishers on the others.
 async fn assert_stalls_are_survived(stall: Stall, database: &Database) {
     let receiver = Receiver::start().await;
     let mut nodes = Vec::new();
@@ -168,11 +170,11 @@ async fn assert_stalls_are_survived(stall: Stall, database: &Database) {
         healthy.wait_for_progress(50).await;
         stalled.wait_for_progress(20).await;
         let epoch = epoch_of_third(database).await;
-        let began = Instant::now();
+        let started = Instant::now();
         stall.begin(&nodes[2]);
         wait_for_take_over(database, &epoch).await;
-        slowest_take_over = slowest_take_over.max(began.elapsed());
-        tokio::time::sleep(STALL.saturating_sub(began.elapsed())).await;
+        slowest_take_over = slowest_take_over.max(started.elapsed());
+        tokio::time::sleep(STALL.saturating_sub(started.elapsed())).await;
         stall.end(&nodes[2]);
     }
     let (healthy, stalled) = (healthy.finish().await, stalled.finish().await);
@@ -188,8 +190,8 @@ async fn assert_stalls_are_survived(stall: Stall, database: &Database) {
     assert!(slowest_take_over <= 2 * LEASE + Duration::from_secs(2), "{slowest_take_over:?}");
     let acknowledged: HashSet<String> =
         healthy.acknowledged.into_iter().chain(stalled.acknowledged).collect();
-    let all_arrived = |arrivals: &[Arrival]| {
-        let arrived: HashSet<_> = arrivals.iter().map(Arrival::webhook_id).collect();
+    let all_arrived = |arrivals: &[ReceivedRequest]| {
+        let arrived: HashSet<_> = arrivals.iter().map(ReceivedRequest::webhook_id).collect();
         acknowledged.iter().all(|event| arrived.contains(&**event))
     };
     receiver.wait_until("every acknowledged event arrives", all_arrived).await;
@@ -208,7 +210,7 @@ async fn partitioned_node_does_not_block_publishing() {
     assert_stalls_are_survived(Stall::Partition(proxy), &database).await;
 }
 
-/// A tenant with a key of its own.
+/// Creates a tenant, and returns a client with its own key.
 async fn tenant(api: &Api, name: &str) -> Api {
     api.post("/v1/tenants", json!({"id": name})).await.expect(201);
     let key = api.post(&format!("/v1/tenants/{name}/api-keys"), json!({})).await.expect(201);
@@ -244,10 +246,10 @@ async fn locked_tenant_delays_only_itself() {
         );
         tokio::spawn(async move { database.execute(&lock).await })
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let is_locked = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'BEGIN; SELECT 1 FROM tenants%' AND wait_event = 'PgSleep'";
     while database.query(is_locked).await.is_empty() {
-        assert!(began.elapsed() < redrive_testkit::PATIENCE, "the tenant's row is not locked");
+        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the tenant's row is not locked");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut patches = JoinSet::new();
@@ -261,7 +263,7 @@ async fn locked_tenant_delays_only_itself() {
     };
     let before = receiver.arrivals().iter().filter(|one| one.path == "/failing").count();
     let mut longest_wait = Duration::ZERO;
-    while began.elapsed() < LOCKED - Duration::from_secs(1) {
+    while started.elapsed() < LOCKED - Duration::from_secs(1) {
         let published = Instant::now();
         other.publish("during", json!({})).await;
         longest_wait = longest_wait.max(published.elapsed());
@@ -278,10 +280,10 @@ async fn locked_tenant_delays_only_itself() {
     );
     assert!(longest_wait <= MAX_PUBLISH_WAIT, "another tenant's publish took {longest_wait:?}");
     assert!(retried >= 10, "retries that were due were sent: {retried}");
-    for answer in patches.join_all().await {
-        assert_eq!(answer.status, 503, "{:?}", answer.json());
-        assert_eq!(answer.json()["code"], "busy", "{:?}", answer.json());
-        assert!(answer.header("retry-after").is_some());
+    for response in patches.join_all().await {
+        assert_eq!(response.status, 503, "{:?}", response.json());
+        assert_eq!(response.json()["code"], "busy", "{:?}", response.json());
+        assert!(response.header("retry-after").is_some());
     }
     locking.await.unwrap();
     blocked.await.unwrap().expect(202);
@@ -298,7 +300,7 @@ async fn locked_tenant_delays_only_itself() {
     assert_eq!(attempts.len(), arrivals.len(), "nothing was sent twice");
 }
 
-/// Sets which standbys commits wait for.
+/// Sets the standbys that commits wait for.
 async fn set_standbys(postgres: &Postgres, names: &str) {
     postgres.execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'")).await;
     postgres.execute("SELECT pg_reload_conf()").await;
@@ -306,14 +308,14 @@ async fn set_standbys(postgres: &Postgres, names: &str) {
 
 /// Waits until `/readyz` has this status. Returns the body.
 async fn wait_for_readiness(api: &Api, status: u16) -> String {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
-        let answer = api.get("/readyz").await;
-        let body = String::from_utf8_lossy(&answer.body).into_owned();
-        if answer.status == status {
+        let response = api.get("/readyz").await;
+        let body = String::from_utf8_lossy(&response.body).into_owned();
+        if response.status == status {
             return body;
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "/readyz stays {}: {body}", answer.status);
+        assert!(started.elapsed() < Duration::from_secs(30), "/readyz stays {}: {body}", response.status);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -350,9 +352,9 @@ async fn listings_of_one_tenant_do_not_occupy_all_connections() {
         tokio::spawn(async move { database.execute(lock).await })
     };
     let is_locked = "SELECT 1 FROM pg_locks WHERE relation = 'events'::regclass AND mode = 'AccessExclusiveLock' AND granted";
-    let began = Instant::now();
+    let started = Instant::now();
     while database.query(is_locked).await.is_empty() {
-        assert!(began.elapsed() < redrive_testkit::PATIENCE, "the table is not locked");
+        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the table is not locked");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut listings = JoinSet::new();
@@ -360,24 +362,28 @@ async fn listings_of_one_tenant_do_not_occupy_all_connections() {
         let api = greedy.clone();
         listings.spawn(async move { api.get("/v1/events").await });
     }
-    // These need another table, and a connection.
-    while began.elapsed() < Duration::from_secs(6) {
-        let asked = Instant::now();
+    // These listings read another table and need a free connection.
+    while started.elapsed() < Duration::from_secs(6) {
+        let request = Instant::now();
         other.get("/v1/webhooks").await.expect(200);
-        assert!(asked.elapsed() < Duration::from_secs(2), "another tenant waited for {:?}", asked.elapsed());
+        assert!(
+            request.elapsed() < Duration::from_secs(2),
+            "another tenant waited for {:?}",
+            request.elapsed()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let answers = listings.join_all().await;
-    let busy: Vec<_> = answers.iter().filter(|answer| answer.status == 503).collect();
-    assert!(!busy.is_empty(), "{:?}", answers.iter().map(|answer| answer.status).collect::<Vec<_>>());
-    for answer in busy {
-        assert!(answer.header("retry-after").is_some());
+    let responses = listings.join_all().await;
+    let busy: Vec<_> = responses.iter().filter(|response| response.status == 503).collect();
+    assert!(!busy.is_empty(), "{:?}", responses.iter().map(|response| response.status).collect::<Vec<_>>());
+    for response in busy {
+        assert!(response.header("retry-after").is_some());
         assert!(
-            ["busy", "store_unavailable", "query_too_slow"].contains(&text(&answer.json()["code"])),
+            ["busy", "store_unavailable", "query_too_slow"].contains(&text(&response.json()["code"])),
             "{}",
-            answer.json()
+            response.json()
         );
     }
-    assert!(answers.iter().any(|answer| answer.status == 503 && answer.json()["code"] == "busy"));
+    assert!(responses.iter().any(|response| response.status == 503 && response.json()["code"] == "busy"));
     locking.await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Tenants apart: keys that end and are bound to networks, sessions for customers, quotas, and the log of it all.
+//! Tenant isolation: keys with expiry and allowed networks, portal sessions, quotas, and the audit log.
 
 use redrive_testkit::{Postgres, Receiver, Redrive, Setup};
 use redrive_tests::{entries, id, text};
@@ -10,18 +10,18 @@ async fn tenant(api: &redrive_testkit::Api, extra: Value) -> String {
     text(&api.post("/v1/tenants", body).await.expect(201)["id"]).to_owned()
 }
 
-/// Asks until it is so.
+/// Polls until the condition holds.
 async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
-    let asked = async {
+    let request = async {
         while !is_so().await {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(40), asked).await.expect(what);
+    tokio::time::timeout(std::time::Duration::from_secs(40), request).await.expect(what);
 }
 
 #[tokio::test]
-async fn a_key_ends_in_time_and_is_good_only_from_where_it_may_be_used() {
+async fn key_expires_and_works_only_from_allowed_networks() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
     let api = redrive.api();
     tenant(&api, json!({})).await;
@@ -38,7 +38,7 @@ async fn a_key_ends_in_time_and_is_good_only_from_where_it_may_be_used() {
 
     let soon = make(json!({"name": "short", "expires_at": "2100-01-01T00:00:00Z"})).await.expect(201);
     assert_eq!(status(&soon).await, 200);
-    // By the server's clock, which is fast: a minute from its now is a second from ours.
+    // By the server's fast clock: a minute from its current time passes in a second.
     let now = text(&soon["created_at"]).to_owned();
     let end = redrive_core::Time::parse(&now).unwrap() + std::time::Duration::from_secs(120);
     let ending = make(json!({"expires_at": end.to_string()})).await.expect(201);
@@ -54,7 +54,7 @@ async fn a_key_ends_in_time_and_is_good_only_from_where_it_may_be_used() {
 }
 
 #[tokio::test]
-async fn it_is_known_when_a_key_was_used() {
+async fn last_use_of_a_key_is_shown() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "600")).await;
     let api = redrive.api();
     tenant(&api, json!({})).await;
@@ -67,7 +67,7 @@ async fn it_is_known_when_a_key_was_used() {
 }
 
 #[tokio::test]
-async fn a_session_sees_one_tenant_until_it_ends() {
+async fn portal_session_is_limited_to_its_tenant_until_it_ends() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let one = Redrive::start_with(Setup::new().database_url(database.url())).await;
     let two = Redrive::start_with(Setup::new().database_url(database.url())).await;
@@ -80,7 +80,7 @@ async fn a_session_sees_one_tenant_until_it_ends() {
     assert!(token.starts_with("rdp_"));
     assert_eq!(text(&session["url"]), format!("http://{}/portal#{token}", one.address()));
     let customer = two.api().with_key(token);
-    // The other node hears of it within a moment.
+    // The other node learns of the session shortly after.
     eventually("it is good there", async || customer.get("/v1/webhooks").await.status == 200).await;
     let own =
         customer.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
@@ -108,7 +108,7 @@ async fn a_session_sees_one_tenant_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_tenant_gets_no_more_than_its_quotas() {
+async fn tenant_quotas_are_enforced() {
     let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
     let admin = redrive.api();
     let quotas = json!({"max_webhooks": 2, "max_events_per_day": 3, "max_payload_bytes": 100});
@@ -134,19 +134,19 @@ async fn a_tenant_gets_no_more_than_its_quotas() {
     assert_eq!((over.status, over.problem().as_str()), (429, "quota_exceeded"));
     let seconds: u64 = over.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=24 * 3600 + 1).contains(&seconds), "until midnight: {seconds}");
-    // Not by a batch either.
+    // A batch cannot exceed the quota either.
     let batch = json!({"events": vec![event.clone(); 5]});
-    let answer = api.post("/v1/events/batch", batch).await;
-    assert!(!answer.json().to_string().contains("evt_"), "{answer:?}");
-    // Others are not meant, and more is allowed as soon as somebody says so.
+    let response = api.post("/v1/events/batch", batch).await;
+    assert!(!response.json().to_string().contains("evt_"), "{response:?}");
+    // Other tenants are not affected, and a raised quota applies immediately.
     admin.post("/v1/events", &event).await.expect(202);
     admin.patch("/v1/tenants/acme", json!({"quotas": null})).await.expect(200);
     api.post("/v1/events", &event).await.expect(202);
 }
 
 #[tokio::test]
-async fn every_change_is_in_the_log_with_who_made_it() {
-    let (redrive, receiver) = (Redrive::start().await, Receiver::answering(500).await);
+async fn every_change_is_in_the_audit_log_with_its_actor() {
+    let (redrive, receiver) = (Redrive::start().await, Receiver::responding(500).await);
     let admin = redrive.api();
     tenant(&admin, json!({})).await;
     let key = admin.post("/v1/tenants/acme/api-keys", json!({"name": "deploy"})).await.expect(201);
@@ -163,7 +163,7 @@ async fn every_change_is_in_the_log_with_who_made_it() {
     }
     api.patch(&format!("{path}/circuit-breaker"), json!({"action": "reset"})).await.expect(200);
     let event = api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await.expect(202);
-    let delivery = redrive_tests::event_is(&api, &event, "dead").await;
+    let delivery = redrive_tests::wait_for_event_status(&api, &event, "dead").await;
     api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
     api.delete(&path).await;
 
@@ -204,7 +204,7 @@ async fn every_change_is_in_the_log_with_who_made_it() {
 }
 
 #[tokio::test]
-async fn a_tenant_that_is_deleted_is_gone_everywhere() {
+async fn deleted_tenant_is_removed_on_all_nodes() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let one = Redrive::start_with(Setup::new().database_url(database.url())).await;
     let two = Redrive::start_with(Setup::new().database_url(database.url())).await;
@@ -229,5 +229,5 @@ async fn a_tenant_that_is_deleted_is_gone_everywhere() {
     let again = admin.post("/v1/tenants", json!({"id": "acme"})).await;
     assert_eq!((again.status, again.problem().as_str()), (409, "tenant_exists"));
     let default = admin.delete("/v1/tenants/default").await;
-    assert_eq!((default.status, default.problem().as_str()), (409, "default_tenant"));
+    assert_eq!((default.status, default.problem().as_str()), (409, "default_tenant_protected"));
 }

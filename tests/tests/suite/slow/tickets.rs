@@ -1,15 +1,15 @@
-//! Real processes: API nodes that take events, workers that send them, and a RabbitMQ server between them that is
-//! broken in the middle of it. Judged from outside.
+//! Tickets between real processes: API nodes that accept events, workers that send them, and a RabbitMQ server
+//! that fails under load. Checked from outside.
 
 use std::time::{Duration, Instant};
 
 use redrive_testkit::{Postgres, RabbitMq, Receiver, Redrive, Reply, Setup};
-use redrive_tests::cluster::{LEASE, Load, all_over, assert_no_loss, duplicates, node};
+use redrive_tests::cluster::{LEASE, PublishLoad, assert_no_loss, duplicates, node, wait_until_settled};
 use serde_json::json;
 
 const GONE: &str = "no longer; ready work goes through the store until it does";
 
-/// The sum of a metric over its labels that hold all of these.
+/// Returns the sum of a metric over all series whose labels contain this text.
 async fn metric(node: &Redrive, name: &str, labels: &str) -> f64 {
     let page = node.api().get("/metrics").await;
     assert_eq!(page.status, 200);
@@ -18,26 +18,26 @@ async fn metric(node: &Redrive, name: &str, labels: &str) -> f64 {
     text.lines().filter(of_it).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
-fn tickets(fate: &str) -> String {
-    format!("fate=\"{fate}\"")
+fn tickets(outcome: &str) -> String {
+    format!("outcome=\"{outcome}\"")
 }
 
 async fn start(database: &str, broker: &str, name: &str, role: &str) -> Redrive {
-    // What is on a command line, others can read: the password has a variable of its own.
+    // Other users can read a command line, so the password has its own variable.
     let setup = node(database, name).role(role).arg("--amqp").arg(broker.replace(":guest@", "@"));
     Redrive::start_with(setup.env("REDRIVE_AMQP_PASSWORD", "guest")).await
 }
 
 async fn is_up(node: &Redrive, up: bool) {
-    let patience = Instant::now();
+    let deadline = Instant::now();
     while (metric(node, "webhook_amqp_up", "").await > 0.0) != up {
-        assert!(patience.elapsed() < redrive_testkit::PATIENCE, "the broker is not seen as it is");
+        assert!(deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the broker is not seen as it is");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_breaks_under_load_and_a_worker_that_dies_lose_and_double_nothing() {
+async fn broker_outages_and_a_killed_worker_lose_nothing() {
     const IN_FLIGHT: usize = 16;
     let (database, mut broker) = (Postgres::shared().await, RabbitMq::start().await);
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(2))).await;
@@ -54,11 +54,11 @@ async fn a_broker_that_breaks_under_load_and_a_worker_that_dies_lose_and_double_
         let extra = json!({"max_in_flight": IN_FLIGHT});
         api.api().create_webhook(&receiver.url_at(&format!("/{n}")), extra).await;
     }
-    // Time for everybody to see who is there.
+    // Time for all nodes to see each other.
     tokio::time::sleep(LEASE).await;
-    let load = Load::start(vec![api.api()], 6, Duration::from_millis(5));
+    let load = PublishLoad::start(vec![api.api()], 6, Duration::from_millis(5));
     receiver.wait_for(600).await;
-    assert!(metric(&api, "webhook_amqp_tickets_total", &tickets("issued")).await > 0.0);
+    assert!(metric(&api, "webhook_amqp_tickets_total", &tickets("published")).await > 0.0);
     for restart in 0..2 {
         broker.kill().await;
         is_up(&api, false).await;
@@ -74,15 +74,15 @@ async fn a_broker_that_breaks_under_load_and_a_worker_that_dies_lose_and_double_
             is_up(node, true).await;
         }
         assert!(back.elapsed() < Duration::from_secs(10), "{:?}", back.elapsed());
-        let before = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("taken")).await;
+        let before = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
         receiver.wait_for(receiver.count() + 300).await;
-        let after = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("taken")).await;
+        let after = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
         assert!(after > before, "tickets are taken again");
     }
     workers[1].kill();
     receiver.wait_for(receiver.count() + 300).await;
     let acked = load.finish().await;
-    let deliveries = all_over(&api.api()).await;
+    let deliveries = wait_until_settled(&api.api()).await;
     let arrivals = receiver.arrivals();
     assert_no_loss(&acked, &deliveries, &arrivals, 3);
     let twice = duplicates(&deliveries, &arrivals);
@@ -96,10 +96,13 @@ async fn a_broker_that_breaks_under_load_and_a_worker_that_dies_lose_and_double_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_for_one_process_is_refused_with_what_to_do() {
+async fn broker_with_single_process_store_is_refused_with_a_hint() {
     let output = Setup::new().arg("--amqp").arg("amqp://me:hunter2@127.0.0.1:1").run_to_end().await;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(said.contains("amqp.url: ") && said.contains("set database.url to postgres://"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    assert!(
+        message.contains("amqp.url: ") && message.contains("set database.url to postgres://"),
+        "{message}"
+    );
+    assert!(!message.contains("hunter2"), "{message}");
 }

@@ -1,12 +1,15 @@
-//! Traces, as a collector sees them: whole, across processes, crashes and retries, and never in anybody's way.
+//! Traces as a collector receives them: complete across processes, crashes and retries, and never blocking
+//! delivery.
 
 use std::{
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Api, Collector, Gate, Postgres, Receiver, Redrive, Reply, Seen, Setup};
-use redrive_tests::{attempts_of, cluster::node, delivery_is, delivery_of, event_is, id, text};
+use redrive_testkit::{Api, Collector, Latch, Postgres, ReceivedSpan, Receiver, Redrive, Reply, Setup};
+use redrive_tests::{
+    attempts_of, cluster::node, delivery_of, id, text, wait_for_event_status, wait_for_status,
+};
 use serde_json::{Value, json};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -22,34 +25,34 @@ fn traced(collector: &Collector, ratio: &str) -> Setup {
         .env("REDRIVE_TRACING_SAMPLE_RATIO", ratio)
 }
 
-/// Publishes within a trace.
+/// Publishes with trace headers.
 async fn publish(api: &Api, headers: &[(&str, &str)], body: Value) -> Value {
     let mut all = vec![("content-type", "application/json")];
     all.extend(headers);
     api.raw("POST", "/v1/events", &all, body.to_string()).await.expect(202)
 }
 
-fn named<'a>(spans: &'a [Seen], name: &str) -> Vec<&'a Seen> {
+fn named<'a>(spans: &'a [ReceivedSpan], name: &str) -> Vec<&'a ReceivedSpan> {
     let mut found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
     found.sort_by_key(|span| span.start);
     found
 }
 
-fn the<'a>(spans: &'a [Seen], name: &str) -> &'a Seen {
+fn the<'a>(spans: &'a [ReceivedSpan], name: &str) -> &'a ReceivedSpan {
     let found = named(spans, name);
     assert_eq!(found.len(), 1, "{name}: {spans:#?}");
     found[0]
 }
 
-/// Waits until so many deliveries are over, and gives all spans.
-async fn ended(collector: &Collector, deliveries: usize) -> Vec<Seen> {
+/// Waits until this many deliveries have ended, and returns all spans.
+async fn ended(collector: &Collector, deliveries: usize) -> Vec<ReceivedSpan> {
     collector
         .wait_until("deliveries that are over", |spans| named(spans, "delivery").len() >= deliveries)
         .await
 }
 
-/// That spans are one trace whose parts are all there, each within the time of its trace.
-fn assert_whole(spans: &[Seen], root: &str) {
+/// Asserts that spans form one complete trace, without missing parents and with none starting before its publish.
+fn assert_whole(spans: &[ReceivedSpan], root: &str) {
     let ids: HashSet<_> = spans.iter().map(|span| span.id.as_str()).collect();
     assert_eq!(ids.len(), spans.len(), "each has an id of its own: {spans:#?}");
     let publish = the(spans, "publish");
@@ -61,8 +64,9 @@ fn assert_whole(spans: &[Seen], root: &str) {
     assert_eq!(publish.parent, root);
 }
 
-/// That a delivery's attempts are whole: each waited for its turn, then was made, with its phases within it.
-fn assert_attempts(spans: &[Seen], statuses: &[i64]) {
+/// Asserts that a delivery's attempts are complete: a dispatch span, then an attempt span that contains its
+/// phases.
+fn assert_attempts(spans: &[ReceivedSpan], statuses: &[i64]) {
     let delivery = the(spans, "delivery");
     let (dispatches, attempts) = (named(spans, "dispatch"), named(spans, "attempt"));
     assert_eq!((dispatches.len(), attempts.len()), (statuses.len(), statuses.len()), "{spans:#?}");
@@ -82,7 +86,7 @@ fn assert_attempts(spans: &[Seen], statuses: &[i64]) {
 }
 
 #[tokio::test]
-async fn an_event_is_one_trace_from_its_publisher_to_its_receiver() {
+async fn event_is_one_trace_from_publisher_to_receiver() {
     let (collector, receiver) = (Collector::start().await, Receiver::start().await);
     let setup = traced(&collector, "0")
         .env("REDRIVE_NODE", "here")
@@ -116,7 +120,7 @@ async fn an_event_is_one_trace_from_its_publisher_to_its_receiver() {
     assert_eq!(attempt.resource["service.name"], "hooks");
     assert_eq!(attempt.resource["service.instance.id"], "here");
 
-    // The receiver is told which attempt called it, and the history has it.
+    // The receiver gets the span of the attempt, and the history shows it.
     let arrival = &receiver.wait_for(1).await[0];
     let sent = format!("00-{TRACE}-{}-01", attempt.id);
     assert_eq!(
@@ -126,28 +130,28 @@ async fn an_event_is_one_trace_from_its_publisher_to_its_receiver() {
     let attempts = attempts_of(&api, id(&known)).await;
     assert!(attempts[0]["request_headers"].to_string().contains(&sent), "{attempts:#?}");
 
-    // What the collector got has no payload and no secret in it, but the operator's own header for it.
+    // Exported spans contain no payload and no secret; the operator's own header is sent with them.
     for arrival in collector.receiver().arrivals() {
         assert_eq!(arrival.header("authorization"), Some("Bearer planted-token"));
         let body = String::from_utf8_lossy(&arrival.body).into_owned();
         assert!(!body.contains("planted") && !body.contains("whsec_"), "{body}");
     }
     let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
-    let exported = format!("redrive_spans_total{{fate=\"exported\"}} {}", spans.len());
+    let exported = format!("redrive_spans_total{{outcome=\"exported\"}} {}", spans.len());
     assert!(metrics.contains(&exported), "{exported} in {metrics}");
 }
 
 #[tokio::test]
-async fn a_trace_is_whole_across_a_crash_and_a_retry() {
+async fn trace_is_complete_across_a_crash_and_a_retry() {
     let collector = Collector::start().await;
-    let (receiver, gate) = (Receiver::start().await, Gate::closed());
+    let (receiver, gate) = (Receiver::start().await, Latch::closed());
     let held = gate.clone();
-    receiver.answer_with(move |_| Reply::status(200).held_by(&held));
+    receiver.respond_with(move |_| Reply::status(200).latched_by(&held));
     let mut redrive = Redrive::start_with(traced(&collector, "1")).await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({"retry_config": {"schedule": [0, 1, 1]}})).await;
     let event = publish(&api, &[], json!({"event_type": "order.created", "data": 1})).await;
-    // Killed between the commit and the end of the first request: nobody knows how that went.
+    // Killed between the commit and the end of the first request, whose outcome is therefore unknown.
     receiver.wait_for(1).await;
     collector
         .wait_until("the publish", |spans| {
@@ -155,7 +159,7 @@ async fn a_trace_is_whole_across_a_crash_and_a_retry() {
         })
         .await;
     redrive.kill();
-    receiver.answer_with(|arrival| Reply::status(if arrival.number < 3 { 500 } else { 200 }));
+    receiver.respond_with(|arrival| Reply::status(if arrival.number < 3 { 500 } else { 200 }));
     gate.open();
     redrive.restart().await;
     let spans = ended(&collector, 1).await;
@@ -164,14 +168,14 @@ async fn a_trace_is_whole_across_a_crash_and_a_retry() {
     assert_eq!(format!("evt_{}", spans[0].trace), id(&event), "who knows the event knows its trace");
     assert_eq!(the(&spans, "delivery").number("redrive.attempts"), 2);
     assert_eq!(named(&spans, "dispatch")[0].number("redrive.rescues"), 1);
-    let told: HashSet<_> =
+    let reported: HashSet<_> =
         receiver.arrivals().iter().map(|one| one.header("traceparent").unwrap().to_owned()).collect();
-    assert_eq!(told.len(), 3, "each request has a span of its own");
-    assert!(told.iter().all(|parent| parent.starts_with(&format!("00-{}-", spans[0].trace))));
+    assert_eq!(reported.len(), 3, "each request has a span of its own");
+    assert!(reported.iter().all(|parent| parent.starts_with(&format!("00-{}-", spans[0].trace))));
 }
 
 #[tokio::test]
-async fn an_api_and_a_worker_on_one_database_make_one_trace() {
+async fn api_and_worker_nodes_produce_one_trace() {
     let (database, collector, receiver) =
         (Postgres::shared().await, Collector::start().await, Receiver::start().await);
     let start = |name: &'static str| {
@@ -185,7 +189,7 @@ async fn an_api_and_a_worker_on_one_database_make_one_trace() {
     let api = api_node.api();
     api.create_webhook(&receiver.url(), Value::Null).await;
     let event = publish(&api, &[], json!({"event_type": "order.created", "data": 1})).await;
-    event_is(&api, &event, "delivered").await;
+    wait_for_event_status(&api, &event, "delivered").await;
     let spans = ended(&collector, 1).await;
     let spans = match named(&spans, "publish").len() {
         0 => collector.wait_until("the publish", |spans| !named(spans, "publish").is_empty()).await,
@@ -203,19 +207,19 @@ async fn an_api_and_a_worker_on_one_database_make_one_trace() {
 }
 
 #[tokio::test]
-async fn a_publisher_decides_about_its_trace_and_a_share_of_the_rest_is_recorded() {
+async fn publisher_sampling_is_followed_and_the_ratio_applies_otherwise() {
     let (collector, receiver) = (Collector::start().await, Receiver::start().await);
     let sent = async |ratio: &str, headers: &[(&str, &str)]| {
         let redrive = Redrive::start_with(traced(&collector, ratio)).await;
         let (api, before) = (redrive.api(), receiver.count());
         api.create_webhook(&receiver.url(), Value::Null).await;
         let event = publish(&api, headers, json!({"event_type": "a", "data": 1})).await;
-        event_is(&api, &event, "delivered").await;
+        wait_for_event_status(&api, &event, "delivered").await;
         let arrival = receiver.wait_for(before + 1).await.remove(before);
-        // Whatever there is, it is sent at the end at the latest.
+        // All spans are exported by the end of a shutdown.
         let mut redrive = redrive;
         redrive.signal("TERM");
-        redrive.wait_exit(redrive_testkit::PATIENCE).await;
+        redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await;
         let trace = arrival.header("traceparent").map(str::to_owned);
         let spans = collector.spans();
         let recorded =
@@ -224,9 +228,9 @@ async fn a_publisher_decides_about_its_trace_and_a_share_of_the_rest_is_recorded
     };
     let (sampled, unsampled) = (parent("01"), parent("00"));
     assert_eq!(sent("0", &[]).await, (None, None, false));
-    let (begun, _, recorded) = sent("1", &[]).await;
-    assert!(begun.unwrap().ends_with("-03") && recorded);
-    // A publisher that does not record is followed, and its context goes on as it came.
+    let (started, _, recorded) = sent("1", &[]).await;
+    assert!(started.unwrap().ends_with("-03") && recorded);
+    // An unsampled publisher is not recorded, and its context is forwarded unchanged.
     let passed = sent("1", &[("traceparent", &unsampled), ("tracestate", "a=1")]).await;
     assert_eq!(passed, (Some(unsampled), Some("a=1".into()), false));
     let (followed, _, recorded) = sent("0", &[("traceparent", &sampled)]).await;
@@ -235,7 +239,7 @@ async fn a_publisher_decides_about_its_trace_and_a_share_of_the_rest_is_recorded
 }
 
 #[tokio::test]
-async fn without_a_collector_a_publishers_context_is_passed_on_and_nothing_else_is_sent() {
+async fn without_collector_only_the_publishers_context_is_forwarded() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -263,28 +267,28 @@ async fn without_a_collector_a_publishers_context_is_passed_on_and_nothing_else_
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_or_is_away_holds_nothing_up() {
-    let (receiver, gate) = (Receiver::start().await, Gate::closed());
+async fn hanging_or_unavailable_collector_blocks_nothing() {
+    let (receiver, gate) = (Receiver::start().await, Latch::closed());
     let held = gate.clone();
-    let hanging = Collector::with(move |_| Reply::status(200).held_by(&held)).await;
+    let hanging = Collector::with(move |_| Reply::status(200).latched_by(&held)).await;
     let setup = traced(&hanging, "1").env("REDRIVE_TRACING_TIMEOUT", "500ms");
     let mut redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
     let webhook = json!({"max_in_flight": 50, "circuit_breaker_config": {"enabled": false}});
     api.create_webhook(&receiver.url(), webhook).await;
-    // More spans than may wait: each event has six.
-    let began = Instant::now();
+    // More spans than fit in the export queue: each event has six.
+    let started = Instant::now();
     let mut sent = 0;
     for _ in 0..4 {
         let events: Vec<_> = (0..1000).map(|n| json!({"event_type": "a", "data": n})).collect();
-        let answer = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
-        sent += answer["data"].as_array().unwrap().len();
+        let response = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+        sent += response["data"].as_array().unwrap().len();
         receiver.wait_until("all of them", |arrivals| arrivals.len() >= sent).await;
     }
-    println!("{sent} events delivered in {:?} while the collector hangs", began.elapsed());
-    let figure = async |fate: &str| {
+    println!("{sent} events delivered in {:?} while the collector hangs", started.elapsed());
+    let figure = async |outcome: &str| {
         let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
-        let line = format!("redrive_spans_total{{fate=\"{fate}\"}} ");
+        let line = format!("redrive_spans_total{{outcome=\"{outcome}\"}} ");
         let value =
             metrics.lines().find_map(|one| one.strip_prefix(&line)).unwrap_or_else(|| panic!("{metrics}"));
         value.parse::<u64>().unwrap()
@@ -292,29 +296,29 @@ async fn a_collector_that_hangs_or_is_away_holds_nothing_up() {
     assert!(figure("dropped").await > 0);
     redrive.wait_output("spans cannot be exported").await;
     assert_eq!(redrive.output().matches("spans cannot be exported").count(), 1);
-    // It comes back, and is told of once; what waited is sent.
+    // The collector recovers, which is logged once; queued spans are exported.
     gate.open();
     redrive.wait_output("spans are exported again").await;
     hanging.wait_until("spans that waited", |spans| spans.len() >= 512).await;
     assert!(figure("exported").await > 0);
-    // Away for good: the end does not wait for it.
+    // The collector is gone for good: shutdown does not wait for it.
     drop(hanging);
     publish(&api, &[], json!({"event_type": "a", "data": 1})).await;
-    let began = Instant::now();
+    let started = Instant::now();
     redrive.signal("TERM");
     assert!(redrive.wait_exit(Duration::from_secs(15)).await.success());
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
-async fn a_delivery_that_dies_says_so_in_its_trace() {
-    let (collector, receiver) = (Collector::start().await, Receiver::answering(404).await);
+async fn dead_delivery_is_marked_in_its_trace() {
+    let (collector, receiver) = (Collector::start().await, Receiver::responding(404).await);
     let redrive = Redrive::start_with(traced(&collector, "1")).await;
     let api = redrive.api();
     api.create_webhook(&receiver.url(), Value::Null).await;
     let event = publish(&api, &[], json!({"event_type": "a", "data": 1})).await;
     let delivery = delivery_of(&api, &event).await;
-    delivery_is(&api, id(&delivery), "dead").await;
+    wait_for_status(&api, id(&delivery), "dead").await;
     let spans = ended(&collector, 1).await;
     assert_attempts(&spans, &[404]);
     assert_eq!(the(&spans, "attempt").text("error.type"), "client_error");

@@ -1,4 +1,4 @@
-//! What a clock discipline takes in, and what it reports.
+//! Input and output types of the clock discipline.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::time::Time;
 /// One reading of a clock that can be wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockReading {
-    /// The monotonic clock at the reading; in the middle of the round trip if it was read elsewhere.
+    /// The monotonic clock at the reading; the middle of the round trip if a remote clock was read.
     pub monotonic: Duration,
-    /// What the clock showed.
+    /// The time that the clock showed.
     pub time: Time,
-    /// How long the reading took: it is inexact by half of this.
+    /// How long the reading took; its error is up to half of this.
     pub round_trip: Duration,
 }
 
 impl ClockReading {
-    /// A reading that was asked for at `sent` and received at `received`, both by the monotonic clock.
+    /// Returns a reading that was requested at `sent` and received at `received`, both by the monotonic clock.
     pub fn between(sent: Duration, received: Duration, time: Time) -> Self {
         let round_trip = received.saturating_sub(sent);
         Self { monotonic: sent + round_trip / 2, time, round_trip }
@@ -32,42 +32,46 @@ impl ClockReading {
     }
 }
 
-/// Something that happened to the clock.
+/// A change of the clock's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockEvent {
-    /// What happened.
+    /// Kind of change.
     pub kind: ClockEventKind,
     /// The clock minus the prediction, in milliseconds.
     pub jump_ms: i64,
-    /// Scheduling time went back: what was planned by it must be moved.
+    /// Set if scheduling time went back: times planned by it must be shifted.
     pub set_back: Option<SetBack>,
 }
 
-/// What can happen to a clock.
+/// Kinds of changes of a clock's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockEventKind {
-    /// The clock shows another time than predicted; nothing uses it yet.
-    Seen,
-    /// Scheduling uses the new time; nothing may be destroyed by it.
+    /// The clock shows a time other than the predicted one; nothing uses it yet.
+    Detected,
+    /// Scheduling uses the new time; nothing may be deleted by it.
     Followed,
-    /// The new time counts for everything.
+    /// The new time is used for everything.
     Confirmed,
-    /// The clock shows the predicted time again, and that is the time.
+    /// The jump ended: the predicted time is used again.
     Undone,
 }
 
-/// Scheduling time went back.
+/// A step back of the scheduling time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetBack {
-    /// Times from this one on may have been computed from the time that is no longer used.
+    /// Times from this one on may have been computed from the clock that is no longer followed.
     pub from: Time,
-    /// By how much time went back.
+    /// How far the time went back.
     pub by: Duration,
 }
 
 impl SetBack {
-    /// A planned time, moved as far as time went back; unchanged if it was not computed from the wrong time.
-    pub fn moved(&self, planned: Time) -> Time {
-        if planned >= self.from && planned < Time::FOREVER { planned.back(self.by) } else { planned }
+    /// Shifts a planned time by the step back. Returns it unchanged if it was not computed from the wrong clock.
+    pub fn apply(&self, planned: Time) -> Time {
+        if planned >= self.from && planned < Time::FAR_FUTURE {
+            planned.saturating_sub(self.by)
+        } else {
+            planned
+        }
     }
 }

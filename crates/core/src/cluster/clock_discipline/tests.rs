@@ -6,17 +6,17 @@ const START: i64 = 1_790_000_000_000;
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
 
-/// A discipline with a monotonic clock and a wall clock that the test sets.
-struct Bench {
+/// A discipline with a monotonic clock and a wall clock that the test controls.
+struct Harness {
     discipline: ClockDiscipline,
     at: i64,
-    /// What the clock is wrong by.
+    /// Error of the wall clock, in milliseconds.
     error: i64,
     events: Vec<ClockEventKind>,
     set_back: Vec<SetBack>,
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let (discipline, event) = ClockDiscipline::start(reading(0, 0, 0), None);
         assert_eq!(event, None);
@@ -30,7 +30,7 @@ impl Bench {
         Self { discipline, at: 0, error, events, set_back: Vec::new() }
     }
 
-    /// One reading a second, for `seconds` seconds.
+    /// Reads the clock once per second, for `seconds` seconds.
     fn run(&mut self, seconds: i64) {
         for _ in 0..seconds {
             self.at += 1000;
@@ -40,7 +40,7 @@ impl Bench {
         }
     }
 
-    /// Scheduling time and confirmed time, each minus the true time.
+    /// Returns the errors of scheduling time and confirmed time.
     fn errors(&self) -> (i64, i64) {
         (self.discipline.scheduling_offset() - START, self.discipline.confirmed_offset() - START)
     }
@@ -54,89 +54,93 @@ fn reading(at: i64, error: i64, round_trip: u64) -> ClockReading {
     }
 }
 
-use ClockEventKind::{Confirmed, Followed as Follows, Seen, Undone};
+use ClockEventKind::{Confirmed, Detected, Followed as Follows, Undone};
 
 #[test]
 fn short_jump_changes_nothing() {
     for error in [HOUR, -HOUR, 6 * DAY, -6 * DAY, 140 * DAY, -140 * DAY] {
-        let mut bench = Bench::new();
-        bench.run(10);
-        bench.error = error;
-        bench.run(20);
-        assert_eq!(bench.errors(), (0, 0));
-        assert_eq!(bench.discipline.unconfirmed_jump_ms(), Some(error));
-        bench.error = 0;
-        bench.run(1);
-        assert_eq!(bench.events, [Seen, Undone]);
-        assert_eq!((bench.errors(), bench.discipline.unconfirmed_jump_ms()), ((0, 0), None));
-        assert_eq!(bench.set_back, []);
+        let mut harness = Harness::new();
+        harness.run(10);
+        harness.error = error;
+        harness.run(20);
+        assert_eq!(harness.errors(), (0, 0));
+        assert_eq!(harness.discipline.unconfirmed_jump_ms(), Some(error));
+        harness.error = 0;
+        harness.run(1);
+        assert_eq!(harness.events, [Detected, Undone]);
+        assert_eq!((harness.errors(), harness.discipline.unconfirmed_jump_ms()), ((0, 0), None));
+        assert_eq!(harness.set_back, []);
     }
 }
 
 #[test]
 fn forward_jump_is_followed_then_confirmed() {
-    let mut bench = Bench::new();
-    bench.error = 6 * DAY;
-    bench.run(30);
-    assert_eq!(bench.errors(), (0, 0));
-    bench.run(1);
-    assert_eq!(bench.errors(), (6 * DAY, 0), "scheduling follows after 30 seconds");
-    bench.run(3569);
-    assert_eq!(bench.errors(), (6 * DAY, 0));
-    bench.run(1);
-    assert_eq!(bench.errors(), (6 * DAY, 6 * DAY), "everything follows after one hour");
-    assert_eq!(bench.events, [Seen, Follows, Confirmed]);
-    assert_eq!(bench.discipline.unconfirmed_jump_ms(), None);
+    let mut harness = Harness::new();
+    harness.error = 6 * DAY;
+    harness.run(30);
+    assert_eq!(harness.errors(), (0, 0));
+    harness.run(1);
+    assert_eq!(harness.errors(), (6 * DAY, 0), "scheduling follows after 30 seconds");
+    harness.run(3569);
+    assert_eq!(harness.errors(), (6 * DAY, 0));
+    harness.run(1);
+    assert_eq!(harness.errors(), (6 * DAY, 6 * DAY), "everything follows after one hour");
+    assert_eq!(harness.events, [Detected, Follows, Confirmed]);
+    assert_eq!(harness.discipline.unconfirmed_jump_ms(), None);
 }
 
 #[test]
 fn backward_jump_is_not_followed_before_it_is_confirmed() {
-    let mut bench = Bench::new();
-    bench.error = -6 * DAY;
-    bench.run(3600);
-    assert_eq!(bench.errors(), (0, 0));
-    assert_eq!(bench.discipline.unconfirmed_jump_ms(), Some(-6 * DAY));
-    bench.run(1);
-    assert_eq!(bench.errors(), (-6 * DAY, -6 * DAY));
-    assert_eq!(bench.events, [Seen, Confirmed]);
-    let set_back = bench.set_back[0];
+    let mut harness = Harness::new();
+    harness.error = -6 * DAY;
+    harness.run(3600);
+    assert_eq!(harness.errors(), (0, 0));
+    assert_eq!(harness.discipline.unconfirmed_jump_ms(), Some(-6 * DAY));
+    harness.run(1);
+    assert_eq!(harness.errors(), (-6 * DAY, -6 * DAY));
+    assert_eq!(harness.events, [Detected, Confirmed]);
+    let set_back = harness.set_back[0];
     assert_eq!(set_back.by, Duration::from_millis(6 * DAY.unsigned_abs()));
-    let planned = Time::from_millis(START + bench.at + 300_000);
-    assert_eq!(set_back.moved(planned).millis(), START + bench.at + 300_000 - 6 * DAY);
-    assert_eq!(set_back.moved(Time::FOREVER), Time::FOREVER);
+    let planned = Time::from_millis(START + harness.at + 300_000);
+    assert_eq!(set_back.apply(planned).millis(), START + harness.at + 300_000 - 6 * DAY);
+    assert_eq!(set_back.apply(Time::FAR_FUTURE), Time::FAR_FUTURE);
 }
 
 #[test]
 fn operator_confirms_a_jump_immediately() {
     for error in [6 * DAY, -6 * DAY] {
-        let mut bench = Bench::new();
-        bench.error = error;
-        bench.run(5);
-        let event = bench.discipline.confirm(Duration::from_millis(5000)).unwrap();
+        let mut harness = Harness::new();
+        harness.error = error;
+        harness.run(5);
+        let event = harness.discipline.confirm(Duration::from_millis(5000)).unwrap();
         assert_eq!((event.kind, event.jump_ms), (Confirmed, error));
-        assert_eq!(bench.errors(), (error, error));
-        assert_eq!(bench.discipline.confirm(Duration::from_millis(5000)), None, "nothing is left to confirm");
+        assert_eq!(harness.errors(), (error, error));
+        assert_eq!(
+            harness.discipline.confirm(Duration::from_millis(5000)),
+            None,
+            "nothing is left to confirm"
+        );
     }
 }
 
 #[test]
 fn followed_jump_is_undone_quickly() {
-    let mut bench = Bench::new();
-    bench.error = 6 * DAY;
-    bench.run(600);
-    assert_eq!(bench.errors(), (6 * DAY, 0));
-    bench.error = 0;
-    bench.run(1);
-    assert_eq!(bench.errors(), (6 * DAY, 0), "one reading is not enough");
-    bench.run(1);
-    assert_eq!(bench.errors(), (0, 0));
-    assert_eq!(bench.events, [Seen, Follows, Undone]);
-    let set_back = bench.set_back[0];
+    let mut harness = Harness::new();
+    harness.error = 6 * DAY;
+    harness.run(600);
+    assert_eq!(harness.errors(), (6 * DAY, 0));
+    harness.error = 0;
+    harness.run(1);
+    assert_eq!(harness.errors(), (6 * DAY, 0), "one reading is not enough");
+    harness.run(1);
+    assert_eq!(harness.errors(), (0, 0));
+    assert_eq!(harness.events, [Detected, Follows, Undone]);
+    let set_back = harness.set_back[0];
     assert_eq!(set_back.by, Duration::from_millis(6 * DAY.unsigned_abs()));
-    let (wrong, right) = (START + bench.at + 6 * DAY + 60_000, START + bench.at + 60_000);
-    assert_eq!(set_back.moved(Time::from_millis(wrong)), Time::from_millis(right));
+    let (wrong, right) = (START + harness.at + 6 * DAY + 60_000, START + harness.at + 60_000);
+    assert_eq!(set_back.apply(Time::from_millis(wrong)), Time::from_millis(right));
     assert_eq!(
-        set_back.moved(Time::from_millis(right)),
+        set_back.apply(Time::from_millis(right)),
         Time::from_millis(right),
         "planned by the right time"
     );
@@ -144,124 +148,124 @@ fn followed_jump_is_undone_quickly() {
 
 #[test]
 fn interrupted_agreement_starts_again() {
-    let mut bench = Bench::new();
+    let mut harness = Harness::new();
     for _ in 0..20 {
-        bench.error = DAY;
-        bench.run(25);
-        bench.error = 0;
-        bench.run(1);
+        harness.error = DAY;
+        harness.run(25);
+        harness.error = 0;
+        harness.run(1);
     }
-    bench.error = DAY;
+    harness.error = DAY;
     for step in 0..100 {
-        bench.error = DAY + step * 10_000;
-        bench.run(20);
+        harness.error = DAY + step * 10_000;
+        harness.run(20);
     }
-    assert_eq!(bench.errors(), (0, 0));
+    assert_eq!(harness.errors(), (0, 0));
 }
 
 #[test]
-fn hour_begins_again_when_the_predicted_time_was_seen() {
-    let mut bench = Bench::new();
-    bench.error = DAY;
-    bench.run(3000);
-    bench.error = 0;
-    bench.run(1);
-    bench.error = DAY;
-    bench.run(3000);
-    assert_eq!(bench.errors(), (DAY, 0));
-    bench.run(700);
-    assert_eq!(bench.errors(), (DAY, DAY));
+fn confirmation_restarts_after_predicted_time_was_read() {
+    let mut harness = Harness::new();
+    harness.error = DAY;
+    harness.run(3000);
+    harness.error = 0;
+    harness.run(1);
+    harness.error = DAY;
+    harness.run(3000);
+    assert_eq!(harness.errors(), (DAY, 0));
+    harness.run(700);
+    assert_eq!(harness.errors(), (DAY, DAY));
 }
 
 #[test]
 fn second_jump_replaces_the_first() {
-    let mut bench = Bench::new();
-    bench.error = 6 * DAY;
-    bench.run(60);
-    bench.error = HOUR;
-    bench.run(30);
-    assert_eq!(bench.errors(), (6 * DAY, 0));
-    bench.run(1);
-    assert_eq!(bench.errors(), (HOUR, 0));
-    assert_eq!(bench.set_back[0].by, Duration::from_millis((6 * DAY - HOUR).unsigned_abs()));
-    bench.error = -HOUR;
-    bench.run(31);
-    assert_eq!(bench.errors(), (0, 0), "a backward jump ends the forward one and is not followed");
+    let mut harness = Harness::new();
+    harness.error = 6 * DAY;
+    harness.run(60);
+    harness.error = HOUR;
+    harness.run(30);
+    assert_eq!(harness.errors(), (6 * DAY, 0));
+    harness.run(1);
+    assert_eq!(harness.errors(), (HOUR, 0));
+    assert_eq!(harness.set_back[0].by, Duration::from_millis((6 * DAY - HOUR).unsigned_abs()));
+    harness.error = -HOUR;
+    harness.run(31);
+    assert_eq!(harness.errors(), (0, 0), "a backward jump ends the forward one and is not followed");
 }
 
 #[test]
 fn small_difference_is_slewed() {
-    let mut bench = Bench::new();
-    bench.error = 1000;
-    bench.run(10);
-    assert_eq!(bench.errors(), (50, 50));
-    bench.run(190);
-    assert_eq!(bench.errors(), (1000, 1000));
-    bench.error = 0;
-    bench.run(199);
-    assert_eq!(bench.errors(), (5, 5));
-    bench.run(1);
-    assert_eq!((bench.errors(), bench.events), ((0, 0), vec![]));
+    let mut harness = Harness::new();
+    harness.error = 1000;
+    harness.run(10);
+    assert_eq!(harness.errors(), (50, 50));
+    harness.run(190);
+    assert_eq!(harness.errors(), (1000, 1000));
+    harness.error = 0;
+    harness.run(199);
+    assert_eq!(harness.errors(), (5, 5));
+    harness.run(1);
+    assert_eq!((harness.errors(), harness.events), ((0, 0), vec![]));
 }
 
 #[test]
-fn slow_reading_is_no_jump() {
-    let mut discipline = Bench::new().discipline;
+fn slow_reading_is_not_a_jump() {
+    let mut discipline = Harness::new().discipline;
     assert_eq!(discipline.observe(reading(10_000, 4000, 8000)), None);
     assert_eq!(discipline.observe(reading(20_000, 4000, 8000)), None);
     assert_eq!((discipline.unconfirmed_jump_ms(), discipline.scheduling_offset()), (None, START));
 }
 
 #[test]
-fn restart_is_confirmed_immediately() {
+fn plausible_clock_at_start_is_confirmed_immediately() {
     for last in [-1000, 0, 59_000, -23 * HOUR] {
-        let bench = Bench::restarted(0, last);
+        let harness = Harness::restarted(0, last);
         assert_eq!(
-            (bench.errors(), bench.discipline.unconfirmed_jump_ms(), bench.events),
+            (harness.errors(), harness.discipline.unconfirmed_jump_ms(), harness.events),
             ((0, 0), None, vec![])
         );
     }
 }
 
 #[test]
-fn restart_far_ahead_is_scheduled_by_and_not_confirmed() {
-    let mut bench = Bench::restarted(140 * DAY, -1000);
-    assert_eq!((bench.errors(), &bench.events[..]), ((140 * DAY, -1000), &[Seen][..]));
-    assert_eq!(bench.discipline.unconfirmed_jump_ms(), Some(140 * DAY + 1000));
-    bench.run(3599);
-    assert_eq!(bench.errors(), (140 * DAY, -1000));
-    bench.run(1);
-    assert_eq!(bench.errors(), (140 * DAY, 140 * DAY));
+fn clock_far_ahead_at_start_is_followed_but_not_confirmed() {
+    let mut harness = Harness::restarted(140 * DAY, -1000);
+    assert_eq!((harness.errors(), &harness.events[..]), ((140 * DAY, -1000), &[Detected][..]));
+    assert_eq!(harness.discipline.unconfirmed_jump_ms(), Some(140 * DAY + 1000));
+    harness.run(3599);
+    assert_eq!(harness.errors(), (140 * DAY, -1000));
+    harness.run(1);
+    assert_eq!(harness.errors(), (140 * DAY, 140 * DAY));
 }
 
 #[test]
-fn restart_behind_goes_on_from_the_stored_heartbeat() {
-    let mut bench = Bench::restarted(-6 * DAY, -1000);
-    assert_eq!(bench.errors(), (-1000, -1000));
-    bench.run(100);
-    assert_eq!(bench.errors(), (-1000, -1000));
-    bench.error = 0;
-    bench.run(30);
-    assert_eq!(bench.errors(), (-1000, -1000));
-    bench.run(1);
-    assert_eq!(bench.errors(), (0, 0), "a plausible time is confirmed as soon as readings agree");
-    assert_eq!(bench.events, [Seen, Seen, Confirmed]);
+fn clock_behind_at_start_continues_from_stored_heartbeat() {
+    let mut harness = Harness::restarted(-6 * DAY, -1000);
+    assert_eq!(harness.errors(), (-1000, -1000));
+    harness.run(100);
+    assert_eq!(harness.errors(), (-1000, -1000));
+    harness.error = 0;
+    harness.run(30);
+    assert_eq!(harness.errors(), (-1000, -1000));
+    harness.run(1);
+    assert_eq!(harness.errors(), (0, 0), "a plausible time is confirmed as soon as readings agree");
+    assert_eq!(harness.events, [Detected, Detected, Confirmed]);
 }
 
 #[test]
-fn wrong_start_is_corrected_when_the_clock_is() {
-    let mut bench = Bench::restarted(140 * DAY, -HOUR);
-    bench.run(100);
-    bench.error = 0;
-    bench.run(31);
-    assert_eq!(bench.errors(), (0, 0));
-    let set_back = bench.set_back[0];
+fn wrong_start_is_corrected_with_the_clock() {
+    let mut harness = Harness::restarted(140 * DAY, -HOUR);
+    harness.run(100);
+    harness.error = 0;
+    harness.run(31);
+    assert_eq!(harness.errors(), (0, 0));
+    let set_back = harness.set_back[0];
     assert_eq!(set_back.by, Duration::from_millis(140 * DAY.unsigned_abs()));
     let planned = Time::from_millis(START + 2 * HOUR);
-    assert_eq!(set_back.moved(planned), planned, "it was planned before the start");
+    assert_eq!(set_back.apply(planned), planned, "it was planned before the start");
 }
 
-/// A time that the clock shows for some readings.
+/// Generates a clock error and the number of readings that show it.
 fn period() -> impl Strategy<Value = (i64, i64)> {
     let error = prop_oneof![
         3 => Just(0i64), 1 => -2000..2000i64, 1 => -200 * DAY..200 * DAY,
@@ -273,81 +277,81 @@ fn period() -> impl Strategy<Value = (i64, i64)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever the clock shows: confirmed time leaves the prediction only by slewing, until a time has held for an
+    /// For arbitrary readings: confirmed time leaves the prediction only by slewing, until a time has held for an
     /// hour.
     #[test]
     fn confirmed_time_does_not_run_ahead(periods in vec(period(), 1..30)) {
-        let mut bench = Bench::new();
+        let mut harness = Harness::new();
         for (error, seconds) in periods {
-            bench.error = error;
-            bench.run(seconds.min(3500));
-            let slewed = bench.at / SLEW_RATE_DIVISOR + 1;
-            if !bench.events.contains(&Confirmed) {
-                prop_assert!(bench.errors().1.abs() <= slewed);
+            harness.error = error;
+            harness.run(seconds.min(3500));
+            let slewed = harness.at / SLEW_RATE_DIVISOR + 1;
+            if !harness.events.contains(&Confirmed) {
+                prop_assert!(harness.errors().1.abs() <= slewed);
             }
-            prop_assert!(bench.errors().1 <= bench.errors().0);
+            prop_assert!(harness.errors().1 <= harness.errors().0);
         }
     }
 
-    /// No time is confirmed that the clock has not shown for an hour.
+    /// A time is confirmed only if the clock has shown it for an hour.
     #[test]
     fn confirmation_needs_an_hour(periods in vec(period(), 1..30)) {
-        let mut bench = Bench::new();
+        let mut harness = Harness::new();
         let mut last = 0;
         for (error, seconds) in periods {
-            // No time is shown for two periods in a row, and no period lasts an hour.
-            bench.error = if error == last { 0 } else { error };
+            // No error is shown for two periods in a row, and no period lasts an hour.
+            harness.error = if error == last { 0 } else { error };
             last = error;
-            bench.run(seconds);
+            harness.run(seconds);
         }
-        prop_assert!(!bench.events.contains(&Confirmed));
+        prop_assert!(!harness.events.contains(&Confirmed));
     }
 
-    /// Scheduling time goes back only where that is reported, but for slewing.
+    /// Except for slewing, scheduling time goes back only when that is reported.
     #[test]
     fn scheduling_time_is_monotone_unless_set_back(periods in vec(period(), 1..30)) {
-        let mut bench = Bench::new();
+        let mut harness = Harness::new();
         for (error, seconds) in periods {
-            bench.error = error;
+            harness.error = error;
             for _ in 0..seconds {
-                let (before, set_back) = (bench.errors().0, bench.set_back.len());
-                bench.run(1);
-                let back = before - bench.errors().0;
-                if bench.set_back.len() == set_back {
+                let (before, set_back) = (harness.errors().0, harness.set_back.len());
+                harness.run(1);
+                let back = before - harness.errors().0;
+                if harness.set_back.len() == set_back {
                     prop_assert!(back <= 1000 / SLEW_RATE_DIVISOR, "went back by {back}");
                 } else {
-                    let reported = bench.set_back[set_back].by.as_millis() as i64;
+                    let reported = harness.set_back[set_back].by.as_millis() as i64;
                     prop_assert!((reported - back).abs() <= 1000 / SLEW_RATE_DIVISOR);
                 }
             }
         }
     }
 
-    /// A right clock is right again soon, whatever happened before without being confirmed.
+    /// A correct clock is used again soon after any sequence of unconfirmed jumps.
     #[test]
     fn right_clock_is_used_again(periods in vec(period(), 1..20)) {
-        let mut bench = Bench::new();
+        let mut harness = Harness::new();
         for (error, seconds) in periods {
-            bench.error = error;
-            bench.run(seconds.min(1500));
+            harness.error = error;
+            harness.run(seconds.min(1500));
         }
-        prop_assume!(!bench.events.contains(&Confirmed));
-        bench.error = 0;
-        bench.run(2000);
-        prop_assert_eq!(bench.errors(), (0, 0));
-        prop_assert_eq!(bench.discipline.unconfirmed_jump_ms(), None);
+        prop_assume!(!harness.events.contains(&Confirmed));
+        harness.error = 0;
+        harness.run(2000);
+        prop_assert_eq!(harness.errors(), (0, 0));
+        prop_assert_eq!(harness.discipline.unconfirmed_jump_ms(), None);
     }
 
     #[test]
     fn small_drift_converges(drift in -100..=100i64, seconds in 100..3000i64) {
-        // Parts per ten thousand, up to one percent: more than any oscillator.
-        let mut bench = Bench::new();
+        // Drift in parts per ten thousand, up to one percent: more than any oscillator.
+        let mut harness = Harness::new();
         for second in 0..seconds {
-            bench.error = second * drift / 100;
-            bench.run(1);
+            harness.error = second * drift / 100;
+            harness.run(1);
         }
-        bench.run(1000);
+        harness.run(1000);
         let expected = (seconds - 1) * drift / 100;
-        prop_assert!((bench.errors().1 - expected).abs() <= 5, "{:?} {expected}", bench.errors());
+        prop_assert!((harness.errors().1 - expected).abs() <= 5, "{:?} {expected}", harness.errors());
     }
 }

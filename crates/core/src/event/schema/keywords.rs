@@ -1,4 +1,4 @@
-//! Keywords whose usual implementation takes unbounded time for some values, implemented here with a bounded one.
+//! Keywords whose usual implementation takes unbounded time for some values, implemented here in bounded time.
 //!
 //! `multipleOf` divides exact decimals by modular arithmetic instead of building fractions of hundreds of digits.
 //! `uniqueItems` sorts instead of hashing: hashes of nested values can be made to collide, which makes a hash set
@@ -9,7 +9,7 @@ use std::{cmp::Ordering, io::Write};
 use jsonschema::{Keyword, ValidationError, paths::Location};
 use serde_json::{Map, Number, Value};
 
-/// What a keyword's factory returns.
+/// Result of a keyword's factory.
 type Compiled<'a> = Result<Box<dyn for<'i> Keyword<'i>>, ValidationError<'a>>;
 
 /// A positive number or zero: `digits` × 10^`exponent`.
@@ -20,7 +20,7 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// The magnitude of a number, as the shortest decimal that stands for it. Returns `None` if it is not finite.
+    /// Returns the magnitude of a number as its shortest decimal representation, or `None` if it is not finite.
     fn from_number(number: &Number) -> Option<Self> {
         let digits = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
         if let Some(digits) = digits {
@@ -51,7 +51,7 @@ impl Decimal {
         Some(Self { digits, exponent })
     }
 
-    /// Whether dividing by `divisor` results in an integer. Takes at most a dozen multiplications.
+    /// Returns whether dividing by `divisor` results in an integer. Takes at most a dozen multiplications.
     fn is_multiple_of(self, divisor: Self) -> bool {
         if self.digits == 0 {
             return true;
@@ -64,13 +64,13 @@ impl Decimal {
         if shift >= 0 {
             return (value % modulus * power_of_ten(shift.unsigned_abs(), modulus)).is_multiple_of(modulus);
         }
-        // 20 digits do not fit into the value, so it has no such factor.
-        let places = shift.unsigned_abs();
-        places < 20 && value.is_multiple_of(modulus * 10_u128.pow(places))
+        // The value has at most 20 digits, so it cannot be a multiple of 10^20.
+        let positions = shift.unsigned_abs();
+        positions < 20 && value.is_multiple_of(modulus * 10_u128.pow(positions))
     }
 }
 
-/// 10^`exponent` modulo a modulus of at most 64 bits.
+/// Returns 10^`exponent` modulo a modulus of at most 64 bits.
 fn power_of_ten(mut exponent: u32, modulus: u128) -> u128 {
     let (mut result, mut square) = (1 % modulus, 10 % modulus);
     while exponent > 0 {
@@ -85,7 +85,7 @@ fn power_of_ten(mut exponent: u32, modulus: u128) -> u128 {
 
 struct MultipleOf {
     divisor: Decimal,
-    /// As it was written, for the message.
+    /// The divisor as written, for the message.
     text: String,
 }
 
@@ -149,8 +149,8 @@ fn is_unique(items: &[Value]) -> bool {
     sorted.windows(2).all(|pair| compare(pair[0], pair[1]).is_ne())
 }
 
-/// A total order of JSON values in which two are equal exactly if JSON Schema says so: `1` and `1.0` are, and so are
-/// objects with the same members.
+/// Total order of JSON values in which two values are equal exactly if JSON Schema treats them as equal: `1` and
+/// `1.0` are, and so are objects with the same members.
 fn compare(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
@@ -161,7 +161,7 @@ fn compare(a: &Value, b: &Value) -> Ordering {
             items.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
         }),
         (Value::Object(a), Value::Object(b)) => a.len().cmp(&b.len()).then_with(|| {
-            // Members are kept in the order of their names.
+            // Members are stored in the order of their names.
             let members = a.iter().zip(b).map(|((a, x), (b, y))| a.cmp(b).then_with(|| compare(x, y)));
             members.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
         }),
@@ -198,7 +198,7 @@ fn as_integer(number: &Number) -> Option<i128> {
 
 /// Compares an integer of at most 64 bits and its sign with a finite float, exactly.
 fn compare_to_float(integer: i128, float: f64) -> Ordering {
-    // Casting saturates, far beyond every such integer.
+    // The cast saturates, far beyond every such integer.
     let order = integer.cmp(&(float.trunc() as i128));
     order.then_with(|| 0.0.partial_cmp(&float.fract()).unwrap_or(Ordering::Equal))
 }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_items_are_found_however_they_are_written() {
+    fn equal_items_are_found_in_any_notation() {
         for unequal in [
             json!([]),
             json!([1, "1", true, null, [1], {"1": 1}]),
@@ -291,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_have_one_order(a in any_json(), b in any_json(), c in any_json()) {
+        fn compare_is_a_total_order(a in any_json(), b in any_json(), c in any_json()) {
             prop_assert_eq!(compare(&a, &b), compare(&b, &a).reverse());
             prop_assert_eq!(compare(&a, &a), Ordering::Equal);
             if compare(&a, &b).is_le() && compare(&b, &c).is_le() {
@@ -300,10 +300,10 @@ mod tests {
         }
 
         #[test]
-        fn small_multiples_agree_with_integers(value in any::<i64>(), divisor in 1_i64..1000, places in 0_i32..12) {
+        fn small_multiples_agree_with_integers(value in any::<i64>(), divisor in 1_i64..1000, positions in 0_i32..12) {
             let expected = value % divisor == 0;
             prop_assert_eq!(is_multiple(&json!(value), &json!(divisor)), expected);
-            let scaled = |number: i64| Decimal { digits: number.unsigned_abs(), exponent: -places };
+            let scaled = |number: i64| Decimal { digits: number.unsigned_abs(), exponent: -positions };
             prop_assert_eq!(scaled(value).is_multiple_of(scaled(divisor)), expected);
         }
     }

@@ -1,13 +1,13 @@
-//! How many positions a regular expression has, which bounds the states that matching it keeps at the same time.
+//! Counts the positions of a regular expression, which bound the states that a matcher keeps at the same time.
 
-/// Counting stops here: whatever has more positions is refused.
+/// Upper limit of the count. A pattern with more positions is refused.
 pub(super) const MAX_POSITIONS: u64 = 100_000;
 
-/// Counts the characters and classes of a pattern, with counted repetitions written out. Never too few for a pattern
-/// that compiles; what does not compile is refused elsewhere.
+/// Counts the characters and classes of a pattern, with counted repetitions expanded. Never undercounts a pattern
+/// that compiles; a pattern that does not compile is refused elsewhere.
 pub(super) fn positions(pattern: &str) -> u64 {
     let mut chars = pattern.chars().peekable();
-    // The positions of each open group, and of its last element, which a repetition applies to.
+    // For each open group: its positions so far, and those of its last element, to which a repetition applies.
     let mut groups: Vec<(u64, u64)> = vec![(0, 0)];
     while let Some(char) = chars.next() {
         match char {
@@ -43,13 +43,13 @@ fn push(groups: &mut [(u64, u64)], positions: u64) {
     }
 }
 
-/// Repeats the last element as often as the text between two braces says. A text that is no number stands for itself.
+/// Repeats the last element as often as the text between two braces says. Other text counts as literal characters.
 fn repeat(groups: &mut [(u64, u64)], bound: &str) {
     let is_bound = bound.chars().all(|char| char.is_ascii_digit() || char == ',' || char == ' ');
     if !is_bound {
         return push(groups, 2 + bound.chars().count() as u64);
     }
-    // A number that is too large to be read is beyond every limit.
+    // A number too large to parse exceeds every limit.
     let times = bound.split(',').map(str::trim).filter(|number| !number.is_empty());
     let times = times.map(|number| number.parse().unwrap_or(MAX_POSITIONS)).max().unwrap_or(1);
     if let Some((_, last)) = groups.last_mut() {
@@ -61,7 +61,7 @@ fn until_brace(chars: &mut impl Iterator<Item = char>) -> String {
     chars.take_while(|char| *char != '}').collect()
 }
 
-/// Skips to the end of a character class. A class within a class ends it early, which only counts more.
+/// Skips to the end of a character class. A nested class ends it early, which can only overcount.
 fn skip_class(chars: &mut impl Iterator<Item = char>) {
     while let Some(char) = chars.next() {
         match char {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repetitions_are_written_out() {
+    fn counted_repetitions_are_expanded() {
         for (pattern, expected) in [
             ("", 1),
             ("^abc$", 3),

@@ -1,23 +1,23 @@
-//! What each keyword costs, in units of one plain rule. The benchmark `prices` measures them.
+//! Cost of each schema keyword, in units of one plain rule. The benchmark `prices` measures them.
 
 use serde_json::Value;
 
 use super::pattern::positions;
 
-/// Reading the payload itself, whatever the schema says.
+/// Cost of parsing the payload, independent of the schema.
 pub(super) const PARSE: u64 = 8;
-/// One list or object of the payload.
+/// Cost of one list or object of the payload.
 pub(super) const NESTED: u64 = 48;
-/// A pattern of few positions.
+/// Base cost of a pattern.
 pub(super) const PATTERN: u64 = 4;
-/// Positions of a pattern that cost one unit more.
+/// Number of pattern positions that cost one more unit.
 const POSITIONS_PER_UNIT: u64 = 2;
-/// Sorting the items of a list.
+/// Cost of sorting the items of a list.
 pub(super) const UNIQUE_ITEMS: u64 = 16;
-/// Reading a number as an exact decimal.
+/// Cost of reading a number as an exact decimal.
 const MULTIPLE_OF: u64 = 16;
 
-/// The price of a keyword that holds no schemas, or why its value cannot be used.
+/// Returns the cost of a keyword that contains no schemas, or an error if its value cannot be used.
 pub(super) fn keyword(keyword: &str, value: &Value) -> Result<u64, &'static str> {
     match keyword {
         "pattern" => Ok(value.as_str().map_or(1, pattern)),
@@ -41,13 +41,13 @@ pub(super) fn keyword(keyword: &str, value: &Value) -> Result<u64, &'static str>
     }
 }
 
-/// The price of matching one pattern.
+/// Returns the cost of matching one pattern.
 pub(super) fn pattern(pattern: &str) -> u64 {
     PATTERN + positions(pattern) / POSITIONS_PER_UNIT
 }
 
-/// How many names a list has. A list of anything else is refused here: looking for equal items in it takes time that
-/// grows with the square of its length.
+/// Returns the cost of a list of names. A list of anything else is refused here: finding duplicates in it takes
+/// time quadratic in its length.
 fn names(value: &Value) -> Result<u64, &'static str> {
     match value.as_array() {
         Some(names) if names.iter().all(Value::is_string) => Ok(1 + names.len() as u64),

@@ -1,19 +1,19 @@
-//! What holds for a circuit whatever happens to it.
+//! Property tests: invariants of a circuit under arbitrary sequences of operations.
 
 use proptest::prelude::*;
 
 use super::{
     CircuitState::*,
-    tests::{FAILED, PATIENCE, at, event},
+    tests::{FAILED, PROBE_TIMEOUT, at, event},
     *,
 };
 
-/// Something that happens to a circuit.
+/// One operation on a circuit.
 #[derive(Clone, Debug)]
 enum Step {
     Ask(u64),
-    Call(Call),
-    Answer(usize, Call),
+    Call(CallOutcome),
+    Response(usize, CallOutcome),
     Tick,
     Pass(u64),
     Force(bool, Option<u64>),
@@ -21,15 +21,15 @@ enum Step {
     Restart,
 }
 
-fn any_call() -> impl Strategy<Value = Call> {
-    prop_oneof![2 => Just(Call::Succeeded), 4 => Just(FAILED), 1 => Just(Call::Ignored)]
+fn any_call() -> impl Strategy<Value = CallOutcome> {
+    prop_oneof![2 => Just(CallOutcome::Succeeded), 4 => Just(FAILED), 1 => Just(CallOutcome::Ignored)]
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..12u64).prop_map(Step::Ask),
         8 => any_call().prop_map(Step::Call),
-        8 => (any::<usize>(), any_call()).prop_map(|(which, call)| Step::Answer(which, call)),
+        8 => (any::<usize>(), any_call()).prop_map(|(which, call)| Step::Response(which, call)),
         3 => Just(Step::Tick),
         6 => prop_oneof![0..2_000u64, 0..60_000u64, 0..100_000_000u64].prop_map(Step::Pass),
         1 => (any::<bool>(), proptest::option::of(0..200_000u64)).prop_map(|(open, ms)| Step::Force(open, ms)),
@@ -49,46 +49,54 @@ prop_compose! {
             window: Duration::from_millis(window),
             minimum_throughput,
             error_threshold_percentage,
-            sleep_window: Duration::from_millis(sleep).min(LONGEST_SLEEP),
+            sleep_window: Duration::from_millis(sleep).min(MAX_SLEEP_WINDOW),
             half_open_max_calls,
             half_open_success_threshold,
         }
     }
 }
 
-/// A circuit, and what the world knows of its probes in this half-open period.
-struct World {
+/// A circuit and a model of its probes in the current half-open period.
+struct Model {
     circuit: Circuit,
     policy: BreakerPolicy,
     now: Time,
     generation: u64,
-    /// Tickets that were given out and not answered, with their deadlines, whenever they were given out.
+    /// Probe ids without a result, with their deadlines, of all half-open periods.
     out: Vec<(u64, Time)>,
-    /// How many of the probes of this period were answered with success or failure.
+    /// Number of probes of this period that succeeded or failed.
     returned: usize,
-    /// The deadlines of those of this period that were not.
-    under_way: Vec<(u64, Time)>,
+    /// Probes in flight of this period, with their deadlines.
+    in_flight: Vec<(u64, Time)>,
 }
 
-impl World {
+impl Model {
     fn new(policy: BreakerPolicy) -> Self {
         let (out, under_way) = Default::default();
-        Self { circuit: Circuit::new(at(0)), policy, now: at(0), generation: 0, out, returned: 0, under_way }
+        Self {
+            circuit: Circuit::new(at(0)),
+            policy,
+            now: at(0),
+            generation: 0,
+            out,
+            returned: 0,
+            in_flight: under_way,
+        }
     }
 
     fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let (now, policy) = (self.now, self.policy);
         match step {
             Step::Ask(number) => self.ask(event(*number))?,
-            Step::Call(call) => _ = self.circuit.called(&policy, now, *call, None),
-            Step::Answer(which, call) if !self.out.is_empty() => {
+            Step::Call(call) => _ = self.circuit.record_call(&policy, now, *call, None),
+            Step::Response(which, call) if !self.out.is_empty() => {
                 let (ticket, deadline) = self.out.swap_remove(which % self.out.len());
-                let waited_for = self.under_way.contains(&(ticket, deadline)) && now < deadline;
-                self.under_way.retain(|(other, _)| *other != ticket);
-                self.returned += usize::from(waited_for && *call != Call::Ignored);
-                self.circuit.called(&policy, now, *call, Some(ticket));
+                let waited_for = self.in_flight.contains(&(ticket, deadline)) && now < deadline;
+                self.in_flight.retain(|(other, _)| *other != ticket);
+                self.returned += usize::from(waited_for && *call != CallOutcome::Ignored);
+                self.circuit.record_call(&policy, now, *call, Some(ticket));
             }
-            Step::Answer(..) => {}
+            Step::Response(..) => {}
             Step::Tick => _ = self.circuit.tick(&policy, now),
             Step::Pass(millis) => self.now = now + Duration::from_millis(*millis),
             Step::Force(open, millis) => {
@@ -101,58 +109,58 @@ impl World {
         self.check()
     }
 
-    fn ask(&mut self, event: EventId) -> Result<(), TestCaseError> {
-        let permit = self.circuit.may_call(&self.policy, self.now, event, PATIENCE);
+    fn ask(&mut self, event_id: EventId) -> Result<(), TestCaseError> {
+        let permit = self.circuit.may_call(&self.policy, self.now, event_id, PROBE_TIMEOUT);
         self.new_period();
         match permit {
             Permit::Go => prop_assert_eq!(self.circuit.state(), Closed),
             Permit::Probe(ticket) => {
                 prop_assert_eq!(self.circuit.state(), HalfOpen);
                 prop_assert!(self.out.iter().all(|(other, _)| *other != ticket));
-                self.under_way.retain(|(_, deadline)| *deadline > self.now);
-                self.under_way.push((ticket, self.now + PATIENCE));
-                self.out.push((ticket, self.now + PATIENCE));
-                let most = self.policy.half_open_max_calls as usize;
-                prop_assert!(self.returned + self.under_way.len() <= most);
+                self.in_flight.retain(|(_, deadline)| *deadline > self.now);
+                self.in_flight.push((ticket, self.now + PROBE_TIMEOUT));
+                self.out.push((ticket, self.now + PROBE_TIMEOUT));
+                let max = self.policy.half_open_max_calls as usize;
+                prop_assert!(self.returned + self.in_flight.len() <= max);
             }
             Permit::Wait { until, forced } => {
                 prop_assert_ne!(self.circuit.state(), Closed);
                 prop_assert_eq!(forced, self.circuit.forced().is_some());
                 prop_assert!(until.is_none_or(|until| until > self.now), "never for what has passed");
                 prop_assert!(until.is_some() || forced, "always known but for a forced state");
-                let longest = LONGEST_SLEEP + PATIENCE;
+                let longest = MAX_SLEEP_WINDOW + PROBE_TIMEOUT;
                 prop_assert!(forced || until.is_some_and(|until| until <= self.now + longest));
             }
         }
         Ok(())
     }
 
-    /// A process dies and another takes over from what was stored. No probe of the old one comes back.
+    /// Replaces the process by one that restores the stored circuit. The old probes never return.
     fn restart(&mut self) -> Result<(), TestCaseError> {
-        let saved = self.circuit.saved();
+        let saved = self.circuit.to_saved();
         self.circuit = Circuit::restore(saved.clone(), self.now);
-        prop_assert_eq!(&self.circuit.saved(), &saved);
+        prop_assert_eq!(&self.circuit.to_saved(), &saved);
         prop_assert_eq!(self.circuit.state(), saved.state);
         self.out.clear();
-        (self.returned, self.under_way) = Default::default();
+        (self.returned, self.in_flight) = Default::default();
         Ok(())
     }
 
     fn new_period(&mut self) {
-        let generation = self.circuit.saved().generation;
+        let generation = self.circuit.to_saved().generation;
         if generation != self.generation {
             self.generation = generation;
-            (self.returned, self.under_way) = Default::default();
+            (self.returned, self.in_flight) = Default::default();
         }
     }
 
     fn check(&mut self) -> Result<(), TestCaseError> {
-        let saved = self.circuit.saved();
+        let saved = self.circuit.to_saved();
         prop_assert!(saved.generation >= self.generation, "it only goes up");
         self.new_period();
-        prop_assert!(saved.sleep_ms <= LONGEST_SLEEP.as_millis() as u64);
+        prop_assert!(saved.sleep_ms <= MAX_SLEEP_WINDOW.as_millis() as u64);
         prop_assert_eq!(saved.until.is_some(), saved.state == Open && saved.forced.is_none());
-        let bound = self.now + LONGEST_SLEEP;
+        let bound = self.now + MAX_SLEEP_WINDOW;
         prop_assert!(saved.forced.is_some() || saved.blocked_until().is_none_or(|until| until <= bound));
         let view = self.circuit.view(&self.policy, self.now);
         prop_assert!(view.half_open_attempts <= self.policy.half_open_max_calls);
@@ -164,49 +172,49 @@ impl World {
 
 proptest! {
     #[test]
-    fn whatever_happens_it_keeps_its_rules_and_lets_a_recovered_endpoint_back_in(
+    fn invariants_hold_and_circuit_closes_after_endpoint_recovery(
         policy in any_policy(), steps in proptest::collection::vec(any_step(), 0..150),
     ) {
-        let mut world = World::new(policy);
+        let mut model = Model::new(policy);
         for step in &steps {
-            world.step(step)?;
+            model.step(step)?;
         }
-        if world.circuit.forced().is_some() {
+        if model.circuit.forced().is_some() {
             return Ok(());
         }
-        // First those under way are lost, and what is half-open is decided; then what is open has slept.
+        // Round 1: probes in flight are lost and a half-open circuit decides. Round 2: an open circuit has slept.
         for round in 0..2 {
-            world.now = world.now + LONGEST_SLEEP + PATIENCE;
-            world.circuit.tick(&policy, world.now);
+            model.now = model.now + MAX_SLEEP_WINDOW + PROBE_TIMEOUT;
+            model.circuit.tick(&policy, model.now);
             for number in 100..200 {
-                let permit = world.circuit.may_call(&policy, world.now, event(number + 100 * round), PATIENCE);
+                let permit = model.circuit.may_call(&policy, model.now, event(number + 100 * round), PROBE_TIMEOUT);
                 if let Permit::Probe(ticket) = permit {
-                    world.circuit.called(&policy, world.now, Call::Succeeded, Some(ticket));
+                    model.circuit.record_call(&policy, model.now, CallOutcome::Succeeded, Some(ticket));
                 }
             }
         }
-        prop_assert_eq!(world.circuit.state(), Closed);
-        prop_assert_eq!(world.circuit.saved().consecutive_half_open_failures, 0);
+        prop_assert_eq!(model.circuit.state(), Closed);
+        prop_assert_eq!(model.circuit.to_saved().consecutive_half_open_failures, 0);
     }
 
     #[test]
-    fn ticking_when_told_to_is_as_good_as_ticking_always(
+    fn tick_before_next_tick_changes_nothing(
         policy in any_policy(), steps in proptest::collection::vec(any_step(), 0..60),
         waits in proptest::collection::vec(0..100_000u64, 1..30),
     ) {
-        let mut world = World::new(policy);
+        let mut model = Model::new(policy);
         for step in &steps {
-            world.step(step)?;
+            model.step(step)?;
         }
-        world.circuit.tick(&policy, world.now);
+        model.circuit.tick(&policy, model.now);
         for wait in waits {
-            let next = world.circuit.next_tick(&policy);
-            world.now = world.now + Duration::from_millis(wait);
-            if next.is_none_or(|next| world.now < next) {
-                prop_assert_eq!(world.circuit.tick(&policy, world.now), None);
+            let next = model.circuit.next_tick(&policy);
+            model.now = model.now + Duration::from_millis(wait);
+            if next.is_none_or(|next| model.now < next) {
+                prop_assert_eq!(model.circuit.tick(&policy, model.now), None);
             } else {
-                world.circuit.tick(&policy, world.now);
-                prop_assert!(world.circuit.next_tick(&policy).is_none_or(|next| next > world.now));
+                model.circuit.tick(&policy, model.now);
+                prop_assert!(model.circuit.next_tick(&policy).is_none_or(|next| next > model.now));
             }
         }
     }

@@ -1,20 +1,20 @@
-//! What a circuit says of itself: its state, its counts, and what is stored and shown of it.
+//! State and counts of a circuit, and its stored and displayed forms.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{cluster::clock_discipline::SetBack, delivery::response::FailureCategory, time::Time};
 
-/// Whether calls go through.
+/// State of a circuit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum CircuitState {
-    /// They do.
+    /// All calls go through.
     #[default]
     Closed,
-    /// They do not: the endpoint failed too often.
+    /// No calls go through: the endpoint failed too often.
     Open,
-    /// A few do, to find out whether the endpoint has recovered.
+    /// A few probes go through, to detect whether the endpoint has recovered.
     HalfOpen,
 }
 
@@ -22,7 +22,7 @@ impl CircuitState {
     /// Every state.
     pub const ALL: [Self; 3] = [Self::Closed, Self::Open, Self::HalfOpen];
 
-    /// The name used everywhere.
+    /// Returns the canonical name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -32,16 +32,16 @@ impl CircuitState {
     }
 }
 
-/// How many calls there were, and how many failed.
+/// Numbers of calls and of failed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Counts {
-    /// All that count.
+    /// All counted calls.
     pub total: u32,
-    /// Those that failed.
+    /// Failed calls.
     pub failed: u32,
-    /// In what ways they failed, in the order of [`FailureCategory::ALL`]. Written as an object that names
+    /// Failed calls by category, in the order of [`FailureCategory::ALL`]. Serialized as an object with the names of
     /// the categories that occurred.
     #[serde(with = "by_name")]
     #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, u32>))]
@@ -49,7 +49,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The share that failed, in percent; 0 if there were none.
+    /// Returns the percentage of failed calls; 0 if there were no calls.
     pub fn error_percentage(&self) -> f64 {
         if self.total == 0 {
             return 0.0;
@@ -57,13 +57,13 @@ impl Counts {
         f64::from(self.failed) * 100.0 / f64::from(self.total)
     }
 
-    /// In what way most of them failed.
-    pub fn worst(&self) -> Option<FailureCategory> {
-        crate::statistics::rollup::worst(&self.by_category)
+    /// Returns the most frequent failure category.
+    pub fn most_frequent(&self) -> Option<FailureCategory> {
+        crate::statistics::rollup::most_frequent(&self.by_category)
     }
 }
 
-/// Counts by category with their names, so that what is stored outlives a new category.
+/// Serializes counts by category name, so that stored counts stay valid when a category is added.
 mod by_name {
     use std::collections::BTreeMap;
 
@@ -84,59 +84,59 @@ mod by_name {
     }
 }
 
-/// That a person has decided what a circuit does.
+/// A circuit state forced by an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Forced {
-    /// Whether it is held open, so that nothing goes through, or held closed, so that everything does.
+    /// Whether the circuit is forced open (nothing goes through) or closed (everything goes through).
     pub open: bool,
-    /// Until when; none for until somebody says otherwise.
+    /// When the forced state ends; `None` if it lasts until it is changed.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub until: Option<Time>,
-    /// Who decided it.
+    /// Who forced it.
     pub by: String,
 }
 
-/// What is stored of a circuit, so that a restart remembers it.
+/// The stored form of a circuit, restored after a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedCircuit {
-    /// Its state.
+    /// State.
     pub state: CircuitState,
-    /// How many moves it has made: of two records the one with more is the newer.
+    /// Version, raised by every transition: of two records the one with the higher generation is newer.
     pub generation: u64,
-    /// Since when it has been in this state.
+    /// Time of the last transition.
     pub since: Time,
-    /// When it becomes half-open, while it is open and nobody forced it.
+    /// When the circuit becomes half-open; set while it is open and not forced.
     pub until: Option<Time>,
-    /// How long it stays open, or was before it became half-open.
+    /// How long the circuit stays open, or stayed open before it became half-open.
     pub sleep_ms: u64,
-    /// How many recoveries in a row have failed.
+    /// Number of failed recoveries in a row.
     pub consecutive_half_open_failures: u32,
-    /// What a person has decided about it.
+    /// State forced by an operator, if any.
     pub forced: Option<Forced>,
-    /// The calls of the window that opened it.
+    /// Calls in the window that opened the circuit.
     pub counts: Counts,
 }
 
 impl SavedCircuit {
-    /// Whether there is nothing to remember: closed, and not by force.
+    /// Returns whether the circuit need not be stored: closed and not forced.
     pub fn is_default(&self) -> bool {
         self.state == CircuitState::Closed && self.forced.is_none()
     }
 
-    /// Time went back: moves what was planned by the time that is no longer used. What an operator forced stays.
+    /// Shifts planned times after the clock was set back. The end of a forced state is kept.
     pub fn set_back(&mut self, set_back: &SetBack) {
-        self.since = set_back.moved(self.since);
-        self.until = self.until.map(|until| set_back.moved(until));
+        self.since = set_back.apply(self.since);
+        self.until = self.until.map(|until| set_back.apply(until));
     }
 
-    /// Whether probes find out how the endpoint is.
-    pub fn is_on_trial(&self) -> bool {
+    /// Returns whether the circuit is half-open and not forced, so that probes are sent.
+    pub fn is_half_open(&self) -> bool {
         self.state == CircuitState::HalfOpen && self.forced.is_none()
     }
 
-    /// What it does: what a person has decided comes first.
-    pub fn in_force(&self) -> CircuitState {
+    /// Returns the effective state: the forced state if there is one, otherwise the circuit's own.
+    pub fn effective_state(&self) -> CircuitState {
         match &self.forced {
             Some(forced) if forced.open => CircuitState::Open,
             Some(_) => CircuitState::Closed,
@@ -144,41 +144,42 @@ impl SavedCircuit {
         }
     }
 
-    /// Until when nothing may go through; [`Time::FOREVER`] if nobody knows, none if something may.
+    /// Returns until when nothing may go through: [`Time::FAR_FUTURE`] if forced open without an end, `None` if
+    /// calls or probes may go through.
     pub fn blocked_until(&self) -> Option<Time> {
         match &self.forced {
-            Some(forced) if forced.open => Some(forced.until.unwrap_or(Time::FOREVER)),
+            Some(forced) if forced.open => Some(forced.until.unwrap_or(Time::FAR_FUTURE)),
             None if self.state == CircuitState::Open => self.until,
             _ => None,
         }
     }
 }
 
-/// A circuit as it is shown to people.
+/// A circuit as the API shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CircuitView {
-    /// Its state.
+    /// State.
     pub state: CircuitState,
-    /// What a person has decided about it.
+    /// State forced by an operator, if any.
     pub forced: Option<Forced>,
-    /// The calls in the window now; while it is not closed, those of the window that opened it.
+    /// Calls in the current window; while the circuit is not closed, those in the window that opened it.
     pub counts: Counts,
-    /// The share of them that failed, in percent.
+    /// Percentage of these calls that failed.
     pub error_percentage: f64,
-    /// When the window begins; while it is not closed, when the one before this state did.
+    /// Start of the current window; while the circuit is not closed, of the window before it opened.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub window_start: Time,
-    /// Since when it has been in this state.
+    /// Time of the last transition.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub state_transition_at: Time,
-    /// When it becomes half-open.
+    /// When the circuit becomes half-open.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub next_half_open_at: Option<Time>,
-    /// How many probes went out while it is half-open, those still under way included.
+    /// Number of probes sent in the current half-open period, including those in flight.
     pub half_open_attempts: u32,
-    /// How many of them succeeded.
+    /// Number of these probes that succeeded.
     pub half_open_successes: u32,
-    /// How many recoveries in a row have failed.
+    /// Number of failed recoveries in a row.
     pub consecutive_half_open_failures: u32,
 }

@@ -1,42 +1,42 @@
-//! What happened lately: the calls of a rolling window, in a ring of small counters.
+//! Rolling window of recent calls, kept as a ring of small counters.
 
 use std::time::Duration;
 
 use super::Counts;
 use crate::{cluster::clock_discipline::SetBack, delivery::response::FailureCategory, time::Time};
 
-/// A window is cut into so many parts, and is exact to the length of one.
-const PARTS: usize = 10;
+/// Number of buckets of a window, which is exact to the length of one bucket.
+const BUCKET_COUNT: usize = 10;
 
-/// The calls of one part of the window.
+/// Calls in one bucket of the window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct WindowBucket {
     total: u32,
     failed: u32,
-    /// Saturates: with so many failures of a kind, more make no difference.
+    /// Saturates: at such counts, more failures of a category make no difference.
     by_category: [u16; FailureCategory::ALL.len()],
 }
 
-/// The calls of the last so many milliseconds. Small, since every busy webhook has one.
+/// Rolling window of calls. Small, since every busy webhook has one.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    /// When the newest part begins.
+    /// When the newest bucket begins.
     start: Time,
-    /// How long a part is, in milliseconds.
+    /// Length of a bucket in milliseconds.
     width: u32,
-    /// The newest first.
-    parts: [Part; PARTS],
+    /// Newest first.
+    parts: [WindowBucket; BUCKET_COUNT],
 }
 
 impl Window {
-    /// A window in which nothing has happened, that begins now.
+    /// Returns an empty window that begins now.
     pub(super) fn new(length: Duration, now: Time) -> Self {
         Self { start: now, width: width(length), parts: Default::default() }
     }
 
-    /// Counts a call: one that succeeded, or failed in some way.
+    /// Counts a call; `failure` is `None` if it succeeded.
     pub(super) fn add(&mut self, length: Duration, now: Time, failure: Option<FailureCategory>) {
-        self.move_on(length, now);
+        self.advance(length, now);
         let part = &mut self.parts[0];
         part.total = part.total.saturating_add(1);
         if let Some(category) = failure {
@@ -46,7 +46,7 @@ impl Window {
         }
     }
 
-    /// What happened within `length` before now. Never includes anything older.
+    /// Returns the counts of the calls within `length` before now. Never includes older calls.
     pub(super) fn counts(&self, length: Duration, now: Time) -> Counts {
         let mut counts = Counts::default();
         for (index, part) in self.parts.iter().enumerate() {
@@ -62,45 +62,47 @@ impl Window {
         counts
     }
 
-    /// Time went back: moves what was counted by the time that is no longer used.
+    /// Shifts the window after the clock was set back.
     pub(super) fn set_back(&mut self, set_back: &SetBack) {
-        self.start = set_back.moved(self.start);
+        self.start = set_back.apply(self.start);
     }
 
-    /// How long a time it covers.
+    /// Returns the length of the window.
     pub(super) fn length(&self) -> Duration {
-        Duration::from_millis(u64::from(self.width) * PARTS as u64)
+        Duration::from_millis(u64::from(self.width) * BUCKET_COUNT as u64)
     }
 
-    /// How long ago the part began, in milliseconds.
+    /// Returns how long ago the bucket began, in milliseconds.
     fn age(&self, index: usize, now: Time) -> u64 {
         let newest = u64::try_from(now.millis() - self.start.millis()).unwrap_or(0);
         newest + index as u64 * u64::from(self.width)
     }
 
-    /// Makes the newest part the one that now lies in.
-    fn move_on(&mut self, length: Duration, now: Time) {
+    /// Advances the ring so that the newest bucket contains `now`.
+    fn advance(&mut self, length: Duration, now: Time) {
         if self.width != width(length) {
             *self = self.resized(length, now);
         }
         if self.counts(length, now).total == 0 {
-            // Parts are counted from the first call on: then the oldest falls out exactly when it is due.
+            // Buckets start at the first call, so that this call leaves the window exactly when it is due.
             *self = Self::new(length, now);
             return;
         }
         let steps = self.age(0, now) / u64::from(self.width);
-        let steps = usize::try_from(steps).unwrap_or(PARTS).min(PARTS);
+        let steps = usize::try_from(steps).unwrap_or(BUCKET_COUNT).min(BUCKET_COUNT);
         self.parts.rotate_right(steps);
-        self.parts[..steps].fill(Part::default());
+        self.parts[..steps].fill(WindowBucket::default());
         self.start = self.start + Duration::from_millis(steps as u64 * u64::from(self.width));
     }
 
-    /// The same calls in parts of another length, none of them younger than it was.
+    /// Returns the same calls in buckets of another length; no call becomes younger.
     fn resized(&self, length: Duration, now: Time) -> Self {
         let mut resized = Self::new(length, now);
         for (index, part) in self.parts.iter().enumerate() {
-            let place = self.age(index, now).div_ceil(u64::from(resized.width));
-            let Some(new) = resized.parts.get_mut(usize::try_from(place).unwrap_or(PARTS)) else { break };
+            let position = self.age(index, now).div_ceil(u64::from(resized.width));
+            let Some(new) = resized.parts.get_mut(usize::try_from(position).unwrap_or(BUCKET_COUNT)) else {
+                break;
+            };
             new.total = new.total.saturating_add(part.total);
             new.failed = new.failed.saturating_add(part.failed);
             for (sum, count) in new.by_category.iter_mut().zip(part.by_category) {
@@ -112,7 +114,7 @@ impl Window {
 }
 
 fn width(length: Duration) -> u32 {
-    u32::try_from(length.as_millis() / PARTS as u128).unwrap_or(u32::MAX).max(1)
+    u32::try_from(length.as_millis() / BUCKET_COUNT as u128).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -132,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_small() {
+    fn window_size_is_bounded() {
         assert!(size_of::<Window>() <= 300, "{}", size_of::<Window>());
     }
 
     #[test]
-    fn what_began_it_falls_out_when_the_window_has_passed() {
+    fn first_call_leaves_window_exactly_on_time() {
         let mut window = Window::new(MINUTE, at(0));
         for millis in [3_141, 3_141, 20_000, 63_140] {
             window.add(MINUTE, at(millis), None);
@@ -147,12 +149,12 @@ mod tests {
         assert_eq!(total(&window, MINUTE, 79_999), 1, "a part early, never late");
         window.add(MINUTE, at(150_000), Some(FailureCategory::Dns));
         let counts = window.counts(MINUTE, at(209_999));
-        assert_eq!((counts.total, counts.failed, counts.worst()), (1, 1, Some(FailureCategory::Dns)));
+        assert_eq!((counts.total, counts.failed, counts.most_frequent()), (1, 1, Some(FailureCategory::Dns)));
         assert_eq!(window.counts(MINUTE, at(210_000)), Counts::default());
     }
 
     #[test]
-    fn another_length_keeps_what_still_counts() {
+    fn resized_window_keeps_calls_that_still_count() {
         let (short, long) = (Duration::from_secs(10), Duration::from_secs(600));
         let mut window = Window::new(MINUTE, at(0));
         for second in 0..60 {
@@ -169,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_exact_to_one_part(
+        fn window_is_exact_to_one_bucket(
             steps in proptest::collection::vec((0..30_000u64, any::<bool>()), 1..100), length in 1_000..120_000u64,
         ) {
             let length_ms = length;
@@ -183,7 +185,7 @@ mod tests {
                 let counts = window.counts(length, at(now));
                 prop_assert!(counts.total as usize <= within(length_ms).count());
                 prop_assert!(counts.failed as usize <= within(length_ms).filter(|(_, failed)| *failed).count());
-                let surely = length_ms - length_ms.div_ceil(PARTS as u64) - PARTS as u64;
+                let surely = length_ms - length_ms.div_ceil(BUCKET_COUNT as u64) - BUCKET_COUNT as u64;
                 prop_assert!(counts.total as usize >= within(surely).count());
                 prop_assert_eq!(counts.failed, counts.by_category.iter().sum::<u32>());
             }

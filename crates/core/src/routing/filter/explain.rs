@@ -1,67 +1,80 @@
-//! Why a payload passes a filter or does not, in words for whoever wrote it.
+//! Explains to the author of a filter why a payload passes it or not.
 
 use std::fmt::Write;
 
 use super::{Comparison, Expr, Filter, Literal, Payload, Pointer, Test};
 
-/// What a filter says of a payload, and why.
+/// Result of a filter for a payload, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct FilterExplanation {
     /// Whether the payload passes.
     pub matches: bool,
-    /// Which condition decided it.
+    /// The condition that decided.
     pub why: String,
 }
 
-/// The longest explanation, and the longest value in one.
-const LONGEST: usize = 1000;
-const LONGEST_VALUE: usize = 60;
+/// Maximum length of an explanation, and of a value in one.
+const MAX_EXPLANATION_CHARS: usize = 1000;
+const MAX_VALUE_CHARS: usize = 60;
 
 impl Filter {
-    /// Whether a payload passes, and why.
-    pub fn explain(&self, payload: &Payload<'_>) -> Verdict {
+    /// Returns whether a payload passes, and why.
+    pub fn explain(&self, payload: &Payload<'_>) -> FilterExplanation {
         let mut why = String::new();
-        let matches = tell(&self.root, payload, "filter", &mut why);
-        Verdict { matches, why: shortened(&why, LONGEST) }
+        let matches = explain_expr(&self.root, payload, "filter", &mut why);
+        FilterExplanation { matches, why: shortened(&why, MAX_EXPLANATION_CHARS) }
     }
 }
 
-/// Says which parts of an expression decided, and gives what it came to.
-fn tell(expr: &Expr, payload: &Payload<'_>, place: &str, why: &mut String) -> bool {
+/// Writes which parts of an expression decided, and returns its result.
+fn explain_expr(expr: &Expr, payload: &Payload<'_>, location: &str, why: &mut String) -> bool {
     match expr {
-        Expr::All(parts) => several(parts, payload, &format!("{place}.all"), false, why),
-        Expr::Any(parts) => several(parts, payload, &format!("{place}.any"), true, why),
-        Expr::Not(part) => !tell(part, payload, &format!("{place}.not"), why),
-        Expr::Where(path, tests) => condition(path, tests, payload, place, why),
+        Expr::All(parts) => explain_list(parts, payload, &format!("{location}.all"), false, why),
+        Expr::Any(parts) => explain_list(parts, payload, &format!("{location}.any"), true, why),
+        Expr::Not(part) => !explain_expr(part, payload, &format!("{location}.not"), why),
+        Expr::Where(path, tests) => condition(path, tests, payload, location, why),
     }
 }
 
-/// A part that gives `decides` settles it alone; if there is none, all of them do together.
-fn several(parts: &[Expr], payload: &Payload<'_>, place: &str, decides: bool, why: &mut String) -> bool {
+/// Explains a list: the first part with the result `decides` decides alone; if there is none, all parts together
+/// do.
+fn explain_list(
+    parts: &[Expr],
+    payload: &Payload<'_>,
+    location: &str,
+    decides: bool,
+    why: &mut String,
+) -> bool {
     let decided = parts.iter().position(|part| part.holds(payload) == decides);
     match decided {
-        Some(n) => tell(&parts[n], payload, &format!("{place}[{n}]"), why),
+        Some(n) => explain_expr(&parts[n], payload, &format!("{location}[{n}]"), why),
         None => {
             for (n, part) in parts.iter().enumerate() {
-                if why.len() > LONGEST {
+                if why.len() > MAX_EXPLANATION_CHARS {
                     break;
                 }
-                tell(part, payload, &format!("{place}[{n}]"), why);
+                explain_expr(part, payload, &format!("{location}[{n}]"), why);
             }
             !decides
         }
     }
 }
 
-fn condition(path: &Pointer, tests: &[Test], payload: &Payload<'_>, place: &str, why: &mut String) -> bool {
+fn condition(
+    path: &Pointer,
+    tests: &[Test],
+    payload: &Payload<'_>,
+    location: &str,
+    why: &mut String,
+) -> bool {
     let found = payload.find(&path.steps);
     let failed = tests.iter().find(|test| !test.holds(found));
     let what = match payload.text_at(&path.steps) {
-        Some(raw) => format!("is {}", shortened(raw, LONGEST_VALUE)),
+        Some(raw) => format!("is {}", shortened(raw, MAX_VALUE_CHARS)),
         None => "is not there".to_owned(),
     };
     let whole = if path.text.is_empty() { "the payload" } else { &path.text };
-    let said = match failed {
+    let message = match failed {
         Some(test) => format!("{} does not hold", in_words(test)),
         None => {
             let all: Vec<_> = tests.iter().map(in_words).collect();
@@ -70,7 +83,7 @@ fn condition(path: &Pointer, tests: &[Test], payload: &Payload<'_>, place: &str,
     };
     let gap = if why.is_empty() { "" } else { "; " };
     // Writing to memory does not fail.
-    let _ = write!(why, "{gap}{place}: {} {what}, so {said}", shortened(whole, LONGEST_VALUE));
+    let _ = write!(why, "{gap}{location}: {} {what}, so {message}", shortened(whole, MAX_VALUE_CHARS));
     failed.is_none()
 }
 
@@ -89,7 +102,7 @@ fn in_words(test: &Test) -> String {
         }
         Test::In(literals) => {
             let all: Vec<_> = literals.iter().map(value).collect();
-            format!("in [{}]", shortened(&all.join(", "), LONGEST_VALUE))
+            format!("in [{}]", shortened(&all.join(", "), MAX_VALUE_CHARS))
         }
         Test::Exists(wanted) => format!("exists {wanted}"),
         Test::Prefix(text) => format!("prefix {}", quoted(text)),
@@ -101,17 +114,17 @@ fn value(literal: &Literal) -> String {
     match literal {
         Literal::Null => "null".to_owned(),
         Literal::Bool(value) => value.to_string(),
-        Literal::Number(number) => shortened(&number.to_string(), LONGEST_VALUE),
+        Literal::Number(number) => shortened(&number.to_string(), MAX_VALUE_CHARS),
         Literal::Text(text) => quoted(text),
     }
 }
 
 fn quoted(text: &str) -> String {
-    shortened(&serde_json::Value::from(text).to_string(), LONGEST_VALUE)
+    shortened(&serde_json::Value::from(text).to_string(), MAX_VALUE_CHARS)
 }
 
-fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+fn shortened(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! Numbers compared by their value, whatever their size and however they are written: nothing is rounded.
+//! Numbers compared by exact value, independent of size and notation: nothing is rounded.
 
 use std::{cmp::Ordering, fmt};
 
@@ -9,16 +9,16 @@ pub(super) struct Number {
     negative: bool,
     magnitude: i64,
     digits: Box<[u8]>,
-    /// As it was written.
+    /// The number as written.
     text: Box<str>,
 }
 
-/// Exponents beyond this are all the same: no payload has room for digits that would tell.
-const FAR: i64 = 1 << 60;
+/// Exponents beyond this are treated as equal: no payload is large enough for digits that would make a difference.
+const MAX_EXPONENT: i64 = 1 << 60;
 
 impl Number {
-    /// Reads a number that is known to be JSON.
-    pub(super) fn read(written: &str) -> Self {
+    /// Parses a number that is known to be valid JSON.
+    pub(super) fn parse(written: &str) -> Self {
         let (negative, text) = match written.strip_prefix('-') {
             Some(rest) => (true, rest),
             None => (false, written),
@@ -41,8 +41,8 @@ impl fmt::Display for Number {
 }
 
 fn exponent_of(text: &str) -> i64 {
-    let far = if text.starts_with('-') { -FAR } else { FAR };
-    text.parse().unwrap_or(far).clamp(-FAR, FAR)
+    let far = if text.starts_with('-') { -MAX_EXPONENT } else { MAX_EXPONENT };
+    text.parse().unwrap_or(far).clamp(-MAX_EXPONENT, MAX_EXPONENT)
 }
 
 impl Ord for Number {
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     fn order(a: &str, b: &str) -> Ordering {
-        let (a, b) = (Number::read(a), Number::read(b));
+        let (a, b) = (Number::parse(a), Number::parse(b));
         assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
         assert_eq!(a == b, a.cmp(&b).is_eq());
         a.cmp(&b)
     }
 
     #[test]
-    fn values_count_and_not_how_they_are_written() {
+    fn numbers_compare_by_value_not_by_notation() {
         for (a, b) in [
             ("1", "1.0"),
             ("1", "10e-1"),
@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_ordered_as_they_are_everywhere(a in any::<i64>(), b in any::<i64>(), c in -999i32..999) {
+        fn number_order_matches_native_order(a in any::<i64>(), b in any::<i64>(), c in -999i32..999) {
             prop_assert_eq!(order(&a.to_string(), &b.to_string()), a.cmp(&b));
             let (x, y) = (f64::from(c) / 8.0, f64::from(a as i16) / 64.0);
             prop_assert_eq!(order(&x.to_string(), &y.to_string()), x.partial_cmp(&y).unwrap());

@@ -1,4 +1,4 @@
-//! Reading a filter: every fault is named with its place in the filter and with what would be right.
+//! Parser of filters: every error names its position in the filter and what is expected there.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -8,14 +8,14 @@ use super::{
     Comparison, Expr, Literal, MAX_BYTES, MAX_DEPTH, MAX_PARTS, MAX_STEPS, Pointer, Test,
     payload::{self, Scalar},
 };
-use crate::field_error::{Invalid, nearest};
+use crate::field_error::{FieldError, closest_match};
 
-/// What an expression can be made of.
-const WORDS: [&str; 14] =
+/// Keywords of an expression.
+const KEYWORDS: [&str; 14] =
     ["all", "any", "not", "path", "eq", "ne", "gt", "gte", "lt", "lte", "in", "exists", "prefix", "suffix"];
 
-/// What other languages call them.
-const ALSO_CALLED: [(&str, &str); 16] = [
+/// Names that other languages use for these keywords.
+const KEYWORD_ALIASES: [(&str, &str); 16] = [
     ("and", "all"),
     ("or", "any"),
     ("equals", "eq"),
@@ -34,14 +34,17 @@ const ALSO_CALLED: [(&str, &str); 16] = [
     ("pointer", "path"),
 ];
 
-pub(super) fn filter(text: &str) -> Result<Expr, Invalid> {
+pub(super) fn filter(text: &str) -> Result<Expr, FieldError> {
     if text.len() > MAX_BYTES {
         let size = text.len();
-        return Err(Invalid::new("filter", format!("is {size} bytes long; at most {MAX_BYTES} are allowed")));
+        return Err(FieldError::new(
+            "filter",
+            format!("is {size} bytes long; at most {MAX_BYTES} are allowed"),
+        ));
     }
-    // What is stored is also shown, and so has to be JSON that anybody can read.
+    // The stored text is also displayed, so it must be valid JSON for any parser.
     if let Err(error) = serde_json::from_str::<Value>(text) {
-        return Err(Invalid::new("filter", format!("cannot be read: {error}")));
+        return Err(FieldError::new("filter", format!("cannot be read: {error}")));
     }
     Reader { parts: 0 }.expression(text.trim_ascii(), "filter", 1)
 }
@@ -51,103 +54,114 @@ struct Reader {
 }
 
 impl Reader {
-    fn count(&mut self, place: &str) -> Result<(), Invalid> {
+    fn count(&mut self, location: &str) -> Result<(), FieldError> {
         self.parts += 1;
         match self.parts > MAX_PARTS {
-            true => Err(at(place, format!("is one part too many; a filter has at most {MAX_PARTS}"))),
+            true => Err(at(location, format!("is one part too many; a filter has at most {MAX_PARTS}"))),
             false => Ok(()),
         }
     }
 
-    fn expression(&mut self, raw: &str, place: &str, depth: usize) -> Result<Expr, Invalid> {
-        self.count(place)?;
+    fn expression(&mut self, raw: &str, location: &str, depth: usize) -> Result<Expr, FieldError> {
+        self.count(location)?;
         if depth > MAX_DEPTH {
-            return Err(at(place, format!("is nested too deeply; at most {MAX_DEPTH} levels are allowed")));
+            return Err(at(
+                location,
+                format!("is nested too deeply; at most {MAX_DEPTH} levels are allowed"),
+            ));
         }
-        let members = read_members(raw, place)?;
+        let members = read_members(raw, location)?;
         match &members[..] {
-            [] => Err(at(place, EXAMPLE)),
+            [] => Err(at(location, EXAMPLE)),
             [(word, value)] if word == "all" => {
-                Ok(Expr::All(self.list(value, &inner(place, word), depth)?))
+                Ok(Expr::All(self.list(value, &inner(location, word), depth)?))
             }
             [(word, value)] if word == "any" => {
-                Ok(Expr::Any(self.list(value, &inner(place, word), depth)?))
+                Ok(Expr::Any(self.list(value, &inner(location, word), depth)?))
             }
             [(word, value)] if word == "not" => {
-                let part = self.expression(value.get(), &inner(place, word), depth + 1)?;
+                let part = self.expression(value.get(), &inner(location, word), depth + 1)?;
                 Ok(Expr::Not(Box::new(part)))
             }
-            _ => self.condition(&members, place),
+            _ => self.condition(&members, location),
         }
     }
 
-    fn list(&mut self, value: &RawValue, place: &str, depth: usize) -> Result<Box<[Expr]>, Invalid> {
-        let items = items(value, place)?;
+    fn list(&mut self, value: &RawValue, location: &str, depth: usize) -> Result<Box<[Expr]>, FieldError> {
+        let items = items(value, location)?;
         if items.is_empty() {
-            return Err(at(place, "must hold at least one expression"));
+            return Err(at(location, "must hold at least one expression"));
         }
-        let part =
-            |(n, item): (usize, &RawValue)| self.expression(item.get(), &format!("{place}[{n}]"), depth + 1);
+        let part = |(n, item): (usize, &RawValue)| {
+            self.expression(item.get(), &format!("{location}[{n}]"), depth + 1)
+        };
         items.into_iter().enumerate().map(part).collect()
     }
 
-    fn condition(&mut self, members: &[(Cow<'_, str>, &RawValue)], place: &str) -> Result<Expr, Invalid> {
+    fn condition(
+        &mut self,
+        members: &[(Cow<'_, str>, &RawValue)],
+        location: &str,
+    ) -> Result<Expr, FieldError> {
         if let Some((word, _)) = members.iter().find(|(word, _)| ["all", "any", "not"].contains(&&**word)) {
-            return Err(at(&inner(place, word), "must stand alone; put both into one \"all\""));
+            return Err(at(&inner(location, word), "must stand alone; put both into one \"all\""));
         }
         let Some((_, path)) = members.iter().find(|(word, _)| word == "path") else {
-            let missing = at(&inner(place, "path"), "is missing; say where to look, such as \"/amount\"");
-            return Err(members.iter().find_map(|(word, _)| unknown(word, place)).unwrap_or(missing));
+            let missing = at(&inner(location, "path"), "is missing; say where to look, such as \"/amount\"");
+            return Err(members
+                .iter()
+                .find_map(|(word, _)| reject_unknown_keyword(word, location))
+                .unwrap_or(missing));
         };
-        let path = pointer(path, &inner(place, "path"))?;
+        let path = pointer(path, &inner(location, "path"))?;
         let mut tests = Vec::with_capacity(members.len() - 1);
         for (word, value) in members.iter().filter(|(word, _)| word != "path") {
-            tests.push(self.test(word, value, place)?);
+            tests.push(self.test(word, value, location)?);
         }
         if tests.is_empty() {
             return Err(at(
-                place,
+                location,
                 "says what to look at but not what has to hold; add a test, such as \"exists\": true",
             ));
         }
         Ok(Expr::Where(Box::new(path), tests.into()))
     }
 
-    fn test(&mut self, word: &str, value: &RawValue, place: &str) -> Result<Test, Invalid> {
-        if let Some(unknown) = unknown(word, place) {
+    fn test(&mut self, word: &str, value: &RawValue, location: &str) -> Result<Test, FieldError> {
+        if let Some(unknown) = reject_unknown_keyword(word, location) {
             return Err(unknown);
         }
-        let place = &inner(place, word);
-        self.count(place)?;
-        let compare = |comparison| Ok(Test::Compare(comparison, comparable(value, place)?));
+        let location = &inner(location, word);
+        self.count(location)?;
+        let compare = |comparison| Ok(Test::Compare(comparison, comparable(value, location)?));
         match word {
-            "eq" => Ok(Test::Eq(literal(value, place)?)),
-            "ne" => Ok(Test::Ne(literal(value, place)?)),
+            "eq" => Ok(Test::Eq(literal(value, location)?)),
+            "ne" => Ok(Test::Ne(literal(value, location)?)),
             "gt" => compare(Comparison::Gt),
             "gte" => compare(Comparison::Gte),
             "lt" => compare(Comparison::Lt),
             "lte" => compare(Comparison::Lte),
-            "in" => self.one_of(value, place),
+            "in" => self.one_of(value, location),
             "exists" => match value.get() {
                 "true" => Ok(Test::Exists(true)),
                 "false" => Ok(Test::Exists(false)),
-                _ => Err(at(place, "must be true or false")),
+                _ => Err(at(location, "must be true or false")),
             },
-            "prefix" => Ok(Test::Prefix(text(value, place)?)),
-            _ => Ok(Test::Suffix(text(value, place)?)),
+            "prefix" => Ok(Test::Prefix(text(value, location)?)),
+            _ => Ok(Test::Suffix(text(value, location)?)),
         }
     }
 
-    fn one_of(&mut self, value: &RawValue, place: &str) -> Result<Test, Invalid> {
-        let items = items(value, place)?;
+    fn one_of(&mut self, value: &RawValue, location: &str) -> Result<Test, FieldError> {
+        let items = items(value, location)?;
         if items.is_empty() {
-            return Err(at(place, "must hold at least one value"));
+            return Err(at(location, "must hold at least one value"));
         }
         let mut literals = Vec::with_capacity(items.len());
         for (n, item) in items.into_iter().enumerate() {
-            let place = format!("{place}[{n}]");
-            self.count(&place)?;
-            literals.push(literal(item, &place)?);
+            let location = format!("{location}[{n}]");
+            self.count(&location)?;
+            literals.push(literal(item, &location)?);
         }
         Ok(Test::In(literals.into()))
     }
@@ -155,90 +169,90 @@ impl Reader {
 
 const EXAMPLE: &str = "must be an object, such as {\"path\": \"/amount\", \"gte\": 100} or {\"all\": [...]}";
 
-fn at(place: &str, message: impl Into<String>) -> Invalid {
-    Invalid::new(place.to_owned(), message)
+fn at(location: &str, message: impl Into<String>) -> FieldError {
+    FieldError::new(location.to_owned(), message)
 }
 
-fn inner(place: &str, word: &str) -> String {
-    format!("{place}.{word}")
+fn inner(location: &str, word: &str) -> String {
+    format!("{location}.{word}")
 }
 
-/// Says so if a word means nothing here.
-fn unknown(word: &str, place: &str) -> Option<Invalid> {
-    if WORDS.contains(&word) {
+/// Returns an error if a word is not a keyword.
+fn reject_unknown_keyword(word: &str, location: &str) -> Option<FieldError> {
+    if KEYWORDS.contains(&word) {
         return None;
     }
     let word: String = word.escape_debug().take(64).collect();
     let lower = word.to_lowercase();
-    let synonym = ALSO_CALLED.iter().find(|(other, _)| *other == lower.trim_start_matches('$'));
-    let meant = synonym.map(|(_, ours)| *ours).or_else(|| nearest(&word, &WORDS));
+    let synonym = KEYWORD_ALIASES.iter().find(|(other, _)| *other == lower.trim_start_matches('$'));
+    let meant = synonym.map(|(_, ours)| *ours).or_else(|| closest_match(&word, &KEYWORDS));
     let hint = meant.map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
-    Some(at(&inner(place, &word), format!("means nothing here{hint} (there are {})", WORDS.join(", "))))
+    Some(at(&inner(location, &word), format!("means nothing here{hint} (there are {})", KEYWORDS.join(", "))))
 }
 
-fn read_members<'a>(raw: &'a str, place: &str) -> Result<Vec<(Cow<'a, str>, &'a RawValue)>, Invalid> {
-    let members = payload::members(raw).ok_or_else(|| at(place, EXAMPLE))?;
+fn read_members<'a>(raw: &'a str, location: &str) -> Result<Vec<(Cow<'a, str>, &'a RawValue)>, FieldError> {
+    let members = payload::members(raw).ok_or_else(|| at(location, EXAMPLE))?;
     let mut seen = BTreeSet::new();
     let named = |(name, value)| {
         let name = payload::text(name).unwrap_or_default();
         match seen.insert(name.clone()) {
             true => Ok((name, value)),
-            false => Err(at(&inner(place, &name), "is there twice; put both into one \"all\"")),
+            false => Err(at(&inner(location, &name), "is there twice; put both into one \"all\"")),
         }
     };
     members.into_iter().map(named).collect()
 }
 
-fn items<'a>(value: &'a RawValue, place: &str) -> Result<Vec<&'a RawValue>, Invalid> {
-    serde_json::from_str(value.get()).map_err(|_| at(place, "must be a list"))
+fn items<'a>(value: &'a RawValue, location: &str) -> Result<Vec<&'a RawValue>, FieldError> {
+    serde_json::from_str(value.get()).map_err(|_| at(location, "must be a list"))
 }
 
-fn text(value: &RawValue, place: &str) -> Result<Box<str>, Invalid> {
-    payload::text(value.get()).map(Into::into).ok_or_else(|| at(place, "must be a text"))
+fn text(value: &RawValue, location: &str) -> Result<Box<str>, FieldError> {
+    payload::text(value.get()).map(Into::into).ok_or_else(|| at(location, "must be a text"))
 }
 
-fn literal(value: &RawValue, place: &str) -> Result<Literal, Invalid> {
+fn literal(value: &RawValue, location: &str) -> Result<Literal, FieldError> {
     match payload::scalar(value.get()) {
         Scalar::Null => Ok(Literal::Null),
         Scalar::Bool(value) => Ok(Literal::Bool(value)),
         Scalar::Number(number) => Ok(Literal::Number(number)),
         Scalar::Text(text) => Ok(Literal::Text(text.into())),
         Scalar::Other => Err(at(
-            place,
+            location,
             "must be a text, a number, true, false or null; what is inside objects and lists has paths of its own, \
              such as \"/items/0/id\"",
         )),
     }
 }
 
-fn comparable(value: &RawValue, place: &str) -> Result<Literal, Invalid> {
-    match literal(value, place)? {
+fn comparable(value: &RawValue, location: &str) -> Result<Literal, FieldError> {
+    match literal(value, location)? {
         Literal::Null | Literal::Bool(_) => {
-            Err(at(place, "must be a number or a text; nothing else has an order"))
+            Err(at(location, "must be a number or a text; nothing else has an order"))
         }
         literal => Ok(literal),
     }
 }
 
-fn pointer(value: &RawValue, place: &str) -> Result<Pointer, Invalid> {
-    let text = text(value, place)?;
+fn pointer(value: &RawValue, location: &str) -> Result<Pointer, FieldError> {
+    let text = text(value, location)?;
     if !text.is_empty() && !text.starts_with('/') {
         let fixed: String =
             text.trim_start_matches(['$', '.']).replace('.', "/").escape_debug().take(64).collect();
         return Err(at(
-            place,
+            location,
             format!("must be a JSON pointer, which begins with /; did you mean \"/{fixed}\"?"),
         ));
     }
     let steps: Vec<&str> = text.split('/').skip(1).collect();
     if steps.len() > MAX_STEPS {
-        return Err(at(place, format!("has {} steps; at most {MAX_STEPS} are allowed", steps.len())));
+        return Err(at(location, format!("has {} steps; at most {MAX_STEPS} are allowed", steps.len())));
     }
     let step = |step: &str| {
         let bad =
             step.match_indices('~').any(|(n, _)| !matches!(step.as_bytes().get(n + 1), Some(b'0' | b'1')));
         match bad {
-            true => Err(at(place, "has a ~ that is neither ~0 (for ~) nor ~1 (for /)")),
+            true => Err(at(location, "has a ~ that is neither ~0 (for ~) nor ~1 (for /)")),
             false => Ok(step.replace("~1", "/").replace("~0", "~").into_boxed_str()),
         }
     };

@@ -1,7 +1,7 @@
-//! A payload to be asked: taken apart only where somebody asks, and there only once.
+//! A payload for filters: parsed lazily, only at the paths that are queried, and there only once.
 //!
-//! It is read from text that is known to be JSON. What JSON allows and texts do not (half a surrogate pair) is
-//! there, and equal to nothing.
+//! The text is known to be JSON. A value that JSON allows but that is not valid text (half a surrogate pair)
+//! exists and is equal to nothing.
 
 use std::{borrow::Cow, cell::OnceCell, collections::HashMap};
 
@@ -13,52 +13,52 @@ use serde_json::value::RawValue;
 
 use super::number::Number;
 
-/// A payload, as far as it was looked into.
+/// A lazily parsed payload.
 pub struct Payload<'a> {
     root: Node<'a>,
 }
 
-/// A value in a filter's eyes.
+/// A value as filters see it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Scalar<'a> {
     Null,
     Bool(bool),
     Number(Number),
     Text(Cow<'a, str>),
-    /// An object, a list, or a text that is none.
+    /// An object, a list, or a string that is not valid text.
     Other,
 }
 
 struct Node<'a> {
     raw: &'a str,
-    /// Boxed: there may be very many, and few are looked into.
-    inside: OnceCell<Box<Inside<'a>>>,
+    /// Boxed: there may be very many nodes, and few are parsed.
+    inside: OnceCell<Box<ParsedNode<'a>>>,
 }
 
-struct Inside<'a> {
+struct ParsedNode<'a> {
     scalar: Scalar<'a>,
-    parts: Parts<'a>,
+    parts: Children<'a>,
 }
 
-enum Parts<'a> {
+enum Children<'a> {
     None,
     Object(HashMap<Cow<'a, str>, Node<'a>>),
     List(Vec<Node<'a>>),
 }
 
 impl<'a> Payload<'a> {
-    /// A payload that is known to be JSON. Anything else is there, and equal to nothing.
+    /// Wraps data that is known to be JSON. Any other data counts as a value that is equal to nothing.
     pub fn new(data: &'a [u8]) -> Self {
         let raw = std::str::from_utf8(data).unwrap_or_default().trim_ascii();
         Self { root: Node { raw, inside: OnceCell::new() } }
     }
 
-    /// What is where these steps lead.
+    /// Returns the value at a path.
     pub(super) fn find(&self, steps: &[Box<str>]) -> Option<&Scalar<'a>> {
         self.node(steps).map(|node| &node.inside().scalar)
     }
 
-    /// The same as it was written.
+    /// Returns the raw text of the value at a path.
     pub(super) fn text_at(&self, steps: &[Box<str>]) -> Option<&'a str> {
         self.node(steps).map(|node| node.raw)
     }
@@ -67,17 +67,17 @@ impl<'a> Payload<'a> {
         let mut node = &self.root;
         for step in steps {
             node = match &node.inside().parts {
-                Parts::None => return None,
-                Parts::Object(members) => members.get(&**step)?,
-                Parts::List(items) => items.get(place(step)?)?,
+                Children::None => return None,
+                Children::Object(members) => members.get(&**step)?,
+                Children::List(items) => items.get(position(step)?)?,
             };
         }
         Some(node)
     }
 }
 
-/// A place in a list: as RFC 6901 has it, without leading zeros. `-`, the place behind the last, is never there.
-fn place(step: &str) -> Option<usize> {
+/// Parses a list index per RFC 6901, without leading zeros. `-`, the position after the last item, never exists.
+fn position(step: &str) -> Option<usize> {
     let plain = step.bytes().all(|digit| digit.is_ascii_digit()) && (step == "0" || !step.starts_with('0'));
     if plain { step.parse().ok() } else { None }
 }
@@ -87,27 +87,27 @@ impl<'a> Node<'a> {
         Self { raw: raw.get(), inside: OnceCell::new() }
     }
 
-    fn inside(&self) -> &Inside<'a> {
-        self.inside.get_or_init(|| Box::new(Inside::read(self.raw)))
+    fn inside(&self) -> &ParsedNode<'a> {
+        self.inside.get_or_init(|| Box::new(ParsedNode::parse(self.raw)))
     }
 }
 
-impl<'a> Inside<'a> {
-    fn read(raw: &'a str) -> Self {
+impl<'a> ParsedNode<'a> {
+    fn parse(raw: &'a str) -> Self {
         let (scalar, parts) = match raw.as_bytes().first() {
             Some(b'{') => (Scalar::Other, object(raw)),
             Some(b'[') => (Scalar::Other, list(raw)),
-            _ => (scalar(raw), Parts::None),
+            _ => (scalar(raw), Children::None),
         };
         Self { scalar, parts }
     }
 }
 
-/// Reads what is neither an object nor a list.
+/// Parses a value that is neither an object nor a list.
 pub(super) fn scalar(raw: &str) -> Scalar<'_> {
     match raw.as_bytes().first() {
         Some(b'"') => text(raw).map_or(Scalar::Other, Scalar::Text),
-        Some(b'-' | b'0'..=b'9') => Scalar::Number(Number::read(raw)),
+        Some(b'-' | b'0'..=b'9') => Scalar::Number(Number::parse(raw)),
         _ => match raw {
             "null" => Scalar::Null,
             "true" => Scalar::Bool(true),
@@ -117,7 +117,7 @@ pub(super) fn scalar(raw: &str) -> Scalar<'_> {
     }
 }
 
-/// A text without its quotes; none if it is no text.
+/// Returns a string without its quotes, or `None` if it is not a valid string.
 pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {
@@ -126,21 +126,21 @@ pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
 
-fn object(raw: &str) -> Parts<'_> {
-    let Some(members) = members(raw) else { return Parts::None };
-    // Of two members with the same name the last counts, as nearly everywhere.
+fn object(raw: &str) -> Children<'_> {
+    let Some(members) = members(raw) else { return Children::None };
+    // Of two members with the same name the last one counts, as in most JSON parsers.
     let members = members.into_iter().filter_map(|(name, value)| Some((text(name)?, Node::new(value))));
-    Parts::Object(members.collect())
+    Children::Object(members.collect())
 }
 
-fn list(raw: &str) -> Parts<'_> {
+fn list(raw: &str) -> Children<'_> {
     match serde_json::from_str::<Vec<&RawValue>>(raw) {
-        Ok(items) => Parts::List(items.into_iter().map(Node::new).collect()),
-        Err(_) => Parts::None,
+        Ok(items) => Children::List(items.into_iter().map(Node::new).collect()),
+        Err(_) => Children::None,
     }
 }
 
-/// The members of an object in their order, names as they are written. None: it is no object.
+/// Returns the members of an object in order, names as written. Returns `None` if it is not an object.
 pub(super) fn members(raw: &str) -> Option<Vec<(&str, &RawValue)>> {
     serde_json::from_str::<Members<'_>>(raw).ok().map(|members| members.0)
 }
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
                 let mut members = Vec::new();
-                // Names are taken as they are written: one that is no text spoils nothing but itself.
+                // Names are kept raw, so that an invalid name affects only its own member.
                 while let Some((name, value)) = map.next_entry::<&RawValue, &RawValue>()? {
                     members.push((name.get(), value));
                 }

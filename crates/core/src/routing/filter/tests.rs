@@ -1,4 +1,4 @@
-//! What filters mean, and the laws that hold of every one of them.
+//! Tests of filter semantics, and property tests of its invariants.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -13,13 +13,13 @@ fn passes(condition: &Value, data: &str) -> bool {
     filter(condition).matches(&Payload::new(data.as_bytes()))
 }
 
-/// A test of `/v` against a payload with this value there.
+/// Evaluates a test of `/v` on a payload with this value at `/v`.
 fn test(word: &str, wanted: &Value, found: &str) -> bool {
     passes(&json!({"path": "/v", word: wanted}), &format!(r#"{{"v": {found}}}"#))
 }
 
 #[test]
-fn equality_is_of_values() {
+fn eq_compares_by_value() {
     for (wanted, found, equal) in [
         (json!(1), "1", true),
         (json!(1), "1.0", true),
@@ -57,7 +57,7 @@ fn numbers_too_large_for_machines_are_exact() {
 }
 
 #[test]
-fn only_like_is_compared_with_like() {
+fn comparison_requires_equal_types() {
     for (word, wanted, found, holds) in [
         ("gt", json!(10), "10.5", true),
         ("gt", json!(10), "10", false),
@@ -85,7 +85,7 @@ fn only_like_is_compared_with_like() {
 }
 
 #[test]
-fn nothing_there_is_equal_to_nothing() {
+fn missing_value_equals_nothing() {
     for (word, wanted, holds) in [
         ("eq", json!(null), false),
         ("ne", json!(null), true),
@@ -103,8 +103,8 @@ fn nothing_there_is_equal_to_nothing() {
 }
 
 #[test]
-fn paths_lead_where_they_say() {
-    // The examples of RFC 6901.
+fn paths_resolve_per_rfc_6901() {
+    // Examples from RFC 6901.
     let data = r#"{"foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "e^f": 3, "g|h": 4, "i\\j": 5,
                   "k\"l": 6, " ": 7, "m~n": 8}"#;
     let at = |path: &str, value: Value| passes(&json!({"path": path, "eq": value}), data);
@@ -132,7 +132,7 @@ fn paths_lead_where_they_say() {
 }
 
 #[test]
-fn strange_payloads_are_answered() {
+fn unusual_payloads_are_evaluated() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(passes(&json!({"path": "/0/0/0", "exists": true}), &deep));
     assert!(!passes(&json!({"path": "/0/0/0", "eq": 1}), &deep));
@@ -147,7 +147,7 @@ fn strange_payloads_are_answered() {
 }
 
 #[test]
-fn several_tests_of_one_path_all_have_to_hold() {
+fn tests_of_one_path_must_all_hold() {
     let between = json!({"path": "/v", "gte": 10, "lt": 20});
     for (value, holds) in [("9", false), ("10", true), ("19.9", true), ("20", false)] {
         assert_eq!(passes(&between, &format!(r#"{{"v": {value}}}"#)), holds);
@@ -155,13 +155,13 @@ fn several_tests_of_one_path_all_have_to_hold() {
 }
 
 #[test]
-fn faults_are_named_with_their_place() {
+fn parse_errors_name_their_position() {
     let refused = |text: &str| {
         let invalid = Filter::parse(text).unwrap_err();
         assert!(!invalid.message.is_empty());
         (invalid.field.into_owned(), invalid.message)
     };
-    for (text, place, says) in [
+    for (text, location, says) in [
         ("null", "filter", "must be an object"),
         ("[]", "filter", "must be an object"),
         ("{}", "filter", "must be an object"),
@@ -192,13 +192,13 @@ fn faults_are_named_with_their_place() {
         (r#"{"path": "/a", "eq": 1e999}"#, "filter", "cannot be read"),
     ] {
         let (field, message) = refused(text);
-        assert_eq!(field, place, "{text}: {message}");
+        assert_eq!(field, location, "{text}: {message}");
         assert!(message.contains(says), "{text}: {message}");
     }
 }
 
 #[test]
-fn bounds_are_kept() {
+fn filter_limits_are_enforced() {
     let leaf = json!({"path": "/a", "eq": 1});
     let nested = |levels: usize| (1..levels).fold(leaf.clone(), |inner, _| json!({"not": inner}));
     assert!(Filter::parse(&nested(MAX_DEPTH).to_string()).is_ok());
@@ -216,14 +216,14 @@ fn bounds_are_kept() {
 }
 
 #[test]
-fn the_reason_names_what_decided() {
+fn explanation_names_the_deciding_condition() {
     let rule = filter(&json!({"all": [
         {"path": "/currency", "in": ["EUR", "CHF"]},
         {"any": [{"path": "/amount", "gte": 100}, {"path": "/vip", "eq": true}]},
     ]}));
     let why = |data: &str| {
-        let verdict = rule.explain(&Payload::new(data.as_bytes()));
-        (verdict.matches, verdict.why)
+        let explanation = rule.explain(&Payload::new(data.as_bytes()));
+        (explanation.matches, explanation.why)
     };
     assert_eq!(
         why(r#"{"currency": "USD", "amount": 500}"#),
@@ -238,11 +238,11 @@ fn the_reason_names_what_decided() {
                 .to_owned()
         )
     );
-    let (matches, said) = why(r#"{"currency": "EUR", "amount": 100.0}"#);
-    assert!(matches && said.ends_with("/amount is 100.0, so gte 100 holds"), "{said}");
+    let (matches, message) = why(r#"{"currency": "EUR", "amount": 100.0}"#);
+    assert!(matches && message.ends_with("/amount is 100.0, so gte 100 holds"), "{message}");
 }
 
-/// The language read once more, in the plainest way there is, on values that have been parsed.
+/// Reference implementation of the language on parsed values.
 fn naive(filter: &Value, data: &Value) -> bool {
     if let Some(parts) = filter.get("all") {
         return parts.as_array().unwrap().iter().all(|part| naive(part, data));
@@ -292,7 +292,7 @@ fn any_scalar() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Payloads with few names, so that paths lead somewhere.
+/// Generates payloads with few names, so that paths often exist.
 fn any_data() -> impl Strategy<Value = Value> {
     any_scalar().prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
@@ -340,12 +340,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_500))]
 
     #[test]
-    fn filters_mean_what_the_plain_reading_says(rule in any_filter(), data in any_data()) {
+    fn filter_matches_reference_implementation(rule in any_filter(), data in any_data()) {
         prop_assert_eq!(passes(&rule, &data.to_string()), naive(&rule, &data));
     }
 
     #[test]
-    fn the_laws_of_logic_hold(a in any_filter(), b in any_filter(), data in any_data()) {
+    fn boolean_laws_hold(a in any_filter(), b in any_filter(), data in any_data()) {
         let data = data.to_string();
         let holds = |rule: Value| passes(&rule, &data);
         let not = |rule: &Value| json!({"not": rule});
@@ -359,16 +359,16 @@ proptest! {
     }
 
     #[test]
-    fn reasons_agree_with_answers_and_are_short(rule in any_filter(), data in any_data()) {
+    fn explanation_agrees_with_result_and_is_bounded(rule in any_filter(), data in any_data()) {
         let text = data.to_string();
         let payload = Payload::new(text.as_bytes());
-        let verdict = filter(&rule).explain(&payload);
-        prop_assert_eq!(verdict.matches, filter(&rule).matches(&payload));
-        prop_assert!(!verdict.why.is_empty() && verdict.why.chars().count() <= 1001, "{}", verdict.why);
+        let explanation = filter(&rule).explain(&payload);
+        prop_assert_eq!(explanation.matches, filter(&rule).matches(&payload));
+        prop_assert!(!explanation.why.is_empty() && explanation.why.chars().count() <= 1001, "{}", explanation.why);
     }
 
     #[test]
-    fn whatever_is_written_is_read_or_refused_in_words(
+    fn any_text_is_parsed_or_rejected_with_message(
         text in prop_oneof![any::<String>(), any_data().prop_map(|data| data.to_string()),
             (any_filter(), 0..200usize).prop_map(|(rule, cut)| {
                 rule.to_string().chars().take(cut).collect()

@@ -1,11 +1,11 @@
-//! The guard against a table of its own, on millions of addresses.
+//! Compares the address check with an independent table, on millions of addresses.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Every special network as text, and whatever else must be refused: the registries once more, written
-/// down independently of the code above.
+/// Every network that must be refused, as text: a second copy of the registries, written independently of the code
+/// above.
 const REFUSED: [&str; 54] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -90,7 +90,7 @@ impl Table {
     }
 }
 
-/// A stream of numbers from a seed (SplitMix64), so that a million addresses cost little.
+/// Seeded generator of numbers (SplitMix64), so that a million addresses cost little.
 struct Stream(u64);
 
 impl Stream {
@@ -109,7 +109,7 @@ impl Stream {
         u128::from(self.next()) << 64 | u128::from(self.next())
     }
 
-    /// An address at, just outside or somewhere inside a network of the table.
+    /// Returns an address at, just outside or somewhere inside a network of the table.
     fn near(&mut self, net: &IpNet) -> IpAddr {
         let pick = self.below(5);
         match net {
@@ -128,7 +128,7 @@ impl Stream {
         }
     }
 
-    /// An IPv4 address inside an IPv6 address, in one of the known ways or in a way that is none.
+    /// Embeds an IPv4 address in an IPv6 address, in one of the known forms or in an undefined one.
     fn wrap(&mut self, inner: Ipv4Addr) -> Ipv6Addr {
         let low = u128::from(u32::from(inner));
         let global = (0x2600 + self.below(0x800) as u128) << 112 | (self.wide() >> 16 & !(u128::MAX >> 64));
@@ -161,7 +161,7 @@ impl Stream {
                 let inner = Ipv4Addr::from(self.next() as u32);
                 self.wrap(inner).into()
             }
-            // One flipped bit finds a mask that is too wide or too narrow by one.
+            // A single flipped bit detects a mask that is too wide or too narrow by one.
             (4, IpAddr::V6(near)) => Ipv6Addr::from(u128::from(near) ^ 1 << self.below(128)).into(),
             (_, near) => near,
         }
@@ -176,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_deny_list_is_obeyed_on_top_of_the_table(seed: u64) {
+    fn deny_list_overrides_allow_list_on_random_addresses(seed: u64) {
         let (table, mut stream) = (Table::new(), Stream(seed));
         let mut picked: Vec<IpNet> = ["8.0.0.0/7", "93.184.0.0/16", "2600::/12", "2a00:1450::/32"]
             .map(|net| net.parse().unwrap())
@@ -192,7 +192,7 @@ proptest! {
                 }
             };
             let plain = address.to_canonical();
-            // All wrappings are allowed here but the two of ISATAP, which no network names.
+            // All embedding forms are allowed here except the two of ISATAP, which no network covers.
             let denied = picked.iter().any(|net| net.contains(&plain));
             if denied {
                 prop_assert!(check(address, &rules).is_err(), "{}", address);
@@ -207,7 +207,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_operator_allows_is_allowed(bits: u128, length in 0u8..=128) {
+    fn allowed_network_admits_its_addresses(bits: u128, length in 0u8..=128) {
         let address = Ipv6Addr::from(bits);
         let net = ipnet::Ipv6Net::new(address, length).unwrap();
         let rules = AddressRules { allow: vec![net.into()], ..AddressRules::default() };
@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// Addresses at, beside and one bit away from both ends of every network of the table.
+/// Returns the addresses at, beside and one bit away from both ends of a network.
 fn borders(net: &IpNet) -> Vec<IpAddr> {
     let mut found = Vec::new();
     match net {
@@ -239,7 +239,7 @@ fn borders(net: &IpNet) -> Vec<IpAddr> {
     found
 }
 
-/// Every form in which an IPv4 address can stand in an IPv6 address, written by hand.
+/// Returns every form in which an IPv6 address can embed an IPv4 address, written out manually.
 fn wrappings(inner: Ipv4Addr) -> Vec<IpAddr> {
     let [a, b, c, d] = inner.octets();
     let (high, low) = (format!("{a:02x}{b:02x}"), format!("{c:02x}{d:02x}"));
@@ -258,7 +258,7 @@ fn wrappings(inner: Ipv4Addr) -> Vec<IpAddr> {
 }
 
 #[test]
-fn the_guard_agrees_with_the_table_at_every_border() {
+fn check_matches_table_at_network_boundaries() {
     let (table, rules) = (Table::new(), AddressRules::default());
     let mut looked_at = 0;
     for address in table.refused.iter().flat_map(borders) {
@@ -274,7 +274,7 @@ fn the_guard_agrees_with_the_table_at_every_border() {
 }
 
 #[test]
-fn denying_wins_over_everything() {
+fn deny_takes_precedence_over_allow() {
     let rules = |allow: &[&str], deny: &[&str]| {
         let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
         AddressRules { allow: nets(allow), deny: nets(deny) }
@@ -296,7 +296,7 @@ fn denying_wins_over_everything() {
     let refused = check(ip("8.8.8.8"), &both).unwrap_err();
     assert_eq!(refused.range, "denied by the operator");
     assert_eq!(check(ip("200.0.0.1"), &both), Ok(()));
-    // What is allowed as a wrapping is denied for what it carries.
+    // An allowed embedding form is denied if the embedded address is denied.
     assert!(check(ip("64:ff9b::1.2.3.4"), &both).is_err());
     assert!(check(ip("2002:102:304::1"), &both).is_err());
     assert_eq!(check(ip("64:ff9b::200.2.3.4"), &both), Ok(()));
@@ -371,7 +371,7 @@ fn public_addresses_pass() {
 }
 
 #[test]
-fn the_allow_list_means_canonical_addresses() {
+fn allow_list_matches_canonical_addresses() {
     let allowing = |net: &str| AddressRules { allow: vec![net.parse().unwrap()], deny: Vec::new() };
     let loopback = allowing("127.0.0.0/8");
     assert_eq!(check(ip("127.0.0.1"), &loopback), Ok(()));
@@ -385,7 +385,7 @@ fn the_allow_list_means_canonical_addresses() {
         "no IPv6 network names an IPv4 address"
     );
     let refused = check(ip("::ffff:10.0.0.1"), &loopback).unwrap_err();
-    assert_eq!(refused, Refused { address: ip("10.0.0.1"), range: "private" });
+    assert_eq!(refused, AddressDenied { address: ip("10.0.0.1"), range: "private" });
     assert_eq!(refused.to_string(), "10.0.0.1 is not to be called: private");
 }
 
@@ -396,7 +396,7 @@ mod slow {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn the_guard_agrees_with_the_table_on_a_million_addresses(seed: u64) {
+        fn check_matches_table_on_a_million_addresses(seed: u64) {
             let (table, rules, mut stream) = (Table::new(), AddressRules::default(), Stream(seed));
             let mut refused = 0;
             for _ in 0..16_384 {

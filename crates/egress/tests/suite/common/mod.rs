@@ -1,4 +1,4 @@
-//! Small raw servers on loopback that behave as a test tells them, and a client that may reach them.
+//! Raw loopback servers with scripted behaviour, and a client that may reach them.
 
 use std::{
     net::SocketAddr,
@@ -12,19 +12,20 @@ use std::{
 use bytes::Bytes;
 use http::HeaderMap;
 use redrive_core::{
-    delivery::response::SendFailure, security::address::AddressRules, security::egress_rules::ReachRules,
+    delivery::response::SendFailure,
+    security::{address::AddressRules, egress_rules::EgressRules},
 };
-use redrive_egress::{Answered, Client, Config, Exchange, Failed, Outbound, Target};
+use redrive_egress::{Client, Config, EgressFailure, EgressResponse, Exchange, OutboundRequest, Target};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 
-/// The deadline of exchanges that should reach it.
+/// Timeout of exchanges that are expected to time out.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
-/// The deadline of exchanges that should not.
+/// Timeout of exchanges that are expected to end earlier.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
-/// A small good answer.
+/// A small successful response.
 pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 pub(crate) fn stopwatch() -> Duration {
@@ -32,33 +33,39 @@ pub(crate) fn stopwatch() -> Duration {
     ORIGIN.get_or_init(Instant::now).elapsed()
 }
 
-/// Everything default: loopback is refused.
+/// Returns the default configuration, which refuses loopback.
 pub(crate) fn strict() -> Config {
     Config::new(stopwatch)
 }
 
-/// Loopback is allowed.
+/// Returns a configuration that allows loopback.
 pub(crate) fn lenient() -> Config {
     Config { rules: loopback(), ..strict() }
 }
 
-/// Rules that allow loopback.
-pub(crate) fn loopback() -> ReachRules {
+/// Returns rules that allow loopback.
+pub(crate) fn loopback() -> EgressRules {
     let allow = ["127.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap()).to_vec();
-    ReachRules { networks: AddressRules { allow, deny: Vec::new() }, ..ReachRules::default() }
+    EgressRules { networks: AddressRules { allow, deny: Vec::new() }, ..EgressRules::default() }
 }
 
 pub(crate) fn client() -> Client {
     Client::new(lenient()).unwrap()
 }
 
-pub(crate) fn outbound(url: &str, timeout: Duration) -> Outbound {
+pub(crate) fn outbound(url: &str, timeout: Duration) -> OutboundRequest {
     let target = Target::parse(url).unwrap();
-    Outbound { target, headers: HeaderMap::new(), body: Bytes::from_static(b"{\"a\":1}"), timeout, owner: 0 }
+    OutboundRequest {
+        target,
+        headers: HeaderMap::new(),
+        body: Bytes::from_static(b"{\"a\":1}"),
+        timeout,
+        owner: 0,
+    }
 }
 
-/// Posts, and checks that the exchange ended by its deadline and a second.
-pub(crate) async fn post(client: &Client, request: Outbound) -> Exchange {
+/// Sends a request, and asserts that the exchange ended within its timeout plus one second.
+pub(crate) async fn post(client: &Client, request: OutboundRequest) -> Exchange {
     let start = Instant::now();
     let limit = request.timeout + Duration::from_secs(1);
     let exchange = client.post(request).await;
@@ -67,18 +74,18 @@ pub(crate) async fn post(client: &Client, request: Outbound) -> Exchange {
 }
 
 #[track_caller]
-pub(crate) fn answered(exchange: Exchange) -> Answered {
+pub(crate) fn expect_response(exchange: Exchange) -> EgressResponse {
     exchange.result.unwrap_or_else(|failed| panic!("failed: {failed:?}"))
 }
 
 #[track_caller]
-pub(crate) fn failed(exchange: Exchange, failure: SendFailure) -> Failed {
+pub(crate) fn failed(exchange: Exchange, failure: SendFailure) -> EgressFailure {
     let failed = exchange.result.expect_err("an answer came");
     assert_eq!(failed.failure, failure, "{failed:?}");
     failed
 }
 
-/// A server that counts, and hands each connection with its number to `behave`.
+/// A server that counts connections and requests, and passes each numbered connection to `behave`.
 pub(crate) struct Server {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -104,21 +111,21 @@ impl Server {
         Self { address, connections, requests }
     }
 
-    /// A server that answers every request with the same bytes and keeps the connection open.
-    pub(crate) async fn answering(answer: &'static [u8]) -> Self {
+    /// Starts a server that sends the same response to every request and keeps the connection open.
+    pub(crate) async fn responding(response: &'static [u8]) -> Self {
         Self::start(move |mut peer| async move {
             while peer.read_request().await.is_some() {
-                peer.send(answer).await;
+                peer.send(response).await;
             }
         })
         .await
     }
 
-    /// A server that answers the first request with these bytes and closes.
-    pub(crate) async fn answering_once(answer: &'static [u8]) -> Self {
+    /// Starts a server that responds to the first request with these bytes and closes the connection.
+    pub(crate) async fn responding_once(response: &'static [u8]) -> Self {
         Self::start(move |mut peer| async move {
             peer.read_request().await;
-            peer.send(answer).await;
+            peer.send(response).await;
         })
         .await
     }
@@ -144,19 +151,19 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Reads and counts a request; `None` when the client has closed.
+    /// Reads and counts a request. Returns `None` if the client has closed the connection.
     pub(crate) async fn read_request(&mut self) -> Option<String> {
         let request = read_request(&mut self.stream).await?;
         self.requests.fetch_add(1, Ordering::SeqCst);
         Some(request)
     }
 
-    /// Writes; false when the client has closed.
+    /// Writes bytes. Returns false if the client has closed the connection.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// Waits until the client has closed, and says how much it had still sent.
+    /// Waits until the client has closed the connection, and returns the number of bytes received until then.
     pub(crate) async fn closed(&mut self) -> usize {
         let mut all = 0;
         let mut buffer = vec![0; 64 * 1024];
@@ -166,7 +173,7 @@ impl Peer {
         all
     }
 
-    /// Closes with a reset instead of a goodbye.
+    /// Closes the connection with a TCP reset.
     pub(crate) fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }

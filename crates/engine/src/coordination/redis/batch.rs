@@ -1,96 +1,96 @@
-//! From what lies on the desk to one batch, and from its answer back to whoever waits.
+//! Builds one batch from the pending operations, and dispatches its reply to the waiters.
 
 use std::{collections::HashMap, sync::Arc};
 
 use redrive_core::{
     FailureCategory, Time, WebhookId,
     dispatch::gate::{Scope, WaitingOn},
-    protection::breaker::{Call, SavedCircuit, Transition},
+    protection::breaker::{CallOutcome, SavedCircuit, Transition},
 };
 use tokio::sync::oneshot;
 
 use super::{
-    Asked, Desk, Given, Op, Reported, Token,
+    GrantWithSlot, Op, PendingOps, RedisAdmissionRequest, ReportReply, TokenReply,
     slots::Slots,
     wire::{
-        About, Answered, AskFor, Batch, Granted, Limit, Policy, Probe, Saved, Section, Who, Why, counts,
-        place,
+        Batch, BatchReply, Limit, Policy, Probe, Section, WaitCause, WaitScope, WebhookReply, WireAsk,
+        WireCircuit, WireGrant, category_index, counts,
     },
 };
 use crate::{
-    coordination::{CircuitAction, Grant, Learnt, Local, Moved},
-    registry::Hook,
+    coordination::{CircuitAction, CircuitChange, Grant, LocalCoordinator, RuntimeChange},
+    registry::ResolvedWebhook,
 };
 
-/// How soon to ask again for a slot that there is none of.
-const SLOT_AGAIN_MS: i64 = 20;
+/// Delay before an unavailable slot is requested again.
+const SLOT_RETRY_MS: i64 = 20;
 
-/// Who waits for what of the answer.
-enum Waiter {
-    /// The section and the place of each ask.
-    Admit(Vec<(usize, usize)>, oneshot::Sender<Vec<Given>>),
-    Report(usize, oneshot::Sender<Reported>),
-    Act(usize, oneshot::Sender<Option<Moved>>),
+/// Waiter for a part of the reply.
+enum ReplyTarget {
+    /// For each request, the index of its section and its position there.
+    Admit(Vec<(usize, usize)>, oneshot::Sender<Vec<GrantWithSlot>>),
+    Report(usize, oneshot::Sender<ReportReply>),
+    Act(usize, oneshot::Sender<Option<CircuitChange>>),
     Look(oneshot::Sender<()>),
-    Token(usize, oneshot::Sender<Token>),
+    Token(usize, oneshot::Sender<TokenReply>),
 }
 
-/// A batch, and who waits for it.
-pub(crate) struct Taken {
+/// A batch and the waiters for its reply.
+pub(crate) struct PreparedBatch {
     batch: Batch,
-    /// The webhook of each section; none if only its slots are talked about.
-    hooks: Vec<Option<Arc<Hook>>>,
-    places: HashMap<WebhookId, usize>,
-    waiters: Vec<Waiter>,
+    /// The webhook of each section; `None` if the section is only about its slots.
+    webhooks: Vec<Option<Arc<ResolvedWebhook>>>,
+    indexes: HashMap<WebhookId, usize>,
+    waiters: Vec<ReplyTarget>,
 }
 
-/// What was learnt about a circuit that nobody waited for.
-pub(crate) struct Heard {
-    pub(crate) hook: Arc<Hook>,
-    pub(crate) learnt: Learnt,
-    /// It has moved, and this has to be stored.
-    pub(crate) moved: Option<Moved>,
-    /// It is half open, and wants to see so many deliveries.
+/// State of a circuit in the reply, beyond what the waiters receive.
+pub(crate) struct CircuitUpdate {
+    pub(crate) webhook: Arc<ResolvedWebhook>,
+    pub(crate) runtime_change: RuntimeChange,
+    /// A transition that must be stored.
+    pub(crate) change: Option<CircuitChange>,
+    /// The number of deliveries that a half-open circuit may hold.
     pub(crate) trickle: Option<usize>,
 }
 
-impl Taken {
-    pub(super) fn new(desk: Desk, slots: &Slots, local: &Local) -> Self {
+impl PreparedBatch {
+    pub(super) fn new(pending: PendingOps, slots: &Slots, local: &LocalCoordinator) -> Self {
         let batch = Batch {
-            drain: desk.drain,
-            work: desk.work,
-            change: desk.change,
+            drain: pending.drain,
+            work: pending.work,
+            change: pending.change,
             categories: FailureCategory::ALL.len(),
             ..Batch::default()
         };
         let mut taken = Self {
             batch,
-            hooks: Vec::new(),
-            places: HashMap::new(),
-            waiters: Vec::with_capacity(desk.ops.len()),
+            webhooks: Vec::new(),
+            indexes: HashMap::new(),
+            waiters: Vec::with_capacity(pending.ops.len()),
         };
-        for (hook, count) in desk.succeeded.into_values() {
-            taken.section(&hook, local).1.succeeded += count;
+        for (webhook, count) in pending.successes.into_values() {
+            taken.section(&webhook, local).1.succeeded += count;
         }
-        for op in desk.ops {
+        for op in pending.ops {
             taken.add(op, local);
         }
-        for (webhook, cap) in slots.to_tell() {
-            let (_, section) = taken.section_of(webhook, None);
+        for (webhook_id, cap) in slots.to_renew() {
+            let (_, section) = taken.section_of(webhook_id, None);
             section.cap.get_or_insert(cap);
         }
         for section in &mut taken.batch.webhooks {
             if let Some(cap) = section.cap {
-                let (hold, used) = slots.tell(section.id, cap);
+                let (hold, used) = slots.held_count(section.id, cap);
                 (section.hold, section.used) = (Some(hold), used);
                 section.need =
-                    Some(section.asks.iter().filter(|AskFor(_, _, has_slot)| !has_slot).count() as u32);
+                    Some(section.asks.iter().filter(|WireAsk(_, _, has_slot)| !has_slot).count() as u32);
             }
         }
         taken
     }
 
-    /// Whether there is nothing to say.
+    /// Returns whether there is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         let Batch { drain, work, change, webhooks, tokens, .. } = &self.batch;
         !(*drain || *work || *change) && webhooks.is_empty() && tokens.is_empty() && self.waiters.is_empty()
@@ -100,119 +100,127 @@ impl Taken {
         serde_json::to_string(&self.batch).unwrap_or_default()
     }
 
-    fn section_of(&mut self, id: WebhookId, hook: Option<&Arc<Hook>>) -> (usize, &mut Section) {
+    fn section_of(&mut self, id: WebhookId, webhook: Option<&Arc<ResolvedWebhook>>) -> (usize, &mut Section) {
         let webhooks = &mut self.batch.webhooks;
-        let place = *self.places.entry(id).or_insert_with(|| {
+        let index = *self.indexes.entry(id).or_insert_with(|| {
             webhooks.push(Section::new(id));
-            self.hooks.push(hook.cloned());
+            self.webhooks.push(webhook.cloned());
             webhooks.len() - 1
         });
-        (place, &mut webhooks[place])
+        (index, &mut webhooks[index])
     }
 
-    /// The section of a webhook, with what is known of its circuit.
-    fn section(&mut self, hook: &Arc<Hook>, local: &Local) -> (usize, &mut Section) {
-        let is_new = !self.places.contains_key(&hook.id);
-        let (place, section) = self.section_of(hook.id, Some(hook));
+    /// Returns the section of a webhook, created with the known state of its circuit.
+    fn section(&mut self, webhook: &Arc<ResolvedWebhook>, local: &LocalCoordinator) -> (usize, &mut Section) {
+        let is_new = !self.indexes.contains_key(&webhook.id);
+        let (index, section) = self.section_of(webhook.id, Some(webhook));
         if is_new {
-            let known = local.presented(hook.id);
-            section.policy = Some(Policy::from(&*hook.breaker));
+            let known = local.known_circuit(webhook.id);
+            section.policy = Some(Policy::from(&*webhook.breaker));
             section.knows = known.as_ref().map_or(0, |known| known.saved.generation);
             section.saved = known
                 .filter(|known| known.newer || !known.saved.is_default())
-                .map(|known| Saved::from(&known.saved));
+                .map(|known| WireCircuit::from(&known.saved));
         }
-        (place, section)
+        (index, section)
     }
 
-    fn add(&mut self, op: Op, local: &Local) {
+    fn add(&mut self, op: Op, local: &LocalCoordinator) {
         match op {
-            Op::Admit(asks, answer) => {
-                let places = asks.iter().map(|asked| self.ask(asked, local)).collect();
-                self.waiters.push(Waiter::Admit(places, answer));
+            Op::Admit(asks, reply) => {
+                let positions = asks.iter().map(|query| self.ask(query, local)).collect();
+                self.waiters.push(ReplyTarget::Admit(positions, reply));
             }
-            Op::Report(hook, call, probe, answer) => {
-                let (place_in_batch, section) = self.section(&hook, local);
+            Op::Report(webhook, call, probe, reply) => {
+                let (place_in_batch, section) = self.section(&webhook, local);
                 match (probe, call) {
                     (Some(ticket), call) => {
                         let (went, category) = match call {
-                            Call::Succeeded => (1, 0),
-                            Call::Failed(category) => (0, place(category)),
-                            Call::Ignored => (-1, 0),
+                            CallOutcome::Succeeded => (1, 0),
+                            CallOutcome::Failed(category) => (0, category_index(category)),
+                            CallOutcome::Ignored => (-1, 0),
                         };
                         section.probes.push(Probe(ticket >> 16, ticket & 0xffff, went, category));
                     }
-                    (None, Call::Succeeded) => section.succeeded += 1,
-                    (None, Call::Failed(category)) => section.failed.push(place(category)),
-                    (None, Call::Ignored) => {}
+                    (None, CallOutcome::Succeeded) => section.succeeded += 1,
+                    (None, CallOutcome::Failed(category)) => section.failed.push(category_index(category)),
+                    (None, CallOutcome::Ignored) => {}
                 }
-                self.waiters.push(Waiter::Report(place_in_batch, answer));
+                self.waiters.push(ReplyTarget::Report(place_in_batch, reply));
             }
-            Op::Act(hook, action, answer) => {
-                let (place, section) = self.section(&hook, local);
+            Op::Act(webhook, action, reply) => {
+                let (index, section) = self.section(&webhook, local);
                 match action {
                     CircuitAction::Reset => (section.reset, section.force) = (true, None),
                     CircuitAction::Force(forced) => section.force = Some((&forced).into()),
                 }
-                self.waiters.push(Waiter::Act(place, answer));
+                self.waiters.push(ReplyTarget::Act(index, reply));
             }
-            Op::Look(hook, answer) => {
-                self.section(&hook, local).1.look = true;
-                self.waiters.extend(answer.map(Waiter::Look));
+            Op::Refresh(webhook, reply) => {
+                self.section(&webhook, local).1.look = true;
+                self.waiters.extend(reply.map(ReplyTarget::Look));
             }
-            Op::Tell(answer) => self.waiters.push(Waiter::Look(answer)),
-            Op::Token(name, limit, answer) => {
+            Op::Flush(reply) => self.waiters.push(ReplyTarget::Look(reply)),
+            Op::Token(name, limit, reply) => {
                 self.batch.tokens.push(Limit::new(limit, name));
-                self.waiters.push(Waiter::Token(self.batch.tokens.len() - 1, answer));
+                self.waiters.push(ReplyTarget::Token(self.batch.tokens.len() - 1, reply));
             }
         }
     }
 
-    fn ask(&mut self, asked: &Asked, local: &Local) -> (usize, usize) {
-        let hook = &asked.hook;
-        let (place, section) = self.section(hook, local);
+    fn ask(&mut self, query: &RedisAdmissionRequest, local: &LocalCoordinator) -> (usize, usize) {
+        let webhook = &query.webhook;
+        let (index, section) = self.section(webhook, local);
         if section.asks.is_empty() {
-            section.cap = Some(hook.max_in_flight);
-            section.own = hook.rate_limit().map(|limit| Limit::new(limit, hook.id.to_string()));
-            section.tenant =
-                hook.tenant.rate_limit().map(|limit| Limit::new(limit, format!("tenant:{}", hook.tenant.id)));
+            section.cap = Some(webhook.max_in_flight);
+            section.own = webhook.rate_limit().map(|limit| Limit::new(limit, webhook.id.to_string()));
+            section.tenant = webhook
+                .tenant
+                .rate_limit()
+                .map(|limit| Limit::new(limit, format!("tenant:{}", webhook.tenant.id)));
             section.global = local.global().map(|limit| Limit::new(limit, "all".to_owned()));
         }
-        section.asks.push(AskFor(asked.event, asked.patience, asked.has_slot));
-        (place, section.asks.len() - 1)
+        section.asks.push(WireAsk(query.event_id, query.probe_timeout, query.has_slot));
+        (index, section.asks.len() - 1)
     }
 
-    /// Hands the answer round. Gives what was learnt beside, and when Redis began to remember.
-    pub(super) fn apply(self, answer: &Answered, slots: &Arc<Slots>, local: &Local) -> (Vec<Heard>, Time) {
-        let now = Time::from_millis(answer.now);
-        let mut heard: Vec<Option<Heard>> = Vec::with_capacity(self.hooks.len());
-        for ((section, hook), about) in self.batch.webhooks.iter().zip(&self.hooks).zip(&answer.webhooks) {
-            if let (Some(told), Some(answered)) = (section.hold, about.slots) {
+    /// Dispatches the reply to the waiters. Returns the circuit updates, and the start time of the state in Redis.
+    pub(super) fn dispatch_replies(
+        self,
+        reply: &BatchReply,
+        slots: &Arc<Slots>,
+        local: &LocalCoordinator,
+    ) -> (Vec<CircuitUpdate>, Time) {
+        let now = Time::from_millis(reply.now);
+        let mut heard: Vec<Option<CircuitUpdate>> = Vec::with_capacity(self.webhooks.len());
+        for ((section, webhook), about) in self.batch.webhooks.iter().zip(&self.webhooks).zip(&reply.webhooks)
+        {
+            if let (Some(told), Some(response)) = (section.hold, about.slots) {
                 let goes = section.asks.iter().zip(&about.grants).filter(|(ask, granted)| {
-                    let AskFor(_, _, has_slot) = ask;
-                    !has_slot && matches!(granted, Granted::Go { .. })
+                    let WireAsk(_, _, has_slot) = ask;
+                    !has_slot && matches!(granted, WireGrant::Go { .. })
                 });
-                slots.answered(section.id, told, goes.count() as u32, answered);
+                slots.apply_reply(section.id, told, goes.count() as u32, response);
             }
-            heard.push(hook.as_ref().map(|hook| learn(hook, about, local, now)));
+            heard.push(webhook.as_ref().map(|webhook| merge_circuit(webhook, about, local, now)));
         }
         for waiter in self.waiters {
-            // Whoever has gone away does not need it.
+            // A waiter that was dropped does not need its reply.
             match waiter {
-                Waiter::Admit(places, to) => {
-                    let given = places.iter().map(|(place, index)| {
-                        let section = &self.batch.webhooks[*place];
+                ReplyTarget::Admit(positions, to) => {
+                    let given = positions.iter().map(|(position, index)| {
+                        let section = &self.batch.webhooks[*position];
                         let has_slot = section.asks.get(*index).is_some_and(|ask| ask.2);
-                        let about = answer.webhooks.get(*place);
+                        let about = reply.webhooks.get(*position);
                         let granted = about.and_then(|about| Some((about, about.grants.get(*index)?)));
                         let grant =
                             granted.map_or(Grant::NoProbe, |(about, granted)| grant(about, *granted, now));
                         if let (
-                            Some(hook),
+                            Some(webhook),
                             Grant::Wait { until: Some(until), why: WaitingOn::RateLimit, scope },
-                        ) = (&self.hooks[*place], grant)
+                        ) = (&self.webhooks[*position], grant)
                         {
-                            local.noted(hook, scope, until);
+                            local.record_token_wait(webhook, scope, until);
                         }
                         let slot = (matches!(grant, Grant::Go { .. }) && !has_slot)
                             .then(|| slots.granted(section.id));
@@ -220,67 +228,80 @@ impl Taken {
                     });
                     drop(to.send(given.collect()));
                 }
-                // A move that nobody is there for any more is stored like one that nobody waited for.
-                Waiter::Report(place, to) => {
-                    if let Some(Some(heard)) = heard.get_mut(place) {
-                        let reported = Reported { moved: heard.moved.take(), trickle: heard.trickle };
-                        heard.moved = to.send(reported).err().and_then(|back| back.moved);
+                // If the waiter is gone, the transition is returned as an update and persisted there.
+                ReplyTarget::Report(position, to) => {
+                    if let Some(Some(heard)) = heard.get_mut(position) {
+                        let reported = ReportReply { change: heard.change.take(), trickle: heard.trickle };
+                        heard.change = to.send(reported).err().and_then(|back| back.change);
                     }
                 }
-                Waiter::Act(place, to) => {
-                    if let Some(Some(heard)) = heard.get_mut(place) {
-                        heard.moved = to.send(heard.moved.take()).err().flatten();
+                ReplyTarget::Act(position, to) => {
+                    if let Some(Some(heard)) = heard.get_mut(position) {
+                        heard.change = to.send(heard.change.take()).err().flatten();
                     }
                 }
-                Waiter::Look(to) => drop(to.send(())),
-                Waiter::Token(index, to) => {
-                    if let Some((due, remaining)) = answer.tokens.get(index) {
+                ReplyTarget::Look(to) => drop(to.send(())),
+                ReplyTarget::Token(index, to) => {
+                    if let Some((due, remaining)) = reply.tokens.get(index) {
                         let due = (*due > 0).then(|| Time::from_millis(*due));
-                        let _ = to.send(Token { due, remaining: *remaining, now });
+                        let _ = to.send(TokenReply { due, remaining: *remaining, now });
                     }
                 }
             }
         }
-        (heard.into_iter().flatten().collect(), Time::from_millis(answer.began))
+        (heard.into_iter().flatten().collect(), Time::from_millis(reply.started_at))
     }
 }
 
-/// Has what is known here follow what Redis says of a circuit.
-fn learn(hook: &Arc<Hook>, about: &About, local: &Local, now: Time) -> Heard {
+/// Merges the state of a circuit from the reply into the local state.
+fn merge_circuit(
+    webhook: &Arc<ResolvedWebhook>,
+    about: &WebhookReply,
+    local: &LocalCoordinator,
+    now: Time,
+) -> CircuitUpdate {
     let saved: Option<SavedCircuit> = about.saved.clone().map(SavedCircuit::from);
     let trickle = about.probes.map(|[under_way, left, ..]| (under_way + left) as usize);
-    let trial = about.probes.map(|[under_way, _, answered, successes]| (under_way + answered, successes));
-    let moved = about.from.zip(saved.clone()).map(|(from, saved)| Moved {
-        webhook: hook.id,
-        tenant: hook.tenant.id.clone(),
+    let half_open_counts =
+        about.probes.map(|[under_way, _, response, successes]| (under_way + response, successes));
+    let change = about.from.zip(saved.clone()).map(|(from, saved)| CircuitChange {
+        webhook_id: webhook.id,
+        tenant_id: webhook.tenant.id.clone(),
         transition: Transition { from, to: saved.state, at: saved.since },
         saved,
-        trickle,
+        probe_cap: trickle,
     });
-    let learnt = local.adopt(hook, saved, about.counts.as_deref().map(counts), trial, moved.is_some(), now);
-    Heard { hook: hook.clone(), learnt, moved, trickle }
+    let learnt = local.merge_from_redis(
+        webhook,
+        saved,
+        about.counts.as_deref().map(counts),
+        half_open_counts,
+        change.is_some(),
+        now,
+    );
+    CircuitUpdate { webhook: webhook.clone(), runtime_change: learnt, change, trickle }
 }
 
-fn grant(about: &About, granted: Granted, now: Time) -> Grant {
+fn grant(about: &WebhookReply, granted: WireGrant, now: Time) -> Grant {
     match granted {
-        Granted::Go { circuit, probe } => {
+        WireGrant::Go { circuit, probe } => {
             let ticket = |number| about.generation.unwrap_or(0) << 16 | number;
             Grant::Go { probe: probe.map(ticket), circuit }
         }
-        Granted::Wait { why, scope, until } => {
+        WireGrant::Wait { why, scope, until } => {
             let scope = match scope {
-                Who::Webhook => Scope::Webhook,
-                Who::Tenant => Scope::Tenant,
-                Who::Node => Scope::Node,
+                WaitScope::Webhook => Scope::Webhook,
+                WaitScope::Tenant => Scope::Tenant,
+                WaitScope::Node => Scope::Node,
             };
             let (why, until) = match why {
-                Why::Circuit => (WaitingOn::CircuitOpen, until),
-                Why::Slots => (WaitingOn::InFlightLimit, Some(now.millis() + SLOT_AGAIN_MS)),
-                Why::Tokens => (WaitingOn::RateLimit, until),
+                WaitCause::Circuit => (WaitingOn::CircuitOpen, until),
+                WaitCause::Slots => (WaitingOn::InFlightLimit, Some(now.millis() + SLOT_RETRY_MS)),
+                WaitCause::Tokens => (WaitingOn::RateLimit, until),
             };
             Grant::Wait { until: until.map(Time::from_millis), why, scope }
         }
-        Granted::Probed { until } => Grant::Probed { until: Time::from_millis(until) },
-        Granted::NoProbe => Grant::NoProbe,
+        WireGrant::Probed { until } => Grant::Probed { until: Time::from_millis(until) },
+        WireGrant::NoProbe => Grant::NoProbe,
     }
 }

@@ -1,4 +1,5 @@
--- The time of all nodes: this server's clock, told in the time of their store. ARGV[4]: a node's own.
+-- Sets NOW to the time of all nodes: this server's clock plus its offset to the store's time. ARGV[4]: the node's
+-- time.
 local here = redis.call('TIME')
 here = here[1] * 1000 + math.floor(here[2] / 1000)
 local told, skew = tonumber(ARGV[4]), tonumber(redis.call('GET', KEYS[1] .. 'skew') or '')

@@ -1,10 +1,10 @@
--- What all nodes decide together, in one step: circuits, tokens and slots of a whole batch.
+-- Decides for all nodes, atomically, about the circuits, tokens and slots of a whole batch.
 --
--- The rules are those of `redrive-core` (breaker, limiter), to the millisecond: a property test holds both against
--- each other. Before this text stands one line that sets NOW, the time in milliseconds. A batch that comes twice is
--- answered twice and carried out once.
+-- The rules are those of `redrive-core` (breaker, limiter), to the millisecond: a property test compares both. The
+-- lines prepended to this text set NOW, the time in milliseconds. A batch that is sent twice is applied once and
+-- gets the same reply twice.
 --
--- KEYS[1]: what all keys begin with. ARGV[1]: the node's epoch. ARGV[2]: the batch's number. ARGV[3]: the batch.
+-- KEYS[1]: prefix of all keys. ARGV[1]: the node's epoch. ARGV[2]: the batch's number. ARGV[3]: the batch.
 
 local NS, ME, NUMBER = KEYS[1], ARGV[1], ARGV[2]
 local PARTS, LONGEST_SLEEP, ROUNDING = 10, 86400000, 1e-9
@@ -21,14 +21,14 @@ end
 
 local batch = cjson.decode(ARGV[3])
 
--- When this memory began, or a node came back that had gone by itself for a while: nobody knows what was taken
--- before, so every bucket counts as empty at that time.
-local began = tonumber(redis.call('GET', NS .. 'began') or '')
-if not began or batch.drain and NOW - began > DRAIN_AGAIN then
-  began = NOW
-  redis.call('SET', NS .. 'began', string.format('%.0f', NOW))
+-- Start of the state in Redis, reset when a node returns from fallback (`drain`). Tokens taken before are unknown,
+-- so every bucket counts as empty at that time.
+local started_at = tonumber(redis.call('GET', NS .. 'started_at') or '')
+if not started_at or batch.drain and NOW - started_at > DRAIN_AGAIN then
+  started_at = NOW
+  redis.call('SET', NS .. 'started_at', string.format('%.0f', NOW))
 end
-redis.call('PEXPIRE', NS .. 'began', '604800000')
+redis.call('PEXPIRE', NS .. 'started_at', '604800000')
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -51,19 +51,19 @@ local function bucket(name)
   return known
 end
 
--- What has not come back yet, and as of when. Callers of the API are not held back for what nobody knows.
+-- Returns the units not refilled yet, and as of when. Buckets of API keys do not count as empty at `started_at`.
 local function spent(held, limit)
   local rate, capacity = math.max(limit[1], 1), limit[2] * TOKEN
-  local since_began = math.max(0, capacity - math.max(0, NOW - began) * rate)
-  if string.sub(limit[3], 1, 4) == 'key:' then since_began = 0 end
-  if held.at - NOW > DISORDER then return since_began, NOW end
+  local since_start = math.max(0, capacity - math.max(0, NOW - started_at) * rate)
+  if string.sub(limit[3], 1, 4) == 'key:' then since_start = 0 end
+  if held.at - NOW > DISORDER then return since_start, NOW end
   local taken = held.spent
   if held.burst ~= limit[2] then taken = math.min(taken, capacity) end
   local left = math.max(0, taken - math.max(0, NOW - held.at) * rate)
-  return math.max(left, since_began), math.max(held.at, NOW)
+  return math.max(left, since_start), math.max(held.at, NOW)
 end
 
--- When the next token is there; nil if it is there now.
+-- Returns when the next token is available; nil if one is available now.
 local function token_due(name, limit)
   local taken, at = spent(bucket(name), limit)
   local short = taken + TOKEN - limit[2] * TOKEN
@@ -120,7 +120,7 @@ local function add_to(part, field, count)
   part[field] = math.min(field > 2 and CATEGORY_MOST or TOTAL_MOST, part[field] + count)
 end
 
--- The same calls in parts of another length, none of them younger than it was.
+-- Redistributes the calls into buckets of another length, making none of them younger.
 local function resized(window, length, categories)
   local other = new_window(length, categories)
   for index = 1, PARTS do
@@ -145,7 +145,7 @@ end
 
 local Circuit = {}
 
--- From what was stored for the day that this memory is gone.
+-- Restores a circuit from the state that a node kept in case Redis lost it.
 function Circuit.restore(saved, categories)
   local circuit = { phase = 'closed', generation = saved.generation, since = saved.since, forced = saved.forced }
   if saved.forced then
@@ -205,7 +205,7 @@ local function verdict(trial, policy)
   return nil
 end
 
--- Makes the moves that time makes.
+-- Makes the timed transitions that are due.
 function Circuit.advance(circuit, policy, categories)
   if circuit.forced then
     if circuit.forced['until'] and NOW >= circuit.forced['until'] then Circuit.close(circuit) end
@@ -214,7 +214,7 @@ function Circuit.advance(circuit, policy, categories)
   elseif not policy.enabled then
     Circuit.close(circuit)
   elseif circuit.phase == 'open' then
-    -- It opened by a time that is no longer used: it waits for one sleep window from now.
+    -- It was opened at a time that was set back since: wait for at most one sleep window from now.
     local longest = NOW + (circuit.sleep or LONGEST_SLEEP)
     if circuit['until'] > longest + DISORDER then circuit['until'], circuit.changed = longest, true end
     if NOW >= circuit['until'] then
@@ -232,9 +232,9 @@ function Circuit.advance(circuit, policy, categories)
   end
 end
 
--- Calls outside a trial: so many that succeeded, then one that failed for each category.
+-- Records calls outside a half-open period: `successes` that succeeded, then one failure per listed category.
 function Circuit.called(circuit, policy, successes, failures, categories)
-  -- Time may move it after the first.
+  -- A timed transition may happen after the first success.
   for _, count in ipairs({ math.min(successes, 1), math.max(successes - 1, 0) }) do
     if circuit.phase == 'closed' and policy.enabled and count > 0 then
       circuit.window = moved_on(circuit.window or new_window(policy.window, categories), policy.window, categories)
@@ -252,7 +252,7 @@ function Circuit.called(circuit, policy, successes, failures, categories)
       add_to(part, 2 + category, 1)
       circuit.changed = true
       local counts = counts_of(circuit.window, policy.window, categories)
-      if not circuit.forced and counts[1] >= policy.least
+      if not circuit.forced and counts[1] >= policy.min
         and counts[2] * 100 + ROUNDING >= counts[1] * policy.errors then
         Circuit.open(circuit, policy, 0, counts)
       end
@@ -261,8 +261,8 @@ function Circuit.called(circuit, policy, successes, failures, categories)
   end
 end
 
--- What came of a probe: 1 for success, 0 for failure with its category, -1 if it tells nothing. One that comes when
--- the circuit is closed already is a call like any other.
+-- Records the result of a probe: 1 for success, 0 for failure with its category, -1 if it says nothing. A result
+-- that arrives when the circuit is already closed counts as an ordinary call.
 function Circuit.answered(circuit, policy, probe, categories)
   if circuit.phase == 'closed' and probe[3] >= 0 then
     return Circuit.called(circuit, policy, probe[3], probe[3] == 0 and { probe[4] } or {}, categories)
@@ -272,7 +272,7 @@ function Circuit.answered(circuit, policy, probe, categories)
     local trial = circuit.trial
     for index, one in ipairs(trial.under_way) do
       if circuit.generation == probe[1] and one[1] == probe[2] then
-        -- As swap_remove does it, so that the order is the same.
+        -- Same as `swap_remove` in `redrive-core`, so that the order is equal.
         trial.under_way[index] = trial.under_way[#trial.under_way]
         trial.under_way[#trial.under_way] = nil
         if probe[3] >= 0 then
@@ -298,7 +298,7 @@ local function probes_left(trial, policy)
   return math.max(0, policy.probes - #trial.answered - #trial.under_way)
 end
 
--- 'go'; or 'probe' and its number; or 'wait', until when, and whether this one had its turn.
+-- Returns 'go'; or 'probe' and its number; or 'wait', until when, and whether this event was already a probe.
 function Circuit.may_call(circuit, policy, event, patience, categories)
   Circuit.advance(circuit, policy, categories)
   if circuit.forced and circuit.forced.open then return 'wait', circuit.forced['until'] end
@@ -373,9 +373,9 @@ end
 
 -- --- slots ----------------------------------------------------------------------------------------------------
 
--- A node holds some of the requests that a webhook may have in flight, and uses them as it likes. It has `hold`, of which
--- `used` are in use, and needs at least `need` more. Gives how many it holds from now on, how many nodes want some, and
--- how many wait.
+-- Renews and grants slots. A node holds some of the requests that a webhook may have in flight and uses them
+-- without asking. It holds `hold`, of which `used` are in use, and needs at least `need` more. Returns how many it
+-- holds from now on, how many nodes want some, and how many wait.
 local function slots(id, cap, hold, used, need)
   local key = NS .. 'slots:' .. id
   local rows = redis.call('HGETALL', key)
@@ -402,8 +402,8 @@ local function slots(id, cap, hold, used, need)
   end
   local claimants = 0
   for _ in pairs(nodes) do claimants = claimants + 1 end
-  -- What it held and did not renew in time may belong to another node now. Requests in flight count however many may be: with a
-  -- cap that was lowered, no node begins a request before enough of them have ended.
+  -- Slots that were not renewed in time may have been granted to another node. Requests in flight always count:
+  -- after the cap was lowered, no node starts a request before enough of them have ended.
   local held = math.max(used, math.min(hold, mine or cap, math.max(0, cap - others)))
   local free = math.max(0, cap - others - held)
   local give = 0
@@ -433,7 +433,7 @@ end
 
 local TOKENS = { { 'global', 'node' }, { 'tenant', 'tenant' }, { 'own', 'webhook' } }
 
--- Whether one delivery may go.
+-- Decides whether one delivery may be sent.
 local function admit(section, circuit, ask, room, categories)
   local permit, more, probed = Circuit.may_call(circuit, section.policy, ask[1], ask[2], categories)
   if permit == 'wait' then
@@ -478,7 +478,7 @@ local function carry_out(section)
   local stored = redis.call('GET', key)
   local circuit
   if stored then circuit = cmsgpack.unpack(stored) end
-  -- A node that remembers more than this memory is believed.
+  -- If this circuit was lost or is older than the node's, use the node's.
   local forgotten = not circuit or circuit.made_up
   if section.saved and (forgotten or section.saved.generation > circuit.generation) then
     circuit = Circuit.restore(section.saved, categories)
@@ -525,8 +525,8 @@ local function carry_out(section)
   return answer
 end
 
--- What is empty is left out: it would look like an object.
-local answer = { now = NOW, began = began, webhooks = batch.webhooks and {}, tokens = batch.tokens and {} }
+-- Empty lists are left out: cjson would encode them as objects.
+local answer = { now = NOW, started_at = started_at, webhooks = batch.webhooks and {}, tokens = batch.tokens and {} }
 for index, section in ipairs(batch.webhooks or {}) do answer.webhooks[index] = carry_out(section) end
 for index, limit in ipairs(batch.tokens or {}) do
   local due = token_due(limit[3], limit)

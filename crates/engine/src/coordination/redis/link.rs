@@ -1,4 +1,5 @@
-//! The way to Redis: one connection that carries batches, one at a time, and one that hears news.
+//! Connections to Redis: one that sends batches, one at a time, and one that subscribes to messages of other
+//! nodes.
 
 use std::time::Duration;
 
@@ -9,43 +10,43 @@ use redis::{
 };
 use redrive_core::{Time, WebhookId};
 
-use super::{Heard, Shared, Taken, wire::Answered};
+use super::{CircuitUpdate, PreparedBatch, RedisCoordinator, wire::BatchReply};
 use crate::settings::RedisSettings;
 
-/// The rules, in the time of this text's first lines.
-const RULES: &str = include_str!("gate.lua");
-const CLOCK: &str = include_str!("clock.lua");
+/// The gate script, and the lines before it that set its time.
+const GATE_SCRIPT: &str = include_str!("gate.lua");
+const CLOCK_SCRIPT: &str = include_str!("clock.lua");
 
-/// See the module.
-pub(crate) struct Link {
+/// Connection to Redis. See the module.
+pub(crate) struct RedisLink {
     client: Client,
     script: Script,
     namespace: String,
-    /// Who this is, by a name that nobody has used before.
-    me: String,
-    /// Batches have numbers, so that one that comes twice is known.
+    /// Id of this node, never used before.
+    node_id: String,
+    /// Number of the last batch, by which the script recognises a batch that is sent twice.
     number: u64,
     timeout: Duration,
     connection: Option<MultiplexedConnection>,
 }
 
-/// What another node tells everybody.
+/// Message of another node to all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// Something is due.
+pub(crate) enum PeerMessage {
+    /// Deliveries are due.
     Work,
-    /// Something has changed.
+    /// The change feed has new entries.
     Change,
-    /// A circuit has moved.
+    /// A circuit made a transition.
     Circuit(WebhookId),
-    /// So many nodes want slots of a webhook, and one of them has none.
+    /// This number of nodes want slots of a webhook, and one of them has none.
     Slots(WebhookId, u32),
 }
 
-impl Link {
-    /// Connects to nothing yet. An error tells what is wrong with the settings.
+impl RedisLink {
+    /// Creates a link without connecting. Fails if the settings are invalid.
     pub(crate) fn new(settings: &RedisSettings, me: String) -> Result<Self, RedisError> {
-        Self::with_clock(settings, me, CLOCK)
+        Self::with_clock(settings, me, CLOCK_SCRIPT)
     }
 
     pub(super) fn with_clock(settings: &RedisSettings, me: String, clock: &str) -> Result<Self, RedisError> {
@@ -58,25 +59,25 @@ impl Link {
         };
         Ok(Self {
             client,
-            script: Script::new(&format!("{clock}\n{RULES}")),
+            script: Script::new(&format!("{clock}\n{GATE_SCRIPT}")),
             namespace: format!("{}:", settings.namespace),
-            me,
+            node_id: me,
             number: 0,
             timeout: settings.timeout,
             connection: None,
         })
     }
 
-    /// The server, without what is secret.
+    /// Returns the address of the server, without secrets.
     pub(crate) fn server(&self) -> String {
         self.client.get_connection_info().addr().to_string()
     }
 
-    /// Connects, and sees whether the script can be run: a replica for instance would not let it write.
+    /// Connects, and checks that the script can run: a replica, for instance, would not let it write.
     pub(crate) async fn connect(&mut self, now: Time) -> Result<(), RedisError> {
         self.reconnect().await?;
         self.number += 1;
-        self.carry("{}", now).await.map(drop)
+        self.send_batch("{}", now).await.map(drop)
     }
 
     async fn reconnect(&mut self) -> Result<(), RedisError> {
@@ -90,40 +91,41 @@ impl Link {
         Ok(())
     }
 
-    /// Has a batch carried out, and hands its answer round. If the connection breaks meanwhile it is sent once more:
-    /// nothing happens twice. Gives what was learnt beside, and when Redis began to remember; or the batch, unanswered.
+    /// Sends a batch and dispatches its reply. If the connection breaks, the batch is sent once more; the script
+    /// applies it only once. Returns the circuit updates and the start time of the state in Redis, or the batch
+    /// without a reply.
     pub(crate) async fn send(
         &mut self,
-        taken: Taken,
-        shared: &Shared,
+        taken: PreparedBatch,
+        shared: &RedisCoordinator,
         now: Time,
-    ) -> Result<(Vec<Heard>, Time), (RedisError, Taken)> {
+    ) -> Result<(Vec<CircuitUpdate>, Time), (RedisError, PreparedBatch)> {
         self.number += 1;
         let written = taken.written();
-        let answer = match self.carry(&written, now).await {
-            Err(_) => self.carry_again(&written, now).await,
-            answer => answer,
+        let reply = match self.send_batch(&written, now).await {
+            Err(_) => self.resend_batch(&written, now).await,
+            reply => reply,
         };
-        match answer {
-            Ok(answer) => Ok(taken.apply(&answer, &shared.slots, &shared.local)),
-            // Whoever waits learns of it when everything is ready for that.
+        match reply {
+            Ok(reply) => Ok(taken.dispatch_replies(&reply, &shared.slots, &shared.local)),
+            // The caller fails the waiters later, after it has switched to fallback.
             Err(error) => Err((error, taken)),
         }
     }
 
-    async fn carry_again(&mut self, written: &str, now: Time) -> Result<Answered, RedisError> {
+    async fn resend_batch(&mut self, written: &str, now: Time) -> Result<BatchReply, RedisError> {
         self.reconnect().await?;
-        self.carry(written, now).await
+        self.send_batch(written, now).await
     }
 
-    async fn carry(&mut self, written: &str, now: Time) -> Result<Answered, RedisError> {
+    async fn send_batch(&mut self, written: &str, now: Time) -> Result<BatchReply, RedisError> {
         let Some(connection) = &mut self.connection else {
             return Err((ErrorKind::Io, "there is no connection").into());
         };
         let mut call = self.script.key(&self.namespace);
-        call.arg(&self.me).arg(self.number).arg(written).arg(now.millis());
-        let answer: String = call.invoke_async(connection).await?;
-        serde_json::from_str(&answer).map_err(|error| {
+        call.arg(&self.node_id).arg(self.number).arg(written).arg(now.millis());
+        let reply: String = call.invoke_async(connection).await?;
+        serde_json::from_str(&reply).map_err(|error| {
             RedisError::from((
                 ErrorKind::UnexpectedReturnType,
                 "not an answer of the script",
@@ -132,32 +134,32 @@ impl Link {
         })
     }
 
-    /// What hears the other nodes.
-    pub(crate) fn ear(&self) -> Ear {
-        Ear {
+    /// Returns the subscriber for messages of other nodes.
+    pub(crate) fn subscriber(&self) -> PeerSubscriber {
+        PeerSubscriber {
             client: self.client.clone(),
             channel: format!("{}news", self.namespace),
-            me: self.me.clone(),
+            node_id: self.node_id.clone(),
             timeout: self.timeout,
         }
     }
 }
 
-/// A connection of its own for news.
-pub(crate) struct Ear {
+/// Separate connection for messages of other nodes.
+pub(crate) struct PeerSubscriber {
     client: Client,
     channel: String,
-    me: String,
+    node_id: String,
     timeout: Duration,
 }
 
-impl Ear {
-    /// What the other nodes tell from now on.
-    pub(crate) async fn listen(&self) -> Result<Hearing, RedisError> {
+impl PeerSubscriber {
+    /// Subscribes to the messages of other nodes.
+    pub(crate) async fn listen(&self) -> Result<PeerStream, RedisError> {
         let subscribe = async {
             let mut pubsub = self.client.get_async_pubsub().await?;
             pubsub.subscribe(&self.channel).await?;
-            Ok(Hearing { stream: pubsub.into_on_message(), me: self.me.clone() })
+            Ok(PeerStream { stream: pubsub.into_on_message(), node_id: self.node_id.clone() })
         };
         match tokio::time::timeout(self.timeout, subscribe).await {
             Ok(hearing) => hearing,
@@ -166,41 +168,41 @@ impl Ear {
     }
 }
 
-/// News as they come in.
-pub(crate) struct Hearing {
+/// Stream of incoming messages.
+pub(crate) struct PeerStream {
     stream: PubSubStream,
-    me: String,
+    node_id: String,
 }
 
-impl Hearing {
-    /// The next one of another node; none when the connection is gone.
-    pub(crate) async fn next(&mut self) -> Option<News> {
+impl PeerStream {
+    /// Returns the next message of another node, or `None` if the connection is lost.
+    pub(crate) async fn next(&mut self) -> Option<PeerMessage> {
         loop {
             let message = self.stream.next().await?;
             let Ok(text) = message.get_payload::<String>() else { continue };
-            if let Some(news) = read(&text, &self.me) {
-                return Some(news);
+            if let Some(signal) = read(&text, &self.node_id) {
+                return Some(signal);
             }
         }
     }
 }
 
-/// News of others than `me`, if it is any.
-fn read(text: &str, me: &str) -> Option<News> {
+/// Parses a message of another node. Returns `None` for this node's own messages and invalid ones.
+fn read(text: &str, me: &str) -> Option<PeerMessage> {
     let mut words = text.split(' ');
     if words.next()? == me {
         return None;
     }
     match words.next()? {
-        "work" => Some(News::Work),
-        "change" => Some(News::Change),
-        "circuit" => Some(News::Circuit(words.next()?.parse().ok()?)),
-        "slots" => Some(News::Slots(words.next()?.parse().ok()?, words.next()?.parse().ok()?)),
+        "work" => Some(PeerMessage::Work),
+        "change" => Some(PeerMessage::Change),
+        "circuit" => Some(PeerMessage::Circuit(words.next()?.parse().ok()?)),
+        "slots" => Some(PeerMessage::Slots(words.next()?.parse().ok()?, words.next()?.parse().ok()?)),
         _ => None,
     }
 }
 
-/// What to do about an error, where that is known.
+/// Returns a hint for the operator on how to fix an error, or an empty text.
 pub(crate) fn advice(error: &RedisError) -> &'static str {
     let text = error.to_string();
     let has = |word: &str| text.contains(word);
@@ -226,12 +228,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_of_others_are_read_and_nonsense_is_not() {
+    fn peer_messages_are_parsed_and_invalid_ones_ignored() {
         let id = WebhookId::new(Time::default(), &[1; 10]);
-        assert_eq!(read("7 work", "8"), Some(News::Work));
+        assert_eq!(read("7 work", "8"), Some(PeerMessage::Work));
         assert_eq!(read("7 work", "7"), None, "that was me");
-        assert_eq!(read(&format!("7 circuit {id}"), "8"), Some(News::Circuit(id)));
-        assert_eq!(read(&format!("7 slots {id} 3"), "8"), Some(News::Slots(id, 3)));
+        assert_eq!(read(&format!("7 circuit {id}"), "8"), Some(PeerMessage::Circuit(id)));
+        assert_eq!(read(&format!("7 slots {id} 3"), "8"), Some(PeerMessage::Slots(id, 3)));
         for nonsense in ["", "7", "7 else", "7 circuit", "7 circuit x", &format!("7 slots {id}")] {
             assert_eq!(read(nonsense, "8"), None, "{nonsense}");
         }

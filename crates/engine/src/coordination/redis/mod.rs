@@ -1,8 +1,8 @@
-//! What all nodes decide together, through Redis: circuits, tokens and slots.
+//! Coordination of all nodes through Redis: circuits, tokens and slots.
 //!
-//! Whoever wants something puts it on the desk. One task takes all that lies there, makes one batch of it, has the
-//! script carry it out, and hands the answers round; see `link`. While Redis is away nobody is asked: every node goes
-//! by what it knows, as it does in a fleet without Redis.
+//! Callers enqueue operations. One task collects all pending operations into one batch, runs it in the script, and
+//! dispatches the replies; see `link`. While Redis is unavailable no operation is enqueued: every node uses its
+//! local state (fallback), as in a cluster without Redis.
 
 mod batch;
 mod link;
@@ -20,226 +20,245 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redrive_core::{EventId, Time, WebhookId, protection::breaker::Call, protection::limiter::RateLimit};
+use redrive_core::{
+    EventId, Time, WebhookId,
+    protection::{breaker::CallOutcome, limiter::RateLimit},
+};
 use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::{
-    batch::{Heard, Taken},
-    link::{Ear, Link, News, advice},
+    batch::{CircuitUpdate, PreparedBatch},
+    link::{PeerMessage, PeerSubscriber, RedisLink, advice},
     slots::{Slot, Slots},
 };
-use super::{CircuitAction, Grant, Local, Moved};
-use crate::registry::Hook;
+use super::{CircuitAction, CircuitChange, Grant, LocalCoordinator};
+use crate::registry::ResolvedWebhook;
 
-/// Redis does not answer: everybody goes by what they know.
+/// Redis does not respond: the caller uses the local state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Away;
+pub(crate) struct RedisUnavailable;
 
-/// A delivery that is about to be sent.
-pub(crate) struct Asked {
-    pub(crate) hook: Arc<Hook>,
-    pub(crate) event: EventId,
-    /// How long its answer may take, in milliseconds.
-    pub(crate) patience: u64,
-    /// Whether it has one of the slots that this node holds.
+/// Request to send one delivery.
+pub(crate) struct RedisAdmissionRequest {
+    pub(crate) webhook: Arc<ResolvedWebhook>,
+    pub(crate) event_id: EventId,
+    /// Maximum time until its response, in milliseconds.
+    pub(crate) probe_timeout: u64,
+    /// Whether it already has one of the slots that this node holds.
     pub(crate) has_slot: bool,
 }
 
-/// What came of asking for one: the grant, and the slot that came with it.
-pub(crate) type Given = (Grant, Option<Slot>);
+/// The grant, and the slot granted with it.
+pub(crate) type GrantWithSlot = (Grant, Option<Slot>);
 
-/// What a report to all has changed.
+/// Changes caused by a report.
 #[derive(Debug, Default)]
-pub(crate) struct Reported {
-    pub(crate) moved: Option<Moved>,
-    /// How many deliveries a half-open circuit wants to see at once.
+pub(crate) struct ReportReply {
+    pub(crate) change: Option<CircuitChange>,
+    /// Maximum number of deliveries that a half-open circuit may hold.
     pub(crate) trickle: Option<usize>,
 }
 
-/// Where a bucket stands after a token was asked for.
+/// State of a bucket after a token was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token {
-    /// When there is one; none if it was taken.
+pub struct TokenReply {
+    /// Time at which a token is available; `None` if one was taken.
     pub due: Option<Time>,
-    /// How many are left.
+    /// Number of tokens left.
     pub remaining: u32,
-    /// The time by which this was said.
+    /// Time in Redis at which this was decided.
     pub now: Time,
 }
 
-/// Something that somebody waits for.
+/// An operation with a waiting caller.
 enum Op {
-    Admit(Vec<Asked>, oneshot::Sender<Vec<Given>>),
-    Report(Arc<Hook>, Call, Option<u64>, oneshot::Sender<Reported>),
-    Act(Arc<Hook>, CircuitAction, oneshot::Sender<Option<Moved>>),
-    Look(Arc<Hook>, Option<oneshot::Sender<()>>),
-    Token(String, RateLimit, oneshot::Sender<Token>),
-    /// Only to know that what was said before is known.
-    Tell(oneshot::Sender<()>),
+    Admit(Vec<RedisAdmissionRequest>, oneshot::Sender<Vec<GrantWithSlot>>),
+    Report(Arc<ResolvedWebhook>, CallOutcome, Option<u64>, oneshot::Sender<ReportReply>),
+    Act(Arc<ResolvedWebhook>, CircuitAction, oneshot::Sender<Option<CircuitChange>>),
+    Refresh(Arc<ResolvedWebhook>, Option<oneshot::Sender<()>>),
+    Token(String, RateLimit, oneshot::Sender<TokenReply>),
+    /// Only waits until everything enqueued before has been sent.
+    Flush(oneshot::Sender<()>),
 }
 
-/// What waits for the next round trip.
+/// Operations that wait for the next round trip.
 #[derive(Default)]
-struct Desk {
+struct PendingOps {
     ops: Vec<Op>,
-    /// Calls that succeeded: nobody waits for what comes of them.
-    succeeded: BTreeMap<WebhookId, (Arc<Hook>, u32)>,
+    /// Successful calls by webhook; no caller waits for their effect.
+    successes: BTreeMap<WebhookId, (Arc<ResolvedWebhook>, u32)>,
     work: bool,
     change: bool,
     drain: bool,
 }
 
-/// See the module.
-pub(crate) struct Shared {
-    desk: Mutex<Desk>,
-    /// Somebody waits for an answer.
-    posted: Notify,
+/// Coordinator that decides through Redis. See the module.
+pub(crate) struct RedisCoordinator {
+    pending: Mutex<PendingOps>,
+    /// Notified when a caller waits for a reply.
+    ops_added: Notify,
     up: AtomicBool,
     pub(crate) slots: Arc<Slots>,
-    pub(crate) local: Arc<Local>,
+    pub(crate) local: Arc<LocalCoordinator>,
 }
 
-impl Shared {
-    pub(crate) fn new(local: Arc<Local>) -> Self {
+impl RedisCoordinator {
+    pub(crate) fn new(local: Arc<LocalCoordinator>) -> Self {
         Self {
-            desk: Mutex::default(),
-            posted: Notify::new(),
+            pending: Mutex::default(),
+            ops_added: Notify::new(),
             up: AtomicBool::new(false),
             slots: Arc::default(),
             local,
         }
     }
 
-    /// Whether Redis answers.
+    /// Returns whether Redis responds.
     pub(crate) fn is_up(&self) -> bool {
         self.up.load(Relaxed)
     }
 
-    /// Redis answers. What was taken from buckets while it did not is unknown to it, if it had to be `drain`ed.
-    pub(crate) fn begin(&self, drain: bool) {
-        self.desk.lock().drain |= drain;
-        self.slots.begin();
+    /// Records that Redis responds. `drain` resets its buckets, since it does not know the tokens taken during
+    /// fallback.
+    pub(crate) fn mark_up(&self, drain: bool) {
+        self.pending.lock().drain |= drain;
+        self.slots.resume();
         self.up.store(true, Relaxed);
     }
 
-    /// Redis does not answer any more: nobody asks it from now on.
-    pub(crate) fn close(&self) {
-        // Under the lock: what is put on the desk after this would never be taken.
-        let _desk = self.desk.lock();
+    /// Records that Redis does not respond, so that no further operation is enqueued.
+    pub(crate) fn mark_down(&self) {
+        // Under the lock: an operation enqueued after this would never be sent.
+        let _desk = self.pending.lock();
         self.up.store(false, Relaxed);
-        self.slots.forget_all();
+        self.slots.clear();
     }
 
-    /// Whoever waits for an answer waits no longer.
-    pub(crate) fn clear(&self) {
-        let desk = std::mem::take(&mut *self.desk.lock());
-        drop(desk);
+    /// Fails all pending operations.
+    pub(crate) fn fail_pending(&self) {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        drop(pending);
     }
 
-    /// Gives all slots back, and returns when Redis knows.
-    pub(crate) async fn give_up(&self) {
-        self.slots.give_up_all();
-        let _ = self.post(Op::Tell).await;
+    /// Releases all slots, and returns when Redis has recorded it.
+    pub(crate) async fn release_slots(&self) {
+        self.slots.release_all();
+        let _ = self.enqueue(Op::Flush).await;
     }
 
-    async fn post<T>(&self, op: impl FnOnce(oneshot::Sender<T>) -> Op) -> Result<T, Away> {
-        let (answer, answered) = oneshot::channel();
+    async fn enqueue<T>(&self, op: impl FnOnce(oneshot::Sender<T>) -> Op) -> Result<T, RedisUnavailable> {
+        let (answer, reply) = oneshot::channel();
         {
-            let desk = &mut *self.desk.lock();
-            // Looked at under the lock: what is put here after the end would never be taken.
+            let pending = &mut *self.pending.lock();
+            // Checked under the lock: an operation enqueued after `mark_down` would never be sent.
             if !self.is_up() {
-                return Err(Away);
+                return Err(RedisUnavailable);
             }
-            desk.ops.push(op(answer));
+            pending.ops.push(op(answer));
         }
-        self.posted.notify_one();
-        answered.await.map_err(|_| Away)
+        self.ops_added.notify_one();
+        reply.await.map_err(|_| RedisUnavailable)
     }
 
-    /// Which of these may be sent now: one grant for each, in their order. A grant takes its tokens and its slot.
-    pub(crate) async fn admit(&self, asks: Vec<Asked>) -> Result<Vec<Given>, Away> {
-        self.post(|answer| Op::Admit(asks, answer)).await
+    /// Decides which of these may be sent now: one grant each, in the same order. A grant takes its tokens and slot.
+    pub(crate) async fn admit(
+        &self,
+        asks: Vec<RedisAdmissionRequest>,
+    ) -> Result<Vec<GrantWithSlot>, RedisUnavailable> {
+        self.enqueue(|reply| Op::Admit(asks, reply)).await
     }
 
-    /// Takes note of a call that may move the circuit: one that failed, or a probe.
+    /// Records a call that may change the circuit: a failure, or the result of a probe.
     pub(crate) async fn report(
         &self,
-        hook: &Arc<Hook>,
-        call: Call,
+        webhook: &Arc<ResolvedWebhook>,
+        call: CallOutcome,
         probe: Option<u64>,
-    ) -> Result<Reported, Away> {
-        self.post(|answer| Op::Report(hook.clone(), call, probe, answer)).await
+    ) -> Result<ReportReply, RedisUnavailable> {
+        self.enqueue(|reply| Op::Report(webhook.clone(), call, probe, reply)).await
     }
 
-    /// Takes note of a call that succeeded, soon.
-    pub(crate) fn succeeded(&self, hook: &Arc<Hook>) {
-        if self.is_up() && hook.breaker.enabled {
-            self.desk.lock().succeeded.entry(hook.id).or_insert_with(|| (hook.clone(), 0)).1 += 1;
+    /// Records a successful call with the next batch.
+    pub(crate) fn report_success(&self, webhook: &Arc<ResolvedWebhook>) {
+        if self.is_up() && webhook.breaker.enabled {
+            self.pending.lock().successes.entry(webhook.id).or_insert_with(|| (webhook.clone(), 0)).1 += 1;
         }
     }
 
-    /// Does with a circuit what a person wants.
-    pub(crate) async fn act(&self, hook: &Arc<Hook>, action: CircuitAction) -> Result<Option<Moved>, Away> {
-        self.post(|answer| Op::Act(hook.clone(), action, answer)).await
+    /// Applies an operator's action to a circuit.
+    pub(crate) async fn apply_action(
+        &self,
+        webhook: &Arc<ResolvedWebhook>,
+        action: CircuitAction,
+    ) -> Result<Option<CircuitChange>, RedisUnavailable> {
+        self.enqueue(|reply| Op::Act(webhook.clone(), action, reply)).await
     }
 
-    /// Learns how a webhook's circuit is now.
-    pub(crate) async fn look(&self, hook: &Arc<Hook>) -> Result<(), Away> {
-        self.post(|answer| Op::Look(hook.clone(), Some(answer))).await
+    /// Refreshes the local state of a webhook's circuit.
+    pub(crate) async fn refresh_circuit(
+        &self,
+        webhook: &Arc<ResolvedWebhook>,
+    ) -> Result<(), RedisUnavailable> {
+        self.enqueue(|reply| Op::Refresh(webhook.clone(), Some(reply))).await
     }
 
-    /// The same, not waited for.
-    pub(crate) fn look_soon(&self, hook: Arc<Hook>) {
-        let desk = &mut *self.desk.lock();
+    /// Refreshes the local state of a webhook's circuit without waiting for the reply.
+    pub(crate) fn refresh_circuit_later(&self, webhook: Arc<ResolvedWebhook>) {
+        let pending = &mut *self.pending.lock();
         if self.is_up() {
-            desk.ops.push(Op::Look(hook, None));
-            self.posted.notify_one();
+            pending.ops.push(Op::Refresh(webhook, None));
+            self.ops_added.notify_one();
         }
     }
 
-    /// Takes a token from a bucket of this name.
-    pub(crate) async fn token(&self, name: String, limit: RateLimit) -> Result<Token, Away> {
-        self.post(|answer| Op::Token(name, limit, answer)).await
+    /// Takes a token from the bucket of this name.
+    pub(crate) async fn take_token(
+        &self,
+        name: String,
+        limit: RateLimit,
+    ) -> Result<TokenReply, RedisUnavailable> {
+        self.enqueue(|reply| Op::Token(name, limit, reply)).await
     }
 
-    /// Tells the other nodes that something is due, or has changed. False: it cannot.
-    pub(crate) fn hint(&self, work: bool, change: bool) -> bool {
-        let desk = &mut *self.desk.lock();
+    /// Notifies the other nodes that deliveries are due, or that something changed. Returns false if Redis is
+    /// unavailable.
+    pub(crate) fn publish_hint(&self, work: bool, change: bool) -> bool {
+        let pending = &mut *self.pending.lock();
         if !self.is_up() {
             return false;
         }
-        desk.work |= work;
-        desk.change |= change;
-        self.posted.notify_one();
+        pending.work |= work;
+        pending.change |= change;
+        self.ops_added.notify_one();
         true
     }
 
-    /// Returns when somebody waits for an answer.
-    pub(crate) async fn posted(&self) {
-        self.posted.notified().await;
+    /// Waits until a caller waits for a reply.
+    pub(crate) async fn wait_for_ops(&self) {
+        self.ops_added.notified().await;
     }
 
-    /// Takes what lies on the desk, and what has to be said about slots.
-    pub(crate) fn take(&self, most: usize) -> Taken {
-        let mut desk = std::mem::take(&mut *self.desk.lock());
-        if desk.ops.len() > most {
-            let rest = desk.ops.split_off(most);
-            self.desk.lock().ops.splice(0..0, rest);
-            self.posted.notify_one();
+    /// Takes up to `max` pending operations and the slot updates as a batch.
+    pub(crate) fn take(&self, max: usize) -> PreparedBatch {
+        let mut pending = std::mem::take(&mut *self.pending.lock());
+        if pending.ops.len() > max {
+            let rest = pending.ops.split_off(max);
+            self.pending.lock().ops.splice(0..0, rest);
+            self.ops_added.notify_one();
         }
-        Taken::new(desk, &self.slots, &self.local)
+        PreparedBatch::new(pending, &self.slots, &self.local)
     }
 
-    /// Redis may have forgotten which slots are held.
-    pub(crate) fn tell_slots_again(&self) {
-        self.slots.tell_again();
-        self.posted.notify_one();
+    /// Reports all slots again, since Redis may have lost them.
+    pub(crate) fn resend_slots(&self) {
+        self.slots.resend_all();
+        self.ops_added.notify_one();
     }
 
-    /// So many nodes want slots of this webhook, and one of them has none.
-    pub(crate) fn slots_wanted(&self, webhook: WebhookId, nodes: u32) {
-        if self.slots.wanted(webhook, nodes) {
-            self.posted.notify_one();
+    /// Handles slot demand: `nodes` nodes want slots of this webhook, and one of them has none.
+    pub(crate) fn on_slot_demand(&self, webhook_id: WebhookId, nodes: u32) {
+        if self.slots.on_demand(webhook_id, nodes) {
+            self.ops_added.notify_one();
         }
     }
 }

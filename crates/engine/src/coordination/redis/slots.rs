@@ -1,69 +1,69 @@
-//! The requests that this node may have under way to each webhook: its part of what all nodes together may have, taken
-//! from Redis when it is needed and given back when it is not, or when others wait for it.
+//! Slots of this node for each webhook: its share of the cluster-wide limit of requests in flight, acquired from
+//! Redis on demand and released when idle or when other nodes wait for slots.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redrive_core::{WebhookId, cluster::limit_share::fair_part};
+use redrive_core::{WebhookId, cluster::limit_share::fair_share};
 
-use crate::{clock::ticks, ids::ById};
+use crate::{clock::monotonic_now, ids::ById};
 
-/// After so long without a request a webhook's slots are given back.
-const IDLE: Duration = Duration::from_secs(1);
-/// How often Redis hears that slots are still held. It forgets them after three times as long.
-const RENEW: Duration = Duration::from_secs(5);
-/// For so long after somebody waited for slots this node takes no more than its fair part.
-const MODEST: Duration = Duration::from_millis(500);
+/// Time without a request after which a webhook's slots are released.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval at which held slots are renewed in Redis. They expire after three times as long.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after another node waited for slots during which this node keeps no more than its fair share.
+const FAIR_SHARE_PERIOD: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// Slots of this node by webhook. See the module.
 #[derive(Default)]
-pub(crate) struct Slots(Mutex<ById<WebhookId, Held>>);
+pub(crate) struct Slots(Mutex<ById<WebhookId, WebhookSlots>>);
 
 #[derive(Default)]
-struct Held {
+struct WebhookSlots {
     granted: u32,
     used: u32,
     cap: u32,
-    /// No more than so many since then, because others wait.
-    most: Option<(u32, Duration)>,
+    /// Temporary maximum and when it was set, because other nodes wait.
+    max: Option<(u32, Duration)>,
     idle_since: Option<Duration>,
-    /// When Redis last heard of it.
-    told: Duration,
-    /// Redis believes that there are more.
+    /// Time of the last report to Redis.
+    reported: Duration,
+    /// Whether the count in Redis is outdated.
     changed: bool,
 }
 
-impl Held {
-    /// Gives up what is above the fair part and not in use.
-    fn give_up(&mut self, now: Duration) {
-        if let Some((most, since)) = self.most {
-            if now.saturating_sub(since) > MODEST {
-                self.most = None;
-            } else if self.granted > most.max(self.used) {
-                self.granted = most.max(self.used);
+impl WebhookSlots {
+    /// Releases slots that are above the fair share and not in use.
+    fn release_excess(&mut self, now: Duration) {
+        if let Some((max, since)) = self.max {
+            if now.saturating_sub(since) > FAIR_SHARE_PERIOD {
+                self.max = None;
+            } else if self.granted > max.max(self.used) {
+                self.granted = max.max(self.used);
                 self.changed = true;
             }
         }
     }
 }
 
-/// A request that may be under way; it ends when this is dropped.
+/// Slot of one request in flight, released on drop.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
-    webhook: WebhookId,
+    webhook_id: WebhookId,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let slots = &mut *self.slots.0.lock();
-        if let Some(held) = slots.get_mut(&self.webhook) {
+        if let Some(held) = slots.get_mut(&self.webhook_id) {
             held.used = held.used.saturating_sub(1);
-            let now = ticks();
-            held.give_up(now);
+            let now = monotonic_now();
+            held.release_excess(now);
             if held.used == 0 {
                 held.idle_since = Some(now);
                 if held.granted == 0 && !held.changed {
-                    slots.remove(&self.webhook);
+                    slots.remove(&self.webhook_id);
                 }
             }
         }
@@ -71,121 +71,124 @@ impl Drop for Slot {
 }
 
 impl Slots {
-    /// One of those that this node holds, if there is one left, for a webhook that may have so many.
-    pub(crate) fn take(self: &Arc<Self>, webhook: WebhookId, cap: u32) -> Option<Slot> {
+    /// Acquires one of the slots that this node holds, if one is free. `cap` is the webhook's limit.
+    pub(crate) fn try_acquire(self: &Arc<Self>, webhook_id: WebhookId, cap: u32) -> Option<Slot> {
         let slots = &mut *self.0.lock();
-        let held = slots.get_mut(&webhook)?;
+        let held = slots.get_mut(&webhook_id)?;
         held.cap = cap;
         if held.granted > cap.max(held.used) {
             held.granted = cap.max(held.used);
             held.changed = true;
         }
-        held.give_up(ticks());
+        held.release_excess(monotonic_now());
         (held.used < held.granted.min(cap)).then(|| {
             held.used += 1;
             held.idle_since = None;
-            Slot { slots: self.clone(), webhook }
+            Slot { slots: self.clone(), webhook_id }
         })
     }
 
-    /// A request that begins without Redis, to a webhook that may have so many: Redis hears of it when it is back.
-    pub(crate) fn count(self: &Arc<Self>, webhook: WebhookId, cap: u32) -> Slot {
+    /// Counts a request that starts during fallback. `cap` is the webhook's limit; Redis is informed when it is
+    /// available.
+    pub(crate) fn acquire_in_fallback(self: &Arc<Self>, webhook_id: WebhookId, cap: u32) -> Slot {
         {
             let slots = &mut *self.0.lock();
-            let held = slots.entry(webhook).or_default();
+            let held = slots.entry(webhook_id).or_default();
             held.cap = cap;
             held.used += 1;
         }
-        self.granted(webhook)
+        self.granted(webhook_id)
     }
 
-    /// One that was just granted, and counted as used.
-    pub(super) fn granted(self: &Arc<Self>, webhook: WebhookId) -> Slot {
-        Slot { slots: self.clone(), webhook }
+    /// Returns the guard of a slot that was just granted and is already counted as used.
+    pub(super) fn granted(self: &Arc<Self>, webhook_id: WebhookId) -> Slot {
+        Slot { slots: self.clone(), webhook_id }
     }
 
-    /// How many slots this node reports to Redis as held, and how many of them are in use.
-    pub(super) fn tell(&self, webhook: WebhookId, cap: u32) -> (u32, u32) {
+    /// Returns how many slots this node reports to Redis as held, and how many of them are in use.
+    pub(super) fn held_count(&self, webhook_id: WebhookId, cap: u32) -> (u32, u32) {
         let slots = &mut *self.0.lock();
-        let held = slots.entry(webhook).or_default();
-        (held.cap, held.told, held.changed) = (cap, ticks(), false);
+        let held = slots.entry(webhook_id).or_default();
+        (held.cap, held.reported, held.changed) = (cap, monotonic_now(), false);
         (held.granted, held.used.min(held.granted))
     }
 
-    /// Redis was told that this node holds so many; it holds `total` now, of which so many more are `used` at once, and
-    /// others want some as well.
-    pub(super) fn answered(
+    /// Applies a reply of Redis: the slots that this node now holds, relative to the number it had reported. `used`
+    /// more are in use immediately; `nodes` nodes want slots, and `waiting` of them wait.
+    pub(super) fn apply_reply(
         &self,
-        webhook: WebhookId,
-        told: u32,
+        webhook_id: WebhookId,
+        reported: u32,
         used: u32,
         [total, nodes, waiting]: [u32; 3],
     ) {
         let slots = &mut *self.0.lock();
-        let held = slots.entry(webhook).or_default();
-        held.granted = (held.granted + total).saturating_sub(told);
+        let held = slots.entry(webhook_id).or_default();
+        held.granted = (held.granted + total).saturating_sub(reported);
         held.used += used;
         if held.used > 0 {
             held.idle_since = None;
         } else {
-            held.idle_since.get_or_insert_with(ticks);
+            held.idle_since.get_or_insert_with(monotonic_now);
         }
         if waiting > 0 {
-            held.most = Some((fair_part(held.cap, nodes), ticks()));
-            held.give_up(ticks());
+            held.max = Some((fair_share(held.cap, nodes), monotonic_now()));
+            held.release_excess(monotonic_now());
         }
     }
 
-    /// So many nodes want slots of this webhook, and one of them has none. True if this node gives some up.
-    pub(super) fn wanted(&self, webhook: WebhookId, nodes: u32) -> bool {
+    /// Handles demand of other nodes: `nodes` nodes want slots, and one of them has none. Returns whether slots are
+    /// released.
+    pub(super) fn on_demand(&self, webhook_id: WebhookId, nodes: u32) -> bool {
         let slots = &mut *self.0.lock();
-        let Some(held) = slots.get_mut(&webhook) else { return false };
-        held.most = Some((fair_part(held.cap, nodes), ticks()));
-        held.give_up(ticks());
+        let Some(held) = slots.get_mut(&webhook_id) else { return false };
+        held.max = Some((fair_share(held.cap, nodes), monotonic_now()));
+        held.release_excess(monotonic_now());
         held.changed
     }
 
-    /// Webhooks of which Redis has to hear again, each with its cap.
-    pub(super) fn to_tell(&self) -> Vec<(WebhookId, u32)> {
-        let now = ticks();
+    /// Returns the webhooks whose slots must be reported to Redis, each with its cap.
+    pub(super) fn to_renew(&self) -> Vec<(WebhookId, u32)> {
+        let now = monotonic_now();
         let slots = &mut *self.0.lock();
         slots.retain(|_, held| held.granted > 0 || held.used > 0 || held.changed);
-        let mut tell = Vec::new();
-        for (webhook, held) in slots {
-            held.give_up(now);
-            if held.used == 0 && held.idle_since.is_some_and(|since| now.saturating_sub(since) > IDLE) {
+        let mut report = Vec::new();
+        for (webhook_id, held) in slots {
+            held.release_excess(now);
+            if held.used == 0 && held.idle_since.is_some_and(|since| now.saturating_sub(since) > IDLE_TIMEOUT)
+            {
                 held.changed |= held.granted > 0;
                 held.granted = 0;
             }
-            if held.changed || held.granted > 0 && now.saturating_sub(held.told) > RENEW {
-                tell.push((*webhook, held.cap));
+            if held.changed || held.granted > 0 && now.saturating_sub(held.reported) > RENEW_INTERVAL {
+                report.push((*webhook_id, held.cap));
             }
         }
-        tell
+        report
     }
 
-    /// Redis has forgotten what is held: it is told again.
-    pub(super) fn tell_again(&self) {
+    /// Marks all slots to be reported again, since Redis has lost them.
+    pub(super) fn resend_all(&self) {
         self.0.lock().values_mut().for_each(|held| held.changed = true);
     }
 
-    /// Redis is back, and has never heard of what is under way: it is told of that, and of nothing else.
-    pub(super) fn begin(&self) {
-        self.forget_all();
-        self.tell_again();
+    /// Resumes after Redis became available: reports only the requests in flight, which Redis does not know.
+    pub(super) fn resume(&self) {
+        self.clear();
+        self.resend_all();
     }
 
-    /// Nothing more is to be sent from here.
-    pub(super) fn give_up_all(&self) {
+    /// Releases all slots not in use, since this node stops sending.
+    pub(super) fn release_all(&self) {
         for held in self.0.lock().values_mut() {
             (held.granted, held.changed) = (held.used, true);
         }
     }
 
-    /// Redis is gone, and so is what it granted. What is under way it hears of when it is back.
-    pub(super) fn forget_all(&self) {
+    /// Drops all granted slots, since Redis is unavailable. Requests in flight stay counted and are reported later.
+    pub(super) fn clear(&self) {
         self.0.lock().retain(|_, held| {
-            (held.granted, held.most, held.changed) = (held.used, None, false);
+            (held.granted, held.max, held.changed) = (held.used, None, false);
             held.used > 0
         });
     }
@@ -200,49 +203,49 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_used_and_given_up_when_others_wait() {
+    fn granted_slots_are_used_and_released_on_demand() {
         let slots = Arc::new(Slots::default());
-        assert!(slots.take(id(), 4).is_none(), "nothing was granted");
-        assert_eq!(slots.tell(id(), 4), (0, 0));
-        slots.answered(id(), 0, 0, [4, 1, 0]);
-        let taken: Vec<_> = (0..4).map(|_| slots.take(id(), 4).unwrap()).collect();
-        assert!(slots.take(id(), 4).is_none());
-        assert!(!slots.wanted(id(), 2), "what is in use is not given up");
+        assert!(slots.try_acquire(id(), 4).is_none(), "nothing was granted");
+        assert_eq!(slots.held_count(id(), 4), (0, 0));
+        slots.apply_reply(id(), 0, 0, [4, 1, 0]);
+        let taken: Vec<_> = (0..4).map(|_| slots.try_acquire(id(), 4).unwrap()).collect();
+        assert!(slots.try_acquire(id(), 4).is_none());
+        assert!(!slots.on_demand(id(), 2), "what is in use is not given up");
         drop(taken);
-        assert_eq!(slots.to_tell(), [(id(), 4)]);
-        assert_eq!(slots.tell(id(), 4), (2, 0), "half of it is kept");
+        assert_eq!(slots.to_renew(), [(id(), 4)]);
+        assert_eq!(slots.held_count(id(), 4), (2, 0), "half of it is kept");
     }
 
     #[test]
-    fn what_began_without_redis_is_told_with_its_cap_when_it_is_back() {
+    fn fallback_requests_are_reported_when_redis_returns() {
         let slots = Arc::new(Slots::default());
-        let (one, other) = (slots.count(id(), 4), slots.count(id(), 4));
+        let (one, other) = (slots.acquire_in_fallback(id(), 4), slots.acquire_in_fallback(id(), 4));
         drop(other);
-        slots.begin();
-        assert_eq!(slots.to_tell(), [(id(), 4)]);
-        assert_eq!(slots.tell(id(), 4), (1, 1), "one is in flight");
+        slots.resume();
+        assert_eq!(slots.to_renew(), [(id(), 4)]);
+        assert_eq!(slots.held_count(id(), 4), (1, 1), "one is in flight");
         drop(one);
     }
 
     #[test]
-    fn an_answer_counts_from_what_was_told() {
+    fn reply_is_relative_to_reported_count() {
         let slots = Arc::new(Slots::default());
-        slots.tell(id(), 4);
-        slots.answered(id(), 0, 0, [4, 2, 0]);
-        let (told, _) = slots.tell(id(), 4);
-        slots.wanted(id(), 2);
-        slots.answered(id(), told, 0, [4, 2, 0]);
-        assert_eq!(slots.tell(id(), 4), (2, 0), "given up in between");
+        slots.held_count(id(), 4);
+        slots.apply_reply(id(), 0, 0, [4, 2, 0]);
+        let (reported, _) = slots.held_count(id(), 4);
+        slots.on_demand(id(), 2);
+        slots.apply_reply(id(), reported, 0, [4, 2, 0]);
+        assert_eq!(slots.held_count(id(), 4), (2, 0), "given up in between");
     }
 
     #[test]
-    fn what_goes_at_once_is_not_given_up_although_others_wait() {
+    fn slot_used_immediately_is_not_released_on_demand() {
         let slots = Arc::new(Slots::default());
-        slots.tell(id(), 1);
-        slots.answered(id(), 0, 1, [1, 3, 2]);
+        slots.held_count(id(), 1);
+        slots.apply_reply(id(), 0, 1, [1, 3, 2]);
         let slot = slots.granted(id());
-        assert_eq!(slots.tell(id(), 1), (1, 1), "a request is in flight");
+        assert_eq!(slots.held_count(id(), 1), (1, 1), "a request is in flight");
         drop(slot);
-        assert_eq!(slots.tell(id(), 1), (0, 0), "and now another node may have it");
+        assert_eq!(slots.held_count(id(), 1), (0, 0), "and now another node may have it");
     }
 }

@@ -1,16 +1,18 @@
-//! What is written to the script and read from it: see `gate.lua`.
+//! Data types sent to the script and received from it: see `gate.lua`.
 
 use redrive_core::{
     EventId, FailureCategory, Time, WebhookId,
-    protection::breaker::{BreakerPolicy, CircuitState, Counts, Forced, SavedCircuit},
-    protection::limiter::RateLimit,
+    protection::{
+        breaker::{BreakerPolicy, CircuitState, Counts, Forced, SavedCircuit},
+        limiter::RateLimit,
+    },
 };
 use serde::{Deserialize, Serialize};
 
-/// Everything that one round trip carries.
+/// Contents of one round trip.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Batch {
-    /// Nobody knows what was taken from buckets before now.
+    /// Whether tokens taken before now are unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub(super) drain: bool,
     #[serde(skip_serializing_if = "is_default")]
@@ -24,21 +26,21 @@ pub(super) struct Batch {
     pub(super) tokens: Vec<Limit>,
 }
 
-/// What is said and asked about one webhook.
+/// Reports and requests of one webhook.
 #[derive(Debug, Serialize)]
 pub(super) struct Section {
     pub(super) id: WebhookId,
-    /// The generation of its circuit as it is known here.
+    /// Generation of its circuit as known to this node.
     pub(super) knows: u64,
-    /// None if only its slots are talked about.
+    /// Breaker policy; `None` if the section is only about its slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<Policy>,
-    /// Its circuit as it is known here, unless there is nothing about it.
+    /// Its circuit as known to this node; `None` if that is the default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) saved: Option<Saved>,
+    pub(super) saved: Option<WireCircuit>,
     #[serde(skip_serializing_if = "is_default")]
     pub(super) succeeded: u32,
-    /// The categories of calls that failed, from 1.
+    /// Categories of failed calls, from 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) failed: Vec<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,26 +48,26 @@ pub(super) struct Section {
     #[serde(skip_serializing_if = "is_default")]
     pub(super) reset: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) force: Option<ForcedTo>,
-    /// How many requests it may have under way, if slots are asked for or given back.
+    pub(super) force: Option<WireForced>,
+    /// Maximum number of requests in flight, if slots are requested or released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hold: Option<u32>,
-    /// How many of those that it holds are in use.
+    /// Number of held slots that are in use.
     #[serde(skip_serializing_if = "is_default")]
     pub(super) used: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) need: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) asks: Vec<AskFor>,
+    pub(super) asks: Vec<WireAsk>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) own: Option<Limit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant: Option<Limit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) global: Option<Limit>,
-    /// Its counts are wanted too.
+    /// Whether the reply should include its counts.
     #[serde(skip_serializing_if = "is_default")]
     pub(super) look: bool,
 }
@@ -99,15 +101,15 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// An event, how long its answer may take in milliseconds, and whether it has a slot.
+/// An event, the maximum time until its response in milliseconds, and whether it has a slot.
 #[derive(Debug, Serialize)]
-pub(super) struct AskFor(pub(super) EventId, pub(super) u64, pub(super) bool);
+pub(super) struct WireAsk(pub(super) EventId, pub(super) u64, pub(super) bool);
 
-/// Generation and number of a probe; 1, 0 or -1 for how it went; its category from 1.
+/// Generation and number of a probe; 1, 0 or -1 for success, failure or no information; its category from 1.
 #[derive(Debug, Serialize)]
 pub(super) struct Probe(pub(super) u64, pub(super) u64, pub(super) i8, pub(super) usize);
 
-/// Requests a minute, burst, and the name of the bucket.
+/// Requests per minute, burst, and the name of the bucket.
 #[derive(Debug, Serialize)]
 pub(super) struct Limit(u32, u32, String);
 
@@ -121,7 +123,7 @@ impl Limit {
 pub(super) struct Policy {
     enabled: bool,
     window: u64,
-    least: u32,
+    min: u32,
     errors: f64,
     sleep: u64,
     probes: u32,
@@ -134,7 +136,7 @@ impl From<&BreakerPolicy> for Policy {
         Self {
             enabled: policy.enabled,
             window: policy.window.as_millis() as u64,
-            least: policy.minimum_throughput,
+            min: policy.minimum_throughput,
             errors: policy.error_threshold_percentage,
             sleep: policy.sleep_window.as_millis() as u64,
             probes: policy.half_open_max_calls,
@@ -144,24 +146,24 @@ impl From<&BreakerPolicy> for Policy {
     }
 }
 
-/// A circuit that was set by hand.
+/// Forced state of a circuit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ForcedTo {
+pub(super) struct WireForced {
     open: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until: Option<i64>,
     by: String,
 }
 
-impl From<&Forced> for ForcedTo {
+impl From<&Forced> for WireForced {
     fn from(forced: &Forced) -> Self {
         Self { open: forced.open, until: forced.until.map(Time::millis), by: forced.by.clone() }
     }
 }
 
-/// A circuit as it is kept for the day that Redis is gone.
+/// A circuit in the form that survives the loss of Redis.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Saved {
+pub(super) struct WireCircuit {
     state: CircuitState,
     generation: u64,
     since: i64,
@@ -169,14 +171,14 @@ pub(super) struct Saved {
     until: Option<i64>,
     sleep: u64,
     failures: u32,
-    /// All, failed, and by category.
+    /// Total, failed, and by category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     counts: Option<Vec<u32>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    forced: Option<ForcedTo>,
+    forced: Option<WireForced>,
 }
 
-impl From<&SavedCircuit> for Saved {
+impl From<&SavedCircuit> for WireCircuit {
     fn from(saved: &SavedCircuit) -> Self {
         let counts = [saved.counts.total, saved.counts.failed].into_iter().chain(saved.counts.by_category);
         Self {
@@ -187,13 +189,13 @@ impl From<&SavedCircuit> for Saved {
             sleep: saved.sleep_ms,
             failures: saved.consecutive_half_open_failures,
             counts: Some(counts.collect()),
-            forced: saved.forced.as_ref().map(ForcedTo::from),
+            forced: saved.forced.as_ref().map(WireForced::from),
         }
     }
 }
 
-impl From<Saved> for SavedCircuit {
-    fn from(saved: Saved) -> Self {
+impl From<WireCircuit> for SavedCircuit {
+    fn from(saved: WireCircuit) -> Self {
         Self {
             state: saved.state,
             generation: saved.generation,
@@ -211,7 +213,7 @@ impl From<Saved> for SavedCircuit {
     }
 }
 
-/// All, failed and by category, as the script counts them.
+/// Converts the counts of the script: total, failed and by category.
 pub(super) fn counts(counted: &[u32]) -> Counts {
     let count = |index: usize| counted.get(index).copied().unwrap_or(0);
     let mut counts = Counts { total: count(0), failed: count(1), ..Counts::default() };
@@ -221,60 +223,60 @@ pub(super) fn counts(counted: &[u32]) -> Counts {
     counts
 }
 
-/// The place of a category, from 1.
-pub(super) fn place(category: FailureCategory) -> usize {
+/// Returns the index of a category, from 1.
+pub(super) fn category_index(category: FailureCategory) -> usize {
     category as usize + 1
 }
 
-/// What the script answers.
+/// Reply of the script.
 #[derive(Debug, Deserialize)]
-pub(super) struct Answered {
+pub(super) struct BatchReply {
     pub(super) now: i64,
-    /// When Redis began to remember.
-    pub(super) began: i64,
+    /// Start time of the state in Redis.
+    pub(super) started_at: i64,
     #[serde(default)]
-    pub(super) webhooks: Vec<About>,
-    /// When each token is due, 0 if it was taken, and how many are left.
+    pub(super) webhooks: Vec<WebhookReply>,
+    /// For each token: when it is due, 0 if it was taken; and how many are left.
     #[serde(default)]
     pub(super) tokens: Vec<(i64, u32)>,
 }
 
-/// What it says about one webhook.
+/// Reply about one webhook.
 #[derive(Debug, Deserialize)]
-pub(super) struct About {
-    /// Nothing was asked about its circuit if there is none.
+pub(super) struct WebhookReply {
+    /// Generation of its circuit; `None` if the section was only about its slots.
     #[serde(default)]
     pub(super) generation: Option<u64>,
-    /// It has moved, from this state.
+    /// The state before, if the circuit made a transition.
     #[serde(default)]
     pub(super) from: Option<CircuitState>,
     #[serde(default)]
-    pub(super) saved: Option<Saved>,
+    pub(super) saved: Option<WireCircuit>,
     #[serde(default)]
     pub(super) counts: Option<Vec<u32>>,
-    /// Of a trial: under way, left, answered, successes.
+    /// Half-open probes: in flight, left, completed, successful.
     #[serde(default)]
     pub(super) probes: Option<[u32; 4]>,
-    /// How many slots this node holds, how many nodes want some, and how many wait.
+    /// Number of slots that this node holds, of nodes that want some, and of nodes that wait.
     #[serde(default)]
     pub(super) slots: Option<[u32; 3]>,
     #[serde(default)]
-    pub(super) grants: Vec<Granted>,
+    pub(super) grants: Vec<WireGrant>,
 }
 
-/// What it says to one delivery.
+/// Reply about one delivery.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
-pub(super) enum Granted {
+pub(super) enum WireGrant {
     Go {
         circuit: CircuitState,
-        /// The number of a probe.
+        /// Number of the probe.
         #[serde(default)]
         probe: Option<u64>,
     },
     Wait {
-        why: Why,
-        scope: Who,
+        why: WaitCause,
+        scope: WaitScope,
         #[serde(default)]
         until: Option<i64>,
     },
@@ -284,19 +286,19 @@ pub(super) enum Granted {
     NoProbe,
 }
 
-/// What it waits for.
+/// What the delivery waits for.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Why {
+pub(super) enum WaitCause {
     Circuit,
     Slots,
     Tokens,
 }
 
-/// Who else does.
+/// Scope of the wait.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Who {
+pub(super) enum WaitScope {
     Webhook,
     Tenant,
     Node,

@@ -1,8 +1,8 @@
-//! Taking tickets: whatever they name and is still there is leased, in one go for all that wait, and handed to
-//! dispatch. Tickets are acknowledged once that is committed.
+//! Ticket consumer: claims the deliveries named by tickets, one batch for all that wait, and hands them to the
+//! dispatcher. Acknowledges the tickets after the commit.
 //!
-//! A webhook that has no room, and gets none in a moment, leaves its deliveries to the store. A node that has none leaves
-//! its tickets with the broker, where their number says how much there is to do.
+//! Deliveries of a webhook that has no capacity within a short time are left to the store. A node without capacity
+//! leaves its tickets in the broker, where the queue length shows the backlog.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -20,48 +20,48 @@ use lapin::{
 use parking_lot::Mutex;
 use redrive_core::{
     DeliveryId, WebhookId,
-    cluster::ticket::{Ticket, takes_until},
-    delivery::lane::{CLASSES, Lane, Priority},
-    dispatch::fairness::Turns,
-    maintenance::backoff::Backoff,
+    cluster::ticket::{Ticket, due_limit},
+    delivery::lane::{CLASS_COUNT, Lane, Priority},
+    dispatch::fairness::WeightedScheduler,
+    maintenance::backoff::OutageBackoff,
     webhook::WebhookState,
 };
-use redrive_store::{Claimed, LaneKey, LaneRoom, StoreError, Wanted};
+use redrive_store::{ClaimedDelivery, LaneCapacity, LaneKey, StoreError, TicketEntry};
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    Office,
-    link::{self, IN, Link},
-    topology::Counter,
+    TicketBroker,
+    link::{self, BrokerLink, CONSUME_LINK},
+    topology::TicketRoute,
 };
 use crate::{
     Inner,
     amqp::BrokerError,
-    clock::{roll, ticks},
-    queue::store::ready,
+    clock::{monotonic_now, random_unit},
+    queue::store::to_leased_delivery,
 };
 
-/// Deliveries taken in one go, roughly, and their payload bytes.
-const MOST_TAKEN: usize = 500;
-const MOST_BYTES: usize = 8 << 20;
-/// How long to wait for room, for the store to work again, and between looks at the connection.
-const FOR_ROOM: Duration = Duration::from_millis(10);
-const FOR_WEBHOOK: Duration = Duration::from_millis(250);
-/// For how long a webhook that had no room in that time is not waited for again.
-const SHUNNED: Duration = Duration::from_secs(5);
-const FOR_STORE: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(500);
-/// How often a message that is no ticket is worth a line in the log.
-const LINE: Duration = Duration::from_secs(60);
+/// Approximate maximum of deliveries per batch, and of their payload bytes.
+const MAX_BATCH_DELIVERIES: usize = 500;
+const MAX_BATCH_BYTES: usize = 8 << 20;
+/// Poll delay for capacity of the node, and the time to wait for capacity of a webhook.
+const CAPACITY_POLL_DELAY: Duration = Duration::from_millis(10);
+const WEBHOOK_CAPACITY_TIMEOUT: Duration = Duration::from_millis(250);
+/// Period for which a webhook without capacity is not waited for again.
+const WEBHOOK_SKIP_PERIOD: Duration = Duration::from_secs(5);
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Minimum interval between log records about invalid tickets.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Tickets that have come in, by priority.
+/// Received tickets, by priority.
 #[derive(Default)]
-struct Tray {
+struct TicketBuffer {
     waiting: Mutex<[VecDeque<Message>; Priority::ALL.len()]>,
     filled: Notify,
 }
 
-impl Tray {
+impl TicketBuffer {
     fn put(&self, priority: Priority, message: Message) {
         self.waiting.lock()[priority as usize].push_back(message);
         self.filled.notify_one();
@@ -71,78 +71,82 @@ impl Tray {
         self.waiting.lock().iter().all(VecDeque::is_empty)
     }
 
-    /// The next ticket: the urgent ones first, but none is passed over for ever.
-    fn next(&self, turns: &mut Turns) -> Option<(Priority, Message)> {
+    /// Returns the next ticket by weighted priority, so that no priority starves.
+    fn next(&self, turns: &mut WeightedScheduler) -> Option<(Priority, Message)> {
         let mut waiting = self.waiting.lock();
-        let mut in_line = [false; CLASSES];
+        let mut in_line = [false; CLASS_COUNT];
         for (class, tickets) in waiting.iter().enumerate() {
             in_line[class] = !tickets.is_empty();
         }
         let class = turns.next(in_line)?;
-        turns.took(class);
+        turns.charge(class);
         let message = waiting[class].pop_front()?;
         Some((Priority::ALL[class], message))
     }
 }
 
-/// Tickets that are taken together.
+/// Tickets that are claimed together.
 #[derive(Default)]
 struct Batch {
     messages: Vec<Message>,
-    ready: Ready,
+    deliveries: DeliveriesByLane,
 }
 
-/// What tickets name, by where it waits.
-type Ready = BTreeMap<LaneKey, Vec<DeliveryId>>;
+/// Deliveries named by tickets, by lane.
+type DeliveriesByLane = BTreeMap<LaneKey, Vec<DeliveryId>>;
 
-/// Webhooks that had no room for long, and until when nobody waits for them.
-type Shunned = HashMap<WebhookId, Duration>;
+/// Webhooks without capacity, each with the time until which its deliveries are left to the store.
+type SkippedWebhooks = HashMap<WebhookId, Duration>;
 
 impl Inner {
-    pub(super) async fn keep_taking(self: Arc<Self>) {
-        let Some(office) = &self.tickets else { return };
-        let mut link = Link::new(IN);
+    pub(super) async fn run_ticket_consumer(self: Arc<Self>) {
+        let Some(broker) = &self.tickets else { return };
+        let mut link = BrokerLink::new(CONSUME_LINK);
         loop {
-            let ended = self.take_until_lost(office, &mut link).await;
-            if !link.goes_on(office, ended, &self.stop).await {
+            let ended = self.consume_until_disconnected(broker, &mut link).await;
+            if !link.wait_to_reconnect(broker, ended, &self.stop).await {
                 return;
             }
         }
     }
 
-    /// Takes tickets that come over one connection. Ok: the node sends nothing new any more.
-    async fn take_until_lost(self: &Arc<Self>, office: &Office, link: &mut Link) -> Result<(), BrokerError> {
-        let connection = office.settings.broker.connect("tickets in").await?;
+    /// Consumes tickets over one connection. Returns `Ok` if the node drains or stops.
+    async fn consume_until_disconnected(
+        self: &Arc<Self>,
+        broker: &TicketBroker,
+        link: &mut BrokerLink,
+    ) -> Result<(), BrokerError> {
+        let connection = broker.settings.broker.connect("tickets in").await?;
         let opening = async {
             let channel = connection.create_channel().await?;
-            office.topology.declare(&channel).await
+            broker.topology.declare(&channel).await
         };
-        link::in_time(opening).await?;
-        let tray = Tray::default();
+        link::with_timeout(opening).await?;
+        let tray = TicketBuffer::default();
         let counters = self.settings.pools.iter().flat_map(|pool| {
-            Priority::ALL.into_iter().map(|priority| Counter { pool: pool.clone(), priority })
+            Priority::ALL.into_iter().map(|priority| TicketRoute { pool: pool.clone(), priority })
         });
-        let opening = counters.map(|counter| open(office, &connection, counter));
+        let opening = counters.map(|counter| open(broker, &connection, counter));
         let opened = try_join_all(opening).await?;
-        link.is_up(office);
+        link.mark_up(broker);
         let consuming =
-            try_join_all(opened.into_iter().map(|queue| consume(office, &connection, queue, &tray)));
+            try_join_all(opened.into_iter().map(|queue| consume(broker, &connection, queue, &tray)));
         let ended = tokio::select! {
             ended = consuming => ended.map(drop),
-            ended = self.take_from(office, &connection, &tray) => ended,
+            ended = self.claim_incoming(broker, &connection, &tray) => ended,
         };
-        let _ = timeout(LOOK, connection.close(200, "done".into())).await;
+        let _ = timeout(CONNECTION_CHECK_INTERVAL, connection.close(200, "done".into())).await;
         ended
     }
 
-    /// Takes what comes in, for as long as the node sends. What is left in the tray goes back to the broker.
-    async fn take_from(
+    /// Claims received tickets until the node drains. Tickets left in the buffer return to the broker.
+    async fn claim_incoming(
         self: &Arc<Self>,
-        office: &Office,
+        broker: &TicketBroker,
         connection: &Connection,
-        tray: &Tray,
+        tray: &TicketBuffer,
     ) -> Result<(), BrokerError> {
-        let (mut turns, mut shunned) = (Turns::default(), Shunned::new());
+        let (mut turns, mut shunned) = (WeightedScheduler::default(), SkippedWebhooks::new());
         loop {
             if self.stop.is_cancelled() || self.dispatch.is_draining() {
                 return Ok(());
@@ -151,55 +155,60 @@ impl Inner {
                 return Err(BrokerError::Closed);
             }
             if tray.is_empty() {
-                let _ = timeout(LOOK, tray.filled.notified()).await;
+                let _ = timeout(CONNECTION_CHECK_INTERVAL, tray.filled.notified()).await;
                 continue;
             }
-            if self.dispatch.is_crowded() {
-                tokio::time::sleep(FOR_ROOM).await;
+            if self.dispatch.is_nearly_full() {
+                tokio::time::sleep(CAPACITY_POLL_DELAY).await;
                 continue;
             }
-            let Batch { messages, ready } = office.gather(tray, &mut turns).await;
-            if !self.take_all(office, ready, &mut shunned).await {
+            let Batch { messages, deliveries: ready } = broker.gather(tray, &mut turns).await;
+            if !self.claim_batch(broker, ready, &mut shunned).await {
                 return Ok(());
             }
             for message in messages {
-                // If that fails it comes again, and finds nothing.
+                // If the acknowledgement fails the ticket is redelivered, and names nothing that still waits.
                 let _ = message.acker.ack(BasicAckOptions::default()).await;
             }
         }
     }
 
-    /// Takes what tickets name. A webhook that has no room and gets on has some in a moment, and the broker keeps the
-    /// rest meanwhile. One that does not is left to the store, and not waited for again for a while. False: the node
-    /// sends nothing new any more.
-    async fn take_all(self: &Arc<Self>, office: &Office, mut ready: Ready, shunned: &mut Shunned) -> bool {
-        let (began, mut said) = (ticks(), false);
-        shunned.retain(|_, until| *until > began);
+    /// Claims the deliveries of tickets. Waits up to `WEBHOOK_CAPACITY_TIMEOUT` for webhooks without capacity, while
+    /// the broker keeps further tickets; afterwards leaves their deliveries to the store and does not wait for these
+    /// webhooks for `WEBHOOK_SKIP_PERIOD`. Returns false if the node drains or stops.
+    async fn claim_batch(
+        self: &Arc<Self>,
+        broker: &TicketBroker,
+        mut ready: DeliveriesByLane,
+        shunned: &mut SkippedWebhooks,
+    ) -> bool {
+        let (started, mut message) = (monotonic_now(), false);
+        shunned.retain(|_, until| *until > started);
         while !ready.is_empty() {
             let ready_now = Arc::new(std::mem::take(&mut ready));
-            let pause = match self.take(ready_now.clone()).await {
+            let pause = match self.claim_and_accept(ready_now.clone()).await {
                 Ok(rest) => {
                     ready = rest;
-                    let late = ticks().saturating_sub(began) >= FOR_WEBHOOK;
+                    let late = monotonic_now().saturating_sub(started) >= WEBHOOK_CAPACITY_TIMEOUT;
                     ready.retain(|key, named| {
-                        let leave = late || shunned.contains_key(&key.webhook);
+                        let leave = late || shunned.contains_key(&key.webhook_id);
                         if leave {
-                            office.figures.left.inc_by(named.len() as u64);
-                            shunned.entry(key.webhook).or_insert(began + SHUNNED);
+                            broker.metrics.skipped.inc_by(named.len() as u64);
+                            shunned.entry(key.webhook_id).or_insert(started + WEBHOOK_SKIP_PERIOD);
                         }
                         !leave
                     });
-                    FOR_ROOM
+                    CAPACITY_POLL_DELAY
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut said, true) {
+                    if !std::mem::replace(&mut message, true) {
                         tracing::warn!(%error, "what tickets name cannot be taken now");
                     }
                     if error == StoreError::Fenced {
-                        self.fleet.alarm();
+                        self.membership.check_epoch_now();
                     }
                     ready = Arc::unwrap_or_clone(ready_now);
-                    FOR_STORE
+                    STORE_RETRY_DELAY
                 }
             };
             if !ready.is_empty() {
@@ -212,115 +221,131 @@ impl Inner {
         true
     }
 
-    /// Leases what tickets name, as far as there is room, and hands it to dispatch. A task of its own: what was leased
-    /// must get there, whoever still waits for it. Gives what has no room just now.
-    async fn take(self: &Arc<Self>, ready: Arc<Ready>) -> Result<Ready, StoreError> {
+    /// Claims the deliveries of tickets as far as there is capacity, and hands them to the dispatcher. Runs in its own
+    /// task: leased deliveries must reach the dispatcher even if the caller is gone. Returns those without capacity.
+    async fn claim_and_accept(
+        self: &Arc<Self>,
+        ready: Arc<DeliveriesByLane>,
+    ) -> Result<DeliveriesByLane, StoreError> {
         let inner = self.clone();
         let taking = tokio::spawn(async move {
-            let Some(office) = &inner.tickets else { return Ok(Ready::new()) };
-            inner.take_named(office, &ready).await
+            let Some(broker) = &inner.tickets else { return Ok(DeliveriesByLane::new()) };
+            inner.claim_from_store(broker, &ready).await
         });
         taking.await.unwrap_or_else(|_| Err(StoreError::Unavailable("it was given up".into())))
     }
 
-    async fn take_named(self: &Arc<Self>, office: &Office, named: &Ready) -> Result<Ready, StoreError> {
-        let term = self.fleet.term();
-        let (mut rooms, mut wanted, mut left, mut rest) = (Vec::new(), Vec::new(), 0, Ready::new());
+    async fn claim_from_store(
+        self: &Arc<Self>,
+        broker: &TicketBroker,
+        named: &DeliveriesByLane,
+    ) -> Result<DeliveriesByLane, StoreError> {
+        let epoch = self.membership.current_epoch();
+        let (mut capacities, mut wanted, mut left, mut rest) =
+            (Vec::new(), Vec::new(), 0, DeliveriesByLane::new());
         for (key, deliveries) in named {
-            let room = match self.room_for_tickets(key, deliveries.len()).await {
-                Ok(room) => room,
+            let capacity = match self.reserve_capacity(key, deliveries.len()).await {
+                Ok(capacity) => capacity,
                 Err(error) => {
-                    self.dispatch.claim_failed(&rooms);
+                    self.dispatch.claim_failed(&capacities);
                     return Err(error);
                 }
             };
-            let (fit, over) = deliveries.split_at(room.room);
+            let (fit, over) = deliveries.split_at(capacity.max_deliveries);
             if !over.is_empty() && self.dispatch.is_full_for(key, 1) {
                 rest.insert(key.clone(), over.to_vec());
             } else {
                 left += over.len();
             }
-            wanted.extend(fit.iter().map(|id| Wanted { key: key.clone(), delivery: *id }));
-            if room.room > 0 {
-                rooms.push(room);
+            wanted.extend(fit.iter().map(|id| TicketEntry { key: key.clone(), delivery_id: *id }));
+            if capacity.max_deliveries > 0 {
+                capacities.push(capacity);
             }
         }
-        if rooms.is_empty() {
-            office.figures.left.inc_by(left as u64);
+        if capacities.is_empty() {
+            broker.metrics.skipped.inc_by(left as u64);
             return Ok(rest);
         }
-        let (now, asked) = (self.clock.now(), wanted.len());
+        let (now, requests) = (self.clock.now(), wanted.len());
         let keys: HashMap<DeliveryId, LaneKey> =
-            wanted.iter().map(|wanted| (wanted.delivery, wanted.key.clone())).collect();
-        let bytes = self.dispatch.reserve_bytes(MOST_BYTES);
+            wanted.iter().map(|wanted| (wanted.delivery_id, wanted.key.clone())).collect();
+        let bytes = self.dispatch.reserve_bytes(MAX_BATCH_BYTES);
         let _transfer = self.transfers.open();
-        let taken = self.store.take(term.epoch, now, takes_until(now), wanted, bytes).await;
+        let taken = self.store.claim_tickets(epoch.epoch, now, due_limit(now), wanted, bytes).await;
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
-                self.dispatch.claim_failed(&rooms);
+                self.dispatch.claim_failed(&capacities);
                 self.dispatch.release_bytes(bytes);
                 return Err(error);
             }
         };
-        office.figures.taken.inc_by(taken.len() as u64);
-        office.figures.stale.inc_by((asked - taken.len()) as u64);
-        office.figures.left.inc_by(left as u64);
-        let mut by_lane: BTreeMap<&LaneKey, Vec<Claimed>> = BTreeMap::new();
+        broker.metrics.taken.inc_by(taken.len() as u64);
+        broker.metrics.stale.inc_by((requests - taken.len()) as u64);
+        broker.metrics.skipped.inc_by(left as u64);
+        let mut by_lane: BTreeMap<&LaneKey, Vec<ClaimedDelivery>> = BTreeMap::new();
         for one in taken {
             if let Some(key) = keys.get(&one.id) {
                 by_lane.entry(key).or_default().push(one);
             }
         }
-        for room in &rooms {
-            let claimed = by_lane.remove(&room.key).unwrap_or_default();
-            let delay = self.first_delay(room.key.webhook);
-            let ready = |one| ready(one, &term, &room.key.lane, delay);
+        for capacity in &capacities {
+            let claimed = by_lane.remove(&capacity.key).unwrap_or_default();
+            let delay = self.first_delay(capacity.key.webhook_id);
+            let ready = |one| to_leased_delivery(one, &epoch, &capacity.key.lane, delay);
             let deliveries = claimed.into_iter().map(ready).collect();
-            let moves = self.dispatch.taken(room, deliveries);
-            self.carry_out(moves);
+            let actions = self.dispatch.accept_ticketed(capacity, deliveries);
+            self.apply_actions(actions);
         }
         self.dispatch.release_bytes(bytes);
         Ok(rest)
     }
 
-    /// Reserves room for so many deliveries of a webhook, if this node may send to it just like that.
-    async fn room_for_tickets(self: &Arc<Self>, key: &LaneKey, count: usize) -> Result<LaneRoom, StoreError> {
-        let none = LaneRoom::new(key.clone(), 0);
-        let hook = match self.registry.find(&*self.store, key.webhook).await {
-            Ok(Some(hook)) => hook,
-            // Claims end what is for a webhook that is gone, and say what is wrong with one that cannot be read.
-            Ok(None) | Err(StoreError::Refused(_)) => return Ok(none),
+    /// Reserves capacity for up to `count` deliveries of a webhook; none if it needs an assigned node or is not
+    /// active.
+    async fn reserve_capacity(
+        self: &Arc<Self>,
+        key: &LaneKey,
+        count: usize,
+    ) -> Result<LaneCapacity, StoreError> {
+        let none = LaneCapacity::new(key.clone(), 0);
+        let webhook = match self.registry.find(&*self.store, key.webhook_id).await {
+            Ok(Some(webhook)) => webhook,
+            // Left to the claim loop, which ends deliveries of a deleted webhook and logs an unreadable one.
+            Ok(None) | Err(StoreError::InvalidItem(_)) => return Ok(none),
             Err(error) => return Err(error),
         };
-        if !hook.tenant.is_served() || hook.state != WebhookState::Active || self.needs_home(&hook) {
+        if !webhook.tenant.is_served()
+            || webhook.state != WebhookState::Active
+            || self.needs_assignment(&webhook)
+        {
             return Ok(none);
         }
-        self.foresee(&hook);
-        let room = self.dispatch.reserve_for_tickets(self.whom(&hook), &key.lane, count);
-        Ok(LaneRoom::new(key.clone(), room))
+        self.open_for_due_probe(&webhook);
+        let capacity = self.dispatch.reserve_for_tickets(self.webhook_caps(&webhook), &key.lane, count);
+        Ok(LaneCapacity::new(key.clone(), capacity))
     }
 }
 
-impl Office {
-    /// What waits in the tray, in the order of its turns, as much as is taken in one go.
-    async fn gather(&self, tray: &Tray, turns: &mut Turns) -> Batch {
+impl TicketBroker {
+    /// Takes one batch of tickets from the buffer, by weighted priority.
+    async fn gather(&self, tray: &TicketBuffer, turns: &mut WeightedScheduler) -> Batch {
         let (mut batch, mut count) = (Batch::default(), 0);
-        while count < MOST_TAKEN
+        while count < MAX_BATCH_DELIVERIES
             && let Some((priority, message)) = tray.next(turns)
         {
-            match Ticket::read(&message.data) {
+            match Ticket::decode(&message.data) {
                 Ok(ticket) => {
                     count += ticket.len();
-                    for (webhook, deliveries) in ticket.ready {
-                        let lane = Lane::Free { priority, retry: false };
-                        batch.ready.entry(LaneKey { webhook, lane }).or_default().extend(deliveries);
+                    for (webhook_id, deliveries) in ticket.ready {
+                        let lane = Lane::Unordered { priority, retry: false };
+                        batch.deliveries.entry(LaneKey { webhook_id, lane }).or_default().extend(deliveries);
                     }
                     batch.messages.push(message);
                 }
                 Err(error) => {
-                    self.figures.rejected.inc();
-                    if self.is_worth_a_line() {
+                    self.metrics.rejected.inc();
+                    if self.should_log() {
                         let queue = message.routing_key.as_str();
                         tracing::warn!(%error, queue, "a message is no ticket, and goes to the rejected ones");
                     }
@@ -331,55 +356,60 @@ impl Office {
         batch
     }
 
-    fn is_worth_a_line(&self) -> bool {
-        let (now, next) = (ticks().as_secs(), self.next_line.load(Relaxed));
-        next <= now && self.next_line.compare_exchange(next, now + LINE.as_secs(), Relaxed, Relaxed).is_ok()
+    fn should_log(&self) -> bool {
+        let (now, next) = (monotonic_now().as_secs(), self.next_log_at.load(Relaxed));
+        next <= now
+            && self.next_log_at.compare_exchange(next, now + LOG_INTERVAL.as_secs(), Relaxed, Relaxed).is_ok()
     }
 }
 
-/// A queue whose tickets come in.
-struct Opened {
-    counter: Counter,
-    /// The consumer is over when it is dropped.
+/// Queue that this node consumes.
+struct OpenQueue {
+    counter: TicketRoute,
+    /// Kept open: dropping the channel ends the consumer.
     _channel: Channel,
     tickets: Consumer,
 }
 
-/// Declares a queue and has its tickets sent here.
-async fn open(office: &Office, connection: &Connection, counter: Counter) -> Result<Opened, BrokerError> {
+/// Declares a queue and starts consuming it.
+async fn open(
+    broker: &TicketBroker,
+    connection: &Connection,
+    counter: TicketRoute,
+) -> Result<OpenQueue, BrokerError> {
     let opening = async {
         let channel = connection.create_channel().await?;
-        office.topology.declare_queue(&channel, &counter).await?;
-        channel.basic_qos(office.settings.prefetch, BasicQosOptions::default()).await?;
-        let (queue, tag) = (office.topology.queue(&counter).into(), "".into());
+        broker.topology.declare_queue(&channel, &counter).await?;
+        channel.basic_qos(broker.settings.prefetch, BasicQosOptions::default()).await?;
+        let (queue, tag) = (broker.topology.queue(&counter).into(), "".into());
         let options = BasicConsumeOptions::default();
         let tickets = channel.basic_consume(queue, tag, options, FieldTable::default()).await?;
         Ok::<_, lapin::Error>((channel, tickets))
     };
-    let (_channel, tickets) = link::in_time(opening).await?;
-    Ok(Opened { counter, _channel, tickets })
+    let (_channel, tickets) = link::with_timeout(opening).await?;
+    Ok(OpenQueue { counter, _channel, tickets })
 }
 
-/// Puts tickets of one queue into the tray, for as long as there is a connection. A queue that is deleted is declared
-/// again.
+/// Moves tickets of one queue into the buffer while the connection is up. Declares the queue again if it was
+/// deleted.
 async fn consume(
-    office: &Office,
+    broker: &TicketBroker,
     connection: &Connection,
-    mut queue: Opened,
-    tray: &Tray,
+    mut queue: OpenQueue,
+    tray: &TicketBuffer,
 ) -> Result<(), BrokerError> {
-    let mut backoff = Backoff::default();
+    let mut backoff = OutageBackoff::default();
     loop {
         while let Some(Ok(message)) = queue.tickets.next().await {
             backoff.reset();
             tray.put(queue.counter.priority, message);
         }
-        tokio::time::sleep(backoff.next(roll())).await;
+        tokio::time::sleep(backoff.next_delay(random_unit())).await;
         if !connection.status().connected() {
             return Err(BrokerError::Closed);
         }
-        let name = office.topology.queue(&queue.counter);
+        let name = broker.topology.queue(&queue.counter);
         tracing::info!(queue = name, "a queue for tickets is gone; it is declared again");
-        queue = open(office, connection, queue.counter).await?;
+        queue = open(broker, connection, queue.counter).await?;
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that comes back by itself, with one line in the log when it goes and one when it is there again.
+//! Reconnecting broker connection, with one log record when it is lost and one when it is up again.
 
 use std::{
     future::Future,
@@ -7,92 +7,92 @@ use std::{
 };
 
 use prometheus_client::metrics::gauge::Gauge;
-use redrive_core::maintenance::backoff::Backoff;
+use redrive_core::maintenance::backoff::OutageBackoff;
 use tokio_util::sync::CancellationToken;
 
-use super::{Office, topology};
+use super::{TicketBroker, topology};
 use crate::{
     amqp::BrokerError,
-    clock::{self, ticks},
+    clock::{self, monotonic_now},
 };
 
-/// How long the broker may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A connection that was there for so long has worked, and is tried again soon.
-const STEADY: Duration = Duration::from_secs(2);
-/// The connection by which tickets leave.
-pub(super) const OUT: u8 = 1;
-/// The connection by which they come in.
-pub(super) const IN: u8 = 2;
+/// Timeout for replies of the broker.
+const RPC_TIMEOUT: Duration = Duration::from_secs(5);
+/// Uptime after which a connection counts as stable, and the backoff is reset.
+const STABLE_AFTER: Duration = Duration::from_secs(2);
+/// Connection for publishing tickets.
+pub(super) const PUBLISH_LINK: u8 = 1;
+/// Connection for consuming tickets.
+pub(super) const CONSUME_LINK: u8 = 2;
 
-/// Which connections a node needs, and which of them it has.
+/// Bit sets of the connections that a node needs and of those that are up.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(super) struct LinkStatus {
     needed: AtomicU8,
     there: AtomicU8,
 }
 
-impl Links {
-    pub(super) fn need(&self, link: u8) {
+impl LinkStatus {
+    pub(super) fn require(&self, link: u8) {
         self.needed.fetch_or(link, Relaxed);
     }
 
-    pub(super) fn are_all_there(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         let needed = self.needed.load(Relaxed);
         self.there.load(Relaxed) & needed == needed
     }
 }
 
-impl Office {
-    fn note(&self, link: u8, is_there: bool) {
+impl TicketBroker {
+    fn set_up(&self, link: u8, is_there: bool) {
         let links = &self.links;
         match is_there {
             true => links.there.fetch_or(link, Relaxed),
             false => links.there.fetch_and(!link, Relaxed),
         };
-        self.figures.up.set(i64::from(links.are_all_there()));
+        self.metrics.up.set(i64::from(links.is_complete()));
     }
 
-    fn failed_tries(&self, link: u8) -> &Gauge {
-        &self.figures.failed_tries[usize::from(link == IN)]
+    fn consecutive_failures(&self, link: u8) -> &Gauge {
+        &self.metrics.consecutive_failures[usize::from(link == CONSUME_LINK)]
     }
 }
 
-/// One of these connections, through all its losses.
+/// One of these connections, across reconnects.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct BrokerLink {
     which: u8,
-    backoff: Backoff,
-    /// It is in the log that it is gone.
-    is_told: bool,
-    /// Since when it is there, by the ticks.
+    backoff: OutageBackoff,
+    /// The loss has been logged.
+    logged_down: bool,
+    /// Monotonic time since which it is up.
     up_since: Option<Duration>,
 }
 
-impl Link {
+impl BrokerLink {
     pub(super) fn new(which: u8) -> Self {
-        Self { which, backoff: Backoff::default(), is_told: false, up_since: None }
+        Self { which, backoff: OutageBackoff::default(), logged_down: false, up_since: None }
     }
 
-    /// It is there and in use.
-    pub(super) fn is_up(&mut self, office: &Office) {
-        if std::mem::take(&mut self.is_told) {
-            tracing::info!(broker = %office.settings.broker.address(), "{} again", name(self.which));
+    /// Records that the connection is up and in use.
+    pub(super) fn mark_up(&mut self, broker: &TicketBroker) {
+        if std::mem::take(&mut self.logged_down) {
+            tracing::info!(broker = %broker.settings.broker.address(), "{} again", name(self.which));
         }
-        self.up_since = Some(ticks());
-        office.failed_tries(self.which).set(0);
-        office.note(self.which, true);
+        self.up_since = Some(monotonic_now());
+        broker.consecutive_failures(self.which).set(0);
+        broker.set_up(self.which, true);
     }
 
-    fn is_down(&mut self, office: &Office, error: &BrokerError) {
-        office.note(self.which, false);
+    fn mark_down(&mut self, broker: &TicketBroker, error: &BrokerError) {
+        broker.set_up(self.which, false);
         match self.up_since.take() {
-            Some(since) if ticks().saturating_sub(since) >= STEADY => self.backoff.reset(),
-            // One that is lost as soon as it is there has not worked.
+            Some(since) if monotonic_now().saturating_sub(since) >= STABLE_AFTER => self.backoff.reset(),
+            // A connection that is lost right away does not reset the backoff.
             Some(_) => {}
-            None => drop(office.failed_tries(self.which).inc()),
+            None => drop(broker.consecutive_failures(self.which).inc()),
         }
-        if std::mem::replace(&mut self.is_told, true) {
+        if std::mem::replace(&mut self.logged_down, true) {
             return;
         }
         let advice = match error {
@@ -100,44 +100,44 @@ impl Link {
             _ => None,
         };
         tracing::warn!(
-            broker = %office.settings.broker.address(), %error,
+            broker = %broker.settings.broker.address(), %error,
             "{} no longer; ready work goes through the store until it does{}{}",
             name(self.which), if advice.is_some() { ". What to do: " } else { "" }, advice.unwrap_or_default(),
         );
     }
 
-    /// It has ended. True once it is time for the next one, false if there will be none.
-    pub(super) async fn goes_on(
+    /// Waits after a connection has ended. Returns true when it is time to reconnect, false if the engine stops.
+    pub(super) async fn wait_to_reconnect(
         &mut self,
-        office: &Office,
+        broker: &TicketBroker,
         ended: Result<(), BrokerError>,
         stop: &CancellationToken,
     ) -> bool {
         match &ended {
             Ok(()) => {
-                office.note(self.which, false);
+                broker.set_up(self.which, false);
                 return false;
             }
-            Err(error) => self.is_down(office, error),
+            Err(error) => self.mark_down(broker, error),
         }
         tokio::select! {
-            () = tokio::time::sleep(self.backoff.next(clock::roll())) => true,
+            () = tokio::time::sleep(self.backoff.next_delay(clock::random_unit())) => true,
             () = stop.cancelled() => false,
         }
     }
 }
 
 fn name(link: u8) -> &'static str {
-    if link == OUT { "RabbitMQ takes tickets" } else { "RabbitMQ gives tickets" }
+    if link == PUBLISH_LINK { "RabbitMQ takes tickets" } else { "RabbitMQ gives tickets" }
 }
 
-/// What the broker is asked when a connection begins, or has to be told of something new: it answers before long, or
-/// is as good as gone.
-pub(super) async fn in_time<T>(
-    asked: impl Future<Output = Result<T, lapin::Error>>,
+/// Applies `RPC_TIMEOUT` to a call to the broker, such as opening a channel or declaring a queue. After the
+/// timeout the connection is treated as lost.
+pub(super) async fn with_timeout<T>(
+    request: impl Future<Output = Result<T, lapin::Error>>,
 ) -> Result<T, BrokerError> {
-    match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(BrokerError::Silent(PATIENCE)),
+    match tokio::time::timeout(RPC_TIMEOUT, request).await {
+        Ok(response) => Ok(response?),
+        Err(_) => Err(BrokerError::Timeout(RPC_TIMEOUT)),
     }
 }

@@ -1,9 +1,9 @@
-//! Tickets for ready work over RabbitMQ, for nodes that take events and nodes that send them.
+//! Tickets for ready deliveries over RabbitMQ, from nodes that accept events to nodes that send them.
 //!
-//! Whoever publishes what other nodes send has its deliveries wait for a moment ([`GRACE`]) and issues tickets for
-//! them once they are committed (`issue`). Whoever sends turns tickets into leases (`take`). The store is the truth: a
-//! delivery whose ticket nobody takes is claimed from there when the moment is over, and while there is no broker
-//! nothing has to wait for that moment.
+//! A publisher of deliveries for other nodes makes them due after [`CLAIM_GRACE`] and publishes tickets for them
+//! once they are committed (`publisher`). A sending node claims what tickets name (`consumer`). The store stays
+//! the source of truth: a delivery whose ticket is not used is claimed from it after the grace period; without a
+//! broker deliveries are due immediately.
 
 mod consumer;
 mod link;
@@ -18,46 +18,46 @@ use prometheus_client::{
     registry::Registry,
 };
 #[cfg(doc)]
-use redrive_core::cluster::ticket::GRACE;
+use redrive_core::cluster::ticket::CLAIM_GRACE;
 use redrive_core::{delivery::lane::Lane, webhook::WebhookState};
 
-pub(crate) use self::publisher::Issue;
-use self::{publisher::Issuing, topology::Topology};
-use crate::{Engine, Inner, amqp::Broker, registry::Hook};
+pub(crate) use self::publisher::TicketItem;
+use self::{publisher::TicketPublisher, topology::Topology};
+use crate::{Engine, Inner, amqp::Broker, registry::ResolvedWebhook};
 
-/// What the operator decides about tickets.
+/// Settings of tickets.
 #[derive(Clone, Debug)]
-pub struct Tickets {
-    /// The server that carries them.
+pub struct TicketSettings {
+    /// RabbitMQ server.
     pub broker: Broker,
-    /// What the names of all that is declared there begin with.
+    /// Prefix of the names of all exchanges and queues.
     pub namespace: String,
-    /// Tickets of one queue that a node has in hand at the most.
+    /// Maximum number of unacknowledged tickets per queue and node.
     pub prefetch: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Fate {
-    fate: &'static str,
+struct TicketOutcomeLabel {
+    outcome: &'static str,
 }
 
-/// What became of tickets, counted by the deliveries that they name; and whether the broker is there.
-pub(crate) struct Figures {
-    /// Sent to the broker, and confirmed by it.
+/// Metrics of tickets, counted in deliveries, and of the broker connections.
+pub(crate) struct TicketMetrics {
+    /// Sent and confirmed by the broker.
     issued: Counter,
-    /// Not confirmed by the broker, or not taken by it: left to the store.
+    /// Not confirmed or not accepted by the broker: left to the store.
     unconfirmed: Counter,
-    /// Leased by their tickets.
+    /// Claimed by their tickets.
     taken: Counter,
-    /// Named by a ticket, but no longer there to be taken.
+    /// Named by a ticket but no longer waiting.
     stale: Counter,
-    /// Left to the store, since there was no room for their webhook, or it must be sent from elsewhere.
-    left: Counter,
-    /// Messages that are no tickets.
+    /// Left to the store, because the webhook had no capacity or needs an assigned node.
+    skipped: Counter,
+    /// Messages that are not valid tickets.
     rejected: Counter,
     up: Gauge,
-    /// How often in a row a connection could not be made: for tickets that leave, and for those that come in.
-    failed_tries: [Gauge; 2],
+    /// Consecutive failures to connect, for publishing and for consuming.
+    consecutive_failures: [Gauge; 2],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -65,108 +65,110 @@ struct LinkLabel {
     link: &'static str,
 }
 
-impl Figures {
+impl TicketMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
-        let fates = Family::<Fate, Counter>::default();
-        let fate = |fate| fates.get_or_create(&Fate { fate }).clone();
+        let outcomes = Family::<TicketOutcomeLabel, Counter>::default();
+        let outcome = |outcome| outcomes.get_or_create(&TicketOutcomeLabel { outcome }).clone();
         let tries = Family::<LinkLabel, Gauge>::default();
-        let figures = Self {
-            failed_tries: ["issue", "take"].map(|link| tries.get_or_create(&LinkLabel { link }).clone()),
-            issued: fate("issued"),
-            unconfirmed: fate("unconfirmed"),
-            taken: fate("taken"),
-            stale: fate("stale"),
-            left: fate("left"),
-            rejected: fate("rejected"),
+        let metrics = Self {
+            consecutive_failures: ["publish", "consume"]
+                .map(|link| tries.get_or_create(&LinkLabel { link }).clone()),
+            issued: outcome("published"),
+            unconfirmed: outcome("unconfirmed"),
+            taken: outcome("claimed"),
+            stale: outcome("stale"),
+            skipped: outcome("skipped"),
+            rejected: outcome("rejected"),
             up: Gauge::default(),
         };
         registry.register(
             "webhook_amqp_tickets",
             "Deliveries named by tickets over RabbitMQ, by what became of the ticket; rejected: messages that are no tickets",
-            fates,
+            outcomes,
         );
         registry.register(
             "webhook_amqp_up",
             "Whether this node has every connection to RabbitMQ that it needs for tickets",
-            figures.up.clone(),
+            metrics.up.clone(),
         );
         registry.register(
-            "redrive_amqp_failed_tries",
+            "redrive_amqp_consecutive_failures",
             "How often in a row a connection to RabbitMQ could not be made, for issuing tickets and for taking them",
             tries,
         );
-        figures
+        metrics
     }
 }
 
-/// A node's part in carrying tickets.
-pub(crate) struct Office {
-    settings: Tickets,
+/// Ticket publisher and consumer of a node.
+pub(crate) struct TicketBroker {
+    settings: TicketSettings,
     topology: Topology,
-    figures: Figures,
-    /// Which connections it needs, and which of them it has.
-    links: link::Links,
-    issuing: Issuing,
-    /// From when on, in seconds of ticks, a message that is no ticket is worth another line in the log.
-    next_line: AtomicU64,
+    metrics: TicketMetrics,
+    /// Connections that this node needs, and those that are up.
+    links: link::LinkStatus,
+    issuing: TicketPublisher,
+    /// Monotonic time in seconds from which an invalid ticket is logged again.
+    next_log_at: AtomicU64,
 }
 
-impl Office {
-    pub(crate) fn new(settings: &Tickets, registry: &mut Registry) -> Self {
+impl TicketBroker {
+    pub(crate) fn new(settings: &TicketSettings, registry: &mut Registry) -> Self {
         Self {
             topology: Topology::new(&settings.namespace),
             settings: settings.clone(),
-            figures: Figures::new(registry),
-            links: link::Links::default(),
-            issuing: Issuing::default(),
-            next_line: AtomicU64::new(0),
+            metrics: TicketMetrics::new(registry),
+            links: link::LinkStatus::default(),
+            issuing: TicketPublisher::default(),
+            next_log_at: AtomicU64::new(0),
         }
     }
 }
 
 impl Engine {
-    /// Whether this node has every connection to the broker that it needs for tickets; none without a broker.
+    /// Returns whether this node has every broker connection that it needs for tickets; `None` without a broker.
     pub fn broker_up(&self) -> Option<bool> {
-        self.0.tickets.as_ref().map(|office| office.links.are_all_there())
+        self.0.tickets.as_ref().map(|broker| broker.links.is_complete())
     }
 
-    /// Whether the broker takes tickets from this node now: not if it is away, late, full or out of memory.
+    /// Returns whether the broker accepts tickets from this node now: false if it is unavailable, late, full or
+    /// blocked.
     pub fn issues_tickets(&self) -> bool {
         self.0.issues_tickets()
     }
 }
 
 impl Inner {
-    /// Begins to issue tickets and to take them, as far as this node does either.
-    pub(crate) fn begin_tickets(self: &Arc<Self>) {
-        let Some(office) = &self.tickets else { return };
+    /// Starts the ticket publisher if this node serves the API, and the consumer if it sends.
+    pub(crate) fn start_tickets(self: &Arc<Self>) {
+        let Some(broker) = &self.tickets else { return };
         if self.settings.role.serves_api() {
-            office.links.need(link::OUT);
-            let waiting = office.issuing.begin();
-            tokio::spawn(self.clone().keep_issuing(waiting));
+            broker.links.require(link::PUBLISH_LINK);
+            let waiting = broker.issuing.begin();
+            tokio::spawn(self.clone().run_ticket_publisher(waiting));
         }
         if self.settings.role.sends() {
-            office.links.need(link::IN);
-            tokio::spawn(self.clone().keep_taking());
+            broker.links.require(link::CONSUME_LINK);
+            tokio::spawn(self.clone().run_ticket_consumer());
         }
     }
 
-    /// Whether what is published now for webhooks of other nodes should get tickets.
+    /// Returns whether deliveries published now for other nodes should get tickets.
     pub(crate) fn issues_tickets(&self) -> bool {
-        self.tickets.as_ref().is_some_and(|office| office.issuing.is_open())
+        self.tickets.as_ref().is_some_and(|broker| broker.issuing.is_open())
     }
 
-    /// Whether a delivery that is due at once should be taken by its ticket: others send it, any of them may, and
-    /// nothing holds it back.
-    pub(crate) fn is_for_a_ticket(&self, hook: &Hook, lane: &Lane) -> bool {
-        if hook.state != WebhookState::Active {
+    /// Returns whether a delivery that is due immediately should get a ticket: other nodes serve its pool, any of them
+    /// may send it, and nothing blocks it.
+    pub(crate) fn wants_ticket(&self, webhook: &ResolvedWebhook, lane: &Lane) -> bool {
+        if webhook.state != WebhookState::Active {
             return false;
         }
-        if hook.tenant.is_of_our_pools() || lane.is_ordered() || self.needs_home(hook) {
+        if webhook.tenant.is_pool_served_here() || lane.is_ordered() || self.needs_assignment(webhook) {
             return false;
         }
-        let senders = self.fleet.senders(&hook.tenant.pool());
-        // With fewer requests than senders one of these alone must send, unless Redis has them go round.
-        senders > 0 && (senders <= hook.max_in_flight as usize || self.shared().is_some())
+        let senders = self.membership.senders(&webhook.tenant.pool());
+        // With fewer slots than sending nodes the webhook needs an assigned node, unless Redis distributes the slots.
+        senders > 0 && (senders <= webhook.max_in_flight as usize || self.redis_coordinator().is_some())
     }
 }

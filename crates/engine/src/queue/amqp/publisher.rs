@@ -1,7 +1,8 @@
-//! Issuing tickets: what was committed and is for others to send is told to the broker, many deliveries by one message.
+//! Ticket publisher: sends tickets for committed deliveries that other nodes send, many deliveries per message.
 //!
-//! A publish never waits for any of this. It asks whether tickets go out at the moment; if not, its deliveries are due
-//! at once and found in the store. What the broker refuses, returns or does not confirm is left to the store as well.
+//! A publish never waits for the broker. If tickets cannot be sent at the moment, its deliveries are due
+//! immediately and claimed from the store; so are deliveries whose ticket the broker refuses, returns or does not
+//! confirm.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,78 +21,78 @@ use lapin::{
 use parking_lot::RwLock;
 use redrive_core::{
     DeliveryId, WebhookId,
-    cluster::ticket::{MOST, Ticket},
+    cluster::ticket::{MAX_DELIVERIES, Ticket},
     delivery::lane::Priority,
 };
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    Office,
-    link::{self, Link, OUT},
-    topology::Counter,
+    TicketBroker,
+    link::{self, BrokerLink, PUBLISH_LINK},
+    topology::TicketRoute,
 };
 use crate::{
     Inner,
-    amqp::{BrokerError, said},
-    clock::ticks,
+    amqp::{BrokerError, describe_error},
+    clock::monotonic_now,
 };
 
-/// Deliveries whose tickets are on their way at the most; with more, new ones go through the store.
-const MOST_IN_HAND: usize = 20_000;
-/// Messages that the broker has not confirmed yet, at the most.
-const MOST_UNCONFIRMED: usize = 256;
-/// Tickets gathered at one go.
-const GATHERED: usize = 2_000;
-/// How long the broker may take to confirm before new work goes through the store.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// For how long it does once the broker has refused something.
-const REFUSED: Duration = Duration::from_secs(1);
-/// How often the connection is looked at while nothing happens.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long the last tickets may take when the node stops.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Maximum number of deliveries with an unconfirmed ticket; beyond it, new deliveries go through the store.
+const MAX_OUTSTANDING_DELIVERIES: usize = 20_000;
+/// Maximum number of unconfirmed messages.
+const MAX_UNCONFIRMED_MESSAGES: usize = 256;
+/// Deliveries gathered into tickets at a time.
+const MAX_GATHERED: usize = 2_000;
+/// Time after which a missing confirmation diverts new deliveries to the store.
+const CONFIRM_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time for which a refusal by the broker diverts new deliveries to the store.
+const REFUSAL_BACKOFF: Duration = Duration::from_secs(1);
+/// Interval between connection checks while idle.
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Timeout for outstanding confirmations at shutdown.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A delivery that is ready, and whom to tell.
+/// A delivery that is ready, and the queue for its ticket.
 #[derive(Clone, Debug)]
-pub(crate) struct Issue {
+pub(crate) struct TicketItem {
     pub(crate) pool: String,
     pub(crate) priority: Priority,
-    pub(crate) webhook: WebhookId,
-    pub(crate) delivery: DeliveryId,
+    pub(crate) webhook_id: WebhookId,
+    pub(crate) delivery_id: DeliveryId,
 }
 
-/// What publishes see of the one that issues tickets.
+/// State of the ticket publisher that publishes read.
 #[derive(Default)]
-pub(crate) struct Issuing {
-    waiting: RwLock<Option<mpsc::UnboundedSender<Vec<Issue>>>>,
-    /// The connection, while there is one.
+pub(crate) struct TicketPublisher {
+    waiting: RwLock<Option<mpsc::UnboundedSender<Vec<TicketItem>>>>,
+    /// Connection status; `None` while disconnected.
     status: RwLock<Option<ConnectionStatus>>,
-    in_hand: AtomicUsize,
-    /// Something has not been confirmed for longer than it should take.
+    outstanding: AtomicUsize,
+    /// Number of messages unconfirmed for longer than `CONFIRM_TIMEOUT`.
     late: AtomicUsize,
-    /// Until when, in milliseconds of ticks, the broker is left alone that has refused something.
+    /// Monotonic time in milliseconds until which no tickets are sent after a refusal.
     not_before: AtomicU64,
     stopping: AtomicBool,
 }
 
-impl Issuing {
-    pub(super) fn begin(&self) -> mpsc::UnboundedReceiver<Vec<Issue>> {
+impl TicketPublisher {
+    pub(super) fn begin(&self) -> mpsc::UnboundedReceiver<Vec<TicketItem>> {
         let (sender, waiting) = mpsc::unbounded_channel();
         *self.waiting.write() = Some(sender);
         waiting
     }
 
-    /// Whether the broker takes tickets now, as far as is known.
+    /// Returns whether the broker is believed to accept tickets now.
     pub(super) fn is_open(&self) -> bool {
-        self.in_hand.load(Relaxed) < MOST_IN_HAND
+        self.outstanding.load(Relaxed) < MAX_OUTSTANDING_DELIVERIES
             && self.late.load(Relaxed) == 0
-            && self.not_before.load(Relaxed) <= millis(ticks())
+            && self.not_before.load(Relaxed) <= millis(monotonic_now())
             && !self.stopping.load(Relaxed)
             && self.status.read().as_ref().is_some_and(|status| status.connected() && !status.blocked())
     }
 
-    fn refused(&self) {
-        self.not_before.store(millis(ticks() + REFUSED), Relaxed);
+    fn back_off(&self) {
+        self.not_before.store(millis(monotonic_now() + REFUSAL_BACKOFF), Relaxed);
     }
 }
 
@@ -100,81 +101,84 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Inner {
-    /// Has tickets issued for deliveries that were just committed. Never waits.
-    pub(crate) fn issue(&self, issues: Vec<Issue>) {
-        let Some(office) = self.tickets.as_ref().filter(|_| !issues.is_empty()) else { return };
-        let (issuing, count) = (&office.issuing, issues.len());
-        // Publishes that were under way when there were too many are still bounded.
-        let sent = issuing.in_hand.load(Relaxed) < 2 * MOST_IN_HAND
+    /// Queues tickets for deliveries that were just committed. Never waits.
+    pub(crate) fn publish_tickets(&self, issues: Vec<TicketItem>) {
+        let Some(broker) = self.tickets.as_ref().filter(|_| !issues.is_empty()) else { return };
+        let (issuing, count) = (&broker.issuing, issues.len());
+        // Publishes that were in progress when the limit was reached may exceed it, up to twice the limit.
+        let sent = issuing.outstanding.load(Relaxed) < 2 * MAX_OUTSTANDING_DELIVERIES
             && issuing.waiting.read().as_ref().is_some_and(|waiting| {
-                issuing.in_hand.fetch_add(count, Relaxed);
+                issuing.outstanding.fetch_add(count, Relaxed);
                 waiting.send(issues).is_ok() || {
-                    issuing.in_hand.fetch_sub(count, Relaxed);
+                    issuing.outstanding.fetch_sub(count, Relaxed);
                     false
                 }
             });
         if !sent {
-            office.figures.unconfirmed.inc_by(count as u64);
+            broker.metrics.unconfirmed.inc_by(count as u64);
         }
     }
 
-    pub(super) async fn keep_issuing(self: Arc<Self>, mut waiting: mpsc::UnboundedReceiver<Vec<Issue>>) {
-        let Some(office) = &self.tickets else { return };
-        let mut link = Link::new(OUT);
+    pub(super) async fn run_ticket_publisher(
+        self: Arc<Self>,
+        mut waiting: mpsc::UnboundedReceiver<Vec<TicketItem>>,
+    ) {
+        let Some(broker) = &self.tickets else { return };
+        let mut link = BrokerLink::new(PUBLISH_LINK);
         loop {
-            let ended = self.issue_until_lost(office, &mut waiting, &mut link).await;
-            *office.issuing.status.write() = None;
-            office.issuing.late.store(0, Relaxed);
-            // Whatever was not sent is found in the store.
+            let ended = self.publish_until_disconnected(broker, &mut waiting, &mut link).await;
+            *broker.issuing.status.write() = None;
+            broker.issuing.late.store(0, Relaxed);
+            // Deliveries whose tickets were not sent are claimed from the store.
             while let Ok(lost) = waiting.try_recv() {
-                drop(Held::new(office, lost.len()));
+                drop(OutstandingTickets::new(broker, lost.len()));
             }
-            if !link.goes_on(office, ended, &self.stop).await {
-                office.issuing.waiting.write().take();
+            if !link.wait_to_reconnect(broker, ended, &self.stop).await {
+                broker.issuing.waiting.write().take();
                 return;
             }
         }
     }
 
-    /// Issues tickets over one connection. Ok: the engine stops.
-    async fn issue_until_lost(
+    /// Publishes tickets over one connection. Returns `Ok` if the engine stops.
+    async fn publish_until_disconnected(
         &self,
-        office: &Office,
-        waiting: &mut mpsc::UnboundedReceiver<Vec<Issue>>,
-        link: &mut Link,
+        broker: &TicketBroker,
+        waiting: &mut mpsc::UnboundedReceiver<Vec<TicketItem>>,
+        link: &mut BrokerLink,
     ) -> Result<(), BrokerError> {
-        let connection = office.settings.broker.connect("tickets out").await?;
-        let mut desk = Desk::open(office, connection).await?;
-        // At once, so that what cannot be declared is known before anything relies on it.
-        for pool in self.fleet.served_pools() {
+        let connection = broker.settings.broker.connect("tickets out").await?;
+        let mut channel = PublishChannel::open(broker, connection).await?;
+        // Declared before the first ticket, so that a declaration error is known before publishes rely on tickets.
+        for pool in self.membership.served_pools() {
             for priority in Priority::ALL {
-                desk.make_sure_of(&Counter { pool: pool.clone(), priority }).await?;
+                channel.ensure_queue(&TicketRoute { pool: pool.clone(), priority }).await?;
             }
         }
-        *office.issuing.status.write() = Some(desk.connection.status().clone());
-        link.is_up(office);
+        *broker.issuing.status.write() = Some(channel.connection.status().clone());
+        link.mark_up(broker);
         let mut sent = FuturesUnordered::new();
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(CONNECTION_CHECK_INTERVAL);
         loop {
             tokio::select! {
                 biased;
-                Some(fate) = sent.next() => office.heard(&mut desk, fate),
-                Some(first) = waiting.recv(), if sent.len() < MOST_UNCONFIRMED => {
-                    for (counter, ticket, held) in gather(office, first, waiting) {
-                        desk.make_sure_of(&counter).await?;
-                        sent.push(desk.send(counter, ticket, held));
+                Some(outcome) = sent.next() => broker.on_confirmation(&mut channel, outcome),
+                Some(first) = waiting.recv(), if sent.len() < MAX_UNCONFIRMED_MESSAGES => {
+                    for (counter, ticket, held) in gather(broker, first, waiting) {
+                        channel.ensure_queue(&counter).await?;
+                        sent.push(channel.send(counter, ticket, held));
                     }
                 }
                 _ = look.tick() => {
-                    if !desk.channel.status().connected() {
+                    if !channel.channel.status().connected() {
                         return Err(BrokerError::Closed);
                     }
                 }
                 () = self.stop.cancelled() => {
-                    office.issuing.stopping.store(true, Relaxed);
+                    broker.issuing.stopping.store(true, Relaxed);
                     let last = async { while sent.next().await.is_some() {} };
-                    let _ = timeout(LAST_WORDS, last).await;
-                    let _ = timeout(LAST_WORDS, desk.connection.close(200, "stopping".into())).await;
+                    let _ = timeout(FLUSH_TIMEOUT, last).await;
+                    let _ = timeout(FLUSH_TIMEOUT, channel.connection.close(200, "stopping".into())).await;
                     return Ok(());
                 }
             }
@@ -182,126 +186,126 @@ impl Inner {
     }
 }
 
-/// Everything that waits, in as few tickets as it takes.
+/// Packs all waiting deliveries into as few tickets as possible.
 fn gather<'a>(
-    office: &'a Office,
-    first: Vec<Issue>,
-    waiting: &mut mpsc::UnboundedReceiver<Vec<Issue>>,
-) -> Vec<(Counter, Ticket, Held<'a>)> {
+    broker: &'a TicketBroker,
+    first: Vec<TicketItem>,
+    waiting: &mut mpsc::UnboundedReceiver<Vec<TicketItem>>,
+) -> Vec<(TicketRoute, Ticket, OutstandingTickets<'a>)> {
     let mut issues = first;
-    while issues.len() < GATHERED
+    while issues.len() < MAX_GATHERED
         && let Ok(more) = waiting.try_recv()
     {
         issues.extend(more);
     }
-    let mut by_counter: BTreeMap<Counter, Vec<(WebhookId, DeliveryId)>> = BTreeMap::new();
-    for Issue { pool, priority, webhook, delivery } in issues {
-        by_counter.entry(Counter { pool, priority }).or_default().push((webhook, delivery));
+    let mut by_counter: BTreeMap<TicketRoute, Vec<(WebhookId, DeliveryId)>> = BTreeMap::new();
+    for TicketItem { pool, priority, webhook_id, delivery_id } in issues {
+        by_counter.entry(TicketRoute { pool, priority }).or_default().push((webhook_id, delivery_id));
     }
     let mut tickets = Vec::new();
     for (counter, ready) in by_counter {
-        for part in ready.chunks(MOST) {
+        for part in ready.chunks(MAX_DELIVERIES) {
             let mut ticket = Ticket::default();
-            part.iter().for_each(|(webhook, delivery)| ticket.add(*webhook, *delivery));
-            tickets.push((counter.clone(), ticket, Held::new(office, part.len())));
+            part.iter().for_each(|(webhook_id, delivery_id)| ticket.add(*webhook_id, *delivery_id));
+            tickets.push((counter.clone(), ticket, OutstandingTickets::new(broker, part.len())));
         }
     }
     tickets
 }
 
-/// Tickets for so many deliveries, on their way until it is dropped. Unless they were issued, the store is left to it.
-struct Held<'a> {
-    office: &'a Office,
+/// Counts deliveries as outstanding until dropped, then as `issued` or, if not confirmed, as left to the store.
+struct OutstandingTickets<'a> {
+    broker: &'a TicketBroker,
     deliveries: usize,
     issued: bool,
 }
 
-impl<'a> Held<'a> {
-    fn new(office: &'a Office, deliveries: usize) -> Self {
-        Self { office, deliveries, issued: false }
+impl<'a> OutstandingTickets<'a> {
+    fn new(broker: &'a TicketBroker, deliveries: usize) -> Self {
+        Self { broker, deliveries, issued: false }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for OutstandingTickets<'_> {
     fn drop(&mut self) {
-        self.office.issuing.in_hand.fetch_sub(self.deliveries, Relaxed);
-        let figures = &self.office.figures;
-        let counter = if self.issued { &figures.issued } else { &figures.unconfirmed };
+        self.broker.issuing.outstanding.fetch_sub(self.deliveries, Relaxed);
+        let metrics = &self.broker.metrics;
+        let counter = if self.issued { &metrics.issued } else { &metrics.unconfirmed };
         counter.inc_by(self.deliveries as u64);
     }
 }
 
-/// What became of a message.
+/// Result of a message.
 struct Sent<'a> {
-    counter: Counter,
-    held: Held<'a>,
+    counter: TicketRoute,
+    held: OutstandingTickets<'a>,
     confirmed: lapin::Result<Confirmation>,
 }
 
-impl Office {
-    fn heard(&self, desk: &mut Desk<'_>, sent: Sent<'_>) {
+impl TicketBroker {
+    fn on_confirmation(&self, channel: &mut PublishChannel<'_>, sent: Sent<'_>) {
         let Sent { counter, mut held, confirmed } = sent;
         match confirmed {
             Ok(Confirmation::Ack(None)) => held.issued = true,
-            // The queue is gone: it is declared again for the next one.
+            // Returned as unroutable: the queue was deleted. Declare it again before the next ticket.
             Ok(Confirmation::Ack(Some(_))) => {
-                desk.declared.remove(&counter);
+                channel.declared.remove(&counter);
             }
             // The queue is full.
-            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => self.issuing.refused(),
+            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => self.issuing.back_off(),
             Err(error) => {
-                tracing::debug!(error = said(&error), "a ticket was not sent");
-                self.issuing.refused();
+                tracing::debug!(error = describe_error(&error), "a ticket was not sent");
+                self.issuing.back_off();
             }
         }
     }
 }
 
-/// One connection by which tickets leave.
-struct Desk<'a> {
-    office: &'a Office,
+/// Channel on which tickets are published.
+struct PublishChannel<'a> {
+    broker: &'a TicketBroker,
     connection: Connection,
     channel: Channel,
-    /// The queues that are known to be there.
-    declared: BTreeSet<Counter>,
+    /// Queues that are declared.
+    declared: BTreeSet<TicketRoute>,
 }
 
-impl<'a> Desk<'a> {
-    async fn open(office: &'a Office, connection: Connection) -> Result<Self, BrokerError> {
+impl<'a> PublishChannel<'a> {
+    async fn open(broker: &'a TicketBroker, connection: Connection) -> Result<Self, BrokerError> {
         let opening = async {
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            office.topology.declare(&channel).await?;
+            broker.topology.declare(&channel).await?;
             Ok::<_, lapin::Error>(channel)
         };
-        let channel = link::in_time(opening).await?;
-        Ok(Self { office, connection, channel, declared: BTreeSet::new() })
+        let channel = link::with_timeout(opening).await?;
+        Ok(Self { broker, connection, channel, declared: BTreeSet::new() })
     }
 
-    async fn make_sure_of(&mut self, counter: &Counter) -> Result<(), BrokerError> {
+    async fn ensure_queue(&mut self, counter: &TicketRoute) -> Result<(), BrokerError> {
         if !self.declared.contains(counter) {
-            link::in_time(self.office.topology.declare_queue(&self.channel, counter)).await?;
+            link::with_timeout(self.broker.topology.declare_queue(&self.channel, counter)).await?;
             self.declared.insert(counter.clone());
         }
         Ok(())
     }
 
-    /// Sends a ticket and hears what becomes of it.
+    /// Sends a ticket. The future returns its confirmation.
     fn send(
         &self,
-        counter: Counter,
+        counter: TicketRoute,
         ticket: Ticket,
-        held: Held<'a>,
+        held: OutstandingTickets<'a>,
     ) -> impl Future<Output = Sent<'a>> + use<'a> {
-        let (channel, office) = (self.channel.clone(), self.office);
+        let (channel, broker) = (self.channel.clone(), self.broker);
         async move {
-            let mut sending = std::pin::pin!(send(&channel, &office.topology.exchange, &counter, &ticket));
-            let confirmed = match timeout(PATIENCE, sending.as_mut()).await {
+            let mut sending = std::pin::pin!(send(&channel, &broker.topology.exchange, &counter, &ticket));
+            let confirmed = match timeout(CONFIRM_TIMEOUT, sending.as_mut()).await {
                 Ok(confirmed) => confirmed,
                 Err(_) => {
-                    office.issuing.late.fetch_add(1, Relaxed);
+                    broker.issuing.late.fetch_add(1, Relaxed);
                     let confirmed = sending.as_mut().await;
-                    office.issuing.late.fetch_sub(1, Relaxed);
+                    broker.issuing.late.fetch_sub(1, Relaxed);
                     confirmed
                 }
             };
@@ -313,17 +317,17 @@ impl<'a> Desk<'a> {
 async fn send(
     channel: &Channel,
     exchange: &str,
-    counter: &Counter,
+    counter: &TicketRoute,
     ticket: &Ticket,
 ) -> lapin::Result<Confirmation> {
-    // Not to be kept through a restart: the store has it all.
+    // Not persistent: after a broker restart the deliveries are claimed from the store.
     let properties = BasicProperties::default()
         .with_delivery_mode(1)
         .with_content_type("application/json".into())
         .with_type("redrive.ticket".into());
     let returned = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let sent = channel
-        .basic_publish(exchange.into(), counter.key().into(), returned, &ticket.write(), properties)
+        .basic_publish(exchange.into(), counter.routing_key().into(), returned, &ticket.encode(), properties)
         .await?;
     sent.await
 }

@@ -1,6 +1,5 @@
-//! What is declared at the broker: an exchange, a durable queue for each pool and priority, and where messages go that
-//! are no tickets. Whoever comes first declares it, and all declare the same. The version in the names is for the day
-//! when it has to be another.
+//! Broker topology: an exchange, a durable queue per pool and priority, and an exchange with a queue for rejected
+//! messages. Every node declares the same objects. Their names have a version for incompatible changes.
 
 use lapin::{
     Channel, ErrorKind, ExchangeKind,
@@ -9,30 +8,30 @@ use lapin::{
 };
 use redrive_core::delivery::lane::Priority;
 
-/// Messages in one queue at the most; the broker refuses more, which are then left to the store.
-const MAX_LENGTH: i32 = 100_000;
-/// Messages kept that are no tickets; the oldest go first.
-const MAX_REJECTED: i32 = 10_000;
+/// Maximum length of a ticket queue; the broker refuses more, and these deliveries are left to the store.
+const MAX_QUEUE_LENGTH: i32 = 100_000;
+/// Maximum length of the queue of rejected messages; the oldest are dropped first.
+const MAX_REJECTED_LENGTH: i32 = 10_000;
 
-/// The names of everything.
+/// Names of all exchanges and queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
-    /// Where tickets are sent to.
+    /// Exchange that tickets are published to.
     pub(super) exchange: String,
-    /// Where messages are found that were no tickets: an exchange and a queue of that name.
+    /// Name of the exchange and of the queue for rejected messages.
     rejected: String,
 }
 
-/// Whom a ticket is for.
+/// Pool and priority that a ticket is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Counter {
+pub(super) struct TicketRoute {
     pub(super) pool: String,
     pub(super) priority: Priority,
 }
 
-impl Counter {
-    /// What a ticket is sent with.
-    pub(super) fn key(&self) -> String {
+impl TicketRoute {
+    /// Returns the routing key.
+    pub(super) fn routing_key(&self) -> String {
         format!("{}.{}", self.pool, self.priority.name())
     }
 }
@@ -54,43 +53,43 @@ impl Topology {
         Self { exchange: format!("{namespace}.v1.tickets"), rejected: format!("{namespace}.v1.rejected") }
     }
 
-    /// The queue of a pool and a priority.
-    pub(super) fn queue(&self, counter: &Counter) -> String {
-        format!("{}.{}", self.exchange, counter.key())
+    /// Returns the queue name for a pool and a priority.
+    pub(super) fn queue(&self, counter: &TicketRoute) -> String {
+        format!("{}.{}", self.exchange, counter.routing_key())
     }
 
-    /// Declares where tickets are sent to, and where messages go that are none.
+    /// Declares the exchanges, and the queue of rejected messages.
     pub(super) async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
         let none = FieldTable::default;
         for (name, kind) in [(&self.exchange, ExchangeKind::Direct), (&self.rejected, ExchangeKind::Fanout)] {
             channel.exchange_declare(name.as_str().into(), kind, durable(), none()).await?;
         }
-        let kept = arguments(&[("x-max-length", MAX_REJECTED.into())]);
+        let kept = arguments(&[("x-max-length", MAX_REJECTED_LENGTH.into())]);
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let rejected: ShortString = self.rejected.as_str().into();
         channel.queue_declare(rejected.clone(), durable, kept).await?;
         channel.queue_bind(rejected.clone(), rejected, "".into(), QueueBindOptions::default(), none()).await
     }
 
-    /// Declares the queue of a pool and a priority, and has tickets for it get there.
-    pub(super) async fn declare_queue(&self, channel: &Channel, counter: &Counter) -> lapin::Result<()> {
+    /// Declares and binds the queue of a pool and a priority.
+    pub(super) async fn declare_queue(&self, channel: &Channel, counter: &TicketRoute) -> lapin::Result<()> {
         let queue: ShortString = self.queue(counter).into();
         let bounded = arguments(&[
-            ("x-max-length", MAX_LENGTH.into()),
+            ("x-max-length", MAX_QUEUE_LENGTH.into()),
             ("x-overflow", AMQPValue::LongString("reject-publish".into())),
             ("x-dead-letter-exchange", AMQPValue::LongString(self.rejected.as_str().into())),
         ]);
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(queue.clone(), durable, bounded).await?;
-        let (exchange, key) = (self.exchange.as_str().into(), counter.key().into());
+        let (exchange, key) = (self.exchange.as_str().into(), counter.routing_key().into());
         channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
     }
 }
 
-/// What an error of the broker means for the operator, where that is not plain.
+/// Returns advice for the operator on a broker error, where its text is not enough.
 pub(super) fn advice(error: &lapin::Error) -> Option<&'static str> {
-    let ErrorKind::ProtocolError(said) = error.kind() else { return None };
-    let text = said.get_message().to_string();
+    let ErrorKind::ProtocolError(message) = error.kind() else { return None };
+    let text = message.get_message().to_string();
     if text.contains("PRECONDITION_FAILED") {
         return Some(
             "something of that name was declared otherwise, by hand or by another program; delete it (tickets are \
@@ -117,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_installation_the_version_the_pool_and_the_priority() {
+    fn names_contain_namespace_version_pool_and_priority() {
         let topology = Topology::new("shop");
-        let counter = Counter { pool: "default".into(), priority: Priority::High };
+        let counter = TicketRoute { pool: "default".into(), priority: Priority::High };
         assert_eq!(topology.exchange, "shop.v1.tickets");
         assert_eq!(topology.queue(&counter), "shop.v1.tickets.default.high");
-        assert_eq!(counter.key(), "default.high");
+        assert_eq!(counter.routing_key(), "default.high");
         assert_eq!(topology.rejected, "shop.v1.rejected");
     }
 }

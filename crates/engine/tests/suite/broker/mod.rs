@@ -1,48 +1,48 @@
-//! Nodes that take events and nodes that send them, with a broker between them or without.
+//! Helpers for nodes that accept events and nodes that send them, with or without a broker between them.
 
 use redrive_core::{DeliveryId, Role, cluster::ticket::Ticket, delivery::lane::Priority};
 use redrive_engine::{
-    Draft, Settings, Tickets,
-    amqp::{Address, Broker},
+    EventDraft, Settings, TicketSettings,
+    amqp::{Broker, BrokerUrl},
 };
 
 use crate::{
     cluster_harness::{LEASE, named},
-    harness::{World, draft},
+    harness::{Harness, draft},
 };
 
-/// The names of all that the tests declare begin with this.
+/// Prefix of all names that the tests declare.
 pub(crate) const NAMESPACE: &str = "redrive";
 
-/// The queue of the default pool.
+/// Returns the queue of the default pool.
 pub(crate) fn queue(priority: Priority) -> String {
     format!("{NAMESPACE}.v1.tickets.default.{}", priority.name())
 }
 
-/// Where messages end that are no tickets.
+/// Queue of rejected messages.
 pub(crate) const REJECTED: &str = "redrive.v1.rejected";
 
-pub(crate) fn tickets(url: &str) -> Tickets {
-    let broker = Broker::new(Address::read(url).unwrap(), "test");
-    Tickets { broker, namespace: NAMESPACE.into(), prefetch: 50 }
+pub(crate) fn tickets(url: &str) -> TicketSettings {
+    let broker = Broker::new(BrokerUrl::read(url).unwrap(), "test");
+    TicketSettings { broker, namespace: NAMESPACE.into(), prefetch: 50 }
 }
 
 pub(crate) fn node(name: &str, role: Role, broker: Option<&str>) -> Settings {
     Settings { role, tickets: broker.map(tickets), ..named(name) }
 }
 
-pub(crate) fn urgent(n: usize, priority: Priority) -> Draft {
-    Draft { priority, ..draft(n) }
+pub(crate) fn urgent(n: usize, priority: Priority) -> EventDraft {
+    EventDraft { priority, ..draft(n) }
 }
 
-impl World {
-    /// Waits until the node has its connections to the broker, or has lost them.
+impl Harness {
+    /// Waits until the node's broker connections are up, or down.
     pub(crate) async fn broker_is(&self, up: bool) {
         let what = if up { "the broker is used" } else { "the broker is missed" };
         self.eventually(what, async || self.engine.broker_up() == Some(up)).await;
     }
 
-    /// Waits until the node is linked, and has seen so many others.
+    /// Waits until the node is connected to the broker and the cluster has `nodes` nodes.
     pub(crate) async fn is_set_up(&self, nodes: usize) {
         if self.engine.broker_up().is_some() {
             self.broker_is(true).await;
@@ -54,13 +54,13 @@ impl World {
         tokio::time::sleep(LEASE / 2).await;
     }
 
-    /// A ticket for these deliveries.
+    /// Returns a ticket for these deliveries.
     pub(crate) async fn ticket_for(&self, deliveries: &[DeliveryId]) -> Vec<u8> {
         let mut ticket = Ticket::default();
         for delivery in self.deliveries().await.iter().filter(|one| deliveries.contains(&one.id)) {
-            ticket.add(delivery.webhook, delivery.id);
+            ticket.add(delivery.webhook_id, delivery.id);
         }
         assert_eq!(ticket.len(), deliveries.len());
-        ticket.write()
+        ticket.encode()
     }
 }

@@ -1,4 +1,4 @@
-//! Many nodes on one store.
+//! Harness for several nodes on one store.
 
 use std::{
     sync::{Arc, mpsc},
@@ -11,27 +11,27 @@ use redrive_store::{
     Delivery, Store, postgres,
     sqlite::{self, Sqlite},
 };
-use redrive_testkit::{Gate, Postgres, Receiver, Reply};
+use redrive_testkit::{Latch, Postgres, Receiver, Reply};
 use tokio::{
     runtime::Runtime,
     sync::{Semaphore, SemaphorePermit},
 };
 
-use crate::harness::{START, World, start};
+use crate::harness::{Harness, START, start};
 
-/// Short enough for a test to wait for its end.
+/// Lease of the nodes; short enough for a test to wait until it expires.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 
-/// What the nodes share.
+/// Store that the nodes share.
 #[derive(Clone, Copy)]
 pub(crate) enum On {
-    /// A database file of this process.
+    /// A database file in this process.
     Sqlite,
-    /// A server, to which each node has connections of its own.
+    /// A server, with separate connections per node.
     Postgres,
 }
 
-/// Makes a test of each case on each store.
+/// Defines each case as a test on each store.
 macro_rules! on_every_store {
     ($($case:ident),* $(,)?) => {
         mod sqlite {
@@ -50,8 +50,8 @@ macro_rules! on_every_store {
 }
 pub(crate) use on_every_store;
 
-/// Nodes on one store, and how to open it.
-pub(crate) struct Fleet {
+/// Nodes on one store.
+pub(crate) struct TestCluster {
     on: Shared,
     clock: Clock,
 }
@@ -61,17 +61,17 @@ enum Shared {
     Postgres(Arc<(redrive_testkit::Database, SemaphorePermit<'static>)>),
 }
 
-/// Servers have only so many connections.
+/// Limits concurrent tests on PostgreSQL, because the server has a limited number of connections.
 static SERVERS: Semaphore = Semaphore::const_new(4);
 
-impl Fleet {
+impl TestCluster {
     pub(crate) async fn on(on: On) -> Self {
         let on = match on {
             On::Sqlite => {
                 let folder = tempfile::tempdir().unwrap();
                 let options = sqlite::Options {
                     shared: true,
-                    ..sqlite::Options::at(folder.path().join("t.db")).sealed_by(redrive_testkit::vault())
+                    ..sqlite::Options::at(folder.path().join("t.db")).with_vault(redrive_testkit::vault())
                 };
                 Shared::Sqlite(Arc::new(Sqlite::open(&options).unwrap()), Arc::new(folder))
             }
@@ -91,22 +91,22 @@ impl Fleet {
                     writers: 4,
                     readers: 2,
                     allow_unsafe_durability: true,
-                    ..postgres::Options::at(server.0.url()).sealed_by(redrive_testkit::vault())
+                    ..postgres::Options::at(server.0.url()).with_vault(redrive_testkit::vault())
                 };
                 Arc::new(postgres::Postgres::open(&options).await.unwrap())
             }
         }
     }
 
-    /// One more node.
-    pub(crate) async fn node(&self, settings: Settings) -> World {
+    /// Starts another node.
+    pub(crate) async fn node(&self, settings: Settings) -> Harness {
         let store = self.store().await;
         let engine = start(store.clone(), self.clock.clone(), settings).await;
-        World { engine, store, clock: self.clock.clone(), _keep: self.keep() }
+        Harness { engine, store, clock: self.clock.clone(), _keep: self.keep() }
     }
 
-    /// One more node, with a runtime of its own.
-    pub(crate) async fn apart(&self, settings: Settings) -> Apart {
+    /// Starts another node on its own runtime.
+    pub(crate) async fn isolated_node(&self, settings: Settings) -> IsolatedNode {
         let (store, clock) = (self.store().await, self.clock.clone());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -115,7 +115,7 @@ impl Fleet {
             async { start(store, clock, settings).await }
         });
         let engine = started.await.unwrap();
-        Apart { world: World { engine, store, clock, _keep: self.keep() }, runtime }
+        IsolatedNode { world: Harness { engine, store, clock, _keep: self.keep() }, runtime }
     }
 
     fn keep(&self) -> Arc<dyn std::any::Any + Send + Sync> {
@@ -130,35 +130,35 @@ pub(crate) fn named(name: &str) -> Settings {
     Settings { node: name.into(), lease: LEASE, ..Settings::default() }
 }
 
-/// Nodes that know of each other.
-pub(crate) async fn nodes<const N: usize>(on: On, settings: [Settings; N]) -> Vec<World> {
-    let fleet = Fleet::on(on).await;
-    let mut nodes: Vec<World> = Vec::new();
+/// Starts nodes and waits until they have seen each other.
+pub(crate) async fn nodes<const N: usize>(on: On, settings: [Settings; N]) -> Vec<Harness> {
+    let cluster = TestCluster::on(on).await;
+    let mut nodes: Vec<Harness> = Vec::new();
     for settings in settings {
-        nodes.push(fleet.node(settings).await);
+        nodes.push(cluster.node(settings).await);
     }
-    a_beat().await;
+    one_heartbeat().await;
     nodes
 }
 
-/// Time for each node to see who is there.
-pub(crate) async fn a_beat() {
+/// Waits for one heartbeat, so that each node has seen the others.
+pub(crate) async fn one_heartbeat() {
     tokio::time::sleep(LEASE / 5 + Duration::from_millis(100)).await;
 }
 
-/// A node with a runtime of its own, so that it can be stopped as a process can.
-pub(crate) struct Apart {
-    pub(crate) world: World,
+/// Node with its own runtime, which can be killed or frozen like a process.
+pub(crate) struct IsolatedNode {
+    pub(crate) world: Harness,
     runtime: Runtime,
 }
 
-impl Apart {
-    /// As by SIGKILL: whatever it was doing is not done.
+impl IsolatedNode {
+    /// Kills the node as SIGKILL does: whatever it was doing stays unfinished.
     pub(crate) fn kill(self) {
         self.runtime.shutdown_background();
     }
 
-    /// As by SIGSTOP: nothing happens on it until the answer is dropped.
+    /// Freezes the node as SIGSTOP does, until the returned sender is dropped.
     pub(crate) fn freeze(&self) -> mpsc::Sender<()> {
         let (thaw, frozen) = mpsc::channel::<()>();
         self.runtime.spawn(async move { frozen.recv() });
@@ -166,11 +166,11 @@ impl Apart {
     }
 }
 
-/// Who made attempts, by the names that the nodes were given.
-pub(crate) async fn workers(world: &World) -> Vec<String> {
+/// Returns the names of the nodes that made attempts.
+pub(crate) async fn workers(harness: &Harness) -> Vec<String> {
     let mut workers = Vec::new();
-    for delivery in world.deliveries().await {
-        let attempts = world.store.attempts(TenantId::default(), delivery.id).await.unwrap().unwrap();
+    for delivery in harness.deliveries().await {
+        let attempts = harness.store.attempts(TenantId::default(), delivery.id).await.unwrap().unwrap();
         workers.extend(attempts.iter().map(|one| one.attempt.worker.split('#').next().unwrap().to_owned()));
     }
     workers.sort();
@@ -186,13 +186,14 @@ pub(crate) fn delivered(all: &[Delivery]) -> usize {
     count(all, DeliveryStatus::Delivered)
 }
 
-/// A receiver that holds the first `n` requests until the gate is opened, and takes the others at once.
-pub(crate) async fn holding(n: usize) -> (Receiver, Gate) {
-    let gate = Gate::closed();
+/// Returns a receiver that holds the first `n` requests until the latch is opened, and replies to others
+/// immediately.
+pub(crate) async fn holding(n: usize) -> (Receiver, Latch) {
+    let gate = Latch::closed();
     let held = gate.clone();
     let receiver = Receiver::with(move |arrival| {
         let reply = Reply::status(200);
-        if arrival.number <= n { reply.held_by(&held) } else { reply }
+        if arrival.number <= n { reply.latched_by(&held) } else { reply }
     })
     .await;
     (receiver, gate)

@@ -1,4 +1,4 @@
-//! A PostgreSQL primary that dies, and a streaming replica that is promoted in its place.
+//! PostgreSQL failover: the primary dies, and a streaming replica is promoted.
 
 use std::{
     collections::BTreeSet,
@@ -9,58 +9,60 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::cluster_harness::named;
-use crate::harness::{START, World, draft, start};
+use crate::{
+    cluster_harness::named,
+    harness::{Harness, START, draft, start},
+};
 use redrive_core::{DeliveryStatus, EventId, TenantId, delivery::lane::Ordering};
 use redrive_engine::{Settings, clock::Clock};
 use redrive_store::{EventFilter, PageRequest, postgres};
 use redrive_testkit::{Postgres, Proxy, Receiver};
 
-/// What the issue allows from the promotion to the last delivery.
+/// Maximum time from the promotion to the last delivery.
 const MAX_RECOVERY: Duration = Duration::from_secs(30);
 const REPLICATION_LAG: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asynchronous_fail_over_leaves_nothing_leased() {
+async fn asynchronous_failover_leaves_no_leases() {
     let acknowledged_lost = fail_over(false).await;
     println!("{acknowledged_lost} acknowledged events were not replicated");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn synchronous_fail_over_loses_nothing() {
+async fn synchronous_failover_loses_no_acknowledged_event() {
     assert_eq!(fail_over(true).await, 0);
 }
 
-async fn node(url: &str, name: &str, clock: &Clock) -> World {
+async fn node(url: &str, name: &str, clock: &Clock) -> Harness {
     let options = postgres::Options {
         writers: 4,
         readers: 2,
         connect_timeout: Duration::from_secs(1),
         statement_timeout: Duration::from_secs(3),
-        ..postgres::Options::at(url).sealed_by(redrive_testkit::vault())
+        ..postgres::Options::at(url).with_vault(redrive_testkit::vault())
     };
     let store = Arc::new(postgres::Postgres::open(&options).await.unwrap());
     let settings = Settings { lease: Duration::from_secs(3), ..named(name) };
     let engine = start(store.clone(), clock.clone(), settings).await;
-    World { engine, store, clock: clock.clone(), _keep: Arc::new(()) }
+    Harness { engine, store, clock: clock.clone(), _keep: Arc::new(()) }
 }
 
-/// Publishes until it is stopped. Returns the events that were acknowledged.
-async fn publish(world: &World, from: usize, stop: &AtomicBool) -> BTreeSet<EventId> {
+/// Publishes until stopped. Returns the acknowledged events.
+async fn publish(harness: &Harness, from: usize, stop: &AtomicBool) -> BTreeSet<EventId> {
     let mut acknowledged = BTreeSet::new();
     for n in from.. {
         if stop.load(SeqCst) {
             break;
         }
-        match world.engine.publish(draft(n)).await {
-            Ok(receipt) => drop(acknowledged.insert(receipt.event)),
+        match harness.engine.publish(draft(n)).await {
+            Ok(receipt) => drop(acknowledged.insert(receipt.event_id)),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
     acknowledged
 }
 
-/// Kills the primary under load and promotes the replica. Returns how many acknowledged events it does not have.
+/// Kills the primary under load and promotes the replica. Returns the number of acknowledged events that it lacks.
 async fn fail_over(synchronous: bool) -> usize {
     let mut primary = Postgres::start().await;
     let link = Proxy::to(primary.address()).await;
@@ -74,8 +76,10 @@ async fn fail_over(synchronous: bool) -> usize {
     let nodes = [node(&url, "a", &clock).await, node(&url, "b", &clock).await];
     let epochs: Vec<_> = nodes.iter().map(|node| node.engine.epoch()).collect();
     let receiver = Receiver::start().await;
-    nodes[0].hook(&receiver.url(), |hook| hook.spec.max_in_flight = Some(10)).await;
-    nodes[0].hook(&receiver.url(), |hook| hook.spec.ordering_guarantee = Ordering::Strict).await;
+    nodes[0].create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(10)).await;
+    nodes[0]
+        .create_webhook(&receiver.url(), |webhook| webhook.spec.ordering_guarantee = Ordering::Strict)
+        .await;
 
     let stop = AtomicBool::new(false);
     let failing = async {
@@ -99,7 +103,7 @@ async fn fail_over(synchronous: bool) -> usize {
     while pending > 0 {
         assert!(promoted.elapsed() < MAX_RECOVERY + Duration::from_secs(5), "{pending} are still pending");
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let Ok(vitals) = nodes[0].store.vitals().await else { continue };
+        let Ok(vitals) = nodes[0].store.stats().await else { continue };
         let undelivered = replica.query("SELECT count(*) FROM deliveries WHERE ended_at IS NULL").await;
         pending = undelivered[0][0].parse::<usize>().unwrap() + vitals.leased as usize;
     }

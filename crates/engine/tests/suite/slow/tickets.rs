@@ -1,62 +1,68 @@
-//! Tickets over a real broker, and all that can go wrong with it: nothing that was accepted is lost, nothing is sent
-//! twice, nothing is stuck, and it goes on by itself. Where the clock stands still, only tickets bring anything.
+//! Tickets over a real broker, and broker failures: nothing accepted is lost, sent twice or stuck, and nodes
+//! recover on their own. While the clock does not advance, only tickets bring work to a node.
 
 use std::time::{Duration, Instant};
 
-use crate::broker::{NAMESPACE, REJECTED, node, queue, tickets};
-use crate::cluster_harness;
-use crate::cluster_harness::{Fleet, On, workers};
-use crate::harness::{World, all_are, broken};
-use redrive_core::{DeliveryStatus, Role, TenantId, cluster::ticket::GRACE, delivery::lane::Priority};
+use crate::{
+    broker::{NAMESPACE, REJECTED, node, queue, tickets},
+    cluster_harness,
+    cluster_harness::{On, TestCluster, workers},
+    harness::{Harness, all_are, failing_receiver},
+};
+use redrive_core::{DeliveryStatus, Role, TenantId, cluster::ticket::CLAIM_GRACE, delivery::lane::Priority};
 use redrive_engine::Settings;
 use redrive_testkit::{Proxy, RabbitMq, Receiver, Reply};
 
-/// How long a node may take to use a broker again that is back.
+/// Maximum time until a node uses a broker that is available again.
 const BACK: Duration = Duration::from_secs(10);
 
-/// An API node and a worker on one store, by way of this broker.
-async fn pair(broker: &str) -> (World, World) {
-    let fleet = Fleet::on(On::Postgres).await;
-    let api = fleet.node(node("api", Role::Api, Some(broker))).await;
-    let worker = fleet.node(node("worker", Role::Worker, Some(broker))).await;
-    for world in [&api, &worker] {
-        world.is_set_up(2).await;
+/// Starts an API node and a worker on one store with this broker.
+async fn pair(broker: &str) -> (Harness, Harness) {
+    let cluster = TestCluster::on(On::Postgres).await;
+    let api = cluster.node(node("api", Role::Api, Some(broker))).await;
+    let worker = cluster.node(node("worker", Role::Worker, Some(broker))).await;
+    for harness in [&api, &worker] {
+        harness.is_set_up(2).await;
     }
     (api, worker)
 }
 
-/// Publishes so many and sees them arrive although the clock stands still: by tickets.
-async fn tickets_work(api: &World, receiver: &Receiver, from: usize, count: usize) {
+/// Publishes `count` events and waits for them without advancing the clock, so that they must come by tickets.
+async fn tickets_work(api: &Harness, receiver: &Receiver, from: usize, count: usize) {
     let before = receiver.count();
     api.publish(from..from + count).await;
     receiver.wait_for(before + count).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_its_ticket_is_shown_as_ready_and_its_attempt_as_on_time() {
+async fn ticketed_delivery_is_displayed_as_ready_and_scheduled_at_creation() {
     let broker = RabbitMq::shared().await;
-    let fleet = Fleet::on(On::Postgres).await;
-    let api = fleet.node(node("api", Role::Api, Some(&broker.url()))).await;
-    // It sends, and does not listen.
-    let deaf = fleet.node(node("deaf", Role::Worker, None)).await;
-    for world in [&api, &deaf] {
-        world.is_set_up(2).await;
+    let cluster = TestCluster::on(On::Postgres).await;
+    let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
+    // A worker without a broker: it sends but consumes no tickets.
+    let deaf = cluster.node(node("deaf", Role::Worker, None)).await;
+    for harness in [&api, &deaf] {
+        harness.is_set_up(2).await;
     }
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     api.publish(0..1).await;
     let delivery = &api.deliveries().await[0];
-    assert_eq!(delivery.due, Some(delivery.created_at + GRACE), "it is left to its ticket for a moment");
-    let waiting = api.engine.waiting(delivery).await.unwrap().unwrap();
+    assert_eq!(
+        delivery.due,
+        Some(delivery.created_at + CLAIM_GRACE),
+        "it is left to its ticket for a moment"
+    );
+    let waiting = api.engine.wait_reason(delivery).await.unwrap().unwrap();
     assert_eq!((waiting.on.name(), waiting.until), ("capacity", None), "{waiting:?}");
     let queue = queue(Priority::Normal);
     api.eventually("the ticket is there", async || broker.depth(&queue).await == 1).await;
     let ticket = broker.get(&queue).await.unwrap();
     assert_eq!(ticket.body, api.ticket_for(&[delivery.id]).await);
-    api.a_moment().await;
+    api.settle_time().await;
     assert_eq!(receiver.count(), 0);
-    // Nobody has taken it: the store gives it when the moment is over.
-    api.clock.advance(GRACE);
+    // The ticket was not used: the delivery is claimed from the store after the grace period.
+    api.clock.advance(CLAIM_GRACE);
     let delivery = api.until("it is delivered", all_are(DeliveryStatus::Delivered, 1)).await.remove(0);
     let attempts = api.store.attempts(TenantId::default(), delivery.id).await.unwrap().unwrap();
     assert_eq!(attempts[0].attempt.scheduled_at, delivery.created_at, "it was late, and not due later");
@@ -64,18 +70,18 @@ async fn what_waits_for_its_ticket_is_shown_as_ready_and_its_attempt_as_on_time(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn doubled_late_and_foreign_tickets_send_nothing_twice() {
+async fn duplicate_and_late_tickets_send_nothing_twice() {
     let broker = RabbitMq::shared().await;
     let (api, worker) = pair(&broker.url()).await;
-    let (receiver, works) = broken().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    let (receiver, works) = failing_receiver().await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     api.publish(0..5).await;
     receiver.wait_for(5).await;
     let failed = api.until("all wait", |all| all.iter().all(|one| one.attempt_count == 1)).await;
     let ids: Vec<_> = failed.iter().map(|one| one.id).collect();
     let ticket = api.ticket_for(&ids).await;
     let again = || vec![(lapin::BasicProperties::default(), ticket.clone()); 5];
-    // They wait for their retries: a ticket makes none of them come sooner.
+    // The deliveries wait for their retries: a ticket does not make them due sooner.
     for priority in Priority::ALL {
         broker.publish_all(&queue(priority), again()).await;
     }
@@ -83,24 +89,24 @@ async fn doubled_late_and_foreign_tickets_send_nothing_twice() {
     for priority in Priority::ALL {
         api.eventually("all tickets are taken", async || empty(priority).await).await;
     }
-    api.a_moment().await;
+    api.settle_time().await;
     assert_eq!(receiver.count(), 5);
     works.store(true, std::sync::atomic::Ordering::SeqCst);
     api.clock.advance(Duration::from_secs(5));
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 5)).await;
     broker.publish_all(&queue(Priority::Normal), again()).await;
     api.eventually("all tickets are taken", async || empty(Priority::Normal).await).await;
-    api.a_moment().await;
+    api.settle_time().await;
     assert_eq!(receiver.count(), 10);
     worker.assert_settled().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_no_ticket_is_put_aside_and_holds_up_nobody() {
+async fn invalid_ticket_is_rejected_without_blocking_others() {
     let broker = RabbitMq::shared().await;
     let (api, worker) = pair(&broker.url()).await;
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     let bad = [&b"hello"[..], b"", b"{\"v\":7}", b"{\"v\":1,\"ready\":{\"wh_1\":[\"dlv_1\"]}}"];
     for body in bad {
         broker.publish(&queue(Priority::High), lapin::BasicProperties::default(), body).await;
@@ -112,18 +118,18 @@ async fn a_message_that_is_no_ticket_is_put_aside_and_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_room_leaves_its_tickets_with_the_broker() {
+async fn node_without_capacity_leaves_tickets_in_broker() {
     let broker = RabbitMq::shared().await;
-    let fleet = Fleet::on(On::Postgres).await;
-    let api = fleet.node(node("api", Role::Api, Some(&broker.url()))).await;
+    let cluster = TestCluster::on(On::Postgres).await;
+    let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
     let small = Settings { max_items: 20, ..node("worker", Role::Worker, Some(&broker.url())) };
-    let worker = fleet.node(small).await;
-    for world in [&api, &worker] {
-        world.is_set_up(2).await;
+    let worker = cluster.node(small).await;
+    for harness in [&api, &worker] {
+        harness.is_set_up(2).await;
     }
-    let (receiver, gate) = Receiver::held(200).await;
+    let (receiver, gate) = Receiver::latched(200).await;
     for _ in 0..20 {
-        api.hook(&receiver.url(), |hook| hook.spec.max_in_flight = Some(1)).await;
+        api.create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(1)).await;
     }
     for n in 0..30 {
         api.publish(n..n + 1).await;
@@ -131,12 +137,12 @@ async fn a_node_without_room_leaves_its_tickets_with_the_broker() {
             worker.eventually("it has enough", async || worker.engine.load().items >= 15).await;
         }
     }
-    api.a_moment().await;
+    api.settle_time().await;
     let kept = broker.messages(&queue(Priority::Normal)).await;
     assert!(kept > 0, "what there is to do can be seen at the broker");
     assert!(worker.engine.load().items <= 20);
     gate.open();
-    api.clock.advance(GRACE);
+    api.clock.advance(CLAIM_GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
     assert_eq!(receiver.count(), 600);
     api.eventually("no ticket is left", async || broker.messages(&queue(Priority::Normal)).await == 0).await;
@@ -144,19 +150,19 @@ async fn a_node_without_room_leaves_its_tickets_with_the_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn something_else_of_that_name_leaves_the_work_to_the_store() {
+async fn conflicting_queue_declaration_falls_back_to_store() {
     let broker = RabbitMq::shared().await;
-    // Declared by hand, and otherwise.
+    // Declared manually with other arguments.
     broker.declare(&format!("{NAMESPACE}.v1.tickets.default.normal")).await;
-    let fleet = Fleet::on(On::Postgres).await;
-    let api = fleet.node(node("api", Role::Api, Some(&broker.url()))).await;
-    let worker = fleet.node(node("worker", Role::Worker, Some(&broker.url()))).await;
+    let cluster = TestCluster::on(On::Postgres).await;
+    let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
+    let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url()))).await;
     api.is_set_up(2).await;
     assert_eq!(worker.engine.broker_up(), Some(false));
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     api.publish(0..10).await;
-    api.clock.advance(GRACE);
+    api.clock.advance(CLAIM_GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 10)).await;
     broker.ctl(&["delete_queue", &queue(Priority::Normal)]).await;
     let deleted = Instant::now();
@@ -168,34 +174,34 @@ async fn something_else_of_that_name_leaves_the_work_to_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_goes_and_comes_back_is_used_again_by_itself() {
+async fn restarted_broker_is_used_again() {
     let mut broker = RabbitMq::start().await;
     let (api, worker) = pair(&broker.url()).await;
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     tickets_work(&api, &receiver, 0, 10).await;
     let mut published = 10;
     for round in 0..3 {
-        // Publishing goes on all the time.
+        // Publishing continues throughout.
         let outage = async {
             match round {
                 0 => broker.stop().await,
                 _ => broker.kill().await,
             }
-            for world in [&api, &worker] {
-                world.broker_is(false).await;
+            for harness in [&api, &worker] {
+                harness.broker_is(false).await;
             }
             let received = receiver.count();
             api.publish(1_000 + received..1_010 + received).await;
-            // The clock stands still: without a broker nothing has to wait for the moment to be over.
+            // The clock does not advance: without a broker deliveries do not wait for the grace period.
             receiver.wait_for(received + 10).await;
             match round {
                 1 => broker.restart_empty().await,
                 _ => broker.start_again().await,
             }
             let back = Instant::now();
-            for world in [&api, &worker] {
-                world.broker_is(true).await;
+            for harness in [&api, &worker] {
+                harness.broker_is(true).await;
             }
             assert!(back.elapsed() < BACK, "{:?}", back.elapsed());
         };
@@ -207,7 +213,7 @@ async fn a_broker_that_goes_and_comes_back_is_used_again_by_itself() {
         };
         tokio::join!(outage, publishing);
         published += 210;
-        api.clock.advance(GRACE);
+        api.clock.advance(CLAIM_GRACE);
         api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
         tickets_work(&api, &receiver, published, 10).await;
         published += 10;
@@ -217,19 +223,19 @@ async fn a_broker_that_goes_and_comes_back_is_used_again_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_without_memory_takes_no_tickets_and_nothing_waits_for_it() {
+async fn memory_alarm_of_broker_diverts_deliveries_to_store() {
     let broker = RabbitMq::start().await;
     let (api, worker) = pair(&broker.url()).await;
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     tickets_work(&api, &receiver, 0, 10).await;
     broker.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await;
-    // The first one is told that it is blocked; what it has sent is found in the store.
+    // The first publish blocks the connection; the deliveries of its tickets are claimed from the store.
     api.publish(10..20).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    api.clock.advance(GRACE);
+    api.clock.advance(CLAIM_GRACE);
     receiver.wait_for(20).await;
-    // From then on nothing waits.
+    // Later deliveries do not wait for tickets.
     assert!(!api.engine.issues_tickets());
     api.publish(20..60).await;
     receiver.wait_for(60).await;
@@ -244,17 +250,17 @@ async fn a_broker_without_memory_takes_no_tickets_and_nothing_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_cut_and_stalled_lose_and_double_nothing() {
+async fn cut_and_stalled_connections_lose_and_duplicate_nothing() {
     let broker = RabbitMq::shared().await;
     let (to_api, to_worker) = (Proxy::to(broker.address()).await, Proxy::to(broker.address()).await);
-    let fleet = Fleet::on(On::Postgres).await;
-    let api = fleet.node(node("api", Role::Api, Some(&broker.url_through(&to_api)))).await;
-    let worker = fleet.node(node("worker", Role::Worker, Some(&broker.url_through(&to_worker)))).await;
-    for world in [&api, &worker] {
-        world.is_set_up(2).await;
+    let cluster = TestCluster::on(On::Postgres).await;
+    let api = cluster.node(node("api", Role::Api, Some(&broker.url_through(&to_api)))).await;
+    let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url_through(&to_worker)))).await;
+    for harness in [&api, &worker] {
+        harness.is_set_up(2).await;
     }
     let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(2))).await;
-    api.hook(&receiver.url(), |hook| hook.spec.max_in_flight = Some(20)).await;
+    api.create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(20)).await;
     let cutting = async {
         for round in 0..12 {
             let proxy = if round % 2 == 0 { &to_api } else { &to_worker };
@@ -281,16 +287,16 @@ async fn connections_that_are_cut_and_stalled_lose_and_double_nothing() {
             api.publish(n..n + 1).await;
             tokio::time::sleep(Duration::from_millis(3)).await;
             if n % 50 == 0 {
-                api.clock.advance(GRACE);
+                api.clock.advance(CLAIM_GRACE);
             }
         }
     };
     tokio::join!(cutting, publishing);
-    api.clock.advance(GRACE);
+    api.clock.advance(CLAIM_GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 1_000)).await;
     assert_eq!(receiver.count(), 1_000, "none was lost, none was sent twice");
-    for world in [&api, &worker] {
-        world.broker_is(true).await;
+    for harness in [&api, &worker] {
+        harness.broker_is(true).await;
     }
     tickets_work(&api, &receiver, 1_000, 10).await;
     assert_eq!(workers(&api).await, ["worker"]);
@@ -298,19 +304,19 @@ async fn connections_that_are_cut_and_stalled_lose_and_double_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_hangs_is_passed_by_and_used_again() {
+async fn hanging_broker_is_bypassed_and_used_again() {
     let mut broker = RabbitMq::start().await;
     let (api, worker) = pair(&broker.url()).await;
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     tickets_work(&api, &receiver, 0, 10).await;
     broker.freeze();
-    // Whatever is not confirmed is found in the store, and then nothing is sent there any more.
+    // Deliveries of unconfirmed tickets are claimed from the store; then no more tickets are sent.
     api.publish(10..20).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     api.publish(20..120).await;
     receiver.wait_for(110).await;
-    api.clock.advance(GRACE);
+    api.clock.advance(CLAIM_GRACE);
     receiver.wait_for(120).await;
     broker.thaw();
     let back = Instant::now();
@@ -324,21 +330,21 @@ async fn a_broker_that_hangs_is_passed_by_and_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_starts_without_its_broker_and_uses_it_when_it_is_there() {
+async fn node_starts_without_broker_and_uses_it_when_available() {
     let mut broker = RabbitMq::start().await;
     broker.kill().await;
-    let fleet = Fleet::on(On::Postgres).await;
-    let api = fleet.node(node("api", Role::Api, Some(&broker.url()))).await;
-    let worker = fleet.node(node("worker", Role::Worker, Some(&broker.url()))).await;
-    cluster_harness::a_beat().await;
+    let cluster = TestCluster::on(On::Postgres).await;
+    let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
+    let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url()))).await;
+    cluster_harness::one_heartbeat().await;
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     api.publish(0..20).await;
     receiver.wait_for(20).await;
     broker.start_again().await;
     let back = Instant::now();
-    for world in [&api, &worker] {
-        world.broker_is(true).await;
+    for harness in [&api, &worker] {
+        harness.broker_is(true).await;
     }
     assert!(back.elapsed() < BACK, "{:?}", back.elapsed());
     tickets_work(&api, &receiver, 20, 20).await;
@@ -346,12 +352,12 @@ async fn a_node_starts_without_its_broker_and_uses_it_when_it_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tickets_travel_over_tls() {
+async fn tickets_work_over_tls() {
     let broker = RabbitMq::start_with_tls().await;
     let url = format!("{}?cacertfile={}", broker.url(), broker.ca_path().display());
     let (api, worker) = pair(&url).await;
     let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
+    api.create_webhook(&receiver.url(), |_| {}).await;
     tickets_work(&api, &receiver, 0, 10).await;
     worker.assert_settled().await;
     let stranger = tickets(&broker.url()).broker.connect("testing").await.unwrap_err();
@@ -362,11 +368,11 @@ mod extended {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn queues_that_are_purged_or_deleted_cost_time_and_nothing_else() {
+    async fn purged_and_deleted_queues_only_cause_delay() {
         let broker = RabbitMq::shared().await;
         let (api, worker) = pair(&broker.url()).await;
         let receiver = Receiver::start().await;
-        api.hook(&receiver.url(), |_| {}).await;
+        api.create_webhook(&receiver.url(), |_| {}).await;
         tickets_work(&api, &receiver, 0, 10).await;
         let (mut published, mut deleted) = (10, Instant::now());
         for round in 0..3 {
@@ -379,19 +385,19 @@ mod extended {
             deleted = Instant::now();
         }
         // Some tickets were lost with their queues.
-        api.clock.advance(GRACE);
+        api.clock.advance(CLAIM_GRACE);
         api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
         api.eventually("the queues are back", async || {
             let n = published;
             api.publish(n..n + 1).await;
             published += 1;
-            api.clock.advance(GRACE);
+            api.clock.advance(CLAIM_GRACE);
             receiver.wait_for(published).await;
             broker.ctl(&["list_queues", "name"]).await.matches(".tickets.default.").count() == 3
         })
         .await;
         assert!(deleted.elapsed() < BACK, "{:?}", deleted.elapsed());
-        api.a_moment().await;
+        api.settle_time().await;
         tickets_work(&api, &receiver, published, 10).await;
         assert_eq!(receiver.count(), published + 10, "none was sent twice");
         worker.assert_settled().await;

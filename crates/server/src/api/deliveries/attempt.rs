@@ -1,7 +1,8 @@
-//! Attempts as people see them, with the times between them for which a circuit held the delivery back.
+//! API view of attempts, including the periods between them in which a circuit blocked the delivery.
 
 use redrive_core::{
-    AttemptId, DeliveryId, EventId, FailureCategory, Time, WebhookId, event::Event, event::hops,
+    AttemptId, DeliveryId, EventId, FailureCategory, Time, WebhookId,
+    event::{Event, hops},
     protection::breaker::CircuitState,
 };
 use redrive_engine::Settings;
@@ -9,102 +10,102 @@ use redrive_store::{Delivery, StoredAttempt};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::app::attempts::{Blocked, Entry, History};
+use crate::app::attempts::{BlockedPeriod, DeliveryHistory, HistoryEntry};
 
-/// A header.
+/// An HTTP header.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HeaderView {
-    /// Its name.
+    /// Header name.
     pub(crate) name: String,
-    /// Its value; `[redacted]` where it is a secret.
+    /// Header value; `[redacted]` for secrets.
     pub(crate) value: String,
 }
 
-/// One try of one delivery.
+/// One attempt of one delivery.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct AttemptView {
-    /// Its id; null for `circuit_blocked`.
+    /// Attempt id; null for `circuit_blocked`.
     #[schema(value_type = Option<String>)]
     id: Option<AttemptId>,
-    /// 1 for the first; null for `circuit_blocked`.
+    /// Attempt number, from 1; null for `circuit_blocked`.
     number: Option<u32>,
-    /// The delivery.
+    /// Delivery id.
     #[schema(value_type = String)]
     delivery_id: DeliveryId,
-    /// The event.
+    /// Event id.
     #[schema(value_type = String)]
     event_id: EventId,
-    /// The webhook.
+    /// Webhook id.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
-    /// `success`, `failed`, `exhausted` where it ended its delivery dead, or `circuit_blocked`: no attempt, but
-    /// a time for which an open circuit held the delivery back.
+    /// `success`, `failed`, `exhausted` if it ended its delivery dead, or `circuit_blocked`: not an attempt but a
+    /// period in which an open circuit blocked the delivery.
     #[schema(example = "success")]
     status: &'static str,
-    /// What kind of failure it was.
+    /// Failure category.
     failure_category: Option<FailureCategory>,
-    /// The answer's status code.
+    /// Status code of the response.
     http_status_code: Option<u16>,
-    /// What went wrong, in words.
+    /// Error message.
     error_message: Option<String>,
-    /// The headers that were sent, secrets redacted.
+    /// Request headers, secrets redacted.
     request_headers: Vec<HeaderView>,
-    /// The headers that came back.
+    /// Response headers.
     response_headers: Vec<HeaderView>,
-    /// The first KiB of the answer's body; bytes that are no text are replaced.
+    /// First KiB of the response body; bytes that are not UTF-8 are replaced.
     response_body_sample: Option<String>,
-    /// Milliseconds for looking the name up; null where that was not needed.
+    /// Milliseconds of DNS resolution; null if it was not needed.
     dns_ms: Option<f64>,
-    /// Milliseconds for connecting; null on a reused connection.
+    /// Milliseconds of connecting; null on a reused connection.
     connect_ms: Option<f64>,
-    /// Milliseconds for the TLS handshake.
+    /// Milliseconds of the TLS handshake.
     tls_ms: Option<f64>,
-    /// Milliseconds to the first byte of the answer.
+    /// Milliseconds to the first byte of the response.
     ttfb_ms: Option<f64>,
-    /// Milliseconds in all; null for `circuit_blocked`.
+    /// Total milliseconds; null for `circuit_blocked`.
     duration_ms: Option<f64>,
-    /// When it was due; for `circuit_blocked`, when it was first held back.
+    /// Due time; for `circuit_blocked`, start of the period.
     #[schema(value_type = String, format = DateTime)]
     scheduled_at: Time,
-    /// When it was sent; null for `circuit_blocked`.
+    /// Time of sending; null for `circuit_blocked`.
     #[schema(value_type = Option<String>, format = DateTime)]
     executed_at: Option<Time>,
-    /// Until when it was held back, for `circuit_blocked`; null while it is.
+    /// End of the period, for `circuit_blocked`; null while it lasts.
     #[schema(value_type = Option<String>, format = DateTime)]
     blocked_until: Option<Time>,
-    /// When the next one is due.
+    /// Due time of the next attempt.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_retry_at: Option<Time>,
-    /// Why there is a next one.
+    /// Reason of the next attempt.
     retry_reason: Option<FailureCategory>,
-    /// The state of the webhook's circuit when it was sent.
+    /// State of the webhook's circuit at the time of sending.
     circuit_state_at_attempt: CircuitState,
-    /// The node that sent it; null for `circuit_blocked`.
+    /// Node that sent the attempt; null for `circuit_blocked`.
     worker: Option<String>,
 }
 
 impl AttemptView {
-    /// The history of a delivery of this event.
-    pub(crate) fn all(history: History, event: &Event) -> Vec<Self> {
+    /// Returns the history of a delivery of this event.
+    pub(crate) fn all(history: DeliveryHistory, event: &Event) -> Vec<Self> {
         let delivery = history.delivery;
         let view = |entry| match entry {
-            Entry::Attempt(stored) => Self::tried(stored, event),
-            Entry::Blocked(blocked) => Self::held_back(&blocked, &delivery),
+            HistoryEntry::Attempt(stored) => Self::from_attempt(stored, event),
+            HistoryEntry::Blocked(blocked) => Self::from_blocked(&blocked, &delivery),
         };
         history.entries.into_iter().map(view).collect()
     }
 
-    fn held_back(blocked: &Blocked, delivery: &Delivery) -> Self {
+    fn from_blocked(blocked: &BlockedPeriod, delivery: &Delivery) -> Self {
         Self {
             id: None,
             number: None,
             delivery_id: delivery.id,
-            event_id: delivery.event,
-            webhook_id: delivery.webhook,
+            event_id: delivery.event_id,
+            webhook_id: delivery.webhook_id,
             status: "circuit_blocked",
             failure_category: None,
             http_status_code: None,
-            error_message: Some(blocked.words()),
+            error_message: Some(blocked.describe()),
             request_headers: Vec::new(),
             response_headers: Vec::new(),
             response_body_sample: None,
@@ -123,7 +124,7 @@ impl AttemptView {
         }
     }
 
-    fn tried(stored: StoredAttempt, event: &Event) -> Self {
+    fn from_attempt(stored: StoredAttempt, event: &Event) -> Self {
         let request_headers = request_headers(&stored, event);
         let attempt = stored.attempt;
         let millis = |micros: u32| f64::from(micros) / 1000.0;
@@ -131,9 +132,9 @@ impl AttemptView {
         Self {
             id: Some(attempt.id),
             number: Some(attempt.number),
-            delivery_id: stored.delivery,
-            event_id: stored.event,
-            webhook_id: stored.webhook,
+            delivery_id: stored.delivery_id,
+            event_id: stored.event_id,
+            webhook_id: stored.webhook_id,
             status: attempt.status.name(),
             failure_category: attempt.failure_category,
             http_status_code: attempt.http_status_code,
@@ -159,22 +160,23 @@ impl AttemptView {
     }
 }
 
-/// What was sent follows from the attempt and its event; only the webhook's own headers were written down.
+/// Reconstructs the request headers from the attempt and its event; only headers that not every request has are
+/// stored.
 pub(crate) fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<HeaderView> {
     let attempt = &stored.attempt;
     let own = [
         ("content-type", "application/json".into()),
         ("user-agent", Settings::default().user_agent),
-        ("webhook-id", stored.event.to_string()),
+        ("webhook-id", stored.event_id.to_string()),
         ("webhook-timestamp", attempt.executed_at.secs().to_string()),
         ("webhook-signature", "[redacted]".into()),
-        ("x-webhook-id", stored.webhook.to_string()),
+        ("x-webhook-id", stored.webhook_id.to_string()),
         ("x-webhook-event", event.event_type.to_string()),
-        ("x-webhook-delivery", stored.delivery.to_string()),
+        ("x-webhook-delivery", stored.delivery_id.to_string()),
         ("x-webhook-attempt", attempt.number.to_string()),
         ("x-webhook-timestamp", attempt.executed_at.to_string()),
         ("x-webhook-signature", "[redacted]".into()),
-        ("x-idempotency-key", event.key()),
+        ("x-idempotency-key", event.effective_key()),
         (hops::HEADER, hops::next(event.hops).to_string()),
     ];
     let noted = header_views(attempt.custom_headers.as_deref());
@@ -184,7 +186,7 @@ pub(crate) fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<Head
     own.into_iter().chain(noted).collect()
 }
 
-/// Headers that were written down as lines.
+/// Parses headers that were stored as lines.
 pub(crate) fn header_views(lines: Option<&[u8]>) -> Vec<HeaderView> {
     let text = String::from_utf8_lossy(lines.unwrap_or_default());
     let split = text.lines().filter_map(|line| line.split_once(": "));

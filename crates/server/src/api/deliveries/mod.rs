@@ -24,11 +24,11 @@ use super::{
     AppState,
     events::TenantQuery,
     export::stream,
-    extract::{Id, Ids, May, OptionalJson, Query, Reads, Resends},
+    extract::{Authorized, CanRead, Id, Ids, OptionalJson, Query, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{App, AppError, TenantView, deliveries::Seen};
+use crate::app::{App, AppError, TenantView, deliveries::DeliveryDetails};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -38,13 +38,13 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(attempts))
         .routes(routes!(retry))
         .routes(routes!(cancel))
-        .routes(routes!(list_of_webhook))
-        .routes(routes!(retry_of_webhook))
+        .routes(routes!(list_webhook_deliveries))
+        .routes(routes!(retry_webhook_delivery))
 }
 
-/// Where a listing goes on after a delivery.
-pub(crate) fn cursor_of(seen: &Seen) -> DeliveryCursor {
-    DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id }
+/// Returns the cursor after a delivery.
+pub(crate) fn cursor_of(details: &DeliveryDetails) -> DeliveryCursor {
+    DeliveryCursor { event_id: details.delivery.event_id, delivery_id: details.delivery.id }
 }
 
 async fn page_of(
@@ -53,17 +53,17 @@ async fn page_of(
     filter: DeliveryFilter,
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
-    let seen = app.list_deliveries(tenant, filter, paging.request()?).await?;
-    Ok(paging.page_of(seen, cursor_of, DeliveryView::from))
+    let details = app.list_deliveries(tenant, filter, paging.request()?).await?;
+    Ok(paging.page_of(details, cursor_of, DeliveryView::from))
 }
 
 pub(super) async fn list_of_event(
     app: &App,
     tenant: TenantView,
-    event: EventId,
+    event_id: EventId,
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
-    let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
+    let filter = DeliveryFilter { event_id: Some(event_id), ..DeliveryFilter::default() };
     page_of(app, tenant, filter, paging).await
 }
 
@@ -74,14 +74,14 @@ pub(super) async fn list_of_event(
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
 }
 
-/// What a table of deliveries has.
+/// Columns of the CSV export.
 const COLUMNS: &[&str] = &[
     "id",
     "event_id",
@@ -112,7 +112,7 @@ const COLUMNS: &[&str] = &[
 
 /// Export deliveries
 ///
-/// Everything that the filter wants, newest event first, as one long answer. One that is broken off was not whole.
+/// Streams all deliveries that match the filter, newest event first. If the response is cut off, it is incomplete.
 #[utoipa::path(
     get, path = "/v1/deliveries/export", tag = "deliveries", params(ExportQuery),
     responses(
@@ -121,15 +121,15 @@ const COLUMNS: &[&str] = &[
 )]
 async fn export(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    exported(&app, tenant, &query, false)
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
+    export_rows(&app, tenant, &query, false)
 }
 
-/// What a tenant's deliveries are exported as; dead letters alone if so.
-pub(crate) fn exported(
+/// Streams the deliveries of a tenant; with `dead`, only dead letters.
+pub(crate) fn export_rows(
     app: &AppState,
     tenant: TenantView,
     query: &ExportQuery,
@@ -145,14 +145,14 @@ pub(crate) fn exported(
     get, path = "/v1/webhooks/{id}/deliveries", tag = "deliveries", params(("id" = String, Path), DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
-async fn list_of_webhook(
+async fn list_webhook_deliveries(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<WebhookId>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    app.had_webhook(&tenant, id).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
+    app.require_known_webhook(&tenant, id).await?;
     let filter = DeliveryFilter { webhooks: vec![id], ..query.filter()? };
     page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
 }
@@ -164,35 +164,36 @@ async fn list_of_webhook(
 )]
 async fn get(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<DeliveryView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.delivery(tenant, id).await?.into()))
 }
 
 /// List a delivery's attempts
 ///
-/// `circuit_blocked` entries tell when an open circuit held it back; they have no number and are no attempts.
+/// `circuit_blocked` entries are periods in which an open circuit blocked the delivery; they are not attempts and
+/// have no number.
 #[utoipa::path(
     get, path = "/v1/deliveries/{id}/attempts", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     responses((status = 200, description = "First to last", body = Page<AttemptView>), ReadProblems),
 )]
 async fn attempts(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let history = app.history(tenant.clone(), id).await?;
-    let event = app.event(tenant, history.delivery.event).await?.event;
+    let event = app.event(tenant, history.delivery.event_id).await?.event;
     let data = AttemptView::all(history, &event);
     Ok(axum::Json(Page { data, next_cursor: None }))
 }
 
-/// The body of a change that needs nothing but its path.
+/// Body of a request that needs only its path.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantInput {
@@ -201,35 +202,35 @@ pub(super) struct TenantInput {
     pub(super) tenant_id: Option<String>,
 }
 
-/// How to retry.
+/// Options of a retry.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RetryInput {
-    /// How urgent it is from now on; as urgent as it was if left out.
+    /// New priority; unchanged if left out.
     priority: Option<Priority>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
 }
 
-/// What a retry came to.
+/// Result of a retry.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RetryView {
-    /// The delivery to watch: the same one if it was pending, the new round if it was over.
+    /// Delivery to follow: the same one if it was pending, the new round if it had ended.
     #[schema(value_type = String)]
     delivery_id: DeliveryId,
-    /// How urgent it is now.
+    /// Priority of the delivery now.
     priority: Priority,
 }
 
-impl From<Seen> for RetryView {
-    fn from(seen: Seen) -> Self {
-        Self { delivery_id: seen.delivery.id, priority: seen.delivery.priority }
+impl From<DeliveryDetails> for RetryView {
+    fn from(details: DeliveryDetails) -> Self {
+        Self { delivery_id: details.delivery.id, priority: details.delivery.priority }
     }
 }
 
 /// Retry a delivery
 ///
-/// A pending one is due now. One that is over is delivered in a new round.
+/// A pending delivery becomes due now. An ended one is delivered in a new round.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     request_body = Option<RetryInput>,
@@ -237,12 +238,12 @@ impl From<Seen> for RetryView {
 )]
 async fn retry(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RetryInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let view = RetryView::from(app.retry(&caller, tenant, id, input.priority).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
@@ -253,15 +254,15 @@ async fn retry(
     params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = Option<RetryInput>,
     responses((status = 202, body = RetryView), ChangeProblems),
 )]
-async fn retry_of_webhook(
+async fn retry_webhook_delivery(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
-    Ids(webhook, id): Ids<WebhookId, DeliveryId>,
+    Authorized(caller, _): Authorized<Resends>,
+    Ids(webhook_id, id): Ids<WebhookId, DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RetryInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    if app.delivery(tenant.clone(), id).await?.delivery.webhook != webhook {
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    if app.delivery(tenant.clone(), id).await?.delivery.webhook_id != webhook_id {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }
     let view = RetryView::from(app.retry(&caller, tenant, id, input.priority).await?);
@@ -270,7 +271,7 @@ async fn retry_of_webhook(
 
 /// Cancel a pending delivery
 ///
-/// A request that is under way is let finish: if it succeeds, the delivery is delivered.
+/// A request in flight is allowed to finish: if it succeeds, the delivery is delivered.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/cancel", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
@@ -278,12 +279,12 @@ async fn retry_of_webhook(
 )]
 async fn cancel(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     app.cancel(&caller, tenant.clone(), id).await?;
     let view = DeliveryView::from(app.delivery(tenant, id).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())

@@ -1,13 +1,13 @@
-//! Which deliveries to list, as people write it in a query.
+//! Query parameters that select deliveries.
 
-use redrive_core::{DeadReason, DeliveryStatus, EventId, FailureCategory, Invalid, Time, WebhookId};
+use redrive_core::{DeadReason, DeliveryStatus, EventId, FailureCategory, FieldError, Time, WebhookId};
 use redrive_store::{CodeFilter, DeliveryFilter, StatusFilter};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::api::{export::Format, extract::List, page::Paging, problem::Problem};
 
-/// A query with every filter of deliveries, and more.
+/// Defines a query type with all filters of deliveries and additional fields.
 macro_rules! delivery_query {
     ($(#[$doc:meta])* $name:ident { $($more:tt)* }) => {
         $(#[$doc])*
@@ -18,33 +18,33 @@ macro_rules! delivery_query {
             /// `pending`, `in_flight`, `delivered`, `dead`, `cancelled`, or `failed`: at least one failed attempt and
             /// not delivered.
             status: Option<String>,
-            /// Only to this webhook, or one of these: up to 50, separated by commas, or the parameter repeated.
+            /// Only deliveries to these webhooks: up to 50, separated by commas, or the parameter repeated.
             #[param(value_type = Option<Vec<String>>)]
             webhook_id: Option<List<WebhookId>>,
-            /// Only of this event.
+            /// Only deliveries of this event.
             #[param(value_type = Option<String>)]
             event_id: Option<EventId>,
-            /// Only of events with this key; the event's id where it was published without one.
+            /// Only deliveries of events with this idempotency key; the event id for events published without one.
             idempotency_key: Option<String>,
-            /// Only of events about this subject.
+            /// Only deliveries of events with this subject.
             subject: Option<String>,
-            /// Only of this event type, or one of these.
+            /// Only deliveries of these event types.
             #[param(value_type = Option<Vec<String>>)]
             event_type: Option<List<String>>,
-            /// Only with this kind of last failure, or one of these.
+            /// Only deliveries whose last failure has one of these categories.
             #[param(value_type = Option<Vec<String>>)]
             failure_category: Option<List<FailureCategory>>,
-            /// Only with this status code of the last answer, such as `503`, or one of its hundred, such as `5xx`.
+            /// Only deliveries whose last response had this status code, such as `503`, or class, such as `5xx`.
             status_code: Option<String>,
-            /// Only dead for this reason, or one of these.
+            /// Only deliveries dead for one of these reasons.
             #[param(value_type = Option<Vec<String>>)]
             dead_reason: Option<List<DeadReason>>,
-            /// Only dead ones that may well succeed when they are sent again as they are (`true`), or not (`false`).
+            /// Only dead deliveries that are likely to succeed if redriven unchanged (`true`), or not (`false`).
             recoverable: Option<bool>,
-            /// Only of events from this time on (RFC 3339).
+            /// Only deliveries of events from this time on (RFC 3339).
             #[param(value_type = Option<String>)]
             from: Option<Time>,
-            /// Only of events before this time (RFC 3339).
+            /// Only deliveries of events before this time (RFC 3339).
             #[param(value_type = Option<String>)]
             to: Option<Time>,
             /// The tenant to act for; admin keys only.
@@ -56,7 +56,7 @@ macro_rules! delivery_query {
             pub(crate) fn filter(&self) -> Result<DeliveryFilter, Problem> {
                 Ok(DeliveryFilter {
                     webhooks: List::values(&self.webhook_id),
-                    event: self.event_id,
+                    event_id: self.event_id,
                     idempotency_key: self.idempotency_key.clone(),
                     subject: self.subject.clone(),
                     status: self.status.as_deref().map(status_filter).transpose()?,
@@ -75,52 +75,52 @@ macro_rules! delivery_query {
 }
 
 delivery_query! {
-    /// Which deliveries to list.
+    /// Filter and page of a delivery listing.
     DeliveryQuery {
-        /// The `next_cursor` of the page before.
+        /// The `next_cursor` of the previous page.
         cursor: Option<String>,
-        /// How many to give: 1 to 500, 50 if left out.
+        /// Page size: 1 to 500, default 50.
         #[param(minimum = 1, maximum = 500)]
         limit: Option<u32>,
-        /// How many to leave out first, up to 10,000; a cursor is better.
+        /// Number of deliveries to skip, up to 10,000; prefer `cursor`.
         #[param(maximum = 10000)]
         offset: Option<u32>,
     }
 }
 
 delivery_query! {
-    /// Which deliveries to export, and how.
+    /// Filter and format of a delivery export.
     ExportQuery {
-        /// `ndjson`, one JSON object a line, if left out; or `csv`.
+        /// `ndjson` (default), one JSON object per line, or `csv`.
         #[serde(default)]
         #[param(inline)]
         pub(in crate::api) format: Format,
     }
 }
 
-/// Which dead letters to count.
+/// Filter of dead letter statistics.
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct DeadQuery {
-    /// Only to this webhook, or one of these: up to 50, separated by commas, or the parameter repeated.
+    /// Only dead letters of these webhooks: up to 50, separated by commas, or the parameter repeated.
     #[param(value_type = Option<Vec<String>>)]
     webhook_id: Option<List<WebhookId>>,
-    /// Only of this event type, or one of these.
+    /// Only dead letters of these event types.
     #[param(value_type = Option<Vec<String>>)]
     event_type: Option<List<String>>,
-    /// Only with this kind of last failure, or one of these.
+    /// Only dead letters whose last failure has one of these categories.
     #[param(value_type = Option<Vec<String>>)]
     failure_category: Option<List<FailureCategory>>,
-    /// Only dead for this reason, or one of these.
+    /// Only dead letters with one of these reasons.
     #[param(value_type = Option<Vec<String>>)]
     dead_reason: Option<List<DeadReason>>,
-    /// Only those that may well succeed when they are sent again as they are (`true`), or not (`false`).
+    /// Only dead letters that are likely to succeed if redriven unchanged (`true`), or not (`false`).
     recoverable: Option<bool>,
-    /// Only of events from this time on (RFC 3339).
+    /// Only dead letters of events from this time on (RFC 3339).
     #[param(value_type = Option<String>)]
     from: Option<Time>,
-    /// Only of events before this time (RFC 3339).
+    /// Only dead letters of events before this time (RFC 3339).
     #[param(value_type = Option<String>)]
     to: Option<Time>,
     /// The tenant to act for; admin keys only.
@@ -147,18 +147,18 @@ fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
         return Ok(StatusFilter::Failed);
     }
     let known = DeliveryStatus::ALL.into_iter().find(|status| status.name() == text);
-    known.map(StatusFilter::Is).ok_or_else(|| {
-        Invalid::new("status", "must be pending, in_flight, delivered, dead, cancelled or failed").into()
+    known.map(StatusFilter::Exactly).ok_or_else(|| {
+        FieldError::new("status", "must be pending, in_flight, delivered, dead, cancelled or failed").into()
     })
 }
 
 fn code_filter(text: &str) -> Result<CodeFilter, Problem> {
     let filter = match text.strip_suffix("xx") {
         Some(class) => class.parse().ok().filter(|class| (1..=9).contains(class)).map(CodeFilter::Class),
-        None => text.parse().ok().filter(|code| (100..=999).contains(code)).map(CodeFilter::Is),
+        None => text.parse().ok().filter(|code| (100..=999).contains(code)).map(CodeFilter::Exactly),
     };
     filter.ok_or_else(|| {
-        Invalid::new("status_code", "must be a status code such as 503, or a hundred of them such as 5xx")
+        FieldError::new("status_code", "must be a status code such as 503, or a hundred of them such as 5xx")
             .into()
     })
 }
@@ -174,10 +174,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_code_is_exact_or_a_hundred() {
+    fn status_code_filter_is_exact_or_a_class() {
         for (text, filter) in [
-            ("503", Some(CodeFilter::Is(503))),
-            ("100", Some(CodeFilter::Is(100))),
+            ("503", Some(CodeFilter::Exactly(503))),
+            ("100", Some(CodeFilter::Exactly(100))),
             ("5xx", Some(CodeFilter::Class(5))),
             ("xx", None),
             ("0xx", None),
@@ -190,6 +190,6 @@ mod tests {
             assert_eq!(code_filter(text).ok(), filter, "{text}");
         }
         assert_eq!(CodeFilter::Class(5).range(), (500, 599));
-        assert_eq!(CodeFilter::Is(503).range(), (503, 503));
+        assert_eq!(CodeFilter::Exactly(503).range(), (503, 503));
     }
 }

@@ -1,110 +1,111 @@
-//! Deliveries as people see them.
+//! API view of deliveries.
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
-    delivery::lane::Priority, delivery::recovery::Recovery, dispatch::gate::WaitingOn,
+    delivery::{lane::Priority, recovery::Recoverability},
+    dispatch::gate::WaitingOn,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::app::deliveries::Seen;
+use crate::app::deliveries::DeliveryDetails;
 
 /// A delivery: one event owed to one webhook, in one round.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DeliveryView {
-    /// Its id.
+    /// Delivery id.
     #[schema(value_type = String)]
     id: DeliveryId,
-    /// Whose it is.
+    /// Tenant id.
     #[schema(value_type = String)]
     tenant_id: TenantId,
-    /// The event.
+    /// Event id.
     #[schema(value_type = String)]
     event_id: EventId,
-    /// The event's type.
+    /// Event type.
     event_type: String,
-    /// The webhook.
+    /// Webhook id.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
-    /// 1 for the first, counted up by retries and replays of ended ones.
+    /// Round, from 1; retries and replays of ended deliveries create the next one.
     round: u32,
-    /// Where it stands.
+    /// Status.
     status: DeliveryStatus,
-    /// What it waits for, while it is pending.
+    /// What it waits for while pending.
     waiting_on: Option<WaitingOn>,
-    /// When it may go, where that is known.
+    /// Earliest time of the next attempt, if known.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_attempt_at: Option<Time>,
-    /// What it waits for, in words.
+    /// Explanation of what it waits for.
     waiting_explanation: Option<String>,
-    /// How urgent it is.
+    /// Priority.
     priority: Priority,
-    /// Attempts made.
+    /// Number of attempts so far.
     attempt_count: u32,
-    /// Attempts that its webhook allows.
+    /// Maximum number of attempts of its webhook.
     max_attempts: Option<u32>,
-    /// The status code of the last answer.
+    /// Status code of the last response.
     last_status_code: Option<u16>,
-    /// What kind of failure the last one was.
+    /// Category of the last failure.
     failure_category: Option<FailureCategory>,
-    /// What went wrong last, in words.
+    /// Message of the last error.
     last_error: Option<String>,
-    /// Why it was given up.
+    /// Reason why it is dead.
     dead_reason: Option<DeadReason>,
-    /// Whether redriving a dead one, with nothing else changed, may well succeed.
+    /// Whether a dead delivery is likely to succeed if redriven unchanged.
     likely_recoverable: Option<bool>,
-    /// Why so, and what to do first if not, in words.
+    /// Explanation of `likely_recoverable`, and what to fix first if false.
     recovery_hint: Option<String>,
-    /// Why it was cancelled.
+    /// Reason of the cancellation.
     cancel_reason: Option<String>,
-    /// The delivery that this one repeats.
+    /// Delivery of the previous round.
     #[schema(value_type = Option<String>)]
     replay_of: Option<DeliveryId>,
-    /// The delivery that repeats this one.
+    /// Delivery of the next round.
     #[schema(value_type = Option<String>)]
     redriven_as: Option<DeliveryId>,
-    /// When it was taken off the list of dead letters.
+    /// Time at which it was purged from the dead letters.
     #[schema(value_type = Option<String>, format = DateTime)]
     purged_at: Option<Time>,
-    /// When it was made.
+    /// Time of creation.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// When it was delivered.
+    /// Time of delivery.
     #[schema(value_type = Option<String>, format = DateTime)]
     delivered_at: Option<Time>,
-    /// When it was given up.
+    /// Time at which it was marked dead.
     #[schema(value_type = Option<String>, format = DateTime)]
     dead_at: Option<Time>,
-    /// When it was cancelled.
+    /// Time of cancellation.
     #[schema(value_type = Option<String>, format = DateTime)]
     cancelled_at: Option<Time>,
 }
 
-impl From<Seen> for DeliveryView {
-    fn from(seen: Seen) -> Self {
-        let delivery = seen.delivery;
-        let waiting = seen.waiting.as_ref();
-        let recovery = delivery
-            .dead_reason
-            .map(|reason| Recovery::of(reason, delivery.failure_category, delivery.last_status_code));
+impl From<DeliveryDetails> for DeliveryView {
+    fn from(details: DeliveryDetails) -> Self {
+        let delivery = details.delivery;
+        let waiting = details.waiting.as_ref();
+        let recovery = delivery.dead_reason.map(|reason| {
+            Recoverability::assess(reason, delivery.failure_category, delivery.last_status_code)
+        });
         let ended = |status| delivery.ended_at.filter(|_| delivery.status == status);
         Self {
             delivered_at: ended(DeliveryStatus::Delivered),
             dead_at: ended(DeliveryStatus::Dead),
             cancelled_at: ended(DeliveryStatus::Cancelled),
             id: delivery.id,
-            tenant_id: delivery.tenant,
-            event_id: delivery.event,
+            tenant_id: delivery.tenant_id,
+            event_id: delivery.event_id,
             event_type: delivery.event_type,
-            webhook_id: delivery.webhook,
+            webhook_id: delivery.webhook_id,
             round: delivery.round,
             status: delivery.status,
             waiting_on: waiting.map(|waiting| waiting.on),
             next_attempt_at: waiting.and_then(|waiting| waiting.until),
-            waiting_explanation: seen.waiting.map(|waiting| waiting.explanation),
+            waiting_explanation: details.waiting.map(|waiting| waiting.explanation),
             priority: delivery.priority,
             attempt_count: delivery.attempt_count,
-            max_attempts: seen.max_attempts,
+            max_attempts: details.max_attempts,
             last_status_code: delivery.last_status_code,
             failure_category: delivery.failure_category,
             last_error: delivery.last_error,

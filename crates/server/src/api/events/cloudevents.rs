@@ -1,78 +1,78 @@
-//! CloudEvents that are published: structured, several at once, or with their attributes in headers.
+//! Publishing of CloudEvents: structured, batched, or binary with attributes in headers.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use redrive_core::{
-    Invalid, TenantId,
+    FieldError, TenantId,
     delivery::lane::Priority,
-    event::cloudevents::{self, BATCH, HEADER_PREFIX, Incoming, STRUCTURED},
+    event::cloudevents::{self, BATCH, HEADER_PREFIX, ParsedCloudEvent, STRUCTURED},
 };
-use redrive_engine::Draft;
+use redrive_engine::EventDraft;
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
-use super::publish::{bare, payload};
+use super::publish::{from_raw_payload, payload};
 use crate::api::{
-    extract::{Raw, check_nesting},
+    extract::{RawRequest, check_nesting},
     problem::Problem,
 };
 
-/// A CloudEvent 1.0 in its JSON form. Extensions may stand beside these.
+/// A CloudEvent 1.0 in JSON format. Extension attributes are allowed.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "it is there to be documented")]
 pub(crate) struct CloudEvent {
-    /// The version of the specification.
+    /// Version of the specification.
     #[schema(example = "1.0", pattern = "^1\\.0$")]
     specversion: String,
-    /// What tells it from all others of its source; a repeat gives the first event back.
+    /// Id, unique within its source; a repeated id returns the original event.
     #[schema(min_length = 1, max_length = 1024)]
     id: String,
-    /// Where it came from, a reference to a URI.
+    /// Origin, a URI reference.
     #[schema(example = "/shop", min_length = 1, max_length = 512, pattern = "^[!-~]+$")]
     source: String,
-    /// Its type: segments separated by dots.
+    /// Event type: segments separated by dots.
     #[serde(rename = "type")]
     #[schema(example = "order.created", max_length = 256, pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
     event_type: String,
-    /// What it is about.
+    /// Subject of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 512)]
     subject: Option<String>,
-    /// When it happened. It is kept in `metadata`; `timestamp` is when it was published.
+    /// Time of the occurrence. It is kept in `metadata`; `timestamp` is the time of publication.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     time: Option<String>,
-    /// `application/json`, or nothing.
+    /// `application/json`, or absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "application/json")]
     datacontenttype: Option<String>,
-    /// What the payload looks like; only kept.
+    /// Schema of the payload; stored but not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     dataschema: Option<String>,
-    /// The payload: any JSON.
+    /// Payload: any JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Value>,
 }
 
-/// How a request says what it publishes.
+/// Format of a publish request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// In our own form.
+    /// Redrive's own JSON format.
     Plain,
-    /// As one CloudEvent.
+    /// One CloudEvent.
     Structured,
-    /// As a list of them.
+    /// A list of CloudEvents.
     Batch,
-    /// As a CloudEvent whose attributes are in the headers.
+    /// A CloudEvent with its attributes in the headers.
     Binary,
 }
 
 impl Mode {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn from_request(headers: &HeaderMap) -> Self {
         let given =
             headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         match given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
@@ -84,8 +84,8 @@ impl Mode {
     }
 }
 
-/// What somebody gets who sent one thing to the place for another.
-pub(super) fn wrong_place(mode: Mode) -> Problem {
+/// Returns the error for a format that this endpoint does not accept.
+pub(super) fn wrong_endpoint(mode: Mode) -> Problem {
     let detail = match mode {
         Mode::Batch => format!("{BATCH} belongs to POST /v1/events/batch"),
         Mode::Structured | Mode::Binary => {
@@ -96,8 +96,8 @@ pub(super) fn wrong_place(mode: Mode) -> Problem {
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
 }
 
-/// An event to publish from one CloudEvent in its JSON form, which is a part of a body.
-pub(crate) fn structured(text: &[u8], body: &Bytes, tenant: TenantId) -> Result<Draft, Problem> {
+/// Parses one CloudEvent in JSON format, which is a part of `body`, into an event to publish.
+pub(crate) fn structured(text: &[u8], body: &Bytes, tenant_id: TenantId) -> Result<EventDraft, Problem> {
     check_nesting(text)?;
     let mut members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(text).map_err(|error| {
         let detail = format!("a CloudEvent is a JSON object: {error}");
@@ -105,46 +105,46 @@ pub(crate) fn structured(text: &[u8], body: &Bytes, tenant: TenantId) -> Result<
     })?;
     if members.contains_key("data_base64") {
         let message = "is not taken: payloads are JSON; send data, or a reference to what is not JSON";
-        return Err(Invalid::new("data_base64", message).into());
+        return Err(FieldError::new("data_base64", message).into());
     }
     let data = members.remove("data").map_or(Ok(Bytes::from_static(b"null")), |data| payload(data, body))?;
     let read = |(name, raw): (Cow<'_, str>, &RawValue)| match serde_json::from_str::<Value>(raw.get()) {
         Ok(value) => Ok((name.into_owned(), value)),
-        Err(_) => Err(Invalid::new(name.escape_debug().take(64).collect::<String>(), "cannot be read")),
+        Err(_) => Err(FieldError::new(name.escape_debug().take(64).collect::<String>(), "cannot be read")),
     };
     let attributes = members.into_iter().map(read).collect::<Result<_, _>>()?;
-    Ok(draft(cloudevents::read(attributes)?, data, tenant))
+    Ok(draft(cloudevents::parse(attributes)?, data, tenant_id))
 }
 
-/// An event to publish from a CloudEvent whose attributes are in the headers.
-pub(super) fn binary(raw: &Raw, tenant: TenantId) -> Result<Draft, Problem> {
+/// Parses a CloudEvent with its attributes in the headers into an event to publish.
+pub(super) fn binary(raw: &RawRequest, tenant_id: TenantId) -> Result<EventDraft, Problem> {
     let mut attributes = BTreeMap::new();
     for (name, value) in &raw.headers {
         let Some(name) = name.as_str().strip_prefix(HEADER_PREFIX) else { continue };
         let Some(text) = cloudevents::from_header(value.as_bytes()) else {
             return Err(
-                Invalid::new(format!("{HEADER_PREFIX}{name}"), "must be percent-encoded UTF-8").into()
+                FieldError::new(format!("{HEADER_PREFIX}{name}"), "must be percent-encoded UTF-8").into()
             );
         };
         attributes.insert(name.to_owned(), Value::String(text));
     }
-    binary_of(attributes, &raw.body, tenant)
+    from_attributes(attributes, &raw.body, tenant_id)
 }
 
-/// An event to publish from a CloudEvent whose attributes came beside its data.
-pub(crate) fn binary_of(
+/// Creates an event to publish from CloudEvent attributes and data.
+pub(crate) fn from_attributes(
     attributes: BTreeMap<String, Value>,
     body: &Bytes,
-    tenant: TenantId,
-) -> Result<Draft, Problem> {
+    tenant_id: TenantId,
+) -> Result<EventDraft, Problem> {
     let data = match body.trim_ascii() {
         b"" => Bytes::from_static(b"null"),
-        _ => bare(body)?,
+        _ => from_raw_payload(body)?,
     };
-    Ok(draft(cloudevents::read(attributes)?, data, tenant))
+    Ok(draft(cloudevents::parse(attributes)?, data, tenant_id))
 }
 
-/// The CloudEvents of a batch, not read yet.
+/// Splits a batch into CloudEvents without parsing them.
 pub(super) fn items(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
     check_nesting(body)?;
     serde_json::from_slice(body).map_err(|error| {
@@ -153,9 +153,9 @@ pub(super) fn items(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
     })
 }
 
-fn draft(incoming: Incoming, data: Bytes, tenant: TenantId) -> Draft {
-    Draft {
-        tenant,
+fn draft(incoming: ParsedCloudEvent, data: Bytes, tenant_id: TenantId) -> EventDraft {
+    EventDraft {
+        tenant_id,
         event_type: incoming.event_type,
         data,
         idempotency_key: Some(incoming.idempotency_key),
@@ -163,7 +163,7 @@ fn draft(incoming: Incoming, data: Bytes, tenant: TenantId) -> Draft {
         subject: incoming.subject,
         metadata: Some(incoming.metadata),
         priority: Priority::default(),
-        only: None,
+        only_webhook: None,
         trace: incoming.trace.map(Box::new),
         hops: 0,
     }

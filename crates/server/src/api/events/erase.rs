@@ -1,4 +1,4 @@
-//! Erasing payloads.
+//! Routes that erase event payloads.
 
 use axum::extract::State;
 use redrive_core::EventId;
@@ -9,7 +9,7 @@ use super::{EventView, TenantQuery};
 use crate::{
     api::{
         AppState,
-        extract::{Id, Json, May, Operates, Query},
+        extract::{Authorized, CanOperate, Id, Json, Query},
         problem::{ChangeProblems, Problem},
     },
     app::App,
@@ -17,58 +17,59 @@ use crate::{
 
 /// Erase an event's payload
 ///
-/// Payload and metadata are gone for good, and so is what endpoints answered. The event, its deliveries and attempts
-/// stay. What is pending of it is cancelled; a request under way is let finish. Replaying or retrying it is a conflict
-/// from then on (`payload_erased`). Erasing it again changes nothing.
+/// Permanently deletes the payload, the metadata and the recorded responses of endpoints. The event, its
+/// deliveries and its attempts are kept. Pending deliveries of the event are cancelled; a request in flight is
+/// allowed to finish. Replaying the event or retrying one of its deliveries afterwards returns a conflict
+/// (`payload_erased`). Erasing it again has no effect.
 #[utoipa::path(
     post, path = "/v1/events/{id}/erase", tag = "events", params(("id" = String, Path), TenantQuery),
     responses((status = 200, description = "The event without its payload", body = EventView), ChangeProblems),
 )]
 pub(super) async fn erase(
     State(app): State<AppState>,
-    May(caller, _): May<Operates>,
+    Authorized(caller, _): Authorized<CanOperate>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(App::erase_event(&app, &caller, tenant.id, id).await?.into()))
 }
 
-/// Whose payloads to erase.
+/// Selection of the payloads to erase.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EraseInput {
-    /// The subject that the events were published with.
+    /// Subject that the events were published with.
     #[schema(example = "customer-42", min_length = 1, max_length = 512)]
     subject: String,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
 }
 
-/// What was erased.
+/// Result of an erase request.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErasedView {
-    /// How many payloads were erased by this call.
+    /// Number of payloads erased by this request.
     erased: usize,
-    /// Whether there are none left. If not, call again.
+    /// Whether all matching payloads are erased. If `false`, repeat the request.
     finished: bool,
 }
 
 /// Erase all payloads of a subject
 ///
-/// The oldest first, up to 500 in one call: call again until it is `finished`.
+/// Erases the oldest events first, up to 500 per request. Repeat the request until `finished` is `true`.
 #[utoipa::path(
     post, path = "/v1/events/erase", tag = "events", params(TenantQuery), request_body = EraseInput,
     responses((status = 200, body = ErasedView), ChangeProblems),
 )]
 pub(super) async fn erase_subject(
     State(app): State<AppState>,
-    May(caller, _): May<Operates>,
+    Authorized(caller, _): Authorized<CanOperate>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<EraseInput>,
 ) -> Result<axum::Json<ErasedView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let done = App::erase_subject(&app, &caller, tenant.id, input.subject).await?;
     Ok(axum::Json(ErasedView { erased: done.erased, finished: done.finished }))
 }

@@ -1,4 +1,4 @@
-//! `/v1/events`: publishing, looking up, replaying.
+//! `/v1/events`: publish, read, export, replay and erase events.
 
 mod cloudevents;
 mod erase;
@@ -10,7 +10,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{EventId, Invalid, TenantId, Time, WebhookId, delivery::lane::Priority};
+use redrive_core::{EventId, FieldError, TenantId, Time, WebhookId, delivery::lane::Priority};
 use redrive_engine::ReplayTo;
 use redrive_store::{EventFilter, StoredEvent};
 use serde::{Deserialize, Serialize};
@@ -21,14 +21,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use self::publish::MAX_BATCH;
 pub(super) use self::publish::PublishedView;
 pub(crate) use self::{
-    cloudevents::{binary_of, structured},
-    publish::{Beside, bare, document},
+    cloudevents::{from_attributes, structured},
+    publish::{EventOverrides, from_document, from_raw_payload},
 };
 use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},
     export::{Format, stream},
-    extract::{Id, List, May, OptionalJson, Query, Reads, Resends},
+    extract::{Authorized, CanRead, Id, List, OptionalJson, Query, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -50,40 +50,40 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// An event.
 #[derive(Serialize, ToSchema)]
 pub(super) struct EventView {
-    /// Its id.
+    /// Unique id of the event.
     #[schema(value_type = String)]
     id: EventId,
-    /// Whose it is.
+    /// Tenant that the event belongs to.
     #[schema(value_type = String)]
     tenant_id: TenantId,
-    /// Its type.
+    /// Event type.
     event_type: String,
-    /// The payload; null once it was erased.
+    /// Payload; null after it was erased.
     #[schema(value_type = serde_json::Value)]
     data: Box<RawValue>,
-    /// When it was published.
+    /// Time at which the event was published.
     #[schema(value_type = String, format = DateTime)]
     timestamp: Time,
-    /// The key that a repeat would have.
+    /// Idempotency key; the event's id if it was published without one.
     idempotency_key: String,
-    /// Where it came from.
+    /// Source of the event, as given by the publisher.
     source: Option<String>,
-    /// What it is about.
+    /// Subject of the event, such as the id of an order.
     subject: Option<String>,
-    /// The publisher's notes.
+    /// Metadata of the publisher; never sent to endpoints.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Box<RawValue>>,
-    /// How urgent it is.
+    /// Delivery priority.
     priority: Priority,
-    /// Its place in the tenant's sequence.
+    /// Sequence number within the tenant.
     sequence_number: i64,
-    /// When its payload was erased; `data` and `metadata` are null since.
+    /// Time at which the payload was erased; `data` and `metadata` are null from then on.
     #[schema(value_type = Option<String>, format = DateTime)]
     erased_at: Option<Time>,
 }
 
 fn raw_json(bytes: &[u8]) -> Box<RawValue> {
-    // It was checked when it was published.
+    // The JSON was validated when the event was published.
     let text = String::from_utf8_lossy(bytes).into_owned();
     RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
@@ -92,9 +92,9 @@ impl From<StoredEvent> for EventView {
     fn from(stored: StoredEvent) -> Self {
         let event = stored.event;
         Self {
-            idempotency_key: event.key(),
+            idempotency_key: event.effective_key(),
             id: event.id,
-            tenant_id: event.tenant,
+            tenant_id: event.tenant_id,
             event_type: event.event_type.into(),
             data: raw_json(&event.data),
             timestamp: event.timestamp,
@@ -108,7 +108,7 @@ impl From<StoredEvent> for EventView {
     }
 }
 
-/// A query with every filter of events, and more.
+/// Declares a query struct with all event filters and the given additional parameters.
 macro_rules! event_query {
     ($(#[$doc:meta])* $name:ident { $($more:tt)* }) => {
         $(#[$doc])*
@@ -116,25 +116,25 @@ macro_rules! event_query {
         #[into_params(parameter_in = Query)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
-            /// Only this event.
+            /// Return only the event with this id.
             #[param(value_type = Option<String>)]
             id: Option<EventId>,
-            /// Only with this key; the event's id where it was published without one.
+            /// Return only the event with this idempotency key; the event's id if it was published without a key.
             idempotency_key: Option<String>,
-            /// Only about this subject.
+            /// Return only events with this subject.
             subject: Option<String>,
-            /// Only of this type, or one of these: up to 50, separated by commas, or the parameter repeated.
+            /// Return only events of these types: up to 50, separated by commas or as repeated parameters.
             #[param(value_type = Option<Vec<String>>)]
             event_type: Option<List<String>>,
-            /// Only from this source.
+            /// Return only events from this source.
             source: Option<String>,
-            /// Only from this time on (RFC 3339).
+            /// Return only events published at or after this time (RFC 3339).
             #[param(value_type = Option<String>)]
             from: Option<Time>,
-            /// Only before this time (RFC 3339).
+            /// Return only events published before this time (RFC 3339).
             #[param(value_type = Option<String>)]
             to: Option<Time>,
-            /// The tenant to act for; admin keys only.
+            /// Tenant to act for; admin keys only.
             tenant_id: Option<String>,
             $($more)*
         }
@@ -156,23 +156,23 @@ macro_rules! event_query {
 }
 
 event_query! {
-    /// Which events to list.
+    /// Filter and paging of an event listing.
     EventQuery {
-        /// The `next_cursor` of the page before.
+        /// `next_cursor` of the previous page.
         cursor: Option<String>,
-        /// How many to give: 1 to 500, 50 if left out.
+        /// Page size: 1 to 500, 50 by default.
         #[param(minimum = 1, maximum = 500)]
         limit: Option<u32>,
-        /// How many to leave out first, up to 10,000; a cursor is better.
+        /// Number of events to skip, up to 10,000. Prefer a cursor.
         #[param(maximum = 10000)]
         offset: Option<u32>,
     }
 }
 
 event_query! {
-    /// Which events to export, and how.
+    /// Filter and format of an event export.
     EventExportQuery {
-        /// `ndjson`, one JSON object a line, if left out; or `csv`.
+        /// `ndjson` (default), one JSON object per line, or `csv`.
         #[serde(default)]
         #[param(inline)]
         format: Format,
@@ -185,7 +185,7 @@ impl EventQuery {
     }
 }
 
-/// What a table of events has.
+/// Columns of the CSV export.
 const COLUMNS: &[&str] = &[
     "id",
     "event_type",
@@ -202,22 +202,23 @@ const COLUMNS: &[&str] = &[
 
 /// Export events
 ///
-/// Everything that the filter wants, newest first, as one long answer. One that is broken off was not whole.
+/// Streams all matching events, newest first, in one response. If the connection is aborted, the export is
+/// incomplete.
 #[utoipa::path(
     get, path = "/v1/events/export", tag = "events", params(EventExportQuery),
     responses((status = 200, content((EventView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems),
 )]
 async fn export(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<EventExportQuery>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    exported(&app, tenant, &query)
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
+    export_rows(&app, tenant, &query)
 }
 
-/// What a tenant's events are exported as.
-pub(crate) fn exported(
+/// Builds the export response for a tenant's events.
+pub(crate) fn export_rows(
     app: &AppState,
     tenant: TenantView,
     query: &EventExportQuery,
@@ -233,21 +234,21 @@ pub(crate) fn exported(
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let events = app.list_events(tenant, query.filter(), paging.request()?).await?;
     Ok(axum::Json(paging.page_of(events, |stored| stored.event.id, EventView::from)))
 }
 
-/// The tenant to act for.
+/// Tenant to act for.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantQuery {
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
 
@@ -258,11 +259,11 @@ pub(super) struct TenantQuery {
 )]
 async fn get(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.event(tenant, id).await?.into()))
 }
 
@@ -273,65 +274,66 @@ async fn get(
 )]
 async fn deliveries(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<EventId>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, paging.tenant_id.as_deref()).await?;
     app.event(tenant.clone(), id).await?;
     list_of_event(&app, tenant, id, &paging).await.map(axum::Json)
 }
 
-/// List the attempts of all of an event's deliveries
+/// List the attempts of all deliveries of an event
 ///
-/// The oldest delivery first. `circuit_blocked` entries tell when an open circuit held one back.
+/// Oldest delivery first. `circuit_blocked` entries are periods during which an open circuit blocked a delivery.
 #[utoipa::path(
     get, path = "/v1/events/{id}/attempts", tag = "events", params(("id" = String, Path), TenantQuery),
     responses((status = 200, body = Page<AttemptView>), ReadProblems),
 )]
 async fn attempts(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let event = app.event(tenant.clone(), id).await?.event;
     let histories = app.histories_of_event(tenant, id).await?;
     let data = histories.into_iter().flat_map(|history| AttemptView::all(history, &event)).collect();
     Ok(axum::Json(Page { data, next_cursor: None }))
 }
 
-/// Where to replay an event to.
+/// Targets of a replay.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReplayInput {
-    /// To these webhooks; to all that the event went to if left out.
+    /// Webhooks to deliver to; by default all that the event was delivered to before.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     webhook_ids: Option<Vec<WebhookId>>,
-    /// How urgent the new deliveries are; as urgent as the event if left out.
+    /// Priority of the new deliveries; the event's priority by default.
     #[serde(default)]
     priority: Option<Priority>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
 }
 
-/// What a replay made.
+/// Result of a replay.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ReplayView {
-    /// The event.
+    /// Id of the event.
     #[schema(value_type = String)]
     event_id: EventId,
-    /// The new deliveries, one for each webhook.
+    /// Ids of the new deliveries, one per webhook.
     #[schema(value_type = Vec<String>)]
     delivery_ids: Vec<redrive_core::DeliveryId>,
 }
 
-/// Deliver an event again
+/// Replay an event
 ///
-/// Makes a new round for each webhook. A delivery of the event that is still pending is a conflict.
+/// Creates a new delivery, with the next round, for each webhook. Returns a conflict if a delivery of the event is
+/// still pending.
 #[utoipa::path(
     post, path = "/v1/events/{id}/replay", tag = "events", params(("id" = String, Path), TenantQuery),
     request_body = Option<ReplayInput>,
@@ -339,17 +341,17 @@ pub(super) struct ReplayView {
 )]
 async fn replay(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<ReplayInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let to = match input.webhook_ids {
         None => ReplayTo::All,
         Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {
             return Err(
-                Invalid::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all").into()
+                FieldError::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all").into()
             );
         }
         Some(ids) => ReplayTo::Webhooks(ids),

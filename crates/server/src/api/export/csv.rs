@@ -1,19 +1,19 @@
-//! Tables by RFC 4180. Whatever strangers may have filled a cell with, no spreadsheet takes it for a formula.
+//! CSV by RFC 4180. Cells with untrusted content are escaped so that no spreadsheet evaluates them as a formula.
 
 use std::{borrow::Cow, collections::HashMap};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// The first line: the names of the columns.
+/// Returns the header row with the column names.
 pub(super) fn head(columns: &[&str]) -> Vec<u8> {
     let mut line = columns.join(",").into_bytes();
     line.extend_from_slice(b"\r\n");
     line
 }
 
-/// Writes a line with these members of an object. What is not there is empty, as null is; a text is written as it
-/// is, anything else as JSON.
+/// Appends a row with these fields of an object. Missing and null fields are empty; strings are written without
+/// their JSON quotes, all other values as JSON.
 pub(super) fn row(out: &mut Vec<u8>, object: &impl Serialize, columns: &[&str]) {
     let json = serde_json::to_string(object).unwrap_or_default();
     let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(&json).unwrap_or_default();
@@ -37,7 +37,7 @@ fn text_of(json: &str) -> Cow<'_, str> {
 }
 
 fn cell(out: &mut Vec<u8>, text: &str) {
-    // Spreadsheets look past spaces and some quotes to find out whether it is a formula.
+    // Spreadsheets skip leading spaces and similar characters when they detect a formula.
     let begins = text.trim_start_matches([' ', '\u{a0}', '\u{feff}']).chars().next();
     let is_formula = matches!(
         begins,
@@ -74,7 +74,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// A reader of RFC 4180, as strict as it says.
+    /// Parses one row strictly by RFC 4180.
     fn read(line: &str) -> Vec<String> {
         let mut rest = line.strip_suffix("\r\n").unwrap();
         let mut cells = Vec::new();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_quoted_where_they_must_be() {
+    fn cells_are_quoted_if_needed() {
         let object =
             json!({"a": "x,y", "b": "say \"no\"", "c": null, "d": {"k": [1, "2"]}, "e": 7, "f": "plain"});
         let expected = "\"x,y\",\"say \"\"no\"\"\",,\"{\"\"k\"\":[1,\"\"2\"\"]}\",7,plain,\r\n";
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_formula() {
+    fn formula_cells_are_escaped() {
         for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\u{feff}=1", "\u{ff1d}1"]
         {
             let cell = read(&line(&json!({"a": text}), &["a"])).remove(0);
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_comes_back_with_at_most_a_mark_before_it(texts in proptest::collection::vec(any::<String>(), 3)) {
+        fn cell_text_round_trips_with_at_most_an_escape_prefix(texts in proptest::collection::vec(any::<String>(), 3)) {
             let object = json!({"a": texts[0], "b": texts[1], "c": texts[2]});
             let cells = read(&line(&object, &["a", "b", "c"]));
             for (cell, text) in cells.iter().zip(&texts) {

@@ -1,9 +1,11 @@
-//! What people write about a bulk operation.
+//! Request bodies and queries of bulk operations.
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, FailureCategory, Invalid, Time, WebhookId,
-    delivery::bulk_operation::{MAX_RATE, Selection},
-    delivery::lane::Priority,
+    DeadReason, DeliveryStatus, FailureCategory, FieldError, Time, WebhookId,
+    delivery::{
+        bulk_operation::{MAX_RATE, Selection},
+        lane::Priority,
+    },
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,40 +15,40 @@ use crate::api::{
     problem::Problem,
 };
 
-/// Which ones are meant; what is left out does not matter.
+/// Filter for deliveries; a missing field matches everything.
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BatchFilter {
-    /// Those for one of these webhooks.
+    /// Match deliveries to these webhooks.
     #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
     webhook_ids: Option<Vec<WebhookId>>,
-    /// Those of one of these event types, as they are written.
+    /// Match deliveries of these event types. Names must match exactly.
     #[schema(min_items = 1, max_items = 1000)]
     event_types: Option<Vec<String>>,
-    /// Those whose last attempt failed in one of these ways.
+    /// Match deliveries whose last attempt failed with one of these categories.
     #[schema(min_items = 1)]
     failure_categories: Option<Vec<FailureCategory>>,
-    /// Those in one of these states; not for dead letters.
+    /// Match deliveries with one of these statuses; not allowed for dead letters.
     #[schema(min_items = 1)]
     statuses: Option<Vec<DeliveryStatus>>,
-    /// Those that died for one of these reasons.
+    /// Match deliveries that are dead for one of these reasons.
     #[schema(min_items = 1)]
     dead_reasons: Option<Vec<DeadReason>>,
-    /// Dead ones that may well succeed when they are sent again as they are (`true`), or not (`false`).
+    /// Match dead deliveries that are likely (`true`) or unlikely (`false`) to succeed on retry.
     recoverable: Option<bool>,
-    /// Those of events from this time on (RFC 3339).
+    /// Match deliveries of events published at or after this time (RFC 3339).
     #[schema(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
-    /// Those of events before this time (RFC 3339).
+    /// Match deliveries of events published before this time (RFC 3339).
     #[schema(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
 }
 
-/// A list that names something. One that names nothing would mean everything.
+/// Returns the values of a list. Rejects an empty list, which would match everything.
 fn named<T>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
     match list {
         Some(list) if list.is_empty() => {
-            Err(Invalid::new(field, "names nothing; leave it out if it does not matter").into())
+            Err(FieldError::new(field, "names nothing; leave it out if it does not matter").into())
         }
         list => Ok(list.unwrap_or_default()),
     }
@@ -86,11 +88,11 @@ impl From<Selection> for BatchFilter {
     }
 }
 
-/// How fast.
+/// Rate limit of a bulk operation.
 #[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct BatchRate {
-    /// The most that is queued in a second.
+    /// Maximum number of deliveries queued per second.
     #[schema(minimum = 1, maximum = 10000, example = 50)]
     pub(super) requests_per_second: u32,
 }
@@ -99,101 +101,101 @@ pub(super) fn rate(limit: Option<BatchRate>) -> Result<Option<u32>, Problem> {
     match limit.map(|limit| limit.requests_per_second) {
         Some(rate) if !(1..=MAX_RATE).contains(&rate) => {
             let what = format!("must be from 1 to {MAX_RATE}");
-            Err(Invalid::new("rate_limit.requests_per_second", what).into())
+            Err(FieldError::new("rate_limit.requests_per_second", what).into())
         }
         rate => Ok(rate),
     }
 }
 
-/// A bulk retry.
+/// Bulk retry to start.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct RetryBatchInput {
-    /// Which ones; all dead letters if left out.
+    /// Deliveries to retry; all dead letters by default.
     #[serde(deserialize_with = "object")]
     pub(super) filter: Option<BatchFilter>,
-    /// How fast; as fast as they can be sent if left out.
+    /// Rate limit; unlimited by default.
     #[serde(deserialize_with = "object")]
     pub(super) rate_limit: Option<BatchRate>,
-    /// How urgent they are from now on; as urgent as they were if left out.
+    /// New priority of the deliveries; unchanged by default.
     pub(super) priority: Option<Priority>,
-    /// Only count them, and show a few.
+    /// Only count the matching deliveries and return a sample.
     pub(super) dry_run: bool,
-    /// When to begin; now if left out.
+    /// Start time; immediately by default.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) start_at: Option<Time>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
 
-/// A bulk cancellation.
+/// Bulk cancellation to start.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct CancelBatchInput {
-    /// Which ones; everything that is pending if left out.
+    /// Deliveries to cancel; all pending ones by default.
     #[serde(deserialize_with = "object")]
     pub(super) filter: Option<BatchFilter>,
-    /// Only count them, and show a few.
+    /// Only count the matching deliveries and return a sample.
     pub(super) dry_run: bool,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
 
-/// Which past events a webhook is to get.
+/// Past events to deliver to a webhook.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BackfillInput {
-    /// Events from this time on (RFC 3339).
+    /// Deliver events published at or after this time (RFC 3339).
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) from: Option<Time>,
-    /// Events before this time; up to now if left out.
+    /// Deliver events published before this time; until now by default.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) to: Option<Time>,
-    /// Only events of these types; all that the webhook subscribes to if left out.
+    /// Deliver only events of these types; all that the webhook subscribes to by default.
     #[schema(max_items = 1000)]
     pub(super) event_types: Vec<String>,
-    /// How fast; as fast as they can be sent if left out.
+    /// Rate limit; unlimited by default.
     #[serde(deserialize_with = "object")]
     pub(super) rate_limit: Option<BatchRate>,
-    /// How urgent they are; as urgent as the events are if left out.
+    /// Priority of the deliveries; that of each event by default.
     pub(super) priority: Option<Priority>,
-    /// Only count them.
+    /// Only count the matching events.
     pub(super) dry_run: bool,
-    /// When to begin; now if left out.
+    /// Start time; immediately by default.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) start_at: Option<Time>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
 
-/// Which dead letters to purge.
+/// Filter for the dead letters to purge.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct PurgeQuery {
-    /// Only to this webhook, or one of these: up to 50, separated by commas, or the parameter repeated.
+    /// Purge only dead letters of these webhooks: up to 50, separated by commas or as repeated parameters.
     #[param(value_type = Option<Vec<String>>)]
     webhook_id: Option<List<WebhookId>>,
-    /// Only of this event type, or one of these.
+    /// Purge only dead letters of these event types.
     #[param(value_type = Option<Vec<String>>)]
     event_type: Option<List<String>>,
-    /// Only with this kind of last failure, or one of these.
+    /// Purge only dead letters whose last attempt failed with one of these categories.
     #[param(value_type = Option<Vec<String>>)]
     failure_category: Option<List<FailureCategory>>,
-    /// Only dead for this reason, or one of these.
+    /// Purge only dead letters with one of these reasons.
     #[param(value_type = Option<Vec<String>>)]
     dead_reason: Option<List<DeadReason>>,
-    /// Only those that may well succeed when they are sent again as they are (`true`), or not (`false`).
+    /// Purge only dead letters that are likely (`true`) or unlikely (`false`) to succeed on retry.
     recoverable: Option<bool>,
-    /// Those of events from this time on (RFC 3339).
+    /// Purge only dead letters of events published at or after this time (RFC 3339).
     #[param(value_type = Option<String>)]
     pub(super) from: Option<Time>,
-    /// Those of events before this time (RFC 3339).
+    /// Purge only dead letters of events published before this time (RFC 3339).
     #[param(value_type = Option<String>)]
     pub(super) to: Option<Time>,
-    /// Only count them, and show a few.
+    /// Only count the matching dead letters and return a sample.
     pub(super) dry_run: Option<bool>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
 

@@ -9,10 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    Invalid, OperationId, WebhookId,
-    delivery::bulk_operation::{Among, OperationKind, OperationState, Turn},
+    FieldError, OperationId, WebhookId,
+    delivery::bulk_operation::{OperationAction, OperationKind, OperationState, OperationTarget},
 };
-use redrive_store::OperationOrder;
+use redrive_store::OperationRequest;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -26,11 +26,11 @@ use super::{
     AppState,
     deliveries::TenantInput,
     events::TenantQuery,
-    extract::{Id, Json, MAX_SELECTION_BYTES, May, NoBody, OptionalJson, Query, Reads, Resends},
+    extract::{Authorized, CanRead, Id, Json, MAX_SELECTION_BYTES, NoBody, OptionalJson, Query, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{Actor, App, TenantView, operations::events_for};
+use crate::app::{Actor, App, TenantView, operations::backfill_selection};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -46,7 +46,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(resume))
 }
 
-async fn dry_run(app: &App, tenant: TenantView, order: OperationOrder) -> Result<Response, Problem> {
+async fn dry_run(app: &App, tenant: TenantView, order: OperationRequest) -> Result<Response, Problem> {
     let view = DryRunView::from(app.dry_run(tenant, order).await?);
     Ok((StatusCode::OK, axum::Json(view)).into_response())
 }
@@ -58,12 +58,12 @@ fn accepted(view: OperationView) -> Response {
 async fn retry_batch(
     app: &App,
     caller: &Actor,
-    among: Among,
+    among: OperationTarget,
     query: TenantQuery,
     input: RetryBatchInput,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let order = OperationOrder {
+    let tenant = app.resolve_tenant(caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let order = OperationRequest {
         kind: OperationKind::Retry,
         among,
         selection: input.filter.unwrap_or_default().selection()?,
@@ -79,8 +79,9 @@ async fn retry_batch(
 
 /// Retry dead letters in bulk
 ///
-/// Each gets a new round, at the rate given, in the order of their events. The operation is durable: it survives
-/// restarts, and no delivery gets two rounds from it, nor from another one over the same deliveries.
+/// Creates a new delivery, with the next round, for each dead letter, in the order of their events and at the
+/// given rate. The operation is durable: it survives restarts, and no delivery is retried twice by it or by
+/// another operation over the same deliveries.
 #[utoipa::path(
     post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
     responses(
@@ -91,17 +92,18 @@ async fn retry_batch(
 )]
 async fn retry_dead(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RetryBatchInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
-    retry_batch(&app, &caller, Among::Dead, query, input).await
+    retry_batch(&app, &caller, OperationTarget::Dead, query, input).await
 }
 
 /// Retry deliveries in bulk
 ///
-/// Whatever the filter names, delivered or not: what is over gets a new round, what waits after a failure is due
-/// now, and what has not been tried yet is left alone. The filter must name something.
+/// Applies to all matching deliveries, including delivered ones: one that has ended gets a new delivery with the
+/// next round, one that waits after a failure becomes due now, and one without an attempt so far is left
+/// unchanged. The filter must not be empty.
 #[utoipa::path(
     post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
     responses(
@@ -112,16 +114,16 @@ async fn retry_dead(
 )]
 async fn retry_deliveries(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<RetryBatchInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
-    retry_batch(&app, &caller, Among::Deliveries, query, input).await
+    retry_batch(&app, &caller, OperationTarget::Deliveries, query, input).await
 }
 
-/// An operation that may be over by the time of the answer.
-async fn soon(app: &App, operation: redrive_store::Operation) -> Result<Response, Problem> {
-    let operation = app.finished_soon(operation).await?;
+/// Waits briefly for the operation to finish; responds with 200 if it has completed, otherwise with 202.
+async fn finished_or_pending(app: &App, operation: redrive_store::Operation) -> Result<Response, Problem> {
+    let operation = app.wait_briefly(operation).await?;
     let status = match operation.state {
         OperationState::Completed => StatusCode::OK,
         _ => StatusCode::ACCEPTED,
@@ -132,7 +134,7 @@ async fn soon(app: &App, operation: redrive_store::Operation) -> Result<Response
 
 /// Cancel pending deliveries in bulk
 ///
-/// Requests that are under way are let finish: what succeeds is delivered.
+/// Requests in flight are allowed to finish; if one succeeds, its delivery is delivered.
 #[utoipa::path(
     post, path = "/v1/deliveries/cancel-batch", tag = "deliveries", params(TenantQuery),
     request_body = CancelBatchInput,
@@ -144,14 +146,14 @@ async fn soon(app: &App, operation: redrive_store::Operation) -> Result<Response
 )]
 async fn cancel_deliveries(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<CancelBatchInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let order = OperationOrder {
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let order = OperationRequest {
         kind: OperationKind::Cancel,
-        among: Among::Pending,
+        among: OperationTarget::Pending,
         selection: input.filter.unwrap_or_default().selection()?,
         rate: None,
         priority: None,
@@ -160,23 +162,24 @@ async fn cancel_deliveries(
         return dry_run(&app, tenant, order).await;
     }
     let operation = app.begin_operation(&caller, tenant, order, None).await?;
-    soon(&app, operation).await
+    finished_or_pending(&app, operation).await
 }
 
-/// What came of it, or what would.
+/// Completed operation, or the result of a dry run.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "describes an answer that is written as one of the two")]
 pub(super) enum DoneOrDryRun {
-    /// An operation that is over.
+    /// Completed operation.
     Done(Box<OperationView>),
-    /// What it would do.
+    /// Result of a dry run.
     DryRun(DryRunView),
 }
 
 /// Purge dead letters
 ///
-/// They leave the list of dead letters and stay in history, from where each can still be retried.
+/// Purged deliveries are removed from the list of dead letters. They stay in the delivery history, and each can
+/// still be retried from there.
 #[utoipa::path(
     delete, path = "/v1/dlq", tag = "dlq", params(PurgeQuery),
     responses(
@@ -187,14 +190,14 @@ pub(super) enum DoneOrDryRun {
 )]
 async fn purge(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Query(query): Query<PurgeQuery>,
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let order = OperationOrder {
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
+    let order = OperationRequest {
         kind: OperationKind::Purge,
-        among: Among::Dead,
+        among: OperationTarget::Dead,
         selection: query.selection(),
         rate: None,
         priority: None,
@@ -203,12 +206,13 @@ async fn purge(
         return dry_run(&app, tenant, order).await;
     }
     let operation = app.begin_operation(&caller, tenant, order, None).await?;
-    soon(&app, operation).await
+    finished_or_pending(&app, operation).await
 }
 
-/// Send a webhook past events
+/// Backfill past events to a webhook
 ///
-/// Those that it subscribes to and has not had, such as those from before it was made.
+/// Delivers past events that the webhook subscribes to and has not received, such as events published before it
+/// was created.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/backfill", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = BackfillInput,
@@ -220,22 +224,24 @@ async fn purge(
 )]
 async fn backfill(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<BackfillInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    app.may_backfill(&tenant, id).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    app.check_backfill(&tenant, id).await?;
     if input.from.is_none() {
-        return Err(
-            Invalid::new("from", "name the time of the first event, such as 2026-01-01T00:00:00Z").into()
-        );
+        return Err(FieldError::new(
+            "from",
+            "name the time of the first event, such as 2026-01-01T00:00:00Z",
+        )
+        .into());
     }
-    let order = OperationOrder {
+    let order = OperationRequest {
         kind: OperationKind::Backfill,
-        among: Among::Events,
-        selection: events_for(id, input.event_types, input.from, input.to),
+        among: OperationTarget::Events,
+        selection: backfill_selection(id, input.event_types, input.from, input.to),
         rate: rate(input.rate_limit)?,
         priority: input.priority,
     };
@@ -253,10 +259,10 @@ async fn backfill(
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<OperationView>>, Problem> {
-    let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, paging.tenant_id.as_deref()).await?;
     let found = app.list_operations(tenant, paging.request()?).await?;
     let now = app.engine().clock().now();
     Ok(axum::Json(paging.page_of(found, |one| one.id, |one| OperationView::new(one, now))))
@@ -269,42 +275,42 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let found = app.operation(tenant, id).await?;
     Ok(axum::Json(OperationView::new(found, app.engine().clock().now())))
 }
 
-async fn turn(
+async fn control(
     app: &App,
     caller: &Actor,
     id: OperationId,
     tenant_id: Option<String>,
-    turn: Turn,
+    turn: OperationAction,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    let tenant = app.acts_for(caller, tenant_id.as_deref()).await?;
-    let turned = app.turn_operation(caller, tenant, id, turn).await?;
+    let tenant = app.resolve_tenant(caller, tenant_id.as_deref()).await?;
+    let turned = app.control_operation(caller, tenant, id, turn).await?;
     Ok(axum::Json(OperationView::new(turned, app.engine().clock().now())))
 }
 
 /// Cancel a bulk operation
 ///
-/// Nothing more is queued. What was queued before is delivered.
+/// No further deliveries are queued. Deliveries that are already queued are still sent.
 #[utoipa::path(
     post, path = "/v1/dlq/batch-operations/{id}/cancel", tag = "dlq", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
 )]
 async fn cancel(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    turn(&app, &caller, id, input.tenant_id.or(query.tenant_id), Turn::Cancel).await
+    control(&app, &caller, id, input.tenant_id.or(query.tenant_id), OperationAction::Cancel).await
 }
 
 /// Pause a bulk operation
@@ -314,12 +320,12 @@ async fn cancel(
 )]
 async fn pause(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    turn(&app, &caller, id, input.tenant_id.or(query.tenant_id), Turn::Pause).await
+    control(&app, &caller, id, input.tenant_id.or(query.tenant_id), OperationAction::Pause).await
 }
 
 /// Resume a bulk operation
@@ -329,10 +335,10 @@ async fn pause(
 )]
 async fn resume(
     State(app): State<AppState>,
-    May(caller, _): May<Resends>,
+    Authorized(caller, _): Authorized<Resends>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    turn(&app, &caller, id, input.tenant_id.or(query.tenant_id), Turn::Resume).await
+    control(&app, &caller, id, input.tenant_id.or(query.tenant_id), OperationAction::Resume).await
 }

@@ -1,11 +1,13 @@
-//! Bulk operations as people see them.
+//! API views of bulk operations.
 
 use std::collections::BTreeMap;
 
 use redrive_core::{
     OperationId, TenantId, Time,
-    delivery::bulk_operation::{OperationKind, OperationState, eta},
-    delivery::lane::Priority,
+    delivery::{
+        bulk_operation::{OperationKind, OperationState, eta},
+        lane::Priority,
+    },
 };
 use redrive_store::Operation;
 use serde::Serialize;
@@ -14,98 +16,98 @@ use utoipa::ToSchema;
 use super::input::{BatchFilter, BatchRate};
 use crate::{api::deliveries::DeliveryView, app::operations::DryRun};
 
-/// A bulk operation.
+/// Bulk operation.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct OperationView {
-    /// Its id.
+    /// Unique id of the operation.
     #[schema(value_type = String)]
     id: OperationId,
-    /// Whose it is.
+    /// Tenant that the operation belongs to.
     #[schema(value_type = String)]
     tenant_id: TenantId,
-    /// What is done to each.
+    /// Kind of the operation.
     kind: OperationKind,
-    /// Where it stands. `delivering`: all is queued, and not everything has ended yet.
+    /// Current status. `delivering`: everything is queued, but not all deliveries have ended.
     status: OperationState,
-    /// Which ones it was asked for.
+    /// Filter from the request.
     filter: BatchFilter,
-    /// How fast it was asked to be.
+    /// Rate limit from the request.
     rate_limit: Option<BatchRate>,
-    /// How urgent they are from then on.
+    /// New priority of the deliveries.
     priority: Option<Priority>,
-    /// How far it is.
+    /// Current progress.
     pub(crate) progress: ProgressView,
-    /// Who asked for it.
+    /// Caller that created the operation.
     created_by: String,
-    /// When it was asked for.
+    /// Time at which the operation was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// When it begins, or was to begin.
+    /// Scheduled start time.
     #[schema(value_type = String, format = DateTime)]
     start_at: Time,
-    /// When it began. What has ended since is none of its business.
+    /// Actual start time. Deliveries that ended later are not selected.
     #[schema(value_type = Option<String>, format = DateTime)]
     began_at: Option<Time>,
-    /// When it was over.
+    /// Time at which the operation ended.
     #[schema(value_type = Option<String>, format = DateTime)]
     finished_at: Option<Time>,
-    /// When it last got on.
+    /// Time of the last progress.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
 }
 
-/// How far an operation is.
+/// Progress of a bulk operation.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProgressView {
-    /// How many there were when it began; null until they are counted.
+    /// Number of matches when the operation started; null until they are counted.
     pub(crate) total: Option<u64>,
-    /// How many something was done with.
+    /// Number of items processed.
     pub(crate) done: u64,
-    /// How many needed it no more when their turn came, or go to a webhook that gets no events.
+    /// Number of items skipped: no action was needed any more, or the webhook receives no events.
     pub(crate) skipped: u64,
-    /// How many were queued for sending; null where nothing is sent.
+    /// Number of deliveries queued; null if the operation sends nothing.
     pub(crate) queued: Option<u64>,
-    /// How many of those queued have arrived.
+    /// Number of queued deliveries that were delivered.
     pub(crate) delivered: u64,
-    /// How many of those queued are dead again.
-    pub(crate) failed_again: u64,
-    /// How many of those queued were cancelled, or are not there any more.
+    /// Number of queued deliveries that are dead again.
+    pub(crate) dead_again: u64,
+    /// Number of queued deliveries that were cancelled or no longer exist.
     pub(crate) cancelled: u64,
-    /// How those that are dead again failed.
+    /// Failures of the deliveries that are dead again, counted by kind.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// How many were done in a second, since it was last begun or taken up.
+    /// Items processed per second since the operation last started or resumed.
     pub(crate) rate_per_second: Option<f64>,
-    /// When all will be done at this rate.
+    /// Estimated completion time at the current rate.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) eta: Option<Time>,
 }
 
 impl OperationView {
     pub(crate) fn new(operation: Operation, now: Time) -> Self {
-        let tally = operation.tally;
+        let progress = operation.progress;
         let is_running = operation.state == OperationState::Running;
         let until = if is_running { now } else { operation.updated_at };
-        let per_second = operation.pace_from.and_then(|(from, done)| {
-            let seconds = until.since(from).as_secs_f64();
-            let rate = (tally.done.saturating_sub(done)) as f64 / seconds;
+        let per_second = operation.rate_since.and_then(|(from, done)| {
+            let seconds = until.duration_since(from).as_secs_f64();
+            let rate = (progress.done.saturating_sub(done)) as f64 / seconds;
             (seconds >= 0.1).then(|| (rate * 100.0).round() / 100.0)
         });
-        let looked_at = tally.done + tally.skipped;
+        let looked_at = progress.done + progress.skipped;
         Self {
             progress: ProgressView {
-                eta: eta(tally.total, looked_at, per_second, now).filter(|_| is_running),
-                total: tally.total,
-                done: tally.done,
-                skipped: tally.skipped,
-                queued: operation.order.kind.sends().then_some(tally.done),
-                delivered: tally.delivered,
-                failed_again: tally.failed,
-                cancelled: tally.cancelled,
-                errors: tally.errors,
-                rate_per_second: per_second.filter(|_| is_running || tally.done > 0),
+                eta: eta(progress.total, looked_at, per_second, now).filter(|_| is_running),
+                total: progress.total,
+                done: progress.done,
+                skipped: progress.skipped,
+                queued: operation.order.kind.sends().then_some(progress.done),
+                delivered: progress.delivered,
+                dead_again: progress.failed,
+                cancelled: progress.cancelled,
+                errors: progress.errors,
+                rate_per_second: per_second.filter(|_| is_running || progress.done > 0),
             },
             id: operation.id,
-            tenant_id: operation.tenant,
+            tenant_id: operation.tenant_id,
             kind: operation.order.kind,
             status: operation.state,
             filter: operation.order.selection.into(),
@@ -121,22 +123,22 @@ impl OperationView {
     }
 }
 
-/// What an operation would do.
+/// Result of a dry run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DryRunView {
-    /// Always true: nothing was done.
+    /// Always `true`: nothing was changed.
     dry_run: bool,
-    /// How many it would take on.
+    /// Number of matches.
     total: u64,
-    /// Whether all were counted. If not, there was no time for more, and there are at least so many.
-    complete: bool,
-    /// The first of them, oldest event first. Of events that were never sent there are none.
+    /// Whether all matches were counted. If `false`, counting timed out and `total` is a lower bound.
+    count_complete: bool,
+    /// First matching deliveries, oldest event first; empty for a backfill, which selects events.
     sample: Vec<DeliveryView>,
 }
 
 impl From<DryRun> for DryRunView {
     fn from(run: DryRun) -> Self {
         let sample = run.sample.into_iter().map(DeliveryView::from).collect();
-        Self { dry_run: true, total: run.total, complete: run.complete, sample }
+        Self { dry_run: true, total: run.total, count_complete: run.complete, sample }
     }
 }

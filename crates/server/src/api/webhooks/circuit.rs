@@ -1,14 +1,14 @@
-//! A webhook's circuit: how it is shown, and what can be decided about it by hand.
+//! API view of a webhook's circuit, and manual control of it.
 
 use std::time::Duration;
 
 use axum::extract::State;
 use redrive_core::{
-    Invalid, Time, WebhookId,
+    FieldError, Time, WebhookId,
     protection::breaker::{CircuitView as Circuit, Counts, Forced},
 };
 use redrive_engine::CircuitAction;
-use redrive_store::Period;
+use redrive_store::CircuitPeriod;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,44 +16,44 @@ use crate::{
     api::{
         AppState,
         events::TenantQuery,
-        extract::{Id, Json, ManagesEndpoints, May, Query},
+        extract::{Authorized, Id, Json, ManagesEndpoints, Query},
         problem::{ChangeProblems, Problem},
     },
-    app::circuit::CircuitSeen,
+    app::circuit::CircuitDetails,
 };
 
-/// The longest that a circuit can be forced for with one call, unless it is until further notice: 30 days.
-const LONGEST: i64 = 30 * 24 * 3600;
+/// Maximum duration, in seconds, for which one request can force a circuit (30 days); unlimited if none is given.
+const MAX_FORCE_SECONDS: i64 = 30 * 24 * 3600;
 
-/// A circuit.
+/// Circuit of a webhook.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CircuitDetails)]
 pub(super) struct CircuitView {
     #[serde(flatten)]
     circuit: Circuit,
-    /// Whether this node goes by what it knows, since the Redis that nodes share does not answer.
+    /// Whether this node uses its local state because the shared Redis is unavailable.
     fallback: bool,
-    /// The last 20 times it was open in the last 24 hours, newest first.
+    /// Last 20 open periods within the last 24 hours, newest first.
     periods: Vec<PeriodView>,
 }
 
-/// A time for which a circuit was open.
+/// Period during which a circuit was open.
 #[derive(Serialize, ToSchema)]
 pub(super) struct PeriodView {
-    /// When it opened.
+    /// Time at which the circuit opened.
     #[schema(value_type = String, format = DateTime)]
     opened_at: Time,
-    /// When it stopped being open; null while it is.
+    /// Time at which the period ended; null while the circuit is open.
     #[schema(value_type = Option<String>, format = DateTime)]
     ended_at: Option<Time>,
-    /// Whether a person had forced it open.
+    /// Whether the circuit was forced open manually.
     forced: bool,
-    /// What was in the window that opened it.
+    /// Counts of the window that opened the circuit.
     counts: Counts,
 }
 
-impl From<Period> for PeriodView {
-    fn from(period: Period) -> Self {
+impl From<CircuitPeriod> for PeriodView {
+    fn from(period: CircuitPeriod) -> Self {
         Self {
             opened_at: period.opened_at,
             ended_at: period.ended_at,
@@ -63,48 +63,48 @@ impl From<Period> for PeriodView {
     }
 }
 
-impl From<CircuitSeen> for CircuitView {
-    fn from(seen: CircuitSeen) -> Self {
+impl From<CircuitDetails> for CircuitView {
+    fn from(seen: CircuitDetails) -> Self {
         let periods = seen.periods.into_iter().map(PeriodView::from).collect();
         Self { circuit: seen.circuit, fallback: seen.fallback, periods }
     }
 }
 
-/// What to do with a circuit.
+/// Action on a circuit.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Action {
-    /// Close it and forget what it counted; nothing is forced any more.
+    /// Close the circuit, clear its counts and remove a forced state.
     Reset,
-    /// Let nothing through, whatever happens.
+    /// Block all requests, regardless of results.
     ForceOpen,
-    /// Let everything through, whatever happens.
+    /// Allow all requests, regardless of results.
     ForceClose,
 }
 
-/// What to do with a circuit, and for how long.
+/// Action on a circuit, with its duration.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CircuitInput {
-    /// What to do.
+    /// Action to apply.
     #[serde(default)]
     #[schema(value_type = Action, required = true)]
     action: Option<Action>,
-    /// How long it is forced, 1 to 2592000 seconds; until further notice if left out.
+    /// Duration of the forced state, 1 to 2592000 seconds; until reset by default.
     #[serde(default)]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2592000)]
     duration_seconds: Option<i64>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
 }
 
 impl CircuitInput {
-    /// What is wanted, if `by` wants it `now`.
-    fn action(&self, by: &str, now: Time) -> Result<CircuitAction, Invalid> {
-        let refuse = |message: String| Err(Invalid::new("duration_seconds", message));
+    /// Validates the input and builds the action, as requested by `by` at `now`.
+    fn action(&self, by: &str, now: Time) -> Result<CircuitAction, FieldError> {
+        let refuse = |message: String| Err(FieldError::new("duration_seconds", message));
         let Some(action) = self.action else {
-            return Err(Invalid::new("action", "is missing; it is reset, force_open or force_close"));
+            return Err(FieldError::new("action", "is missing; it is reset, force_open or force_close"));
         };
         let open = match action {
             Action::Reset if self.duration_seconds.is_some() => {
@@ -116,12 +116,12 @@ impl CircuitInput {
         };
         let until = match self.duration_seconds {
             None => None,
-            Some(seconds) if (1..=LONGEST).contains(&seconds) => {
+            Some(seconds) if (1..=MAX_FORCE_SECONDS).contains(&seconds) => {
                 Some(now + Duration::from_secs(seconds.unsigned_abs()))
             }
             Some(seconds) => {
                 return refuse(format!(
-                    "is {seconds}; it must be from 1 to {LONGEST}; leave it out to force it until further notice"
+                    "is {seconds}; it must be from 1 to {MAX_FORCE_SECONDS}; leave it out to force it until further notice"
                 ));
             }
         };
@@ -131,7 +131,7 @@ impl CircuitInput {
 
 /// Reset or force a webhook's circuit
 ///
-/// What is forced stays so for `duration_seconds`, or until somebody resets it, restarts included.
+/// A forced state lasts for `duration_seconds`, or until it is reset. It survives restarts.
 #[utoipa::path(
     patch, path = "/v1/webhooks/{id}/circuit-breaker", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = CircuitInput,
@@ -139,17 +139,17 @@ impl CircuitInput {
 )]
 pub(super) async fn act(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<CircuitInput>,
 ) -> Result<axum::Json<CircuitView>, Problem> {
     if matches!(input.action, Some(Action::ForceClose)) {
-        // A circuit that is forced closed lets requests through that the operator's limits would stop.
-        caller.must_not_be_session()?;
+        // A circuit that is forced closed bypasses limits set by the operator, so portal sessions must not do it.
+        caller.reject_portal_session()?;
     }
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.acts_for(&caller, named).await?;
+    let tenant = app.resolve_tenant(&caller, named).await?;
     let action = |now| input.action(&caller.name, now);
     Ok(axum::Json(app.act_on_circuit(&caller, tenant, id, action).await?.into()))
 }

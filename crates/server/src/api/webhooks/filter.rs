@@ -1,9 +1,9 @@
-//! Conditions on payloads as the API documents them, and trying one out.
+//! OpenAPI schema of payload filters, and the route that tests a filter.
 
 use axum::extract::State;
 use redrive_core::{
     WebhookId,
-    routing::filter::{self, Filter, Payload, Verdict},
+    routing::filter::{self, Filter, FilterExplanation, Payload},
 };
 use redrive_engine::MAX_INLINE_WORK;
 use serde::{Deserialize, Serialize};
@@ -13,109 +13,109 @@ use utoipa::ToSchema;
 use crate::api::{
     AppState,
     events::TenantQuery,
-    extract::{Id, May, PayloadJson, Query, Reads, nullable},
+    extract::{Authorized, CanRead, Id, PayloadJson, Query, nullable},
     problem::{ChangeProblems, Problem},
 };
 
-/// A condition on a payload. It is read by `core`; this is what it looks like.
+/// Condition on an event's payload.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "it is there to be documented")]
 pub(crate) enum FilterExpression {
-    /// Each of them has to hold.
+    /// All conditions must match.
     All {
-        /// 1 or more.
+        /// One or more conditions.
         #[schema(no_recursion, min_items = 1)]
         all: Vec<FilterExpression>,
     },
-    /// One of them has to hold.
+    /// At least one condition must match.
     Any {
-        /// 1 or more.
+        /// One or more conditions.
         #[schema(no_recursion, min_items = 1)]
         any: Vec<FilterExpression>,
     },
-    /// It must not hold.
+    /// The condition must not match.
     Not {
-        /// What must not.
+        /// Condition that must not match.
         #[schema(no_recursion)]
         not: Box<FilterExpression>,
     },
-    /// Everything that is said of the value at a path has to hold.
+    /// All tests on the value at a path must match.
     Condition(Box<FilterCondition>),
 }
 
-/// What has to hold of the value at a path.
+/// Tests on the value at a path; all must match.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"path": "/amount", "gte": 100}))]
 #[allow(dead_code, reason = "it is there to be documented")]
 pub(crate) struct FilterCondition {
-    /// Where to look in `data`: a JSON pointer; empty for all of it.
+    /// Path in `data`, as a JSON Pointer; empty for the whole payload.
     #[schema(pattern = "^(/([^~/]|~[01])*)*$")]
     path: String,
-    /// Equal to this text, number, true, false or null.
+    /// Equal to this string, number, boolean or null.
     #[serde(skip_serializing_if = "Option::is_none")]
     eq: Option<Value>,
-    /// Not equal to it, or not there.
+    /// Not equal to this value, or missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     ne: Option<Value>,
-    /// Greater than this number or text.
+    /// Greater than this number or string.
     #[serde(skip_serializing_if = "Option::is_none")]
     gt: Option<Value>,
-    /// Greater or equal.
+    /// Greater than or equal to this number or string.
     #[serde(skip_serializing_if = "Option::is_none")]
     gte: Option<Value>,
-    /// Less.
+    /// Less than this number or string.
     #[serde(skip_serializing_if = "Option::is_none")]
     lt: Option<Value>,
-    /// Less or equal.
+    /// Less than or equal to this number or string.
     #[serde(skip_serializing_if = "Option::is_none")]
     lte: Option<Value>,
-    /// Equal to one of these.
+    /// Equal to one of these values.
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
     one_of: Option<Vec<Value>>,
-    /// There, or not there.
+    /// Present (`true`) or missing (`false`).
     #[serde(skip_serializing_if = "Option::is_none")]
     exists: Option<bool>,
-    /// A text that begins so.
+    /// String that starts with this prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
-    /// A text that ends so.
+    /// String that ends with this suffix.
     #[serde(skip_serializing_if = "Option::is_none")]
     suffix: Option<String>,
 }
 
-/// How often the reason asks each condition at the most: once for each level.
+/// Maximum number of times that the explanation evaluates each condition: once per nesting level.
 const EXPLAINED_TIMES: u64 = filter::MAX_DEPTH as u64;
 
-/// What to try.
+/// Payload and filter to test.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FilterTestInput {
-    /// The payload, as it would be published.
+    /// Payload, as it would be published.
     #[schema(value_type = serde_json::Value)]
     data: Box<RawValue>,
-    /// The filter to try instead of the webhook's own; null for none.
+    /// Filter to test instead of the webhook's own; null for no filter.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<FilterExpression>)]
     filter: Option<Option<Box<RawValue>>>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
 }
 
-/// What came of it.
+/// Result of a filter test.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FilterTestView {
-    /// Whether an event with this payload would become a delivery, as far as the filter goes.
+    /// Whether the payload passes the filter.
     matches: bool,
-    /// Which condition decided it.
+    /// Condition that decided the result.
     #[schema(example = "filter.all[0]: /amount is 50, so gte 100 does not hold")]
     why: String,
 }
 
-/// Try a filter
+/// Test a filter
 ///
-/// Asks the webhook's filter, or the one given, about a payload. Nothing is sent and nothing is changed.
+/// Evaluates the webhook's filter, or the given one, against a payload. Nothing is sent or changed.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/filter/test", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = FilterTestInput,
@@ -123,20 +123,20 @@ pub(crate) struct FilterTestView {
 )]
 pub(super) async fn try_filter(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     PayloadJson(input): PayloadJson<FilterTestInput>,
 ) -> Result<axum::Json<FilterTestView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app.webhook(tenant.clone(), id).await?;
     let filter = match input.filter {
         Some(given) => given.map(|raw| Filter::parse(raw.get())).transpose()?,
         None => webhook.spec.filter,
     };
     let data = input.data;
-    let Verdict { matches, why } = match filter {
-        // Each level of a filter is asked again for the reason.
+    let FilterExplanation { matches, why } = match filter {
+        // The explanation evaluates the filter again for each nesting level.
         Some(filter)
             if Filter::work([&filter].into_iter(), data.get().as_bytes())
                 > MAX_INLINE_WORK / EXPLAINED_TIMES =>
@@ -145,7 +145,9 @@ pub(super) async fn try_filter(
             app.engine().run_check(&tenant, explain).await?
         }
         Some(filter) => filter.explain(&Payload::new(data.get().as_bytes())),
-        None => Verdict { matches: true, why: "there is no filter, so every payload passes".to_owned() },
+        None => {
+            FilterExplanation { matches: true, why: "there is no filter, so every payload passes".to_owned() }
+        }
     };
     Ok(axum::Json(FilterTestView { matches, why }))
 }

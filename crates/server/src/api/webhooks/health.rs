@@ -1,10 +1,10 @@
-//! `/v1/webhooks/{id}/health`: how an endpoint is doing.
+//! `/v1/webhooks/{id}/health`: health of a webhook and its endpoint.
 
 use std::collections::BTreeMap;
 
 use axum::extract::State;
 use redrive_core::{FailureCategory, Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup};
-use redrive_engine::Waiting;
+use redrive_engine::WaitReason;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,90 +13,90 @@ use crate::{
     api::{
         AppState,
         events::TenantQuery,
-        extract::{Id, May, Query, Reads},
+        extract::{Authorized, CanRead, Id, Query},
         problem::{Problem, ReadProblems},
     },
-    app::health::{BacklogSeen, Health},
+    app::health::{BacklogBreakdown, Health},
 };
 
-/// How a webhook is doing.
+/// Health of a webhook.
 #[derive(Serialize, ToSchema)]
 pub(super) struct HealthView {
-    /// The webhook.
+    /// Id of the webhook.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
-    /// `active`, `paused` or `disabled`.
+    /// `active`, `paused`, `pending_verification` or `disabled`.
     state: &'static str,
-    /// Its circuit.
+    /// Circuit of the webhook.
     circuit: CircuitView,
-    /// The attempts of the last five minutes, to the minute.
+    /// Attempts of the last five minutes, in whole minutes.
     last_5_minutes: WindowView,
-    /// The attempts of the last hour.
+    /// Attempts of the last hour.
     last_hour: WindowView,
-    /// The attempts of the last day.
+    /// Attempts of the last 24 hours.
     last_24_hours: WindowView,
-    /// When it last took a delivery, as far as is remembered: about a day.
+    /// Time of the last successful attempt, within about the last day.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_success_at: Option<Time>,
-    /// When the first of an unbroken row of failures was.
+    /// Time of the first failure since the last success.
     #[schema(value_type = Option<String>, format = DateTime)]
     failing_since: Option<Time>,
-    /// Requests under way.
+    /// Number of requests in flight.
     in_flight: usize,
-    /// What its due deliveries wait for; null if they only wait for their turn.
+    /// Reason why due deliveries wait; null if they only wait for a free slot.
     waiting: Option<WaitingView>,
-    /// What waits for it in the store.
+    /// Deliveries waiting in the store.
     backlog: BacklogView,
 }
 
-/// The attempts of some span of time.
+/// Attempts of a period.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WindowView {
-    /// How many were made.
+    /// Number of attempts.
     attempts: u32,
-    /// How many succeeded.
+    /// Number of successful attempts.
     successes: u32,
-    /// The share that succeeded, from 0 to 1; null without attempts.
+    /// Share of successful attempts, from 0 to 1; null without attempts.
     success_rate: Option<f64>,
-    /// How long they took.
+    /// Response times.
     latency_ms: LatencyView,
-    /// In what ways the others failed.
+    /// Number of failed attempts by failure category.
     #[schema(value_type = BTreeMap<String, u32>)]
     errors: BTreeMap<&'static str, u32>,
 }
 
-/// How long attempts took, in milliseconds; null without attempts.
+/// Percentiles of the duration of attempts, in milliseconds; null without attempts.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LatencyView {
-    /// Half of them ended within this time.
+    /// 50th percentile.
     p50: Option<f64>,
-    /// 95 % of them did.
+    /// 95th percentile.
     p95: Option<f64>,
-    /// 99 % of them did.
+    /// 99th percentile.
     p99: Option<f64>,
 }
 
-/// What deliveries wait for.
+/// Reason why deliveries wait.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WaitingView {
-    /// What for.
+    /// Reason, as a code.
     waiting_on: WaitingOn,
-    /// Until when, where that is known.
+    /// End of the wait, if known.
     #[schema(value_type = Option<String>, format = DateTime)]
     until: Option<Time>,
-    /// The same in words.
+    /// Human-readable explanation.
     explanation: String,
 }
 
-/// What waits for a webhook.
+/// Backlog of a webhook.
 #[derive(Serialize, ToSchema)]
 pub(super) struct BacklogView {
-    /// How many deliveries, as far as they were counted.
+    /// Number of waiting deliveries, up to the counting limit.
     total: u64,
-    /// How many wait for what.
+    /// Number of waiting deliveries by reason.
     #[schema(value_type = BTreeMap<String, u64>)]
     by_waiting_on: BTreeMap<&'static str, u64>,
-    /// Where counting stopped, of due ones, scheduled ones and those in an order each; null if all were counted.
+    /// Counting limit, if it was reached, for due, scheduled and ordered deliveries each; null if all were counted.
     counted_up_to: Option<usize>,
 }
 
@@ -117,20 +117,20 @@ impl From<Rollup> for WindowView {
     }
 }
 
-/// More digits than microseconds say nothing.
+/// Rounds to microseconds; further digits carry no information.
 fn to_micros(millis: f64) -> f64 {
     (millis * 1000.0).round() / 1000.0
 }
 
-impl From<Waiting> for WaitingView {
-    fn from(waiting: Waiting) -> Self {
+impl From<WaitReason> for WaitingView {
+    fn from(waiting: WaitReason) -> Self {
         Self { waiting_on: waiting.on, until: waiting.until, explanation: waiting.explanation }
     }
 }
 
-impl From<BacklogSeen> for BacklogView {
-    fn from(backlog: BacklogSeen) -> Self {
-        let BacklogSeen { total, by_waiting_on, counted_up_to } = backlog;
+impl From<BacklogBreakdown> for BacklogView {
+    fn from(backlog: BacklogBreakdown) -> Self {
+        let BacklogBreakdown { total, by_waiting_on, counted_up_to } = backlog;
         Self { total, by_waiting_on, counted_up_to }
     }
 }
@@ -153,19 +153,19 @@ impl HealthView {
     }
 }
 
-/// See how a webhook is doing
+/// Get the health of a webhook
 ///
-/// Its circuit, what came back lately, and what waits for what.
+/// Returns its circuit, the results of recent attempts, and its backlog by reason.
 #[utoipa::path(
     get, path = "/v1/webhooks/{id}/health", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     responses((status = 200, body = HealthView), ReadProblems),
 )]
 pub(super) async fn get(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<HealthView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(HealthView::new(id, app.health(tenant, id).await?)))
 }

@@ -14,10 +14,10 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{
-    Invalid, TenantId, WebhookId,
-    notification::preferences::same_address,
+    FieldError, TenantId, WebhookId,
+    notification::preferences::normalize_address,
     security::signature::Secret,
-    time::Span,
+    time::HumanDuration,
     webhook::{Webhook, WebhookState},
 };
 use serde::Deserialize;
@@ -31,8 +31,8 @@ use super::{
     AppState,
     events::{PublishedView, TenantQuery},
     extract::{
-        Id, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, OptionalJson, OptionalPayloadJson, Query,
-        Reads, RotatesSecrets,
+        Authorized, CanRead, Id, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, OptionalJson,
+        OptionalPayloadJson, Query, RotatesSecrets,
     },
     page::{Page, Paging},
     preferences::AddressView,
@@ -56,22 +56,22 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(health::get))
 }
 
-/// A webhook as people see it now.
-async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
-    let last_success_at = app.last_success(&webhook.tenant, webhook.id).await?;
-    let tenant = webhook.tenant.clone();
+/// Builds the current view of a webhook.
+async fn view_now(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
+    let last_success_at = app.last_success(&webhook.tenant_id, webhook.id).await?;
+    let tenant_id = webhook.tenant_id.clone();
     let capped = app.capped_limits(&webhook.spec);
     let view = WebhookView::new(webhook, last_success_at, app.engine().clock().now()).capped(capped);
-    with_confirmation(app, tenant, view).await
+    with_confirmation(app, tenant_id, view).await
 }
 
-/// Adds what is known of the owner's address.
+/// Adds the confirmation status of the owner's address.
 async fn with_confirmation(
     app: &AppState,
-    tenant: TenantId,
+    tenant_id: TenantId,
     view: WebhookView,
 ) -> Result<WebhookView, AppError> {
-    let states = app.address_states(tenant, view.owner_email()).await?;
+    let states = app.address_states(tenant_id, view.owner_email()).await?;
     Ok(view.with_confirmation(states.into_iter().next().map(AddressView::from)))
 }
 
@@ -79,33 +79,34 @@ fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
     Ok(text.map(Secret::parse).transpose()?)
 }
 
-/// Says what is wrong with what somebody writes about a webhook, as far as it is written. Nothing is stored.
-pub(crate) async fn check_written(
+/// Validates an incomplete webhook input, as far as it is filled in. Nothing is stored.
+pub(crate) async fn validate_draft(
     app: &AppState,
-    by: &Actor,
+    actor: &Actor,
     tenant: TenantView,
     id: Option<WebhookId>,
     input: &WebhookInput,
 ) -> Result<(), Problem> {
     parse_secret(input.secret.as_deref())?;
     input.wants_state()?;
-    Ok(app.check_webhook(by, tenant, id, |spec| input.apply_to(spec)).await?)
+    Ok(app.check_webhook(actor, tenant, id, |spec| input.apply_to(spec)).await?)
 }
 
-/// Register a webhook
+/// Create a webhook
 ///
-/// Every event that is acknowledged from then on reaches it.
+/// It receives every matching event that is acknowledged from then on.
 #[utoipa::path(
     post, path = "/v1/webhooks", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
     responses((status = 201, description = "`secret` is shown this once, except to a portal session without the capability `secrets`", body = WebhookView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
+    let tenant =
+        app.resolve_tenant(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
     input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
@@ -119,40 +120,41 @@ async fn create(
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
-/// Which webhooks to list.
+/// Filter and paging of a webhook listing.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WebhookQuery {
-    /// Only active ones, or only others.
+    /// Return only active (`true`) or only inactive (`false`) webhooks.
     active: Option<bool>,
-    /// Only those that want events of this type.
+    /// Return only webhooks that subscribe to this event type.
     event_type: Option<String>,
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// How many to look at: 1 to 500, 50 if left out.
+    /// Number of webhooks to examine: 1 to 500, 50 by default.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
+    /// Number of webhooks to skip, up to 10,000. Prefer a cursor.
     #[param(maximum = 10000)]
     offset: Option<u32>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     tenant_id: Option<String>,
 }
 
 /// List webhooks
 ///
-/// With `active` or `event_type`, a page may hold fewer than `limit`; go on while there is a `next_cursor`.
+/// With `active` or `event_type`, a page can have fewer items than `limit`; continue while there is a
+/// `next_cursor`.
 #[utoipa::path(
     get, path = "/v1/webhooks", tag = "webhooks", params(WebhookQuery),
     responses((status = 200, description = "Newest first", body = Page<WebhookView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Query(query): Query<WebhookQuery>,
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let webhooks = app.list_webhooks(tenant.clone(), paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
@@ -172,10 +174,10 @@ async fn list(
         WebhookView::new(webhook, last_success_at, now)
     };
     let data: Vec<_> = webhooks.into_iter().map(view).collect();
-    // One read for all owners.
+    // One read for all owner addresses.
     let states = app.address_states(tenant.id, data.iter().filter_map(WebhookView::owner_email)).await?;
     let with_state = |view: WebhookView| {
-        let address = view.owner_email().map(same_address);
+        let address = view.owner_email().map(normalize_address);
         let state = states.iter().find(|state| Some(&state.address) == address.as_ref()).cloned();
         view.with_confirmation(state.map(AddressView::from))
     };
@@ -190,23 +192,23 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    May(caller, _): May<Reads>,
+    Authorized(caller, _): Authorized<CanRead>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(seen(&app, app.webhook(tenant, id).await?).await?))
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
+    Ok(axum::Json(view_now(&app, app.webhook(tenant, id).await?).await?))
 }
 
 async fn change(
     app: &AppState,
-    by: &Actor,
-    tenant: &TenantId,
+    actor: &Actor,
+    tenant_id: &TenantId,
     id: WebhookId,
     input: &WebhookInput,
 ) -> Result<WebhookView, Problem> {
     if input.secret.is_some() {
-        return Err(Invalid::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret").into());
+        return Err(FieldError::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret").into());
     }
     let state = input.wants_state()?;
     let apply = |webhook: &mut Webhook| {
@@ -215,12 +217,12 @@ async fn change(
         }
         input.apply_to(&mut webhook.spec)
     };
-    Ok(seen(app, app.update_webhook(by, tenant, id, apply).await?).await?)
+    Ok(view_now(app, app.update_webhook(actor, tenant_id, id, apply).await?).await?)
 }
 
-/// Change a webhook
+/// Update a webhook
 ///
-/// Whatever is left out keeps its value. Pending deliveries keep their body.
+/// Missing fields keep their value. Pending deliveries keep their body.
 #[utoipa::path(
     patch, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = WebhookInput,
@@ -228,19 +230,19 @@ async fn change(
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.acts_for(&caller, named).await?;
+    let tenant = app.resolve_tenant(&caller, named).await?;
     change(&app, &caller, &tenant, id, &input).await.map(axum::Json)
 }
 
-/// Change a webhook
+/// Update a webhook
 ///
-/// The same as PATCH: whatever is left out keeps its value.
+/// Same as PATCH: missing fields keep their value.
 #[utoipa::path(
     put, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = WebhookInput,
@@ -248,7 +250,7 @@ async fn patch(
 )]
 async fn put(
     state: State<AppState>,
-    who: May<ManagesEndpoints>,
+    who: Authorized<ManagesEndpoints>,
     id: Id<WebhookId>,
     query: Query<TenantQuery>,
     input: Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
@@ -258,38 +260,38 @@ async fn put(
 
 /// Delete a webhook
 ///
-/// What is pending is cancelled; its history stays.
+/// Pending deliveries are cancelled; the history is kept.
 #[utoipa::path(
     delete, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     responses((status = 204, description = "Deleted"), ReadProblems),
 )]
 async fn delete(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     app.delete_webhook(&caller, &tenant, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How to rotate a secret.
+/// Options of a secret rotation.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RotateInput {
-    /// The new secret, `whsec_…`; one is made if left out.
+    /// New secret, `whsec_…`; generated if omitted.
     #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
     secret: Option<String>,
-    /// How long the old secret still signs, in seconds or as a text such as "24h"; a day if left out.
-    overlap: Option<Span>,
-    /// The tenant to act for; admin keys only.
+    /// Time for which the old secret still signs, in seconds or as a string such as "24h"; 24 hours by default.
+    overlap: Option<HumanDuration>,
+    /// Tenant to act for; admin keys only.
     tenant_id: Option<String>,
 }
 
 /// Rotate a webhook's secret
 ///
-/// During the overlap every request carries a signature of each live secret.
+/// During the overlap every request carries one signature per live secret.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/rotate-secret", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = Option<RotateInput>,
@@ -297,36 +299,36 @@ pub(super) struct RotateInput {
 )]
 async fn rotate_secret(
     State(app): State<AppState>,
-    May(caller, _): May<RotatesSecrets>,
+    Authorized(caller, _): Authorized<RotatesSecrets>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RotateInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
-    let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
+    let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).as_duration();
     let webhook = app.rotate_secret(&caller, &tenant, id, secret, overlap).await?;
     let last_success_at = app.last_success(&tenant, id).await?;
-    let tenant = webhook.tenant.clone();
+    let tenant_id = webhook.tenant_id.clone();
     let view = WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now());
-    Ok(axum::Json(with_confirmation(&app, tenant, view).await?))
+    Ok(axum::Json(with_confirmation(&app, tenant_id, view).await?))
 }
 
-/// What to send as a test.
+/// Test event to send.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TestInput {
-    /// The payload; a greeting if left out.
+    /// Payload; a sample by default.
     #[schema(value_type = Option<serde_json::Value>)]
     data: Option<Box<RawValue>>,
-    /// The tenant to act for; admin keys only.
+    /// Tenant to act for; admin keys only.
     tenant_id: Option<String>,
 }
 
 /// Send a test event
 ///
-/// A `redrive.test` event goes through the real pipeline to this webhook alone. One that is not active is a
-/// conflict.
+/// Publishes a `redrive.test` event to this webhook only, through the normal pipeline. Returns a conflict if the
+/// webhook is not active.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/test", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TestInput>,
@@ -334,12 +336,12 @@ pub(super) struct TestInput {
 )]
 async fn test(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalPayloadJson(input): OptionalPayloadJson<TestInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let data = match input.data {
         Some(data) => Bytes::from(data.get().to_owned()),
         None => Bytes::from_static(br#"{"message":"Hello from Redrive"}"#),

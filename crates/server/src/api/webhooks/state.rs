@@ -1,15 +1,15 @@
-//! Switching a webhook: paused and resumed, disabled and enabled.
+//! Routes that change the state of a webhook: pause, resume, enable, disable, verify.
 
 use axum::extract::State;
 use redrive_core::{WebhookId, webhook::Webhook};
 
-use super::{InputState, WebhookView, seen};
+use super::{InputState, WebhookView, view_now};
 use crate::{
     api::{
         AppState,
         deliveries::TenantInput,
         events::TenantQuery,
-        extract::{Id, ManagesEndpoints, May, OptionalJson, Query},
+        extract::{Authorized, Id, ManagesEndpoints, OptionalJson, Query},
         problem::{ChangeProblems, Problem},
     },
     app::App,
@@ -17,7 +17,8 @@ use crate::{
 
 /// Pause a webhook
 ///
-/// New events still become deliveries; all of them wait until it is resumed. A disabled one is a conflict.
+/// New events still become deliveries, which wait until the webhook is resumed. Returns a conflict if it is
+/// disabled.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/pause", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
@@ -25,19 +26,19 @@ use crate::{
 )]
 pub(super) async fn pause(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = App::pause_webhook(&app, &caller, &tenant, id).await?;
-    Ok(axum::Json(seen(&app, webhook).await?))
+    Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
 /// Resume a paused webhook
 ///
-/// What has waited is sent. A disabled one is a conflict: enable it.
+/// Waiting deliveries are sent. Returns a conflict if the webhook is disabled; enable it instead.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/resume", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
@@ -45,19 +46,19 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = App::resume_webhook(&app, &caller, &tenant, id).await?;
-    Ok(axum::Json(seen(&app, webhook).await?))
+    Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
 /// Enable a webhook
 ///
-/// A paused one goes on as well. One that has expired is a conflict: give it a later `expires_at`.
+/// Also resumes a paused webhook. Returns a conflict if it has expired; set a later `expires_at` first.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/enable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
@@ -65,21 +66,23 @@ pub(super) async fn resume(
 )]
 pub(super) async fn enable(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app
-        .change_webhook(&caller, "webhook.enable", &tenant, id, |webhook| put(InputState::Active, webhook))
+        .change_webhook(&caller, "webhook.enable", &tenant, id, |webhook| {
+            set_state(InputState::Active, webhook)
+        })
         .await?;
-    Ok(axum::Json(seen(&app, webhook).await?))
+    Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
 /// Disable a webhook
 ///
-/// No new deliveries are made; those pending are cancelled.
+/// No new deliveries are created, and pending ones are cancelled.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/disable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
@@ -87,21 +90,24 @@ pub(super) async fn enable(
 )]
 pub(super) async fn disable(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app
-        .change_webhook(&caller, "webhook.disable", &tenant, id, |webhook| put(InputState::Disabled, webhook))
+        .change_webhook(&caller, "webhook.disable", &tenant, id, |webhook| {
+            set_state(InputState::Disabled, webhook)
+        })
         .await?;
-    Ok(axum::Json(seen(&app, webhook).await?))
+    Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
 /// Verify a webhook's URL again
 ///
-/// Its endpoint is asked to echo a challenge; until it does, nothing else is sent. A disabled one is a conflict.
+/// Sends a challenge that the endpoint must echo; until it does, nothing else is sent. Returns a conflict if the
+/// webhook is disabled.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/verify", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
@@ -109,17 +115,17 @@ pub(super) async fn disable(
 )]
 pub(super) async fn verify(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app.verify_webhook(&caller, &tenant, id).await?;
-    Ok(axum::Json(seen(&app, webhook).await?))
+    Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
-fn put(state: InputState, webhook: &mut Webhook) -> Result<(), crate::app::AppError> {
+fn set_state(state: InputState, webhook: &mut Webhook) -> Result<(), crate::app::AppError> {
     state.apply_to(&mut webhook.state);
     Ok(())
 }

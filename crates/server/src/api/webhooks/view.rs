@@ -1,21 +1,18 @@
-//! A webhook as people see it: everything but its secrets.
+//! API view of a webhook. It must never contain secrets, except a new signing secret.
 
 use std::collections::BTreeMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    delivery::lane::Ordering,
-    delivery::retry::RetryConfig,
-    event::PayloadFormat,
-    event::event_type::Pattern,
-    protection::breaker::BreakerConfig,
-    protection::limiter::RateLimit,
+    delivery::{lane::Ordering, retry::RetryConfig},
+    event::{PayloadFormat, event_type::Pattern},
+    protection::{breaker::BreakerConfig, limiter::RateLimit},
     routing::filter::Filter,
-    security::signature::{LiveSecret, Scheme, SignatureConfig, rotation_due},
-    webhook::caps::EffectiveLimits,
-    webhook::confidential::EndpointAuth,
-    webhook::verification::Verification,
-    webhook::{ManagedBy, Owner, Webhook, WebhookState},
+    security::signature::{LiveSecret, Scheme, SignatureConfig, rotation_due_since},
+    webhook::{
+        ManagedBy, Owner, Webhook, WebhookState, caps::EffectiveLimits, confidential::EndpointAuth,
+        verification::Verification,
+    },
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -23,103 +20,103 @@ use utoipa::ToSchema;
 use super::filter::FilterExpression;
 use crate::api::preferences::AddressView;
 
-/// What stands in for a value that is not shown. Sent back, it means "as it was".
+/// Placeholder for a confidential value. In a request it means that the stored value is kept.
 pub(crate) const REDACTED: &str = "[redacted]";
 
-/// A webhook.
+/// Webhook: the subscription of a URL to event types.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct WebhookView {
-    /// Its id.
+    /// Unique id of the webhook.
     #[schema(value_type = String)]
     id: WebhookId,
-    /// Whose it is.
+    /// Tenant that the webhook belongs to.
     #[schema(value_type = String)]
     tenant_id: TenantId,
-    /// Where events are sent.
+    /// URL that events are sent to.
     url: String,
-    /// What it is for.
+    /// Description of the webhook.
     description: Option<String>,
-    /// Who looks after it.
+    /// Owner of the webhook.
     owner: Option<Owner>,
-    /// Whether the owner's address receives notifications; null without an address.
+    /// Confirmation status of the owner's email address; null without an address.
     owner_email_confirmation: Option<AddressView>,
-    /// Which event types it wants.
+    /// Event types that the webhook subscribes to.
     #[schema(value_type = Vec<String>)]
     events: Vec<Pattern>,
-    /// Only events about these subjects; all if empty.
+    /// Only events with these subjects are delivered; all if empty.
     subjects: Vec<String>,
-    /// Only events whose `data` passes; null for all.
+    /// Only events whose `data` passes this filter are delivered; null for all.
     #[schema(value_type = Option<FilterExpression>)]
     filter: Option<Filter>,
-    /// What the request body looks like.
+    /// Format of the request body.
     payload_format: PayloadFormat,
-    /// How requests are signed.
+    /// Signature settings.
     signature: SignatureConfig,
-    /// The signing secret, shown only when it is made.
+    /// Signing secret. Returned only when it is created.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
-    /// The secrets that sign now, newest first, without their values.
+    /// Current signing secrets, newest first, without their values.
     secrets: Vec<SecretView>,
     /// `active`, `paused`, `pending_verification` or `disabled`.
     state: &'static str,
-    /// Whether events are sent.
+    /// Whether `state` is `active`.
     active: bool,
-    /// Why it is disabled.
+    /// Reason why the webhook is disabled.
     disabled_reason: Option<String>,
-    /// When to try again, as far as it differs from the server's defaults.
+    /// Retry settings that override the server defaults.
     retry_config: RetryConfig,
-    /// When to stop calling an endpoint that fails, as far as it differs from the server's defaults.
+    /// Circuit breaker settings that override the server defaults.
     circuit_breaker_config: BreakerConfig,
-    /// How fast requests may go; null for the server's default.
+    /// Rate limit; null for the server default.
     rate_limit: Option<RateLimit>,
-    /// Which deliveries wait for one another.
+    /// Ordering of deliveries.
     ordering_guarantee: Ordering,
-    /// Requests at once; null for the server's default.
+    /// Maximum concurrent requests; null for the server default.
     max_in_flight: Option<u32>,
-    /// The limits in force where the operator's caps are lower than what is set; left out otherwise.
+    /// Limits in effect if the operator's caps are lower than the settings of the webhook; omitted otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     effective_limits: Option<EffectiveLimitsView>,
-    /// Who manages it: portal sessions see nothing of those of the `operator`.
+    /// `tenant` or `operator`. Portal sessions cannot see webhooks of the operator.
     managed_by: ManagedBy,
-    /// Headers sent along; values are not shown.
+    /// Custom headers sent with every request; values are redacted.
     headers: BTreeMap<String, String>,
-    /// How the endpoint is convinced, beside the signature; values are not shown.
+    /// Authentication at the endpoint in addition to the signature; secret values are redacted.
     auth: Option<AuthView>,
-    /// Whether the endpoint has to echo a challenge before it gets events.
+    /// Whether the endpoint must echo a challenge before it receives events.
     verify_url: bool,
-    /// How far that has come; null if nothing is waited for.
+    /// Progress of the URL verification; null if none is pending.
     verification: Option<VerificationView>,
-    /// Since when the newest secret should have been rotated; null if it need not be.
+    /// Time since which rotation of the newest secret is due; null if it is not due.
     #[schema(value_type = Option<String>, format = DateTime)]
     rotation_due_since: Option<Time>,
-    /// Your own notes.
+    /// Your own metadata.
     metadata: BTreeMap<String, String>,
-    /// When it is to be disabled; null for never.
+    /// Time at which the webhook is disabled; null for never.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
-    /// When it last took a delivery, as far as is remembered: about a day.
+    /// Time of the last successful attempt, within about the last day.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_success_at: Option<Time>,
-    /// When it was made.
+    /// Time at which the webhook was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// When it was last changed.
+    /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
 }
 
-/// The limits in force for a webhook that asks for more than the operator's caps.
+/// Limits in effect for a webhook whose settings exceed the operator's caps.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct EffectiveLimitsView {
-    /// Concurrent requests.
+    /// Maximum concurrent requests.
     max_in_flight: u32,
-    /// How fast requests go; null for no limit.
+    /// Rate limit; null if unlimited.
     rate_limit: Option<RateLimit>,
-    /// Attempts of one delivery.
+    /// Maximum number of attempts per delivery.
     max_attempts: u32,
-    /// The shortest wait between two attempts, in milliseconds.
+    /// Minimum delay between two attempts, in milliseconds.
     min_retry_delay_ms: u64,
-    /// The timeout of the first attempt, in milliseconds.
+    /// Timeout of the first attempt, in milliseconds.
     timeout_ms: u64,
 }
 
@@ -135,43 +132,43 @@ impl From<EffectiveLimits> for EffectiveLimitsView {
     }
 }
 
-/// How far the verification of a URL has come.
+/// Progress of a URL verification.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct VerificationView {
-    /// When it began. It is given up after a day.
+    /// Start of the verification, which ends without success after one day.
     #[schema(value_type = String, format = DateTime)]
-    since: Time,
-    /// How often the endpoint was asked.
-    tries: u32,
-    /// When it is asked next.
+    started_at: Time,
+    /// Number of challenges sent.
+    attempts: u32,
+    /// Time of the next challenge.
     #[schema(value_type = String, format = DateTime)]
-    next_at: Time,
-    /// What came of the last time.
+    next_attempt_at: Time,
+    /// Error of the last challenge.
     last_error: Option<String>,
 }
 
 impl VerificationView {
-    fn of(state: &WebhookState) -> Option<Self> {
+    fn from_state(state: &WebhookState) -> Option<Self> {
         let WebhookState::PendingVerification(verification) = state else { return None };
-        let Verification { since, tries, next, last_error, .. } = verification.clone();
-        Some(Self { since, tries, next_at: next, last_error })
+        let Verification { started_at: since, attempts: tries, next, last_error, .. } = verification.clone();
+        Some(Self { started_at: since, attempts: tries, next_attempt_at: next, last_error })
     }
 }
 
-/// How an endpoint is convinced, without what is secret about it.
+/// Authentication at the endpoint, with redacted secrets.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum AuthView {
     /// HTTP basic authentication.
     Basic {
-        /// The user's name.
+        /// User name.
         username: String,
-        /// Not shown.
+        /// Redacted.
         password: &'static str,
     },
-    /// A bearer token.
+    /// Bearer token.
     Bearer {
-        /// Not shown.
+        /// Redacted.
         token: &'static str,
     },
 }
@@ -185,22 +182,22 @@ impl From<EndpointAuth> for AuthView {
     }
 }
 
-/// A secret without its value.
+/// Signing secret without its value.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SecretView {
-    /// The key that verifies `v1a` signatures, where the webhook has them: `whpk_…`.
+    /// Public key for verifying `v1a` signatures, `whpk_…`; omitted if the webhook does not use them.
     #[serde(skip_serializing_if = "Option::is_none")]
     public_key: Option<String>,
-    /// When it was made.
+    /// Time at which the secret was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// Until when it signs; null for as long as it is not rotated.
+    /// Time until which the secret signs; null until it is rotated.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
 }
 
 impl WebhookView {
-    /// A webhook, and when it last took a delivery.
+    /// Builds the view of a webhook, without its secret.
     pub(super) fn new(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
         let spec = webhook.spec;
         let public_key = |live: &LiveSecret| match spec.signature.scheme {
@@ -214,7 +211,7 @@ impl WebhookView {
         };
         Self {
             id: webhook.id,
-            tenant_id: webhook.tenant,
+            tenant_id: webhook.tenant_id,
             url: spec.url,
             description: spec.description,
             owner: spec.owner,
@@ -226,10 +223,10 @@ impl WebhookView {
             signature: spec.signature,
             secret: None,
             secrets: webhook.secrets.iter().map(secret).collect(),
-            rotation_due_since: rotation_due(&webhook.secrets, now),
+            rotation_due_since: rotation_due_since(&webhook.secrets, now),
             state: webhook.state.name(),
             active: webhook.state == WebhookState::Active,
-            disabled_reason: webhook.state.cancels_because().map(str::to_owned),
+            disabled_reason: webhook.state.cancel_reason().map(str::to_owned),
             retry_config: spec.retry_config,
             circuit_breaker_config: spec.circuit_breaker_config,
             rate_limit: spec.rate_limit,
@@ -240,7 +237,7 @@ impl WebhookView {
             headers: spec.headers.into_keys().map(|name| (name, REDACTED.to_owned())).collect(),
             auth: spec.auth.map(AuthView::from),
             verify_url: spec.verify_url,
-            verification: VerificationView::of(&webhook.state),
+            verification: VerificationView::from_state(&webhook.state),
             metadata: spec.metadata,
             expires_at: spec.expires_at,
             last_success_at,
@@ -249,24 +246,24 @@ impl WebhookView {
         }
     }
 
-    /// The same with the limits in force, where caps lower them.
+    /// Adds the effective limits, if the operator's caps lower them.
     pub(super) fn capped(mut self, limits: Option<EffectiveLimits>) -> Self {
         self.effective_limits = limits.map(EffectiveLimitsView::from);
         self
     }
 
-    /// The same with the webhook's newest secret, which is shown this once.
+    /// Builds the view of a webhook with its newest secret, which is returned only once.
     pub(super) fn with_secret(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
         let secret = webhook.secrets.first().map(|live| live.secret.reveal());
         Self { secret, ..Self::new(webhook, last_success_at, now) }
     }
 
-    /// The address of its owner.
+    /// Returns the owner's email address.
     pub(super) fn owner_email(&self) -> Option<&str> {
         self.owner.as_ref()?.email.as_deref()
     }
 
-    /// The same with what is known of the owner's address.
+    /// Adds the confirmation status of the owner's address.
     pub(super) fn with_confirmation(self, confirmation: Option<AddressView>) -> Self {
         Self { owner_email_confirmation: confirmation, ..self }
     }

@@ -1,7 +1,7 @@
-//! The figures of the whole application as text.
+//! All metrics of the application, as OpenMetrics text.
 //!
-//! What is of the whole store is told by every node alike, and its help says so: over several nodes one takes the
-//! greatest, never the sum.
+//! Metrics of the whole store are reported by every node with the same value, as their help text says: aggregate
+//! them over nodes with `max`, never with `sum`.
 
 mod process;
 mod store_counts;
@@ -15,17 +15,17 @@ use prometheus_client::{
 };
 use redrive_core::{delivery::lane::Priority, protection::breaker::CircuitState};
 
-pub(super) use self::store_counts::Counting;
-use self::store_counts::{CROWDED, Counted};
+pub(super) use self::store_counts::StoreCounter;
+use self::store_counts::{StoreCounts, TENANT_DLQ_THRESHOLD};
 use super::App;
 
-/// A part of the whole, from 0 to 1.
+/// Gauge for a ratio from 0 to 1.
 type Share = Gauge<f64, AtomicU64>;
 /// One label and its value.
 type Label = [(&'static str, String); 1];
 
-/// Tells what this program is, for as long as it runs.
-pub fn describe(registry: &mut Registry, node: &str, role: &str, store: &str) {
+/// Registers the constant metric with version, node, role and store.
+pub fn register_build_info(registry: &mut Registry, node: &str, role: &str, store: &str) {
     let labels = [
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("node", node.to_owned()),
@@ -60,15 +60,15 @@ fn by_label(
 }
 
 impl App {
-    /// OpenMetrics text: what the data path counted, and how the store and this node are doing now.
-    /// What only the store knows is left out while it does not answer; `webhook_store_up` says so.
+    /// Returns all metrics as OpenMetrics text: the registered ones, and the current state of the store and this node.
+    /// Counts from the store are omitted while it does not respond; `webhook_store_up` shows that.
     pub async fn metrics_text(self: &Arc<Self>) -> String {
-        let counted = self.counted().await;
+        let counted = self.store_counts().await;
         let mut now = Registry::default();
-        self.of_this_node(&mut now);
-        self.of_circuits(&mut now, counted.as_ref());
+        self.node_metrics(&mut now);
+        self.circuit_metrics(&mut now, counted.as_ref());
         if let Some(counted) = counted {
-            of_the_store(&mut now, &counted);
+            store_metrics(&mut now, &counted);
         }
         process::list(&mut now);
         let mut text = String::new();
@@ -79,7 +79,7 @@ impl App {
         text
     }
 
-    fn of_this_node(&self, registry: &mut Registry) {
+    fn node_metrics(&self, registry: &mut Registry) {
         let load = self.engine.load();
         let used = load.unsettled as f64 / load.slots.max(1) as f64;
         let pools = Family::<Label, Share>::default();
@@ -116,12 +116,12 @@ impl App {
         registry.register("redrive_store_reads", "Reads of the store that this node has run", reads);
     }
 
-    fn of_circuits(&self, registry: &mut Registry, counted: Option<&Counted>) {
+    fn circuit_metrics(&self, registry: &mut Registry, counted: Option<&StoreCounts>) {
         let circuits = self.engine.circuits();
-        // Of webhooks that are not in use a node knows nothing: the store has counted them.
-        let moved = circuits.open + circuits.half_open;
+        // A node tracks only webhooks in use; the total number comes from the store.
+        let moved_count = circuits.open + circuits.half_open;
         let closed = counted.map_or(circuits.closed, |counted| {
-            usize::try_from(counted.vitals.webhooks).unwrap_or(usize::MAX).saturating_sub(moved)
+            usize::try_from(counted.vitals.webhooks).unwrap_or(usize::MAX).saturating_sub(moved_count)
         });
         let by_state = CircuitState::ALL.map(|state| {
             let count = match state {
@@ -147,7 +147,7 @@ impl App {
     }
 }
 
-fn of_the_store(registry: &mut Registry, counted: &Counted) {
+fn store_metrics(registry: &mut Registry, counted: &StoreCounts) {
     let vitals = &counted.vitals;
     by_label(
         registry,
@@ -162,7 +162,7 @@ fn of_the_store(registry: &mut Registry, counted: &Counted) {
     let help = "Dead deliveries that were not redriven, of the whole store: take the max, not the sum";
     gauge(registry, "webhook_dlq_size", help, vitals.dead);
     let help = format!(
-        "Tenants with more than {CROWDED} dead letters, of the whole store: take the max, not the sum"
+        "Tenants with more than {TENANT_DLQ_THRESHOLD} dead letters, of the whole store: take the max, not the sum"
     );
     gauge(registry, "webhook_tenants_dlq_over_threshold", &help, counted.crowded);
     let help = "Due deliveries held back by an open circuit, of the first hundred circuits and up to ten thousand of each; \

@@ -1,5 +1,5 @@
-//! Metrics of this process, under the names that every Prometheus client uses. Memory, threads and start time are read
-//! from `/proc` and left out on systems without it.
+//! Process metrics under the standard Prometheus names. Memory, threads and start time are read from `/proc` and
+//! omitted on systems without it.
 
 use std::fs;
 
@@ -13,11 +13,11 @@ use prometheus_client::{
 use redrive_engine::clock;
 use rustix::process::{Resource, getrlimit};
 
-/// What `/proc` has about a process.
+/// Values of a process from `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Process {
     threads: i64,
-    /// Since the Epoch.
+    /// Start time in seconds since the Unix epoch.
     started: f64,
     virtual_bytes: i64,
     resident_bytes: i64,
@@ -31,17 +31,17 @@ pub(super) fn list(registry: &mut Registry) {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     if let Some(process) =
-        Process::of(&read("/proc/self/stat"), &read("/proc/stat"), ticks, rustix::param::page_size())
+        Process::parse(&read("/proc/self/stat"), &read("/proc/stat"), ticks, rustix::param::page_size())
     {
         process.list(registry);
     }
     // macOS has no /proc. Linux has /dev/fd too, but not in every container.
     if let Ok(open) = fs::read_dir("/proc/self/fd").or_else(|_| fs::read_dir("/dev/fd")) {
-        // One of them belongs to this listing.
+        // One descriptor belongs to this directory listing itself.
         let open = open.count().saturating_sub(1);
         whole(registry, "process_open_fds", "Open file descriptors", i64::try_from(open).unwrap_or(i64::MAX));
     }
-    // Left out if there is no limit.
+    // Omitted if there is no limit.
     if let Some(limit) = getrlimit(Resource::Nofile).current {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         whole(registry, "process_max_fds", "How many file descriptors there may be", limit);
@@ -55,12 +55,12 @@ fn whole(registry: &mut Registry, name: &str, help: &str, value: i64) {
 }
 
 impl Process {
-    /// Reads `/proc/self/stat`, and from `/proc/stat` when the machine was started.
-    fn of(stat: &str, system: &str, ticks: f64, page: usize) -> Option<Self> {
-        // The program's name stands in brackets and may hold anything.
+    /// Parses `/proc/self/stat`, and the boot time from `/proc/stat`.
+    fn parse(stat: &str, system: &str, ticks: f64, page: usize) -> Option<Self> {
+        // The program name is in parentheses and may contain any character.
         let (_, rest) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // As proc(5) counts them: the first one here is the third.
+        // Field numbers as in proc(5): the first field here is number 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<i64>().ok();
         let booted = system.lines().find_map(|line| line.strip_prefix("btime "))?;
         let booted: f64 = booted.trim().parse().ok()?;
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn stat_line_is_parsed_with_brackets_in_the_program_name() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 7 0 1000 123456 300 18446744073709551615 1";
-        let process = Process::of(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096).unwrap();
+        let process = Process::parse(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096).unwrap();
         let seen = Process {
             threads: 7,
             started: 1_700_000_010.0,
@@ -96,7 +96,7 @@ mod tests {
             resident_bytes: 300 * 4096,
         };
         assert_eq!(process, seen);
-        assert_eq!(Process::of("", "", 100.0, 4096), None);
+        assert_eq!(Process::parse("", "", 100.0, 4096), None);
     }
 
     #[test]

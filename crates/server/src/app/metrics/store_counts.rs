@@ -1,88 +1,89 @@
-//! What only the store can tell, counted beside the scrapes: whoever scrapes gets what was counted last, and waits for
-//! something newer only for a moment. One count runs at a time, however many scrape, and a long one is rare.
+//! Counts from the store, computed independently of scrapes: a scrape gets the last counts and waits only briefly
+//! for newer ones. One count runs at a time, and slow counts run less often.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redrive_engine::clock::ticks;
-use redrive_store::{StoreError, Vitals};
+use redrive_engine::clock::monotonic_now;
+use redrive_store::{StoreError, StoreStats};
 use tokio::time::timeout;
 
 use crate::app::App;
 
-/// With more dead letters than this a tenant is told of.
-pub(super) const CROWDED: usize = 1_000;
-/// How long a scrape waits for a count that has just begun, if there is an older one.
-const MOMENT: Duration = Duration::from_millis(10);
-/// How long it waits for the first one.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// What is older than this is not told any more.
-const OLD: Duration = Duration::from_secs(60);
-/// The store is not asked again within this many times as long as it took.
-const REST: u32 = 20;
+/// Number of dead letters above which a tenant is counted in `webhook_tenants_dlq_over_threshold`.
+pub(super) const TENANT_DLQ_THRESHOLD: usize = 1_000;
+/// Time that a scrape waits for a running count if older counts are available.
+const SCRAPE_WAIT: Duration = Duration::from_millis(10);
+/// Time that a scrape waits for a running count if no counts are available.
+const FIRST_COUNT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Age after which counts are no longer reported.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// Minimum time between two counts, as a multiple of the duration of the last one.
+const MIN_IDLE_FACTOR: u32 = 20;
 
-/// What the store has counted.
+/// Counts from the store.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::app) struct Counted {
-    pub(in crate::app) vitals: Vitals,
-    /// Due deliveries behind open circuits.
+pub(in crate::app) struct StoreCounts {
+    pub(in crate::app) vitals: StoreStats,
+    /// Due deliveries blocked by open circuits.
     pub(super) blocked: u64,
-    /// Tenants with very many dead letters.
+    /// Tenants with more dead letters than the threshold.
     pub(super) crowded: u64,
-    /// When it was counted, by the ticks.
+    /// Monotonic time of the count.
     at: Duration,
-    /// How long that took.
+    /// Duration of the count.
     took: Duration,
 }
 
-impl Counted {
+impl StoreCounts {
     fn age(&self) -> Duration {
-        ticks().saturating_sub(self.at)
+        monotonic_now().saturating_sub(self.at)
     }
 }
 
-/// What was counted last, and the turn to count.
+/// Last counts, and the lock that allows one count at a time.
 #[derive(Default)]
-pub(crate) struct Counting {
-    last: Mutex<Option<Counted>>,
+pub(crate) struct StoreCounter {
+    last: Mutex<Option<StoreCounts>>,
     turn: tokio::sync::Mutex<()>,
 }
 
 impl App {
-    /// What the store tells: as of now if that is known in a moment, or else as of the last time.
-    pub(in crate::app) async fn counted(self: &Arc<Self>) -> Option<Counted> {
-        let last = *self.counting.last.lock();
-        let fresh = |counted: &Counted| counted.age() < OLD;
-        let patience = if last.as_ref().is_some_and(fresh) { MOMENT } else { PATIENCE };
+    /// Returns current counts if they are available quickly, otherwise the last ones. Returns `None` if those are too
+    /// old.
+    pub(in crate::app) async fn store_counts(self: &Arc<Self>) -> Option<StoreCounts> {
+        let last = *self.store_counter.last.lock();
+        let fresh = |counted: &StoreCounts| counted.age() < MAX_AGE;
+        let timeout = if last.as_ref().is_some_and(fresh) { SCRAPE_WAIT } else { FIRST_COUNT_TIMEOUT };
         let app = self.clone();
-        // It goes on when nobody waits any more: the next scrape has it.
-        let _ = timeout(patience, tokio::spawn(async move { app.count().await })).await;
-        self.counting.last.lock().filter(fresh)
+        // The count continues after the timeout; the next scrape uses its result.
+        let _ = tokio::time::timeout(timeout, tokio::spawn(async move { app.count().await })).await;
+        self.store_counter.last.lock().filter(fresh)
     }
 
     async fn count(&self) {
-        let Ok(_turn) = self.counting.turn.try_lock() else {
-            // Somebody else is at it: what they count will do.
-            drop(self.counting.turn.lock().await);
+        let Ok(_turn) = self.store_counter.turn.try_lock() else {
+            // Another scrape is counting: wait for its result.
+            drop(self.store_counter.turn.lock().await);
             return;
         };
-        let last = *self.counting.last.lock();
-        if last.is_some_and(|last| last.age() < last.took * REST) {
+        let last = *self.store_counter.last.lock();
+        if last.is_some_and(|last| last.age() < last.took * MIN_IDLE_FACTOR) {
             return;
         }
-        match timeout(OLD, self.ask_the_store()).await {
-            Ok(Ok(counted)) => *self.counting.last.lock() = Some(counted),
+        match timeout(MAX_AGE, self.query_store()).await {
+            Ok(Ok(counted)) => *self.store_counter.last.lock() = Some(counted),
             Ok(Err(error)) => tracing::debug!(%error, "the store could not be counted"),
             Err(_) => tracing::debug!("the store could not be counted in time"),
         }
     }
 
-    async fn ask_the_store(&self) -> Result<Counted, StoreError> {
-        let began = ticks();
-        let vitals = self.store().vitals().await?;
+    async fn query_store(&self) -> Result<StoreCounts, StoreError> {
+        let started = monotonic_now();
+        let vitals = self.store().stats().await?;
         let blocked = self.engine.blocked_deliveries().await?;
-        let crowded = self.store().crowded(CROWDED).await?;
-        let at = ticks();
-        Ok(Counted { vitals, blocked, crowded, at, took: at.saturating_sub(began) })
+        let crowded = self.store().count_tenants_over_dlq(TENANT_DLQ_THRESHOLD).await?;
+        let at = monotonic_now();
+        Ok(StoreCounts { vitals, blocked, crowded, at, took: at.saturating_sub(started) })
     }
 }

@@ -1,5 +1,5 @@
-//! The tenants, event types and webhooks of a demo. What is there from an earlier start is kept, but for the URLs:
-//! the receivers are at other ports each time.
+//! Tenants, event types and webhooks of a demo. Those from an earlier run are kept, except for the webhook URLs:
+//! the receivers listen on other ports each time.
 
 use redrive_core::{
     TenantId,
@@ -7,14 +7,14 @@ use redrive_core::{
     event::event_type::Pattern,
     protection::breaker::BreakerConfig,
     tenancy::TenantRules,
-    time::Span,
+    time::HumanDuration,
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 use redrive_store::PageRequest;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    receivers::{self, Manner},
+    receivers::{self, Behavior},
     samples::ALL,
     tenant,
 };
@@ -23,31 +23,31 @@ use crate::{
     cli::CliError,
 };
 
-/// The note by which a webhook of the demo is found again.
-const NOTE: &str = "demo";
-/// Nothing waits for longer, so that a demo that runs for days stays small.
-const GIVE_UP_AFTER: Span = Span::secs(600);
+/// Metadata key that identifies a webhook of the demo.
+const DEMO_MARKER: &str = "demo";
+/// Time after which deliveries are dead, so that a demo that runs for days stays small.
+const GIVE_UP_AFTER: HumanDuration = HumanDuration::secs(600);
 
-/// A webhook of the demo.
-struct Plan {
+/// Webhook of the demo.
+struct DemoWebhook {
     tenant: &'static str,
-    /// The path of its URL, by which it is known too.
+    /// Path of its URL, which also identifies it.
     path: &'static str,
-    manner: Manner,
+    manner: Behavior,
     description: &'static str,
     events: &'static [&'static str],
-    /// The wait before each attempt, in milliseconds.
+    /// Delay before each attempt, in milliseconds.
     schedule: &'static [u64],
-    /// How many calls a circuit has to see before it opens.
+    /// Minimum number of calls before the circuit can open.
     opens_after: u32,
     state: WebhookState,
 }
 
-/// A webhook that tries thrice and is not taken for broken too soon.
-const USUAL: Plan = Plan {
+/// Default webhook, with three attempts and a circuit that opens after 20 calls at the earliest.
+const DEFAULT_WEBHOOK: DemoWebhook = DemoWebhook {
     tenant: "default",
     path: "",
-    manner: Manner::Healthy,
+    manner: Behavior::Healthy,
     description: "",
     events: &["*"],
     schedule: &[0, 1_000, 4_000],
@@ -55,99 +55,99 @@ const USUAL: Plan = Plan {
     state: WebhookState::Active,
 };
 
-const PLANS: [Plan; 10] = [
-    Plan {
+const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
+    DemoWebhook {
         path: "order-service",
         description: "Order service. A healthy receiver: takes everything at once",
         events: &["order.*", "invoice.*"],
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         path: "analytics",
-        manner: Manner::Slow,
+        manner: Behavior::Slow,
         description: "Analytics. A slow receiver: takes seconds, and now and then too many",
         events: &["user.*", "invoice.paid"],
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         path: "crm",
-        manner: Manner::Flaky,
+        manner: Behavior::Flaky,
         description: "CRM. A flaky receiver: fails every third time or so",
         events: &["user.*", "order.created"],
         schedule: &[0, 500, 2_000, 8_000],
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         path: "partner-api",
-        manner: Manner::Limiting,
+        manner: Behavior::Limiting,
         description: "Partner API. A receiver with a rate limit: answers 429 with Retry-After",
         events: &["swap.*", "order.shipped"],
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         path: "legacy-erp",
-        manner: Manner::Dead,
+        manner: Behavior::Dead,
         description: "Legacy ERP. A dead receiver: closes every connection",
         events: &["order.*"],
         opens_after: 5,
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         path: "chat-bot",
-        manner: Manner::Hostile,
+        manner: Behavior::Hostile,
         description: "Chat bot. A hostile receiver: answers with scripts and binary rubbish",
         events: &["user.signed_up", "swap.*"],
         schedule: &[0, 1_000],
         opens_after: 10_000,
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         tenant: "acme",
         path: "acme-erp",
         description: "Acme ERP. A healthy receiver: takes everything at once",
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         tenant: "acme",
         path: "acme-warehouse",
-        manner: Manner::Outages,
+        manner: Behavior::Outages,
         description: "Acme warehouse. A receiver with outages: down for 45 seconds, up for 105. Retry its dead letters \
                       when it is up",
         events: &["order.*"],
         schedule: &[0, 400, 800],
         opens_after: 60,
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         tenant: "acme",
         path: "acme-staging",
         description: "Acme staging. Paused: resume it, and what waits is sent",
         events: &["invoice.overdue"],
         state: WebhookState::Paused,
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
-    Plan {
+    DemoWebhook {
         tenant: "globex",
         path: "globex-ledger",
-        manner: Manner::Flaky,
+        manner: Behavior::Flaky,
         description: "Globex ledger. A flaky receiver: fails every third time or so",
         schedule: &[0, 500, 2_000, 8_000],
-        ..USUAL
+        ..DEFAULT_WEBHOOK
     },
 ];
 
-/// Starts the receivers and makes what is not there yet.
-pub(super) async fn set_up(app: &App, by: &Actor, stop: &CancellationToken) -> Result<(), CliError> {
+/// Starts the receivers and creates missing objects.
+pub(super) async fn set_up(app: &App, actor: &Actor, stop: &CancellationToken) -> Result<(), CliError> {
     for (id, name) in [("acme", "Acme Corporation"), ("globex", "Globex")] {
         match app.tenant(tenant(id)?).await {
             Err(AppError::NotFound(_)) => {
-                app.create_tenant(by, id, Some(name.into()), TenantRules::default()).await?;
+                app.create_tenant(actor, id, Some(name.into()), TenantRules::default()).await?;
             }
             found => drop(found?),
         }
     }
     for sample in &ALL {
-        let made = app.create_event_type(by, tenant(sample.tenant)?, sample.name.into(), |new| {
+        let made = app.create_event_type(actor, tenant(sample.tenant)?, sample.name.into(), |new| {
             new.description = Some(sample.description.into());
             new.schema = Some((sample.schema)().to_string());
             new.example = Some(sample.make(|| 0.3).1.to_string());
@@ -157,38 +157,40 @@ pub(super) async fn set_up(app: &App, by: &Actor, stop: &CancellationToken) -> R
             Err(error) => return Err(error.into()),
         }
     }
-    for plan in &PLANS {
+    for plan in &DEMO_WEBHOOKS {
         let address = receivers::start(plan.manner, stop.clone()).await;
-        let address = address.map_err(|error| CliError::said(format!("no receiver can listen: {error}")))?;
-        plan.put_up(app, by, format!("http://{address}/{}", plan.path)).await?;
+        let address =
+            address.map_err(|error| CliError::message(format!("no receiver can listen: {error}")))?;
+        plan.create_or_update(app, actor, format!("http://{address}/{}", plan.path)).await?;
     }
     Ok(())
 }
 
-impl Plan {
-    /// Makes the webhook, or tells the one that is there where its receiver is now.
-    async fn put_up(&self, app: &App, by: &Actor, url: String) -> Result<(), AppError> {
-        let tenant = tenant(self.tenant)?;
-        match self.find(app, &tenant).await? {
+impl DemoWebhook {
+    /// Creates the webhook, or updates the URL of the existing one to its receiver's new port.
+    async fn create_or_update(&self, app: &App, actor: &Actor, url: String) -> Result<(), AppError> {
+        let tenant_id = tenant(self.tenant)?;
+        match self.find(app, &tenant_id).await? {
             Some(webhook) => {
                 let change = |webhook: &mut Webhook| {
                     webhook.spec.url.clone_from(&url);
                     Ok(())
                 };
-                app.change_webhook(by, "webhook.update", &tenant, webhook.id, change).await?;
+                app.change_webhook(actor, "webhook.update", &tenant_id, webhook.id, change).await?;
             }
             None => {
-                app.create_webhook(by, tenant, self.spec(url)?, None, self.state.clone()).await?;
+                app.create_webhook(actor, tenant_id, self.spec(url)?, None, self.state.clone()).await?;
             }
         }
         Ok(())
     }
 
-    async fn find(&self, app: &App, tenant: &TenantId) -> Result<Option<Webhook>, AppError> {
-        // A demo has few; one that somebody has buried under hundreds of others is made anew.
+    async fn find(&self, app: &App, tenant_id: &TenantId) -> Result<Option<Webhook>, AppError> {
+        // Only the newest 500 webhooks are searched; a demo webhook that is older than those is created again.
         let page = PageRequest { after: None, offset: 0, limit: 500 };
-        let found = app.list_webhooks(tenant.clone(), page).await?;
-        let is_it = |webhook: &Webhook| webhook.spec.metadata.get(NOTE).is_some_and(|note| note == self.path);
+        let found = app.list_webhooks(tenant_id.clone(), page).await?;
+        let is_it =
+            |webhook: &Webhook| webhook.spec.metadata.get(DEMO_MARKER).is_some_and(|note| note == self.path);
         Ok(found.into_iter().find(is_it))
     }
 
@@ -199,7 +201,7 @@ impl Plan {
             description: Some(self.description.into()),
             events: events?,
             retry_config: RetryConfig {
-                schedule: Some(self.schedule.iter().copied().map(Span::millis).collect()),
+                schedule: Some(self.schedule.iter().copied().map(HumanDuration::millis).collect()),
                 timeout_ms: Some(2_500),
                 give_up_after: Some(GIVE_UP_AFTER),
                 ..RetryConfig::default()
@@ -209,7 +211,7 @@ impl Plan {
                 sleep_window_ms: Some(15_000),
                 ..BreakerConfig::default()
             },
-            metadata: [(NOTE.to_owned(), self.path.to_owned())].into(),
+            metadata: [(DEMO_MARKER.to_owned(), self.path.to_owned())].into(),
             ..WebhookSpec::default()
         })
     }
@@ -225,11 +227,11 @@ mod tests {
     use crate::config::{Config, Profile};
 
     #[test]
-    fn every_plan_can_be_carried_out() {
+    fn demo_webhooks_are_valid_and_distinct() {
         let urls = Config::defaults(Profile::Dev).egress.urls(None);
-        for plan in &PLANS {
+        for plan in &DEMO_WEBHOOKS {
             let spec = plan.spec(format!("http://127.0.0.1:9000/{}", plan.path)).unwrap();
-            spec.validate_all_but_url().unwrap();
+            spec.validate_without_url().unwrap();
             redrive_core::webhook::validate_url(&spec.url, &urls).unwrap();
             spec.retry_config.resolve(&RetryPolicy::default()).unwrap();
             spec.circuit_breaker_config.resolve(&BreakerPolicy::default()).unwrap();
@@ -237,7 +239,7 @@ mod tests {
                 |pattern: &Pattern| ALL.iter().any(|s| s.tenant == plan.tenant && pattern.matches(s.name));
             assert!(spec.events.iter().all(wanted), "{}", plan.path);
         }
-        let paths: HashSet<_> = PLANS.iter().map(|plan| plan.path).collect();
-        assert_eq!(paths.len(), PLANS.len(), "each is found again");
+        let paths: HashSet<_> = DEMO_WEBHOOKS.iter().map(|plan| plan.path).collect();
+        assert_eq!(paths.len(), DEMO_WEBHOOKS.len(), "each is found again");
     }
 }

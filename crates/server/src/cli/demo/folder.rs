@@ -1,4 +1,4 @@
-//! Where a demo keeps its data: never among anybody else's.
+//! Data folder of a demo. It must never contain data of a real installation.
 
 use std::{
     fs,
@@ -12,17 +12,17 @@ use crate::{
     files::{make_new_private_folder, make_private_folder},
 };
 
-/// The database of a demo. By its name a folder is known as one of a demo.
+/// Database file of a demo. Its name identifies a folder as that of a demo.
 const DATABASE: &str = "redrive-demo.db";
 
-/// The folder of a demo. A temporary one goes when this is dropped.
+/// Data folder of a demo. A temporary one is removed on drop.
 pub(super) struct Folder {
     path: PathBuf,
     temporary: bool,
 }
 
 impl Folder {
-    /// The folder that was named, or a temporary one.
+    /// Opens the given folder, or creates a temporary one.
     pub(super) fn open(named: Option<&Path>) -> Result<Self, CliError> {
         match named {
             Some(path) => Self::named(path),
@@ -30,15 +30,16 @@ impl Folder {
         }
     }
 
-    /// Takes a folder that is new, empty, or one of an earlier demo.
+    /// Opens a folder that is new, empty, or from an earlier demo.
     fn named(path: &Path) -> Result<Self, CliError> {
-        let failed = |error: std::io::Error| CliError::said(format!("--data: {}: {error}", path.display()));
+        let failed =
+            |error: std::io::Error| CliError::message(format!("--data: {}: {error}", path.display()));
         let path = std::path::absolute(path).map_err(failed)?;
         make_private_folder(&path).map_err(failed)?;
         let is_empty = fs::read_dir(&path).map_err(failed)?.next().is_none();
         if !is_empty && !path.join(DATABASE).exists() {
             let path = path.display();
-            return Err(CliError::said(format!(
+            return Err(CliError::message(format!(
                 "--data: {path} holds something else than a demo's data; name a new folder, so that nothing is mixed up"
             )));
         }
@@ -49,19 +50,19 @@ impl Folder {
         let name = format!("redrive-demo-{}", &clock::secret_hex()[..12]);
         let path = std::env::temp_dir().join(name);
         make_new_private_folder(&path).map_err(|error| {
-            CliError::said(format!("{}: {error}; name another folder with --data DIR", path.display()))
+            CliError::message(format!("{}: {error}; name another folder with --data DIR", path.display()))
         })?;
         Ok(Self { path, temporary: true })
     }
 
-    /// The URL of the database in it.
+    /// Returns the URL of the database in the folder.
     pub(super) fn database(&self) -> Result<String, CliError> {
         let path = self.path.join(DATABASE);
-        let text = path.to_str().ok_or_else(|| CliError::said("--data: must be valid UTF-8"))?;
+        let text = path.to_str().ok_or_else(|| CliError::message("--data: must be valid UTF-8"))?;
         Ok(format!("sqlite:{text}"))
     }
 
-    /// Where it is and what becomes of it.
+    /// Describes the location of the folder and whether it is kept.
     pub(super) fn describe(&self) -> String {
         let path = self.path.display();
         match self.temporary {
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_temporary_folder_is_its_owners_and_goes_in_the_end() {
+    fn temporary_folder_is_private_and_removed_on_drop() {
         let (one, other) = (Folder::open(None).unwrap(), Folder::open(None).unwrap());
         assert_ne!(one.path, other.path);
         let mode = fs::metadata(&one.path).unwrap().permissions().mode();
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_folder_is_a_demos_own_and_stays() {
+    fn named_folder_is_kept_and_rejected_with_foreign_data() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("kept");
         let folder = Folder::open(Some(&path)).unwrap();

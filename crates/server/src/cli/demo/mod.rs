@@ -1,6 +1,6 @@
-//! `redrive demo`: Redrive with receivers and events that are made up, so that there is something to look at.
+//! `redrive demo`: a server with simulated receivers and traffic.
 //!
-//! It reads no configuration and keeps its data apart: nothing of a real installation is ever touched by it.
+//! It reads no configuration and uses its own data folder; it must never touch a real installation.
 
 mod fixtures;
 mod folder;
@@ -17,7 +17,7 @@ use std::{
 use clap::{Args, value_parser};
 use futures_util::{StreamExt, stream};
 use redrive_core::{TenantId, delivery::lane::Priority};
-use redrive_engine::{Draft, clock};
+use redrive_engine::{EventDraft, clock};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -31,29 +31,28 @@ use crate::{
     config::{Config, Profile},
 };
 
-/// Publishes under way at once; more wait for their turn.
-const AT_ONCE: usize = 32;
-/// How often each kind of event is published right at the start, so that everything has something to show.
-const OPENING: usize = 8;
+/// Maximum concurrent publishes.
+const MAX_CONCURRENT: usize = 32;
+/// Events of each type published at the start, so that every page shows data.
+const INITIAL_EVENTS_PER_TYPE: usize = 8;
 
 #[derive(Args, Clone)]
 pub(super) struct DemoArgs {
-    /// Address and port to listen on, on this machine only; port 0 picks a free one.
+    /// Loopback address and port to listen on; port 0 picks a free one.
     #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)))]
     listen: SocketAddr,
-    /// Keep the data in this folder, and go on with it next time. Without it the data is in a temporary folder,
-    /// which is removed at the end.
+    /// Folder for the data, kept for the next run; by default a temporary folder that is removed at exit.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// About how many events are published each second, 1 to 1000.
+    /// Approximate number of events published per second, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=1000))]
     rate: u32,
 }
 
-/// Runs the demo until it is told to stop.
+/// Runs the demo until it is stopped.
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     if !args.listen.ip().is_loopback() {
-        return Err(CliError::said(
+        return Err(CliError::message(
             "--listen: a demo is for this machine alone, so it listens on loopback only, such as 127.0.0.1:8081",
         ));
     }
@@ -61,46 +60,46 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     let mut config = Config::defaults(Profile::Dev);
     config.server.listen = args.listen;
     config.database.url = folder.database()?.as_str().into();
-    // Circuits move all the time here; the link at the end of what is printed should stay in sight.
+    // Circuits change state constantly here; at `info` the log would scroll the printed link out of view.
     config.log.level = "warn".into();
     config.validate(Profile::Dev)?;
     let demo = Demo { rate: args.rate, data: folder.describe() };
     run::run(Start { config, profile: Profile::Dev, reread: None, demo: Some(demo) })
 }
 
-/// What makes a running server a demo.
+/// Settings of a server that runs as a demo.
 pub(super) struct Demo {
     rate: u32,
-    /// Where the data is and what becomes of it, in words.
+    /// Description of the location of the data and whether it is kept.
     data: String,
 }
 
 impl Demo {
-    /// What whoever starts it has to know before anything else.
-    pub(super) fn words(&self) -> String {
+    /// Returns the notice printed at startup.
+    pub(super) fn banner(&self) -> String {
         format!(
             "This is a demo: its receivers on this machine and its events, {} a second, are made up.\n{}",
             self.rate, self.data
         )
     }
 
-    /// Starts the receivers, and makes the tenants, event types and webhooks that are not there yet.
+    /// Starts the receivers, and creates missing tenants, event types and webhooks.
     pub(super) async fn set_up(&self, app: &App, stop: &CancellationToken) -> Result<(), CliError> {
         fixtures::set_up(app, &actor(), stop).await
     }
 
-    /// Publishes some events at once and more of them at its rate, until it is told to stop.
+    /// Publishes some events immediately, then more at the configured rate until it is stopped.
     pub(super) async fn publish(&self, app: &App, stop: &CancellationToken) {
         let mut pace = tokio::time::interval(Duration::from_secs(1) / self.rate);
         pace.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let opening = (0..OPENING).flat_map(|_| &samples::ALL);
+        let opening = (0..INITIAL_EVENTS_PER_TYPE).flat_map(|_| &samples::ALL);
         let steady = stream::unfold(pace, async |mut pace| {
             pace.tick().await;
-            Some((samples::one_of_all(clock::roll()), pace))
+            Some((samples::one_of_all(clock::random_unit()), pace))
         });
         let all = stream::iter(opening).chain(steady).take_until(stop.cancelled());
-        all.for_each_concurrent(AT_ONCE, async |sample| {
-            // What is refused for a moment, by a full disk for instance, is no loss here.
+        all.for_each_concurrent(MAX_CONCURRENT, async |sample| {
+            // A demo event that cannot be published, for instance because the disk is full, is dropped.
             if let Err(error) = publish(app, sample).await {
                 tracing::debug!(%error, event_type = sample.name, "a sample event was not taken");
             }
@@ -110,9 +109,9 @@ impl Demo {
 }
 
 async fn publish(app: &App, sample: &Sample) -> Result<(), AppError> {
-    let (subject, data) = sample.make(clock::roll);
-    let draft = Draft {
-        tenant: tenant(sample.tenant)?,
+    let (subject, data) = sample.make(clock::random_unit);
+    let draft = EventDraft {
+        tenant_id: tenant(sample.tenant)?,
         event_type: sample.name.into(),
         data: data.to_string().into(),
         idempotency_key: None,
@@ -120,7 +119,7 @@ async fn publish(app: &App, sample: &Sample) -> Result<(), AppError> {
         subject: Some(subject.into()),
         metadata: None,
         priority: if sample.name.starts_with("invoice.") { Priority::High } else { Priority::Normal },
-        only: None,
+        only_webhook: None,
         trace: None,
         hops: 0,
     };
@@ -131,7 +130,7 @@ fn tenant(name: &str) -> Result<TenantId, AppError> {
     Ok(TenantId::parse(name)?)
 }
 
-/// Who the audit log names.
+/// Returns the actor for the audit log.
 fn actor() -> Actor {
     let caller = Caller {
         key: None,

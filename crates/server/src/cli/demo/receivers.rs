@@ -1,6 +1,6 @@
-//! The receivers of a demo: small HTTP servers on loopback, each with a manner of its own.
+//! Receivers of a demo: small HTTP servers on loopback, each with its own behavior.
 //!
-//! They check no signature and keep nothing.
+//! They verify no signatures and store nothing.
 
 use std::{
     io,
@@ -26,34 +26,34 @@ use redrive_engine::clock;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once to one receiver; more wait.
+/// Maximum concurrent connections per receiver; more wait.
 const CONNECTIONS: usize = 256;
-/// The most that is read of a body.
+/// Maximum number of bytes read of a body.
 const BODY: usize = 1 << 20;
-/// One outage and the good time after it.
+/// Interval between the starts of two outages, and duration of an outage.
 const OUTAGE_EVERY: Duration = Duration::from_secs(150);
 const OUTAGE: Duration = Duration::from_secs(45);
 
-/// How a receiver behaves.
+/// Behavior of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// Takes everything at once.
+pub(super) enum Behavior {
+    /// Responds to every request quickly with 200.
     Healthy,
-    /// Takes everything in the end, and now and then too late.
+    /// Responds with 200 slowly, sometimes after the timeout.
     Slow,
-    /// Fails every third time or so.
+    /// Fails about every third request.
     Flaky,
-    /// Wants fewer requests, and says for how long.
+    /// Sometimes responds with 429 and `Retry-After`.
     Limiting,
-    /// Closes every connection at once.
+    /// Closes every connection immediately.
     Dead,
-    /// Is down for a while, up for a while.
+    /// Has periodic outages.
     Outages,
-    /// Answers with text that would do harm if it were taken for anything else.
+    /// Responds with malicious content that would do harm if a page did not escape it.
     Hostile,
 }
 
-/// What is answered.
+/// Response to send.
 #[derive(Debug, PartialEq, Eq)]
 struct Reply {
     after: Duration,
@@ -85,7 +85,7 @@ impl Reply {
     }
 }
 
-const TAKEN: &str = r#"{"received": true}"#;
+const ACCEPTED: &str = r#"{"received": true}"#;
 const SCRIPT: &str = "<!doctype html><script>document.title = 'hacked'; fetch('/v1/webhooks')</script>\
     <img src=x onerror=\"document.title = 'hacked'\"><a href=\"javascript:alert(1)\">Click here</a>";
 const BREAKOUT: &str =
@@ -93,31 +93,31 @@ const BREAKOUT: &str =
 const BINARY: &[u8] =
     b"\x00\x01\xff\xfe\x1b[31mred\x1b[0m\x07 \xe2\x80\xaegnp.exe \xf0\x9f\x92\xa5 \x7f\r\n<b>";
 
-/// What a receiver answers to its request of this number (the first is 1), so long after it was started. `roll` is
-/// uniform in [0, 1). None: it closes the connection.
-fn reply(manner: Manner, number: u64, age: Duration, roll: f64) -> Option<Reply> {
-    let millis = |least: f64, most: f64| Duration::from_secs_f64((least + roll * (most - least)) / 1000.0);
-    let taken = || Reply::json(200, TAKEN).after(millis(3.0, 40.0));
+/// Returns the response of a receiver to its request with this number (starting at 1), at this time since its
+/// start. The random value is uniform in [0, 1). Returns `None` if it closes the connection.
+fn reply(manner: Behavior, number: u64, age: Duration, random: f64) -> Option<Reply> {
+    let millis = |min: f64, max: f64| Duration::from_secs_f64((min + random * (max - min)) / 1000.0);
+    let taken = || Reply::json(200, ACCEPTED).after(millis(3.0, 40.0));
     Some(match manner {
-        Manner::Healthy => taken(),
-        Manner::Slow => Reply::json(200, TAKEN).after(millis(300.0, 300.0 + 2500.0 * roll)),
-        Manner::Flaky if roll < 0.25 => {
+        Behavior::Healthy => taken(),
+        Behavior::Slow => Reply::json(200, ACCEPTED).after(millis(300.0, 300.0 + 2500.0 * random)),
+        Behavior::Flaky if random < 0.25 => {
             Reply::json(503, r#"{"error": "upstream connect error"}"#).after(millis(5.0, 200.0))
         }
-        Manner::Flaky if roll < 0.35 => {
+        Behavior::Flaky if random < 0.35 => {
             Reply::json(500, r#"{"error": "NullPointerException at CrmSync.java:118"}"#)
         }
-        Manner::Flaky => taken(),
-        Manner::Limiting if number % 15 == 5 => {
+        Behavior::Flaky => taken(),
+        Behavior::Limiting if number % 15 == 5 => {
             Reply::json(429, r#"{"error": "rate limit exceeded"}"#).with(RETRY_AFTER, "4")
         }
-        Manner::Limiting => taken(),
-        Manner::Dead => return None,
-        Manner::Outages if age.as_secs() % OUTAGE_EVERY.as_secs() < OUTAGE.as_secs() => {
+        Behavior::Limiting => taken(),
+        Behavior::Dead => return None,
+        Behavior::Outages if age.as_secs() % OUTAGE_EVERY.as_secs() < OUTAGE.as_secs() => {
             Reply::json(503, r#"{"error": "down for maintenance"}"#).after(millis(3.0, 20.0))
         }
-        Manner::Outages => taken(),
-        Manner::Hostile => match number % 3 {
+        Behavior::Outages => taken(),
+        Behavior::Hostile => match number % 3 {
             0 => Reply::html(200, SCRIPT),
             1 => Reply::html(400, BREAKOUT),
             _ => Reply { body: BINARY, ..Reply::html(500, "") },
@@ -126,51 +126,51 @@ fn reply(manner: Manner, number: u64, age: Duration, roll: f64) -> Option<Reply>
 }
 
 struct Receiver {
-    manner: Manner,
-    asked: AtomicU64,
+    manner: Behavior,
+    requests: AtomicU64,
     started: Duration,
     stop: CancellationToken,
 }
 
-/// Starts a receiver on a free port, and says which. It lasts as long as the process; once it is told to stop, it
-/// keeps nobody waiting.
-pub(super) async fn start(manner: Manner, stop: CancellationToken) -> io::Result<SocketAddr> {
+/// Starts a receiver on a free port and returns its address. It runs as long as the process; after `stop` it
+/// responds without delay.
+pub(super) async fn start(manner: Behavior, stop: CancellationToken) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
-    let receiver = Receiver { manner, asked: AtomicU64::new(0), started: clock::ticks(), stop };
+    let receiver = Receiver { manner, requests: AtomicU64::new(0), started: clock::monotonic_now(), stop };
     tokio::spawn(accept(listener, Arc::new(receiver)));
     Ok(address)
 }
 
 async fn accept(listener: TcpListener, receiver: Arc<Receiver>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(place) = room.clone().acquire_owned().await {
+    let capacity = Arc::new(Semaphore::new(CONNECTIONS));
+    while let Ok(position) = capacity.clone().acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of file descriptors, most likely: some will be closed soon.
+            // Most likely out of file descriptors: wait until some are closed.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        if receiver.manner == Manner::Dead {
+        if receiver.manner == Behavior::Dead {
             continue;
         }
         let receiver = receiver.clone();
         tokio::spawn(async move {
-            let service = service_fn(|request| receiver.answer(request));
-            // A connection that breaks is its client's concern.
+            let service = service_fn(|request| receiver.respond(request));
+            // Connection errors are handled by the client.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-            drop(place);
+            drop(position);
         });
     }
 }
 
 impl Receiver {
-    async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
-        // Unread bodies would cost the connection.
+    async fn respond(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
+        // An unread body would prevent reuse of the connection.
         let _ = Limited::new(request.into_body(), BODY).collect().await;
-        let number = self.asked.fetch_add(1, Relaxed) + 1;
-        let age = clock::ticks().saturating_sub(self.started);
+        let number = self.requests.fetch_add(1, Relaxed) + 1;
+        let age = clock::monotonic_now().saturating_sub(self.started);
         let closed = || io::Error::from(io::ErrorKind::ConnectionReset);
-        let reply = reply(self.manner, number, age, clock::roll()).ok_or_else(closed)?;
+        let reply = reply(self.manner, number, age, clock::random_unit()).ok_or_else(closed)?;
         tokio::select! {
             () = tokio::time::sleep(reply.after) => {}
             () = self.stop.cancelled() => {}
@@ -189,46 +189,46 @@ mod tests {
 
     use super::*;
 
-    fn statuses(manner: Manner, age: Duration) -> Vec<u16> {
+    fn statuses(manner: Behavior, age: Duration) -> Vec<u16> {
         let rolled = |number: u64| reply(manner, number, age, number as f64 / 100.0).unwrap().status;
         (1..=99).map(rolled).collect()
     }
 
     #[test]
-    fn each_has_its_manner() {
+    fn responses_match_behavior() {
         let count = |manner, status| {
             statuses(manner, Duration::ZERO).into_iter().filter(|found| *found == status).count()
         };
-        assert_eq!(count(Manner::Healthy, 200), 99);
-        assert_eq!(count(Manner::Slow, 200), 99);
+        assert_eq!(count(Behavior::Healthy, 200), 99);
+        assert_eq!(count(Behavior::Slow, 200), 99);
         assert_eq!(
-            (count(Manner::Flaky, 503), count(Manner::Flaky, 500), count(Manner::Flaky, 200)),
+            (count(Behavior::Flaky, 503), count(Behavior::Flaky, 500), count(Behavior::Flaky, 200)),
             (24, 10, 65)
         );
-        assert_eq!((count(Manner::Limiting, 429), count(Manner::Limiting, 200)), (7, 92));
-        assert_eq!((count(Manner::Hostile, 400), count(Manner::Hostile, 500)), (33, 33));
-        assert_eq!(reply(Manner::Dead, 1, Duration::ZERO, 0.0), None);
-        let first_limited = reply(Manner::Limiting, 5, Duration::ZERO, 0.0).unwrap();
+        assert_eq!((count(Behavior::Limiting, 429), count(Behavior::Limiting, 200)), (7, 92));
+        assert_eq!((count(Behavior::Hostile, 400), count(Behavior::Hostile, 500)), (33, 33));
+        assert_eq!(reply(Behavior::Dead, 1, Duration::ZERO, 0.0), None);
+        let first_limited = reply(Behavior::Limiting, 5, Duration::ZERO, 0.0).unwrap();
         assert!(first_limited.headers.contains(&(RETRY_AFTER, "4")), "it is met within seconds");
     }
 
     #[test]
-    fn outages_come_and_go() {
+    fn outages_are_periodic() {
         for (seconds, status) in [(0, 503), (44, 503), (45, 200), (149, 200), (150, 503), (195, 200)] {
-            let found = statuses(Manner::Outages, Duration::from_secs(seconds));
+            let found = statuses(Behavior::Outages, Duration::from_secs(seconds));
             assert!(found.iter().all(|found| *found == status), "{seconds}");
         }
     }
 
     #[tokio::test]
-    async fn they_answer_over_the_wire_and_at_once_when_told_to_stop() {
+    async fn receivers_respond_over_http_and_without_delay_after_stop() {
         let stop = CancellationToken::new();
         let client = async |manner| Api::new(start(manner, stop.clone()).await.unwrap(), "none");
-        let hostile = client(Manner::Hostile).await.raw("POST", "/", &[], "{}").await;
+        let hostile = client(Behavior::Hostile).await.raw("POST", "/", &[], "{}").await;
         assert_eq!((hostile.status, hostile.header("content-type")), (400, Some("text/html")));
         assert!(hostile.header("x-note").unwrap().contains("<script>"));
-        assert!(client(Manner::Dead).await.try_raw("POST", "/", &[], "{}").await.is_err());
+        assert!(client(Behavior::Dead).await.try_raw("POST", "/", &[], "{}").await.is_err());
         stop.cancel();
-        assert_eq!(client(Manner::Slow).await.raw("POST", "/", &[], "{}").await.status, 200);
+        assert_eq!(client(Behavior::Slow).await.raw("POST", "/", &[], "{}").await.status, 200);
     }
 }

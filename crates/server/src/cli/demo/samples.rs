@@ -1,38 +1,38 @@
-//! The events of a demo: what they are called, what they look like, and whose they are.
+//! Sample events of a demo: types, payloads and tenants.
 
 use serde_json::{Value, json};
 
-/// A kind of event that a tenant of the demo publishes.
+/// Event type that a tenant of the demo publishes.
 pub(super) struct Sample {
-    /// Whose events these are.
+    /// Tenant that publishes the events.
     pub(super) tenant: &'static str,
-    /// Their type.
+    /// Event type.
     pub(super) name: &'static str,
-    /// What they mean.
+    /// Description of the event type.
     pub(super) description: &'static str,
-    /// What their payloads have to look like.
+    /// JSON Schema of the payloads.
     pub(super) schema: fn() -> Value,
-    payload: fn(&mut Dice<'_>) -> (String, Value),
+    payload: fn(&mut DemoRng<'_>) -> (String, Value),
 }
 
 impl Sample {
-    /// What an event of this kind is about, and its payload. Each roll is uniform in [0, 1).
-    pub(super) fn make(&self, mut roll: impl FnMut() -> f64) -> (String, Value) {
-        (self.payload)(&mut Dice(&mut roll))
+    /// Generates subject and payload of an event. The random values are uniform in [0, 1).
+    pub(super) fn make(&self, mut random: impl FnMut() -> f64) -> (String, Value) {
+        (self.payload)(&mut DemoRng(&mut random))
     }
 
-    const fn of(tenant: &'static str, kind: Kind) -> Self {
+    const fn new(tenant: &'static str, kind: Kind) -> Self {
         let (name, description, schema, payload) = kind;
         Self { tenant, name, description, schema, payload }
     }
 }
 
-/// Chance, in the forms that payloads need.
-struct Dice<'a>(&'a mut dyn FnMut() -> f64);
+/// Random values in the forms that payloads need.
+struct DemoRng<'a>(&'a mut dyn FnMut() -> f64);
 
-impl Dice<'_> {
-    fn number(&mut self, least: u64, most: u64) -> u64 {
-        (least + ((self.0)() * (most - least + 1) as f64) as u64).min(most)
+impl DemoRng<'_> {
+    fn number(&mut self, min: u64, max: u64) -> u64 {
+        (min + ((self.0)() * (max - min + 1) as f64) as u64).min(max)
     }
 
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
@@ -44,31 +44,31 @@ impl Dice<'_> {
     }
 }
 
-type Kind = (&'static str, &'static str, fn() -> Value, fn(&mut Dice<'_>) -> (String, Value));
+type Kind = (&'static str, &'static str, fn() -> Value, fn(&mut DemoRng<'_>) -> (String, Value));
 
-/// Every kind of every tenant, in the order in which the first ones are published. Nothing has more than one home
-/// in the catalogue of a tenant.
+/// All event types of all tenants, in the order in which the first events are published. Each type occurs once per
+/// tenant.
 pub(super) static ALL: [Sample; 12] = [
-    Sample::of("default", ORDER_CREATED),
-    Sample::of("acme", ORDER_CREATED),
-    Sample::of("default", INVOICE_PAID),
-    Sample::of("globex", SWAP_CONFIRMED),
-    Sample::of("default", USER_SIGNED_UP),
-    Sample::of("acme", INVOICE_PAID),
-    Sample::of("default", ORDER_SHIPPED),
-    Sample::of("default", SWAP_CONFIRMED),
-    Sample::of("acme", USER_SIGNED_UP),
-    Sample::of("globex", PAYOUT_SENT),
-    Sample::of("acme", INVOICE_OVERDUE),
-    Sample::of("acme", ORDER_SHIPPED),
+    Sample::new("default", ORDER_CREATED),
+    Sample::new("acme", ORDER_CREATED),
+    Sample::new("default", INVOICE_PAID),
+    Sample::new("globex", SWAP_CONFIRMED),
+    Sample::new("default", USER_SIGNED_UP),
+    Sample::new("acme", INVOICE_PAID),
+    Sample::new("default", ORDER_SHIPPED),
+    Sample::new("default", SWAP_CONFIRMED),
+    Sample::new("acme", USER_SIGNED_UP),
+    Sample::new("globex", PAYOUT_SENT),
+    Sample::new("acme", INVOICE_OVERDUE),
+    Sample::new("acme", ORDER_SHIPPED),
 ];
 
-/// One of them; `roll` is uniform in [0, 1).
-pub(super) fn one_of_all(roll: f64) -> &'static Sample {
-    &ALL[((roll * ALL.len() as f64) as usize).min(ALL.len() - 1)]
+/// Picks a sample by a random value that is uniform in [0, 1).
+pub(super) fn one_of_all(random: f64) -> &'static Sample {
+    &ALL[((random * ALL.len() as f64) as usize).min(ALL.len() - 1)]
 }
 
-/// The last of these is no friend.
+/// Names for payloads. The last one is an XSS attempt.
 const NAMES: [&str; 8] = [
     "Ada Lovelace",
     "Zoë Müller",
@@ -80,7 +80,7 @@ const NAMES: [&str; 8] = [
     "<img src=x onerror=\"document.title = 'hacked'\">",
 ];
 
-/// An object all of whose members must be there.
+/// Returns the schema of an object whose properties are all required.
 fn object(properties: &Value) -> Value {
     let required: Vec<String> =
         properties.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
@@ -109,13 +109,13 @@ const ORDER_CREATED: Kind = (
             "items": {"type": "array", "items": item, "minItems": 1},
         }))
     },
-    |dice| {
-        let id = format!("ord_{}", dice.hex(10));
-        let item = |dice: &mut Dice<'_>| json!({"sku": dice.pick(&["mug-blue", "tee-xl", "poster-a2", "sticker-set"]), "quantity": dice.number(1, 4)});
-        let items: Vec<Value> = (0..dice.number(1, 3)).map(|_| item(dice)).collect();
+    |rng| {
+        let id = format!("ord_{}", rng.hex(10));
+        let item = |rng: &mut DemoRng<'_>| json!({"sku": rng.pick(&["mug-blue", "tee-xl", "poster-a2", "sticker-set"]), "quantity": rng.number(1, 4)});
+        let items: Vec<Value> = (0..rng.number(1, 3)).map(|_| item(rng)).collect();
         let data = json!({
-            "order_id": id, "customer": dice.pick(&NAMES), "total": dice.number(500, 25_000),
-            "currency": dice.pick(&["EUR", "USD", "GBP"]), "items": items,
+            "order_id": id, "customer": rng.pick(&NAMES), "total": rng.number(500, 25_000),
+            "currency": rng.pick(&["EUR", "USD", "GBP"]), "items": items,
         });
         (id, data)
     },
@@ -125,11 +125,10 @@ const ORDER_SHIPPED: Kind = (
     "order.shipped",
     "A parcel has left the warehouse.",
     || object(&json!({"order_id": text(), "carrier": text(), "tracking_number": text()})),
-    |dice| {
-        let id = format!("ord_{}", dice.hex(10));
-        let carrier = dice.pick(&["DHL", "UPS", "PostNord"]);
-        let data =
-            json!({"order_id": id, "carrier": carrier, "tracking_number": dice.hex(16).to_uppercase()});
+    |rng| {
+        let id = format!("ord_{}", rng.hex(10));
+        let carrier = rng.pick(&["DHL", "UPS", "PostNord"]);
+        let data = json!({"order_id": id, "carrier": carrier, "tracking_number": rng.hex(16).to_uppercase()});
         (id, data)
     },
 );
@@ -141,11 +140,11 @@ const INVOICE_PAID: Kind = (
         let method = json!({"enum": ["card", "sepa_debit", "bank_transfer"]});
         object(&json!({"invoice_id": text(), "amount": money(), "currency": currency(), "method": method}))
     },
-    |dice| {
-        let id = format!("inv_{}", dice.number(10_000, 99_999));
+    |rng| {
+        let id = format!("inv_{}", rng.number(10_000, 99_999));
         let data = json!({
-            "invoice_id": id, "amount": dice.number(900, 480_000), "currency": dice.pick(&["EUR", "USD", "GBP"]),
-            "method": dice.pick(&["card", "sepa_debit", "bank_transfer"]),
+            "invoice_id": id, "amount": rng.number(900, 480_000), "currency": rng.pick(&["EUR", "USD", "GBP"]),
+            "method": rng.pick(&["card", "sepa_debit", "bank_transfer"]),
         });
         (id, data)
     },
@@ -158,11 +157,11 @@ const INVOICE_OVERDUE: Kind = (
         let days = json!({"type": "integer", "minimum": 1});
         object(&json!({"invoice_id": text(), "amount": money(), "currency": currency(), "days_late": days}))
     },
-    |dice| {
-        let id = format!("inv_{}", dice.number(10_000, 99_999));
+    |rng| {
+        let id = format!("inv_{}", rng.number(10_000, 99_999));
         let data = json!({
-            "invoice_id": id, "amount": dice.number(900, 480_000), "currency": dice.pick(&["EUR", "USD", "GBP"]),
-            "days_late": dice.number(1, 60),
+            "invoice_id": id, "amount": rng.number(900, 480_000), "currency": rng.pick(&["EUR", "USD", "GBP"]),
+            "days_late": rng.number(1, 60),
         });
         (id, data)
     },
@@ -172,10 +171,10 @@ const USER_SIGNED_UP: Kind = (
     "user.signed_up",
     "Somebody has made an account and confirmed the e-mail address.",
     || object(&json!({"user_id": text(), "name": text(), "plan": {"enum": ["free", "team", "business"]}})),
-    |dice| {
-        let id = format!("usr_{}", dice.hex(12));
-        let plan = dice.pick(&["free", "free", "free", "team", "business"]);
-        let data = json!({"user_id": id, "name": dice.pick(&NAMES), "plan": plan});
+    |rng| {
+        let id = format!("usr_{}", rng.hex(12));
+        let plan = rng.pick(&["free", "free", "free", "team", "business"]);
+        let data = json!({"user_id": id, "name": rng.pick(&NAMES), "plan": plan});
         (id, data)
     },
 );
@@ -189,13 +188,13 @@ const SWAP_CONFIRMED: Kind = (
         let count = json!({"type": "integer", "minimum": 1});
         object(&json!({"swap_id": text(), "from": side, "to": side, "confirmations": count}))
     },
-    |dice| {
-        let id = format!("swp_{}", dice.hex(16));
-        let amount = |dice: &mut Dice<'_>| format!("{}.{:06}", dice.number(0, 40), dice.number(1, 999_999));
+    |rng| {
+        let id = format!("swp_{}", rng.hex(16));
+        let amount = |rng: &mut DemoRng<'_>| format!("{}.{:06}", rng.number(0, 40), rng.number(1, 999_999));
         let data = json!({
-            "swap_id": id, "confirmations": dice.number(2, 12),
-            "from": {"asset": dice.pick(&["BTC", "ETH"]), "amount": amount(dice)},
-            "to": {"asset": dice.pick(&["USDC", "DAI"]), "amount": amount(dice)},
+            "swap_id": id, "confirmations": rng.number(2, 12),
+            "from": {"asset": rng.pick(&["BTC", "ETH"]), "amount": amount(rng)},
+            "to": {"asset": rng.pick(&["USDC", "DAI"]), "amount": amount(rng)},
         });
         (id, data)
     },
@@ -209,11 +208,11 @@ const PAYOUT_SENT: Kind = (
             json!({"type": "string", "pattern": "^[0-9]{4}$", "description": "the last four digits"});
         object(&json!({"payout_id": text(), "amount": money(), "currency": currency(), "account": account}))
     },
-    |dice| {
-        let id = format!("pay_{}", dice.hex(10));
+    |rng| {
+        let id = format!("pay_{}", rng.hex(10));
         let data = json!({
-            "payout_id": id, "amount": dice.number(10_000, 2_000_000), "currency": dice.pick(&["EUR", "USD"]),
-            "account": format!("{:04}", dice.number(0, 9_999)),
+            "payout_id": id, "amount": rng.number(10_000, 2_000_000), "currency": rng.pick(&["EUR", "USD"]),
+            "account": format!("{:04}", rng.number(0, 9_999)),
         });
         (id, data)
     },
@@ -229,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_several_tenants_and_kinds_and_none_twice() {
+    fn samples_are_unique_and_cover_three_tenants() {
         let all: HashSet<_> = ALL.iter().map(|sample| (sample.tenant, sample.name)).collect();
         assert_eq!(all.len(), ALL.len());
         let tenants: HashSet<_> = ALL.iter().map(|sample| sample.tenant).collect();
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_published() {
+    fn every_sample_is_picked() {
         let found: HashSet<_> =
             (0..1000).map(|n| one_of_all(f64::from(n) / 1000.0)).map(|s| (s.tenant, s.name)).collect();
         assert_eq!(found.len(), ALL.len());
@@ -246,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_payload_fits_its_schema(rolls in proptest::collection::vec(0.0..1.0f64, 1..50)) {
+        fn payloads_match_their_schemas(rolls in proptest::collection::vec(0.0..1.0f64, 1..50)) {
             for sample in &ALL {
                 let mut rolls = rolls.iter().copied().cycle();
                 let (subject, data) = sample.make(|| rolls.next().unwrap());

@@ -1,4 +1,4 @@
-//! Where the lines behind a chart are, and what stands beside them.
+//! Positions and labels of grid lines.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use redrive_core::Time;
 
 use crate::dashboard::format;
 
-/// What the values of a chart are.
+/// Unit of a chart's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dashboard) enum Unit {
-    /// How many.
+    /// A count.
     Count,
     /// Milliseconds.
     Millis,
 }
 
 impl Unit {
-    /// A value in full, as under the pointer.
+    /// Formats a value in full, for tooltips.
     pub(super) fn exact(self, value: f64) -> String {
         match self {
             Self::Count => format::number(value.round() as u64),
@@ -24,7 +24,7 @@ impl Unit {
         }
     }
 
-    /// A value as briefly as an axis has room for.
+    /// Formats a value briefly, for axis labels.
     pub(super) fn brief(self, value: f64) -> String {
         let short = |value: f64, unit: &str| {
             let text = format!("{value:.1}");
@@ -40,24 +40,24 @@ impl Unit {
     }
 }
 
-/// Values at which lines are drawn, from 0 to one that nothing is above: three or four steps of 1, 2 or 5 times a
-/// power of ten. A count has no lines between whole numbers.
-pub(super) fn levels(most: f64, unit: Unit) -> Vec<f64> {
-    let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
-    let rough = most / 4.0;
+/// Returns the values of the grid lines, from 0 to at least the maximum, in about four steps or fewer of 1, 2 or 5
+/// times a power of ten. For counts, the step is at least 1.
+pub(super) fn levels(max: f64, unit: Unit) -> Vec<f64> {
+    let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
+    let rough = max / 4.0;
     let power = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
     let step = step.unwrap_or(10.0 * power);
     let step = if unit == Unit::Count { step.max(1.0) } else { step };
-    // The last bit of doubt must not make one more line.
-    let steps = (most / step - 1e-9).ceil().max(1.0) as usize;
+    // Rounding errors must not add another line.
+    let steps = (max / step - 1e-9).ceil().max(1.0) as usize;
     (0..=steps).map(|n| n as f64 * step).collect()
 }
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// How far apart the times on an axis may be.
+/// Possible intervals between time labels, in seconds.
 const STEPS: [u64; 17] = [
     1,
     5,
@@ -77,16 +77,16 @@ const STEPS: [u64; 17] = [
     7 * DAY,
     30 * DAY,
 ];
-/// The most times on an axis.
-const MOST_TIMES: u64 = 6;
+/// Maximum number of intervals between time labels.
+const MAX_TIME_LABELS: u64 = 6;
 
-/// Round times between two, and how each is written.
+/// Returns round times between two times, with their labels.
 pub(super) fn times(from: Time, to: Time) -> Vec<(Time, String)> {
-    let whole = to.since(from).as_secs();
-    let step = STEPS.into_iter().find(|step| whole / step <= MOST_TIMES).unwrap_or(30 * DAY);
+    let whole = to.duration_since(from).as_secs();
+    let step = STEPS.into_iter().find(|step| whole / step <= MAX_TIME_LABELS).unwrap_or(30 * DAY);
     let first = u64::try_from(from.millis()).unwrap_or(0).div_ceil(1000 * step) * step;
     let at = |secs: u64| Time::default() + Duration::from_secs(secs);
-    let all = (0..=MOST_TIMES).map(|n| first + n * step).map(at).filter(|time| *time <= to);
+    let all = (0..=MAX_TIME_LABELS).map(|n| first + n * step).map(at).filter(|time| *time <= to);
     all.map(|time| (time, label(time, step))).collect()
 }
 
@@ -99,12 +99,12 @@ fn label(time: Time, step: u64) -> String {
     }
 }
 
-/// A time of day, in UTC.
+/// Formats a time of day, in UTC.
 pub(super) fn clock(time: Time) -> String {
     time.to_string().get(11..16).unwrap_or_default().to_owned()
 }
 
-/// A day such as "14 Nov".
+/// Formats a date, such as "14 Nov".
 pub(super) fn day(time: Time) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_at_round_values() {
+    fn grid_lines_are_at_round_values() {
         assert_eq!(levels(97.0, Unit::Count), [0.0, 50.0, 100.0]);
         assert_eq!(levels(80.0, Unit::Count), [0.0, 20.0, 40.0, 60.0, 80.0]);
         assert_eq!(levels(3.0, Unit::Count), [0.0, 1.0, 2.0, 3.0]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_brief_beside_an_axis() {
+    fn axis_labels_are_abbreviated() {
         let brief = [0.0, 9_999.0, 12_000.0, 2_500_000.0].map(|n| Unit::Count.brief(n));
         assert_eq!(brief, ["0", "9,999", "12k", "2.5M"]);
         assert_eq!([0.5, 250.0, 1_500.0].map(|n| Unit::Millis.brief(n)), ["0.5 ms", "250 ms", "1.5 s"]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_round_and_midnight_is_a_day() {
+    fn time_labels_are_round_and_midnight_shows_date() {
         let at = |secs: u32| Time::from_secs(1_700_000_000 + secs);
         let labels = |to: u32| {
             let times = times(at(0), at(to));
@@ -155,17 +155,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_above_the_last_line(most in prop_oneof![0.0..10.0f64, 0.0..1e12], millis: bool) {
-            let levels = levels(most, if millis { Unit::Millis } else { Unit::Count });
+        fn last_grid_line_is_at_least_the_maximum(max in prop_oneof![0.0..10.0f64, 0.0..1e12], millis: bool) {
+            let levels = levels(max, if millis { Unit::Millis } else { Unit::Count });
             prop_assert!((2..=6).contains(&levels.len()), "{levels:?}");
-            prop_assert!(levels[levels.len() - 1] * (1.0 + 1e-6) >= most);
+            prop_assert!(levels[levels.len() - 1] * (1.0 + 1e-6) >= max);
         }
 
         #[test]
-        fn times_lie_where_they_are_asked_for(from in 0..4_000_000_000u32, whole in 0..100_000_000u32) {
+        fn time_labels_stay_within_range(from in 0..4_000_000_000u32, whole in 0..100_000_000u32) {
             let (from, to) = (Time::from_secs(from), Time::from_secs(from) + Duration::from_secs(whole.into()));
             let times = times(from, to);
-            prop_assert!(times.len() <= MOST_TIMES as usize + 1);
+            prop_assert!(times.len() <= MAX_TIME_LABELS as usize + 1);
             prop_assert!(times.iter().all(|(time, label)| (from..=to).contains(time) && !label.is_empty()));
         }
     }

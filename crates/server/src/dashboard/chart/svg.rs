@@ -1,10 +1,10 @@
-//! Writing SVG: every text is escaped here, so that a drawing can stand in a page as it is.
+//! SVG writer. It escapes all text and attributes, so its output can be included in a page unescaped.
 
 use std::fmt::{self, Write};
 
 use askama::filters::HtmlSafe;
 
-/// A drawing, ready for a page.
+/// An SVG drawing, safe to include in a page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::dashboard) struct Svg(String);
 
@@ -14,10 +14,10 @@ impl fmt::Display for Svg {
     }
 }
 
-/// Whatever is put into one is escaped.
+/// Safe because the methods of `Svg` escape all text and attributes.
 impl HtmlSafe for Svg {}
 
-/// A number as an attribute has it: to a hundredth, without what says nothing.
+/// Formats a number for an attribute: two decimals, without trailing zeros.
 pub(super) fn num(n: f64) -> String {
     let text = format!("{:.2}", if n.is_finite() { n } else { 0.0 });
     match text.trim_end_matches('0').trim_end_matches('.') {
@@ -26,31 +26,31 @@ pub(super) fn num(n: f64) -> String {
     }
 }
 
-/// A share from 0 to 1 as a percentage of the width.
+/// Formats a share from 0 to 1 as a percentage.
 pub(super) fn wide(share: f64) -> String {
     format!("{}%", num(share * 100.0))
 }
 
 impl Svg {
-    /// Begins an element with these attributes.
+    /// Opens an element with these attributes.
     pub(super) fn open(&mut self, name: &str, attributes: &[(&str, &str)]) {
         self.tag(name, attributes);
         self.0.push('>');
     }
 
-    /// An element with nothing in it.
+    /// Writes an empty element.
     pub(super) fn leaf(&mut self, name: &str, attributes: &[(&str, &str)]) {
         self.tag(name, attributes);
         self.0.push_str("/>");
     }
 
-    /// Ends an element.
+    /// Closes an element.
     pub(super) fn close(&mut self, name: &str) {
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.0, "</{name}>");
     }
 
-    /// An element with a text in it.
+    /// Writes an element that contains text.
     pub(super) fn text(&mut self, name: &str, attributes: &[(&str, &str)], text: &str) {
         self.open(name, attributes);
         self.escaped(text);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_leaves_its_place() {
+    fn text_and_attributes_are_escaped() {
         let mut svg = Svg::default();
         svg.text("text", &[("data-tip", "\"><script>'a'&\nb")], "</text><script>");
         assert_eq!(
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short_and_always_numbers() {
+    fn numbers_are_short_and_finite() {
         let numbers = [0.0, -0.001, 1.0, 100.0, 2.5, 1.0 / 3.0, f64::NAN, f64::INFINITY];
         assert_eq!(numbers.map(num), ["0", "0", "1", "100", "2.5", "0.33", "0", "0"]);
         assert_eq!(wide(0.125), "12.5%");

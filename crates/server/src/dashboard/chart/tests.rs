@@ -1,4 +1,4 @@
-//! Charts are looked at by people; what must hold whatever they show is tested here.
+//! Tests of properties that every chart must have.
 
 use proptest::prelude::*;
 
@@ -6,8 +6,8 @@ use super::*;
 
 const NOW: Time = Time::from_secs(1_700_000_000);
 
-fn minutes(count: usize) -> Slots {
-    Axis::until(NOW, Duration::from_secs(60), count).into()
+fn minutes(count: usize) -> TimeSlots {
+    TimeBuckets::until(NOW, Duration::from_secs(60), count).into()
 }
 
 fn chart(unit: Unit) -> Chart<'static> {
@@ -15,21 +15,21 @@ fn chart(unit: Unit) -> Chart<'static> {
 }
 
 #[test]
-fn slots_begin_at_round_times_and_the_last_is_now() {
+fn slots_start_at_round_times_and_last_contains_now() {
     let slots = minutes(3);
     assert_eq!(slots.from, Time::from_secs(1_699_999_860));
     assert_eq!(slots.to(), Time::from_secs(1_700_000_040));
-    assert_eq!(slots.words(0), "14 Nov, 22:11 UTC");
-    let hours = Slots::from(Axis::until(NOW, Duration::from_secs(3600), 2));
-    assert_eq!(hours.words(1), "14 Nov, 22:00 – 23:00 UTC");
+    assert_eq!(slots.describe_slots(0), "14 Nov, 22:11 UTC");
+    let hours = TimeSlots::from(TimeBuckets::until(NOW, Duration::from_secs(3600), 2));
+    assert_eq!(hours.describe_slots(1), "14 Nov, 22:00 – 23:00 UTC");
 }
 
 #[test]
-fn bars_stand_on_one_another_and_tell_their_values() {
+fn bars_are_stacked_and_have_tooltips() {
     let rows =
-        [Series::of("delivered", "good", [0.0, 6.0, 4.0]), Series::of("failed", "bad", [0.0, 2.0, 0.0])];
+        [Series::new("delivered", "good", [0.0, 6.0, 4.0]), Series::new("failed", "bad", [0.0, 2.0, 0.0])];
     let svg = chart(Unit::Count).bars(&rows).to_string();
-    // Lines at 0, 2, 4, 6, 8: six of eight are three quarters of the height, and two more reach the top.
+    // The grid lines are 0, 2, 4, 6, 8: six is three quarters of the height, and two more reach the top.
     assert!(
         svg.contains(r#"<rect class="good" x="366.67" y="37.5" width="266.67" height="112.5"/>"#),
         "{svg}"
@@ -43,7 +43,7 @@ fn bars_stand_on_one_another_and_tell_their_values() {
 }
 
 #[test]
-fn lines_are_interrupted_where_nothing_is_known() {
+fn lines_are_interrupted_at_missing_values() {
     let row = |values| Series { name: "p50", tone: "one", values };
     let svg = chart(Unit::Millis).lines(&[row(vec![Some(10.0), None, Some(20.0)])]).to_string();
     assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
@@ -57,23 +57,24 @@ fn lines_are_interrupted_where_nothing_is_known() {
 }
 
 #[test]
-fn an_empty_chart_says_so() {
-    let svg = chart(Unit::Count).bars(&[Series::of("delivered", "good", [])]).to_string();
+fn empty_chart_is_described_as_empty() {
+    let svg = chart(Unit::Count).bars(&[Series::new("delivered", "good", [])]).to_string();
     assert!(svg.contains("22:14: nothing"), "{svg}");
     assert!(!svg.contains("data-tip"));
 }
 
 #[test]
-fn a_spark_shows_that_something_is_more_than_nothing() {
-    let rows = [Series::of("delivered", "good", [1_000_000.0, 0.0]), Series::of("failed", "bad", [0.0, 1.0])];
-    let svg = spark("The last hour", &rows).to_string();
+fn sparkline_keeps_small_values_visible() {
+    let rows =
+        [Series::new("delivered", "good", [1_000_000.0, 0.0]), Series::new("failed", "bad", [0.0, 1.0])];
+    let svg = sparkline_svg("The last hour", &rows).to_string();
     assert!(svg.contains(r#"<rect class="bad" x="550" y="25" width="400" height="2"/>"#), "{svg}");
     assert!(svg.contains(r#"aria-label="The last hour: delivered: 1,000,000, failed: 1""#), "{svg}");
 }
 
 #[test]
-fn bands_stay_within_their_times() {
-    let band = |from: u32, to: u32| Band {
+fn bands_are_clipped_to_time_range() {
+    let band = |from: u32, to: u32| TimeBand {
         from: Time::from_secs(from),
         to: Time::from_secs(to),
         tone: "bad",
@@ -88,20 +89,20 @@ fn bands_stay_within_their_times() {
 }
 
 #[test]
-fn the_legend_names_every_row_in_its_colour() {
-    let rows = [Series::of("a & b", "good", []), Series::of("c", "two", [])];
+fn legend_names_every_series_in_its_color() {
+    let rows = [Series::new("a & b", "good", []), Series::new("c", "two", [])];
     let svg = legend(&rows).to_string();
     assert_eq!(svg, r#"<p class="legend"><span class="good">a &amp; b</span><span class="two">c</span></p>"#);
 }
 
 proptest! {
     #[test]
-    fn no_value_breaks_a_chart(
+    fn any_values_produce_valid_svg(
         values in proptest::collection::vec(proptest::option::of(any::<f64>()), 0..8), count in 0..6usize,
     ) {
         let rows = [Series { name: "a", tone: "good", values: values.clone() }, Series { name: "b", tone: "bad", values }];
         let chart = Chart { title: "t", unit: Unit::Count, slots: minutes(count) };
-        for svg in [chart.bars(&rows), chart.lines(&rows), spark("t", &rows)] {
+        for svg in [chart.bars(&rows), chart.lines(&rows), sparkline_svg("t", &rows)] {
             let svg = svg.to_string();
             prop_assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             prop_assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());

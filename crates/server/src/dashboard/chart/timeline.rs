@@ -1,83 +1,83 @@
-//! Moments and spans of time on one line: when something was so, and when something will be.
+//! Timeline charts: periods in the past, and points of a schedule in the future.
 
 use std::time::Duration;
 
 use redrive_core::Time;
 
 use super::{
-    BELOW, Slots, WIDE, bar, stretched,
+    BOTTOM_MARGIN, PLOT_WIDTH, TimeSlots, bar, stretched,
     svg::{Svg, num, wide},
     times,
 };
 
-/// A time during which something was so.
+/// A period on a timeline.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::dashboard) struct Band<'a> {
-    /// Since when.
+pub(in crate::dashboard) struct TimeBand<'a> {
+    /// Start of the period.
     pub(in crate::dashboard) from: Time,
-    /// Until when.
+    /// End of the period.
     pub(in crate::dashboard) to: Time,
-    /// Its colour.
+    /// Color class.
     pub(in crate::dashboard) tone: &'a str,
-    /// What is under the pointer.
+    /// Tooltip.
     pub(in crate::dashboard) tip: String,
 }
 
-/// Times during which something was so, on one line between two times. `title` says what it shows.
-pub(in crate::dashboard) fn bands(title: &str, from: Time, to: Time, bands: &[Band<'_>]) -> Svg {
-    const TALL: f64 = 22.0;
-    let whole = Slots { from, step: to.since(from).max(Duration::from_millis(1)), count: 1 };
+/// Draws periods on a timeline between two times. `title` describes the chart.
+pub(in crate::dashboard) fn bands(title: &str, from: Time, to: Time, bands: &[TimeBand<'_>]) -> Svg {
+    const HEIGHT: f64 = 22.0;
+    let whole = TimeSlots { from, step: to.duration_since(from).max(Duration::from_millis(1)), count: 1 };
     let mut svg = Svg::default();
-    let height = num(TALL + BELOW);
+    let height = num(HEIGHT + BOTTOM_MARGIN);
     svg.open("svg", &[("class", "chart"), ("height", &height), ("role", "img"), ("aria-label", title)]);
-    stretched(&mut svg, TALL, |svg| {
-        bar(svg, "ground", 0.0, WIDE, 0.0, TALL);
+    stretched(&mut svg, HEIGHT, |svg| {
+        bar(svg, "ground", 0.0, PLOT_WIDTH, 0.0, HEIGHT);
         for band in bands.iter().filter(|band| band.to >= from && band.from <= to) {
-            let (start, end) = (whole.share(band.from) * WIDE, whole.share(band.to) * WIDE);
-            // A moment is still to be seen.
+            let (start, end) = (whole.share(band.from) * PLOT_WIDTH, whole.share(band.to) * PLOT_WIDTH);
+            // A very short period is still visible.
             let width = (end - start).max(4.0);
-            let start = start.min(WIDE - width);
+            let start = start.min(PLOT_WIDTH - width);
             svg.leaf(
                 "rect",
                 &[
                     ("class", band.tone),
                     ("x", &num(start)),
                     ("width", &num(width)),
-                    ("height", &num(TALL)),
+                    ("height", &num(HEIGHT)),
                     ("data-tip", &band.tip),
                 ],
             );
         }
     });
-    times(&mut svg, from, to, TALL);
+    times(&mut svg, from, to, HEIGHT);
     svg.close("svg");
     svg
 }
 
-/// A moment on a scale that begins with now.
+/// A point in time on a timeline that starts now.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::dashboard) struct Dot<'a> {
-    /// How far off it is.
+pub(in crate::dashboard) struct TimeDot<'a> {
+    /// Time from now.
     pub(in crate::dashboard) at: Duration,
-    /// Its colour.
+    /// Color class.
     pub(in crate::dashboard) tone: &'a str,
-    /// What stands in it.
+    /// Text inside the dot.
     pub(in crate::dashboard) mark: String,
-    /// What stands below it, where there is room.
+    /// Text below the dot; omitted if it would overlap another label.
     pub(in crate::dashboard) label: String,
-    /// What is under the pointer.
+    /// Tooltip.
     pub(in crate::dashboard) tip: String,
 }
 
-/// Moments on one line, whose scale grows: the first seconds take as much room as the last days.
-pub(in crate::dashboard) fn schedule(title: &str, dots: &[Dot<'_>]) -> Svg {
+/// Draws points in time on a logarithmic timeline: the first seconds take as much width as the last days.
+pub(in crate::dashboard) fn schedule(title: &str, dots: &[TimeDot<'_>]) -> Svg {
     const Y: f64 = 16.0;
     const MARGIN: f64 = 0.03;
-    /// How far apart two texts have to be.
-    const APART: f64 = 0.13;
-    let most = dots.iter().map(|dot| dot.at.as_secs_f64()).fold(1.0, f64::max);
+    /// Minimum distance between two labels, as a share of the width.
+    const MIN_LABEL_GAP: f64 = 0.13;
+    let max = dots.iter().map(|dot| dot.at.as_secs_f64()).fold(1.0, f64::max);
     let share =
-        |at: Duration| MARGIN + (1.0 - 2.0 * MARGIN) * (at.as_secs_f64() + 1.0).ln() / (most + 1.0).ln();
+        |at: Duration| MARGIN + (1.0 - 2.0 * MARGIN) * (at.as_secs_f64() + 1.0).ln() / (max + 1.0).ln();
     let mut svg = Svg::default();
     svg.open("svg", &[("class", "chart"), ("height", "56"), ("role", "img"), ("aria-label", title)]);
     let y = num(Y);
@@ -86,7 +86,7 @@ pub(in crate::dashboard) fn schedule(title: &str, dots: &[Dot<'_>]) -> Svg {
         &[("class", "axis"), ("x1", &wide(MARGIN)), ("x2", &wide(1.0 - MARGIN)), ("y1", &y), ("y2", &y)],
     );
     let mut free = 0.0;
-    // From the last on, so that where dots lie upon one another the earlier one is on top and can be read.
+    // Draws the last dot first, so that where dots overlap the earlier one is on top and readable.
     for dot in dots.iter().rev() {
         let x = wide(share(dot.at));
         svg.open("g", &[("class", "dot"), ("data-tip", &dot.tip)]);
@@ -106,7 +106,7 @@ pub(in crate::dashboard) fn schedule(title: &str, dots: &[Dot<'_>]) -> Svg {
         };
         let x = if anchor.0.is_empty() { wide(at) } else { anchor.0.to_owned() };
         svg.text("text", &[("x", &x), ("y", "48"), ("text-anchor", anchor.1)], &dot.label);
-        free = at + APART;
+        free = at + MIN_LABEL_GAP;
     }
     svg.close("svg");
     svg

@@ -1,17 +1,17 @@
-//! The request of an attempt as a command for a shell. Whatever is in it is quoted: it runs nothing but `curl`.
+//! Formats the request of an attempt as a shell command. All values are quoted, so the command runs only `curl`.
 
 use crate::api::HeaderView;
 
-/// Longer bodies do not fit into one argument of a command on every system.
-const MOST_IN_ARGUMENT: usize = 64 * 1024;
-/// Ends a body that is written below the command, with a number where the body has that line itself.
+/// Maximum body size that is passed as an argument; some systems do not accept longer arguments.
+const MAX_ARGUMENT_BYTES: usize = 64 * 1024;
+/// Delimiter of the here-document for a long body. A number is appended if the body contains that line.
 const END: &str = "REDRIVE_BODY";
 
-/// A command that sends the same request. Secrets are not in it: `[redacted]` stands where they were.
+/// Returns a command that sends the same request. Secrets are replaced by `[redacted]`.
 pub(super) fn command(url: &str, headers: &[HeaderView], body: &[u8]) -> String {
     let mut command = format!("curl --globoff --include --request POST {}", quoted(url));
     for header in headers {
-        // A header without a value is written so; else curl would leave it out.
+        // `name;` is curl's syntax for a header without a value; with `name:` curl would omit it.
         let line = match header.value.is_empty() {
             true => format!("{};", header.name),
             false => format!("{}: {}", header.name, header.value),
@@ -20,7 +20,7 @@ pub(super) fn command(url: &str, headers: &[HeaderView], body: &[u8]) -> String 
     }
     let body = String::from_utf8_lossy(body);
     match body.len() {
-        0..MOST_IN_ARGUMENT => command += &format!(" \\\n  --data-raw {}\n", quoted(&body)),
+        0..MAX_ARGUMENT_BYTES => command += &format!(" \\\n  --data-raw {}\n", quoted(&body)),
         _ => {
             let end = end_of(&body);
             command += &format!(" \\\n  --data-binary @- <<'{end}'\n{body}\n{end}\n");
@@ -29,13 +29,13 @@ pub(super) fn command(url: &str, headers: &[HeaderView], body: &[u8]) -> String 
     command
 }
 
-/// A word that a shell takes for itself, whatever is in it.
+/// Quotes text as one literal shell word.
 fn quoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| *char != '\0').collect();
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A line that the body does not have.
+/// Returns a delimiter that is not a line of the body.
 fn end_of(body: &str) -> String {
     let is_free = |end: &String| !body.lines().any(|line| line.trim_end() == end);
     let mut numbered = (1..).map(|n| format!("{END}_{n}"));
@@ -52,7 +52,7 @@ mod tests {
         HeaderView { name: name.into(), value: value.into() }
     }
 
-    /// What a shell hands to `curl`, argument by argument, and what it lets it read.
+    /// Runs the command with a fake `curl` and returns the arguments and the input that it received.
     fn run(command: &str) -> (Vec<String>, String) {
         let folder = tempfile::tempdir().unwrap();
         let script = format!(
@@ -77,7 +77,7 @@ mod tests {
     const NASTY: &str = "'; touch pwned; echo '$(touch pwned)`touch pwned`\\\"\n\r!! && touch pwned #";
 
     #[test]
-    fn hostile_text_reaches_curl_as_it_is_and_runs_nothing() {
+    fn shell_metacharacters_reach_curl_unchanged_and_run_nothing() {
         let url = format!("https://x.example/{NASTY}?[a]={{b}}");
         let body = format!("{{\"a\": \"{NASTY}\"}}");
         let headers =
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_body_is_read_from_below_the_command() {
-        let body = format!("{}\n{END}\n{END}_1\n$(touch pwned)", "x".repeat(MOST_IN_ARGUMENT));
+    fn long_body_is_passed_as_here_document() {
+        let body = format!("{}\n{END}\n{END}_1\n$(touch pwned)", "x".repeat(MAX_ARGUMENT_BYTES));
         let (args, input) = run(&command("https://x.example", &[], body.as_bytes()));
         assert_eq!(args[5..], ["--data-binary", "@-"]);
         assert_eq!(input, format!("{body}\n"));

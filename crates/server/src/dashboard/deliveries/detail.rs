@@ -1,4 +1,4 @@
-//! One delivery: where it stands and why, what was tried, what was sent and what came back.
+//! Delivery page: status and reason, attempts, and the requests and responses.
 
 use askama::Template;
 use axum::{
@@ -18,22 +18,22 @@ use crate::{
     api::{AppState, request_headers},
     app::{
         AppError,
-        attempts::{Entry, History},
-        deliveries::Seen,
+        attempts::{DeliveryHistory, HistoryEntry},
+        deliveries::DeliveryDetails,
     },
     dashboard::{
-        Shown, format, outcome_text,
-        page::{Asked, Failed, Frame, Html},
-        untrusted::{self, Sample, pretty},
-        viewer::Looking,
+        PageResult, format, outcome_text,
+        page::{FormQuery, Html, PageContext, PageError},
+        untrusted::{self, BodySample, pretty},
+        viewer::TenantViewer,
         webhook_names::Names,
     },
 };
 
-/// How much of a body is shown; the event's page has the payload.
-const MOST_BODY: usize = 6 * 1024;
+/// Maximum number of body bytes shown; the event's page shows the payload.
+const MAX_BODY_BYTES: usize = 6 * 1024;
 
-/// Which attempt to open.
+/// Query of the page: the attempt to expand.
 #[derive(Default, Deserialize)]
 pub(in crate::dashboard) struct DetailQuery {
     attempt: Option<u32>,
@@ -42,8 +42,8 @@ pub(in crate::dashboard) struct DetailQuery {
 #[derive(Template)]
 #[template(path = "delivery.html")]
 struct DetailPage {
-    frame: Frame,
-    seen: Seen,
+    frame: PageContext,
+    details: DeliveryDetails,
     names: Names,
     lines: Vec<Line>,
     left_out: usize,
@@ -54,36 +54,36 @@ struct DetailPage {
 }
 
 impl DetailPage {
-    /// Whether somebody may have it sent again, or sooner.
+    /// Returns whether the delivery can be resent, or sent earlier than scheduled.
     fn is_retryable(&self) -> bool {
-        let delivery = &self.seen.delivery;
+        let delivery = &self.details.delivery;
         let is_waiting = delivery.status == DeliveryStatus::Pending;
         let can_begin_anew = delivery.status.is_final() && delivery.redriven_as.is_none();
         !self.is_erased && (is_waiting || can_begin_anew)
     }
 
-    /// Whether the reason for its waiting is only that its time has not come.
-    fn waits_for_its_time(&self) -> bool {
-        self.seen.waiting.as_ref().is_some_and(|waiting| waiting.on == WaitingOn::Schedule)
+    /// Returns whether the delivery waits only for its scheduled time.
+    fn is_only_scheduled(&self) -> bool {
+        self.details.waiting.as_ref().is_some_and(|waiting| waiting.on == WaitingOn::Schedule)
     }
 }
 
-/// The page.
+/// Renders the page.
 pub(in crate::dashboard) async fn detail(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<DetailQuery>,
-) -> Shown {
+    looking: TenantViewer,
+    query: FormQuery<DetailQuery>,
+) -> PageResult {
     let id: DeliveryId = looking.id("delivery")?;
     let tenant = looking.tenant.clone();
-    let seen = app.delivery(tenant.clone(), id).await?;
+    let details = app.delivery(tenant.clone(), id).await?;
     let history = app.history(tenant.clone(), id).await?;
-    let event = app.event(tenant.clone(), seen.delivery.event).await?.event;
-    let names = Names::of(&app, &tenant, [seen.delivery.webhook]).await?;
-    let (lines, left_out) = timeline(history, &event, asked.query.attempt);
-    let sent = if event.is_erased() { Default::default() } else { seen.delivery.format.render(&event) };
-    let (body, is_cut) = pretty(&sent, MOST_BODY);
-    Html::of(&DetailPage {
+    let event = app.event(tenant.clone(), details.delivery.event_id).await?.event;
+    let names = Names::load(&app, &tenant, [details.delivery.webhook_id]).await?;
+    let (lines, left_out) = timeline(history, &event, query.query.attempt);
+    let sent = if event.is_erased() { Default::default() } else { details.delivery.format.render(&event) };
+    let (body, is_cut) = pretty(&sent, MAX_BODY_BYTES);
+    Html::render(&DetailPage {
         frame: looking.frame("deliveries"),
         names,
         lines,
@@ -92,36 +92,36 @@ pub(in crate::dashboard) async fn detail(
         body,
         body_size: sent.len(),
         is_cut,
-        seen,
+        details,
     })
 }
 
-/// Which attempt is meant: the one asked for, or else the last.
-fn attempt_of(history: History, number: Option<u32>) -> Option<StoredAttempt> {
+/// Returns the attempt with this number, or the last one if there is no number.
+fn attempt_of(history: DeliveryHistory, number: Option<u32>) -> Option<StoredAttempt> {
     let attempts = history.entries.into_iter().filter_map(|entry| match entry {
-        Entry::Attempt(stored) => Some(stored),
-        Entry::Blocked(_) => None,
+        HistoryEntry::Attempt(stored) => Some(stored),
+        HistoryEntry::Blocked(_) => None,
     });
     attempts.filter(|stored| number.is_none_or(|number| stored.attempt.number == number)).last()
 }
 
-/// The request of an attempt as a command for a shell, as plain text.
+/// Returns the request of an attempt as a `curl` command, as plain text.
 pub(in crate::dashboard) async fn as_curl(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<DetailQuery>,
-) -> Result<Response, Failed> {
+    looking: TenantViewer,
+    query: FormQuery<DetailQuery>,
+) -> Result<Response, PageError> {
     let id: DeliveryId = looking.id("delivery")?;
     let tenant = looking.tenant.clone();
     let history = app.history(tenant.clone(), id).await?;
     let delivery = history.delivery.clone();
-    let event = app.event(tenant.clone(), delivery.event).await?.event;
+    let event = app.event(tenant.clone(), delivery.event_id).await?.event;
     if event.is_erased() {
         return Err(AppError::NotFound("payload").into());
     }
-    let stored = attempt_of(history, asked.query.attempt).ok_or(AppError::NotFound("attempt"))?;
-    let names = Names::of(&app, &tenant, [delivery.webhook]).await?;
-    let url = names.long(&delivery.webhook);
+    let stored = attempt_of(history, query.query.attempt).ok_or(AppError::NotFound("attempt"))?;
+    let names = Names::load(&app, &tenant, [delivery.webhook_id]).await?;
+    let url = names.long(&delivery.webhook_id);
     let command = curl::command(&url, &request_headers(&stored, &event), &delivery.format.render(&event));
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     Ok((kind, command).into_response())

@@ -1,4 +1,4 @@
-//! Deliveries: the listing with its filters, and one of them with everything that happened to it.
+//! Delivery pages: the list with its filters, and a delivery with its history.
 
 mod curl;
 mod detail;
@@ -11,35 +11,35 @@ use redrive_store::DeliveryFilter;
 
 pub(super) use self::detail::{as_curl, detail};
 use super::{
-    Shown,
+    PageResult,
     bulk::Bulk,
     format, outcome_text,
-    page::{Asked, Failed, Frame, Html},
-    viewer::Looking,
+    page::{FormQuery, Html, PageContext, PageError},
+    viewer::TenantViewer,
     webhook_names::{Choices, Names},
 };
 use crate::{
     api::{AppState, DeliveryQuery, ExportQuery, cursor_of, exported_deliveries},
-    app::deliveries::Seen,
+    app::deliveries::DeliveryDetails,
 };
 
 /// Rows on one page.
-const ROWS: u32 = 25;
+const PAGE_SIZE: u32 = 25;
 
 #[derive(Template)]
 #[template(path = "deliveries.html")]
 struct ListPage {
-    frame: Frame,
-    asked: Asked<DeliveryQuery>,
+    frame: PageContext,
+    query: FormQuery<DeliveryQuery>,
     choices: Choices,
     names: Names,
-    rows: Vec<Seen>,
+    rows: Vec<DeliveryDetails>,
     next: Option<String>,
     bulk: Bulk,
 }
 
 impl ListPage {
-    /// Whether something is asked that stands among the further filters.
+    /// Returns whether one of the additional filters is set.
     fn is_asked_further(&self) -> bool {
         let further = [
             "event_id",
@@ -52,47 +52,49 @@ impl ListPage {
             "from",
             "to",
         ];
-        further.iter().any(|name| !self.asked.is(name, ""))
+        further.iter().any(|name| !self.query.is(name, ""))
     }
 }
 
-/// The listing.
+/// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<DeliveryQuery>,
-) -> Shown {
-    let paging = asked.query.paging().or_limit(ROWS);
-    let filter = asked.query.filter()?;
-    let bulk = Bulk::of(&filter);
-    let seen = app.list_deliveries(looking.tenant.clone(), filter, paging.request()?).await?;
-    let page = paging.page_of(seen, cursor_of, |seen| seen);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    let names = Names::of(&app, &looking.tenant, page.data.iter().map(|seen| seen.delivery.webhook)).await?;
-    let choices = Choices::of(&app, &looking.tenant, asked.value("webhook_id")).await?;
+    looking: TenantViewer,
+    query: FormQuery<DeliveryQuery>,
+) -> PageResult {
+    let paging = query.query.paging().or_limit(PAGE_SIZE);
+    let filter = query.query.filter()?;
+    let bulk = Bulk::for_filter(&filter);
+    let details = app.list_deliveries(looking.tenant.clone(), filter, paging.request()?).await?;
+    let page = paging.page_of(details, cursor_of, |details| details);
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    let names =
+        Names::load(&app, &looking.tenant, page.data.iter().map(|details| details.delivery.webhook_id))
+            .await?;
+    let choices = Choices::load(&app, &looking.tenant, query.value("webhook_id")).await?;
     let frame = looking.frame("deliveries");
-    Html::of(&ListPage { frame, asked, choices, names, rows: page.data, next, bulk })
+    Html::render(&ListPage { frame, query, choices, names, rows: page.data, next, bulk })
 }
 
-/// Everything that the filter of the listing wants, as a file.
+/// Exports all deliveries that the filter of the list selects.
 pub(super) async fn export(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<ExportQuery>,
-) -> Result<Response, Failed> {
-    Ok(exported_deliveries(&app, looking.tenant, &asked.query, false)?)
+    looking: TenantViewer,
+    query: FormQuery<ExportQuery>,
+) -> Result<Response, PageError> {
+    Ok(exported_deliveries(&app, looking.tenant, &query.query, false)?)
 }
 
-/// All dead letters that the filter of their listing wants, as a file.
+/// Exports all dead letters that the filter of their list selects.
 pub(super) async fn export_dead(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<ExportQuery>,
-) -> Result<Response, Failed> {
-    Ok(exported_deliveries(&app, looking.tenant, &asked.query, true)?)
+    looking: TenantViewer,
+    query: FormQuery<ExportQuery>,
+) -> Result<Response, PageError> {
+    Ok(exported_deliveries(&app, looking.tenant, &query.query, true)?)
 }
 
-/// Only of one event.
-pub(super) fn of_event(event: redrive_core::EventId) -> DeliveryFilter {
-    DeliveryFilter { event: Some(event), ..DeliveryFilter::default() }
+/// Returns a filter for the deliveries of one event.
+pub(super) fn filter_for_event(event_id: redrive_core::EventId) -> DeliveryFilter {
+    DeliveryFilter { event_id: Some(event_id), ..DeliveryFilter::default() }
 }

@@ -1,46 +1,47 @@
-//! The timeline of a delivery: its attempts with how long each phase took, and when a circuit held it back.
+//! Timeline of a delivery: its attempts with the duration of each phase, and the periods in which a circuit
+//! blocked it.
 
 use redrive_core::{Time, event::Event};
 use redrive_store::{AttemptStatus, PhaseTimings, StoredAttempt};
 
 use crate::{
     api::{HeaderView, header_views, request_headers},
-    app::attempts::{Entry, History},
+    app::attempts::{DeliveryHistory, HistoryEntry},
     dashboard::{
         format,
-        untrusted::{Sample, sample, visible},
+        untrusted::{BodySample, escape_invisible, sample},
     },
 };
 
-/// The width of a whole waterfall, in its own units.
+/// Width of the waterfall, in its own units.
 const WIDTH: u64 = 1_000;
-/// The least that is still seen of a phase.
-const LEAST: u64 = 4;
-/// Attempts that are shown with all they sent and got: the newest, and the one asked for.
-const IN_FULL: usize = 4;
-/// Attempts that are shown at all: the newest.
-const MOST: usize = 60;
+/// Minimum width of a phase, so that it stays visible.
+const MIN_BAR_WIDTH: u64 = 4;
+/// Number of newest attempts shown with request and response; the requested attempt is shown in full too.
+const FULL_ATTEMPTS: usize = 4;
+/// Maximum number of newest timeline entries shown.
+const MAX_ATTEMPTS: usize = 60;
 
 /// A line of the timeline.
 pub(super) enum Line {
     /// An attempt.
-    Tried(Box<Tried>),
-    /// A time for which a circuit held it back.
+    Attempt(Box<AttemptRow>),
+    /// A period in which a circuit blocked the delivery.
     Blocked {
-        /// From when on.
+        /// Start of the period.
         since: Time,
-        /// Why, in words.
-        words: String,
+        /// Reason as text.
+        description: String,
     },
 }
 
-/// An attempt.
-pub(super) struct Tried {
+/// An attempt as it is shown.
+pub(super) struct AttemptRow {
     pub(super) number: u32,
     pub(super) status: AttemptStatus,
-    /// What came back, in few words.
-    pub(super) answer: String,
-    /// What went wrong.
+    /// Summary of the response.
+    pub(super) response: String,
+    /// Error message.
     pub(super) error: Option<String>,
     pub(super) scheduled_at: Time,
     pub(super) executed_at: Time,
@@ -48,20 +49,20 @@ pub(super) struct Tried {
     pub(super) worker: String,
     pub(super) duration: String,
     pub(super) bars: Vec<Bar>,
-    /// How long each phase took, in words.
+    /// Durations of the phases as text.
     pub(super) phases: String,
-    /// What was sent and what came back, where it is shown in full.
+    /// Request and response. `None` if the attempt is not shown in full.
     pub(super) exchange: Option<Exchange>,
-    /// Whether it is shown opened to begin with.
+    /// Whether it is initially expanded.
     pub(super) is_open: bool,
 }
 
-/// What was sent and what came back.
+/// Request and response of an attempt.
 pub(super) struct Exchange {
     pub(super) request_headers: Vec<HeaderView>,
     pub(super) response_headers: Vec<HeaderView>,
-    pub(super) body: Sample,
-    /// How much of the body is known.
+    pub(super) body: BodySample,
+    /// Number of response body bytes that are stored.
     pub(super) bytes: usize,
 }
 
@@ -71,12 +72,12 @@ pub(super) struct Bar {
     pub(super) class: &'static str,
     pub(super) x: u64,
     pub(super) width: u64,
-    /// What it is and how long it took.
+    /// Tooltip with the phase's name and duration.
     pub(super) tip: String,
 }
 
-impl Tried {
-    /// The colour of an attempt.
+impl AttemptRow {
+    /// Returns the color of the attempt.
     pub(super) fn tone(&self) -> &'static str {
         match self.status {
             AttemptStatus::Success => "good",
@@ -86,57 +87,60 @@ impl Tried {
     }
 }
 
-/// The timeline, newest first, and how many older attempts are left out.
-pub(super) fn timeline(history: History, event: &Event, asked: Option<u32>) -> (Vec<Line>, usize) {
-    let longest = |entry: &Entry| match entry {
-        Entry::Attempt(stored) => stored.attempt.timings.total,
-        Entry::Blocked(_) => 0,
+/// Returns the timeline, newest first, and the number of older entries that are left out.
+pub(super) fn timeline(history: DeliveryHistory, event: &Event, requests: Option<u32>) -> (Vec<Line>, usize) {
+    let longest = |entry: &HistoryEntry| match entry {
+        HistoryEntry::Attempt(stored) => stored.attempt.timings.total,
+        HistoryEntry::Blocked(_) => 0,
     };
     let scale = history.entries.iter().map(longest).max().unwrap_or(0);
-    let left_out = history.entries.len().saturating_sub(MOST);
-    let mut in_full = IN_FULL;
+    let left_out = history.entries.len().saturating_sub(MAX_ATTEMPTS);
+    let mut in_full = FULL_ATTEMPTS;
     let mut lines = Vec::new();
-    for entry in history.entries.into_iter().rev().take(MOST) {
+    for entry in history.entries.into_iter().rev().take(MAX_ATTEMPTS) {
         lines.push(match entry {
-            Entry::Blocked(blocked) => Line::Blocked { since: blocked.since, words: blocked.words() },
-            Entry::Attempt(stored) => {
-                let is_asked = asked == Some(stored.attempt.number);
-                let is_newest = in_full == IN_FULL;
-                let mut tried = tried(&stored, scale);
+            HistoryEntry::Blocked(blocked) => {
+                Line::Blocked { since: blocked.since, description: blocked.describe() }
+            }
+            HistoryEntry::Attempt(stored) => {
+                let is_asked = requests == Some(stored.attempt.number);
+                let is_newest = in_full == FULL_ATTEMPTS;
+                let mut row = attempt_row(&stored, scale);
                 if in_full > 0 || is_asked {
-                    tried.exchange = Some(exchange(&stored, event));
+                    row.exchange = Some(exchange(&stored, event));
                 }
-                tried.is_open = is_asked || (asked.is_none() && is_newest);
+                row.is_open = is_asked || (requests.is_none() && is_newest);
                 in_full = in_full.saturating_sub(1);
-                Line::Tried(Box::new(tried))
+                Line::Attempt(Box::new(row))
             }
         });
     }
     (lines, left_out)
 }
 
-fn tried(stored: &StoredAttempt, scale: u32) -> Tried {
+fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
     let attempt = &stored.attempt;
     let parts = phases(&attempt.timings);
-    let told: Vec<_> = parts.iter().map(|phase| format!("{} {}", phase.name, millis(phase.micros))).collect();
-    let answer = match (attempt.http_status_code, attempt.failure_category) {
+    let messages: Vec<_> =
+        parts.iter().map(|phase| format!("{} {}", phase.name, millis(phase.micros))).collect();
+    let response = match (attempt.http_status_code, attempt.failure_category) {
         (Some(code), Some(category)) => format!("{code} · {}", format::category(category)),
         (Some(code), None) => code.to_string(),
         (None, Some(category)) => format::category(category),
         (None, None) => "no answer".to_owned(),
     };
-    Tried {
+    AttemptRow {
         number: attempt.number,
         status: attempt.status,
-        answer,
-        error: attempt.error_message.as_deref().map(visible),
+        response,
+        error: attempt.error_message.as_deref().map(escape_invisible),
         scheduled_at: attempt.scheduled_at,
         executed_at: attempt.executed_at,
         next_retry_at: attempt.next_retry_at,
         worker: attempt.worker.to_string(),
         duration: millis(attempt.timings.total),
         bars: bars(&parts, scale),
-        phases: told.join(", "),
+        phases: messages.join(", "),
         exchange: None,
         is_open: false,
     }
@@ -145,7 +149,7 @@ fn tried(stored: &StoredAttempt, scale: u32) -> Tried {
 fn exchange(stored: &StoredAttempt, event: &Event) -> Exchange {
     let body = stored.attempt.response_body_sample.as_deref().unwrap_or_default();
     let shown = |mut header: HeaderView| {
-        header.value = visible(&header.value);
+        header.value = escape_invisible(&header.value);
         header
     };
     let response_headers = header_views(stored.attempt.response_headers.as_deref());
@@ -157,7 +161,7 @@ fn exchange(stored: &StoredAttempt, event: &Event) -> Exchange {
     }
 }
 
-/// A part of an attempt.
+/// A phase of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 struct Phase {
     class: &'static str,
@@ -165,8 +169,8 @@ struct Phase {
     micros: u32,
 }
 
-/// The phases of an attempt, one after the other. The time to the first byte is told from the beginning: what came
-/// before is taken off.
+/// Returns the phases of an attempt in order. `ttfb` is measured from the start of the attempt, so the preceding
+/// phases are subtracted.
 fn phases(timings: &PhaseTimings) -> Vec<Phase> {
     let before =
         [("dns", "DNS", timings.dns), ("connect", "connect", timings.connect), ("tls", "TLS", timings.tls)];
@@ -190,7 +194,7 @@ fn phases(timings: &PhaseTimings) -> Vec<Phase> {
     phases
 }
 
-/// The phases as parts of a line that stands for the longest attempt.
+/// Returns the phases as bars, scaled to the longest attempt.
 fn bars(phases: &[Phase], scale: u32) -> Vec<Bar> {
     let scale = u64::from(scale.max(1));
     let mut begin = 0u64;
@@ -199,8 +203,8 @@ fn bars(phases: &[Phase], scale: u32) -> Vec<Bar> {
         let (x, width) = (begin * WIDTH / scale, u64::from(phase.micros) * WIDTH / scale);
         begin += u64::from(phase.micros);
         if phase.micros > 0 {
-            let x = x.min(WIDTH - LEAST);
-            let width = width.max(LEAST).min(WIDTH - x);
+            let x = x.min(WIDTH - MIN_BAR_WIDTH);
+            let width = width.max(MIN_BAR_WIDTH).min(WIDTH - x);
             let tip = format!("{} {}", phase.name, millis(phase.micros));
             bars.push(Bar { class: phase.class, x, width, tip });
         }
@@ -219,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_follow_one_another() {
+    fn phases_are_consecutive() {
         let timings = PhaseTimings {
             dns: Some(1_000),
             connect: Some(2_000),
@@ -228,10 +232,10 @@ mod tests {
             total: 20_000,
         };
         let parts = phases(&timings);
-        let told: Vec<_> = parts.iter().map(|phase| (phase.class, phase.micros)).collect();
+        let reported: Vec<_> = parts.iter().map(|phase| (phase.class, phase.micros)).collect();
         let expected =
             [("dns", 1_000), ("connect", 2_000), ("tls", 3_000), ("wait", 4_000), ("rest", 10_000)];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         let drawn: Vec<_> = bars(&parts, 20_000).into_iter().map(|bar| (bar.x, bar.width)).collect();
         assert_eq!(drawn, [(0, 50), (50, 100), (150, 150), (300, 200), (500, 500)]);
         let refused = PhaseTimings { dns: Some(500), total: 700, ..PhaseTimings::default() };
@@ -240,12 +244,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_was_measured_stays_within_its_line(
+        fn bars_stay_within_width_for_any_timings(
             dns: Option<u32>, connect: Option<u32>, tls: Option<u32>, ttfb: Option<u32>, total: u32, scale: u32,
         ) {
             let parts = phases(&PhaseTimings { dns, connect, tls, ttfb, total });
             for bar in bars(&parts, scale.max(total)) {
-                prop_assert!(bar.width >= LEAST && bar.x + bar.width <= WIDTH, "{bar:?}");
+                prop_assert!(bar.width >= MIN_BAR_WIDTH && bar.x + bar.width <= WIDTH, "{bar:?}");
             }
         }
     }

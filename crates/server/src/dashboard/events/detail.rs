@@ -1,4 +1,4 @@
-//! One event: its payload, where it went, and sending it again.
+//! Event page: its payload, its deliveries, and resending it.
 
 use std::collections::HashSet;
 
@@ -14,26 +14,26 @@ use serde::Deserialize;
 
 use crate::{
     api::AppState,
-    app::{AppError, deliveries::Seen},
+    app::{AppError, deliveries::DeliveryDetails},
     dashboard::{
-        Shown,
-        deliveries::of_event,
+        PageResult,
+        deliveries::filter_for_event,
         format, outcome_text,
-        page::{Asked, Failed, Frame, Html},
+        page::{FormQuery, Html, PageContext, PageError},
         untrusted::{self, pretty},
-        viewer::Looking,
+        viewer::TenantViewer,
         webhook_names::Names,
     },
 };
 
-/// How much of a payload is shown to begin with, and at the most.
-const SHORT: usize = 24 * 1024;
-const WHOLE: usize = 4 << 20;
-/// The most deliveries and webhooks that are shown.
-const DELIVERIES: u32 = 50;
-const WEBHOOKS: u32 = 100;
+/// Bytes of the payload shown initially, and at most.
+const PREVIEW_BYTES: usize = 24 * 1024;
+const MAX_BYTES: usize = 4 << 20;
+/// Maximum numbers of deliveries and webhooks shown.
+const MAX_DELIVERIES: u32 = 50;
+const MAX_WEBHOOKS: u32 = 100;
 
-/// How much to show.
+/// Query of the page: whether to show the whole payload.
 #[derive(Default, Deserialize)]
 pub(in crate::dashboard) struct DetailQuery {
     whole: Option<bool>,
@@ -43,64 +43,76 @@ pub(in crate::dashboard) struct DetailQuery {
 struct Target {
     id: WebhookId,
     url: String,
-    /// Whether the event went there before.
+    /// Whether the event already has a delivery to this webhook.
     had_it: bool,
-    /// Why nothing can be sent there.
+    /// Reason why the event cannot be sent to this webhook.
     not_now: Option<&'static str>,
 }
 
 #[derive(Template)]
 #[template(path = "event.html")]
 struct DetailPage {
-    frame: Frame,
+    frame: PageContext,
     stored: StoredEvent,
     payload: String,
     is_cut: bool,
     metadata: Option<String>,
-    deliveries: Vec<Seen>,
+    deliveries: Vec<DeliveryDetails>,
     is_more: bool,
     names: Names,
     targets: Vec<Target>,
 }
 
-/// The page.
+/// Renders the page.
 pub(in crate::dashboard) async fn detail(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<DetailQuery>,
-) -> Shown {
+    looking: TenantViewer,
+    query: FormQuery<DetailQuery>,
+) -> PageResult {
     let id: EventId = looking.id("event")?;
     let tenant = looking.tenant.clone();
     let stored = app.event(tenant.clone(), id).await?;
-    let page = PageRequest { after: None, offset: 0, limit: DELIVERIES + 1 };
-    let mut deliveries = app.list_deliveries(tenant.clone(), of_event(id), page).await?.found;
-    let is_more = deliveries.len() > DELIVERIES as usize;
-    deliveries.truncate(DELIVERIES as usize);
-    let names = Names::of(&app, &tenant, deliveries.iter().map(|seen| seen.delivery.webhook)).await?;
-    let had: HashSet<_> = deliveries.iter().map(|seen| seen.delivery.webhook).collect();
-    let webhooks = app.list_webhooks(tenant, PageRequest { after: None, offset: 0, limit: WEBHOOKS }).await?;
+    let page = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES + 1 };
+    let mut deliveries = app.list_deliveries(tenant.clone(), filter_for_event(id), page).await?.found;
+    let is_more = deliveries.len() > MAX_DELIVERIES as usize;
+    deliveries.truncate(MAX_DELIVERIES as usize);
+    let names =
+        Names::load(&app, &tenant, deliveries.iter().map(|details| details.delivery.webhook_id)).await?;
+    let had: HashSet<_> = deliveries.iter().map(|details| details.delivery.webhook_id).collect();
+    let webhooks =
+        app.list_webhooks(tenant, PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS }).await?;
     let mut targets: Vec<_> = webhooks
         .into_iter()
         .map(|webhook| Target {
             had_it: had.contains(&webhook.id),
-            not_now: (!webhook.state.gets_events()).then(|| webhook.state.name()),
+            not_now: (!webhook.state.receives_events()).then(|| webhook.state.name()),
             id: webhook.id,
             url: webhook.spec.url,
         })
         .collect();
     targets.sort_by_key(|target| !target.had_it);
-    let most = if asked.query.whole == Some(true) { WHOLE } else { SHORT };
-    let (payload, is_cut) = pretty(&stored.event.data, most);
-    let metadata = stored.event.metadata.as_deref().map(|notes| pretty(notes, SHORT).0);
+    let max = if query.query.whole == Some(true) { MAX_BYTES } else { PREVIEW_BYTES };
+    let (payload, is_cut) = pretty(&stored.event.data, max);
+    let metadata = stored.event.metadata.as_deref().map(|notes| pretty(notes, PREVIEW_BYTES).0);
     let frame = looking.frame("events");
-    Html::of(&DetailPage { frame, stored, payload, is_cut, metadata, deliveries, is_more, names, targets })
+    Html::render(&DetailPage {
+        frame,
+        stored,
+        payload,
+        is_cut,
+        metadata,
+        deliveries,
+        is_more,
+        names,
+        targets,
+    })
 }
 
-/// The payload as it was published, as a file.
+/// Returns the payload as it was published, as a download.
 pub(in crate::dashboard) async fn payload(
     State(app): State<AppState>,
-    looking: Looking,
-) -> Result<Response, Failed> {
+    looking: TenantViewer,
+) -> Result<Response, PageError> {
     let id: EventId = looking.id("event")?;
     let stored = app.event(looking.tenant, id).await?;
     if stored.event.is_erased() {

@@ -1,4 +1,4 @@
-//! Events: the listing with its filters, and one of them with its payload and where it went.
+//! Event pages: the list with its filters, and an event with its payload and deliveries.
 
 mod detail;
 
@@ -8,39 +8,43 @@ use redrive_store::StoredEvent;
 
 pub(super) use self::detail::{detail, payload};
 use super::{
-    Shown, format,
-    page::{Asked, Failed, Frame, Html},
+    PageResult, format,
+    page::{FormQuery, Html, PageContext, PageError},
     untrusted,
-    viewer::Looking,
+    viewer::TenantViewer,
 };
 use crate::api::{AppState, EventExportQuery, EventQuery, exported_events};
 
 /// Rows on one page.
-const ROWS: u32 = 25;
+const PAGE_SIZE: u32 = 25;
 
 #[derive(Template)]
 #[template(path = "events.html")]
 struct ListPage {
-    frame: Frame,
-    asked: Asked<EventQuery>,
+    frame: PageContext,
+    query: FormQuery<EventQuery>,
     rows: Vec<StoredEvent>,
     next: Option<String>,
 }
 
-/// The listing.
-pub(super) async fn list(State(app): State<AppState>, looking: Looking, asked: Asked<EventQuery>) -> Shown {
-    let paging = asked.query.paging().or_limit(ROWS);
-    let found = app.list_events(looking.tenant.clone(), asked.query.filter(), paging.request()?).await?;
+/// Renders the list.
+pub(super) async fn list(
+    State(app): State<AppState>,
+    looking: TenantViewer,
+    query: FormQuery<EventQuery>,
+) -> PageResult {
+    let paging = query.query.paging().or_limit(PAGE_SIZE);
+    let found = app.list_events(looking.tenant.clone(), query.query.filter(), paging.request()?).await?;
     let page = paging.page_of(found, |stored| stored.event.id, |stored| stored);
-    let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&ListPage { frame: looking.frame("events"), asked, rows: page.data, next })
+    let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
+    Html::render(&ListPage { frame: looking.frame("events"), query, rows: page.data, next })
 }
 
-/// Everything that the filter of the listing wants, as a file.
+/// Exports all events that the filter of the list selects.
 pub(super) async fn export(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<EventExportQuery>,
-) -> Result<Response, Failed> {
-    Ok(exported_events(&app, looking.tenant, &asked.query)?)
+    looking: TenantViewer,
+    query: FormQuery<EventExportQuery>,
+) -> Result<Response, PageError> {
+    Ok(exported_events(&app, looking.tenant, &query.query)?)
 }

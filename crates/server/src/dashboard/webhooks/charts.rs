@@ -1,54 +1,55 @@
-//! Drawings of one webhook: what came back, when its circuit was open, and when a delivery is tried.
+//! Charts of a webhook: responses, open periods of its circuit, and its retry schedule.
 
 use std::{borrow::Borrow, time::Duration};
 
 use redrive_core::{
-    FailureCategory, Time, delivery::retry::RetryPolicy, statistics::rollup::Latencies,
-    statistics::traffic::Range,
+    FailureCategory, Time,
+    delivery::retry::RetryPolicy,
+    statistics::{rollup::Latencies, traffic::Range},
 };
-use redrive_store::{MinuteRollup, Period};
+use redrive_store::{CircuitPeriod, MinuteRollup};
 
 use super::status_text;
 use crate::dashboard::{
-    chart::{self, Band, Chart, Series, Slots, Svg, Unit},
+    chart::{self, Chart, Series, Svg, TimeBand, TimeSlots, Unit},
     format,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const MINUTE: i64 = 60_000;
 
-/// How far back charts may reach: for about as long as minutes of webhooks are kept.
+/// Selectable ranges of the charts, about as long as the per-minute rollups of webhooks are kept.
 pub(super) const RANGES: [Range; 3] = [Range::Hour, Range::SixHours, Range::Day];
 
-/// For how long a circuit was open, in words.
-pub(super) fn lasted(period: &Period) -> String {
+/// Formats how long a circuit was open.
+pub(super) fn open_duration(period: &CircuitPeriod) -> String {
     match period.ended_at {
-        Some(end) => format!("open for {}", format::span(end.since(period.opened_at))),
+        Some(end) => format!("open for {}", format::format_duration(end.duration_since(period.opened_at))),
         None => "open now".to_owned(),
     }
 }
 
-/// A chart and the names of its rows.
-pub(super) struct Drawn {
+/// A chart with its legend.
+pub(super) struct ChartWithLegend {
     pub(super) chart: Svg,
     pub(super) legend: Svg,
 }
 
-/// What came back over time: attempts, and how long they took.
-pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [Drawn; 2] {
+/// Draws attempts and response times over time.
+pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [ChartWithLegend; 2] {
     let axis = range.axis(now);
-    let slots = Slots::from(axis);
+    let slots = TimeSlots::from(axis);
     let (mut good, mut bad) = (vec![0.0; slots.count], vec![0.0; slots.count]);
     let mut latencies = vec![Latencies::default(); slots.count];
     for minute in minutes {
-        let Some(slot) = axis.place(minute.minute) else { continue };
+        let Some(slot) = axis.index_of(minute.minute) else { continue };
         good[slot] += f64::from(minute.rollup.successes);
         bad[slot] += f64::from(minute.rollup.failures());
         latencies[slot].merge(&minute.rollup.latencies);
     }
-    let rows = [Series::of("succeeded", "good", good), Series::of("failed", "bad", bad)];
+    let rows = [Series::new("succeeded", "good", good), Series::new("failed", "bad", bad)];
     let chart = Chart { title: "Attempts", unit: Unit::Count, slots };
-    let attempts = Drawn { chart: chart.bars(&rows), legend: chart::legend(&rows) };
+    let attempts = ChartWithLegend { chart: chart.bars(&rows), legend: chart::legend(&rows) };
     let percentile = |name, tone, percent: f64| Series {
         name,
         tone,
@@ -57,63 +58,64 @@ pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [Dra
     let rows =
         [percentile("p50", "one", 50.0), percentile("p95", "two", 95.0), percentile("p99", "three", 99.0)];
     let chart = Chart { title: "How long attempts took", unit: Unit::Millis, slots };
-    [attempts, Drawn { chart: chart.lines(&rows), legend: chart::legend(&rows) }]
+    [attempts, ChartWithLegend { chart: chart.lines(&rows), legend: chart::legend(&rows) }]
 }
 
-/// When a circuit was open in the last day. To the minute: a page that nothing happens on stays the same.
-pub(super) fn open_times(periods: &[Period], now: Time) -> Svg {
+/// Draws the open periods of a circuit in the last day. Times are rounded to the minute, so that the page changes
+/// at most once a minute if nothing happens.
+pub(super) fn circuit_timeline(periods: &[CircuitPeriod], now: Time) -> Svg {
     let now = Time::from_millis(now.millis() / MINUTE * MINUTE + MINUTE);
-    let band = |period: &Period| {
+    let band = |period: &CircuitPeriod| {
         let why = if period.forced { "Forced open".to_owned() } else { status_text::window(&period.counts) };
-        Band {
+        TimeBand {
             from: period.opened_at,
             to: period.ended_at.unwrap_or(now),
             tone: if period.forced { "waiting" } else { "bad" },
-            tip: format!("{}\n{}\n{why}", format::stamp(period.opened_at), lasted(period)),
+            tip: format!("{}\n{}\n{why}", format::format_time(period.opened_at), open_duration(period)),
         }
     };
-    let bands: Vec<Band<'_>> = periods.iter().map(band).collect();
+    let bands: Vec<TimeBand<'_>> = periods.iter().map(band).collect();
     let title = match bands.len() {
         0 => "The circuit was not open in the last 24 hours".to_owned(),
         n => format!("The circuit was open {} in the last 24 hours, drawn over time", status_text::times(n)),
     };
-    chart::bands(&title, now.back(DAY), now, &bands)
+    chart::bands(&title, now.saturating_sub(DAY), now, &bands)
 }
 
-/// One attempt of a schedule.
+/// An attempt of a retry schedule.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
-    /// Which attempt it is.
+    /// Number of the attempt.
     pub(super) number: u32,
-    /// How long after the one before it, or after the event for the first.
+    /// Delay after the previous attempt, or after the event for the first one.
     pub(super) wait: Duration,
-    /// How long after the event, if each before it fails at once.
+    /// Time after the event, if each previous attempt fails immediately.
     pub(super) at: Duration,
-    /// Whether the delivery is given up before.
+    /// Whether the delivery is marked dead before this attempt.
     pub(super) never: bool,
 }
 
-/// The attempts that a policy allows, if each of them fails.
+/// Returns the attempts that a policy allows if each of them fails.
 pub(super) fn steps(policy: &RetryPolicy) -> Vec<Step> {
     let mut at = Duration::ZERO;
     (1..=policy.max_attempts())
         .map(|number| {
             let wait = match number {
                 1 => policy.first_delay(),
-                // Half way through what chance does to it: the wait as it was written.
+                // The random value 0.5 is the middle of the jitter range, so the delay is the configured one.
                 _ => policy.delay(number - 1, FailureCategory::ServerError, None, 0.5),
             };
             at = at.saturating_add(wait);
-            Step { number, wait, at, never: at > policy.give_up_after.get() }
+            Step { number, wait, at, never: at > policy.give_up_after.as_duration() }
         })
         .collect()
 }
 
-/// Attempts over time. The first seconds count as much as the last days: the scale is logarithmic.
+/// Draws the attempts on a logarithmic timeline, on which the first seconds take as much width as the last days.
 pub(super) fn schedule(policy: &RetryPolicy) -> Svg {
-    let dots: Vec<chart::Dot<'_>> = steps(policy)
+    let dots: Vec<chart::TimeDot<'_>> = steps(policy)
         .into_iter()
-        .map(|step| chart::Dot {
+        .map(|step| chart::TimeDot {
             at: step.at,
             tone: if step.never { "off" } else { "busy" },
             mark: step.number.to_string(),
@@ -129,7 +131,7 @@ pub(super) fn schedule(policy: &RetryPolicy) -> Svg {
     chart::schedule(&title, &dots)
 }
 
-/// A time after an event, as briefly as it can be said.
+/// Formats a time after an event briefly.
 fn after(at: Duration) -> String {
     match at {
         Duration::ZERO => "at once".to_owned(),
@@ -137,18 +139,18 @@ fn after(at: Duration) -> String {
     }
 }
 
-/// A length of time, with its fraction where that matters.
+/// Formats a duration, with a fraction if it is below a minute.
 pub(super) fn exact(length: impl Borrow<Duration>) -> String {
     match *length.borrow() {
         length if length < Duration::from_secs(1) => format!("{} ms", length.as_millis()),
         length if length < Duration::from_secs(60) && length.subsec_millis() > 0 => {
             format!("{:.1} s", length.as_secs_f64())
         }
-        length => format::span(length),
+        length => format::format_duration(length),
     }
 }
 
-/// A time after an event, in words.
+/// Formats a time after an event.
 pub(super) fn after_event(at: impl Borrow<Duration>) -> String {
     match *at.borrow() {
         Duration::ZERO => "at once".to_owned(),
@@ -165,13 +167,15 @@ mod tests {
     const NOW: Time = Time::from_secs(1_700_000_000);
 
     #[test]
-    fn attempts_add_up_their_waits() {
+    fn attempt_times_accumulate_delays() {
         let steps = steps(&RetryPolicy::default());
         let times: Vec<u64> = steps.iter().take(4).map(|step| step.at.as_secs()).collect();
         assert_eq!((steps.len(), times), (10, vec![0, 5, 305, 2_105]));
         assert!(steps.iter().all(|step| !step.never), "five days are enough for all of them");
-        let hasty =
-            RetryPolicy { give_up_after: redrive_core::time::Span::secs(3_600), ..RetryPolicy::default() };
+        let hasty = RetryPolicy {
+            give_up_after: redrive_core::time::HumanDuration::secs(3_600),
+            ..RetryPolicy::default()
+        };
         let never: Vec<u32> =
             self::steps(&hasty).iter().filter(|step| step.never).map(|step| step.number).collect();
         assert_eq!(never, [5, 6, 7, 8, 9, 10]);
@@ -179,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn fractions_are_told_where_they_matter() {
+    fn short_durations_show_fractions() {
         let exact = [0, 500, 1_000, 2_500, 61_500].map(|ms| exact(Duration::from_millis(ms)));
         assert_eq!(exact, ["0 ms", "500 ms", "1 s", "2.5 s", "1 min 1 s"]);
     }
 
     #[test]
-    fn parts_of_a_minute_are_added_up() {
+    fn rollups_of_same_minute_are_summed() {
         let part = |successes: u32, attempts: u32| {
             let mut rollup = Rollup { successes, attempts, ..Rollup::default() };
             rollup.latencies.add(20_000);
             MinuteRollup {
-                tenant: redrive_core::TenantId::default(),
-                webhook: WebhookId::new(NOW, &[0; 10]),
+                tenant_id: redrive_core::TenantId::default(),
+                webhook_id: WebhookId::new(NOW, &[0; 10]),
                 minute: Time::from_secs(1_699_999_980),
                 rollup,
             }
@@ -205,18 +209,18 @@ mod tests {
     }
 
     #[test]
-    fn a_circuit_tells_when_and_why_it_was_open() {
+    fn circuit_timeline_shows_when_and_why_open() {
         let counts = Counts { total: 20, failed: 12, ..Counts::default() };
-        let period = |ago: u64, ended: Option<u64>| Period {
-            opened_at: NOW.back(Duration::from_secs(ago)),
-            ended_at: ended.map(|ago| NOW.back(Duration::from_secs(ago))),
+        let period = |ago: u64, ended: Option<u64>| CircuitPeriod {
+            opened_at: NOW.saturating_sub(Duration::from_secs(ago)),
+            ended_at: ended.map(|ago| NOW.saturating_sub(Duration::from_secs(ago))),
             forced: ended.is_none(),
             counts,
         };
-        let svg = open_times(&[period(600, None), period(7_200, Some(3_600))], NOW).to_string();
+        let svg = circuit_timeline(&[period(600, None), period(7_200, Some(3_600))], NOW).to_string();
         assert!(svg.contains("open for 1 h&#10;12 of 20 calls had failed"), "{svg}");
         assert!(svg.contains("open now&#10;Forced open"), "{svg}");
-        let a_moment_later = open_times(&[period(600, None)], NOW + Duration::from_secs(5)).to_string();
-        assert_eq!(a_moment_later, open_times(&[period(600, None)], NOW).to_string());
+        let a_moment_later = circuit_timeline(&[period(600, None)], NOW + Duration::from_secs(5)).to_string();
+        assert_eq!(a_moment_later, circuit_timeline(&[period(600, None)], NOW).to_string());
     }
 }

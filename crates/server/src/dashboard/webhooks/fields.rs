@@ -1,24 +1,22 @@
-//! The fields of the form, filled from a webhook. What is confidential is never among them.
+//! Form fields filled from a webhook. They never contain confidential values.
 
 use redrive_core::{
     Time,
-    delivery::lane::Ordering,
-    delivery::retry::RetryOn,
+    delivery::{lane::Ordering, retry::RetryOn},
     event::PayloadFormat,
-    notification::Kind,
+    notification::NotificationKind,
     security::signature::{HeaderForm, Scheme},
-    time::Span,
-    webhook::WebhookSpec,
-    webhook::confidential::EndpointAuth,
+    time::HumanDuration,
+    webhook::{WebhookSpec, confidential::EndpointAuth},
 };
 use serde::Serialize;
 
 use super::settings_text;
 
-/// What may be chosen from a list: its value, and what people read.
+/// Options of a list: value and label.
 pub(super) type Choices = Vec<(String, &'static str)>;
 
-/// The name that the API has for a value.
+/// Returns the API name of a value.
 fn name_of(value: impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -27,9 +25,9 @@ fn text<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map(T::to_string).unwrap_or_default()
 }
 
-/// A span as people write it: in the largest unit that says it exactly.
-fn span(span: &Span) -> String {
-    let millis = span.get().as_millis();
+/// Formats a duration in the largest unit that represents it exactly.
+fn span(span: &HumanDuration) -> String {
+    let millis = span.as_duration().as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
     match units.into_iter().find(|(size, _)| millis > 0 && millis.is_multiple_of(*size)) {
         Some((size, unit)) => format!("{}{unit}", millis / size),
@@ -41,7 +39,7 @@ fn lines<T: ToString>(values: &[T]) -> String {
     values.iter().map(T::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// The fields, as they are shown.
+/// Values of all form fields.
 pub(super) struct Fields {
     pub(super) url: String,
     pub(super) description: String,
@@ -51,7 +49,7 @@ pub(super) struct Fields {
     pub(super) payload_format: String,
     pub(super) ordering: String,
     pub(super) scheme: String,
-    pub(super) header_form: String,
+    pub(super) header_format: String,
     pub(super) headers: Vec<String>,
     pub(super) metadata: Vec<(String, String)>,
     pub(super) auth: String,
@@ -64,12 +62,12 @@ pub(super) struct Fields {
     pub(super) max_in_flight: String,
     pub(super) owner_id: String,
     pub(super) owner_email: String,
-    pub(super) owner_mute: Vec<Kind>,
+    pub(super) owner_muted_kinds: Vec<NotificationKind>,
     pub(super) verify_url: bool,
     pub(super) expires_at: Option<Time>,
 }
 
-/// What is said about retries.
+/// Values of the retry fields.
 pub(super) struct RetryFields {
     pub(super) schedule: String,
     pub(super) base_delay_ms: String,
@@ -84,7 +82,7 @@ pub(super) struct RetryFields {
     pub(super) give_up_after: String,
 }
 
-/// What is said about the circuit.
+/// Values of the circuit breaker fields.
 pub(super) struct BreakerFields {
     pub(super) enabled: String,
     pub(super) window_size_ms: String,
@@ -96,9 +94,9 @@ pub(super) struct BreakerFields {
 }
 
 impl RetryFields {
-    fn of(spec: &WebhookSpec) -> Self {
+    fn from_spec(spec: &WebhookSpec) -> Self {
         let retry = &spec.retry_config;
-        let spans = |spans: &Vec<Span>| spans.iter().map(span).collect::<Vec<_>>().join(", ");
+        let spans = |spans: &Vec<HumanDuration>| spans.iter().map(span).collect::<Vec<_>>().join(", ");
         let codes = |codes: &Vec<u16>| codes.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         Self {
             schedule: retry.schedule.as_ref().map(spans).unwrap_or_default(),
@@ -117,7 +115,7 @@ impl RetryFields {
 }
 
 impl BreakerFields {
-    fn of(spec: &WebhookSpec) -> Self {
+    fn from_spec(spec: &WebhookSpec) -> Self {
         let breaker = &spec.circuit_breaker_config;
         Self {
             enabled: text(&breaker.enabled),
@@ -132,8 +130,8 @@ impl BreakerFields {
 }
 
 impl Fields {
-    /// The fields of a webhook.
-    pub(super) fn of(spec: &WebhookSpec) -> Self {
+    /// Fills the fields from a webhook.
+    pub(super) fn from_spec(spec: &WebhookSpec) -> Self {
         let owner = spec.owner.as_ref();
         let filter = spec.filter.as_ref().and_then(|filter| {
             let value = serde_json::to_value(filter).ok()?;
@@ -152,7 +150,7 @@ impl Fields {
             payload_format: name_of(spec.payload_format),
             ordering: name_of(spec.ordering_guarantee),
             scheme: name_of(spec.signature.scheme),
-            header_form: name_of(spec.signature.header_form),
+            header_format: name_of(spec.signature.header_format),
             headers: spec.headers.keys().cloned().collect(),
             metadata: spec.metadata.clone().into_iter().collect(),
             auth: text(&spec.auth.as_ref().map(EndpointAuth::kind)),
@@ -165,20 +163,20 @@ impl Fields {
                 () if is_exponential => "exponential".into(),
                 () => String::new(),
             },
-            retry: RetryFields::of(spec),
-            breaker: BreakerFields::of(spec),
+            retry: RetryFields::from_spec(spec),
+            breaker: BreakerFields::from_spec(spec),
             requests_per_minute: text(&spec.rate_limit.map(|limit| limit.requests_per_minute)),
             burst: text(&spec.rate_limit.and_then(|limit| limit.burst)),
             max_in_flight: text(&spec.max_in_flight),
             owner_id: text(&owner.and_then(|owner| owner.id.clone())),
             owner_email: text(&owner.and_then(|owner| owner.email.clone())),
-            owner_mute: owner.map(|owner| owner.mute.clone()).unwrap_or_default(),
+            owner_muted_kinds: owner.map(|owner| owner.muted_kinds.clone()).unwrap_or_default(),
             verify_url: spec.verify_url,
             expires_at: spec.expires_at,
         }
     }
 
-    /// What a body may look like.
+    /// Returns the payload formats.
     pub(super) fn formats(&self) -> Choices {
         let all = [
             PayloadFormat::Envelope,
@@ -189,25 +187,25 @@ impl Fields {
         all.into_iter().map(|format| (name_of(format), settings_text::format(format))).collect()
     }
 
-    /// Which deliveries may wait for one another.
+    /// Returns the ordering guarantees.
     pub(super) fn orderings(&self) -> Choices {
         let all = [Ordering::None, Ordering::PerEventType, Ordering::Strict];
         all.into_iter().map(|ordering| (name_of(ordering), settings_text::ordering(ordering))).collect()
     }
 
-    /// How requests may be signed.
+    /// Returns the signature schemes.
     pub(super) fn schemes(&self) -> Choices {
         let all = [Scheme::Standard, Scheme::StandardEd25519];
         all.into_iter().map(|scheme| (name_of(scheme), settings_text::scheme(scheme))).collect()
     }
 
-    /// The forms of the second signature.
+    /// Returns the formats of the `X-Webhook-Signature` header.
     pub(super) fn header_forms(&self) -> Choices {
         let all = [HeaderForm::Timestamped, HeaderForm::Sha256];
-        all.into_iter().map(|form| (name_of(form), settings_text::header_form(form))).collect()
+        all.into_iter().map(|form| (name_of(form), settings_text::header_format(form))).collect()
     }
 
-    /// How an endpoint may want to be convinced.
+    /// Returns the authentication methods.
     pub(super) fn auths(&self) -> Choices {
         vec![
             (String::new(), "None"),
@@ -216,7 +214,7 @@ impl Fields {
         ]
     }
 
-    /// How the times of retries may be said.
+    /// Returns the kinds of retry schedule.
     pub(super) fn retry_modes(&self) -> Choices {
         vec![
             (String::new(), "As the server has it"),
@@ -225,7 +223,7 @@ impl Fields {
         ]
     }
 
-    /// Which failures may be retried.
+    /// Returns the choices of failures that are retried.
     pub(super) fn retries(&self) -> Choices {
         vec![
             (String::new(), "As the server has it"),
@@ -234,7 +232,7 @@ impl Fields {
         ]
     }
 
-    /// Whether a circuit may open.
+    /// Returns the choices for enabling the circuit breaker.
     pub(super) fn switches(&self) -> Choices {
         vec![
             (String::new(), "As the server has it"),
@@ -246,35 +244,35 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::webhook::confidential::Hidden;
+    use redrive_core::webhook::confidential::SecretString;
 
     use super::*;
 
     #[test]
-    fn spans_are_written_as_they_are_read() {
+    fn formatted_durations_parse_to_same_value() {
         for (written, shown) in
             [("90s", "90s"), ("60s", "1m"), ("250ms", "250ms"), ("0s", "0s"), ("24h", "1d")]
         {
-            assert_eq!(span(&Span::parse(written).unwrap()), shown);
-            assert_eq!(Span::parse(shown), Span::parse(written));
+            assert_eq!(span(&HumanDuration::parse(written).unwrap()), shown);
+            assert_eq!(HumanDuration::parse(shown), HumanDuration::parse(written));
         }
     }
 
     #[test]
-    fn names_are_those_of_the_api() {
-        let fields = Fields::of(&WebhookSpec::default());
+    fn option_values_are_api_names() {
+        let fields = Fields::from_spec(&WebhookSpec::default());
         assert_eq!((&*fields.payload_format, &*fields.ordering), ("envelope", "none"));
-        assert_eq!((&*fields.scheme, &*fields.header_form), ("standard", "timestamped"));
+        assert_eq!((&*fields.scheme, &*fields.header_format), ("standard", "timestamped"));
         assert_eq!((&*fields.retry_mode, &*fields.auth), ("", ""));
         assert!(fields.formats().iter().any(|(name, _)| name == "cloudevents_binary"));
     }
 
     #[test]
-    fn what_is_confidential_is_in_no_field() {
+    fn fields_contain_no_confidential_values() {
         let mut spec = WebhookSpec::default();
-        spec.headers.insert("x-api-key".into(), Hidden::new("hush"));
-        spec.auth = Some(EndpointAuth::Basic { username: "me".into(), password: Hidden::new("hush") });
-        let fields = Fields::of(&spec);
+        spec.headers.insert("x-api-key".into(), SecretString::new("hush"));
+        spec.auth = Some(EndpointAuth::Basic { username: "me".into(), password: SecretString::new("hush") });
+        let fields = Fields::from_spec(&spec);
         assert_eq!(fields.headers, ["x-api-key"]);
         assert_eq!((&*fields.auth, &*fields.auth_username), ("basic", "me"));
     }

@@ -1,4 +1,4 @@
-//! The form that makes and changes webhooks, and the check of what is written in it so far.
+//! Form to create and change webhooks, and the validation of its current input.
 
 use askama::Template;
 use axum::{
@@ -13,63 +13,63 @@ use serde::Deserialize;
 use super::{fields::Fields, show::name_of};
 use crate::{
     api::{
-        AppState, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, Problem, Query, REDACTED,
-        WebhookInput, check_written,
+        AppState, Authorized, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, Problem, Query, REDACTED,
+        WebhookInput, validate_draft,
     },
-    app::{AppError, Capability, Scope, TenantView, event_types::MOST},
+    app::{AppError, Capability, Scope, TenantView, event_types::MAX_EVENT_TYPES},
     dashboard::{
-        Shown, format,
-        page::{Failed, Frame, Html, allowed},
-        viewer::Looking,
+        PageResult, format,
+        page::{Html, PageContext, PageError, allowed},
+        viewer::TenantViewer,
     },
 };
 
 #[derive(Template)]
 #[template(path = "webhook_form.html")]
 struct FormPage {
-    frame: Frame,
-    /// The webhook that is changed; none for a new one.
+    frame: PageContext,
+    /// The webhook to change. `None` for a new one.
     known: Option<Webhook>,
-    /// What it is called.
+    /// Displayed name of the webhook.
     name: String,
     fields: Fields,
-    /// Event types and patterns to choose from.
+    /// Event types and patterns offered.
     suggested: Vec<String>,
 }
 
-/// The form for a new webhook.
-pub(in crate::dashboard) async fn new(State(app): State<AppState>, looking: Looking) -> Shown {
+/// Renders the form for a new webhook.
+pub(in crate::dashboard) async fn new(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
     page(&app, &looking, None).await
 }
 
-/// The form for a known webhook.
-pub(in crate::dashboard) async fn edit(State(app): State<AppState>, looking: Looking) -> Shown {
+/// Renders the form to change a webhook.
+pub(in crate::dashboard) async fn edit(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
     must_manage(&looking)?;
     let webhook = app.webhook(looking.tenant.clone(), looking.id("webhook")?).await?;
     page(&app, &looking, Some(webhook)).await
 }
 
-/// Refuses a viewer who may not change webhooks.
-fn must_manage(looking: &Looking) -> Result<(), Failed> {
-    allowed(looking.viewer.by.must_have(Scope::Manage))?;
+/// Rejects viewers that may not change webhooks.
+fn must_manage(looking: &TenantViewer) -> Result<(), PageError> {
+    allowed(looking.viewer.by.require_scope(Scope::Manage))?;
     allowed(looking.viewer.by.must_be_capable(Capability::ManageEndpoints))
 }
 
-async fn page(app: &AppState, looking: &Looking, known: Option<Webhook>) -> Shown {
+async fn page(app: &AppState, looking: &TenantViewer, known: Option<Webhook>) -> PageResult {
     must_manage(looking)?;
     let spec = known.as_ref().map(|webhook| webhook.spec.clone()).unwrap_or_default();
-    Html::of(&FormPage {
+    Html::render(&FormPage {
         frame: looking.frame("webhooks"),
         name: known.as_ref().map(name_of).unwrap_or_default(),
-        fields: Fields::of(&spec),
+        fields: Fields::from_spec(&spec),
         known,
         suggested: suggestions(app, looking.tenant.clone()).await?,
     })
 }
 
-/// The tenant's event types, and what stands before the dots of several of them.
+/// Returns the tenant's event types, and patterns made of their prefixes.
 async fn suggestions(app: &AppState, tenant: TenantView) -> Result<Vec<String>, AppError> {
-    let page = PageRequest { after: None, offset: 0, limit: MOST as u32 };
+    let page = PageRequest { after: None, offset: 0, limit: MAX_EVENT_TYPES as u32 };
     let known = app.list_event_types(tenant.id, Some(false), page).await?;
     let names: Vec<String> = known.into_iter().map(|known| known.name).collect();
     Ok(with_patterns(names))
@@ -83,26 +83,26 @@ fn with_patterns(names: Vec<String>) -> Vec<String> {
     [vec!["*".to_owned()], patterns, names].concat()
 }
 
-/// Which webhook is changed; a new one if none.
+/// Query of the check: the webhook to change. `None` for a new one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Which {
     id: Option<WebhookId>,
 }
 
-/// Says what is wrong with what is written so far, as the API would: 204 if nothing is, or else the problem. That it
-/// was found is no failure of the request, so it comes with 200. Nothing is stored.
+/// Validates the current input as the API would, without storing anything. Returns 204 if it is valid. Invalid
+/// input is not a failure of this request, so the problem is returned with 200.
 pub(in crate::dashboard) async fn check(
     State(app): State<AppState>,
-    May(caller, _): May<ManagesEndpoints>,
+    Authorized(caller, _): Authorized<ManagesEndpoints>,
     Path(tenant): Path<String>,
     Query(which): Query<Which>,
     input: Result<Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>, Problem>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
-    let tenant = app.acts_for(&caller, Some(tenant.as_str())).await?;
+    let tenant_id = caller.resolve_tenant(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
+    let tenant = app.resolve_tenant(&caller, Some(tenant_id.as_str())).await?;
     let checked = match input {
-        Ok(Json(input)) => check_written(&app, &caller, tenant, which.id, &input).await,
+        Ok(Json(input)) => validate_draft(&app, &caller, tenant, which.id, &input).await,
         Err(problem) => Err(problem),
     };
     match checked {
@@ -112,7 +112,7 @@ pub(in crate::dashboard) async fn check(
     }
 }
 
-/// Whether a problem is one of what was written, rather than of the request.
+/// Returns whether a problem is about the input rather than the request.
 fn is_about_input(problem: &Problem) -> bool {
     [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY].iter().any(|status| problem.status == *status)
 }

@@ -1,4 +1,4 @@
-//! The listing of webhooks: searched and filtered over a bounded number of them.
+//! List of webhooks. A search scans a bounded number of them per page.
 
 use std::collections::HashSet;
 
@@ -15,35 +15,35 @@ use serde::Deserialize;
 use super::status_text;
 use crate::{
     api::{AppState, Paging},
-    app::{AppError, TenantView, webhook_summary::Glance},
+    app::{AppError, TenantView, webhook_summary::WebhookSummary},
     dashboard::{
-        Shown, format, overview,
-        page::{Asked, Frame, Html},
-        viewer::Looking,
+        PageResult, format, overview,
+        page::{FormQuery, Html, PageContext},
+        viewer::TenantViewer,
     },
 };
 
 /// Rows on one page.
-const ROWS: usize = 25;
-/// The most webhooks that one page looks at to find them.
-const LOOKED_AT: usize = 1_000;
-/// How many are read at once while searching.
-const STRIDE: u32 = 250;
+const PAGE_SIZE: usize = 25;
+/// Maximum number of webhooks that a search scans per page.
+const MAX_SCANNED: usize = 1_000;
+/// Number of webhooks read per query while searching.
+const SCAN_PAGE_SIZE: u32 = 250;
 
-/// What is looked for.
+/// Query of the list.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ListQuery {
-    /// A part of the URL, the description, the id or an event type.
+    /// Part of the URL, the description, the id or an event type.
     q: Option<String>,
-    /// Only in this state.
+    /// State of the webhook.
     state: Option<StateName>,
-    /// Only with a circuit in this state.
+    /// State of the circuit.
     circuit: Option<CircuitState>,
     cursor: Option<String>,
 }
 
-/// The states that a webhook can be looked for by.
+/// States that webhooks can be filtered by.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 enum StateName {
@@ -70,14 +70,14 @@ impl ListQuery {
         self.q.is_some() || self.state.is_some() || self.circuit.is_some()
     }
 
-    /// Whether a webhook is looked for, as far as it says itself.
+    /// Returns whether a webhook matches the query, except for its circuit.
     fn wants(&self, webhook: &Webhook) -> bool {
         self.state.is_none_or(|state| state.is(&webhook.state))
             && self.q.as_deref().is_none_or(|text| has(webhook, text.trim()))
     }
 }
 
-/// Whether a text is found in what people know a webhook by; or it is an event type that the webhook wants.
+/// Returns whether the URL, description, id or a pattern contains the text, or a pattern matches it as event type.
 fn has(webhook: &Webhook, text: &str) -> bool {
     let spec = &webhook.spec;
     let lower = text.to_lowercase();
@@ -89,20 +89,20 @@ fn has(webhook: &Webhook, text: &str) -> bool {
         || text.contains('.') && spec.events.iter().any(|pattern| pattern.matches(text))
 }
 
-/// What a page has found.
+/// Result of a search.
 struct Found {
     rows: Vec<Webhook>,
-    /// Where the next page goes on.
+    /// Cursor of the next page.
     next: Option<WebhookId>,
-    /// Whether it stopped before it knew whether there are more.
+    /// Whether the scan limit was reached, so that there may be more.
     stopped: bool,
 }
 
 async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<Found, crate::api::Problem> {
     let cursor = Paging { cursor: query.cursor.clone(), ..Paging::default() };
     let mut after = cursor.request::<WebhookId>()?.after;
-    let limit = if query.is_search() { STRIDE } else { ROWS as u32 + 1 };
-    let (mut rows, mut looked_at) = (Vec::with_capacity(ROWS), 0);
+    let limit = if query.is_search() { SCAN_PAGE_SIZE } else { PAGE_SIZE as u32 + 1 };
+    let (mut rows, mut looked_at) = (Vec::with_capacity(PAGE_SIZE), 0);
     loop {
         let page = app.list_webhooks(tenant.clone(), PageRequest { after, offset: 0, limit }).await?;
         let is_last = page.len() < limit as usize;
@@ -113,7 +113,7 @@ async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<
             if !query.wants(&webhook) || with_circuit.as_ref().is_some_and(|ids| !ids.contains(&webhook.id)) {
                 continue;
             }
-            if rows.len() == ROWS {
+            if rows.len() == PAGE_SIZE {
                 let next = rows.last().map(|row: &Webhook| row.id);
                 return Ok(Found { rows, next, stopped: false });
             }
@@ -121,50 +121,50 @@ async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<
         }
         match () {
             () if is_last => return Ok(Found { rows, next: None, stopped: false }),
-            () if looked_at >= LOOKED_AT => return Ok(Found { rows, next: after, stopped: true }),
+            () if looked_at >= MAX_SCANNED => return Ok(Found { rows, next: after, stopped: true }),
             () => {}
         }
     }
 }
 
-/// Those of the webhooks whose circuit is in this state; none if any state will do.
+/// Returns the webhooks whose circuit is in this state, or `None` if the state does not matter.
 async fn with_circuit(
     app: &AppState,
-    tenant: &TenantId,
+    tenant_id: &TenantId,
     wanted: Option<CircuitState>,
     webhooks: &[Webhook],
 ) -> Result<Option<HashSet<WebhookId>>, AppError> {
     let Some(wanted) = wanted else { return Ok(None) };
     let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
-    let states = app.circuit_states(tenant, &ids).await?;
+    let states = app.circuit_states(tenant_id, &ids).await?;
     Ok(Some(states.into_iter().filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()))
 }
 
 #[derive(Template)]
 #[template(path = "webhooks.html")]
 struct ListPage {
-    frame: Frame,
-    asked: Asked<ListQuery>,
-    rows: Vec<(Webhook, Glance)>,
+    frame: PageContext,
+    query: FormQuery<ListQuery>,
+    rows: Vec<(Webhook, WebhookSummary)>,
     next: Option<String>,
     stopped: bool,
 }
 
-/// The listing.
+/// Renders the list.
 pub(in crate::dashboard) async fn list(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<ListQuery>,
-) -> Shown {
-    let found = find(&app, &looking.tenant, &asked.query).await?;
-    let glances = app.glance(&looking.tenant, &found.rows).await?;
-    let next = found.next.map(|id| asked.with("cursor", &id.to_string()));
-    Html::of(&ListPage {
+    looking: TenantViewer,
+    query: FormQuery<ListQuery>,
+) -> PageResult {
+    let found = find(&app, &looking.tenant, &query.query).await?;
+    let glances = app.summaries(&looking.tenant, &found.rows).await?;
+    let next = found.next.map(|id| query.with("cursor", &id.to_string()));
+    Html::render(&ListPage {
         frame: looking.frame("webhooks"),
         rows: found.rows.into_iter().zip(glances).collect(),
         next,
         stopped: found.stopped,
-        asked,
+        query,
     })
 }
 
@@ -177,7 +177,7 @@ mod tests {
     fn webhook() -> Webhook {
         Webhook {
             id: WebhookId::new(Time::from_secs(1), &[7; 10]),
-            tenant: redrive_core::TenantId::default(),
+            tenant_id: redrive_core::TenantId::default(),
             spec: WebhookSpec {
                 url: "https://Shop.example/hooks".into(),
                 description: Some("Orders to the Größe shop".into()),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_is_found_by_whatever_people_know_it_by() {
+    fn search_matches_url_description_id_and_event_types() {
         let webhook = webhook();
         let id = webhook.id.to_string();
         for text in
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_looked_for_by_name() {
+    fn webhooks_are_filtered_by_state() {
         let wants = |query: &str| serde_json::from_str::<ListQuery>(query).unwrap().wants(&webhook());
         assert!(
             wants("{}") && wants(r#"{"state": "paused"}"#) && wants(r#"{"state": "paused", "q": " shop "}"#)

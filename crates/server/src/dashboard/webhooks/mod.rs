@@ -1,4 +1,4 @@
-//! Webhooks: the listing with their health at a glance, one of them in full, and the form that makes and changes them.
+//! Webhook pages: the list with a health summary, a webhook's page, and the form to create and change webhooks.
 
 mod charts;
 mod fields;

@@ -1,4 +1,4 @@
-//! What was decided about a webhook, in words.
+//! Settings of a webhook as text.
 
 use redrive_core::{
     delivery::lane::Ordering,
@@ -9,7 +9,7 @@ use redrive_core::{
 
 use crate::{app::confirmations::AddressStatus, dashboard::format};
 
-/// What a request body looks like.
+/// Describes a payload format.
 pub(super) fn format(format: PayloadFormat) -> &'static str {
     match format {
         PayloadFormat::Envelope => "Envelope: id, type, time and data",
@@ -19,7 +19,7 @@ pub(super) fn format(format: PayloadFormat) -> &'static str {
     }
 }
 
-/// Which deliveries wait for one another.
+/// Describes an ordering guarantee.
 pub(super) fn ordering(ordering: Ordering) -> &'static str {
     match ordering {
         Ordering::None => "Each as soon as it can",
@@ -28,7 +28,7 @@ pub(super) fn ordering(ordering: Ordering) -> &'static str {
     }
 }
 
-/// How requests are signed.
+/// Describes a signature scheme.
 pub(super) fn scheme(scheme: Scheme) -> &'static str {
     match scheme {
         Scheme::Standard => "v1: HMAC-SHA256, a shared secret",
@@ -36,28 +36,28 @@ pub(super) fn scheme(scheme: Scheme) -> &'static str {
     }
 }
 
-/// The form of the second signature.
-pub(super) fn header_form(form: HeaderForm) -> &'static str {
+/// Describes the format of the `X-Webhook-Signature` header.
+pub(super) fn header_format(form: HeaderForm) -> &'static str {
     match form {
         HeaderForm::Timestamped => "t=…,v1=… over time and body",
         HeaderForm::Sha256 => "sha256=… over the body, as GitHub has it",
     }
 }
 
-/// What was decided about a webhook, name by name.
-pub(super) fn facts(spec: &WebhookSpec, owner_status: Option<AddressStatus>) -> Vec<(&'static str, String)> {
+/// Returns the settings of a webhook with their names.
+pub(super) fn setting_rows(
+    spec: &WebhookSpec,
+    owner_status: Option<AddressStatus>,
+) -> Vec<(&'static str, String)> {
     let list = |texts: &[String]| texts.join(", ");
     let events: Vec<String> = spec.events.iter().map(ToString::to_string).collect();
     let mut facts = vec![
         ("Event types", list(&events)),
         ("Body", format(spec.payload_format).to_owned()),
         ("webhook-signature", scheme(spec.signature.scheme).to_owned()),
-        ("X-Webhook-Signature", header_form(spec.signature.header_form).to_owned()),
+        ("X-Webhook-Signature", header_format(spec.signature.header_format).to_owned()),
         ("Order", ordering(spec.ordering_guarantee).to_owned()),
-        (
-            "Requests at once",
-            spec.max_in_flight.map_or("as the server has it".into(), |most| most.to_string()),
-        ),
+        ("Requests at once", spec.max_in_flight.map_or("as the server has it".into(), |max| max.to_string())),
     ];
     let mut add = |name, text: Option<String>| facts.extend(text.map(|text| (name, text)));
     add(
@@ -99,10 +99,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_tell_no_secret() {
+    fn setting_rows_contain_no_secret() {
         let mut spec = WebhookSpec::default();
-        spec.headers.insert("x-api-key".into(), redrive_core::webhook::confidential::Hidden::new("hush"));
-        let facts = facts(&spec, None);
+        spec.headers
+            .insert("x-api-key".into(), redrive_core::webhook::confidential::SecretString::new("hush"));
+        let facts = setting_rows(&spec, None);
         assert!(facts.iter().any(|(name, text)| *name == "Headers" && text.starts_with("x-api-key")));
         assert!(!format!("{facts:?}").contains("hush"));
     }

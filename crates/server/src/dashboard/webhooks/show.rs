@@ -1,38 +1,37 @@
-//! One webhook in full: how it does, what holds it back, and what can be done about it.
+//! Page of a webhook: its health, what blocks it, and the available actions.
 
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     Time,
-    security::signature::{LiveSecret, Scheme, rotation_due},
-    statistics::rollup::Rollup,
-    statistics::traffic::Range,
+    security::signature::{LiveSecret, Scheme, rotation_due_since},
+    statistics::{rollup::Rollup, traffic::Range},
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::{DeliveryFilter, PageRequest};
 use serde::Deserialize;
 
 use super::{
-    charts::{self, Drawn},
+    charts::{self, ChartWithLegend},
     settings_text,
-    status_text::{self, Notice},
+    status_text::{self, StatusMessage},
 };
 use crate::{
     api::AppState,
-    app::{deliveries::Seen, health::Health},
+    app::{deliveries::DeliveryDetails, health::Health},
     dashboard::{
-        Shown,
+        PageResult,
         chart::Svg,
         format, overview,
-        page::{Asked, Frame, Html},
-        viewer::Looking,
+        page::{FormQuery, Html, PageContext},
+        viewer::TenantViewer,
     },
 };
 
-/// How many deliveries are shown.
+/// Number of recent deliveries shown.
 const RECENT: u32 = 10;
 
-/// How far back the charts reach.
+/// Query of the page: the range of the charts.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ShowQuery {
@@ -40,38 +39,38 @@ pub(crate) struct ShowQuery {
 }
 
 impl ShowQuery {
-    /// The range asked for; the last hour if there is no such range.
+    /// Returns the requested range, or the last hour if it is missing or unknown.
     fn range(&self) -> Range {
-        let asked = self.range.as_deref().and_then(Range::parse).unwrap_or_default();
-        if charts::RANGES.contains(&asked) { asked } else { Range::default() }
+        let request = self.range.as_deref().and_then(Range::parse).unwrap_or_default();
+        if charts::RANGES.contains(&request) { request } else { Range::default() }
     }
 }
 
-/// A span of time with what came back in it.
+/// Attempt statistics of a time window.
 struct Window<'a> {
     name: &'static str,
     rollup: &'a Rollup,
 }
 
 impl Window<'_> {
-    /// The time within which so many percent of the attempts ended.
+    /// Returns a percentile of the attempts' duration.
     fn percentile(&self, percent: f64) -> String {
         self.rollup.latencies.percentile(percent).map_or("–".to_owned(), format::millis)
     }
 
-    /// How many attempts were made.
+    /// Returns the number of attempts.
     fn attempts(&self) -> String {
         format::number(u64::from(self.rollup.attempts))
     }
 
-    /// The share of attempts that succeeded.
+    /// Returns the share of attempts that succeeded.
     fn success_rate(&self) -> String {
         self.rollup.success_rate().map_or("–".to_owned(), format::percent)
     }
 
-    /// In what way most of the others failed.
-    fn mostly(&self) -> String {
-        self.rollup.worst().map_or("–".to_owned(), |worst| {
+    /// Returns the most frequent failure category with its count.
+    fn most_frequent_failure(&self) -> String {
+        self.rollup.most_frequent().map_or("–".to_owned(), |worst| {
             format!("{} ({})", format::category(worst), self.rollup.by_category[worst as usize])
         })
     }
@@ -80,11 +79,11 @@ impl Window<'_> {
 #[derive(Template)]
 #[template(path = "webhook.html")]
 struct ShowPage {
-    frame: Frame,
-    asked: Asked<ShowQuery>,
+    frame: PageContext,
+    query: FormQuery<ShowQuery>,
     name: String,
-    notices: Vec<Notice>,
-    drawn: [Drawn; 2],
+    status_messages: Vec<StatusMessage>,
+    drawn: [ChartWithLegend; 2],
     circuit: Svg,
     breaker: String,
     retry: String,
@@ -93,7 +92,7 @@ struct ShowPage {
     facts: Vec<(&'static str, String)>,
     filter: Option<String>,
     rotation_due: Option<Time>,
-    recent: Vec<Seen>,
+    recent: Vec<DeliveryDetails>,
     health: Health,
     webhook: Webhook,
 }
@@ -112,22 +111,22 @@ impl ShowPage {
         Window { name: "Last hour", rollup: &self.health.last_hour }
     }
 
-    /// The ranges to choose from, with whether each is the one that is shown.
+    /// Returns the selectable ranges, each with whether it is the current one.
     fn ranges(&self) -> [(&'static str, bool); 3] {
-        charts::RANGES.map(|range| (range.name(), range == self.asked.query.range()))
+        charts::RANGES.map(|range| (range.name(), range == self.query.query.range()))
     }
 
-    /// The colour of the share of successes.
+    /// Returns the color of the success rate.
     fn rate_tone(&self) -> &'static str {
         overview::rate_tone(self.health.last_hour.success_rate())
     }
 
-    /// Where the API has it.
+    /// Returns the webhook's API path.
     fn api(&self) -> String {
         format!("/v1/webhooks/{}", self.webhook.id)
     }
 
-    /// Where the dashboard has it.
+    /// Returns the webhook's dashboard path.
     fn here(&self) -> String {
         format!("{}/webhooks/{}", self.frame.base(), self.webhook.id)
     }
@@ -141,10 +140,10 @@ impl ShowPage {
     }
 
     fn is_disabled(&self) -> bool {
-        self.webhook.state.cancels_because().is_some()
+        self.webhook.state.cancel_reason().is_some()
     }
 
-    /// The key that verifies what a secret signs, where there is one.
+    /// Returns the public key that verifies signatures of a secret, or `None` if the scheme has none.
     fn public_key(&self, live: &LiveSecret) -> Option<String> {
         match self.webhook.spec.signature.scheme {
             Scheme::Standard => None,
@@ -153,18 +152,18 @@ impl ShowPage {
     }
 }
 
-/// What a webhook is called on its page.
+/// Returns the displayed name of a webhook: its description, or else its URL.
 pub(super) fn name_of(webhook: &Webhook) -> String {
     let named = webhook.spec.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
     format::shortened(named.unwrap_or(&webhook.spec.url), 80)
 }
 
-/// The page.
+/// Renders the page.
 pub(in crate::dashboard) async fn show(
     State(app): State<AppState>,
-    looking: Looking,
-    asked: Asked<ShowQuery>,
-) -> Shown {
+    looking: TenantViewer,
+    query: FormQuery<ShowQuery>,
+) -> PageResult {
     let webhook = app.webhook(looking.tenant.clone(), looking.id("webhook")?).await?;
     let health = app.health(looking.tenant.clone(), webhook.id).await?;
     let filter = DeliveryFilter { webhooks: vec![webhook.id], ..DeliveryFilter::default() };
@@ -178,22 +177,22 @@ pub(in crate::dashboard) async fn show(
         let value = serde_json::to_value(filter).ok()?;
         serde_json::to_string_pretty(&value).ok()
     });
-    Html::of(&ShowPage {
+    Html::render(&ShowPage {
         frame: looking.frame("webhooks"),
         name: name_of(&webhook),
-        notices: status_text::notices(&webhook, &health, now),
-        drawn: charts::traffic(&health.minutes, asked.query.range(), now),
-        circuit: charts::open_times(&health.circuit.periods, now),
+        status_messages: status_text::status_messages(&webhook, &health, now),
+        drawn: charts::traffic(&health.minutes, query.query.range(), now),
+        circuit: charts::circuit_timeline(&health.circuit.periods, now),
         breaker: status_text::breaker(&breaker),
         schedule: charts::schedule(&retry),
         steps: charts::steps(&retry),
         retry: status_text::retry(&retry),
-        facts: settings_text::facts(&webhook.spec, owner.map(|owner| owner.status)),
-        rotation_due: rotation_due(&webhook.secrets, now),
+        facts: settings_text::setting_rows(&webhook.spec, owner.map(|owner| owner.status)),
+        rotation_due: rotation_due_since(&webhook.secrets, now),
         filter,
         recent,
         health,
         webhook,
-        asked,
+        query,
     })
 }

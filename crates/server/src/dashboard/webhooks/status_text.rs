@@ -1,4 +1,4 @@
-//! What is told about a webhook in words: how it stands, and what to do about it.
+//! Status messages of a webhook: its state, and what to do about problems.
 
 use std::{borrow::Borrow, time::Duration};
 
@@ -6,32 +6,32 @@ use redrive_core::{
     FailureCategory, Time,
     delivery::retry::{RetryOn, RetryPolicy},
     protection::breaker::{BreakerPolicy, CircuitState, CircuitView, Counts},
-    security::signature::rotation_due,
+    security::signature::rotation_due_since,
     statistics::rollup::Rollup,
     webhook::{Webhook, WebhookState},
 };
 
 use crate::{app::health::Health, dashboard::format};
 
-/// With a smaller share of successes than this people are told what to do.
-const TROUBLE: f64 = 0.9;
-/// How long before its end people are told that a webhook expires.
-const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Success rate below which a failure message is shown.
+const MIN_SUCCESS_RATE: f64 = 0.9;
+/// Time before a webhook's expiry at which a warning is shown.
+const EXPIRY_WARNING: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Something that people should know.
+/// A status message.
 #[derive(Debug, PartialEq)]
-pub(super) struct Notice {
-    /// Its colour.
+pub(super) struct StatusMessage {
+    /// Color class.
     pub(super) tone: &'static str,
-    /// What is so, in a few words.
+    /// Short summary.
     pub(super) title: String,
-    /// What that means, and what to do.
+    /// Meaning, and what to do.
     pub(super) text: String,
-    /// When something happens, after these words.
+    /// A relevant time with the label before it.
     pub(super) at: Option<(&'static str, Time)>,
 }
 
-impl Notice {
+impl StatusMessage {
     fn new(tone: &'static str, title: impl Into<String>, text: impl Into<String>) -> Self {
         Self { tone, title: title.into(), text: text.into(), at: None }
     }
@@ -41,7 +41,7 @@ impl Notice {
     }
 }
 
-/// The colour of a webhook's state.
+/// Returns the color of a webhook's state.
 pub(super) fn tone(state: impl Borrow<WebhookState>) -> &'static str {
     match state.borrow() {
         WebhookState::Active => "good",
@@ -50,47 +50,50 @@ pub(super) fn tone(state: impl Borrow<WebhookState>) -> &'static str {
     }
 }
 
-/// How a webhook stands, the most important first.
-pub(super) fn notices(webhook: &Webhook, health: &Health, now: Time) -> Vec<Notice> {
-    let mut notices: Vec<Notice> = about_state(&webhook.state).into_iter().collect();
-    notices.extend(about_circuit(&health.circuit.circuit));
-    notices.extend(about_failures(&health.last_hour, health.failing_since));
-    if notices.is_empty() {
-        notices.push(all_well(&health.last_24_hours));
+/// Returns the status messages of a webhook, the most important first.
+pub(super) fn status_messages(webhook: &Webhook, health: &Health, now: Time) -> Vec<StatusMessage> {
+    let mut notifications: Vec<StatusMessage> = about_state(&webhook.state).into_iter().collect();
+    notifications.extend(about_circuit(&health.circuit.circuit));
+    notifications.extend(about_failures(&health.last_hour, health.failing_since));
+    if notifications.is_empty() {
+        notifications.push(healthy_message(&health.last_24_hours));
     }
-    if let Some(since) = rotation_due(&webhook.secrets, now) {
+    if let Some(since) = rotation_due_since(&webhook.secrets, now) {
         let text =
             "Its signing secret is older than 90 days. Rotate it: the old one goes on signing for a while.";
-        notices.push(Notice::new("waiting", "A new secret is due", text).at("Due since", Some(since)));
+        notifications
+            .push(StatusMessage::new("waiting", "A new secret is due", text).at("Due since", Some(since)));
     }
-    if let Some(end) = webhook.spec.expires_at.filter(|end| *end > now && end.since(now) < SOON) {
+    if let Some(end) =
+        webhook.spec.expires_at.filter(|end| *end > now && end.duration_since(now) < EXPIRY_WARNING)
+    {
         let text = "It is disabled then, and what is pending is cancelled. Edit it to give it more time.";
-        notices.push(Notice::new("waiting", "It expires soon", text).at("Ends", Some(end)));
+        notifications.push(StatusMessage::new("waiting", "It expires soon", text).at("Ends", Some(end)));
     }
-    notices
+    notifications
 }
 
-fn all_well(day: &Rollup) -> Notice {
+fn healthy_message(day: &Rollup) -> StatusMessage {
     match day.attempts {
-        0 => Notice::new(
+        0 => StatusMessage::new(
             "",
             "Nothing was sent in the last 24 hours",
             "Events go out as soon as they are published. Send a test event to see whether the endpoint takes them.",
         ),
-        _ => Notice::new("good", "It takes what it is sent", "Events go out as they are published."),
+        _ => StatusMessage::new("good", "It takes what it is sent", "Events go out as they are published."),
     }
 }
 
-fn about_state(state: &WebhookState) -> Option<Notice> {
+fn about_state(state: &WebhookState) -> Option<StatusMessage> {
     match state {
         WebhookState::Active => None,
-        WebhookState::Paused => Some(Notice::new(
+        WebhookState::Paused => Some(StatusMessage::new(
             "waiting",
             "Paused",
             "New events still become deliveries. All of them wait, and go out once it is resumed.",
         )),
         WebhookState::PendingVerification(verification) => {
-            let asked = match (verification.tries, &verification.last_error) {
+            let request = match (verification.attempts, &verification.last_error) {
                 (0, _) => "It is about to be asked.".to_owned(),
                 (tries, None) => format!("It was asked {}.", times(tries as usize)),
                 (tries, Some(error)) => {
@@ -98,25 +101,25 @@ fn about_state(state: &WebhookState) -> Option<Notice> {
                 }
             };
             let text = format!(
-                "Nothing is sent until the endpoint has echoed the challenge that it was sent. {asked}"
+                "Nothing is sent until the endpoint has echoed the challenge that it was sent. {request}"
             );
             Some(
-                Notice::new("waiting", "Waiting for the endpoint", text)
+                StatusMessage::new("waiting", "Waiting for the endpoint", text)
                     .at("Next time", Some(verification.next)),
             )
         }
-        WebhookState::Disabled(reason) => Some(Notice::new(
+        WebhookState::Disabled(reason) => Some(StatusMessage::new(
             "bad",
             "Disabled",
             format!(
                 "Why: {reason}. No deliveries are made. Mend the cause, enable it, and backfill what it has missed."
             ),
         )),
-        WebhookState::Deleted => Some(Notice::new("off", "Deleted", "Its history stays.")),
+        WebhookState::Deleted => Some(StatusMessage::new("off", "Deleted", "Its history stays.")),
     }
 }
 
-fn about_circuit(circuit: &CircuitView) -> Option<Notice> {
+fn about_circuit(circuit: &CircuitView) -> Option<StatusMessage> {
     if let Some(forced) = &circuit.forced {
         let (tone, title, text) = match forced.open {
             true => {
@@ -129,7 +132,7 @@ fn about_circuit(circuit: &CircuitView) -> Option<Notice> {
             ),
         };
         let text = format!("{} decided so. {text}", forced.by);
-        return Some(Notice::new(tone, title, text).at("Until", forced.until));
+        return Some(StatusMessage::new(tone, title, text).at("Until", forced.until));
     }
     match circuit.state {
         CircuitState::Closed => None,
@@ -138,10 +141,10 @@ fn about_circuit(circuit: &CircuitView) -> Option<Notice> {
                 "{}. Deliveries wait, and no attempt is used up. Mend the endpoint, then reset the circuit or wait.",
                 window(&circuit.counts)
             );
-            let notice = Notice::new("bad", "Its circuit is open", text);
-            Some(notice.at("It is tried again", circuit.next_half_open_at))
+            let notification = StatusMessage::new("bad", "Its circuit is open", text);
+            Some(notification.at("It is tried again", circuit.next_half_open_at))
         }
-        CircuitState::HalfOpen => Some(Notice::new(
+        CircuitState::HalfOpen => Some(StatusMessage::new(
             "waiting",
             "Its circuit is half open",
             format!(
@@ -152,7 +155,7 @@ fn about_circuit(circuit: &CircuitView) -> Option<Notice> {
     }
 }
 
-/// How often, in words.
+/// Formats a number of times.
 pub(super) fn times(n: usize) -> String {
     match n {
         1 => "once".to_owned(),
@@ -160,30 +163,32 @@ pub(super) fn times(n: usize) -> String {
     }
 }
 
-/// What was in the window that opened a circuit.
+/// Describes the failures in the window that opened a circuit.
 pub(super) fn window(counts: &Counts) -> String {
-    let mostly =
-        counts.worst().map_or(String::new(), |worst| format!(", mostly with {}", format::category(worst)));
+    let mostly = counts
+        .most_frequent()
+        .map_or(String::new(), |worst| format!(", mostly with {}", format::category(worst)));
     match counts.total {
         0 => "The endpoint failed too often".to_owned(),
         total => format!("{} of {total} calls had failed{mostly}", counts.failed),
     }
 }
 
-fn about_failures(hour: &Rollup, failing_since: Option<Time>) -> Option<Notice> {
-    let worst = hour.worst()?;
-    let is_trouble = failing_since.is_some() || hour.success_rate().is_some_and(|rate| rate < TROUBLE);
+fn about_failures(hour: &Rollup, failing_since: Option<Time>) -> Option<StatusMessage> {
+    let worst = hour.most_frequent()?;
+    let is_trouble =
+        failing_since.is_some() || hour.success_rate().is_some_and(|rate| rate < MIN_SUCCESS_RATE);
     let failed = hour.failures();
     let title = format!("{failed} of {} attempts failed in the last hour", hour.attempts);
     let (what, todo) = advice(worst);
     let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "Always" };
     is_trouble.then(|| {
-        Notice::new("bad", title, format!("{mostly}: {what}. {todo}."))
+        StatusMessage::new("bad", title, format!("{mostly}: {what}. {todo}."))
             .at("Nothing has succeeded since", failing_since)
     })
 }
 
-/// What a kind of failure means, and what to do about it.
+/// Describes a failure category, and what to do about it.
 fn advice(category: FailureCategory) -> (&'static str, &'static str) {
     match category {
         FailureCategory::Timeout => (
@@ -226,12 +231,12 @@ fn advice(category: FailureCategory) -> (&'static str, &'static str) {
     }
 }
 
-/// What one delivery waits for, by its name in the API.
-pub(super) fn it_waits_for(name: &str) -> String {
-    format::waiting_for(name).replace("before them", "before it").replace("their", "its")
+/// Describes what one delivery waits for, given its API name.
+pub(super) fn wait_text_singular(name: &str) -> String {
+    format::wait_text(name).replace("before them", "before it").replace("their", "its")
 }
 
-/// When a circuit opens, and when it is tried again.
+/// Describes when a circuit opens, and when it is probed.
 pub(super) fn breaker(policy: &BreakerPolicy) -> String {
     if !policy.enabled {
         return "It never opens by itself.".to_owned();
@@ -241,16 +246,16 @@ pub(super) fn breaker(policy: &BreakerPolicy) -> String {
          day, with {} requests of which {} % have to succeed.",
         policy.error_threshold_percentage,
         policy.minimum_throughput,
-        format::span(policy.window),
-        format::span(policy.sleep_window),
+        format::format_duration(policy.window),
+        format::format_duration(policy.sleep_window),
         policy.half_open_max_calls,
         policy.half_open_success_threshold * 100.0,
     )
 }
 
-/// What a retry policy says beside its times.
+/// Describes a retry policy, except for its schedule.
 pub(super) fn retry(policy: &RetryPolicy) -> String {
-    let timeout = format::span(Duration::from_millis(policy.timeout_ms));
+    let timeout = format::format_duration(Duration::from_millis(policy.timeout_ms));
     let jitter = match policy.jitter {
         0.0 => String::new(),
         jitter => format!(" Waits vary by {:.0} % either way.", jitter * 100.0),
@@ -261,14 +266,12 @@ pub(super) fn retry(policy: &RetryPolicy) -> String {
         (_, true) => String::new(),
         (_, false) => format!(" Not retried: answers with {}.", codes.join(", ")),
     };
-    let most = match policy.max_attempts() {
+    let max = match policy.max_attempts() {
         1 => "One attempt".to_owned(),
-        most => format!("Up to {most} attempts"),
+        max => format!("Up to {max} attempts"),
     };
-    let give_up = format::span(policy.give_up_after.get());
-    format!(
-        "{most}, given up after {give_up} at the latest. An answer may take {timeout}.{jitter}{permanent}"
-    )
+    let give_up = format::format_duration(policy.give_up_after.as_duration());
+    format!("{max}, given up after {give_up} at the latest. An answer may take {timeout}.{jitter}{permanent}")
 }
 
 #[cfg(test)]
@@ -285,12 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_told_with_what_to_do() {
+    fn failures_are_shown_with_advice() {
         let failing = hour(1, &[(FailureCategory::Tls, 3), (FailureCategory::Dns, 1)]);
-        let notice = about_failures(&failing, None).unwrap();
-        assert_eq!(notice.title, "4 of 5 attempts failed in the last hour");
+        let notification = about_failures(&failing, None).unwrap();
+        assert_eq!(notification.title, "4 of 5 attempts failed in the last hour");
         assert!(
-            notice
+            notification
                 .text
                 .starts_with("Mostly: no secure connection could be made. Check the endpoint's certificate")
         );
@@ -306,22 +309,22 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_failure_has_its_advice() {
+    fn every_failure_category_has_advice() {
         let all = FailureCategory::ALL.map(advice);
         assert!(all.iter().all(|(what, todo)| !what.ends_with('.') && !todo.ends_with('.')));
     }
 
     #[test]
-    fn a_policy_is_told_in_words() {
+    fn policies_are_described_as_text() {
         assert_eq!(
             retry(&RetryPolicy::default()),
             "Up to 10 attempts, given up after 5 d at the latest. An answer may take 30 s. Waits vary by 10 % either \
              way. Not retried: answers with 400, 401, 403, 404, 410, 413, 414, 415, 451."
         );
-        let told = breaker(&BreakerPolicy::default());
+        let reported = breaker(&BreakerPolicy::default());
         assert!(
-            told.starts_with("Opens when 60 % or more of at least 20 calls within 1 min fail."),
-            "{told}"
+            reported.starts_with("Opens when 60 % or more of at least 20 calls within 1 min fail."),
+            "{reported}"
         );
     }
 }

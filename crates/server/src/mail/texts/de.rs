@@ -1,87 +1,87 @@
-//! German.
+//! German texts.
 
-use super::{ConfirmWords, Counted, KindWords, PageWords, Words};
+use super::{ConfirmWords, KindTexts, MailTexts, PluralText, UnsubscribePageTexts};
 
-pub(super) const WORDS: Words = Words {
-    circuit_opened: KindWords {
+pub(super) const WORDS: MailTexts = MailTexts {
+    circuit_opened: KindTexts {
         name: "angehaltene Anfragen nach zu vielen Fehlern",
-        subject: Counted {
+        subject: PluralText {
             one: "Anfragen an {webhook} sind angehalten",
             many: "Anfragen an {webhook} wurden {count}-mal angehalten",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Zu viele Anfragen an {webhook} sind fehlgeschlagen, deshalb sendet Redrive seit {last} nichts mehr dorthin. Ereignisse warten, keines geht verloren.",
             many: "Zu viele Anfragen an {webhook} sind fehlgeschlagen, deshalb hat Redrive zwischen {first} und {last} {count}-mal aufgehört zu senden. Ereignisse warten, keines geht verloren.",
         },
         next: "Sehen Sie sich die Fehler an und reparieren Sie den Empfänger. Redrive versucht es von selbst wieder und sendet das Wartende, sobald das gelingt.",
     },
-    circuit_recovered: KindWords {
+    circuit_recovered: KindTexts {
         name: "Anfragen, die wieder gelingen",
-        subject: Counted {
+        subject: PluralText {
             one: "{webhook} funktioniert wieder",
             many: "{webhook} hat sich {count}-mal erholt",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Anfragen an {webhook} gelingen seit {last} wieder. Was gewartet hat, wird jetzt gesendet.",
             many: "Anfragen an {webhook} gelangen zwischen {first} und {last} {count}-mal wieder. Was gewartet hat, wird jetzt gesendet.",
         },
         next: "Es ist nichts zu tun. Kommt das oft vor, ist der Empfänger vielleicht zu langsam oder zu klein.",
     },
-    webhook_disabled: KindWords {
+    webhook_disabled: KindTexts {
         name: "abgeschaltete Webhooks",
-        subject: Counted {
+        subject: PluralText {
             one: "{webhook} wurde abgeschaltet",
             many: "{webhook} wurde {count}-mal abgeschaltet",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Redrive hat {webhook} am {last} abgeschaltet. Es werden keine Ereignisse mehr dorthin gesendet; was gewartet hat, wurde abgebrochen.",
             many: "Redrive hat {webhook} {count}-mal abgeschaltet, zuerst am {first} und zuletzt am {last}. Es werden keine Ereignisse mehr dorthin gesendet; was gewartet hat, wurde abgebrochen.",
         },
         next: "Reparieren Sie den Empfänger oder berichtigen Sie die URL, schalten Sie den Webhook wieder ein und senden Sie nach, was er verpasst hat.",
     },
-    delivery_dead: KindWords {
+    delivery_dead: KindTexts {
         name: "aufgegebene Zustellungen",
-        subject: Counted {
+        subject: PluralText {
             one: "Eine Zustellung an {webhook} wurde aufgegeben",
             many: "{count} Zustellungen an {webhook} wurden aufgegeben",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Eine Zustellung an {webhook} ist am {last} endgültig gescheitert: Sie wird nicht von selbst wiederholt und liegt bei den unzustellbaren.",
             many: "{count} Zustellungen an {webhook} sind zwischen {first} und {last} endgültig gescheitert: Sie werden nicht von selbst wiederholt und liegen bei den unzustellbaren.",
         },
         next: "Finden Sie heraus, warum der Empfänger sie nicht angenommen hat, reparieren Sie ihn und wiederholen Sie die unzustellbaren, bevor sie vergessen werden.",
     },
-    dns_failing: KindWords {
+    dns_failing: KindTexts {
         name: "Rechnernamen, die nicht aufgelöst werden",
-        subject: Counted {
+        subject: PluralText {
             one: "Der Rechnername von {webhook} wird nicht aufgelöst",
             many: "Der Rechnername von {webhook} wurde {count}-mal nicht aufgelöst",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Bei den meisten Versuchen der letzten Minuten vor {last} konnte der Rechnername von {webhook} nicht aufgelöst werden.",
             many: "{count}-mal zwischen {first} und {last} konnte der Rechnername von {webhook} bei den meisten Versuchen einiger Minuten nicht aufgelöst werden.",
         },
         next: "Prüfen Sie die Schreibweise der URL, und ob ihr Rechnername im DNS steht und seine Namensserver antworten.",
     },
-    secret_due: KindWords {
+    secret_due: KindTexts {
         name: "Geheimnisse, die erneuert werden sollten",
-        subject: Counted {
+        subject: PluralText {
             one: "Das Geheimnis von {webhook} sollte erneuert werden",
             many: "Das Geheimnis von {webhook} sollte erneuert werden ({count} Erinnerungen)",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Das Geheimnis, das Anfragen an {webhook} unterschreibt, ist alt. Das fiel am {last} auf.",
             many: "Das Geheimnis, das Anfragen an {webhook} unterschreibt, ist alt. Das fiel zwischen {first} und {last} {count}-mal auf.",
         },
         next: "Erneuern Sie das Geheimnis. Das alte unterschreibt noch eine Weile mit, so dass der Empfänger in Ruhe umgestellt werden kann.",
     },
-    quota_reached: KindWords {
+    quota_reached: KindTexts {
         name: "aufgebrauchte Kontingente",
-        subject: Counted {
+        subject: PluralText {
             one: "Ein Kontingent von {tenant} ist aufgebraucht",
             many: "Ein Kontingent von {tenant} ist aufgebraucht: {count} Ablehnungen",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Am {last} wurde {tenant} etwas abgelehnt, weil ein Kontingent aufgebraucht ist.",
             many: "Zwischen {first} und {last} wurde {tenant} {count}-mal etwas abgelehnt, weil ein Kontingent aufgebraucht ist.",
         },
@@ -119,7 +119,7 @@ pub(super) const WORDS: Words = Words {
     why_you: "Sie bekommen dies, weil {address} über {tenant} unterrichtet werden soll. Ein Programm hat es verschickt; Antworten werden nicht gelesen.",
     unsubscribe: "Keine Nachrichten mehr über {kind}",
     ask: "Um keine Nachrichten mehr über {kind} zu bekommen, bitten Sie die Betreuer von {tenant}, sie stummzuschalten.",
-    page: PageWords {
+    page: UnsubscribePageTexts {
         title: "Keine Nachrichten mehr?",
         question: "Soll {address} von {tenant} keine Nachrichten mehr über {kind} bekommen? Nachrichten über anderes kommen weiterhin.",
         button: "Keine Nachrichten mehr darüber",
@@ -134,7 +134,7 @@ pub(super) const WORDS: Words = Words {
     },
     confirm: ConfirmWords {
         subject: "Bestätigen Sie diese Adresse für Nachrichten von {host}",
-        asked: "Das Konto {tenant} bei {host} möchte Nachrichten über seine Webhooks an diese Adresse senden.",
+        requested: "Das Konto {tenant} bei {host} möchte Nachrichten über seine Webhooks an diese Adresse senden.",
         about: "Bei {host} läuft Redrive. Es stellt Webhooks zu (Nachrichten von einem Programm an ein anderes) und schreibt ihren Betreuern, wenn Zustellungen scheitern.",
         what_to_do: "Wenn Sie diese E-Mails bekommen möchten, öffnen Sie den Verweis und drücken Sie auf der Seite den Knopf. Der Verweis gilt {days} Tage.",
         open: "Diese Adresse bestätigen",

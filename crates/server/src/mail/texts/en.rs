@@ -1,81 +1,81 @@
-//! English.
+//! English texts.
 
-use super::{ConfirmWords, Counted, KindWords, PageWords, Words};
+use super::{ConfirmWords, KindTexts, MailTexts, PluralText, UnsubscribePageTexts};
 
-pub(super) const WORDS: Words = Words {
-    circuit_opened: KindWords {
+pub(super) const TEXTS: MailTexts = MailTexts {
+    circuit_opened: KindTexts {
         name: "requests on hold because too many failed",
-        subject: Counted {
+        subject: PluralText {
             one: "Requests to {webhook} are on hold",
             many: "Requests to {webhook} were put on hold {count} times",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Too many requests to {webhook} failed, so Redrive stopped sending to it at {last}. Events for it wait, and none is lost.",
             many: "Too many requests to {webhook} failed, so Redrive stopped sending to it {count} times between {first} and {last}. Events for it wait, and none is lost.",
         },
         next: "Look at the errors and repair the endpoint. Redrive tries again by itself, and sends what waits as soon as that works.",
     },
-    circuit_recovered: KindWords {
+    circuit_recovered: KindTexts {
         name: "requests that work again",
-        subject: Counted { one: "{webhook} works again", many: "{webhook} recovered {count} times" },
-        happened: Counted {
+        subject: PluralText { one: "{webhook} works again", many: "{webhook} recovered {count} times" },
+        happened: PluralText {
             one: "Requests to {webhook} succeed again since {last}. What waited for it is being sent.",
             many: "Requests to {webhook} began to succeed again {count} times between {first} and {last}. What waited for it is being sent.",
         },
         next: "Nothing has to be done. If this comes often, the endpoint may be too slow or have too little room.",
     },
-    webhook_disabled: KindWords {
+    webhook_disabled: KindTexts {
         name: "webhooks that were disabled",
-        subject: Counted { one: "{webhook} was disabled", many: "{webhook} was disabled {count} times" },
-        happened: Counted {
+        subject: PluralText { one: "{webhook} was disabled", many: "{webhook} was disabled {count} times" },
+        happened: PluralText {
             one: "Redrive disabled {webhook} at {last}. No more events are sent to it, and what waited for it was cancelled.",
             many: "Redrive disabled {webhook} {count} times, first at {first} and last at {last}. No more events are sent to it, and what waited for it was cancelled.",
         },
         next: "Repair the endpoint or correct its URL, enable the webhook again, and replay the events that it missed.",
     },
-    delivery_dead: KindWords {
+    delivery_dead: KindTexts {
         name: "deliveries that were given up",
-        subject: Counted {
+        subject: PluralText {
             one: "A delivery to {webhook} was given up",
             many: "{count} deliveries to {webhook} were given up",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "A delivery to {webhook} died at {last}: it is not tried again by itself, and kept among the dead letters.",
             many: "{count} deliveries to {webhook} died between {first} and {last}: they are not tried again by themselves, and kept among the dead letters.",
         },
         next: "Find out why the endpoint did not take them, repair it, and retry the dead letters before they are forgotten.",
     },
-    dns_failing: KindWords {
+    dns_failing: KindTexts {
         name: "host names that cannot be looked up",
-        subject: Counted {
+        subject: PluralText {
             one: "The host name of {webhook} cannot be looked up",
             many: "The host name of {webhook} could not be looked up {count} times",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "For most attempts of the last minutes before {last}, the host name of {webhook} could not be looked up.",
             many: "{count} times between {first} and {last}, the host name of {webhook} could not be looked up for most attempts of some minutes.",
         },
         next: "Check the spelling of the URL, and that its host name is in the DNS and its name servers answer.",
     },
-    secret_due: KindWords {
+    secret_due: KindTexts {
         name: "secrets that should be changed",
-        subject: Counted {
+        subject: PluralText {
             one: "The secret of {webhook} should be changed",
             many: "The secret of {webhook} should be changed ({count} reminders)",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "The secret that signs requests to {webhook} is old. This was noticed at {last}.",
             many: "The secret that signs requests to {webhook} is old. This was noticed {count} times between {first} and {last}.",
         },
         next: "Rotate the secret. The old one goes on signing for a while, so that the endpoint can be changed in peace.",
     },
-    quota_reached: KindWords {
+    quota_reached: KindTexts {
         name: "quotas that are used up",
-        subject: Counted {
+        subject: PluralText {
             one: "A quota of {tenant} is used up",
             many: "A quota of {tenant} is used up: {count} refusals",
         },
-        happened: Counted {
+        happened: PluralText {
             one: "Something was refused to {tenant} at {last}, because a quota is used up.",
             many: "Something was refused to {tenant} {count} times between {first} and {last}, because a quota is used up.",
         },
@@ -113,7 +113,7 @@ pub(super) const WORDS: Words = Words {
     why_you: "You receive this because {address} is set to receive notifications about {tenant}. It was sent by a program; replies are not read.",
     unsubscribe: "No more mails about {kind}",
     ask: "To receive no more e-mails about {kind}, ask the administrator of {tenant} to mute them.",
-    page: PageWords {
+    page: UnsubscribePageTexts {
         title: "No more mails?",
         question: "Shall {address} get no more mails from {tenant} about {kind}? Mails about other things go on.",
         button: "No more mails about this",
@@ -128,7 +128,7 @@ pub(super) const WORDS: Words = Words {
     },
     confirm: ConfirmWords {
         subject: "Confirm this address for notifications from {host}",
-        asked: "The account {tenant} at {host} asks to send notifications about its webhooks to this address.",
+        requested: "The account {tenant} at {host} asks to send notifications about its webhooks to this address.",
         about: "{host} runs Redrive, which delivers webhooks (messages from one program to another) and writes to the people who look after them when deliveries fail.",
         what_to_do: "If you want these e-mails, open the link and press the button on the page. The link works for {days} days.",
         open: "Confirm this address",

@@ -1,51 +1,52 @@
-//! All words of mails and of the page that ends them: one catalogue for each language, complete by its type.
+//! Texts of emails and of the pages that their links open: one catalogue per language, complete by its type.
 //!
-//! What is in braces is filled in: `{webhook}`, `{tenant}`, `{count}`, `{first}`, `{last}`, `{kind}`, `{address}`, `{host}`, `{days}`.
+//! Placeholders: `{webhook}`, `{tenant}`, `{count}`, `{first}`, `{last}`, `{kind}`, `{address}`, `{host}`,
+//! `{days}`.
 
 mod de;
 mod en;
 
-use redrive_core::notification::{Kind, preferences::Language};
+use redrive_core::notification::{NotificationKind, preferences::Language};
 
-/// A text about one thing, and about several.
-pub(crate) struct Counted {
+/// A text in singular and plural.
+pub(crate) struct PluralText {
     pub(crate) one: &'static str,
     pub(crate) many: &'static str,
 }
 
-impl Counted {
-    /// The text for so many.
-    pub(crate) fn of(&self, count: u64) -> &'static str {
+impl PluralText {
+    /// Returns the text for a count.
+    pub(crate) fn for_count(&self, count: u64) -> &'static str {
         if count > 1 { self.many } else { self.one }
     }
 }
 
-/// What is said about one kind of notice.
-pub(crate) struct KindWords {
-    /// What it is called in a list.
+/// Texts about one kind of notification.
+pub(crate) struct KindTexts {
+    /// Name of the kind.
     pub(crate) name: &'static str,
-    /// The mail's subject.
-    pub(crate) subject: Counted,
-    /// What happened.
-    pub(crate) happened: Counted,
-    /// What to do next.
+    /// Subject of the email.
+    pub(crate) subject: PluralText,
+    /// Description of what happened.
+    pub(crate) happened: PluralText,
+    /// Advice on what to do next.
     pub(crate) next: &'static str,
 }
 
-/// The words of one language.
-pub(crate) struct Words {
-    pub(crate) circuit_opened: KindWords,
-    pub(crate) circuit_recovered: KindWords,
-    pub(crate) webhook_disabled: KindWords,
-    pub(crate) delivery_dead: KindWords,
-    pub(crate) dns_failing: KindWords,
-    pub(crate) secret_due: KindWords,
-    pub(crate) quota_reached: KindWords,
-    /// Names of machines, and what they mean.
+/// Texts of one language.
+pub(crate) struct MailTexts {
+    pub(crate) circuit_opened: KindTexts,
+    pub(crate) circuit_recovered: KindTexts,
+    pub(crate) webhook_disabled: KindTexts,
+    pub(crate) delivery_dead: KindTexts,
+    pub(crate) dns_failing: KindTexts,
+    pub(crate) secret_due: KindTexts,
+    pub(crate) quota_reached: KindTexts,
+    /// Reason codes with their descriptions.
     pub(crate) reasons: &'static [(&'static str, &'static str)],
-    /// What stands between thousands.
+    /// Thousands separator.
     pub(crate) thousands: char,
-    /// The labels of facts.
+    /// Labels of the details.
     pub(crate) webhook: &'static str,
     pub(crate) description: &'static str,
     pub(crate) tenant: &'static str,
@@ -58,26 +59,26 @@ pub(crate) struct Words {
     pub(crate) first: &'static str,
     pub(crate) last: &'static str,
     pub(crate) until: &'static str,
-    /// What stands above what to do.
+    /// Heading of the advice.
     pub(crate) what_to_do: &'static str,
-    /// What the link to the dashboard says.
+    /// Label of the link to the dashboard.
     pub(crate) open: &'static str,
-    /// Why somebody gets this.
+    /// Explanation why the recipient gets the email.
     pub(crate) why_you: &'static str,
-    /// What the link that ends it says.
+    /// Label of the unsubscribe link.
     pub(crate) unsubscribe: &'static str,
-    /// How to end it where there is no link.
+    /// How to unsubscribe if there is no link.
     pub(crate) ask: &'static str,
-    /// The page that ends it.
-    pub(crate) page: PageWords,
-    /// The e-mail and the page that confirm an address.
+    /// Texts of the unsubscribe page.
+    pub(crate) page: UnsubscribePageTexts,
+    /// Texts of the confirmation email and page.
     pub(crate) confirm: ConfirmWords,
 }
 
-/// What the e-mail and the page say that confirm an address.
+/// Texts of the confirmation email and page.
 pub(crate) struct ConfirmWords {
     pub(crate) subject: &'static str,
-    pub(crate) asked: &'static str,
+    pub(crate) requested: &'static str,
     pub(crate) about: &'static str,
     pub(crate) what_to_do: &'static str,
     pub(crate) open: &'static str,
@@ -92,8 +93,8 @@ pub(crate) struct ConfirmWords {
     pub(crate) bad: &'static str,
 }
 
-/// What the page says that ends mails of one kind.
-pub(crate) struct PageWords {
+/// Texts of the unsubscribe page.
+pub(crate) struct UnsubscribePageTexts {
     pub(crate) title: &'static str,
     pub(crate) question: &'static str,
     pub(crate) button: &'static str,
@@ -107,39 +108,39 @@ pub(crate) struct PageWords {
     pub(crate) bad: &'static str,
 }
 
-impl Words {
-    /// The words of a language.
-    pub(crate) fn of(language: Language) -> &'static Self {
+impl MailTexts {
+    /// Returns the texts of a language.
+    pub(crate) fn for_language(language: Language) -> &'static Self {
         match language {
-            Language::En => &en::WORDS,
+            Language::En => &en::TEXTS,
             Language::De => &de::WORDS,
         }
     }
 
-    /// What is said about a kind.
-    pub(crate) fn kind(&self, kind: Kind) -> &KindWords {
+    /// Returns the texts about a kind of notification.
+    pub(crate) fn kind(&self, kind: NotificationKind) -> &KindTexts {
         match kind {
-            Kind::CircuitOpened => &self.circuit_opened,
-            Kind::CircuitRecovered => &self.circuit_recovered,
-            Kind::WebhookDisabled => &self.webhook_disabled,
-            Kind::DeliveryDead => &self.delivery_dead,
-            Kind::DnsFailing => &self.dns_failing,
-            Kind::SecretDue => &self.secret_due,
-            Kind::QuotaReached => &self.quota_reached,
+            NotificationKind::CircuitOpened => &self.circuit_opened,
+            NotificationKind::CircuitRecovered => &self.circuit_recovered,
+            NotificationKind::WebhookDisabled => &self.webhook_disabled,
+            NotificationKind::DeliveryDead => &self.delivery_dead,
+            NotificationKind::DnsFailing => &self.dns_failing,
+            NotificationKind::SecretRotationDue => &self.secret_due,
+            NotificationKind::QuotaReached => &self.quota_reached,
         }
     }
 
-    /// What a reason means, or its name if nobody has said so.
+    /// Returns the description of a reason code, or the code itself if it has none.
     pub(crate) fn reason<'a>(&self, name: &'a str) -> &'a str {
         self.reasons.iter().find(|(known, _)| *known == name).map_or(name, |(_, words)| words)
     }
 
-    /// A number as people write it.
+    /// Formats a number with the language's thousands separator.
     pub(crate) fn number(&self, number: u64) -> String {
         let digits = number.to_string();
         let mut written = String::new();
-        for (place, digit) in digits.chars().enumerate() {
-            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+        for (index, digit) in digits.chars().enumerate() {
+            if index > 0 && (digits.len() - index).is_multiple_of(3) {
                 written.push(self.thousands);
             }
             written.push(digit);
@@ -148,8 +149,8 @@ impl Words {
     }
 }
 
-/// A text with its gaps filled, each once: what is filled in may have braces of its own.
-pub(crate) fn filled(text: &str, gaps: &[(&str, &str)]) -> String {
+/// Fills the placeholders of a text in one pass, so that braces in the values are not filled again.
+pub(crate) fn fill_placeholders(text: &str, gaps: &[(&str, &str)]) -> String {
     let mut written = String::new();
     let mut rest = text;
     while let Some((before, from)) = rest.split_once('{') {
@@ -177,23 +178,23 @@ mod tests {
         text.split('{').skip(1).map(|rest| rest.split('}').next().unwrap()).collect()
     }
 
-    /// Every text of a language in one order, with the name of its place.
-    fn texts(words: &Words) -> Vec<(String, &'static str)> {
+    /// Returns all texts of a language in a fixed order, each with a name.
+    fn texts(texts: &MailTexts) -> Vec<(String, &'static str)> {
         let mut all = Vec::new();
-        for kind in Kind::ALL {
-            let said = words.kind(kind);
+        for kind in NotificationKind::ALL {
+            let message = texts.kind(kind);
             for (name, text) in [
-                ("name", said.name),
-                ("subject.one", said.subject.one),
-                ("subject.many", said.subject.many),
-                ("happened.one", said.happened.one),
-                ("happened.many", said.happened.many),
-                ("next", said.next),
+                ("name", message.name),
+                ("subject.one", message.subject.one),
+                ("subject.many", message.subject.many),
+                ("happened.one", message.happened.one),
+                ("happened.many", message.happened.many),
+                ("next", message.next),
             ] {
                 all.push((format!("{}.{name}", kind.name()), text));
             }
         }
-        let Words {
+        let MailTexts {
             webhook,
             description,
             tenant,
@@ -204,9 +205,9 @@ mod tests {
             when,
             how_often,
             ..
-        } = words;
-        let Words { first, last, until, what_to_do, open, why_you, unsubscribe, ask, .. } = words;
-        let Words { page, confirm, .. } = words;
+        } = texts;
+        let MailTexts { first, last, until, what_to_do, open, why_you, unsubscribe, ask, .. } = texts;
+        let MailTexts { page, confirm, .. } = texts;
         let labels = [
             webhook,
             description,
@@ -221,26 +222,26 @@ mod tests {
             last,
         ];
         let others = [until, what_to_do, open, why_you, unsubscribe, ask];
-        let PageWords { title, question, button, done_title, done, back, undo, .. } = page;
-        let PageWords { undone_title, undone, bad_title, bad, .. } = page;
+        let UnsubscribePageTexts { title, question, button, done_title, done, back, undo, .. } = page;
+        let UnsubscribePageTexts { undone_title, undone, bad_title, bad, .. } = page;
         let pages =
             [title, question, button, done_title, done, back, undo, undone_title, undone, bad_title, bad];
-        let ConfirmWords { subject, asked, about, what_to_do, open, ignore, .. } = confirm;
-        let confirming = [subject, asked, about, what_to_do, open, ignore];
+        let ConfirmWords { subject, requested: request, about, what_to_do, open, ignore, .. } = confirm;
+        let confirming = [subject, request, about, what_to_do, open, ignore];
         let ConfirmWords { title, question, button, done_title, done, back, bad_title, bad, .. } = confirm;
         let confirm_pages = [title, question, button, done_title, done, back, bad_title, bad];
         let rest =
             labels.into_iter().chain(others).chain(pages).chain(confirming).chain(confirm_pages).enumerate();
-        all.extend(rest.map(|(place, text)| (format!("text {place}"), *text)));
-        all.extend(words.reasons.iter().map(|(name, text)| (format!("reason {name}"), *text)));
+        all.extend(rest.map(|(index, text)| (format!("text {index}"), *text)));
+        all.extend(texts.reasons.iter().map(|(name, text)| (format!("reason {name}"), *text)));
         all
     }
 
     #[test]
-    fn every_language_has_every_text_with_the_same_gaps() {
-        let english = texts(Words::of(Language::En));
+    fn every_language_has_all_texts_with_same_placeholders() {
+        let english = texts(MailTexts::for_language(Language::En));
         for language in Language::ALL {
-            let own = texts(Words::of(language));
+            let own = texts(MailTexts::for_language(language));
             assert_eq!(own.len(), english.len(), "{language:?}");
             for ((name, text), (expected, original)) in own.iter().zip(&english) {
                 assert_eq!(name, expected, "{language:?}");
@@ -261,9 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_of_death_has_words() {
+    fn every_dead_reason_has_description() {
         for language in Language::ALL {
-            let known: BTreeSet<_> = Words::of(language).reasons.iter().map(|(name, _)| *name).collect();
+            let known: BTreeSet<_> =
+                MailTexts::for_language(language).reasons.iter().map(|(name, _)| *name).collect();
             for reason in DeadReason::ALL {
                 assert!(known.contains(reason.name()), "{language:?} lacks {}", reason.name());
             }
@@ -271,16 +273,16 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_filled_once() {
+    fn placeholders_are_filled_once() {
         let gaps = [("webhook", "{tenant}<b>"), ("count", "3")];
-        assert_eq!(filled("{count} to {webhook}, {nothing}.", &gaps), "3 to {tenant}<b>, .");
-        assert_eq!(filled("an open { is left", &gaps), "an open { is left");
+        assert_eq!(fill_placeholders("{count} to {webhook}, {nothing}.", &gaps), "3 to {tenant}<b>, .");
+        assert_eq!(fill_placeholders("an open { is left", &gaps), "an open { is left");
     }
 
     #[test]
-    fn numbers_are_written_as_the_language_does() {
-        assert_eq!(Words::of(Language::En).number(1_234_567), "1,234,567");
-        assert_eq!(Words::of(Language::De).number(10_000), "10.000");
-        assert_eq!(Words::of(Language::De).number(999), "999");
+    fn numbers_use_separator_of_language() {
+        assert_eq!(MailTexts::for_language(Language::En).number(1_234_567), "1,234,567");
+        assert_eq!(MailTexts::for_language(Language::De).number(10_000), "10.000");
+        assert_eq!(MailTexts::for_language(Language::De).number(999), "999");
     }
 }

@@ -1,13 +1,13 @@
-//! Mails over a real mail server: who gets them, what is in them, and what its refusals mean.
+//! Notification emails through a real SMTP server: recipients, contents, and handling of its refusals.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use redrive_core::{
-    NoticeId, TenantId, Time, WebhookId,
+    NotificationId, TenantId, Time, WebhookId,
     notification::{
-        Facts, Kind, Notice,
+        Notification, NotificationKind, OccurrenceDetails,
         confirmation::ConfirmedBy,
-        preferences::{Language, Notifications},
+        preferences::{Language, TenantPreferences},
     },
     tenancy::TenantRules,
     webhook::{Owner, Webhook, WebhookSpec, WebhookState},
@@ -15,7 +15,7 @@ use redrive_core::{
 use redrive_engine::clock::Clock;
 use redrive_server::{
     config::{Overrides, Profile, load},
-    mail::{Mails, Posted},
+    mail::{MailResult, MailSender},
 };
 use redrive_store::{
     Store, Tenant,
@@ -25,44 +25,50 @@ use redrive_testkit::{Protection, Smtp, vault};
 
 const BASE: &str = "https://hooks.example.com";
 
-/// A store with a tenant that wants to hear of everything, and mails over a server.
-struct World {
+/// A store with a tenant that has email notifications, and a mail sender connected to a test SMTP server.
+struct Fixture {
     store: Arc<dyn Store>,
-    mails: Mails,
-    tenant: TenantId,
+    emails: MailSender,
+    tenant_id: TenantId,
     _folder: tempfile::TempDir,
 }
 
-impl World {
-    async fn new(smtp: &Smtp, protection: Protection, more: &str, wishes: Notifications) -> Self {
+impl Fixture {
+    async fn new(smtp: &Smtp, protection: Protection, more: &str, wishes: TenantPreferences) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&Options::at(folder.path().join("r.db")).sealed_by(vault())).unwrap();
+        let store = Sqlite::open(&Options::at(folder.path().join("r.db")).with_vault(vault())).unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
-        let tenant = TenantId::parse("acme").unwrap();
+        let tenant_id = TenantId::parse("acme").unwrap();
         let rules = TenantRules { notifications: wishes, ..TenantRules::default() };
         let made =
-            Tenant { id: tenant.clone(), name: Some("Acme".into()), rules, created_at: Time::default() };
+            Tenant { id: tenant_id.clone(), name: Some("Acme".into()), rules, created_at: Time::default() };
         assert!(store.create_tenant(made).await.unwrap());
-        let mails = mails(smtp, protection, more, folder.path(), store.clone());
-        let world = Self { store, mails, tenant, _folder: folder };
+        let mailer = emails(smtp, protection, more, folder.path(), store.clone());
+        let fixture = Self { store, emails: mailer, tenant_id, _folder: folder };
         for address in ["jane@example.com", "ops@example.com"] {
-            world.confirm(address).await;
+            fixture.confirm(address).await;
         }
-        world
+        fixture
     }
 
     async fn confirm(&self, address: &str) {
         let by = ConfirmedBy::Holder;
-        self.store.confirm_address(self.tenant.clone(), address.into(), by, Time::default()).await.unwrap();
+        self.store
+            .confirm_address(self.tenant_id.clone(), address.into(), by, Time::default())
+            .await
+            .unwrap();
     }
 
-    async fn post(&self, notice: &Notice) -> Posted {
-        self.mails.post(notice, Some(&self.webhook())).await.unwrap()
+    async fn post(&self, notification: &Notification) -> MailResult {
+        self.emails.send_notification(notification, Some(&self.webhook())).await.unwrap()
     }
 
     fn webhook(&self) -> Webhook {
-        let owner =
-            Owner { id: None, email: Some("jane@example.com".into()), mute: vec![Kind::CircuitRecovered] };
+        let owner = Owner {
+            id: None,
+            email: Some("jane@example.com".into()),
+            muted_kinds: vec![NotificationKind::CircuitRecovered],
+        };
         let spec = WebhookSpec {
             url: "https://warehouse.example/hush".into(),
             description: Some("orders <b>to</b> the warehouse".into()),
@@ -71,7 +77,7 @@ impl World {
         };
         Webhook {
             id: WebhookId::from_bytes([2; 16]),
-            tenant: self.tenant.clone(),
+            tenant_id: self.tenant_id.clone(),
             spec,
             secrets: Vec::new(),
             state: WebhookState::Active,
@@ -80,22 +86,28 @@ impl World {
         }
     }
 
-    fn notice(&self, number: u8, kind: Kind) -> Notice {
-        Notice {
-            id: NoticeId::from_bytes([number; 16]),
-            tenant: self.tenant.clone(),
-            webhook: Some(WebhookId::from_bytes([2; 16])),
+    fn notification(&self, number: u8, kind: NotificationKind) -> Notification {
+        Notification {
+            id: NotificationId::from_bytes([number; 16]),
+            tenant_id: self.tenant_id.clone(),
+            webhook_id: Some(WebhookId::from_bytes([2; 16])),
             kind,
             count: 3,
             first_at: Time::parse("2026-11-16T00:00:00Z").unwrap(),
             last_at: Time::parse("2026-11-16T00:10:00Z").unwrap(),
-            facts: Facts { reason: Some("exhausted".into()), ..Facts::default() },
+            facts: OccurrenceDetails { reason: Some("exhausted".into()), ..OccurrenceDetails::default() },
         }
     }
 }
 
-/// Mails through this server. `more` are lines of the section `[smtp]`.
-fn mails(smtp: &Smtp, protection: Protection, more: &str, folder: &Path, store: Arc<dyn Store>) -> Mails {
+/// Creates a mail sender for this SMTP server. `more` holds further lines of the `[smtp]` section.
+fn emails(
+    smtp: &Smtp,
+    protection: Protection,
+    more: &str,
+    folder: &Path,
+    store: Arc<dyn Store>,
+) -> MailSender {
     let mut lines = vec!["[smtp]".to_owned()];
     for (name, value) in smtp.env(protection) {
         let name = name.trim_start_matches("REDRIVE_SMTP_").to_lowercase();
@@ -110,154 +122,184 @@ fn mails(smtp: &Smtp, protection: Protection, more: &str, folder: &Path, store: 
     std::fs::write(&file, lines.join("\n")).unwrap();
     let config = load(Profile::Serve, Some(&file), &Overrides::default()).unwrap();
     let base = Some(BASE.to_owned());
-    Mails::new(&config.smtp, base, store, vault(), Clock::system()).unwrap().unwrap()
+    MailSender::new(&config.smtp, base, store, vault(), Clock::system()).unwrap().unwrap()
 }
 
-fn wishes(emails: &[&str]) -> Notifications {
+fn wishes(emails: &[&str]) -> TenantPreferences {
     let emails = emails.iter().map(|email| (*email).to_owned()).collect();
-    Notifications { emails, mute: vec![Kind::SecretDue], language: None }
+    TenantPreferences { emails, muted_kinds: vec![NotificationKind::SecretRotationDue], language: None }
 }
 
 #[tokio::test]
-async fn a_mail_arrives_well_formed_with_the_right_facts_at_each_recipient() {
+async fn email_is_well_formed_and_complete_for_each_recipient() {
     let smtp = Smtp::start(Protection::Plain);
-    let world = World::new(
+    let fixture = Fixture::new(
         &smtp,
         Protection::Plain,
         "",
         wishes(&["ops@example.com", "JANE@EXAMPLE.COM", "jane@EXAMPLE.com"]),
     )
     .await;
-    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
-    let mails = smtp.wait_for(2).await;
-    let to: Vec<_> = mails.iter().map(|mail| mail.to.join(",")).collect();
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
+    let emails = smtp.wait_for(2).await;
+    let to: Vec<_> = emails.iter().map(|email| email.to.join(",")).collect();
     assert_eq!(to, ["jane@example.com", "ops@example.com"]);
-    let mail = &mails[0];
-    assert_eq!(mail.defects, [""; 0]);
-    assert_eq!(mail.parts, ["multipart/alternative", "text/plain", "text/html"]);
-    assert_eq!(mail.from, "redrive@sender.example");
-    assert_eq!(mail.header("Subject"), "3 deliveries to warehouse.example were given up");
-    assert_eq!(mail.header("To"), "jane@example.com");
-    assert_eq!(mail.header("Auto-Submitted"), "auto-generated");
-    assert!(mail.header("Message-ID").starts_with("<ntc_01010101010101010101010101010101."));
-    assert!(mail.header("Message-ID").ends_with("@sender.example>"));
-    assert_ne!(mail.header("Message-ID"), mails[1].header("Message-ID"), "one mail for each");
-    let said =
+    let email = &emails[0];
+    assert_eq!(email.defects, [""; 0]);
+    assert_eq!(email.parts, ["multipart/alternative", "text/plain", "text/html"]);
+    assert_eq!(email.from, "redrive@sender.example");
+    assert_eq!(email.header("Subject"), "3 deliveries to warehouse.example were given up");
+    assert_eq!(email.header("To"), "jane@example.com");
+    assert_eq!(email.header("Auto-Submitted"), "auto-generated");
+    assert!(email.header("Message-ID").starts_with("<ntf_01010101010101010101010101010101."));
+    assert!(email.header("Message-ID").ends_with("@sender.example>"));
+    assert_ne!(email.header("Message-ID"), emails[1].header("Message-ID"), "one mail for each");
+    let message =
         "3 deliveries to warehouse[.]example died between 2026-11-16 00:00 UTC and 2026-11-16 00:10 UTC";
-    assert!(mail.text.starts_with(said), "{}", mail.text);
-    assert!(mail.text.contains("Reason: every attempt failed") && mail.text.contains("Tenant: Acme"));
-    assert!(mail.html.contains("orders &#60;b&#62;to&#60;/b&#62; the warehouse"), "{}", mail.html);
-    assert!(!mail.text.contains("hush") && !mail.html.contains("hush"), "a URL may be a secret");
-    let link = mail.header("List-Unsubscribe").trim_matches(['<', '>']).to_owned();
-    assert!(link.starts_with(&format!("{BASE}/unsubscribe/")) && mail.text.contains(&link), "{link}");
-    assert_eq!(mail.header("List-Unsubscribe-Post"), "List-Unsubscribe=One-Click");
+    assert!(email.text.starts_with(message), "{}", email.text);
+    assert!(email.text.contains("Reason: every attempt failed") && email.text.contains("Tenant: Acme"));
+    assert!(email.html.contains("orders &#60;b&#62;to&#60;/b&#62; the warehouse"), "{}", email.html);
+    assert!(!email.text.contains("hush") && !email.html.contains("hush"), "a URL may be a secret");
+    let link = email.header("List-Unsubscribe").trim_matches(['<', '>']).to_owned();
+    assert!(link.starts_with(&format!("{BASE}/unsubscribe/")) && email.text.contains(&link), "{link}");
+    assert_eq!(email.header("List-Unsubscribe-Post"), "List-Unsubscribe=One-Click");
 }
 
 #[tokio::test]
-async fn muted_and_unsubscribed_kinds_do_not_arrive() {
+async fn muted_and_unsubscribed_kinds_are_not_sent() {
     let smtp = Smtp::start(Protection::Plain);
-    let world = World::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
-    assert_eq!(world.post(&world.notice(1, Kind::SecretDue)).await, Posted::Nobody, "the tenant's choice");
-    assert_eq!(world.post(&world.notice(2, Kind::CircuitRecovered)).await, Posted::Nobody, "the owner's");
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::SecretRotationDue)).await,
+        MailResult::NoRecipients,
+        "the tenant's choice"
+    );
+    assert_eq!(
+        fixture.post(&fixture.notification(2, NotificationKind::CircuitRecovered)).await,
+        MailResult::NoRecipients,
+        "the owner's"
+    );
     let jane = || "jane@example.com".to_owned();
-    let unsubscribe = |kind| world.store.unsubscribe(world.tenant.clone(), jane(), kind, Time::default());
-    assert!(unsubscribe(Kind::DeliveryDead).await.unwrap());
-    assert_eq!(world.post(&world.notice(3, Kind::DeliveryDead)).await, Posted::Sent);
-    assert_eq!(world.post(&world.notice(4, Kind::DnsFailing)).await, Posted::Sent);
-    let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|mail| mail.to.join(",")).collect();
+    let unsubscribe =
+        |kind| fixture.store.unsubscribe(fixture.tenant_id.clone(), jane(), kind, Time::default());
+    assert!(unsubscribe(NotificationKind::DeliveryDead).await.unwrap());
+    assert_eq!(
+        fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
+    assert_eq!(fixture.post(&fixture.notification(4, NotificationKind::DnsFailing)).await, MailResult::Sent);
+    let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|email| email.to.join(",")).collect();
     assert_eq!(to, ["ops@example.com", "jane@example.com", "ops@example.com"]);
 }
 
 #[tokio::test]
-async fn mails_are_in_the_language_of_the_tenant() {
+async fn emails_use_the_tenant_language() {
     let smtp = Smtp::start(Protection::Plain);
-    let german = Notifications { language: Some(Language::De), ..wishes(&[]) };
-    let world = World::new(&smtp, Protection::Plain, "", german).await;
-    assert_eq!(world.post(&world.notice(1, Kind::CircuitOpened)).await, Posted::Sent);
-    let mail = smtp.wait_for(1).await.remove(0);
-    assert_eq!(mail.header("Subject"), "Anfragen an warehouse.example wurden 3-mal angehalten");
-    assert!(mail.text.contains("Was zu tun ist: Sehen Sie sich die Fehler an"), "{}", mail.text);
-    assert_eq!(mail.defects, [""; 0]);
+    let german = TenantPreferences { language: Some(Language::De), ..wishes(&[]) };
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", german).await;
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::CircuitOpened)).await,
+        MailResult::Sent
+    );
+    let email = smtp.wait_for(1).await.remove(0);
+    assert_eq!(email.header("Subject"), "Anfragen an warehouse.example wurden 3-mal angehalten");
+    assert!(email.text.contains("Was zu tun ist: Sehen Sie sich die Fehler an"), "{}", email.text);
+    assert_eq!(email.defects, [""; 0]);
 }
 
 #[tokio::test]
-async fn the_way_is_protected_and_the_login_is_made() {
+async fn smtp_uses_tls_and_login() {
     for protection in [Protection::StartTls, Protection::Tls] {
         let smtp = Smtp::start_with(protection, Some(("me", "pass word")));
         let login = "username = \"me\"\npassword = \"pass word\"";
-        let world = World::new(&smtp, protection, login, wishes(&[])).await;
-        assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent, "{protection:?}");
+        let fixture = Fixture::new(&smtp, protection, login, wishes(&[])).await;
+        assert_eq!(
+            fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+            MailResult::Sent,
+            "{protection:?}"
+        );
         assert!(smtp.wait_for(1).await[0].tls, "{protection:?}");
     }
 }
 
 #[tokio::test]
-async fn a_refused_login_and_a_foreign_certificate_say_what_to_do() {
+async fn refused_login_and_untrusted_certificate_errors_name_the_setting() {
     let smtp = Smtp::start_with(Protection::StartTls, Some(("me", "right")));
     let login = "username = \"me\"\npassword = \"wrong\"";
-    let world = World::new(&smtp, Protection::StartTls, login, wishes(&[])).await;
-    let Posted::Later(why) = world.post(&world.notice(1, Kind::DeliveryDead)).await else { panic!("sent") };
+    let fixture = Fixture::new(&smtp, Protection::StartTls, login, wishes(&[])).await;
+    let MailResult::Transient(why) =
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await
+    else {
+        panic!("sent")
+    };
     assert!(
         why.contains("refused the login") && why.contains("check smtp.username and smtp.password"),
         "{why}"
     );
     assert!(!why.contains("wrong"), "{why}");
-    // Another server's authority.
+    // The CA of another server.
     let other = Smtp::start(Protection::StartTls);
     let ca = format!("ca_file = {:?}", other.ca_file().display().to_string());
-    let world = World::new(&smtp, Protection::StartTls, &ca, wishes(&[])).await;
-    let Posted::Later(why) = world.post(&world.notice(1, Kind::DeliveryDead)).await else { panic!("sent") };
+    let fixture = Fixture::new(&smtp, Protection::StartTls, &ca, wishes(&[])).await;
+    let MailResult::Transient(why) =
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await
+    else {
+        panic!("sent")
+    };
     assert!(why.contains("no secure connection") && why.contains("smtp.ca_file"), "{why}");
-    assert_eq!(smtp.mails().len(), 0);
+    assert_eq!(smtp.emails().len(), 0);
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_port_says_what_to_do() {
+async fn tls_mode_and_host_mismatch_errors_name_the_fix() {
     let plain = Smtp::start(Protection::Plain);
-    let mut world = World::new(&plain, Protection::StartTls, "timeout = \"300ms\"", wishes(&[])).await;
+    let mut fixture = Fixture::new(&plain, Protection::StartTls, "timeout = \"300ms\"", wishes(&[])).await;
     let why = |posted| match posted {
-        Posted::Later(why) => why,
+        MailResult::Transient(why) => why,
         other => panic!("{other:?}"),
     };
-    let said = why(world.post(&world.notice(1, Kind::DeliveryDead)).await);
-    assert!(said.contains("offers no STARTTLS"), "{said}");
-    world = World::new(&plain, Protection::Tls, "timeout = \"300ms\"", wishes(&[])).await;
-    let said = why(world.post(&world.notice(1, Kind::DeliveryDead)).await);
-    assert!(said.contains("smtp.tls"), "{said}");
-    let nobody = "host = \"nobody.invalid\"\nallow_plaintext = true";
-    world = World::new(&plain, Protection::Plain, nobody, wishes(&[])).await;
-    let said = why(world.post(&world.notice(1, Kind::DeliveryDead)).await);
-    assert!(said.contains("nobody.invalid") && said.contains("check"), "{said}");
+    let message = why(fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
+    assert!(message.contains("offers no STARTTLS"), "{message}");
+    fixture = Fixture::new(&plain, Protection::Tls, "timeout = \"300ms\"", wishes(&[])).await;
+    let message = why(fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
+    assert!(message.contains("smtp.tls"), "{message}");
+    let unknown = "host = \"nobody.invalid\"\nallow_plaintext = true";
+    fixture = Fixture::new(&plain, Protection::Plain, unknown, wishes(&[])).await;
+    let message = why(fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
+    assert!(message.contains("nobody.invalid") && message.contains("check"), "{message}");
 }
 
 #[tokio::test]
-async fn what_fails_for_now_arrives_later_under_the_same_id() {
+async fn transient_failure_is_retried_with_the_same_message_id() {
     let smtp = Smtp::start(Protection::Plain);
-    let world =
-        World::new(&smtp, Protection::Plain, "timeout = \"500ms\"", wishes(&["ops@example.com"])).await;
-    let notice = world.notice(1, Kind::DeliveryDead);
-    let is_later = |posted: Posted, words: &str| match posted {
-        Posted::Later(why) => assert!(why.contains(words), "{why}"),
+    let fixture =
+        Fixture::new(&smtp, Protection::Plain, "timeout = \"500ms\"", wishes(&["ops@example.com"])).await;
+    let notification = fixture.notification(1, NotificationKind::DeliveryDead);
+    let is_later = |posted: MailResult, words: &str| match posted {
+        MailResult::Transient(why) => assert!(why.contains(words), "{why}"),
         other => panic!("{other:?}"),
     };
-    smtp.answer_with("451 4.3.0 not now");
-    is_later(world.post(&notice).await, "cannot take it now");
-    smtp.answer_with("hang");
-    is_later(world.post(&notice).await, "did not answer within");
-    smtp.answer_with("");
-    smtp.go_down();
-    is_later(world.post(&notice).await, "cannot be reached");
-    smtp.come_back();
-    smtp.answer_to("ops@example.com", "451 4.3.0 not now");
-    is_later(world.post(&notice).await, "cannot take it now");
-    assert_eq!(smtp.mails().len(), 1, "one of them has it");
-    smtp.answer_to("ops@example.com", "");
-    assert_eq!(world.post(&notice).await, Posted::Sent);
-    let mails = smtp.wait_for(2).await;
-    let to: Vec<_> = mails.iter().map(|mail| mail.to.join(",")).collect();
+    smtp.reply_with("451 4.3.0 not now");
+    is_later(fixture.post(&notification).await, "cannot take it now");
+    smtp.reply_with("hang");
+    is_later(fixture.post(&notification).await, "did not answer within");
+    smtp.reply_with("");
+    smtp.stop_listening();
+    is_later(fixture.post(&notification).await, "cannot be reached");
+    smtp.resume_listening();
+    smtp.reply_to("ops@example.com", "451 4.3.0 not now");
+    is_later(fixture.post(&notification).await, "cannot take it now");
+    assert_eq!(smtp.emails().len(), 1, "one of them has it");
+    smtp.reply_to("ops@example.com", "");
+    assert_eq!(fixture.post(&notification).await, MailResult::Sent);
+    let emails = smtp.wait_for(2).await;
+    let to: Vec<_> = emails.iter().map(|email| email.to.join(",")).collect();
     assert_eq!(to, ["jane@example.com", "ops@example.com"], "nobody got it twice");
-    // As if it were not known whether it was sent.
-    assert_eq!(world.post(&notice).await, Posted::Sent);
+    // Send it again, as if the first result had been lost.
+    assert_eq!(fixture.post(&notification).await, MailResult::Sent);
     let again = smtp.wait_for(4).await;
     for (first, second) in [(0, 2), (1, 3)] {
         assert_eq!(again[first].header("Message-ID"), again[second].header("Message-ID"));
@@ -265,61 +307,76 @@ async fn what_fails_for_now_arrives_later_under_the_same_id() {
 }
 
 #[tokio::test]
-async fn a_recipient_that_has_to_wait_keeps_nobody_else_waiting() {
+async fn deferred_recipient_does_not_delay_the_others() {
     let smtp = Smtp::start(Protection::Plain);
-    let world = World::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
-    let notice = world.notice(1, Kind::DeliveryDead);
-    smtp.answer_to("jane@example.com", "452 4.2.2 the sender sees a full mailbox");
-    let posted = world.post(&notice).await;
-    assert!(matches!(&posted, Posted::Later(why) if why.starts_with("jane@example.com: ")), "{posted:?}");
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    let notification = fixture.notification(1, NotificationKind::DeliveryDead);
+    smtp.reply_to("jane@example.com", "452 4.2.2 the sender sees a full mailbox");
+    let posted = fixture.post(&notification).await;
+    assert!(
+        matches!(&posted, MailResult::Transient(why) if why.starts_with("jane@example.com: ")),
+        "{posted:?}"
+    );
     assert_eq!(smtp.wait_for(1).await[0].to, ["ops@example.com"], "jane is the first of the two");
-    smtp.answer_to("jane@example.com", "");
-    assert_eq!(world.post(&notice).await, Posted::Sent);
+    smtp.reply_to("jane@example.com", "");
+    assert_eq!(fixture.post(&notification).await, MailResult::Sent);
     assert_eq!(smtp.wait_for(2).await[1].to, ["jane@example.com"]);
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_waits_for_is_not_taken_for_that_to_another_mail() {
+async fn late_smtp_reply_is_not_attributed_to_another_email() {
     let smtp = Smtp::start(Protection::Plain);
-    let world = World::new(&smtp, Protection::Plain, "timeout = \"10s\"", wishes(&[])).await;
-    // A first mail, so that there is a connection to use again.
-    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
-    smtp.answer_with("hang");
-    let cut_off = world.notice(2, Kind::DeliveryDead);
-    assert!(tokio::time::timeout(Duration::from_millis(500), world.post(&cut_off)).await.is_err());
-    smtp.answer_with("550 5.1.1 no such user");
-    let posted = world.post(&world.notice(3, Kind::DeliveryDead)).await;
-    assert!(matches!(&posted, Posted::Refused(why) if why.contains("no such user")), "{posted:?}");
-    smtp.answer_with("");
-    assert_eq!(world.post(&world.notice(4, Kind::DeliveryDead)).await, Posted::Sent);
+    let fixture = Fixture::new(&smtp, Protection::Plain, "timeout = \"10s\"", wishes(&[])).await;
+    // The first email opens a connection that the next one reuses.
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
+    smtp.reply_with("hang");
+    let cut_off = fixture.notification(2, NotificationKind::DeliveryDead);
+    assert!(tokio::time::timeout(Duration::from_millis(500), fixture.post(&cut_off)).await.is_err());
+    smtp.reply_with("550 5.1.1 no such user");
+    let posted = fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
+    assert!(matches!(&posted, MailResult::Refused(why) if why.contains("no such user")), "{posted:?}");
+    smtp.reply_with("");
+    assert_eq!(
+        fixture.post(&fixture.notification(4, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
     assert_eq!(smtp.wait_for(2).await.len(), 2);
 }
 
 #[tokio::test]
-async fn a_recipient_that_is_refused_for_good_is_given_up_and_the_others_are_not() {
+async fn permanently_refused_recipient_does_not_affect_the_others() {
     let smtp = Smtp::start(Protection::Plain);
-    let world = World::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
-    smtp.answer_to("jane@example.com", "550 5.1.1 no such user");
-    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    smtp.reply_to("jane@example.com", "550 5.1.1 no such user");
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
     assert_eq!(smtp.wait_for(1).await[0].to, ["ops@example.com"]);
-    smtp.answer_with("550 5.1.1 no such user");
-    let posted = world.post(&world.notice(2, Kind::DeliveryDead)).await;
+    smtp.reply_with("550 5.1.1 no such user");
+    let posted = fixture.post(&fixture.notification(2, NotificationKind::DeliveryDead)).await;
     assert!(
-        matches!(&posted, Posted::Refused(why) if why.contains("jane@example.com: ") && why.contains("no such user")),
+        matches!(&posted, MailResult::Refused(why) if why.contains("jane@example.com: ") && why.contains("no such user")),
         "{posted:?}"
     );
-    smtp.answer_to("jane@example.com", "553 5.7.1 sender address rejected: not owned by user");
-    let posted = world.post(&world.notice(3, Kind::DeliveryDead)).await;
-    assert!(matches!(&posted, Posted::Later(why) if why.contains("set smtp.from")), "{posted:?}");
+    smtp.reply_to("jane@example.com", "553 5.7.1 sender address rejected: not owned by user");
+    let posted = fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
+    assert!(matches!(&posted, MailResult::Transient(why) if why.contains("set smtp.from")), "{posted:?}");
 }
 
 #[tokio::test]
-async fn no_more_go_out_in_a_minute_than_allowed() {
+async fn emails_per_minute_are_limited() {
     let smtp = Smtp::start(Protection::Plain);
-    let world =
-        World::new(&smtp, Protection::Plain, "max_per_minute = 1", wishes(&["ops@example.com"])).await;
-    let posted = world.post(&world.notice(1, Kind::DeliveryDead)).await;
-    assert!(matches!(&posted, Posted::Later(why) if why.contains("smtp.max_per_minute")), "{posted:?}");
+    let fixture =
+        Fixture::new(&smtp, Protection::Plain, "max_per_minute = 1", wishes(&["ops@example.com"])).await;
+    let posted = fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await;
+    assert!(
+        matches!(&posted, MailResult::Transient(why) if why.contains("smtp.max_per_minute")),
+        "{posted:?}"
+    );
     assert_eq!(smtp.wait_for(1).await.len(), 1);
 }
 
@@ -328,52 +385,63 @@ async fn unconfirmed_address_receives_nothing_unless_its_domain_is_trusted() {
     let smtp = Smtp::start(Protection::Plain);
     let named = ["ops@example.com", "stranger@elsewhere.example", "boss@trusted.example"];
     let trusted = "trusted_domains = [\"trusted.example\"]";
-    let world = World::new(&smtp, Protection::Plain, trusted, wishes(&named)).await;
-    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
-    let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|mail| mail.to.join(",")).collect();
+    let fixture = Fixture::new(&smtp, Protection::Plain, trusted, wishes(&named)).await;
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
+    let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|email| email.to.join(",")).collect();
     assert_eq!(to, ["jane@example.com", "ops@example.com", "boss@trusted.example"]);
-    let strangers = Notifications { emails: vec!["stranger@elsewhere.example".into()], ..wishes(&[]) };
-    let world = World::new(&smtp, Protection::Plain, "", strangers.clone()).await;
-    let about_tenant = Notice { webhook: None, ..world.notice(2, Kind::QuotaReached) };
-    assert_eq!(world.mails.post(&about_tenant, None).await.unwrap(), Posted::Unconfirmed);
-    let off = World::new(&smtp, Protection::Plain, "confirm_addresses = false", strangers).await;
-    assert_eq!(off.mails.post(&about_tenant, None).await.unwrap(), Posted::Sent);
-    let mails = smtp.wait_for(4).await;
-    assert_eq!((mails.len(), &mails[3].to), (4, &vec!["stranger@elsewhere.example".to_owned()]));
+    let strangers = TenantPreferences { emails: vec!["stranger@elsewhere.example".into()], ..wishes(&[]) };
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", strangers.clone()).await;
+    let about_tenant =
+        Notification { webhook_id: None, ..fixture.notification(2, NotificationKind::QuotaReached) };
+    assert_eq!(fixture.emails.send_notification(&about_tenant, None).await.unwrap(), MailResult::Unconfirmed);
+    let off = Fixture::new(&smtp, Protection::Plain, "confirm_addresses = false", strangers).await;
+    assert_eq!(off.emails.send_notification(&about_tenant, None).await.unwrap(), MailResult::Sent);
+    let emails = smtp.wait_for(4).await;
+    assert_eq!((emails.len(), &emails[3].to), (4, &vec!["stranger@elsewhere.example".to_owned()]));
 }
 
 #[tokio::test]
 async fn notifications_beyond_a_limit_are_suppressed_and_failures_do_not_count() {
     let smtp = Smtp::start(Protection::Plain);
     let limits = "max_per_hour_per_tenant = 3\nmax_per_hour_per_address = 2";
-    let world = World::new(&smtp, Protection::Plain, limits, wishes(&["ops@example.com"])).await;
-    smtp.answer_with("451 4.3.0 not now");
+    let fixture = Fixture::new(&smtp, Protection::Plain, limits, wishes(&["ops@example.com"])).await;
+    smtp.reply_with("451 4.3.0 not now");
     for _ in 0..5 {
-        let posted = world.post(&world.notice(1, Kind::DeliveryDead)).await;
-        assert!(matches!(posted, Posted::Later(_)), "{posted:?}");
+        let posted = fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await;
+        assert!(matches!(posted, MailResult::Transient(_)), "{posted:?}");
     }
-    smtp.answer_with("");
-    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
-    let posted = world.post(&world.notice(2, Kind::DeliveryDead)).await;
+    smtp.reply_with("");
+    assert_eq!(
+        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        MailResult::Sent
+    );
+    let posted = fixture.post(&fixture.notification(2, NotificationKind::DeliveryDead)).await;
     assert!(
-        matches!(&posted, Posted::SentToSome(why) if why.contains("max_per_hour_per_tenant")),
+        matches!(&posted, MailResult::SentToSome(why) if why.contains("max_per_hour_per_tenant")),
         "{posted:?}"
     );
-    let posted = world.post(&world.notice(3, Kind::DeliveryDead)).await;
-    assert!(matches!(&posted, Posted::Suppressed(why) if why.contains("the tenant has")), "{posted:?}");
-    assert_eq!(smtp.mails().len(), 3);
-    // Another tenant has a limit of its own; that of the address is for all.
+    let posted = fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
+    assert!(matches!(&posted, MailResult::Suppressed(why) if why.contains("the tenant has")), "{posted:?}");
+    assert_eq!(smtp.emails().len(), 3);
+    // The tenant limit is separate for each tenant; the address limit is shared by all tenants.
     let other = TenantId::parse("globex").unwrap();
     let rules = TenantRules { notifications: wishes(&["jane@example.com"]), ..TenantRules::default() };
     let tenant = Tenant { id: other.clone(), name: None, rules, created_at: Time::default() };
-    world.store.create_tenant(tenant).await.unwrap();
+    fixture.store.create_tenant(tenant).await.unwrap();
     let jane = "jane@example.com".to_owned();
-    world.store.confirm_address(other.clone(), jane, ConfirmedBy::Holder, Time::default()).await.unwrap();
-    let notice = Notice { tenant: other, webhook: None, ..world.notice(4, Kind::QuotaReached) };
-    let posted = world.mails.post(&notice, None).await.unwrap();
+    fixture.store.confirm_address(other.clone(), jane, ConfirmedBy::Holder, Time::default()).await.unwrap();
+    let notification = Notification {
+        tenant_id: other,
+        webhook_id: None,
+        ..fixture.notification(4, NotificationKind::QuotaReached)
+    };
+    let posted = fixture.emails.send_notification(&notification, None).await.unwrap();
     assert!(
-        matches!(&posted, Posted::Suppressed(why) if why.contains("max_per_hour_per_address")),
+        matches!(&posted, MailResult::Suppressed(why) if why.contains("max_per_hour_per_address")),
         "{posted:?}"
     );
-    assert_eq!(smtp.mails().len(), 3);
+    assert_eq!(smtp.emails().len(), 3);
 }

@@ -1,4 +1,4 @@
-//! Nodes on a PostgreSQL database, as their operator meets them: settings, the schema, roles, keys, outages.
+//! Nodes on a PostgreSQL database from the operator's side: settings, schema, roles, keys, outages.
 
 use std::{
     process::{Command, Output},
@@ -8,13 +8,13 @@ use std::{
 use redrive_testkit::{Api, Database, Postgres, Proxy, Receiver, Redrive, Setup};
 use serde_json::{Value, json};
 
-/// Runs a command on a database and gives what it said; it has no other settings.
+/// Runs a command with only these settings and returns its output.
 async fn redrive(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REDRIVE_")) {
         command.env_remove(name);
     }
-    // The server that all tests share runs without fsync.
+    // The PostgreSQL server shared by the tests runs without fsync.
     command.env("REDRIVE_DATABASE_ALLOW_UNSAFE_DURABILITY", "true");
     command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
@@ -28,14 +28,14 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a command that must fail said.
+/// Returns the error output of a command that must fail.
 async fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = redrive(arguments, environment).await;
     assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
     stderr(&output)
 }
 
-/// A node on this database. Few connections: many tests run at once.
+/// Returns the setup of a node on this database, with few connections because many tests run concurrently.
 fn on(database: &Database) -> Setup {
     Setup::new()
         .database_url(database.url())
@@ -43,7 +43,7 @@ fn on(database: &Database) -> Setup {
         .env("REDRIVE_DATABASE_READ_CONNECTIONS", "2")
 }
 
-/// The status of a call, once it is this one.
+/// Waits until a call returns this status.
 async fn eventually(api: &Api, path: &str, status: u16, within: Duration) {
     let wait = async {
         while api.get(path).await.status != status {
@@ -55,33 +55,33 @@ async fn eventually(api: &Api, path: &str, status: u16, within: Duration) {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_say_what_to_write() {
+async fn invalid_settings_errors_name_the_valid_values() {
     let check = ["config", "check"];
     for (url, mentions) in [
         ("mysql://me:hunter2@db/x", "database.url: must be sqlite:PATH or postgres://"),
         ("postgres://me:hunter2@db/x?sslmode=often", "use disable, prefer, require, verify-ca, verify-full"),
         ("postgres://me:hun/ter2@db/x", "%2F for /"),
     ] {
-        let said = refused(&check, &[("REDRIVE_DATABASE_URL", url)]).await;
-        assert!(said.contains(mentions) && !said.contains("ter2"), "{said}");
+        let message = refused(&check, &[("REDRIVE_DATABASE_URL", url)]).await;
+        assert!(message.contains(mentions) && !message.contains("ter2"), "{message}");
     }
     let postgres = ("REDRIVE_DATABASE_URL", "postgres://me@db/x");
-    let said = refused(&check, &[postgres, ("REDRIVE_DATABASE_PASSWORD_FILE", "/nowhere/password")]).await;
-    assert!(said.contains("database.password_file: /nowhere/password cannot be read"), "{said}");
-    let said = refused(&["serve", "--role", "worker", "--database-url", "sqlite:no.db"], &[]).await;
-    assert!(said.contains("role: is worker, but a SQLite database belongs to one process"), "{said}");
-    let said = refused(&check, &[postgres, ("REDRIVE_ROLE", "boss")]).await;
-    assert!(said.contains("write all, api or worker"), "{said}");
+    let message = refused(&check, &[postgres, ("REDRIVE_DATABASE_PASSWORD_FILE", "/nowhere/password")]).await;
+    assert!(message.contains("database.password_file: /nowhere/password cannot be read"), "{message}");
+    let message = refused(&["serve", "--role", "worker", "--database-url", "sqlite:no.db"], &[]).await;
+    assert!(message.contains("role: is worker, but a SQLite database belongs to one process"), "{message}");
+    let message = refused(&check, &[postgres, ("REDRIVE_ROLE", "boss")]).await;
+    assert!(message.contains("write all, api or worker"), "{message}");
     let flag = redrive(&["serve", "--role", "boss"], &[]).await;
     assert!(stderr(&flag).contains("possible values: all, api, worker"), "{}", stderr(&flag));
-    let said = refused(&check, &[postgres, ("REDRIVE_CLUSTER_LEASE", "0.5")]).await;
-    assert!(said.contains("cluster.lease: must be from 1s to 5m"), "{said}");
-    let said = refused(&check, &[postgres, ("REDRIVE_DEV_CLOCK_SKEW", "-5s")]).await;
-    assert!(said.contains("dev.clock_skew: must be 0 outside `redrive dev`"), "{said}");
+    let message = refused(&check, &[postgres, ("REDRIVE_CLUSTER_LEASE", "0.5")]).await;
+    assert!(message.contains("cluster.lease: must be from 1s to 5m"), "{message}");
+    let message = refused(&check, &[postgres, ("REDRIVE_DEV_CLOCK_SKEW", "-5s")]).await;
+    assert!(message.contains("dev.clock_skew: must be 0 outside `redrive dev`"), "{message}");
 }
 
 #[tokio::test]
-async fn the_settings_are_shown_without_passwords() {
+async fn settings_are_shown_without_passwords() {
     let environment = [
         ("REDRIVE_DATABASE_URL", "postgres://me:hunter2@db:5433/x?sslmode=require"),
         ("REDRIVE_DATABASE_PASSWORD", "hunter2"),
@@ -94,10 +94,10 @@ async fn the_settings_are_shown_without_passwords() {
 }
 
 #[tokio::test]
-async fn the_schema_is_made_by_command_where_nodes_may_not() {
+async fn schema_is_created_by_command_when_auto_migrate_is_off() {
     let database = Postgres::shared().await;
     let url = database.url();
-    let by_hand = ("REDRIVE_DATABASE_MIGRATE", "false");
+    let by_hand = ("REDRIVE_DATABASE_AUTO_MIGRATE", "false");
     let too_early = on(&database).env(by_hand.0, by_hand.1).run_to_end().await;
     assert_eq!(too_early.status.code(), Some(1));
     assert!(stderr(&too_early).contains("run: redrive migrate"), "{}", stderr(&too_early));
@@ -119,7 +119,7 @@ async fn the_schema_is_made_by_command_where_nodes_may_not() {
 }
 
 #[tokio::test]
-async fn one_node_delivers_by_itself() {
+async fn single_node_publishes_and_delivers() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let setup = on(&database).env("REDRIVE_NODE", "solo").without_env("REDRIVE_ADMIN_KEY");
     let redrive = Redrive::start_with(setup).await;
@@ -133,18 +133,18 @@ async fn one_node_delivers_by_itself() {
     assert_eq!(receiver.wait_for(1).await[0].json()["data"], json!({"order": 42}));
     let path = format!("/v1/events/{}/deliveries", event["id"].as_str().unwrap());
     let delivered = |page: &Value| page["data"][0]["status"] == "delivered";
-    let page = api.eventually("a delivery that is over", &path, delivered).await;
+    let page = api.wait_until("a delivery that is over", &path, delivered).await;
     let path = format!("/v1/deliveries/{}/attempts", page["data"][0]["id"].as_str().unwrap());
     let attempts = api.get(&path).await.expect(200);
     let worker = attempts["data"][0]["worker"].as_str().unwrap_or_default().to_owned();
     assert!(worker.starts_with("solo#"), "{attempts}");
-    let figures = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
-    let statements = figures.lines().find_map(|line| line.strip_prefix("redrive_store_statements_total "));
-    assert!(statements.unwrap().parse::<f64>().unwrap() > 0.0, "{figures}");
+    let statistics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+    let statements = statistics.lines().find_map(|line| line.strip_prefix("redrive_store_statements_total "));
+    assert!(statements.unwrap().parse::<f64>().unwrap() > 0.0, "{statistics}");
 }
 
 #[tokio::test]
-async fn roles_share_the_work() {
+async fn api_node_publishes_and_worker_node_delivers() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let api_node = Redrive::start_with(on(&database).role("api").env("REDRIVE_NODE", "front")).await;
     let api = api_node.api();
@@ -164,16 +164,16 @@ async fn roles_share_the_work() {
         assert_eq!(worker.without_key().get(path).await.status, 200, "{path}");
     }
     for path in ["/", "/docs/", "/openapi.json", "/v1/events", "/v1/webhooks"] {
-        let answer = worker.get(path).await;
-        assert_eq!((answer.status, answer.problem().as_str()), (404, "worker_node"), "{path}");
-        assert!(answer.json()["detail"].as_str().unwrap().contains("--role api or all"), "{path}");
+        let response = worker.get(path).await;
+        assert_eq!((response.status, response.problem().as_str()), (404, "api_not_served_here"), "{path}");
+        assert!(response.json()["detail"].as_str().unwrap().contains("--role api or all"), "{path}");
     }
     let publish = worker.post("/v1/events", json!({"event_type": "a.b", "data": 3})).await;
-    assert_eq!((publish.status, publish.problem().as_str()), (404, "worker_node"));
+    assert_eq!((publish.status, publish.problem().as_str()), (404, "api_not_served_here"));
 }
 
 #[tokio::test]
-async fn keys_hold_on_every_node() {
+async fn keys_take_effect_on_every_node() {
     let database = Postgres::shared().await;
     let url = database.url();
     let (one, other) = (Redrive::start_with(on(&database)).await, Redrive::start_with(on(&database)).await);
@@ -204,12 +204,12 @@ async fn keys_hold_on_every_node() {
 }
 
 #[tokio::test]
-async fn serve_on_postgres_needs_an_admin_and_a_worker_needs_none() {
+async fn serve_on_postgres_requires_an_admin_key_except_for_workers() {
     let database = Postgres::shared().await;
     let url = database.url();
     let bare = |role: &str| on(&database).command("serve").role(role).without_env("REDRIVE_ADMIN_KEY");
-    let nobody = bare("api").run_to_end().await;
-    assert!(stderr(&nobody).contains("nobody could administer"), "{}", stderr(&nobody));
+    let unknown = bare("api").run_to_end().await;
+    assert!(stderr(&unknown).contains("nobody could administer"), "{}", stderr(&unknown));
     let worker = Redrive::start_with(bare("worker")).await;
     assert_eq!(worker.api().get("/readyz").await.status, 200);
     let made = redrive(&["keys", "create", "--admin", "--database-url", &url], &[]).await;
@@ -219,7 +219,7 @@ async fn serve_on_postgres_needs_an_admin_and_a_worker_needs_none() {
 }
 
 #[tokio::test]
-async fn a_wrong_clock_is_set_right() {
+async fn skewed_node_clock_is_corrected_by_the_database() {
     let database = Postgres::shared().await;
     let early = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "-2h")).await;
     let late = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "2h")).await;
@@ -229,13 +229,13 @@ async fn a_wrong_clock_is_set_right() {
         let at: redrive_core::Time = serde_json::from_value(made["created_at"].clone()).unwrap();
         times.push(at.millis());
     }
-    // Each is as right as the time that an answer of the database took.
+    // The error of each clock is bounded by the round-trip time to the database.
     let apart = times.iter().max().unwrap() - times.iter().min().unwrap();
     assert!(apart < 60_000, "{times:?}");
 }
 
 #[tokio::test]
-async fn a_database_that_goes_away_makes_a_node_unready_and_comes_back() {
+async fn node_is_unready_during_database_outage_and_recovers() {
     let mut server = Postgres::start().await;
     let redrive = Redrive::start_with(Setup::new().database_url(server.url())).await;
     let api = redrive.api();
@@ -249,30 +249,33 @@ async fn a_database_that_goes_away_makes_a_node_unready_and_comes_back() {
     assert_eq!(api.get("/healthz").await.status, 200, "the process is alive");
     assert_eq!(api.get("/metrics").await.status, 200);
     server.start_again().await;
-    eventually(&api, "/readyz", 200, redrive_testkit::PATIENCE).await;
+    eventually(&api, "/readyz", 200, redrive_testkit::WAIT_TIMEOUT).await;
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_ends_the_start_and_tells_no_password() {
-    // Nobody listens on this port: it was free a moment ago.
+async fn unreachable_database_fails_startup_without_leaking_the_password() {
+    // A port that was free a moment ago, so nothing listens on it.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("postgres://me:hunter2@127.0.0.1:{port}/nowhere");
     let output = Setup::new().database_url(&url).env("REDRIVE_LOG_LEVEL", "debug").run_to_end().await;
-    let said = format!("{}{}", stdout(&output), stderr(&output));
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("the database at 127.0.0.1:{port}/nowhere cannot be used")), "{said}");
-    assert!(said.contains("check database.url and that the server runs"), "{said}");
+    let message = format!("{}{}", stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains(&format!("the database at 127.0.0.1:{port}/nowhere cannot be used")),
+        "{message}"
+    );
+    assert!(message.contains("check database.url and that the server runs"), "{message}");
     for arguments in
         [["migrate", "--database-url", &url].as_slice(), &["keys", "list", "--database-url", &url]]
     {
-        let said = refused(arguments, &[]).await;
-        assert!(said.contains("cannot be used") && !said.contains("hunter2"), "{said}");
+        let message = refused(arguments, &[]).await;
+        assert!(message.contains("cannot be used") && !message.contains("hunter2"), "{message}");
     }
-    assert!(!said.contains("hunter2"), "{said}");
+    assert!(!message.contains("hunter2"), "{message}");
 }
 
 #[tokio::test]
-async fn a_database_that_hangs_ends_the_start_too() {
+async fn hanging_database_fails_startup() {
     let database = Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let setup = || {
@@ -283,11 +286,11 @@ async fn a_database_that_hangs_ends_the_start_too() {
     };
     proxy.stall();
     let output = setup().run_to_end().await;
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        said.contains(&format!("@{}/redrive cannot be used: no answer within 2s", proxy.address())),
-        "{said}"
+        message.contains(&format!("@{}/redrive cannot be used: no answer within 2s", proxy.address())),
+        "{message}"
     );
 
     proxy.pass();
@@ -296,15 +299,15 @@ async fn a_database_that_hangs_ends_the_start_too() {
     eventually(&redrive.api(), "/readyz", 503, Duration::from_secs(10)).await;
     assert_eq!(redrive.api().get("/metrics").await.status, 200, "what the node itself knows");
     proxy.pass();
-    eventually(&redrive.api(), "/readyz", 200, redrive_testkit::PATIENCE).await;
+    eventually(&redrive.api(), "/readyz", 200, redrive_testkit::WAIT_TIMEOUT).await;
 }
 
 #[tokio::test]
-async fn the_server_s_certificate_is_looked_at_when_asked_for() {
+async fn database_certificate_is_verified_with_verify_full() {
     let server = Postgres::start_with_tls().await;
     let url = format!("{}?sslmode=verify-full", server.url());
-    let said = refused(&["migrate", "--database-url", &url], &[]).await;
-    assert!(said.contains("certificate"), "nobody known has issued it: {said}");
+    let message = refused(&["migrate", "--database-url", &url], &[]).await;
+    assert!(message.contains("certificate"), "nobody known has issued it: {message}");
     let url = format!("{url}&sslrootcert={}", server.ca_path().display());
     let made = redrive(&["migrate", "--database-url", &url], &[]).await;
     assert!(made.status.success(), "{}", stderr(&made));

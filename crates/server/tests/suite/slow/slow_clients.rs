@@ -1,9 +1,9 @@
-//! Clients that dawdle, take too much room, or send too much: each is given up in bounded time, and nobody else
-//! suffers.
+//! Clients that are slow, hold too many connections or send too much: each is disconnected in bounded time,
+//! without affecting other clients.
 
 use std::time::Duration;
 
-use redrive_testkit::{Api, PATIENCE, Redrive, Setup};
+use redrive_testkit::{Api, Redrive, Setup, WAIT_TIMEOUT};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -11,9 +11,9 @@ use tokio::{
     time::timeout,
 };
 
-/// A server with little patience for one thing, and more than a test takes for all others.
+/// Starts a server with a short timeout for one phase and timeouts longer than any test for the others.
 async fn impatient(setting: &str) -> Redrive {
-    let setup = ["HEAD", "BODY", "WRITE", "IDLE"].iter().fold(Setup::new(), |setup, what| {
+    let setup = ["HEADER", "BODY", "WRITE", "IDLE"].iter().fold(Setup::new(), |setup, what| {
         let span = if *what == setting { "1s" } else { "1h" };
         setup.env(format!("REDRIVE_SERVER_{what}_TIMEOUT"), span)
     });
@@ -24,11 +24,11 @@ async fn connect(redrive: &Redrive) -> TcpStream {
     TcpStream::connect(redrive.address()).await.unwrap()
 }
 
-/// All that comes until the server ends the connection, which it must.
+/// Reads until the server closes the connection; fails if it does not.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    let ended = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
-    // A reset is an end as well.
+    let ended = timeout(WAIT_TIMEOUT, stream.read_to_end(&mut bytes)).await;
+    // A connection reset counts as closed.
     let _ = ended.expect("the server still waits");
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -39,7 +39,7 @@ async fn one_answer(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     while !text.ends_with("ok\n") {
         let mut bytes = [0; 1024];
-        let count = timeout(PATIENCE, stream.read(&mut bytes)).await.expect("no answer").unwrap();
+        let count = timeout(WAIT_TIMEOUT, stream.read(&mut bytes)).await.expect("no answer").unwrap();
         assert!(count > 0, "ended after {text:?}");
         text += &String::from_utf8_lossy(&bytes[..count]);
     }
@@ -47,34 +47,34 @@ async fn one_answer(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_is_given_up() {
-    let redrive = impatient("HEAD").await;
+async fn silent_client_is_disconnected() {
+    let redrive = impatient("HEADER").await;
     assert_eq!(rest(&mut connect(&redrive).await).await, "");
 }
 
 #[tokio::test]
-async fn a_head_that_drips_in_is_given_up() {
-    let redrive = impatient("HEAD").await;
+async fn slowly_sent_header_times_out() {
+    let redrive = impatient("HEADER").await;
     let mut stream = connect(&redrive).await;
     stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
     let (mut from, mut to) = stream.split();
     let drip = async {
-        // Each byte comes well in time.
+        // Each single byte arrives well within the timeout.
         while to.write_all(b"a").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     let mut bytes = Vec::new();
     tokio::select! {
-        ended = timeout(PATIENCE, from.read_to_end(&mut bytes)) => drop(ended.expect("the server still waits")),
+        ended = timeout(WAIT_TIMEOUT, from.read_to_end(&mut bytes)) => drop(ended.expect("the server still waits")),
         () = drip => {}
     }
     assert!(!bytes.starts_with(b"HTTP/1.1 200"));
 }
 
 #[tokio::test]
-async fn a_second_head_that_drips_in_is_given_up() {
-    let redrive = impatient("HEAD").await;
+async fn incomplete_second_header_times_out() {
+    let redrive = impatient("HEADER").await;
     let mut stream = connect(&redrive).await;
     stream.write_all(HEALTH).await.unwrap();
     one_answer(&mut stream).await;
@@ -83,11 +83,11 @@ async fn a_second_head_that_drips_in_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_connection_that_rests_is_closed_in_the_end() {
+async fn idle_connection_is_closed() {
     let redrive = impatient("IDLE").await;
     let mut stream = connect(&redrive).await;
     for _ in 0..5 {
-        // Together they take longer than it may rest, each of them does not.
+        // Each pause is shorter than the idle timeout; all of them together are longer.
         tokio::time::sleep(Duration::from_millis(250)).await;
         stream.write_all(HEALTH).await.unwrap();
         one_answer(&mut stream).await;
@@ -96,7 +96,7 @@ async fn a_connection_that_rests_is_closed_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_is_a_timeout() {
+async fn missing_body_returns_408() {
     let redrive = impatient("BODY").await;
     let mut stream = connect(&redrive).await;
     let head = format!(
@@ -105,22 +105,22 @@ async fn a_body_that_does_not_come_is_a_timeout() {
         redrive.key()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    let answer = rest(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("body_timeout"), "{answer}");
+    let response = rest(&mut stream).await;
+    assert!(response.starts_with("HTTP/1.1 408 ") && response.contains("body_timeout"), "{response}");
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_its_answers_makes_room_for_others() {
+async fn client_that_does_not_read_responses_frees_its_slot() {
     let setup = Setup::new()
         .env("REDRIVE_SERVER_MAX_CONNECTIONS", "1")
         .env("REDRIVE_SERVER_WRITE_TIMEOUT", "400ms")
         .env("REDRIVE_SERVER_IDLE_TIMEOUT", "1h");
     let redrive = Redrive::start_with(setup).await;
     let mut deaf = connect(&redrive).await;
-    // More than fits into all the buffers on the way.
+    // More than fits into all the socket buffers on the path.
     let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n".repeat(30);
     deaf.write_all(request.as_bytes()).await.unwrap();
-    // The only place is taken: whoever comes next is served once the first has been given up.
+    // The only connection slot is taken: the next client is served once the first has been disconnected.
     let mut next = connect(&redrive).await;
     next.write_all(HEALTH).await.unwrap();
     assert!(one_answer(&mut next).await.starts_with("HTTP/1.1 200"));
@@ -129,7 +129,7 @@ async fn a_client_that_does_not_read_its_answers_makes_room_for_others() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_slowly_gets_its_answer() {
+async fn slow_reader_gets_the_whole_response() {
     let redrive = impatient("WRITE").await;
     let mut stream = connect(&redrive).await;
     let request = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -150,7 +150,7 @@ async fn a_client_that_reads_slowly_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn one_address_does_not_take_all_the_room() {
+async fn connections_per_address_are_limited() {
     let setup = |proxies: &str| {
         let setup = Setup::new().env("REDRIVE_SERVER_MAX_CONNECTIONS_PER_ADDRESS", "2");
         setup.env("REDRIVE_SERVER_TRUSTED_PROXIES", proxies)
@@ -164,8 +164,8 @@ async fn one_address_does_not_take_all_the_room() {
     let refused = rest(&mut connect(&redrive).await).await;
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("too many connections"), "{refused}");
     drop(kept);
-    // The places are free once the server has seen the ends of those two.
-    redrive.api().eventually("a free place", "/openapi.json", |_| true).await;
+    // The slots are free once the server has seen both connections close.
+    redrive.api().wait_until("a free place", "/openapi.json", |_| true).await;
 
     let redrive = Redrive::start_with(setup(r#"["127.0.0.0/8"]"#)).await;
     let mut streams = Vec::new();
@@ -178,33 +178,33 @@ async fn one_address_does_not_take_all_the_room() {
 }
 
 #[tokio::test]
-async fn heads_are_bounded() {
+async fn header_size_and_count_are_limited() {
     let redrive = Redrive::start().await;
-    let answer = async |headers: &str| {
+    let response = async |headers: &str| {
         let mut stream = connect(&redrive).await;
         let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
-        // The server may have answered before all is sent.
+        // The server may respond before all is sent.
         let _ = stream.write_all(head.as_bytes()).await;
         rest(&mut stream).await
     };
     let fits = format!("x-large: {}\r\n", "x".repeat(32 * 1024));
-    assert!(answer(&fits).await.starts_with("HTTP/1.1 200 "));
+    assert!(response(&fits).await.starts_with("HTTP/1.1 200 "));
     let many: String = (0..90).map(|number| format!("x-{number}: 1\r\n")).collect();
-    assert!(answer(&many).await.starts_with("HTTP/1.1 200 "));
+    assert!(response(&many).await.starts_with("HTTP/1.1 200 "));
     let too_many: String = (0..120).map(|number| format!("x-{number}: 1\r\n")).collect();
-    assert!(answer(&too_many).await.starts_with("HTTP/1.1 431 "));
+    assert!(response(&too_many).await.starts_with("HTTP/1.1 431 "));
     let too_large = format!("x-large: {}\r\n", "x".repeat(200 * 1024));
-    let refused = answer(&too_large).await;
+    let refused = response(&too_large).await;
     assert!(refused.is_empty() || refused.starts_with("HTTP/1.1 431 "), "{refused}");
     redrive.api().get("/healthz").await;
 }
 
-/// Every operation of the API document with ids of things that exist, every form, and what pages call besides.
+/// Returns every operation of the API document with ids of existing objects, every form, and the calls of pages.
 async fn all_routes(api: &Api) -> Vec<(String, String, &'static str)> {
     let webhook = api.create_webhook("http://127.0.0.1:9009/", json!({})).await;
     let event = api.publish("order.created", json!({})).await;
     let of_event = format!("/v1/deliveries?event_id={}", event["id"].as_str().unwrap());
-    let listed = api.eventually("a delivery", &of_event, |page| page["data"][0].is_object()).await;
+    let listed = api.wait_until("a delivery", &of_event, |page| page["data"][0].is_object()).await;
     let document = api.get("/openapi.json").await.expect(200);
     let filled = |path: &str| {
         let id = |of: &Value| of["id"].as_str().unwrap().to_owned();
@@ -237,7 +237,7 @@ async fn all_routes(api: &Api) -> Vec<(String, String, &'static str)> {
 }
 
 #[tokio::test]
-async fn body_that_stops_halfway_ends_the_connection_on_every_route() {
+async fn stalled_body_closes_the_connection_on_every_route() {
     let redrive = impatient("BODY").await;
     let routes = all_routes(&redrive.api()).await;
     let mut waiting = tokio::task::JoinSet::new();
@@ -251,7 +251,7 @@ async fn body_that_stops_halfway_ends_the_connection_on_every_route() {
             waiting.spawn(async move {
                 stream.write_all(head.as_bytes()).await.unwrap();
                 let mut bytes = Vec::new();
-                let ended = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+                let ended = timeout(WAIT_TIMEOUT, stream.read_to_end(&mut bytes)).await;
                 assert!(ended.is_ok(), "the server still waits for the body of {what}");
                 bytes.starts_with(b"HTTP/1.1 408 ")
             });
@@ -262,7 +262,7 @@ async fn body_that_stops_halfway_ends_the_connection_on_every_route() {
 }
 
 #[tokio::test]
-async fn form_that_announces_too_much_is_refused_before_it_is_read() {
+async fn oversized_form_is_rejected_before_it_is_read() {
     let redrive = impatient("BODY").await;
     for path in ["/dashboard/login", "/dashboard/logout"] {
         let mut stream = connect(&redrive).await;
@@ -271,8 +271,8 @@ async fn form_that_announces_too_much_is_refused_before_it_is_read() {
              content-length: 2000000\r\n\r\nkey=x"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        let answer = rest(&mut stream).await;
-        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+        let response = rest(&mut stream).await;
+        assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
         let body = format!("key={}", "x".repeat(9_000));
         let chunked = redrive.api().without_key();
         let form = [("content-type", "application/x-www-form-urlencoded")];
@@ -281,7 +281,7 @@ async fn form_that_announces_too_much_is_refused_before_it_is_read() {
 }
 
 #[tokio::test]
-async fn login_form_that_drips_in_is_cut_off() {
+async fn slowly_sent_login_form_times_out() {
     let redrive = impatient("BODY").await;
     let mut stream = connect(&redrive).await;
     let head = "POST /dashboard/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n\
@@ -295,13 +295,13 @@ async fn login_form_that_drips_in_is_cut_off() {
     };
     let mut bytes = Vec::new();
     tokio::select! {
-        ended = timeout(PATIENCE, from.read_to_end(&mut bytes)) => drop(ended.expect("the server still waits")),
+        ended = timeout(WAIT_TIMEOUT, from.read_to_end(&mut bytes)) => drop(ended.expect("the server still waits")),
         () = drip => {}
     }
 }
 
 #[tokio::test]
-async fn small_objects_have_a_small_limit() {
+async fn small_objects_have_a_small_body_limit() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let large = json!({"name": "x".repeat(70_000)});
@@ -313,13 +313,13 @@ async fn small_objects_have_a_small_limit() {
 }
 
 #[tokio::test]
-async fn one_client_behind_a_trusted_proxy_does_not_take_all_the_room() {
+async fn requests_per_client_behind_a_trusted_proxy_are_limited() {
     let setup = Setup::new()
         .env("REDRIVE_SERVER_MAX_CONNECTIONS_PER_ADDRESS", "2")
         .env("REDRIVE_SERVER_TRUSTED_PROXIES", r#"["127.0.0.0/8"]"#);
     let redrive = Redrive::start_with(setup).await;
-    // The server answers 100 once it reads the body, so the request is counted by then. A request that is merely sent
-    // could meet the requests below and be refused in their place.
+    // The server sends 100 once it reads the body, so the request is counted by then. A request that is merely sent
+    // could race with the requests below and be refused in their place.
     let half_sent = async |client: &str| {
         let mut stream = connect(&redrive).await;
         let head = format!(
@@ -327,9 +327,9 @@ async fn one_client_behind_a_trusted_proxy_does_not_take_all_the_room() {
              content-type: application/x-www-form-urlencoded\r\ncontent-length: 100\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = [0; 25];
-        timeout(PATIENCE, stream.read_exact(&mut answer)).await.expect("no answer in time").unwrap();
-        assert_eq!(answer.as_slice(), b"HTTP/1.1 100 Continue\r\n\r\n");
+        let mut response = [0; 25];
+        timeout(WAIT_TIMEOUT, stream.read_exact(&mut response)).await.expect("no answer in time").unwrap();
+        assert_eq!(response.as_slice(), b"HTTP/1.1 100 Continue\r\n\r\n");
         stream.write_all(b"key=").await.unwrap();
         stream
     };
@@ -343,5 +343,5 @@ async fn one_client_behind_a_trusted_proxy_does_not_take_all_the_room() {
     assert_eq!(status("2001:db8::1").await, 200);
     drop(held);
     let free = async { while status("192.0.2.7").await != 200 {} };
-    timeout(PATIENCE, free).await.expect("the count never goes down");
+    timeout(WAIT_TIMEOUT, free).await.expect("the count never goes down");
 }

@@ -1,4 +1,4 @@
-//! TLS of our own, with real handshakes: what is spoken, what is refused, and certificates that change.
+//! The server's own TLS with real handshakes: protocol versions, refusals, and certificate reload.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use redrive_testkit::{PATIENCE, Redrive, Setup};
+use redrive_testkit::{Redrive, Setup, WAIT_TIMEOUT};
 use rustls::{
     ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion,
     crypto::ring,
@@ -43,7 +43,7 @@ impl Pair {
         self.folder.path().join("key.pem")
     }
 
-    /// Writes a new pair and gives its certificate.
+    /// Writes a new pair and returns its certificate.
     fn renew(&self) -> CertificateDer<'static> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(self.key(), made.signing_key.serialize_pem()).unwrap();
@@ -81,18 +81,18 @@ async fn connect(
 async fn get(stream: &mut TlsStream<TcpStream>, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("no answer").unwrap();
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    timeout(WAIT_TIMEOUT, stream.read_to_end(&mut response)).await.expect("no answer").unwrap();
+    String::from_utf8_lossy(&response).into_owned()
 }
 
-/// Whether the server shows this certificate.
+/// Returns whether the server presents this certificate.
 async fn shows(redrive: &Redrive, certificate: &CertificateDer<'static>) -> bool {
     connect(redrive, certificate, &[&TLS13]).await.is_ok()
 }
 
 #[tokio::test]
-async fn tls_is_spoken_in_both_versions_and_browsers_are_told_to_stay() {
+async fn tls_1_2_and_1_3_are_served_with_hsts() {
     let pair = Pair::new();
     let certificate = pair.renew();
     let redrive = Redrive::start_with(pair.setup()).await;
@@ -101,10 +101,10 @@ async fn tls_is_spoken_in_both_versions_and_browsers_are_told_to_stay() {
         let mut stream = connect(&redrive, &certificate, &[version]).await.unwrap();
         assert_eq!(stream.get_ref().1.protocol_version(), Some(expected));
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-        let answer = get(&mut stream, "/healthz").await;
-        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok\n"), "{answer}");
-        assert!(answer.contains("strict-transport-security: max-age=31536000\r\n"), "{answer}");
-        // A large answer comes whole.
+        let response = get(&mut stream, "/healthz").await;
+        assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("ok\n"), "{response}");
+        assert!(response.contains("strict-transport-security: max-age=31536000\r\n"), "{response}");
+        // A large response arrives completely.
         let mut stream = connect(&redrive, &certificate, &[version]).await.unwrap();
         let script = get(&mut stream, "/docs/swagger-ui-bundle.js").await;
         assert!(script.starts_with("HTTP/1.1 200 ") && script.len() > 300_000, "{}", script.len());
@@ -113,25 +113,29 @@ async fn tls_is_spoken_in_both_versions_and_browsers_are_told_to_stay() {
 }
 
 #[tokio::test]
-async fn whoever_speaks_no_tls_is_told_so_or_given_up() {
+async fn plaintext_client_gets_400_or_is_disconnected() {
     let pair = Pair::new();
-    let redrive = Redrive::start_with(pair.setup().env("REDRIVE_SERVER_HEAD_TIMEOUT", "400ms")).await;
-    let answer = async |request: &[u8]| {
+    let redrive = Redrive::start_with(pair.setup().env("REDRIVE_SERVER_HEADER_TIMEOUT", "400ms")).await;
+    let response = async |request: &[u8]| {
         let mut stream = TcpStream::connect(redrive.address()).await.unwrap();
         stream.write_all(request).await.unwrap();
-        let mut answer = Vec::new();
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server still waits");
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        let _ =
+            timeout(WAIT_TIMEOUT, stream.read_to_end(&mut response)).await.expect("the server still waits");
+        String::from_utf8_lossy(&response).into_owned()
     };
-    let told = answer(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    assert!(told.starts_with("HTTP/1.1 400 ") && told.ends_with("begin the URL with https://\n"), "{told}");
-    assert_eq!(answer(b"").await, "");
-    // The beginning of a handshake that never goes on.
-    assert_eq!(answer(b"\x16\x03\x01\x02\x00\x01").await, "");
+    let reported = response(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(
+        reported.starts_with("HTTP/1.1 400 ") && reported.ends_with("begin the URL with https://\n"),
+        "{reported}"
+    );
+    assert_eq!(response(b"").await, "");
+    // The start of a handshake that is never completed.
+    assert_eq!(response(b"\x16\x03\x01\x02\x00\x01").await, "");
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_used_without_a_restart() {
+async fn new_certificate_is_loaded_without_restart() {
     let pair = Pair::new();
     let first = pair.renew();
     let redrive = Redrive::start_with(pair.setup()).await;
@@ -150,19 +154,19 @@ async fn a_new_certificate_is_used_without_a_restart() {
     assert!(redrive.output().contains("holds no certificate in PEM form"), "{}", redrive.output());
     assert!(shows(&redrive, &second).await);
 
-    // Nobody says so: it is found out.
+    // Without a signal the periodic check finds the new certificate.
     let third = pair.renew();
     let found_out = async {
         while !shows(&redrive, &third).await {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(PATIENCE, found_out).await.expect("the certificate was not read anew");
+    timeout(WAIT_TIMEOUT, found_out).await.expect("the certificate was not read anew");
 }
 
 #[tokio::test]
-async fn a_pair_that_cannot_be_used_stops_the_start() {
-    let said = async |pair: &Pair| {
+async fn invalid_certificate_pair_fails_startup() {
+    let message = async |pair: &Pair| {
         let ended = pair.setup().run_to_end().await;
         assert_eq!(ended.status.code(), Some(1));
         String::from_utf8_lossy(&ended.stderr).into_owned()
@@ -170,18 +174,18 @@ async fn a_pair_that_cannot_be_used_stops_the_start() {
     let pair = Pair::new();
     let other = Pair::new();
     std::fs::copy(other.key(), pair.key()).unwrap();
-    let mismatch = said(&pair).await;
+    let mismatch = message(&pair).await;
     assert!(mismatch.contains("server.tls_cert and server.tls_key cannot be used together"), "{mismatch}");
     std::fs::write(pair.key(), "-----BEGIN NONSENSE-----\n").unwrap();
-    let nonsense = said(&pair).await;
+    let nonsense = message(&pair).await;
     assert!(nonsense.contains("server.tls_key: ") && nonsense.contains("holds no private key"), "{nonsense}");
     std::fs::remove_file(pair.cert()).unwrap();
-    let missing = said(&pair).await;
+    let missing = message(&pair).await;
     assert!(missing.contains("server.tls_cert: ") && missing.contains("check the path"), "{missing}");
 }
 
 #[tokio::test]
-async fn a_key_that_everybody_may_read_is_warned_of() {
+async fn world_readable_key_logs_a_warning() {
     let pair = Pair::new();
     std::fs::set_permissions(pair.key(), std::fs::Permissions::from_mode(0o644)).unwrap();
     let redrive = Redrive::start_with(pair.setup()).await;
@@ -203,7 +207,7 @@ fn keys(redrive: &Redrive, pair: Option<&Pair>) -> Output {
 }
 
 #[tokio::test]
-async fn the_command_line_talks_to_its_own_server_and_to_no_other() {
+async fn command_line_accepts_only_its_own_server_certificate() {
     let (pair, other) = (Pair::new(), Pair::new());
     let redrive = Redrive::start_with(pair.setup()).await;
     let made = keys(&redrive, Some(&pair));

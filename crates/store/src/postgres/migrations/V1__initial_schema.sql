@@ -1,27 +1,29 @@
--- Ids are UUIDv7, times are Unix milliseconds, payloads and whatever endpoints say are bytes: `text` holds no NUL.
--- A delivery that is not over is in exactly one of `leased` (a node has it) and `waiting` (nobody has it).
+-- Ids are UUIDv7, times are Unix milliseconds. Payloads and response data are bytes, since `text` cannot hold NUL.
+-- A delivery that has not ended is in exactly one of `leased` (a node owns it) and `waiting` (no node owns it).
 --
--- Rows are locked in one order: operations, nodes, leased, tenants, webhooks, events, runtime, lanes (by webhook and
--- lane), homes, waiting, deliveries, then what belongs to a delivery, then standing. See docs/adr/0044-one-lock-order.md.
--- A row of `waiting` is taken out only by a transaction that has locked its lane, or by a ticket.
+-- Rows are locked in one order: operations, nodes, leased, tenants, webhooks, events, webhook_runtime, lanes (by
+-- webhook and lane), webhook_assignments, waiting, deliveries, the rows that belong to a delivery,
+-- notification_groups. See docs/adr/0044-one-lock-order.md. A row of `waiting` is deleted only by a transaction
+-- that has locked its lane, or by a ticket.
 
 CREATE TABLE tenants (
     id             text COLLATE "C" PRIMARY KEY,
     name           text,
     next_seq       bigint NOT NULL DEFAULT 1,
-    -- Bumped by every change to the tenant's webhooks, event types and rules; a publish that fanned out by another version is refused.
+    -- Incremented by every change to the tenant's webhooks, event types and rules; a publish whose fan-out was
+    -- computed from another version is refused.
     config_version bigint NOT NULL DEFAULT 1,
-    -- The version at which its event types last changed; 0 if it never had any.
+    -- Configuration version of the last change to its event types; 0 if it never had any.
     types_version  bigint NOT NULL DEFAULT 0,
-    -- Who sends for it, and how fast: a JSON document. Its pool is beside it, for lanes.
+    -- Pool and limits of the tenant: a JSON document. The pool is also a column, for lanes.
     rules          text NOT NULL DEFAULT '{}',
     pool           text NOT NULL DEFAULT 'default',
     created_at     bigint NOT NULL,
-    -- Since when it is gone. The row stays, so that nobody ever gets its name and with it its history.
+    -- Deletion time. The row stays, so that no later tenant gets the same id and with it the old history.
     deleted_at     bigint
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
--- The catalogue: what a tenant says about its event types. Schemas and examples are JSON as they were written.
+-- Event type catalogue of each tenant. Schemas and examples are JSON texts as the tenant wrote them.
 CREATE TABLE event_types (
     tenant      text COLLATE "C" NOT NULL,
     name        text COLLATE "C" NOT NULL,
@@ -36,7 +38,7 @@ CREATE TABLE event_types (
 );
 CREATE INDEX event_types_by_revision ON event_types (tenant, revision);
 
--- Addresses that are not told of one kind of notice any more, by their own doing.
+-- Email addresses that unsubscribed from one kind of notification.
 CREATE TABLE unsubscribed (
     tenant  text COLLATE "C" NOT NULL,
     address text COLLATE "C" NOT NULL,
@@ -45,8 +47,8 @@ CREATE TABLE unsubscribed (
     PRIMARY KEY (tenant, address, kind)
 );
 
--- Addresses that a tenant named for notifications. One is sent notifications only once it is confirmed. `send_at` is set
--- while a requested confirmation e-mail waits to be sent.
+-- Email addresses that a tenant named for notifications. An address receives notifications only once it is
+-- confirmed. `send_at` is set while a requested confirmation email waits to be sent.
 CREATE TABLE mail_addresses (
     tenant       text COLLATE "C" NOT NULL,
     address      text COLLATE "C" NOT NULL,
@@ -60,7 +62,7 @@ CREATE TABLE mail_addresses (
 CREATE INDEX mail_addresses_to_send ON mail_addresses (send_at) WHERE send_at IS NOT NULL;
 CREATE INDEX mail_addresses_unconfirmed ON mail_addresses (requested_at) WHERE confirmed_at IS NULL;
 
--- How many e-mails were sent lately, by tenant and by mailbox; see `core::notice::mail_limit`.
+-- Number of emails sent recently, by tenant and by mailbox; see `core::notification::mail_limit`.
 CREATE TABLE mail_usage (
     scope      smallint NOT NULL,
     key        text COLLATE "C" NOT NULL,
@@ -77,9 +79,9 @@ CREATE TABLE api_keys (
     name         text NOT NULL,
     hash         bytea NOT NULL UNIQUE,
     scopes       integer NOT NULL,
-    -- A session is a key that is short-lived, and not listed among the keys.
+    -- A portal session: a short-lived key that is not listed among the API keys.
     session      boolean NOT NULL DEFAULT false,
-    -- Where it may be used from: a JSON list of networks.
+    -- Networks from which the key may be used: a JSON list.
     networks     text NOT NULL DEFAULT '[]',
     created_at   bigint NOT NULL,
     expires_at   bigint,
@@ -89,8 +91,8 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id) WHERE NOT session;
 CREATE INDEX api_keys_sessions ON api_keys (expires_at) WHERE session;
 
--- Sessions of browsers. `id` is the SHA-256 of what the cookie carries, `key_hash` that of the key used to log in: an
--- API key, or the admin key of the configuration.
+-- Browser sessions. `id` is the SHA-256 of the cookie's value, `key_hash` that of the key used to log in: an API
+-- key, or the admin key of the configuration.
 CREATE TABLE browser_sessions (
     id         bytea PRIMARY KEY,
     key_hash   bytea NOT NULL,
@@ -100,7 +102,7 @@ CREATE TABLE browser_sessions (
 CREATE INDEX browser_sessions_by_key ON browser_sessions (key_hash, created_at);
 CREATE INDEX browser_sessions_by_expiry ON browser_sessions (expires_at);
 
--- Who changed what. An entry is written before the change, and completed once, after it.
+-- Audit log. An entry is written before the change, and completed once, after it.
 CREATE TABLE audit (
     id      uuid PRIMARY KEY,
     tenant  text COLLATE "C",
@@ -121,23 +123,24 @@ END $$;
 CREATE TRIGGER audit_is_kept BEFORE UPDATE ON audit FOR EACH ROW WHEN (OLD.result IS NOT NULL)
     EXECUTE FUNCTION audit_is_kept();
 
--- An epoch is a number that is never used twice, not even after its row is gone. A replica that is promoted may repeat
--- numbers of the sequence, which is replicated late: bits of the incarnation below them keep the epochs apart.
+-- An epoch is a number that is never reused, even after its row is deleted. A promoted replica may repeat numbers
+-- of the sequence, which is replicated late: the low bits of an epoch come from the incarnation and keep epochs
+-- distinct.
 CREATE SEQUENCE node_numbers;
 CREATE TABLE nodes (
     epoch     bigint PRIMARY KEY,
-    -- Drawn by the node when it joins. A row of its epoch with another value belongs to another node.
+    -- Random value that the node chooses when it joins. A row of its epoch with another value belongs to another node.
     incarnation bigint NOT NULL,
     name      text NOT NULL,
     role      smallint NOT NULL,
     pools     text[] NOT NULL,
     beats     bigint NOT NULL DEFAULT 0,
-    -- What the node sent before it last gave up on connections, and says less than this, comes too late.
+    -- Statements of the node with a lower fence are refused: they were sent before it last abandoned its connections.
     fence     bigint NOT NULL DEFAULT 0,
     joined_at bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- What nodes remember about their clock: the last confirmed time, and how often an operator has confirmed it.
+-- Clock state of the cluster: the last confirmed time, and how often an operator has confirmed the clock.
 CREATE TABLE clock (
     single        boolean PRIMARY KEY DEFAULT true CHECK (single),
     confirmed_at  bigint,
@@ -150,13 +153,13 @@ CREATE TABLE webhooks (
     revision   bigint NOT NULL,
     state      text NOT NULL,
     spec       text NOT NULL,
-    -- Secrets and whatever else is confidential, sealed.
+    -- Secrets and other confidential fields, encrypted.
     sealed     bytea NOT NULL,
     deleted    boolean NOT NULL DEFAULT false,
     sweeping   boolean NOT NULL DEFAULT false,
-    -- Whether portal sessions see nothing of it; a copy of what the specification says.
+    -- Whether the webhook is hidden from portal sessions; a copy of the value in `spec`.
     managed_by_operator boolean NOT NULL DEFAULT false,
-    -- When it is to be disabled, or its endpoint to be asked for an echo.
+    -- When the webhook is to be disabled, or its next verification challenge sent.
     expires_at bigint,
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL
@@ -166,25 +169,26 @@ CREATE INDEX webhooks_listed ON webhooks (tenant, id) WHERE NOT deleted;
 CREATE INDEX webhooks_sweeping ON webhooks (id) WHERE sweeping;
 CREATE INDEX webhooks_expiring ON webhooks (expires_at) WHERE expires_at IS NOT NULL;
 
--- What holds a webhook back, and what its circuit has been through. Most webhooks have no row.
+-- Runtime state of webhooks: pause, hold, circuit, failures. Most webhooks have no row.
 CREATE TABLE runtime (
     webhook       uuid PRIMARY KEY,
     tenant        text COLLATE "C" NOT NULL,
     paused        boolean NOT NULL DEFAULT false,
-    -- Until when the endpoint asked not to be called.
+    -- Time until which the endpoint asked not to be called.
     hold_until    bigint NOT NULL DEFAULT 0,
-    -- The circuit as a JSON document with its number, the time it blocks until and that of its last move: for
-    -- guarding and for claims. No document: it is closed.
+    -- The circuit as a JSON document (null if it is closed), with its generation for fencing, the time until which it
+    -- blocks for claims, and the time of its last transition.
     circuit       text,
     generation    bigint NOT NULL DEFAULT 0,
     circuit_until bigint NOT NULL DEFAULT 0,
     circuit_since bigint NOT NULL DEFAULT 0,
-    -- When the first of an unbroken row of failures was.
+    -- Time of the first failure since the last success.
     failing_since bigint
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX runtime_circuits ON runtime (tenant, webhook) WHERE circuit IS NOT NULL;
 
--- When a circuit was open, and what had opened it. The one that still is has no end.
+-- Periods in which a circuit was open, and the counts that opened it. A period that has not ended has no
+-- `ended_at`.
 CREATE TABLE circuit_periods (
     webhook   uuid NOT NULL,
     tenant    text COLLATE "C" NOT NULL,
@@ -197,26 +201,26 @@ CREATE TABLE circuit_periods (
 CREATE INDEX circuit_periods_open ON circuit_periods (webhook) WHERE ended_at IS NULL;
 CREATE INDEX circuit_periods_by_tenant ON circuit_periods (tenant, opened_at);
 
--- What was sent in each minute and how it went; categories and latencies are packed by `core::health`.
+-- Attempts of each webhook per minute and their results; `core::rollup` encodes categories and latencies.
 CREATE TABLE rollups (
     webhook         uuid NOT NULL,
     minute          bigint NOT NULL,
     tenant          text COLLATE "C" NOT NULL,
     attempts        bigint NOT NULL,
     successes       bigint NOT NULL,
-    -- Whether any of them failed. It changes once at the most: an index on the counts would make every update of a
-    -- minute write all indexes.
+    -- Whether any attempt failed. It changes at most once; an index on the counts would make every update of a minute
+    -- write all indexes.
     failed          boolean NOT NULL,
     categories      bytea NOT NULL,
     latencies       bytea NOT NULL,
     last_success_at bigint,
     PRIMARY KEY (webhook, minute)
 ) WITH (fillfactor = 70);
--- By an expression, so that nothing but forgetting old minutes ever goes by it.
+-- On an expression, so that the planner uses it for nothing but pruning old minutes.
 CREATE INDEX rollups_by_minute ON rollups ((minute / 60000));
 CREATE INDEX rollups_failed ON rollups (tenant, minute) WHERE failed;
 
--- The same for all of a tenant, by the minute (1) and by the hour (2), with how many deliveries ended, and how.
+-- Attempts of each tenant per minute (1) and per hour (2), with the numbers of deliveries that ended.
 CREATE TABLE tenant_rollups (
     tenant          text COLLATE "C" NOT NULL,
     grain           smallint NOT NULL,
@@ -234,9 +238,9 @@ CREATE TABLE tenant_rollups (
 ) WITH (fillfactor = 50);
 CREATE INDEX tenant_rollups_kept ON tenant_rollups (kept_until);
 
--- Events, deliveries and attempts are kept by month. Ids begin with their time, and a delivery's id takes its
--- event's time, so all that belongs to an event is in one month. Months are made ahead, see partitions.rs.
--- Every look-up of an event names the tenant.
+-- Events, deliveries and attempts are partitioned by month. Ids begin with their time, and a delivery's id has its
+-- event's time, so everything that belongs to an event is in one partition. Partitions are created ahead of time,
+-- see partitions.rs. Every lookup of an event names the tenant.
 CREATE TABLE events (
     id              uuid NOT NULL,
     tenant          text COLLATE "C" NOT NULL,
@@ -248,12 +252,12 @@ CREATE TABLE events (
     subject         text COLLATE "C",
     priority        smallint NOT NULL,
     metadata        bytea,
-    -- The trace it belongs to: ids, flags, state. Most have none.
+    -- Trace context of the event: ids, flags, state. Most events have none.
     trace           bytea,
-    -- How many deliveries of Redrive it came through.
+    -- Number of Redrive deliveries that the event has passed through.
     hops            smallint NOT NULL DEFAULT 0,
     data            bytea NOT NULL,
-    -- Since when there is no payload any more: `data` is empty then.
+    -- Time when the payload was erased: `data` is empty from then on.
     erased_at       bigint
 ) PARTITION BY RANGE (id);
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
@@ -270,7 +274,8 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
 
--- Each month has a unique index on (event, webhook, round) of its own: an event's deliveries are all in one.
+-- Each partition has its own unique index on (event, webhook, round): an event's deliveries are all in one
+-- partition.
 CREATE TABLE deliveries (
     id               uuid NOT NULL PRIMARY KEY,
     tenant           text COLLATE "C" NOT NULL,
@@ -290,7 +295,7 @@ CREATE TABLE deliveries (
     ended_at         bigint,
     replay_of        uuid,
     redriven_as      uuid,
-    -- When it was taken off the list of dead letters.
+    -- Time when it was removed from the dead letters.
     purged_at        bigint
 ) PARTITION BY RANGE (id);
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
@@ -319,8 +324,8 @@ CREATE TABLE attempts (
     PRIMARY KEY (delivery, number)
 ) PARTITION BY RANGE (delivery);
 
--- What is old and was taken out of the tables above, on its way into the archive: compressed lines, by the day of their
--- events. Frames of one object go together, once it is there.
+-- Archive outbox: pruned rows that wait to be stored in the archive, as compressed lines by the day of their
+-- events. The frames of one object are deleted together, once the object is stored.
 CREATE TABLE archive (
     number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     day        text COLLATE "C" NOT NULL,
@@ -332,10 +337,10 @@ CREATE TABLE archive (
 );
 CREATE INDEX archive_by_object ON archive (object) WHERE object IS NOT NULL;
 
--- A lane is one queue of a webhook: a class of deliveries that wait for nothing but their time (two letters), or
--- one order ('=' and its key), in which each waits for the one before it. 'A' lies between the two.
+-- A lane is one queue of a webhook: one per class, in which deliveries wait only for their due time (two letters),
+-- or one per ordering key ('=' and the key), in which each waits for the one before it. 'A' sorts between the two.
 --
--- Rows come and go with every delivery: vacuum comes early and does not dawdle.
+-- Rows are inserted and deleted with every delivery: vacuum runs early and without cost delay.
 CREATE TABLE leased (
     epoch    bigint NOT NULL,
     delivery uuid NOT NULL,
@@ -349,14 +354,14 @@ CREATE TABLE leased (
     PRIMARY KEY (epoch, delivery)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
--- Nobody may start the next of an order while somebody has one before it.
+-- No node may start the next delivery of an ordered lane while an earlier one is leased.
 CREATE INDEX leased_in_order ON leased (webhook, lane, seq) WHERE lane < 'A';
 
 CREATE TABLE waiting (
     delivery   uuid PRIMARY KEY,
     webhook    uuid NOT NULL,
     lane       text COLLATE "C" NOT NULL,
-    -- What comes first in the lane: the due time, or always 0 in an order, where the sequence alone decides.
+    -- Sort key within the lane: the due time, or always 0 in an ordered lane, where only the sequence counts.
     place      bigint NOT NULL,
     seq        bigint NOT NULL,
     due        bigint NOT NULL,
@@ -368,8 +373,8 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_by_lane ON waiting (webhook, lane, place, seq);
 CREATE INDEX waiting_by_age ON waiting (webhook, created_at);
 
--- One row for each lane with something in `waiting`: when to look there next (not before whatever blocks the
--- webhook is over), who has taken it on, and which nodes may.
+-- One row for each lane with deliveries in `waiting`: its wake time (not before the webhook's block ends), the
+-- node that holds it, and the pool whose nodes may claim from it.
 CREATE TABLE lanes (
     webhook uuid NOT NULL,
     lane    text COLLATE "C" NOT NULL,
@@ -382,14 +387,14 @@ CREATE TABLE lanes (
 CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
 CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
 
--- Webhooks that one node alone sends to, and which.
+-- Webhooks with an assigned node, which alone sends to them.
 CREATE TABLE homes (
     webhook uuid PRIMARY KEY,
     epoch   bigint NOT NULL
 );
 CREATE INDEX homes_by_epoch ON homes (epoch);
 
--- Deliveries that were given up on and not redriven, with what they are looked for by.
+-- Dead letters: dead deliveries that were not redriven or purged, with the columns they are filtered by.
 CREATE TABLE dead (
     delivery   uuid PRIMARY KEY,
     tenant     text COLLATE "C" NOT NULL,
@@ -399,15 +404,15 @@ CREATE TABLE dead (
     reason     smallint NOT NULL,
     died_at    bigint NOT NULL
 );
--- With all that is counted, so that counting reads nothing else.
+-- Includes all counted columns, so that counting is an index-only scan.
 CREATE INDEX dead_by_tenant ON dead (tenant, delivery)
     INCLUDE (webhook, event_type, category, reason, died_at);
 CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
 CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);
 CREATE INDEX dead_by_category ON dead (tenant, category, delivery) WHERE category IS NOT NULL;
 
--- Deliveries that did not simply arrive: failed so far, dead, or cancelled, as `deliveries` says. Kept beside it,
--- since an index on what an attempt changes would make every attempt change all indexes. See undelivered.rs.
+-- Deliveries that failed so far, are dead, or were cancelled, as in `deliveries`. A separate table, since an index
+-- on columns that an attempt changes would make every attempt write all indexes. See undelivered.rs.
 CREATE TABLE undelivered (
     delivery uuid PRIMARY KEY,
     tenant   text COLLATE "C" NOT NULL,
@@ -422,7 +427,7 @@ CREATE INDEX undelivered_by_code ON undelivered (tenant, code, delivery) WHERE c
 CREATE INDEX undelivered_failed ON undelivered (tenant, delivery) WHERE category IS NOT NULL;
 CREATE INDEX undelivered_by_webhook ON undelivered (webhook, delivery);
 
--- Bulk operations. What one was asked to do is a JSON document; it is open until all of what it queued has ended.
+-- Bulk operations. The request is a JSON document; an operation is open until everything it queued has ended.
 CREATE TABLE operations (
     id              uuid PRIMARY KEY,
     tenant          text COLLATE "C" NOT NULL,
@@ -451,15 +456,15 @@ CREATE TABLE operations (
 CREATE INDEX operations_by_tenant ON operations (tenant, id);
 CREATE INDEX operations_open ON operations (start_at) WHERE open;
 
--- What an operation has queued and what has not ended yet, as far as is known.
+-- Deliveries that an operation has queued and that are not known to have ended.
 CREATE TABLE operation_items (
     operation uuid NOT NULL,
     delivery  uuid NOT NULL,
     PRIMARY KEY (operation, delivery)
 );
 
--- What owners are to be told, folded: one row for each kind of thing about each webhook, or about the tenant as a whole
--- (all zero). What is not told yet has a due time.
+-- Pending notifications, grouped: one row for each kind of occurrence about each webhook, or about the tenant as a
+-- whole (all-zero webhook). A group that has not been sent has a due time.
 CREATE TABLE standing (
     tenant      text COLLATE "C" NOT NULL,
     webhook     uuid NOT NULL,
@@ -468,17 +473,17 @@ CREATE TABLE standing (
     count       bigint NOT NULL,
     first_at    bigint NOT NULL,
     last_at     bigint NOT NULL,
-    -- What is known of the last: a JSON document.
+    -- Details of the last occurrence: a JSON document.
     facts       text NOT NULL,
-    -- Until when nothing more is told.
+    -- Time until which no further notification is sent.
     quiet_until bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, webhook, kind)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX standing_due ON standing (due) WHERE due IS NOT NULL;
 CREATE INDEX standing_quiet ON standing (quiet_until) WHERE due IS NULL;
 
--- What owners were told, or are being told: notices with how far they are on each way. One that is over on every way has
--- no next time.
+-- Notifications to owners, with their status on each channel. A notification that is done on every channel has no
+-- next attempt time.
 CREATE TABLE notices (
     id       uuid PRIMARY KEY,
     tenant   text COLLATE "C" NOT NULL,
@@ -497,8 +502,8 @@ CREATE TABLE notices (
 CREATE INDEX notices_by_tenant ON notices (tenant, id);
 CREATE INDEX notices_due ON notices (next_at, id) WHERE next_at IS NOT NULL;
 
--- What every node should know of, with the transaction that changed it: nodes read on from the oldest
--- transaction that was still running when they last read, so that none is missed whenever it commits.
+-- Change feed: changes that every node reads, with the transaction that made them. Nodes read the changes that
+-- their last snapshot did not contain, so that none is missed whenever its transaction commits.
 CREATE TABLE changes (
     xact     xid8 NOT NULL DEFAULT pg_current_xact_id(),
     kind     smallint NOT NULL,
@@ -508,13 +513,13 @@ CREATE TABLE changes (
 );
 CREATE INDEX changes_by_xact ON changes (xact);
 
--- An unfinished copy of an embedded store: of which one, in which state, and how far it has got. There is a row
--- only while there is such a copy, and no server starts then. See copy/mod.rs.
+-- Progress of an unfinished copy of an embedded store: its source, the source's state, and the position. The row
+-- exists only while the copy is unfinished, and no server starts then. See copy/mod.rs.
 CREATE TABLE copying (
     made           text NOT NULL,
     state          text NOT NULL,
     path           text NOT NULL,
-    -- When whatever was leased in the source is given back.
+    -- Due time of deliveries that were leased in the source.
     at             bigint NOT NULL,
     step           text NOT NULL,
     last           text[],

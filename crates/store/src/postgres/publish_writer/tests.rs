@@ -13,7 +13,7 @@ fn in_order(order: &Arc<PublishOrder>, position: u64) -> Option<OrderedPosition>
 fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
     let event = Event {
         id: EventId::new(Time::default(), &[0; 10]),
-        tenant: TenantId::parse(tenant).unwrap(),
+        tenant_id: TenantId::parse(tenant).unwrap(),
         event_type: "order.created".into(),
         data: Bytes::from_static(b"{}"),
         timestamp: Time::default(),
@@ -35,7 +35,7 @@ fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
     }
 }
 
-fn unavailable() -> Result<Published, StoreError> {
+fn unavailable() -> Result<PublishResult, StoreError> {
     Err(StoreError::Unavailable("the connection is lost".into()))
 }
 
@@ -54,22 +54,22 @@ fn events_do_not_overtake_a_failed_event_of_their_order() {
 }
 
 #[test]
-fn events_before_the_one_that_broke_their_order_are_published() {
+fn events_before_a_broken_position_are_published() {
     let order: Arc<PublishOrder> = Arc::default();
     let events = [event("acme", in_order(&order, 0))];
     let events: Vec<_> = events.iter().collect();
-    // An event behind this batch could not be stored with it.
+    // A later event, outside this batch, could not be stored.
     order.break_off(1);
     assert_eq!(BatchProgress::new(&events).retain_free(vec![0]), [0]);
 }
 
 #[test]
-fn an_event_that_can_never_be_stored_breaks_no_order() {
+fn invalid_event_does_not_break_its_order() {
     let order = Arc::default();
     let events = [0, 1].map(|position| event("acme", in_order(&order, position)));
     let events: Vec<_> = events.iter().collect();
     let mut progress = BatchProgress::new(&events);
-    progress.finish(0, Err(StoreError::Refused("it does not fit".into())));
+    progress.finish(0, Err(StoreError::InvalidItem("it does not fit".into())));
     assert_eq!(progress.retain_free(vec![1]), [1]);
 }
 

@@ -1,22 +1,23 @@
--- Ids are 16-byte UUIDv7, times are Unix milliseconds, payloads and whatever endpoints say are bytes.
--- A delivery that is not over is in exactly one of `leased` (a node has it) and `waiting` (nobody has it).
+-- Ids are 16-byte UUIDv7, times are Unix milliseconds, payloads and response data are bytes.
+-- A delivery that has not ended is in exactly one of `leased` (a node owns it) and `waiting` (no node owns it).
 
 CREATE TABLE tenants (
     id             TEXT PRIMARY KEY,
     name           TEXT,
     next_seq       INTEGER NOT NULL DEFAULT 1,
-    -- Bumped by every change to the tenant's webhooks, event types and rules; a publish that fanned out by another version is refused.
+    -- Incremented by every change to the tenant's webhooks, event types and rules; a publish whose fan-out was
+    -- computed from another version is refused.
     config_version INTEGER NOT NULL DEFAULT 1,
-    -- The version at which its event types last changed; 0 if it never had any.
+    -- Configuration version of the last change to its event types; 0 if it never had any.
     types_version  INTEGER NOT NULL DEFAULT 0,
-    -- Who sends for it, and how fast: a JSON document.
+    -- Pool and limits of the tenant: a JSON document.
     rules          TEXT NOT NULL DEFAULT '{}',
     created_at     INTEGER NOT NULL,
-    -- Since when it is gone. The row stays, so that nobody ever gets its name and with it its history.
+    -- Deletion time. The row stays, so that no later tenant gets the same id and with it the old history.
     deleted_at     INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- The catalogue: what a tenant says about its event types. Schemas and examples are JSON as they were written.
+-- Event type catalogue of each tenant. Schemas and examples are JSON texts as the tenant wrote them.
 CREATE TABLE event_types (
     tenant      TEXT NOT NULL,
     name        TEXT NOT NULL,
@@ -31,7 +32,7 @@ CREATE TABLE event_types (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX event_types_by_revision ON event_types (tenant, revision);
 
--- Addresses that are not told of one kind of notice any more, by their own doing.
+-- Email addresses that unsubscribed from one kind of notification.
 CREATE TABLE unsubscribed (
     tenant  TEXT NOT NULL,
     address TEXT NOT NULL,
@@ -40,8 +41,8 @@ CREATE TABLE unsubscribed (
     PRIMARY KEY (tenant, address, kind)
 ) STRICT, WITHOUT ROWID;
 
--- Addresses that a tenant named for notifications. One is sent notifications only once it is confirmed. `send_at` is set
--- while a requested confirmation e-mail waits to be sent.
+-- Email addresses that a tenant named for notifications. An address receives notifications only once it is
+-- confirmed. `send_at` is set while a requested confirmation email waits to be sent.
 CREATE TABLE mail_addresses (
     tenant       TEXT NOT NULL,
     address      TEXT NOT NULL,
@@ -55,7 +56,7 @@ CREATE TABLE mail_addresses (
 CREATE INDEX mail_addresses_to_send ON mail_addresses (send_at) WHERE send_at IS NOT NULL;
 CREATE INDEX mail_addresses_unconfirmed ON mail_addresses (requested_at) WHERE confirmed_at IS NULL;
 
--- How many e-mails were sent lately, by tenant and by mailbox; see `core::notice::mail_limit`.
+-- Number of emails sent recently, by tenant and by mailbox; see `core::notification::mail_limit`.
 CREATE TABLE mail_usage (
     scope      INTEGER NOT NULL,
     key        TEXT NOT NULL,
@@ -72,9 +73,9 @@ CREATE TABLE api_keys (
     name         TEXT NOT NULL,
     hash         BLOB NOT NULL UNIQUE,
     scopes       INTEGER NOT NULL,
-    -- A session is a key that is short-lived, and not listed among the keys.
+    -- A portal session: a short-lived key that is not listed among the API keys.
     session      INTEGER NOT NULL DEFAULT 0,
-    -- Where it may be used from: a JSON list of networks.
+    -- Networks from which the key may be used: a JSON list.
     networks     TEXT NOT NULL DEFAULT '[]',
     created_at   INTEGER NOT NULL,
     expires_at   INTEGER,
@@ -84,8 +85,8 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id) WHERE session = 0;
 CREATE INDEX api_keys_sessions ON api_keys (expires_at) WHERE session = 1;
 
--- Sessions of browsers. `id` is the SHA-256 of what the cookie carries, `key_hash` that of the key used to log in: an
--- API key, or the admin key of the configuration.
+-- Browser sessions. `id` is the SHA-256 of the cookie's value, `key_hash` that of the key used to log in: an API
+-- key, or the admin key of the configuration.
 CREATE TABLE browser_sessions (
     id         BLOB PRIMARY KEY,
     key_hash   BLOB NOT NULL,
@@ -95,7 +96,7 @@ CREATE TABLE browser_sessions (
 CREATE INDEX browser_sessions_by_key ON browser_sessions (key_hash, created_at);
 CREATE INDEX browser_sessions_by_expiry ON browser_sessions (expires_at);
 
--- Who changed what. An entry is written before the change, and completed once, after it.
+-- Audit log. An entry is written before the change, and completed once, after it.
 CREATE TABLE audit (
     id      BLOB PRIMARY KEY,
     tenant  TEXT,
@@ -112,20 +113,20 @@ CREATE INDEX audit_by_tenant ON audit (tenant, id);
 CREATE TRIGGER audit_is_kept BEFORE UPDATE ON audit WHEN OLD.result IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'an entry of the audit log is never changed'); END;
 
--- AUTOINCREMENT: an epoch is never used twice, not even after its row is gone.
+-- AUTOINCREMENT: an epoch is never reused, even after its row is deleted.
 CREATE TABLE nodes (
     epoch     INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- Drawn by the node when it joins.
+    -- Random value that the node chooses when it joins.
     incarnation INTEGER NOT NULL,
     name      TEXT NOT NULL,
     role      INTEGER NOT NULL,
-    -- The pools that it sends for: a JSON list.
+    -- Pools that the node serves: a JSON list.
     pools     TEXT NOT NULL,
     beats     INTEGER NOT NULL DEFAULT 0,
     joined_at INTEGER NOT NULL
 ) STRICT;
 
--- What a node remembers about its clock: the last confirmed time, and how often an operator has confirmed it.
+-- Clock state of the node: the last confirmed time, and how often an operator has confirmed the clock.
 CREATE TABLE clock (
     single        INTEGER PRIMARY KEY CHECK (single = 1),
     confirmed_at  INTEGER,
@@ -138,13 +139,13 @@ CREATE TABLE webhooks (
     revision   INTEGER NOT NULL,
     state      TEXT NOT NULL,
     spec       TEXT NOT NULL,
-    -- Secrets and whatever else is confidential, sealed.
+    -- Secrets and other confidential fields, encrypted.
     sealed     BLOB NOT NULL,
     deleted    INTEGER NOT NULL DEFAULT 0,
     sweeping   INTEGER NOT NULL DEFAULT 0,
-    -- Whether portal sessions see nothing of it; a copy of what the specification says.
+    -- Whether the webhook is hidden from portal sessions; a copy of the value in `spec`.
     managed_by_operator INTEGER NOT NULL DEFAULT 0,
-    -- When it is to be disabled, or its endpoint to be asked for an echo.
+    -- When the webhook is to be disabled, or its next verification challenge sent.
     expires_at INTEGER,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
@@ -154,25 +155,26 @@ CREATE INDEX webhooks_listed ON webhooks (tenant, id) WHERE deleted = 0;
 CREATE INDEX webhooks_sweeping ON webhooks (id) WHERE sweeping = 1;
 CREATE INDEX webhooks_expiring ON webhooks (expires_at) WHERE expires_at IS NOT NULL;
 
--- What holds a webhook back, and what its circuit has been through. Most webhooks have no row.
+-- Runtime state of webhooks: pause, hold, circuit, failures. Most webhooks have no row.
 CREATE TABLE runtime (
     webhook       BLOB PRIMARY KEY,
     tenant        TEXT NOT NULL,
     paused        INTEGER NOT NULL DEFAULT 0,
-    -- Until when the endpoint asked not to be called.
+    -- Time until which the endpoint asked not to be called.
     hold_until    INTEGER NOT NULL DEFAULT 0,
-    -- The circuit as a JSON document with its number, the time it blocks until and that of its last move: for guarding and for
-    -- claims. No document: it is closed.
+    -- The circuit as a JSON document (null if it is closed), with its generation for fencing, the time until which it
+    -- blocks for claims, and the time of its last transition.
     circuit       TEXT,
     generation    INTEGER NOT NULL DEFAULT 0,
     circuit_until INTEGER NOT NULL DEFAULT 0,
     circuit_since INTEGER NOT NULL DEFAULT 0,
-    -- When the first of an unbroken row of failures was.
+    -- Time of the first failure since the last success.
     failing_since INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX runtime_circuits ON runtime (tenant, webhook) WHERE circuit IS NOT NULL;
 
--- When a circuit was open, and what had opened it. The one that still is has no end.
+-- Periods in which a circuit was open, and the counts that opened it. A period that has not ended has no
+-- `ended_at`.
 CREATE TABLE circuit_periods (
     webhook   BLOB NOT NULL,
     tenant    TEXT NOT NULL,
@@ -185,14 +187,14 @@ CREATE TABLE circuit_periods (
 CREATE INDEX circuit_periods_open ON circuit_periods (webhook) WHERE ended_at IS NULL;
 CREATE INDEX circuit_periods_by_tenant ON circuit_periods (tenant, opened_at);
 
--- What was sent in each minute and how it went; categories and latencies are packed by `core::health`.
+-- Attempts of each webhook per minute and their results; `core::rollup` encodes categories and latencies.
 CREATE TABLE rollups (
     webhook         BLOB NOT NULL,
     minute          INTEGER NOT NULL,
     tenant          TEXT NOT NULL,
     attempts        INTEGER NOT NULL,
     successes       INTEGER NOT NULL,
-    -- Whether any of them failed.
+    -- Whether any attempt failed.
     failed          INTEGER NOT NULL,
     categories      BLOB NOT NULL,
     latencies       BLOB NOT NULL,
@@ -200,10 +202,10 @@ CREATE TABLE rollups (
     PRIMARY KEY (webhook, minute)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX rollups_by_minute ON rollups (minute);
--- With all that is counted, so that counting reads nothing else.
+-- Includes all counted columns, so that counting is an index-only scan.
 CREATE INDEX rollups_failed ON rollups (tenant, minute, webhook, attempts, successes) WHERE failed = 1;
 
--- The same for all of a tenant, by the minute (1) and by the hour (2), with how many deliveries ended, and how.
+-- Attempts of each tenant per minute (1) and per hour (2), with the numbers of deliveries that ended.
 CREATE TABLE tenant_rollups (
     tenant          TEXT NOT NULL,
     grain           INTEGER NOT NULL,
@@ -221,8 +223,8 @@ CREATE TABLE tenant_rollups (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tenant_rollups_kept ON tenant_rollups (kept_until);
 
--- A table with row ids, unlike the others: rows are large and only ever appended, which is cheap there, while
--- a tree ordered by id would be rebalanced every few inserts. Every look-up names the tenant.
+-- A table with row ids, unlike the others: rows are large and only appended, which is cheap there, while a tree
+-- ordered by id would be rebalanced every few inserts. Every lookup names the tenant.
 CREATE TABLE events (
     id              BLOB NOT NULL,
     tenant          TEXT NOT NULL,
@@ -234,12 +236,12 @@ CREATE TABLE events (
     subject         TEXT,
     priority        INTEGER NOT NULL,
     metadata        BLOB,
-    -- The trace it belongs to: ids, flags, state. Most have none.
+    -- Trace context of the event: ids, flags, state. Most events have none.
     trace           BLOB,
-    -- How many deliveries of Redrive it came through.
+    -- Number of Redrive deliveries that the event has passed through.
     hops            INTEGER NOT NULL DEFAULT 0,
     data            BLOB NOT NULL,
-    -- Since when there is no payload any more: `data` is empty then.
+    -- Time when the payload was erased: `data` is empty from then on.
     erased_at       INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
@@ -275,12 +277,13 @@ CREATE TABLE deliveries (
     ended_at         INTEGER,
     replay_of        BLOB,
     redriven_as      BLOB,
-    -- When it was taken off the list of dead letters.
+    -- Time when it was removed from the dead letters.
     purged_at        INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX deliveries_by_event ON deliveries (event, webhook, round);
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
--- Deliveries that did not simply arrive. What is delivered at the first attempt is in none of these.
+-- Deliveries that failed so far, are dead or were cancelled. A success at the first attempt is in none of these
+-- indexes.
 CREATE INDEX deliveries_by_category ON deliveries (tenant, failure_category, id)
     WHERE failure_category IS NOT NULL;
 CREATE INDEX deliveries_by_code ON deliveries (tenant, last_status_code, id) WHERE last_status_code >= 300;
@@ -312,8 +315,8 @@ CREATE TABLE attempts (
     PRIMARY KEY (delivery, number)
 ) STRICT, WITHOUT ROWID;
 
--- What is old and was taken out of the tables above, on its way into the archive: compressed lines, by the day of their
--- events. Frames of one object go together, once it is there.
+-- Archive outbox: pruned rows that wait to be stored in the archive, as compressed lines by the day of their
+-- events. The frames of one object are deleted together, once the object is stored.
 CREATE TABLE archive (
     number     INTEGER PRIMARY KEY AUTOINCREMENT,
     day        TEXT NOT NULL,
@@ -325,8 +328,8 @@ CREATE TABLE archive (
 ) STRICT;
 CREATE INDEX archive_by_object ON archive (object) WHERE object IS NOT NULL;
 
--- A lane is one queue of a webhook: a class of deliveries that wait for nothing but their time (two letters), or
--- one order ('=' and its key), in which each waits for the one before it. 'A' lies between the two.
+-- A lane is one queue of a webhook: one per class, in which deliveries wait only for their due time (two letters),
+-- or one per ordering key ('=' and the key), in which each waits for the one before it. 'A' sorts between the two.
 CREATE TABLE leased (
     delivery BLOB PRIMARY KEY,
     epoch    INTEGER NOT NULL,
@@ -338,14 +341,14 @@ CREATE TABLE leased (
     sending  INTEGER NOT NULL DEFAULT 0,
     cancel   TEXT
 ) STRICT, WITHOUT ROWID;
--- Nobody may start the next of an order while somebody has one before it.
+-- No node may start the next delivery of an ordered lane while an earlier one is leased.
 CREATE INDEX leased_in_order ON leased (webhook, lane, seq) WHERE lane < 'A';
 
 CREATE TABLE waiting (
     delivery   BLOB PRIMARY KEY,
     webhook    BLOB NOT NULL,
     lane       TEXT NOT NULL,
-    -- What comes first in the lane: the due time, or always 0 in an order, where the sequence alone decides.
+    -- Sort key within the lane: the due time, or always 0 in an ordered lane, where only the sequence counts.
     place      INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
     due        INTEGER NOT NULL,
@@ -356,8 +359,8 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_by_lane ON waiting (webhook, lane, place, seq);
 CREATE INDEX waiting_by_age ON waiting (webhook, created_at);
 
--- One row for each lane with something in `waiting`: when to look there next (not before whatever blocks the
--- webhook is over), who has taken it on, and which nodes may.
+-- One row for each lane with deliveries in `waiting`: its wake time (not before the webhook's block ends), the
+-- node that holds it, and the pool whose nodes may claim from it.
 CREATE TABLE lanes (
     webhook BLOB NOT NULL,
     lane    TEXT NOT NULL,
@@ -369,14 +372,14 @@ CREATE TABLE lanes (
 CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
 CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
 
--- Webhooks that one node alone sends to, and which.
+-- Webhooks with an assigned node, which alone sends to them.
 CREATE TABLE homes (
     webhook BLOB PRIMARY KEY,
     epoch   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX homes_by_epoch ON homes (epoch);
 
--- Bulk operations. What one was asked to do is a JSON document; it is open until all of what it queued has ended.
+-- Bulk operations. The request is a JSON document; an operation is open until everything it queued has ended.
 CREATE TABLE operations (
     id              BLOB PRIMARY KEY,
     tenant          TEXT NOT NULL,
@@ -405,15 +408,15 @@ CREATE TABLE operations (
 CREATE INDEX operations_by_tenant ON operations (tenant, id);
 CREATE INDEX operations_open ON operations (start_at) WHERE open = 1;
 
--- What an operation has queued and what has not ended yet, as far as is known.
+-- Deliveries that an operation has queued and that are not known to have ended.
 CREATE TABLE operation_items (
     operation BLOB NOT NULL,
     delivery  BLOB NOT NULL,
     PRIMARY KEY (operation, delivery)
 ) STRICT, WITHOUT ROWID;
 
--- What owners are to be told, folded: one row for each kind of thing about each webhook, or about the tenant as a whole
--- (all zero). What is not told yet has a due time.
+-- Pending notifications, grouped: one row for each kind of occurrence about each webhook, or about the tenant as a
+-- whole (all-zero webhook). A group that has not been sent has a due time.
 CREATE TABLE standing (
     tenant      TEXT NOT NULL,
     webhook     BLOB NOT NULL,
@@ -422,17 +425,17 @@ CREATE TABLE standing (
     count       INTEGER NOT NULL,
     first_at    INTEGER NOT NULL,
     last_at     INTEGER NOT NULL,
-    -- What is known of the last: a JSON document.
+    -- Details of the last occurrence: a JSON document.
     facts       TEXT NOT NULL,
-    -- Until when nothing more is told.
+    -- Time until which no further notification is sent.
     quiet_until INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, webhook, kind)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX standing_due ON standing (due) WHERE due IS NOT NULL;
 CREATE INDEX standing_quiet ON standing (quiet_until) WHERE due IS NULL;
 
--- What owners were told, or are being told: notices with how far they are on each way. One that is over on every way has
--- no next time.
+-- Notifications to owners, with their status on each channel. A notification that is done on every channel has no
+-- next attempt time.
 CREATE TABLE notices (
     id       BLOB PRIMARY KEY,
     tenant   TEXT NOT NULL,
@@ -451,7 +454,7 @@ CREATE TABLE notices (
 CREATE INDEX notices_by_tenant ON notices (tenant, id);
 CREATE INDEX notices_due ON notices (next_at, id) WHERE next_at IS NOT NULL;
 
--- What every node should know of, in order. Old ones are forgotten.
+-- Change feed: changes that every node reads, in order. Old rows are pruned.
 CREATE TABLE changes (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
     kind     INTEGER NOT NULL,
@@ -460,7 +463,7 @@ CREATE TABLE changes (
     delivery BLOB
 ) STRICT;
 
--- Deliveries that were given up on and not redriven, with what they are looked for by.
+-- Dead letters: dead deliveries that were not redriven or purged, with the columns they are filtered by.
 CREATE TABLE dead (
     delivery   BLOB PRIMARY KEY,
     tenant     TEXT NOT NULL,
@@ -470,7 +473,7 @@ CREATE TABLE dead (
     reason     INTEGER NOT NULL,
     died_at    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
--- With all that is counted, so that counting reads nothing else.
+-- Includes all counted columns, so that counting is an index-only scan.
 CREATE INDEX dead_by_tenant ON dead (tenant, delivery, webhook, event_type, category, reason, died_at);
 CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
 CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);

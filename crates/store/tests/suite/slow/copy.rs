@@ -1,6 +1,6 @@
-//! Moving from the embedded store to PostgreSQL: everything arrives, whenever the copy is stopped.
+//! Copying the embedded store to PostgreSQL: everything is copied, whenever the copy is interrupted.
 
-// A test that meets an error has failed, and says so by panicking.
+// Tests fail by panicking on errors.
 
 mod sample_data;
 mod snapshot;
@@ -18,7 +18,7 @@ use std::{
 
 use redrive_core::{Time, event::Event};
 use redrive_store::{
-    Birth, Nodes, OpenError, Publish, Published, Store,
+    InitialState, Nodes, OpenError, Publish, PublishResult, Store,
     conformance::{at, page},
     copy::{CopyError, Progress, Report, Start, copy, copy_in_chunks},
     postgres::{self, Postgres},
@@ -27,21 +27,21 @@ use redrive_store::{
 use redrive_testkit::Database;
 use tempfile::TempDir;
 
-/// A source and an empty target.
+/// Source and empty target of a copy.
 struct Both {
     folder: TempDir,
     database: Database,
-    /// How far copies have got.
-    told: Arc<Mutex<BTreeSet<(&'static str, u64)>>>,
+    /// Positions that copies have reported.
+    reported: Arc<Mutex<BTreeSet<(&'static str, u64)>>>,
 }
 
 impl Both {
     async fn empty() -> Self {
         let database = redrive_testkit::Postgres::shared().await;
-        Self { folder: tempfile::tempdir().unwrap(), database, told: Arc::default() }
+        Self { folder: tempfile::tempdir().unwrap(), database, reported: Arc::default() }
     }
 
-    /// A source with everything in it.
+    /// Creates a source that contains rows of every kind.
     async fn full() -> Self {
         let both = Self::empty().await;
         sample_data::make(&both.path()).await;
@@ -53,7 +53,7 @@ impl Both {
     }
 
     fn from(&self) -> sqlite::Options {
-        sqlite::Options::at(self.path()).sealed_by(redrive_testkit::vault())
+        sqlite::Options::at(self.path()).with_vault(redrive_testkit::vault())
     }
 
     fn to(&self) -> postgres::Options {
@@ -61,7 +61,7 @@ impl Both {
             writers: 2,
             readers: 1,
             allow_unsafe_durability: true,
-            ..postgres::Options::at(self.database.url()).sealed_by(redrive_testkit::vault())
+            ..postgres::Options::at(self.database.url()).with_vault(redrive_testkit::vault())
         }
     }
 
@@ -69,13 +69,14 @@ impl Both {
         copy(&self.from(), &self.to(), |_| {}).await
     }
 
-    /// Copies in small chunks and stops after so many that were not copied before. True if there were no more.
+    /// Copies in small chunks and stops after the given number of new chunks. Returns `true` if the copy finished
+    /// before.
     async fn copy_some(&self, chunks: usize) -> bool {
-        let (from, to, told) = (self.from(), self.to(), self.told.clone());
+        let (from, to, reported) = (self.from(), self.to(), self.reported.clone());
         let left = AtomicUsize::new(chunks);
         let stop = move |progress| {
             if let Progress::Rows { table, done, .. } = progress
-                && told.lock().unwrap().insert((table, done))
+                && reported.lock().unwrap().insert((table, done))
                 && left.fetch_sub(1, SeqCst) == 1
             {
                 std::panic::resume_unwind(Box::new("stopped"));
@@ -88,28 +89,29 @@ impl Both {
         self.database.query(&format!("SELECT count(*) FROM {table}")).await[0][0].parse().unwrap()
     }
 
-    /// Shows that the target holds what the source does, and that all of it can be delivered.
+    /// Asserts that the target contains the same as the source, and that all of it can be delivered.
     async fn assert_same(&self) {
         assert_eq!(self.count("copying").await, 0);
         let target = Postgres::open(&self.to()).await.unwrap();
         let source = Sqlite::open(&self.from()).unwrap();
-        // The leases are given back as the copy did, and at the same time.
+        // Rescue the leases of the source as the copy did, with the same due time.
         let now = self.database.query("SELECT max(due) FROM waiting WHERE rescues > 0").await;
         let now = Time::from_millis(now[0][0].parse().unwrap());
         let rescuer = source.join(Default::default(), now).await.unwrap();
-        for dead in source.others(rescuer).await.unwrap() {
+        for dead in source.other_epochs(rescuer).await.unwrap() {
             assert!(source.rescue(dead, now, 1000).await.unwrap().finished);
         }
-        let (expected, found) = (snapshot::of(&source).await, snapshot::of(&target).await);
+        let (expected, found) =
+            (snapshot::take_snapshot(&source).await, snapshot::take_snapshot(&target).await);
         for (expected, found) in expected.iter().zip(&found) {
             assert_eq!(expected, found);
         }
         assert_eq!(expected.len(), found.len());
         let elsewhere = tempfile::tempdir().unwrap();
-        let bench = sample_data::bench_at(&elsewhere.path().join("bench.db")).await;
+        let harness = sample_data::bench_at(&elsewhere.path().join("bench.db")).await;
         let waiting = self.count("waiting").await as usize;
         let (expected, found) =
-            (snapshot::deliver_all(&source, &bench).await, snapshot::deliver_all(&target, &bench).await);
+            (snapshot::deliver_all(&source, &harness).await, snapshot::deliver_all(&target, &harness).await);
         assert_eq!(found.len(), waiting);
         for (expected, found) in expected.iter().zip(&found) {
             assert_eq!(expected, found);
@@ -122,16 +124,16 @@ fn refusal(result: Result<Report, CopyError>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_arrives() {
+async fn copy_contains_everything() {
     let both = Both::full().await;
     let before = fs::read(both.path()).unwrap();
-    let told = Mutex::new(Vec::new());
+    let reported = Mutex::new(Vec::new());
     let report =
-        copy(&both.from(), &both.to(), |progress| told.lock().unwrap().push(progress)).await.unwrap();
+        copy(&both.from(), &both.to(), |progress| reported.lock().unwrap().push(progress)).await.unwrap();
     assert_eq!(fs::read(both.path()).unwrap(), before, "the source was left as it was");
-    let told = told.into_inner().unwrap();
-    assert_eq!(told[..2], [Progress::Begun(Start::New), Progress::Counting]);
-    assert_eq!(told.last(), Some(&Progress::Checking));
+    let reported = reported.into_inner().unwrap();
+    assert_eq!(reported[..2], [Progress::Begun(Start::New), Progress::Counting]);
+    assert_eq!(reported.last(), Some(&Progress::Checking));
     assert_eq!((report.start, report.altered), (Start::New, 0));
     assert_eq!((report.rescued, report.cancelled), (3, 2));
     for table in &report.tables {
@@ -140,45 +142,49 @@ async fn everything_arrives() {
         assert_eq!(table.target, target, "{table:?}");
         assert!(table.source > 0, "{table:?}");
         let of = if leased { 3 } else { table.source };
-        assert!(told.contains(&Progress::Rows { table: table.table, done: of, of }), "{table:?}");
+        assert!(reported.contains(&Progress::Rows { table: table.table, done: of, total: of }), "{table:?}");
         assert_eq!(both.count(table.table).await, table.target);
     }
     both.assert_same().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_and_sequences_go_on_where_they_were() {
+async fn idempotency_keys_and_sequences_continue_after_copy() {
     let both = Both::full().await;
     both.copy().await.unwrap();
     let target = Postgres::open(&both.to()).await.unwrap();
     let epoch = target.join(Default::default(), at(0)).await.unwrap();
-    let bench = sample_data::bench_at(&both.folder.path().join("bench.db")).await;
+    let harness = sample_data::bench_at(&both.folder.path().join("bench.db")).await;
     let changes = {
         use redrive_store::{History, Webhooks};
-        let last = target.list_events(bench.tenant.clone(), Default::default(), page(1000)).await.unwrap();
+        let last =
+            target.list_events(harness.tenant_id.clone(), Default::default(), page(1000)).await.unwrap();
         let last = last.found.iter().map(|event| event.sequence_number).max().unwrap();
-        (target.config_changes(bench.tenant.clone(), 0, 1000).await.unwrap().unwrap().version, last)
+        (target.config_changes(harness.tenant_id.clone(), 0, 1000).await.unwrap().unwrap().version, last)
     };
     for (key, body, expected) in
         [("a", 7, "Duplicate"), ("b", 8, "KeyReused"), ("c", 7, "New { sequence_number:")]
     {
-        let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(4)) };
-        let claim =
-            redrive_store::KeyClaim { body_hash: [body; 32], expires_at: at(9_000), confirmed_now: at(0) };
-        let mut new = bench.fan_out(event, &[(bench.webhook, Birth::Leased)]);
+        let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(4)) };
+        let claim = redrive_store::IdempotencyClaim {
+            body_hash: [body; 32],
+            expires_at: at(9_000),
+            confirmed_now: at(0),
+        };
+        let mut new = harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]);
         (new.claim, new.config_version, new.epoch) = (Some(claim), changes.0, epoch);
-        let (answer, answered) = tokio::sync::oneshot::channel();
+        let (answer, reply) = tokio::sync::oneshot::channel();
         target.publish(new, Box::new(move |result| drop(answer.send(result))));
-        let published = answered.await.unwrap().unwrap();
+        let published = reply.await.unwrap().unwrap();
         assert!(format!("{published:?}").starts_with(expected), "{key}: {published:?}");
-        if let Published::New { sequence_number } = published {
+        if let PublishResult::New { sequence_number } = published {
             assert_eq!(sequence_number, changes.1 + 1);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_was_stopped_goes_on() {
+async fn stopped_copy_is_resumed() {
     for chunks in [1, 4, 13] {
         let both = Both::full().await;
         let mut runs = 0;
@@ -193,16 +199,16 @@ async fn a_copy_that_was_stopped_goes_on() {
     }
 }
 
-/// Wherever it is stopped, also in the midst of a transaction.
+/// The copy is interrupted at any point, also inside a transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_may_be_dropped_at_any_moment() {
+async fn copy_dropped_at_any_point_is_resumed() {
     let both = Both::full().await;
-    let mut patience = Duration::from_millis(2);
+    let mut timeout = Duration::from_millis(2);
     let report = loop {
         let (from, to) = (both.from(), both.to());
-        match tokio::time::timeout(patience, copy_in_chunks(&from, &to, 2, |_| {})).await {
+        match tokio::time::timeout(timeout, copy_in_chunks(&from, &to, 2, |_| {})).await {
             Ok(report) => break report.unwrap(),
-            Err(_) => patience += Duration::from_millis(3),
+            Err(_) => timeout += Duration::from_millis(3),
         }
     };
     assert_eq!(report.start, Start::Resumed);
@@ -210,49 +216,50 @@ async fn a_copy_may_be_dropped_at_any_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_that_was_used_meanwhile_is_copied_anew() {
+async fn source_used_since_interruption_is_copied_from_start() {
     let both = Both::full().await;
     assert!(!both.copy_some(30).await);
     let source = Sqlite::open(&both.from()).unwrap();
     source.join(Default::default(), at(0)).await.unwrap();
     drop(source);
-    assert_eq!(both.copy().await.unwrap().start, Start::Anew);
+    assert_eq!(both.copy().await.unwrap().start, Start::Restarted);
     both.assert_same().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_may_be_moved_while_its_copy_is_unfinished() {
+async fn unfinished_copy_resumes_after_source_file_is_moved() {
     let both = Both::full().await;
     assert!(!both.copy_some(20).await);
-    let moved = both.folder.path().join("moved.db");
+    let changed = both.folder.path().join("moved.db");
     for end in ["", "-wal", "-shm"] {
         let name = |path: &Path| PathBuf::from(format!("{}{end}", path.display()));
         if name(&both.path()).exists() {
-            fs::rename(name(&both.path()), name(&moved)).unwrap();
+            fs::rename(name(&both.path()), name(&changed)).unwrap();
         }
     }
-    let report = copy(&sqlite::Options::at(&moved).sealed_by(redrive_testkit::vault()), &both.to(), |_| {})
-        .await
-        .unwrap();
+    let report =
+        copy(&sqlite::Options::at(&changed).with_vault(redrive_testkit::vault()), &both.to(), |_| {})
+            .await
+            .unwrap();
     assert_eq!(report.start, Start::Resumed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_that_was_killed_is_read_with_its_log() {
+async fn killed_source_is_read_with_its_write_ahead_log() {
     let both = Both::empty().await;
-    let bench = sample_data::bench_at(&both.path()).await;
-    bench.waiting(at(0), at(0)).await;
+    let harness = sample_data::bench_at(&both.path()).await;
+    harness.waiting(at(0), at(0)).await;
     let left = tempfile::tempdir().unwrap();
     for name in ["redrive.db", "redrive.db-wal"] {
         fs::copy(both.folder.path().join(name), left.path().join(name)).unwrap();
     }
-    let from = sqlite::Options::at(left.path().join("redrive.db")).sealed_by(redrive_testkit::vault());
+    let from = sqlite::Options::at(left.path().join("redrive.db")).with_vault(redrive_testkit::vault());
     copy(&from, &both.to(), |_| {}).await.unwrap();
     assert_eq!(both.count("waiting").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_is_in_use_is_refused() {
+async fn target_in_use_is_refused() {
     let both = Both::full().await;
     both.copy().await.unwrap();
     let error = refusal(both.copy().await);
@@ -268,20 +275,20 @@ async fn a_target_that_is_in_use_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unfinished_copy_of_another_source_is_left_alone() {
+async fn unfinished_copy_of_another_source_is_not_changed() {
     let both = Both::full().await;
     assert!(!both.copy_some(20).await);
     let another = both.folder.path().join("another.db");
     drop(sample_data::bench_at(&another).await);
     let error =
-        copy(&sqlite::Options::at(&another).sealed_by(redrive_testkit::vault()), &both.to(), |_| {}).await;
+        copy(&sqlite::Options::at(&another).with_vault(redrive_testkit::vault()), &both.to(), |_| {}).await;
     let error = refusal(error);
     assert!(error.contains("unfinished copy of another source") && error.contains("redrive.db"), "{error}");
     assert_eq!(both.copy().await.unwrap().start, Start::Resumed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_that_is_in_use_or_is_none_is_refused() {
+async fn missing_invalid_or_used_source_is_refused() {
     let both = Both::empty().await;
     let error = refusal(both.copy().await);
     assert!(error.contains("there is no such file"), "{error}");
@@ -297,7 +304,7 @@ async fn a_source_that_is_in_use_or_is_none_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_postgresql_cannot_hold_is_replaced_and_told() {
+async fn unstorable_text_is_replaced_and_reported() {
     let both = Both::full().await;
     let source = rusqlite::Connection::open(both.path()).unwrap();
     source.execute("UPDATE events SET subject = 'a' || char(0) || 'b' WHERE seq = 1", ()).unwrap();
@@ -316,7 +323,7 @@ async fn what_postgresql_cannot_hold_is_replaced_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_differs_is_not_used() {
+async fn copy_with_differences_is_refused() {
     let both = Both::full().await;
     assert!(!both.copy_some(20).await);
     both.database.execute("DELETE FROM api_keys WHERE revoked_at IS NOT NULL").await;

@@ -1,22 +1,22 @@
-//! The shared store: the whole conformance suite, and what is special about PostgreSQL.
+//! The shared store: the whole conformance suite, and tests specific to PostgreSQL.
 
 use std::sync::Arc;
 
 use redrive_store::{
-    Birth, OpenError, Store,
-    conformance::{Bench, Opened, Reopening, at},
+    InitialState, OpenError, Store,
+    conformance::{Harness, Opened, Reopening, at},
     conformance_suite,
     postgres::{self, Options, Postgres},
 };
 use redrive_testkit::Database;
 
-/// Few connections: very many tests run at once.
+/// Few connections, since very many tests run concurrently.
 fn options(database: &Database) -> Options {
     Options {
         writers: 4,
         readers: 2,
         allow_unsafe_durability: true,
-        ..Options::at(database.url()).sealed_by(redrive_testkit::vault())
+        ..Options::at(database.url()).with_vault(redrive_testkit::vault())
     }
 }
 
@@ -35,7 +35,7 @@ async fn opened(database: Database) -> Opened {
 
 conformance_suite!(open);
 
-/// How PostgreSQL goes about a statement, as a store's connection has it planned.
+/// Returns PostgreSQL's plan of a statement, with the planner settings of a store's connection.
 async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
     client.batch_execute(&format!("PREPARE asked AS {statement}")).await.unwrap_or_else(|error| {
         panic!(
@@ -56,7 +56,7 @@ async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
     rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
 }
 
-/// Tables that may grow without bound, or are on the way of every delivery.
+/// Tables that may grow without bound, or that every delivery accesses.
 const LARGE: [&str; 11] = [
     "events",
     "deliveries",
@@ -71,8 +71,8 @@ const LARGE: [&str; 11] = [
     "circuit_periods",
 ];
 
-/// What is sorted is what was asked for by name, what one order has under way, or the bounded number of rows that
-/// one step of a listing looks at (`c`).
+/// Allowed sort keys: of rows that were requested by key, of the leases of one ordered lane, and of the bounded
+/// number of rows that one step of a listing reads (`c`).
 const SORTED: [&str; 5] = [
     "Sort Key: c.id DESC",
     "Sort Key: l.webhook, l.lane",
@@ -81,7 +81,7 @@ const SORTED: [&str; 5] = [
     "Sort Key: runtime.webhook",
 ];
 
-/// Where a plan reads a large table from end to end, or sorts what could be large.
+/// Returns the lines of a plan that read a large table from end to end, or sort what could be large.
 fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
     let lines: Vec<_> =
         plan.lines().map(|line| line.trim_start().trim_start_matches("->").trim_start()).collect();
@@ -89,7 +89,7 @@ fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
         let table = line.strip_prefix("Seq Scan on ");
         table.is_some_and(|table| LARGE.iter().any(|large| table.starts_with(large)))
     };
-    // What is not over is looked for among what waits and what is leased.
+    // Pending deliveries are found by scanning `waiting` and `leased`.
     let among_pending =
         ["deliveries that are not over", "deliveries under way", "walk what is pending"].contains(&name);
     let sorts = |at: usize| {
@@ -99,10 +99,10 @@ fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
             && !lines
                 .get(at + 2)
                 .is_some_and(|of| of.starts_with("CTE Scan on c") || of.starts_with("Limit  "))
-            // So many of each key that is named.
+            // A bounded number of rows per key.
             && !lines.iter().skip(at + 2).take(4).any(|of| of.starts_with("Function Scan on unnest leg"))
     };
-    // A walk through a whole index is as bad.
+    // A scan of a whole index is as bad.
     let walks = |at: usize| {
         let index = lines[at].starts_with("Index Scan") || lines[at].starts_with("Index Only Scan");
         let large = || {
@@ -127,8 +127,8 @@ async fn assert_plans(database: &Database) {
     tokio::spawn(connection);
     for (name, statement) in postgres::planned_statements() {
         let plan = plan(&client, &statement).await;
-        // One delivery is found by its id. In a young table a plan through its lane costs as little, and later walks
-        // through all that waits there.
+        // A delivery must be found by its id. In a young table a plan that uses the lane index costs no more, and later
+        // scans everything that waits in the lane.
         let by_id = name != "wanted by tickets" || plan.contains("waiting_pkey");
         assert!(by_id, "{name}\n{plan}");
         assert_eq!(faults(&name, &plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
@@ -136,14 +136,14 @@ async fn assert_plans(database: &Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plans_go_by_index_on_empty_tables_and_on_full_ones() {
+async fn plans_use_indexes_on_empty_and_on_full_tables() {
     let database = redrive_testkit::Postgres::shared().await;
-    let bench = Bench::new(opened(redrive_testkit::Postgres::shared().await).await).await;
-    drop(bench);
+    let harness = Harness::new(opened(redrive_testkit::Postgres::shared().await).await).await;
+    drop(harness);
     let store: Arc<dyn Store> = Arc::new(Postgres::open(&options(&database)).await.unwrap());
-    store.prepare(redrive_store::conformance::at(0)).await.unwrap();
+    store.ensure_partitions(redrive_store::conformance::at(0)).await.unwrap();
     assert_plans(&database).await;
-    // Full as far as the planner can tell: much more than it would guess, and never analysed by hand.
+    // Many more rows than the planner would guess, and never analysed manually.
     database
         .execute(
             "INSERT INTO waiting SELECT gen_random_uuid(), gen_random_uuid(), 'nf', n, n, n, n, 0, 0
@@ -153,7 +153,8 @@ async fn plans_go_by_index_on_empty_tables_and_on_full_ones() {
         )
         .await;
     assert_plans(&database).await;
-    // Only the test's own tables: a plain ANALYZE also locks those of other tests, which end it when they drop theirs.
+    // Analyse only the test's own tables: a plain ANALYZE also locks those of other tests, and fails when they are
+    // dropped.
     let analyze = "DO $$ DECLARE t record; BEGIN
              FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema() LOOP
                  EXECUTE format('ANALYZE %I', t.tablename);
@@ -161,14 +162,14 @@ async fn plans_go_by_index_on_empty_tables_and_on_full_ones() {
          END $$";
     database.execute(analyze).await;
     assert_plans(&database).await;
-    // What comes and goes is sometimes all gone when it is vacuumed, and then believed to be empty for a while.
+    // A table whose rows come and go may be empty when it is vacuumed, and the planner then believes so for a while.
     let emptied = "UPDATE pg_class SET reltuples = 0 WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace";
     database.execute(emptied).await;
     assert_plans(&database).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_start_at_once_make_one_schema() {
+async fn concurrently_started_nodes_create_one_schema() {
     let database = redrive_testkit::Postgres::shared().await;
     let starts: Vec<_> = (0..4)
         .map(|_| {
@@ -183,7 +184,7 @@ async fn nodes_that_start_at_once_make_one_schema() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_schema_is_refused() {
+async fn newer_schema_is_refused() {
     let database = redrive_testkit::Postgres::shared().await;
     Postgres::migrate(&options(&database)).await.unwrap();
     database
@@ -195,7 +196,7 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_schema_is_refused_when_it_may_not_be_changed() {
+async fn older_schema_is_refused_without_migration() {
     let database = redrive_testkit::Postgres::shared().await;
     let options = Options { migrate: false, ..options(&database) };
     let error = Postgres::open(&options).await.err().unwrap();
@@ -204,7 +205,7 @@ async fn an_older_schema_is_refused_when_it_may_not_be_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tables_of_another_program_are_left_alone() {
+async fn tables_of_another_application_are_not_changed() {
     let database = redrive_testkit::Postgres::shared().await;
     database.execute("CREATE TABLE theirs (x integer)").await;
     let error = Postgres::open(&options(&database)).await.err().unwrap().to_string();
@@ -216,32 +217,34 @@ async fn ended_writers_are_reported_by_ping_and_fail_publishes() {
     let database = redrive_testkit::Postgres::shared().await;
     let store = Arc::new(Postgres::open(&options(&database)).await.unwrap());
     let never = Box::new(|| -> Reopening { panic!("this test does not reopen the store") });
-    let bench = Bench::new(Opened { store: store.clone(), keep: Box::new(database), reopen: never }).await;
-    assert_eq!(bench.store().ping().await, Ok(()));
+    let harness =
+        Harness::new(Opened { store: store.clone(), keep: Box::new(database), reopen: never }).await;
+    assert_eq!(harness.store().ping().await, Ok(()));
     store.end_writers();
-    let began = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let error = loop {
-        match bench.store().ping().await {
+        match harness.store().ping().await {
             Err(error) => break error.to_string(),
-            Ok(()) => assert!(began.elapsed() < std::time::Duration::from_secs(30), "ping still succeeds"),
+            Ok(()) => assert!(started.elapsed() < std::time::Duration::from_secs(30), "ping still succeeds"),
         }
     };
     assert!(error.contains("the store's writer of publishes has ended"), "{error}");
-    let refused = bench.try_publish(bench.new_event(at(0), Birth::Leased)).await.unwrap_err().to_string();
+    let refused =
+        harness.try_publish(harness.new_event(at(0), InitialState::Leased)).await.unwrap_err().to_string();
     assert!(refused.contains("the store's writer has ended; restart redrive"), "{refused}");
 }
 
-/// The value of `synchronous_commit` that a store opened by this URL has, on a server of its own.
+/// Returns the value of `synchronous_commit` of a store that is opened by this URL.
 async fn synchronous_commit(url: String) -> String {
-    let options = Options { writers: 2, readers: 1, ..Options::at(url).sealed_by(redrive_testkit::vault()) };
+    let options = Options { writers: 2, readers: 1, ..Options::at(url).with_vault(redrive_testkit::vault()) };
     let store = Postgres::open(&options).await.unwrap();
-    let durability = redrive_store::Upkeep::durability(&store).await.unwrap().unwrap();
+    let durability = redrive_store::Maintenance::durability(&store).await.unwrap().unwrap();
     assert_eq!(durability.risk(), None);
     durability.synchronous_commit
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commits_are_synchronous_whatever_role_and_url_ask_for() {
+async fn commits_are_synchronous_despite_role_and_url_settings() {
     let server = redrive_testkit::Postgres::start().await;
     assert_eq!(synchronous_commit(server.url()).await, "on");
     let weak = ["off", "local", "remote_write"];
@@ -258,10 +261,10 @@ async fn commits_are_synchronous_whatever_role_and_url_ask_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn server_that_does_not_flush_is_refused() {
+async fn server_without_fsync_is_refused() {
     let server = redrive_testkit::Postgres::start().await;
     let strict =
-        Options { writers: 2, readers: 1, ..Options::at(server.url()).sealed_by(redrive_testkit::vault()) };
+        Options { writers: 2, readers: 1, ..Options::at(server.url()).with_vault(redrive_testkit::vault()) };
     let running = Postgres::open(&strict).await.unwrap();
     let running: &dyn Store = &running;
     assert_eq!(running.ping().await, Ok(()));
@@ -280,7 +283,7 @@ async fn server_that_does_not_flush_is_refused() {
         assert!(noticed.contains(&format!("{setting} is off")), "{noticed}");
         let allowed = Options { allow_unsafe_durability: true, ..strict.clone() };
         let store = Postgres::open(&allowed).await.unwrap();
-        let risk = redrive_store::Upkeep::durability(&store).await.unwrap().unwrap().risk();
+        let risk = redrive_store::Maintenance::durability(&store).await.unwrap().unwrap().risk();
         assert!(risk.is_some_and(|risk| risk.starts_with(setting)));
         server.execute(&format!("ALTER SYSTEM RESET {setting}")).await;
         server.execute("SELECT pg_reload_conf()").await;
@@ -290,8 +293,8 @@ async fn server_that_does_not_flush_is_refused() {
 }
 
 async fn wait_for_setting(server: &redrive_testkit::Postgres, setting: &str, value: &str) {
-    let began = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     while server.query(&format!("SHOW {setting}")).await != [[value]] {
-        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{setting} does not become {value}");
+        assert!(started.elapsed() < std::time::Duration::from_secs(30), "{setting} does not become {value}");
     }
 }

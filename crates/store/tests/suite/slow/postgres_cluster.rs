@@ -1,4 +1,4 @@
-//! Several nodes on one PostgreSQL, and what happens when the way to it breaks.
+//! Several nodes on one PostgreSQL server, and failures of the connection to it.
 
 use std::{
     collections::BTreeSet,
@@ -11,15 +11,15 @@ use std::{
 
 use redrive_core::{DeliveryStatus, event::Event};
 use redrive_store::{
-    Birth, Change, Epoch, Hint, KeyClaim, LaneKey, LaneRoom, NewEvent, Next, OpenError, Outcome, Published,
-    Recorded, Store, StoreError,
-    conformance::{Bench, Opened, at, order, page},
+    Change, Epoch, Hint, IdempotencyClaim, InitialState, LaneCapacity, LaneKey, NewEvent, NextState,
+    OpenError, Outcome, PublishResult, RecordResult, Store, StoreError,
+    conformance::{Harness, Opened, at, order, page},
     postgres::{Options, Postgres},
 };
 use redrive_testkit::{Database, Proxy};
 use tokio::sync::Notify;
 
-/// Few connections, and no patience: what a test breaks should show soon.
+/// Few connections and short timeouts, so that failures show soon.
 fn options(url: String) -> Options {
     Options {
         writers: 4,
@@ -27,7 +27,7 @@ fn options(url: String) -> Options {
         connect_timeout: Duration::from_secs(1),
         statement_timeout: Duration::from_secs(2),
         allow_unsafe_durability: true,
-        ..Options::at(url).sealed_by(redrive_testkit::vault())
+        ..Options::at(url).with_vault(redrive_testkit::vault())
     }
 }
 
@@ -35,12 +35,12 @@ async fn store(url: String) -> Arc<dyn Store> {
     Arc::new(Postgres::open(&options(url)).await.unwrap())
 }
 
-async fn bench(store: Arc<dyn Store>, database: Database) -> Arc<Bench> {
+async fn bench(store: Arc<dyn Store>, database: Database) -> Arc<Harness> {
     let never = Box::new(|| -> redrive_store::conformance::Reopening { panic!("nobody opens it again") });
-    Bench::new(Opened { store, keep: Box::new(database), reopen: never }).await
+    Harness::new(Opened { store, keep: Box::new(database), reopen: never }).await
 }
 
-/// Waits until something holds, for at most so long.
+/// Waits until a condition holds, up to a timeout.
 async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let waited = tokio::time::timeout(within, async {
         while !holds().await {
@@ -50,36 +50,37 @@ async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -
     waited.await.unwrap_or_else(|_| panic!("waited {within:?} in vain: {what}"));
 }
 
-async fn record(store: &dyn Store, outcome: Outcome) -> Recorded {
-    let (answer, answered) = tokio::sync::oneshot::channel();
+async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
+    let (answer, reply) = tokio::sync::oneshot::channel();
     store.record(Arc::new(outcome), Box::new(move |result| drop(answer.send(result))));
-    answered.await.unwrap().unwrap()
+    reply.await.unwrap().unwrap()
 }
 
-/// Claims what is due as this node and records it as delivered, one look after the other. Gives how many.
-async fn work(bench: &Bench, store: &dyn Store, epoch: Epoch, now: i64) -> usize {
+/// Claims due deliveries as this node once and records them as delivered. Returns their number.
+async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> usize {
     let due = store.due_lanes(epoch, vec!["default".into()], at(now), 100).await.unwrap();
-    let rooms = due.lanes.into_iter().map(|key| LaneRoom::new(key, 7)).collect();
+    let capacities = due.lanes.into_iter().map(|key| LaneCapacity::new(key, 7)).collect();
     let mut done = 0;
-    for claim in store.claim(epoch, at(now), rooms, 1 << 20).await.unwrap() {
+    for claim in store.claim(epoch, at(now), capacities, 1 << 20).await.unwrap() {
         for claimed in claim.deliveries {
-            let outcome = bench.outcome(claimed.id, claimed.attempt_count + 1, Next::Delivered, at(now));
-            let outcome = Outcome { epoch, webhook: claimed.webhook, ..outcome };
+            let outcome =
+                harness.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, at(now));
+            let outcome = Outcome { epoch, webhook_id: claimed.webhook_id, ..outcome };
             match record(store, outcome.clone()).await {
-                Recorded::Done { .. } => {}
-                // Called off meanwhile; it arrived all the same.
-                Recorded::CancelRequested(_) => {
-                    let again = record(store, Outcome { knows_cancel: true, ..outcome }).await;
-                    assert_eq!(again, Recorded::Done { config_version: None });
+                RecordResult::Recorded { .. } => {}
+                // It was cancelled concurrently, but has been delivered.
+                RecordResult::CancelRequested(_) => {
+                    let again = record(store, Outcome { saw_cancel: true, ..outcome }).await;
+                    assert_eq!(again, RecordResult::Recorded { config_version: None });
                 }
                 other => panic!("{other:?}"),
             }
             done += 1;
         }
         if claim.more {
-            // Held: given back for whoever looks next.
+            // The lane is held: claim the rest and release it, so that other nodes can claim.
             store.release(epoch, at(now), Vec::new()).await.unwrap();
-            let again = vec![LaneRoom::new(claim.key, 1000)];
+            let again = vec![LaneCapacity::new(claim.key, 1000)];
             for rest in store.claim(epoch, at(now), again, 1 << 20).await.unwrap() {
                 let back = rest.deliveries.iter().map(|one| (one.id, one.due)).collect();
                 store.release(epoch, at(now), back).await.unwrap();
@@ -90,45 +91,48 @@ async fn work(bench: &Bench, store: &dyn Store, epoch: Epoch, now: i64) -> usize
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_do_everything_at_once_lose_nothing() {
+async fn concurrent_operations_of_several_nodes_lose_nothing() {
     const EVENTS: u64 = 600;
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
     let stores = [store(url.clone()).await, store(url.clone()).await, store(url).await];
-    let bench = bench(stores[0].clone(), database).await;
-    let hooks = [bench.webhook, bench.new_webhook().await.id, bench.new_webhook().await.id];
+    let harness = bench(stores[0].clone(), database).await;
+    let webhooks = [harness.webhook_id, harness.new_webhook().await.id, harness.new_webhook().await.id];
     let published = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
-    for (place, store) in stores.iter().cloned().enumerate() {
-        let (bench, published) = (bench.clone(), published.clone());
+    for (index, store) in stores.iter().cloned().enumerate() {
+        let (harness, published) = (harness.clone(), published.clone());
         let epoch = store.join(Default::default(), at(0)).await.unwrap();
         let publishing = {
-            let (bench, store, published) = (bench.clone(), store.clone(), published.clone());
+            let (harness, store, published) = (harness.clone(), store.clone(), published.clone());
             async move {
                 let mut ids = Vec::new();
                 while published.fetch_add(1, SeqCst) < EVENTS {
-                    let lanes = hooks.map(|webhook| {
-                        let lane =
-                            if webhook == hooks[1] { order("") } else { redrive_store::conformance::FRESH };
-                        (LaneKey { webhook, lane }, Birth::Waiting(at(0)))
+                    let lanes = webhooks.map(|webhook_id| {
+                        let lane = if webhook_id == webhooks[1] {
+                            order("")
+                        } else {
+                            redrive_store::conformance::FRESH
+                        };
+                        (LaneKey { webhook_id, lane }, InitialState::Waiting(at(0)))
                     });
-                    let mut new = bench.fan_out_to(bench.event(at(0)), &lanes);
+                    let mut new = harness.fan_out_to(harness.event(at(0)), &lanes);
                     new.epoch = epoch;
                     ids.extend(new.deliveries.iter().map(|delivery| delivery.id));
-                    let (answer, answered) = tokio::sync::oneshot::channel();
+                    let (answer, reply) = tokio::sync::oneshot::channel();
                     store.publish(new, Box::new(move |result| drop(answer.send(result))));
-                    let published = answered.await.unwrap();
-                    assert!(matches!(published, Ok(Published::New { .. })), "{published:?}");
+                    let published = reply.await.unwrap();
+                    assert!(matches!(published, Ok(PublishResult::New { .. })), "{published:?}");
                     if ids.len() % 30 == 3 {
-                        // In everybody's way: call one off, make another due, block and unblock a webhook.
-                        let tenant = bench.tenant.clone();
+                        // Cause contention: cancel one delivery, make another due, and set the circuit of a webhook.
+                        let tenant_id = harness.tenant_id.clone();
                         let last = ids[ids.len() - 1];
-                        store.cancel(tenant.clone(), last, "changed my mind".into(), at(1)).await.unwrap();
+                        store.cancel(tenant_id.clone(), last, "changed my mind".into(), at(1)).await.unwrap();
                         let first = ids[ids.len() / 2];
-                        let again = bench.again(bench.delivery_id(at(0)));
-                        store.retry(tenant.clone(), first, again, at(1)).await.unwrap();
+                        let options = harness.redrive_options(harness.delivery_id(at(0)));
+                        store.retry(tenant_id.clone(), first, options, at(1)).await.unwrap();
                         let circuit = redrive_store::conformance::closed();
-                        store.set_circuit(tenant, hooks[place], circuit, None).await.unwrap();
+                        store.set_circuit(tenant_id, webhooks[index], circuit, None).await.unwrap();
                     }
                 }
             }
@@ -136,7 +140,7 @@ async fn nodes_that_do_everything_at_once_lose_nothing() {
         let working = async move {
             let mut idle = 0;
             while idle < 20 {
-                let done = work(&bench, &*store, epoch, 2).await;
+                let done = work(&harness, &*store, epoch, 2).await;
                 let over = published.load(SeqCst) >= EVENTS;
                 idle = if done == 0 && over { idle + 1 } else { 0 };
                 if done == 0 {
@@ -150,11 +154,11 @@ async fn nodes_that_do_everything_at_once_lose_nothing() {
     for task in tasks {
         task.await.unwrap();
     }
-    // Whatever is left, such as what an order still has behind it, is delivered: nothing is lost.
-    bench.drain().await;
-    let events = bench
+    // The remaining deliveries, such as those behind others in an ordered lane, are delivered: nothing is lost.
+    harness.drain().await;
+    let events = harness
         .store()
-        .list_events(bench.tenant.clone(), Default::default(), page(10_000))
+        .list_events(harness.tenant_id.clone(), Default::default(), page(10_000))
         .await
         .unwrap()
         .found;
@@ -163,18 +167,18 @@ async fn nodes_that_do_everything_at_once_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_leaves_no_lease_that_nobody_knows_of() {
+async fn lost_connection_leaves_no_unknown_lease() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let through = store(database.url_through(&proxy)).await;
     let direct = store(database.url()).await;
-    let bench = bench(direct, database).await;
+    let harness = bench(direct, database).await;
     let epoch = through.join(Default::default(), at(0)).await.unwrap();
     let mut known = BTreeSet::new();
     for round in 0..40 {
-        let answers: Vec<_> = (0..10)
+        let replies: Vec<_> = (0..10)
             .map(|_| {
-                let mut new = bench.new_event(at(0), Birth::Leased);
+                let mut new = harness.new_event(at(0), InitialState::Leased);
                 new.epoch = epoch;
                 let id = new.deliveries[0].id;
                 let (answer, answered) = tokio::sync::oneshot::channel();
@@ -186,95 +190,96 @@ async fn a_lost_connection_leaves_no_lease_that_nobody_knows_of() {
             tokio::time::sleep(Duration::from_micros(300 * (round % 7))).await;
             proxy.cut();
         }
-        for (id, answered) in answers {
+        for (id, answered) in replies {
             match answered.await.unwrap() {
-                Ok(Published::New { .. }) => drop(known.insert(id)),
+                Ok(PublishResult::New { .. }) => drop(known.insert(id)),
                 Err(StoreError::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
     }
-    // The next publish that works settles all doubt.
+    // The next successful publish releases all uncertain leases.
     eventually("the store works again", Duration::from_secs(10), async || through.ping().await.is_ok()).await;
-    let mut last = bench.new_event(at(0), Birth::Leased);
+    let mut last = harness.new_event(at(0), InitialState::Leased);
     last.epoch = epoch;
     known.insert(last.deliveries[0].id);
-    let (answer, answered) = tokio::sync::oneshot::channel();
+    let (answer, reply) = tokio::sync::oneshot::channel();
     through.publish(last, Box::new(move |result| drop(answer.send(result))));
-    assert!(matches!(answered.await.unwrap(), Ok(Published::New { .. })));
-    let leased = bench.store().vitals().await.unwrap().leased;
+    assert!(matches!(reply.await.unwrap(), Ok(PublishResult::New { .. })));
+    let leased = harness.store().stats().await.unwrap().leased;
     assert_eq!(leased, known.len() as u64, "leases in the store are those that the node knows of");
-    bench.drain().await;
+    harness.drain().await;
     for id in known {
-        assert_eq!(bench.status(id).await, DeliveryStatus::Delivered, "what was acknowledged is there");
+        assert_eq!(harness.status(id).await, DeliveryStatus::Delivered, "what was acknowledged is there");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_commit_reply_is_lost_is_undone_on_an_idle_node() {
+async fn claim_with_lost_commit_reply_is_undone_on_idle_node() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let through = store(database.url_through(&proxy)).await;
     let url = database.url();
     let direct = store(url.clone()).await;
-    let bench = bench(direct, database).await;
+    let harness = bench(direct, database).await;
     let epoch = through.join(Default::default(), at(0)).await.unwrap();
-    let new = bench.new_event(at(0), Birth::Waiting(at(0)));
-    let key = LaneKey { webhook: bench.webhook, lane: new.deliveries[0].lane.clone() };
-    bench.publish(new).await;
-    let room = LaneRoom { alone: true, ..LaneRoom::new(key, 10) };
+    let new = harness.new_event(at(0), InitialState::Waiting(at(0)));
+    let key = LaneKey { webhook_id: harness.webhook_id, lane: new.deliveries[0].lane.clone() };
+    harness.publish(new).await;
+    let capacity = LaneCapacity { exclusive: true, ..LaneCapacity::new(key, 10) };
 
     proxy.lose_reply_to(b"COMMIT");
     let committed = eventually("the claim is committed", Duration::from_secs(10), async || {
-        bench.store().vitals().await.unwrap().leased == 1
+        harness.store().stats().await.unwrap().leased == 1
     });
-    let (claimed, ()) = tokio::join!(through.claim(epoch, at(1), vec![room.clone()], 1 << 20), committed);
+    let (claimed, ()) = tokio::join!(through.claim(epoch, at(1), vec![capacity.clone()], 1 << 20), committed);
     assert!(matches!(claimed, Err(StoreError::Unavailable(_))), "{claimed:?}");
 
-    // The node does nothing further, and still the lease, the lane and the assignment are given up.
+    // The node does nothing further, and still the lease, the lane and the assignment are released.
     eventually("another node may claim it", Duration::from_secs(10), async || {
-        let claims = bench.store().claim(bench.epoch, at(1), vec![room.clone()], 1 << 20).await.unwrap();
+        let claims =
+            harness.store().claim(harness.epoch, at(1), vec![capacity.clone()], 1 << 20).await.unwrap();
         claims.iter().any(|claim| !claim.deliveries.is_empty())
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_are_read_once_however_long_another_transaction_runs() {
+async fn changes_are_read_once_despite_long_transaction() {
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
     let direct = store(url.clone()).await;
-    let bench = bench(direct, database).await;
+    let harness = bench(direct, database).await;
     let (foreign, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    // A transaction with an id of its own keeps the oldest running transaction where it is.
+    // A transaction with an assigned id keeps xmin of all snapshots from advancing.
     foreign.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
-    let mut mark = bench.store().changes(None).await.unwrap().mark;
+    let mut cursor = harness.store().changes(None).await.unwrap().cursor;
     for _ in 0..20 {
-        let webhook = bench.new_webhook().await;
-        let read = bench.store().changes(Some(mark)).await.unwrap();
-        assert_eq!(read.changes, [Change::Webhook(bench.tenant.clone(), webhook.id)]);
-        let again = bench.store().changes(Some(read.mark)).await.unwrap();
+        let webhook = harness.new_webhook().await;
+        let read = harness.store().changes(Some(cursor)).await.unwrap();
+        assert_eq!(read.changes, [Change::Webhook(harness.tenant_id.clone(), webhook.id)]);
+        let again = harness.store().changes(Some(read.cursor)).await.unwrap();
         assert_eq!(again.changes, [], "what was read is not read again");
-        mark = again.mark;
+        cursor = again.cursor;
     }
     foreign.batch_execute("INSERT INTO changes (kind) VALUES (3); COMMIT").await.unwrap();
-    let late = bench.store().changes(Some(mark)).await.unwrap();
+    let late = harness.store().changes(Some(cursor)).await.unwrap();
     assert_eq!(late.changes, [Change::Keys], "a change of the oldest transaction is not missed");
-    assert_eq!(bench.store().changes(Some(late.mark)).await.unwrap().changes, []);
+    assert_eq!(harness.store().changes(Some(late.cursor)).await.unwrap().changes, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_answer_is_given_up_on_and_found_again() {
+async fn unresponsive_server_fails_publishes_until_it_recovers() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let through = store(database.url_through(&proxy)).await;
-    let bench = bench(through.clone(), database).await;
+    let harness = bench(through.clone(), database).await;
     for broken in [Proxy::stall as fn(&Proxy), Proxy::refuse] {
         broken(&proxy);
         let refused = tokio::time::timeout(
             Duration::from_secs(8),
-            bench.try_publish(bench.new_event(at(0), Birth::Waiting(at(0)))),
+            harness.try_publish(harness.new_event(at(0), InitialState::Waiting(at(0)))),
         );
         let refused = refused.await.expect("an answer in time");
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
@@ -282,40 +287,41 @@ async fn a_server_that_does_not_answer_is_given_up_on_and_found_again() {
         proxy.pass();
         eventually("it is found again", Duration::from_secs(10), async || through.ping().await.is_ok()).await;
         eventually("it takes events again", Duration::from_secs(10), async || {
-            bench.try_publish(bench.new_event(at(0), Birth::Waiting(at(0)))).await.is_ok()
+            harness.try_publish(harness.new_event(at(0), InitialState::Waiting(at(0)))).await.is_ok()
         })
         .await;
     }
-    bench.drain().await;
+    harness.drain().await;
 }
 
-/// Whoever empties a lane waits for nobody who fills it, and misses nothing of what comes.
+/// A claim that empties a lane does not wait for a concurrent insert into it, and the inserted delivery is not
+/// missed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lane_that_is_being_filled_is_neither_waited_for_nor_closed() {
+async fn lane_with_concurrent_insert_is_neither_awaited_nor_deleted() {
     let database = redrive_testkit::Postgres::shared().await;
     let (mut client, connection) =
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url()).await;
-    let bench = bench(store.clone(), database).await;
-    bench.publish(bench.new_event(at(0), Birth::Waiting(at(0)))).await;
-    bench.publish(bench.new_event(at(1), Birth::Waiting(at(1)))).await;
-    // Somebody else's commit is under way: what it puts into the lane nobody sees yet.
+    let harness = bench(store.clone(), database).await;
+    harness.publish(harness.new_event(at(0), InitialState::Waiting(at(0)))).await;
+    harness.publish(harness.new_event(at(1), InitialState::Waiting(at(1)))).await;
+    // Another transaction is inserting into the lane and has not committed yet.
     let filling = client.transaction().await.unwrap();
     filling.batch_execute("SELECT 1 FROM lanes FOR KEY SHARE").await.unwrap();
-    let lane = bench.lane();
-    let looked = tokio::time::timeout(Duration::from_secs(2), work(&bench, &*store, bench.epoch, 10));
+    let lane = harness.lane();
+    let looked = tokio::time::timeout(Duration::from_secs(2), work(&harness, &*store, harness.epoch, 10));
     assert_eq!(looked.await.expect("nobody is waited for"), 2);
-    let due = store.due_lanes(bench.epoch, vec!["default".into()], at(10), 10).await.unwrap();
+    let due = store.due_lanes(harness.epoch, vec!["default".into()], at(10), 10).await.unwrap();
     assert_eq!(due.lanes, std::slice::from_ref(&lane), "it is looked at again");
     filling.commit().await.unwrap();
-    assert_eq!(work(&bench, &*store, bench.epoch, 10).await, 0);
-    let due = store.due_lanes(bench.epoch, vec!["default".into()], at(10), 10).await.unwrap();
+    assert_eq!(work(&harness, &*store, harness.epoch, 10).await, 0);
+    let due = store.due_lanes(harness.epoch, vec!["default".into()], at(10), 10).await.unwrap();
     assert_eq!(due.lanes, [], "nothing is in it");
-    bench.drain().await;
+    harness.drain().await;
 }
 
-/// A rescue that waits for a lease which another transaction changes must take the changed lease too.
+/// A rescue that waits for a lease which another transaction is changing must rescue the changed lease too.
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_that_changes_during_a_rescue_is_rescued() {
     let database = redrive_testkit::Postgres::shared().await;
@@ -323,15 +329,15 @@ async fn lease_that_changes_during_a_rescue_is_rescued() {
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url()).await;
-    let bench = bench(store.clone(), database).await;
+    let harness = bench(store.clone(), database).await;
     for time in 0..3 {
-        bench.publish(bench.new_event(at(time), Birth::Leased)).await;
+        harness.publish(harness.new_event(at(time), InitialState::Leased)).await;
     }
-    let rescuer = bench.new_epoch().await;
+    let rescuer = harness.new_epoch().await;
     let change = client.transaction().await.unwrap();
     change.batch_execute("UPDATE leased SET sending = 1").await.unwrap();
     let rescue = {
-        let (store, dead) = (store.clone(), bench.epoch);
+        let (store, dead) = (store.clone(), harness.epoch);
         tokio::spawn(async move { store.rescue(dead, at(10), 100).await })
     };
     eventually("the rescue waits for the change", Duration::from_secs(5), async || {
@@ -342,9 +348,9 @@ async fn lease_that_changes_during_a_rescue_is_rescued() {
     .await;
     change.commit().await.unwrap();
     let step = rescue.await.unwrap().unwrap();
-    assert_eq!((step.moved, step.finished), (3, true));
-    assert_eq!(store.others(rescuer).await.unwrap(), [], "nothing of the dead node is left");
-    bench.drain().await;
+    assert_eq!((step.changed, step.finished), (3, true));
+    assert_eq!(store.other_epochs(rescuer).await.unwrap(), [], "nothing of the dead node is left");
+    harness.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -358,28 +364,28 @@ async fn hints_reach_other_nodes() {
         Hint::Change => rings.1.notify_one(),
     }));
     let one = store(database.url()).await;
-    let bench = bench(one, database).await;
-    // Those that everybody gets at the start are over.
+    let harness = bench(one, database).await;
+    // Wait until the hints that every node receives at the start have passed.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for ring in [&work, &change] {
         let _ = tokio::time::timeout(Duration::from_millis(1), ring.notified()).await;
     }
-    bench.waiting(at(0), at(0)).await;
+    harness.waiting(at(0), at(0)).await;
     tokio::time::timeout(Duration::from_secs(5), work.notified()).await.expect("work is hinted at");
-    bench.new_webhook().await;
+    harness.new_webhook().await;
     tokio::time::timeout(Duration::from_secs(5), change.notified()).await.expect("a change is hinted at");
-    bench.drain().await;
+    harness.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn write_that_was_stopped_reports_its_cause() {
+async fn cancelled_write_reports_its_cause() {
     let database = redrive_testkit::Postgres::shared().await;
     let (mut client, connection) =
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url()).await;
-    let bench = bench(store.clone(), database).await;
-    let tenant = store.tenant(bench.tenant.clone()).await.unwrap().unwrap();
+    let harness = bench(store.clone(), database).await;
+    let tenant = store.tenant(harness.tenant_id.clone()).await.unwrap().unwrap();
     let blocking = client.transaction().await.unwrap();
     blocking.batch_execute("SELECT 1 FROM tenants FOR UPDATE").await.unwrap();
     let error = store.change_tenant(tenant.clone()).await.unwrap_err().to_string();
@@ -391,36 +397,37 @@ async fn write_that_was_stopped_reports_its_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn months_are_made_ahead_by_any_node_at_once() {
+async fn partitions_are_created_ahead_by_concurrent_nodes() {
     let database = redrive_testkit::Postgres::shared().await;
     let stores = [store(database.url()).await, store(database.url()).await, store(database.url()).await];
-    let made = stores.iter().cloned().map(|store| tokio::spawn(async move { store.prepare(at(0)).await }));
+    let made =
+        stores.iter().cloned().map(|store| tokio::spawn(async move { store.ensure_partitions(at(0)).await }));
     for made in made.collect::<Vec<_>>() {
         made.await.unwrap().unwrap();
     }
     let months = "SELECT string_agg(relid::text, ' ' ORDER BY relid::text) FROM pg_partition_tree('events') WHERE isleaf";
     assert_eq!(database.query(months).await, [["events_2023_09 events_2023_10 events_2023_11"]]);
-    // An event of a month that nobody thought of makes it.
-    let bench = bench(stores[0].clone(), database).await;
+    // An event of any other month creates the partition it needs.
+    let harness = bench(stores[0].clone(), database).await;
     let far = 400 * 24 * 3600 * 1000;
-    let id = bench.waiting(at(far), at(far)).await;
-    assert_eq!(bench.status(id).await, DeliveryStatus::Pending);
+    let id = harness.waiting(at(far), at(far)).await;
+    assert_eq!(harness.status(id).await, DeliveryStatus::Pending);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_databases_clock_is_told() {
+async fn heartbeat_returns_database_time() {
     let database = redrive_testkit::Postgres::shared().await;
     let store = store(database.url()).await;
     let epoch = store.join(Default::default(), at(0)).await.unwrap();
-    let told = store.beat(epoch).await.unwrap().time.unwrap().millis();
+    let reported = store.heartbeat(epoch).await.unwrap().time.unwrap().millis();
     let now: i64 =
         database.query("SELECT (extract(epoch FROM now()) * 1000)::bigint").await[0][0].parse().unwrap();
-    assert!((now - told).abs() < 60_000, "{told} {now}");
-    assert!(store.beat(Epoch(0)).await.unwrap().time.is_some(), "nobody needs an epoch to ask");
+    assert!((now - reported).abs() < 60_000, "{reported} {now}");
+    assert!(store.heartbeat(Epoch(0)).await.unwrap().time.is_some(), "nobody needs an epoch to ask");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_way_is_as_safe_as_its_url_asks() {
+async fn sslmode_of_url_is_enforced() {
     let server = redrive_testkit::Postgres::start_with_tls().await;
     let ca = server.ca_path().display().to_string();
     let with = |query: &str| options(format!("{}?{query}", server.url()));
@@ -436,7 +443,7 @@ async fn the_way_is_as_safe_as_its_url_asks() {
         let encrypted = server.query("SELECT count(*) FROM pg_stat_ssl WHERE ssl").await;
         assert_eq!(encrypted == [["0"]], good == "sslmode=disable", "{good}");
     }
-    // A certificate that nobody we trust has signed.
+    // The certificate is not signed by a trusted CA.
     let error = Postgres::open(&with("sslmode=verify-full")).await.err().unwrap();
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error}");
     let error = Postgres::open(&with("sslmode=sometimes")).await.err().unwrap().to_string();
@@ -444,38 +451,38 @@ async fn the_way_is_as_safe_as_its_url_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_reached_is_named_without_its_password() {
+async fn connection_errors_do_not_contain_the_password() {
     let url = "postgres://redrive:hunter2@127.0.0.1:1/redrive";
     let error = Postgres::open(&options(url.into())).await.err().unwrap().to_string();
     assert!(error.contains("127.0.0.1:1/redrive") && !error.contains("hunter2"), "{error}");
     assert!(!format!("{:?}", options(url.into())).contains("hunter2"));
 }
 
-async fn publish(store: &dyn Store, new: NewEvent) -> Result<Published, StoreError> {
-    let (answer, answered) = tokio::sync::oneshot::channel();
+async fn publish(store: &dyn Store, new: NewEvent) -> Result<PublishResult, StoreError> {
+    let (answer, reply) = tokio::sync::oneshot::channel();
     store.publish(new, Box::new(move |result| drop(answer.send(result))));
-    answered.await.unwrap()
+    reply.await.unwrap()
 }
 
-/// An event with this key, published by this node.
-fn keyed(bench: &Bench, epoch: Epoch, key: String) -> NewEvent {
-    let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(0)) };
-    let claim = Some(KeyClaim { body_hash: [1; 32], expires_at: at(1_000), confirmed_now: at(0) });
-    NewEvent { claim, epoch, ..bench.fan_out(event, &[(bench.webhook, Birth::Leased)]) }
+/// Returns an event with this idempotency key, published by this epoch.
+fn keyed(harness: &Harness, epoch: Epoch, key: String) -> NewEvent {
+    let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(0)) };
+    let claim = Some(IdempotencyClaim { body_hash: [1; 32], expires_at: at(1_000), confirmed_now: at(0) });
+    NewEvent { claim, epoch, ..harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_take_the_same_keys_store_each_event_once() {
+async fn concurrent_publishes_of_one_key_store_one_event() {
     const KEYS: usize = 150;
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
     let stores = [store(url.clone()).await, store(url.clone()).await, store(url).await];
-    let bench = bench(stores[0].clone(), database).await;
+    let harness = bench(stores[0].clone(), database).await;
     let mut publishing = Vec::new();
     for store in &stores {
         let epoch = store.join(Default::default(), at(0)).await.unwrap();
         for n in 0..KEYS {
-            let (store, new) = (store.clone(), keyed(&bench, epoch, format!("key-{n}")));
+            let (store, new) = (store.clone(), keyed(&harness, epoch, format!("key-{n}")));
             publishing.push(tokio::spawn(async move { (n, publish(&*store, new).await.unwrap()) }));
         }
     }
@@ -485,18 +492,18 @@ async fn nodes_that_take_the_same_keys_store_each_event_once() {
     }
     for n in 0..KEYS {
         let of_key: Vec<_> = results.iter().filter(|(key, _)| *key == n).map(|(_, result)| result).collect();
-        let new = of_key.iter().filter(|result| matches!(result, Published::New { .. })).count();
+        let new = of_key.iter().filter(|result| matches!(result, PublishResult::New { .. })).count();
         assert_eq!(new, 1, "one event for a key: {of_key:?}");
         let others: BTreeSet<_> = of_key
             .iter()
             .filter_map(|result| match result {
-                Published::Duplicate { event } => Some(*event),
+                PublishResult::Duplicate { event_id } => Some(*event_id),
                 _ => None,
             })
             .collect();
         assert_eq!(others.len(), 1, "the others get that event's id: {of_key:?}");
     }
-    let listed = bench.store().list_events(bench.tenant.clone(), Default::default(), page(1000)).await;
+    let listed = harness.store().list_events(harness.tenant_id.clone(), Default::default(), page(1000)).await;
     assert_eq!(listed.unwrap().found.len(), KEYS);
 }
 
@@ -507,29 +514,29 @@ async fn locked_tenant_blocks_only_its_own_publishes() {
     let impatient = store(url.clone()).await;
     let patient = Options { statement_timeout: Duration::from_secs(30), ..options(url.clone()) };
     let store: Arc<dyn Store> = Arc::new(Postgres::open(&patient).await.unwrap());
-    let bench = bench(store.clone(), database).await;
-    let other = bench.new_tenant("globex").await;
+    let harness = bench(store.clone(), database).await;
+    let other = harness.new_tenant("globex").await;
     let config_version = store.config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let epoch = store.join(Default::default(), at(0)).await.unwrap();
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute("BEGIN").await.unwrap();
     let lock = "SELECT 1 FROM tenants WHERE id = $1 FOR UPDATE";
-    client.query(lock, &[&bench.tenant.as_str()]).await.unwrap();
-    // All of them are gathered into few batches, and every batch has both tenants.
+    client.query(lock, &[&harness.tenant_id.as_str()]).await.unwrap();
+    // All of them are collected into few batches, and every batch contains both tenants.
     let mut blocked = Vec::new();
     let mut free = Vec::new();
     for n in 0..20 {
-        let (to, new) = (store.clone(), keyed(&bench, epoch, format!("blocked-{n}")));
+        let (to, new) = (store.clone(), keyed(&harness, epoch, format!("blocked-{n}")));
         blocked.push(tokio::spawn(async move { publish(&*to, new).await }));
         let to = store.clone();
-        let event = Event { tenant: other.clone(), ..bench.event(at(0)) };
-        let new = NewEvent { config_version, epoch, ..bench.fan_out(event, &[]) };
+        let event = Event { tenant_id: other.clone(), ..harness.event(at(0)) };
+        let new = NewEvent { config_version, epoch, ..harness.fan_out(event, &[]) };
         free.push(tokio::spawn(async move { publish(&*to, new).await }));
     }
     for one in free {
         let published = tokio::time::timeout(Duration::from_secs(5), one).await.expect("it does not wait");
-        assert!(matches!(published.unwrap(), Ok(Published::New { .. })));
+        assert!(matches!(published.unwrap(), Ok(PublishResult::New { .. })));
     }
     store.ping().await.expect("one locked tenant does not make a node unready");
     assert!(blocked.iter().all(|one| !one.is_finished()), "the locked tenant waits");
@@ -537,33 +544,33 @@ async fn locked_tenant_blocks_only_its_own_publishes() {
     let mut numbers = BTreeSet::new();
     for one in blocked {
         match one.await.unwrap() {
-            Ok(Published::New { sequence_number }) => numbers.insert(sequence_number),
+            Ok(PublishResult::New { sequence_number }) => numbers.insert(sequence_number),
             other => panic!("{other:?}"),
         };
     }
     assert_eq!(numbers.len(), 20);
 
-    // A lock that lasts longer than a statement may take: the publish fails, and says why.
+    // A lock that is held for longer than the statement timeout: the publish fails as busy.
     client.batch_execute("BEGIN").await.unwrap();
-    client.query(lock, &[&bench.tenant.as_str()]).await.unwrap();
-    let late = publish(&*impatient, keyed(&bench, epoch, "late".into())).await;
+    client.query(lock, &[&harness.tenant_id.as_str()]).await.unwrap();
+    let late = publish(&*impatient, keyed(&harness, epoch, "late".into())).await;
     assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
     client.batch_execute("COMMIT").await.unwrap();
-    let again = publish(&*store, keyed(&bench, epoch, "late".into())).await;
-    assert!(matches!(again, Ok(Published::New { .. })), "nothing was stored: {again:?}");
+    let again = publish(&*store, keyed(&harness, epoch, "late".into())).await;
+    assert!(matches!(again, Ok(PublishResult::New { .. })), "nothing was stored: {again:?}");
 }
 
-/// A node that stands still inside a transaction loses its session, and so does one whose connection is cut.
+/// A node that pauses inside a transaction loses its session, and so does one whose connection is cut.
 #[tokio::test(flavor = "multi_thread")]
-async fn change_whose_connection_is_lost_before_its_commit_is_repeated() {
+async fn write_is_retried_if_connection_is_lost_before_commit() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let (mut client, connection) =
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url_through(&proxy)).await;
-    let bench = bench(store.clone(), database).await;
-    let tenant = store.tenant(bench.tenant.clone()).await.unwrap().unwrap();
+    let harness = bench(store.clone(), database).await;
+    let tenant = store.tenant(harness.tenant_id.clone()).await.unwrap().unwrap();
     let blocking = client.transaction().await.unwrap();
     blocking.batch_execute("SELECT 1 FROM tenants FOR UPDATE").await.unwrap();
     let change = {
@@ -581,42 +588,45 @@ async fn change_whose_connection_is_lost_before_its_commit_is_repeated() {
     assert_eq!(change.await.unwrap(), Ok(true));
 }
 
-/// Large events of a blocked tenant must not use up what may wait to be published.
+/// Events of a blocked tenant must not use up the whole publish queue.
 #[tokio::test(flavor = "multi_thread")]
-async fn blocked_tenant_leaves_room_for_others() {
+async fn blocked_tenant_leaves_queue_capacity_for_others() {
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
-    let small =
-        Options { max_waiting: 40, statement_timeout: Duration::from_secs(30), ..options(url.clone()) };
+    let small = Options {
+        max_queued_publishes: 40,
+        statement_timeout: Duration::from_secs(30),
+        ..options(url.clone())
+    };
     let store: Arc<dyn Store> = Arc::new(Postgres::open(&small).await.unwrap());
-    let bench = bench(store.clone(), database).await;
-    let other = bench.new_tenant("globex").await;
+    let harness = bench(store.clone(), database).await;
+    let other = harness.new_tenant("globex").await;
     let config_version = store.config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let epoch = store.join(Default::default(), at(0)).await.unwrap();
     let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let blocking = client.transaction().await.unwrap();
     blocking
-        .query("SELECT 1 FROM tenants WHERE id = $1 FOR UPDATE", &[&bench.tenant.as_str()])
+        .query("SELECT 1 FROM tenants WHERE id = $1 FOR UPDATE", &[&harness.tenant_id.as_str()])
         .await
         .unwrap();
     let mut blocked = tokio::task::JoinSet::new();
     for n in 0..60 {
-        let (to, new) = (store.clone(), keyed(&bench, epoch, format!("blocked-{n}")));
+        let (to, new) = (store.clone(), keyed(&harness, epoch, format!("blocked-{n}")));
         blocked.spawn(async move { publish(&*to, new).await });
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // The first batch has found the lock by then, and its events are in the queue of the tenant.
+    // By then the first batch has run into the lock, and its events are in the tenant's queue.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for _ in 0..10 {
-        let event = Event { tenant: other.clone(), ..bench.event(at(0)) };
-        let new = NewEvent { config_version, epoch, ..bench.fan_out(event, &[]) };
+        let event = Event { tenant_id: other.clone(), ..harness.event(at(0)) };
+        let new = NewEvent { config_version, epoch, ..harness.fan_out(event, &[]) };
         let published = publish(&*store, new).await;
-        assert!(matches!(published, Ok(Published::New { .. })), "{published:?}");
+        assert!(matches!(published, Ok(PublishResult::New { .. })), "{published:?}");
     }
     blocking.rollback().await.unwrap();
     let results = blocked.join_all().await;
-    let stored = results.iter().filter(|result| matches!(result, Ok(Published::New { .. }))).count();
+    let stored = results.iter().filter(|result| matches!(result, Ok(PublishResult::New { .. }))).count();
     assert!((1..=20).contains(&stored), "half of the queue is for blocked tenants: {stored}");
     let is_refused =
         |result: &Result<_, _>| matches!(result, Err(StoreError::Overloaded | StoreError::Busy(_)));

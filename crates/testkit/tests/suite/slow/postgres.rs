@@ -1,4 +1,4 @@
-//! Servers for tests: shared by all and gone by themselves, or a test's own to stop and kill.
+//! Tests of PostgreSQL servers for tests: shared ones that stop by themselves, and private ones to stop and kill.
 
 use std::{
     fs::{self, Permissions},
@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{PATIENCE, Postgres, Proxy};
+use redrive_testkit::{Postgres, Proxy, WAIT_TIMEOUT};
 
-/// Set for a test's second self: where to write what it found.
+/// Set in a child process that runs the same test: the file to write its result to.
 const SECOND_SELF: &str = "TESTKIT_SECOND_SELF";
 
-/// This test once more, in a process of its own that keeps its temporary files in `temp`.
+/// Runs this test in a child process that keeps its temporary files in `temp`.
 fn second_self(test: &str, temp: &Path, found: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -25,14 +25,14 @@ fn second_self(test: &str, temp: &Path, found: &Path) -> Child {
 }
 
 fn wait_until(what: &str, within: Duration, condition: impl Fn() -> bool) {
-    let began = Instant::now();
+    let started = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < within, "waited {within:?} in vain for {what}");
+        assert!(started.elapsed() < within, "waited {within:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A temporary directory that other users can get through.
+/// Creates a temporary directory that other users can pass through.
 fn open_dir() -> tempfile::TempDir {
     let dir = tempfile::TempDir::new().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
@@ -44,7 +44,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn two_databases_do_not_see_each_other() {
+async fn databases_are_isolated() {
     let (one, two) = tokio::join!(Postgres::shared(), Postgres::shared());
     assert_eq!(one.port(), two.port());
     assert_ne!(one.schema(), two.schema());
@@ -57,16 +57,16 @@ async fn two_databases_do_not_see_each_other() {
 }
 
 #[tokio::test]
-async fn a_dropped_database_is_gone_whoever_still_uses_it() {
+async fn dropped_database_is_removed_while_in_use() {
     let (one, two) = tokio::join!(Postgres::shared(), Postgres::shared());
     one.execute("CREATE TABLE t (n int)").await;
     let (client, connection) = tokio_postgres::connect(&one.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute("BEGIN; INSERT INTO t VALUES (1)").await.unwrap();
     let schema = one.schema().to_owned();
-    let began = Instant::now();
+    let started = Instant::now();
     drop(one);
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(started.elapsed() < WAIT_TIMEOUT, "{:?}", started.elapsed());
     let left = format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{schema}'");
     assert_eq!(two.query(&left).await, [["0"]]);
     assert!(client.batch_execute("COMMIT").await.is_err());
@@ -74,12 +74,12 @@ async fn a_dropped_database_is_gone_whoever_still_uses_it() {
 
 #[tokio::test]
 #[should_panic(expected = "SELECT nothing: db error: ERROR: column \"nothing\" does not exist")]
-async fn a_failed_query_is_told_with_its_reason() {
+async fn failed_query_panics_with_its_reason() {
     Postgres::shared().await.query("SELECT nothing").await;
 }
 
 #[tokio::test]
-async fn a_database_can_be_reached_through_a_proxy() {
+async fn database_is_reachable_through_a_proxy() {
     let database = Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let connect = || async {
@@ -91,12 +91,13 @@ async fn a_database_can_be_reached_through_a_proxy() {
     assert_eq!(connect().await.unwrap(), database.schema());
     proxy.refuse();
     assert!(connect().await.is_err());
-    assert_eq!(proxy.seen(), 2);
+    assert_eq!(proxy.connection_count(), 2);
 }
 
-/// Many processes at once find no server but the remains of one: one starts it, all use it, and it goes.
+/// Several processes concurrently find only the remains of a server: one starts a new one, all use it, and it
+/// stops.
 #[tokio::test]
-async fn processes_share_one_server_that_goes_by_itself() {
+async fn shared_server_is_started_once_and_stops_when_unused() {
     if let Some(found) = std::env::var_os(SECOND_SELF) {
         let database = Postgres::shared().await;
         database.execute("CREATE TABLE t (n int)").await;
@@ -110,7 +111,7 @@ async fn processes_share_one_server_that_goes_by_itself() {
 
     let run = |round: &str, count: usize| {
         let paths: Vec<_> = (0..count).map(|n| found.path().join(format!("{round}-{n}"))).collect();
-        let test = "processes_share_one_server_that_goes_by_itself";
+        let test = "shared_server_is_started_once_and_stops_when_unused";
         let selves: Vec<_> = paths.iter().map(|path| second_self(test, temp.path(), path)).collect();
         selves.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
         let mut ports: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
@@ -121,18 +122,18 @@ async fn processes_share_one_server_that_goes_by_itself() {
     let port = run("first", 4);
     assert_eq!(run("second", 2), port, "the server waits a little for who comes next");
 
-    // A server that was killed is replaced.
+    // A killed server is replaced.
     let pid = fs::read_to_string(folder.join("data/postmaster.pid")).unwrap();
     let pid = pid.lines().next().unwrap();
     assert!(Command::new("kill").args(["-s", "QUIT", pid]).status().unwrap().success());
     let port = run("third", 2).parse().unwrap();
 
-    wait_until("the folder to be removed", PATIENCE, || entries(temp.path()).is_empty());
+    wait_until("the folder to be removed", WAIT_TIMEOUT, || entries(temp.path()).is_empty());
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 #[tokio::test]
-async fn a_server_of_ones_own_starts_again_with_its_data() {
+async fn private_server_keeps_its_data_across_restarts() {
     let mut postgres = Postgres::start().await;
     let port = postgres.port();
     postgres.execute("CREATE TABLE t (n int); INSERT INTO t VALUES (1)").await;
@@ -153,7 +154,7 @@ async fn a_server_of_ones_own_starts_again_with_its_data() {
 }
 
 #[tokio::test]
-async fn a_server_of_ones_own_does_not_outlive_its_test() {
+async fn private_server_does_not_outlive_its_test() {
     if let Some(found) = std::env::var_os(SECOND_SELF) {
         let postgres = Postgres::start().await;
         fs::write(found, postgres.port().to_string()).unwrap();
@@ -161,17 +162,17 @@ async fn a_server_of_ones_own_does_not_outlive_its_test() {
     }
     let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
     let path = found.path().join("port");
-    let mut child = second_self("a_server_of_ones_own_does_not_outlive_its_test", temp.path(), &path);
-    wait_until("the server", 3 * PATIENCE, || fs::read(&path).is_ok_and(|port| !port.is_empty()));
+    let mut child = second_self("private_server_does_not_outlive_its_test", temp.path(), &path);
+    wait_until("the server", 3 * WAIT_TIMEOUT, || fs::read(&path).is_ok_and(|port| !port.is_empty()));
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the folder to be removed", PATIENCE, || entries(temp.path()).is_empty());
+    wait_until("the folder to be removed", WAIT_TIMEOUT, || entries(temp.path()).is_empty());
     let port = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 #[tokio::test]
-async fn a_server_with_tls_shows_a_certificate_to_trust() {
+async fn tls_server_has_a_trusted_certificate() {
     let postgres = Postgres::start_with_tls().await;
     let ask = |ca: &Path, host: &str| {
         let settings = format!(

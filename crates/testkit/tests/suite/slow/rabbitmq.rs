@@ -1,4 +1,5 @@
-//! RabbitMQ servers for tests: shared by all and gone by themselves, or a test's own to stop, kill and freeze.
+//! Tests of RabbitMQ servers for tests: shared ones that stop by themselves, and private ones to stop, kill and
+//! freeze.
 
 use std::{
     fs::{self, Permissions},
@@ -10,17 +11,17 @@ use std::{
 };
 
 use redrive_testkit::{
-    PATIENCE, Proxy, RabbitMq,
+    Proxy, RabbitMq, WAIT_TIMEOUT,
     lapin::{
         BasicProperties, Connection, ConnectionProperties,
         types::{AMQPValue, FieldTable},
     },
 };
 
-/// Set for a test's second self: where to write what it found.
+/// Set in a child process that runs the same test: the file to write its result to.
 const SECOND_SELF: &str = "TESTKIT_SECOND_SELF";
 
-/// This test once more, in a process of its own that keeps its temporary files in `temp`.
+/// Runs this test in a child process that keeps its temporary files in `temp`.
 fn second_self(test: &str, temp: &Path, found: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -31,14 +32,14 @@ fn second_self(test: &str, temp: &Path, found: &Path) -> Child {
 }
 
 fn wait_until(what: &str, within: Duration, condition: impl Fn() -> bool) {
-    let began = Instant::now();
+    let started = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < within, "waited {within:?} in vain for {what}");
+        assert!(started.elapsed() < within, "waited {within:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A temporary directory that other users can get through.
+/// Creates a temporary directory that other users can pass through.
 fn open_dir() -> tempfile::TempDir {
     let dir = tempfile::TempDir::new().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
@@ -49,8 +50,8 @@ fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).unwrap().next().is_none()
 }
 
-/// Whether a process of this machine has the text in its environment.
-fn somebody_has(text: &str) -> bool {
+/// Returns whether the environment of any process of this machine contains the text.
+fn is_consumed(text: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let mut environments = processes.filter_map(|process| fs::read(process.path().join("environ")).ok());
     environments.any(|environment| String::from_utf8_lossy(&environment).contains(text))
@@ -61,7 +62,7 @@ fn plain() -> BasicProperties {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_virtual_hosts_do_not_see_each_other() {
+async fn virtual_hosts_are_isolated() {
     let (one, two) = tokio::join!(RabbitMq::shared(), RabbitMq::shared());
     assert_eq!(one.address(), two.address());
     assert_ne!(one.name(), two.name());
@@ -83,7 +84,7 @@ async fn two_virtual_hosts_do_not_see_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_virtual_host_is_gone_and_a_proxy_may_stand_before_one() {
+async fn dropped_virtual_host_is_removed() {
     let vhost = RabbitMq::shared().await;
     let proxy = Proxy::to(vhost.address()).await;
     let url = vhost.url_through(&proxy);
@@ -95,12 +96,12 @@ async fn a_dropped_virtual_host_is_gone_and_a_proxy_may_stand_before_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[should_panic(expected = "there is no such queue")]
-async fn a_message_for_no_queue_is_told() {
+async fn publish_to_missing_queue_panics() {
     RabbitMq::shared().await.publish("nowhere", plain(), b"x").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_ones_own_starts_again_with_its_messages_or_without() {
+async fn private_server_restarts_with_or_without_its_messages() {
     let mut rabbitmq = RabbitMq::start().await;
     let address = rabbitmq.address();
     rabbitmq.declare("q").await;
@@ -127,7 +128,7 @@ async fn a_server_of_ones_own_starts_again_with_its_messages_or_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_tls_shows_a_certificate_to_trust() {
+async fn tls_server_has_a_trusted_certificate() {
     let rabbitmq = RabbitMq::start_with_tls().await;
     assert!(rabbitmq.url().starts_with("amqps://"));
     let ask = |ca: &Path| {
@@ -148,9 +149,9 @@ async fn a_server_with_tls_shows_a_certificate_to_trust() {
     rabbitmq.declare("q").await;
 }
 
-/// Many processes at once find no server: one starts it, all use it, and it goes.
+/// Several processes concurrently find no server: one starts it, all use it, and it stops.
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_share_one_server_that_goes_by_itself() {
+async fn shared_server_is_started_once_and_stops_when_unused() {
     if let Some(found) = std::env::var_os(SECOND_SELF) {
         let vhost = RabbitMq::shared().await;
         vhost.declare("q").await;
@@ -158,20 +159,20 @@ async fn processes_share_one_server_that_goes_by_itself() {
     }
     let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
     let paths: Vec<_> = (0..3).map(|n| found.path().join(n.to_string())).collect();
-    let test = "processes_share_one_server_that_goes_by_itself";
+    let test = "shared_server_is_started_once_and_stops_when_unused";
     let selves: Vec<_> = paths.iter().map(|path| second_self(test, temp.path(), path)).collect();
     selves.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
     let mut ports: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     ports.dedup();
     assert_eq!(ports.len(), 1, "{ports:?}");
-    wait_until("the folder to be removed", PATIENCE, || is_empty(temp.path()));
+    wait_until("the folder to be removed", WAIT_TIMEOUT, || is_empty(temp.path()));
     assert!(TcpStream::connect(("127.0.0.1", ports[0].parse().unwrap())).is_err());
     let mark = temp.path().join("redrive-test-rabbitmq");
-    wait_until("its last process to be gone", PATIENCE, || !somebody_has(mark.to_str().unwrap()));
+    wait_until("its last process to be gone", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_ones_own_does_not_outlive_its_test() {
+async fn private_server_does_not_outlive_its_test() {
     if let Some(found) = std::env::var_os(SECOND_SELF) {
         let rabbitmq = RabbitMq::start().await;
         fs::write(found, rabbitmq.address().port().to_string()).unwrap();
@@ -179,14 +180,14 @@ async fn a_server_of_ones_own_does_not_outlive_its_test() {
     }
     let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
     let path = found.path().join("port");
-    let mut child = second_self("a_server_of_ones_own_does_not_outlive_its_test", temp.path(), &path);
-    wait_until("the server", 3 * PATIENCE, || fs::read(&path).is_ok_and(|port| !port.is_empty()));
+    let mut child = second_self("private_server_does_not_outlive_its_test", temp.path(), &path);
+    wait_until("the server", 3 * WAIT_TIMEOUT, || fs::read(&path).is_ok_and(|port| !port.is_empty()));
     let mark = temp.path().join("redrive-test-rabbitmq");
-    assert!(somebody_has(mark.to_str().unwrap()));
+    assert!(is_consumed(mark.to_str().unwrap()));
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the folder to be removed", PATIENCE, || is_empty(temp.path()));
+    wait_until("the folder to be removed", WAIT_TIMEOUT, || is_empty(temp.path()));
     let port = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-    wait_until("its last process to be gone", PATIENCE, || !somebody_has(mark.to_str().unwrap()));
+    wait_until("its last process to be gone", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
 }

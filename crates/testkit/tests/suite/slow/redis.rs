@@ -1,4 +1,4 @@
-//! Redis servers for tests: a test's own, to stop, kill and freeze.
+//! Tests of private Redis servers for tests, to stop, kill and freeze.
 
 use std::{
     fs,
@@ -8,18 +8,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{PATIENCE, Proxy, Redis};
+use redrive_testkit::{Proxy, Redis, WAIT_TIMEOUT};
 
-/// Set for a test's second self: where to write what it found.
+/// Set in a child process that runs the same test: the file to write its result to.
 const SECOND_SELF: &str = "TESTKIT_SECOND_SELF";
 
-/// What Redis's own client says.
+/// Runs `redis-cli` and returns its output.
 fn client(url: &str, more: &[&str]) -> Output {
     Command::new("redis-cli").args(["-u", url]).args(more).output().expect("no `redis-cli` command here")
 }
 
 #[tokio::test]
-async fn a_server_starts_again_empty_on_its_port() {
+async fn server_restarts_empty_on_its_port() {
     let mut redis = Redis::start().await;
     let address = redis.address();
     assert_eq!(redis.command(&["SET", "a", "one"]).await, "OK");
@@ -41,22 +41,22 @@ async fn a_server_starts_again_empty_on_its_port() {
 
 #[tokio::test]
 #[should_panic(expected = "unknown command")]
-async fn a_refused_command_is_told_with_its_reason() {
+async fn failed_command_panics_with_its_reason() {
     Redis::start().await.command(&["NONSENSE"]).await;
 }
 
 #[tokio::test]
-async fn a_frozen_server_answers_when_it_is_thawed() {
+async fn frozen_server_replies_after_thaw() {
     let mut redis = Redis::start().await;
     redis.freeze();
-    // The keeper process sends the signal, so the first commands may still be served.
+    // The guard process sends the signal, so the first commands may still be served.
     let stops_responding = async {
         while tokio::time::timeout(Duration::from_millis(300), redis.command(&["PING"])).await.is_ok() {}
     };
-    tokio::time::timeout(PATIENCE, stops_responding).await.expect("the frozen server still responds");
+    tokio::time::timeout(WAIT_TIMEOUT, stops_responding).await.expect("the frozen server still responds");
     redis.thaw();
     assert_eq!(redis.command(&["PING"]).await, "PONG");
-    // Whatever state it is in, it can be ended.
+    // A frozen server can still be stopped and killed.
     redis.freeze();
     redis.stop().await;
     redis.start_again().await;
@@ -65,7 +65,7 @@ async fn a_frozen_server_answers_when_it_is_thawed() {
 }
 
 #[tokio::test]
-async fn a_server_can_be_reached_through_a_proxy() {
+async fn server_is_reachable_through_a_proxy() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.address()).await;
     let url = redis.url_through(&proxy);
@@ -79,7 +79,7 @@ async fn a_server_can_be_reached_through_a_proxy() {
 }
 
 #[tokio::test]
-async fn users_may_do_what_their_rules_say_also_after_a_restart() {
+async fn acl_users_survive_a_restart() {
     let mut redis = Redis::start().await;
     let url = redis.add_user("small", "secret", &["~own:*", "+get", "+set"]).await;
     for _ in 0..2 {
@@ -94,7 +94,7 @@ async fn users_may_do_what_their_rules_say_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_server_with_tls_shows_a_certificate_to_trust() {
+async fn tls_server_has_a_trusted_certificate() {
     let redis = Redis::start_with_tls().await;
     let ca = redis.ca_path();
     let ping = |ca: &Path| client(&redis.url(), &["--cacert", ca.to_str().unwrap(), "PING"]);
@@ -104,7 +104,7 @@ async fn a_server_with_tls_shows_a_certificate_to_trust() {
 }
 
 #[tokio::test]
-async fn a_server_does_not_outlive_its_test() {
+async fn server_does_not_outlive_its_test() {
     if let Some(found) = std::env::var_os(SECOND_SELF) {
         let redis = Redis::start().await;
         fs::write(found, redis.address().port().to_string()).unwrap();
@@ -113,7 +113,7 @@ async fn a_server_does_not_outlive_its_test() {
     let (temp, found) = (tempfile::TempDir::new().unwrap(), tempfile::TempDir::new().unwrap());
     let path = found.path().join("port");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &redrive_testkit::test_name(module_path!(), "a_server_does_not_outlive_its_test")])
+        .args(["--exact", &redrive_testkit::test_name(module_path!(), "server_does_not_outlive_its_test")])
         .arg("--nocapture")
         .env(SECOND_SELF, &path)
         .env("TMPDIR", temp.path())
@@ -121,9 +121,9 @@ async fn a_server_does_not_outlive_its_test() {
         .spawn()
         .unwrap();
     let wait_until = |what: &str, condition: &dyn Fn() -> bool| {
-        let began = Instant::now();
+        let started = Instant::now();
         while !condition() {
-            assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+            assert!(started.elapsed() < WAIT_TIMEOUT, "waited in vain for {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     };

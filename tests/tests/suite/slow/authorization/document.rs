@@ -1,4 +1,4 @@
-//! The API's own description, asked for what the matrix needs to know.
+//! The parts of the server's OpenAPI document that the authorization tests need.
 
 use redrive_testkit::Api;
 use serde_json::Value;
@@ -9,13 +9,13 @@ pub(crate) struct Document(Value);
 /// One operation of the document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Route {
-    /// `GET`, `POST` and so on.
+    /// The HTTP method in upper case.
     pub(crate) method: String,
     /// The path with its placeholders.
     pub(crate) path: String,
 }
 
-/// Where an operation takes the tenant to act for.
+/// The part of a request that names the tenant to act for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TenantIn {
     Query,
@@ -24,11 +24,11 @@ pub(crate) enum TenantIn {
 }
 
 impl Document {
-    pub(crate) async fn of(api: &Api) -> Self {
+    pub(crate) async fn load(api: &Api) -> Self {
         Self(api.without_key().get("/openapi.json").await.expect(200))
     }
 
-    /// Every operation.
+    /// Returns every operation.
     pub(crate) fn routes(&self) -> Vec<Route> {
         const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
         let paths = self.0["paths"].as_object().expect("a document has paths");
@@ -40,19 +40,19 @@ impl Document {
         paths.iter().flat_map(of_path).collect()
     }
 
-    /// Whether a route takes this parameter in its query.
+    /// Returns whether a route has this query parameter.
     pub(crate) fn takes_query(&self, route: &Route, name: &str) -> bool {
         let parameters = self.operation(route)["parameters"].as_array().cloned().unwrap_or_default();
         parameters.iter().any(|one| one["in"] == "query" && one["name"] == name)
     }
 
-    /// Whether the body of a route may have this field.
+    /// Returns whether the body of a route may have this field.
     pub(crate) fn takes_field(&self, route: &Route, name: &str) -> bool {
         let content = &self.operation(route)["requestBody"]["content"]["application/json"];
         self.has_property(&content["schema"], name)
     }
 
-    /// Where a route takes the tenant to act for. The query is asked first: a body may be a change.
+    /// Returns where a route takes the tenant to act for. The query has precedence, because a body may be an update.
     pub(crate) fn tenant_in(&self, route: &Route) -> TenantIn {
         match (self.takes_query(route, "tenant_id"), self.takes_field(route, "tenant_id")) {
             (true, _) => TenantIn::Query,
@@ -67,7 +67,7 @@ impl Document {
         operation
     }
 
-    /// Looks through references and the parts that a schema is put together from.
+    /// Returns whether a schema has a property, following references and composed schemas.
     fn has_property(&self, schema: &Value, name: &str) -> bool {
         if let Some(reference) = schema["$ref"].as_str() {
             let pointer = reference.trim_start_matches('#');

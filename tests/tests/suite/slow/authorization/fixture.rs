@@ -1,7 +1,7 @@
-//! Two tenants on a real server, each with something of everything.
+//! Two tenants on a real server, each with objects of every kind.
 
-use redrive_testkit::{Answer, Api, Receiver, Redrive, Reply};
-use redrive_tests::{delivery_is, delivery_of, entries, id, text};
+use redrive_testkit::{Api, ApiResponse, Receiver, Redrive, Reply};
+use redrive_tests::{delivery_of, entries, id, text, wait_for_status};
 use serde_json::{Value, json};
 
 use super::{
@@ -9,57 +9,57 @@ use super::{
     table::Row,
 };
 
-/// The tenant whose things everybody is after.
+/// The tenant whose objects are accessed.
 pub(crate) const ACME: &str = "acme";
-/// The tenant that others act for.
+/// The tenant of foreign callers.
 pub(crate) const GLOBEX: &str = "globex";
 
-/// A server with both tenants, and where their events go.
-pub(crate) struct World {
+/// A server with both tenants, and the receiver of their events.
+pub(crate) struct Fixture {
     pub(crate) redrive: Redrive,
     pub(crate) admin: Api,
     pub(crate) document: Document,
     receiver: Receiver,
 }
 
-/// A tenant with a key that may do everything for it.
+/// A tenant with a client whose key has all scopes.
 pub(crate) struct Tenant {
     pub(crate) name: &'static str,
     pub(crate) api: Api,
-    pub(crate) things: Things,
+    pub(crate) things: TenantObjects,
 }
 
-/// Something of everything that a tenant can have.
+/// One object of every kind that a tenant can have.
 #[derive(Clone)]
-pub(crate) struct Things {
+pub(crate) struct TenantObjects {
     pub(crate) tenant: &'static str,
-    /// An active webhook, with deliveries that succeeded and that were given up.
+    /// An active webhook, with a delivered and a dead delivery.
     pub(crate) webhook: String,
-    /// A paused one, with a delivery that waits.
+    /// A paused webhook, with a pending delivery.
     pub(crate) paused: String,
     pub(crate) event: String,
-    /// A delivery of `event` to `webhook` that was given up.
+    /// A dead delivery of `event` to `webhook`.
     pub(crate) dead: String,
-    /// One that was delivered to `webhook`.
+    /// A delivery that succeeded at `webhook`.
     pub(crate) delivered: String,
-    /// One that waits at `paused`.
+    /// A pending delivery of `paused`.
     pub(crate) pending: String,
-    /// A bulk operation that is to begin much later.
+    /// A bulk operation that is scheduled far in the future.
     pub(crate) operation: String,
     /// The name of an event type.
     pub(crate) event_type: String,
-    /// An API key's id.
+    /// The id of an API key.
     pub(crate) key: String,
-    /// An admin key's id.
+    /// The id of a portal session.
     pub(crate) session: String,
     pub(crate) admin_key: String,
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn start() -> Self {
         let redrive = Redrive::start().await;
         let admin = redrive.api();
-        let document = Document::of(&admin).await;
+        let document = Document::load(&admin).await;
         let receiver = Receiver::with(|arrival| match arrival.json()["data"]["fails"] == true {
             true => Reply::status(400).body("refused"),
             false => Reply::status(200),
@@ -68,7 +68,7 @@ impl World {
         Self { redrive, admin, document, receiver }
     }
 
-    /// Makes a tenant that has something of everything.
+    /// Creates a tenant with objects of every kind.
     pub(crate) async fn tenant(&self, name: &'static str) -> Tenant {
         self.admin.post("/v1/tenants", json!({"id": name, "name": secret_of(name)})).await.expect(201);
         let key = self.key(name, json!({"name": secret_of(name)})).await;
@@ -77,13 +77,13 @@ impl World {
         Tenant { name, api, things }
     }
 
-    /// Makes an API key of a tenant.
+    /// Creates an API key of a tenant.
     pub(crate) async fn key(&self, tenant: &str, body: Value) -> Value {
         self.admin.post(&format!("/v1/tenants/{tenant}/api-keys"), body).await.expect(201)
     }
 
-    /// Makes one more of everything for a tenant. Webhooks want event types that no others want.
-    pub(crate) async fn things(&self, tenant: &'static str, api: &Api) -> Things {
+    /// Creates one more object of every kind for a tenant. Each webhook subscribes to event types of its own.
+    pub(crate) async fn things(&self, tenant: &'static str, api: &Api) -> TenantObjects {
         let number = entries(&api.get("/v1/webhooks?limit=500").await.expect(200)).len();
         let (sent, held) = (format!("sent.{number}"), format!("held.{number}"));
         let url = self.receiver.url();
@@ -99,14 +99,14 @@ impl World {
         let waiting = api.publish(&held, json!({"secret": secret})).await;
         let delivered = delivery_of(api, &taken).await;
         let dead = delivery_of(api, &refused).await;
-        delivery_is(api, id(&delivered), "delivered").await;
-        delivery_is(api, id(&dead), "dead").await;
+        wait_for_status(api, id(&delivered), "delivered").await;
+        wait_for_status(api, id(&dead), "dead").await;
         let pending = delivery_of(api, &waiting).await;
-        // It names its webhook: a portal session sees no operation that may work on the operator's webhooks.
+        // The filter names its webhook: portal sessions do not see operations that may include the operator's webhooks.
         let filter = json!({"event_types": [secret], "webhook_ids": [id(&webhook)]});
         let later = json!({"start_at": "2100-01-01T00:00:00Z", "filter": filter});
         let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
-        // Names are the tenants' own: these are of one tenant alone.
+        // Type names are scoped to a tenant; this one is unique to it.
         let event_type = format!("type-of-{tenant}.{number}0");
         let registered = json!({"name": event_type, "description": secret});
         api.post("/v1/event-types", registered).await.expect(201);
@@ -114,7 +114,7 @@ impl World {
         let admin_key = self.admin.post("/v1/admin-keys", json!({})).await.expect(201);
         let session = self.admin.post("/v1/portal-sessions", json!({"tenant_id": tenant})).await.expect(201);
         let own = |object: &Value| id(object).to_owned();
-        Things {
+        TenantObjects {
             tenant,
             webhook: own(&webhook),
             paused: own(&paused),
@@ -130,15 +130,15 @@ impl World {
         }
     }
 
-    /// Everything that a tenant has, as it is now.
-    pub(crate) async fn picture(&self, tenant: &Tenant) -> Vec<Value> {
+    /// Returns the current state of all objects of a tenant.
+    pub(crate) async fn snapshot(&self, tenant: &Tenant) -> Vec<Value> {
         let mut shown = Vec::new();
         for listing in ["webhooks", "events", "deliveries", "dlq", "dlq/batch-operations", "event-types"] {
             shown.push(tenant.api.get(&format!("/v1/{listing}?limit=500")).await.expect(200));
         }
         for part in ["", "/api-keys?limit=500"] {
             let mut part = self.admin.get(&format!("/v1/tenants/{}{part}", tenant.name)).await.expect(200);
-            // A key is also used by a call that is refused, and the time of its last use is stored later.
+            // A rejected call counts as use of a key too, and the time of last use is stored later.
             for key in part["data"].as_array_mut().into_iter().flatten() {
                 key.as_object_mut().and_then(|key| key.remove("last_used_at"));
             }
@@ -148,13 +148,13 @@ impl World {
     }
 }
 
-/// A text in everything that a tenant has and can write texts into.
+/// Returns a text that is in every text field of a tenant's objects.
 pub(crate) fn secret_of(tenant: &str) -> String {
     format!("only {tenant} knows")
 }
 
-impl Things {
-    /// A path with these things in its places.
+impl TenantObjects {
+    /// Replaces the placeholders of a path by the ids of these objects.
     pub(crate) fn fill(&self, path: &str) -> String {
         let id = match path.split('/').nth(2) {
             Some("webhooks") if path.ends_with("/resume") => &self.paused,
@@ -173,8 +173,8 @@ impl Things {
         path
     }
 
-    /// Ids that look like these and are nobody's.
-    pub(crate) fn nobodys(&self) -> Self {
+    /// Returns ids of the same form that do not exist.
+    pub(crate) fn nonexistent_ids(&self) -> Self {
         fn other(id: &str) -> String {
             let (rest, last) = id.split_at(id.len() - 1);
             format!("{rest}{}", if last == "0" { "1" } else { "0" })
@@ -195,26 +195,26 @@ impl Things {
         }
     }
 
-    /// Panics if an answer tells anything of these things.
+    /// Panics if a response contains data of these objects.
     #[track_caller]
-    pub(crate) fn are_not_in(&self, answer: &Answer, why: &str) {
-        let body = String::from_utf8_lossy(&answer.body);
+    pub(crate) fn assert_not_leaked(&self, response: &ApiResponse, why: &str) {
+        let body = String::from_utf8_lossy(&response.body);
         let ids = [&self.webhook, &self.paused, &self.event, &self.dead, &self.delivered, &self.pending];
         let ids = ids.into_iter().chain([&self.event_type, &self.operation, &self.key]);
-        let mut told = ids.filter(|id| body.contains(*id));
-        assert_eq!(told.next(), None, "{why}: {body}");
+        let mut reported = ids.filter(|id| body.contains(*id));
+        assert_eq!(reported.next(), None, "{why}: {body}");
         assert!(!body.contains(&secret_of(self.tenant)), "{why}: {body}");
     }
 }
 
-/// Calls a route. `authorization` is the header of that name, as it is.
+/// Calls a route. `authorization` is the unmodified value of that header.
 pub(crate) async fn call(
     api: &Api,
     row: &Row,
     path: &str,
     body: &str,
     authorization: Option<&str>,
-) -> Answer {
+) -> ApiResponse {
     let mut headers = Vec::new();
     if !body.is_empty() {
         headers.push(("content-type", "application/json"));

@@ -1,6 +1,7 @@
-//! Who may do what: every route of the API by every kind of caller, from the server's own description.
+//! Authorization: every route of the API called by every role, from the server's own OpenAPI document.
 //!
-//! What each route needs is in `table`; a route without a row there fails, and so does a row without a route.
+//! The role that each route requires is in `table`; a route without a row there fails, and so does a row without a
+//! route.
 
 mod cross_tenant;
 mod document;
@@ -10,21 +11,21 @@ mod table;
 
 use std::collections::BTreeSet;
 
-use redrive_testkit::Answer;
+use redrive_testkit::ApiResponse;
 use serde_json::Value;
 
 use self::{
-    cross_tenant::shown,
+    cross_tenant::visible,
     document::{Document, TenantIn},
-    fixture::{ACME, GLOBEX, Tenant, Things, World, call},
-    roles::{Caller, Due, callers},
-    table::{Need, Row, TABLE},
+    fixture::{ACME, Fixture, GLOBEX, Tenant, TenantObjects, call},
+    roles::{Caller, Expectation, callers},
+    table::{RequiredRole, Row, TABLE},
 };
 
 #[tokio::test]
-async fn the_table_and_the_document_have_the_same_routes() {
-    let world = World::start().await;
-    let documented: BTreeSet<_> = world.document.routes().into_iter().collect();
+async fn table_and_api_document_have_the_same_routes() {
+    let fixture = Fixture::start().await;
+    let documented: BTreeSet<_> = fixture.document.routes().into_iter().collect();
     let known: BTreeSet<_> = TABLE.iter().map(Row::route).collect();
     assert_eq!(known.len(), TABLE.len(), "a route has two rows");
     let unknown: Vec<_> = documented.difference(&known).collect();
@@ -34,51 +35,56 @@ async fn the_table_and_the_document_have_the_same_routes() {
 }
 
 #[tokio::test]
-async fn every_route_answers_every_caller_as_the_table_says() {
-    let world = World::start().await;
-    let acme = world.tenant(ACME).await;
-    world.tenant(GLOBEX).await;
-    let callers = callers(&world).await;
+async fn every_route_authorizes_every_role_as_the_table_says() {
+    let fixture = Fixture::start().await;
+    let acme = fixture.tenant(ACME).await;
+    fixture.tenant(GLOBEX).await;
+    let callers = callers(&fixture).await;
 
-    // First all that must change nothing, then what may.
-    let before = world.picture(&acme).await;
+    // First all calls that must change nothing, then those that may.
+    let before = fixture.snapshot(&acme).await;
     let (mut refused, mut allowed) = (0, 0);
     for row in TABLE {
         for caller in &callers {
-            refused += outsider(&world, &acme.things, row, caller).await;
+            refused += outsider(&fixture, &acme.things, row, caller).await;
         }
     }
-    assert_eq!(before, world.picture(&acme).await, "somebody changed what is not theirs");
+    assert_eq!(before, fixture.snapshot(&acme).await, "somebody changed what is not theirs");
     for row in TABLE {
         let mut let_in = 0;
         for caller in &callers {
-            let_in += insider(&world, &acme, row, caller).await;
+            let_in += insider(&fixture, &acme, row, caller).await;
         }
-        // A route that refused everybody would pass for a safe one.
-        assert!(let_in > 0 || row.need == Need::Public, "nobody was let in at {} {}", row.method, row.path);
+        // A route that rejects every caller would look safe without being tested.
+        assert!(
+            let_in > 0 || row.need == RequiredRole::Public,
+            "nobody was let in at {} {}",
+            row.method,
+            row.path
+        );
         allowed += let_in;
     }
     let (routes, roles) = (TABLE.len(), callers.len());
     println!("{routes} routes x {roles} roles: {refused} calls kept out, {allowed} let in");
 }
 
-fn due(world: &World, row: &Row, caller: &Caller) -> Due {
-    caller.role.due(row, world.document.tenant_in(&row.route()) != TenantIn::Nowhere)
+fn due(fixture: &Fixture, row: &Row, caller: &Caller) -> Expectation {
+    caller.role.due(row, fixture.document.tenant_in(&row.route()) != TenantIn::Nowhere)
 }
 
-/// A call of a route for these things, with the tenant that the caller says it acts for.
+/// Calls a route for these objects, naming the tenant that the caller acts for.
 async fn ask(
-    world: &World,
+    fixture: &Fixture,
     row: &Row,
     caller: &Caller,
-    things: &Things,
+    things: &TenantObjects,
     authorization: Option<&str>,
-) -> Answer {
-    let (path, body) = for_tenant(&world.document, row, &things.fill(row.path), caller.role.names_tenant());
-    call(&world.admin, row, &path, &body, authorization).await
+) -> ApiResponse {
+    let (path, body) = for_tenant(&fixture.document, row, &things.fill(row.path), caller.role.names_tenant());
+    call(&fixture.admin, row, &path, &body, authorization).await
 }
 
-/// A path and a body that name a tenant, where the route takes one.
+/// Returns a path and a body that name a tenant, if the route takes one.
 pub(crate) fn for_tenant(
     document: &Document,
     row: &Row,
@@ -97,43 +103,43 @@ pub(crate) fn for_tenant(
     }
 }
 
-/// Calls a route as somebody who must see and change nothing of the tenant's. Gives the number of calls.
-async fn outsider(world: &World, things: &Things, row: &Row, caller: &Caller) -> usize {
-    let due = due(world, row, caller);
-    if matches!(due, Due::Allowed | Due::NotAsked) {
+/// Calls a route as a role that must neither see nor change the tenant's objects. Returns the number of calls.
+async fn outsider(fixture: &Fixture, things: &TenantObjects, row: &Row, caller: &Caller) -> usize {
+    let due = due(fixture, row, caller);
+    if matches!(due, Expectation::Allowed | Expectation::NotAsked) {
         return 0;
     }
     for authorization in caller.authorizations.iter().map(Option::as_deref) {
-        let answer = ask(world, row, caller, things, authorization).await;
+        let response = ask(fixture, row, caller, things, authorization).await;
         let why = format!("{} {} by {:?} ({authorization:?})", row.method, row.path, caller.role);
-        things.are_not_in(&answer, &why);
-        let text = String::from_utf8_lossy(&answer.body);
+        things.assert_not_leaked(&response, &why);
+        let text = String::from_utf8_lossy(&response.body);
         match due {
-            Due::Refused(status) => assert_eq!(answer.status, status, "{why}: {text}"),
-            Due::Own => assert_eq!(answer.status, row.success, "{why}: {text}"),
-            Due::Allowed | Due::NotAsked => panic!("{why}: {text}"),
+            Expectation::Refused(status) => assert_eq!(response.status, status, "{why}: {text}"),
+            Expectation::Own => assert_eq!(response.status, row.success, "{why}: {text}"),
+            Expectation::Allowed | Expectation::NotAsked => panic!("{why}: {text}"),
         }
-        if due == Due::Refused(404) {
-            let nothing = ask(world, row, caller, &things.nobodys(), authorization).await;
+        if due == Expectation::Refused(404) {
+            let nothing = ask(fixture, row, caller, &things.nonexistent_ids(), authorization).await;
             let why = format!("{why}: others' things must look like none");
-            assert_eq!(shown(&answer), shown(&nothing), "{why}");
+            assert_eq!(visible(&response), visible(&nothing), "{why}");
         }
     }
     caller.authorizations.len()
 }
 
-/// Calls a route as somebody who may, on things of its own. Gives the number of calls.
-async fn insider(world: &World, acme: &Tenant, row: &Row, caller: &Caller) -> usize {
-    if due(world, row, caller) != Due::Allowed {
+/// Calls a route as an authorized role, on its own objects. Returns the number of calls.
+async fn insider(fixture: &Fixture, acme: &Tenant, row: &Row, caller: &Caller) -> usize {
+    if due(fixture, row, caller) != Expectation::Allowed {
         return 0;
     }
     let fresh = row.path.contains('{');
     for authorization in caller.authorizations.iter().map(Option::as_deref) {
-        let things = if fresh { world.things(ACME, &acme.api).await } else { acme.things.clone() };
-        let answer = ask(world, row, caller, &things, authorization).await;
-        let text = String::from_utf8_lossy(&answer.body);
+        let things = if fresh { fixture.things(ACME, &acme.api).await } else { acme.things.clone() };
+        let response = ask(fixture, row, caller, &things, authorization).await;
+        let text = String::from_utf8_lossy(&response.body);
         let why = format!("{} {} by {:?}: {text}", row.method, row.path, caller.role);
-        assert_eq!(answer.status, row.success, "{why}");
+        assert_eq!(response.status, row.success, "{why}");
     }
     caller.authorizations.len()
 }

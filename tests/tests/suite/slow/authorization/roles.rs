@@ -1,66 +1,66 @@
-//! Who calls, and what each of them is to get.
+//! The roles of callers, and the expected result for each.
 
 use redrive_core::Time;
 use redrive_tests::{id, millis, text};
 use serde_json::{Value, json};
 
 use super::{
-    fixture::{ACME, GLOBEX, World},
-    table::{Need, Row},
+    fixture::{ACME, Fixture, GLOBEX},
+    table::{RequiredRole, Row},
 };
 
-/// Somebody who calls.
+/// The role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Without a key.
+    /// A caller without a key.
     Stranger,
-    /// With something that is no key.
+    /// A caller with a malformed key.
     Malformed,
-    /// With a key that was revoked.
+    /// A caller with a revoked key.
     Revoked,
-    /// With a key whose time is over.
+    /// A caller with an expired key.
     Expired,
-    /// With another tenant's key that may do everything there.
+    /// A caller with another tenant's key that has all scopes.
     OtherTenant,
-    /// With another tenant's portal session.
+    /// A caller with another tenant's portal session.
     OtherPortal,
     /// An admin who acts for another tenant.
     AdminForOther,
-    /// With the tenant's own key, for publishing alone.
+    /// A caller with the tenant's own key and the scope `publish`.
     Publisher,
-    /// For reading alone.
+    /// A caller with the tenant's own key and the scope `read`.
     Reader,
-    /// For managing alone.
+    /// A caller with the tenant's own key and the scope `manage`.
     Manager,
-    /// With the tenant's portal session, which has the default capabilities.
+    /// A caller with the tenant's portal session, which has the default capabilities.
     Portal,
-    /// With one that may only look.
+    /// A portal session with only the capability `view`.
     PortalViewer,
-    /// With one that may only manage endpoints.
+    /// A portal session with only the capability `manage_endpoints`.
     PortalEndpoints,
-    /// With one that may only send again.
+    /// A portal session with only the capability `resend`.
     PortalResend,
-    /// With one that may only handle secrets.
+    /// A portal session with only the capability `secrets`.
     PortalSecrets,
     /// An admin who acts for the tenant.
     AdminForOwner,
 }
 
-/// What a caller is to get.
+/// The expected result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
-    /// This status, and nothing of the tenant's.
+pub(crate) enum Expectation {
+    /// This status, without data of the tenant.
     Refused(u16),
-    /// What the route is for, but nothing of the tenant's.
+    /// Success, without data of the tenant.
     Own,
-    /// What the route is for.
+    /// Success on the tenant's objects.
     Allowed,
-    /// Nothing that could be asked: the route knows no tenants.
+    /// Not tested: the route does not distinguish tenants.
     NotAsked,
 }
 
 impl Role {
-    /// Whom the matrix has a column for.
+    /// All roles.
     const ALL: [Self; 16] = [
         Self::Stranger,
         Self::Malformed,
@@ -80,7 +80,7 @@ impl Role {
         Self::AdminForOwner,
     ];
 
-    /// The capabilities of a portal session of the tenant; `None` for other callers.
+    /// Returns the capabilities of a portal session of the tenant, or `None` for other roles.
     fn capabilities(self) -> Option<&'static [&'static str]> {
         Some(match self {
             Self::Portal => &["view", "manage_endpoints", "resend", "secrets"],
@@ -92,41 +92,54 @@ impl Role {
         })
     }
 
-    /// What this caller is to get from a route, which takes a tenant or does not.
-    pub(crate) fn due(self, row: &Row, takes_tenant: bool) -> Due {
-        let foreign = if row.names_an_object() { Due::Refused(404) } else { Due::Own };
+    /// Returns the expected result for this role on a route that takes a tenant or does not.
+    pub(crate) fn due(self, row: &Row, takes_tenant: bool) -> Expectation {
+        let foreign = if row.names_an_object() { Expectation::Refused(404) } else { Expectation::Own };
         if let Some(capabilities) = self.capabilities() {
             let needed = match row.need {
-                Need::Public => return Due::Own,
-                Need::Admin | Need::Publish | Need::Operate => return Due::Refused(403),
-                Need::Read => return Due::Allowed,
-                Need::Endpoints => "manage_endpoints",
-                Need::Resend => "resend",
-                Need::Secrets => "secrets",
+                RequiredRole::Public => return Expectation::Own,
+                RequiredRole::Admin | RequiredRole::Publish | RequiredRole::Operate => {
+                    return Expectation::Refused(403);
+                }
+                RequiredRole::Read => return Expectation::Allowed,
+                RequiredRole::Endpoints => "manage_endpoints",
+                RequiredRole::Resend => "resend",
+                RequiredRole::Secrets => "secrets",
             };
-            return if capabilities.contains(&needed) { Due::Allowed } else { Due::Refused(403) };
+            return if capabilities.contains(&needed) {
+                Expectation::Allowed
+            } else {
+                Expectation::Refused(403)
+            };
         }
         match (self, row.need) {
-            (Self::AdminForOther | Self::AdminForOwner, Need::Public) => Due::NotAsked,
-            (_, Need::Public) => Due::Own,
-            (Self::Stranger | Self::Malformed | Self::Revoked | Self::Expired, _) => Due::Refused(401),
-            (Self::AdminForOwner, _) => Due::Allowed,
-            (Self::AdminForOther, Need::Admin) => Due::NotAsked,
-            (Self::AdminForOther, _) if takes_tenant => foreign,
-            (Self::AdminForOther, _) => Due::NotAsked,
-            (_, Need::Admin) => Due::Refused(403),
-            (Self::OtherPortal, Need::Publish | Need::Operate) => Due::Refused(403),
-            (Self::OtherTenant | Self::OtherPortal, _) => foreign,
-            (Self::Publisher, Need::Publish)
-            | (Self::Reader, Need::Read)
-            | (Self::Manager, Need::Read | Need::Operate | Need::Endpoints | Need::Resend | Need::Secrets) => {
-                Due::Allowed
+            (Self::AdminForOther | Self::AdminForOwner, RequiredRole::Public) => Expectation::NotAsked,
+            (_, RequiredRole::Public) => Expectation::Own,
+            (Self::Stranger | Self::Malformed | Self::Revoked | Self::Expired, _) => {
+                Expectation::Refused(401)
             }
-            _ => Due::Refused(403),
+            (Self::AdminForOwner, _) => Expectation::Allowed,
+            (Self::AdminForOther, RequiredRole::Admin) => Expectation::NotAsked,
+            (Self::AdminForOther, _) if takes_tenant => foreign,
+            (Self::AdminForOther, _) => Expectation::NotAsked,
+            (_, RequiredRole::Admin) => Expectation::Refused(403),
+            (Self::OtherPortal, RequiredRole::Publish | RequiredRole::Operate) => Expectation::Refused(403),
+            (Self::OtherTenant | Self::OtherPortal, _) => foreign,
+            (Self::Publisher, RequiredRole::Publish)
+            | (Self::Reader, RequiredRole::Read)
+            | (
+                Self::Manager,
+                RequiredRole::Read
+                | RequiredRole::Operate
+                | RequiredRole::Endpoints
+                | RequiredRole::Resend
+                | RequiredRole::Secrets,
+            ) => Expectation::Allowed,
+            _ => Expectation::Refused(403),
         }
     }
 
-    /// The tenant that this caller says it acts for.
+    /// Returns the tenant that this role names in its requests.
     pub(crate) fn names_tenant(self) -> Option<&'static str> {
         match self {
             Self::AdminForOther => Some(GLOBEX),
@@ -136,38 +149,38 @@ impl Role {
     }
 }
 
-/// A role with what it sends as `Authorization`, in every form that it comes in.
+/// A role with all its variants of the `Authorization` header.
 pub(crate) struct Caller {
     pub(crate) role: Role,
     pub(crate) authorizations: Vec<Option<String>>,
 }
 
-/// Everybody.
-pub(crate) async fn callers(world: &World) -> Vec<Caller> {
+/// Returns one caller for each role.
+pub(crate) async fn callers(fixture: &Fixture) -> Vec<Caller> {
     let mut callers = Vec::new();
     for role in Role::ALL {
-        callers.push(Caller { role, authorizations: authorizations(world, role).await });
+        callers.push(Caller { role, authorizations: authorizations(fixture, role).await });
     }
     callers
 }
 
-async fn authorizations(world: &World, role: Role) -> Vec<Option<String>> {
-    let scoped = async |tenant, scopes| vec![Some(bearer(&new_key(world, tenant, scopes).await))];
+async fn authorizations(fixture: &Fixture, role: Role) -> Vec<Option<String>> {
+    let scoped = async |tenant, scopes| vec![Some(bearer(&new_key(fixture, tenant, scopes).await))];
     match role {
         Role::Stranger => vec![None],
-        Role::Malformed => malformed(world.redrive.key()).into_iter().map(Some).collect(),
-        Role::Revoked => vec![Some(bearer(&revoked(world).await))],
+        Role::Malformed => malformed(fixture.redrive.key()).into_iter().map(Some).collect(),
+        Role::Revoked => vec![Some(bearer(&revoked(fixture).await))],
         Role::OtherTenant => scoped(GLOBEX, json!(["publish", "read", "manage"])).await,
         Role::Publisher => scoped(ACME, json!(["publish"])).await,
         Role::Reader => scoped(ACME, json!(["read"])).await,
         Role::Manager => scoped(ACME, json!(["manage"])).await,
-        Role::AdminForOther | Role::AdminForOwner => vec![Some(bearer(world.redrive.key()))],
-        Role::Expired => vec![Some(bearer(&expired(world).await))],
-        Role::OtherPortal => vec![Some(bearer(&portal_token(world, GLOBEX, None).await))],
-        // The default capabilities are those of a session for which none are named.
-        Role::Portal => vec![Some(bearer(&portal_token(world, ACME, None).await))],
+        Role::AdminForOther | Role::AdminForOwner => vec![Some(bearer(fixture.redrive.key()))],
+        Role::Expired => vec![Some(bearer(&expired(fixture).await))],
+        Role::OtherPortal => vec![Some(bearer(&portal_token(fixture, GLOBEX, None).await))],
+        // A session created without capabilities has the default ones.
+        Role::Portal => vec![Some(bearer(&portal_token(fixture, ACME, None).await))],
         Role::PortalViewer | Role::PortalEndpoints | Role::PortalResend | Role::PortalSecrets => {
-            vec![Some(bearer(&portal_token(world, ACME, role.capabilities()).await))]
+            vec![Some(bearer(&portal_token(fixture, ACME, role.capabilities()).await))]
         }
     }
 }
@@ -176,7 +189,7 @@ fn bearer(key: &str) -> String {
     format!("Bearer {key}")
 }
 
-/// What could pass for a header with this key by mistake.
+/// Returns malformed headers that resemble one with this key.
 fn malformed(key: &str) -> Vec<String> {
     let (shorter, _) = key.split_at(key.len() - 1);
     vec![
@@ -196,41 +209,41 @@ fn malformed(key: &str) -> Vec<String> {
     ]
 }
 
-async fn new_key(world: &World, tenant: &str, scopes: Value) -> String {
-    text(&world.key(tenant, json!({"scopes": scopes})).await["key"]).to_owned()
+async fn new_key(fixture: &Fixture, tenant: &str, scopes: Value) -> String {
+    text(&fixture.key(tenant, json!({"scopes": scopes})).await["key"]).to_owned()
 }
 
-/// A key that worked until it was revoked.
-async fn revoked(world: &World) -> String {
-    let key = world.key(ACME, json!({})).await;
+/// Returns a key that worked until it was revoked.
+async fn revoked(fixture: &Fixture) -> String {
+    let key = fixture.key(ACME, json!({})).await;
     let secret = text(&key["key"]).to_owned();
-    let api = world.admin.with_key(&secret);
+    let api = fixture.admin.with_key(&secret);
     api.get("/v1/webhooks").await.expect(200);
-    world.admin.delete(&format!("/v1/tenants/{ACME}/api-keys/{}", id(&key))).await.expect(204);
+    fixture.admin.delete(&format!("/v1/tenants/{ACME}/api-keys/{}", id(&key))).await.expect(204);
     secret
 }
 
-/// A key that worked until its time was over.
-async fn expired(world: &World) -> String {
-    let now = millis(&world.key(ACME, json!({})).await["created_at"]);
+/// Returns a key that worked until it expired.
+async fn expired(fixture: &Fixture) -> String {
+    let now = millis(&fixture.key(ACME, json!({})).await["created_at"]);
     let soon = Time::from_millis(now + 2_000).to_string();
-    let secret = text(&world.key(ACME, json!({"expires_at": soon})).await["key"]).to_owned();
-    let api = world.admin.with_key(&secret);
+    let secret = text(&fixture.key(ACME, json!({"expires_at": soon})).await["key"]).to_owned();
+    let api = fixture.admin.with_key(&secret);
     api.get("/v1/webhooks").await.expect(200);
     while api.get("/v1/webhooks").await.status != 401 {
-        assert!(clock(world).await < now + 20_000, "a key still works long after {soon}");
+        assert!(clock(fixture).await < now + 20_000, "a key still works long after {soon}");
     }
     secret
 }
 
-/// The server's own time, in milliseconds.
-async fn clock(world: &World) -> i64 {
-    millis(&world.admin.publish("what.time.is.it", json!(null)).await["timestamp"])
+/// Returns the server's time, in milliseconds.
+async fn clock(fixture: &Fixture) -> i64 {
+    millis(&fixture.admin.publish("what.time.is.it", json!(null)).await["timestamp"])
 }
 
-/// What a browser in a tenant's portal sends.
-async fn portal_token(world: &World, tenant: &str, capabilities: Option<&[&str]>) -> String {
+/// Returns the token of a new portal session.
+async fn portal_token(fixture: &Fixture, tenant: &str, capabilities: Option<&[&str]>) -> String {
     let session = json!({"tenant_id": tenant, "capabilities": capabilities});
-    let session = world.admin.post("/v1/portal-sessions", session).await.expect(201);
+    let session = fixture.admin.post("/v1/portal-sessions", session).await.expect(201);
     text(&session["token"]).to_owned()
 }

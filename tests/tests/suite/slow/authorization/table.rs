@@ -1,55 +1,61 @@
-//! What every route of the API needs its caller to be. A new route fails the matrix until it has a row.
+//! The required role of every API route. A new route fails the authorization test until it has a row.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use Need::{Admin, Endpoints, Operate, Public, Publish, Read, Resend, Secrets};
+use RequiredRole::{Admin, Endpoints, Operate, Public, Publish, Read, Resend, Secrets};
 
-/// What a route needs.
+/// The required role of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Nothing.
+pub(crate) enum RequiredRole {
+    /// No key.
     Public,
     /// A key of the tenant with the scope `publish`.
     Publish,
-    /// One with the scope `read`, or `manage`, which takes it in.
+    /// A key of the tenant with the scope `read`, or `manage`, which includes it.
     Read,
-    /// One with the scope `manage`; of a portal session the capability `manage_endpoints`.
+    /// A key with the scope `manage`, or a portal session with the capability `manage_endpoints`.
     Endpoints,
-    /// One with the scope `manage`; of a portal session the capability `resend`.
+    /// A key with the scope `manage`, or a portal session with the capability `resend`.
     Resend,
-    /// One with the scope `manage`; of a portal session the capability `secrets`.
+    /// A key with the scope `manage`, or a portal session with the capability `secrets`.
     Secrets,
-    /// One with the scope `manage`, and not a portal session.
+    /// A key with the scope `manage`, and no portal session.
     Operate,
     /// An admin key.
     Admin,
 }
 
-/// A route, what it needs, and a call of it that succeeds.
+/// A route, its required role, and a call of it that succeeds.
 pub(crate) struct Row {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
-    pub(crate) need: Need,
-    /// The body to send; empty for none. `{unique}` stands for something new each time.
+    pub(crate) need: RequiredRole,
+    /// The body to send; empty for none. `{unique}` is replaced by a new number each time.
     pub(crate) body: &'static str,
-    /// The answer to the right caller.
+    /// The response status for an authorized caller.
     pub(crate) success: u16,
 }
 
 impl Row {
-    /// The body, with something in it that was never there.
+    /// Returns the body with a unique value in it.
     pub(crate) fn fresh_body(&self) -> String {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         self.body.replace("{unique}", &NEXT.fetch_add(1, Relaxed).to_string())
     }
 
-    /// Whether the path names something that belongs to a tenant.
+    /// Returns whether the path names an object of a tenant.
     pub(crate) fn names_an_object(&self) -> bool {
         self.path.contains('{') && self.need != Admin
     }
 }
 
-const fn row(method: &'static str, path: &'static str, need: Need, body: &'static str, success: u16) -> Row {
+const fn row(
+    method: &'static str,
+    path: &'static str,
+    need: RequiredRole,
+    body: &'static str,
+    success: u16,
+) -> Row {
     Row { method, path, need, body, success }
 }
 
@@ -58,7 +64,7 @@ const EVENT: &str = r#"{"event_type": "nobody.subscribed", "data": 1}"#;
 const BATCH: &str = r#"{"events": [{"event_type": "nobody.subscribed", "data": 1}]}"#;
 const CHANGE: &str = r#"{"description": "changed"}"#;
 
-/// Every route there is.
+/// Every route of the API.
 pub(crate) const TABLE: &[Row] = &[
     row("GET", "/healthz", Public, "", 200),
     row("GET", "/readyz", Public, "", 200),
@@ -135,8 +141,14 @@ pub(crate) const TABLE: &[Row] = &[
     row("PATCH", "/v1/event-types/{name}", Operate, CHANGE, 200),
     row("DELETE", "/v1/event-types/{name}", Operate, "", 204),
     row("GET", "/v1/notification-preferences", Read, "", 200),
-    row("PATCH", "/v1/notification-preferences", Endpoints, r#"{"mute": ["secret.due"]}"#, 200),
-    row("GET", "/v1/notification-preferences/unsubscribed", Read, "", 200),
+    row(
+        "PATCH",
+        "/v1/notification-preferences",
+        Endpoints,
+        r#"{"muted_kinds": ["secret.rotation_due"]}"#,
+        200,
+    ),
+    row("GET", "/v1/notification-preferences/unsubscriptions", Read, "", 200),
     row("POST", "/v1/notification-preferences/confirm", Admin, r#"{"email": "jane@example.com"}"#, 200),
     row(
         "POST",
@@ -163,6 +175,6 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/admin-keys", Admin, "", 200),
     row("POST", "/v1/admin-keys", Admin, "{}", 201),
     row("DELETE", "/v1/admin-keys/{key_id}", Admin, "", 204),
-    // The last one: nothing of a tenant can be asked for once it is gone.
+    // Last, because the objects of a deleted tenant can no longer be accessed.
     row("DELETE", "/v1/tenants/{id}", Admin, "", 204),
 ];

@@ -1,10 +1,10 @@
-//! The alert rules: what they must hold, and what `promtool` says of them.
+//! The alert rules: their required content, and their check by `promtool`.
 
 use redrive_testkit::promtool;
 
 use super::{read, root};
 
-/// Every alert that there has to be, and how bad it is.
+/// Every required alert, with its severity.
 const ALERTS: [(&str, &str); 19] = [
     ("RedriveCircuitOpen", "warning"),
     ("RedriveCircuitOpenForAnHour", "critical"),
@@ -30,20 +30,20 @@ const ALERTS: [(&str, &str); 19] = [
 fn passes(words: &[&str], file: &str) {
     let path = root().join(file);
     let output = promtool(&[words, &[path.to_str().unwrap()]].concat());
-    let said =
+    let message =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "promtool {words:?} {file}:\n{said}");
+    assert!(output.status.success(), "promtool {words:?} {file}:\n{message}");
 }
 
 #[test]
-fn promtool_accepts_the_rules_the_example_and_every_test_of_a_rule() {
+fn promtool_accepts_rules_example_config_and_rule_tests() {
     passes(&["check", "rules"], "deploy/prometheus/alerts.yml");
     passes(&["check", "config"], "deploy/prometheus/prometheus.yml");
     passes(&["test", "rules"], "deploy/prometheus/alerts.test.yml");
 }
 
 #[test]
-fn every_alert_says_how_bad_it_is_and_what_to_do() {
+fn every_alert_has_a_severity_and_a_runbook() {
     let (rules, runbooks) = (read("deploy/prometheus/alerts.yml"), read("docs/operations/runbooks.md"));
     let parts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
     let named: Vec<&str> = parts.iter().map(|part| part.lines().next().unwrap()).collect();
@@ -70,7 +70,7 @@ fn every_alert_says_how_bad_it_is_and_what_to_do() {
 }
 
 #[test]
-fn every_alert_is_tested_to_fire_and_to_be_quiet() {
+fn every_alert_is_tested_firing_and_silent() {
     let tests = read("deploy/prometheus/alerts.test.yml");
     for (alert, _) in ALERTS {
         assert!(tests.contains(&format!("alertname: {alert}, exp_alerts: []}}")), "{alert} is never quiet");

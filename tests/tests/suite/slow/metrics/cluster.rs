@@ -1,5 +1,5 @@
-//! Three nodes with everything there is: what each counts adds up, what all know is told once, and the rules and the
-//! dashboard have an answer to every question.
+//! Three nodes with all dependencies: per-node counters add up, store-wide metrics are equal on all nodes, and
+//! every alert rule and dashboard query returns data.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,14 +9,14 @@ use redrive_testkit::{
 use redrive_tests::cluster::{LEASE, node};
 use serde_json::json;
 
-use super::{dashboard_queries, names_in, once, publish, read, root, told};
+use super::{dashboard_queries, names_in, once, publish, read, rendered, root};
 
 const SUCCESSES: usize = 30;
 const DEAD: usize = 6;
 const OPENS: usize = 5;
 
-struct World {
-    /// One that takes events, and two that send them.
+struct Fixture {
+    /// One API node, and two workers.
     nodes: Vec<Redrive>,
     prometheus: Prometheus,
     receiver: Receiver,
@@ -38,11 +38,11 @@ fn setup(database: &Database, redis: &Redis, vhost: &Vhost, name: &str, role: &s
         .env("REDRIVE_METRICS_BY_TENANT", "true")
         .env("REDRIVE_METRICS_BY_WEBHOOK", "true")
         .env("REDRIVE_METRICS_BY_EVENT_TYPE", "true")
-        .env("REDRIVE_METRICS_MOST_VALUES", "2");
+        .env("REDRIVE_METRICS_MAX_VALUES", "2");
     if role == "api" { setup.env("REDRIVE_SOURCES", source) } else { setup }
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
         let (database, redis, vhost) = tokio::join!(Postgres::shared(), Redis::start(), RabbitMq::shared());
         let mut nodes = Vec::new();
@@ -54,9 +54,9 @@ impl World {
         let rules = root().join("deploy/prometheus/alerts.yml");
         let prometheus = Prometheus::start(&targets, &[&rules]).await;
         let receiver = Receiver::with(|arrival| Reply::status(arrival.path[1..].parse().unwrap())).await;
-        prometheus.becomes("sum(webhook_redis_up)", 3.0).await;
-        prometheus.becomes("sum(webhook_amqp_up)", 3.0).await;
-        // Time for everybody to see who is there.
+        prometheus.wait_for_value("sum(webhook_redis_up)", 3.0).await;
+        prometheus.wait_for_value("sum(webhook_amqp_up)", 3.0).await;
+        // Time for all nodes to see each other.
         tokio::time::sleep(LEASE).await;
         Self { nodes, prometheus, receiver, _vhost: vhost, _redis: redis, _database: database }
     }
@@ -72,10 +72,10 @@ impl World {
     }
 
     async fn is(&self, expression: &str, value: usize) {
-        self.prometheus.becomes(expression, value as f64).await;
+        self.prometheus.wait_for_value(expression, value as f64).await;
     }
 
-    /// What is told of the whole store is the same on every node.
+    /// Asserts that a store-wide metric has this value on every node.
     async fn all_tell(&self, selector: &str, value: usize) {
         for take in ["min", "max"] {
             self.is(&format!("{take}({selector})"), value).await;
@@ -85,35 +85,38 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_add_up_and_every_question_has_an_answer() {
-    let mut world = World::new().await;
-    let api = world.nodes[0].api();
+async fn node_metrics_add_up_and_all_queries_return_data() {
+    let mut fixture = Fixture::new().await;
+    let api = fixture.nodes[0].api();
     for (status, event_type) in [("200", "ok"), ("404", "dead"), ("500", "circuit")] {
-        world.webhook(status, event_type).await;
+        fixture.webhook(status, event_type).await;
     }
     publish(&api, "ok", SUCCESSES).await;
     publish(&api, "dead", DEAD).await;
     publish(&api, "circuit", OPENS).await;
-    world.is("sum(webhook_events_published_total)", SUCCESSES + DEAD + OPENS).await;
-    world.is("sum(webhook_deliveries_total{status=\"delivered\"})", SUCCESSES).await;
-    world.is("sum(webhook_dlq_entries_total)", DEAD + OPENS).await;
-    world.is("sum(webhook_delivery_duration_seconds_count)", SUCCESSES + DEAD + OPENS).await;
-    world.all_tell("webhook_dlq_size", DEAD + OPENS).await;
-    world.all_tell("webhook_circuit_breaker_state{state=\"open\"}", 1).await;
-    world.all_tell("webhook_circuit_breaker_state{state=\"closed\"}", 2).await;
-    world.is("sum(webhook_circuit_breaker_transitions_total{to_state=\"open\"})", 1).await;
-    world.prometheus.eventually("sum(webhook_amqp_tickets_total{fate=\"taken\"})", |taken| taken > 0.0).await;
+    fixture.is("sum(webhook_events_published_total)", SUCCESSES + DEAD + OPENS).await;
+    fixture.is("sum(webhook_deliveries_total{status=\"delivered\"})", SUCCESSES).await;
+    fixture.is("sum(webhook_dlq_entries_total)", DEAD + OPENS).await;
+    fixture.is("sum(webhook_delivery_duration_seconds_count)", SUCCESSES + DEAD + OPENS).await;
+    fixture.all_tell("webhook_dlq_size", DEAD + OPENS).await;
+    fixture.all_tell("webhook_circuit_breaker_state{state=\"open\"}", 1).await;
+    fixture.all_tell("webhook_circuit_breaker_state{state=\"closed\"}", 2).await;
+    fixture.is("sum(webhook_circuit_breaker_transitions_total{to_state=\"open\"})", 1).await;
+    fixture
+        .prometheus
+        .wait_until("sum(webhook_amqp_tickets_total{outcome=\"claimed\"})", |taken| taken > 0.0)
+        .await;
     publish(&api, "circuit", 4).await;
-    world.all_tell("sum by (instance) (webhook_queue_depth)", 4).await;
-    world.all_tell("webhook_circuit_blocked_deliveries", 4).await;
-    world.counts_apart_within_the_cap().await;
-    world.restarts_one().await;
-    world.every_rule_is_evaluated().await;
-    world.every_panel_shows_something().await;
-    world.every_metric_is_documented().await;
+    fixture.all_tell("sum by (instance) (webhook_queue_depth)", 4).await;
+    fixture.all_tell("webhook_circuit_blocked_deliveries", 4).await;
+    fixture.counts_apart_within_the_cap().await;
+    fixture.restarts_one().await;
+    fixture.every_rule_is_evaluated().await;
+    fixture.every_panel_shows_something().await;
+    fixture.every_metric_is_documented().await;
 }
 
-impl World {
+impl Fixture {
     async fn counts_apart_within_the_cap(&self) {
         let delivered = "status=\"delivered\"";
         self.is(
@@ -124,8 +127,8 @@ impl World {
         for kind in ["tenant", "webhook", "event_type"] {
             let all = format!("sum(redrive_{kind}_deliveries_total)");
             self.is(&all, SUCCESSES + DEAD + OPENS).await;
-            let most = format!("max(count by (instance) (redrive_{kind}_deliveries_total))");
-            let series = self.prometheus.value(&most).await.unwrap();
+            let max = format!("max(count by (instance) (redrive_{kind}_deliveries_total))");
+            let series = self.prometheus.value(&max).await.unwrap();
             assert!(series <= 3.0 * 4.0, "two of their own and the others, by four statuses: {series}");
         }
     }
@@ -138,15 +141,15 @@ impl World {
         self.is("sum(webhook_amqp_up)", 3).await;
         publish(&self.nodes[0].api(), "ok", SUCCESSES).await;
         let about = |found: f64| (found / (2.0 * SUCCESSES as f64) - 1.0).abs() < 0.1;
-        // Prometheus reckons with scrapes that it did not make, so that it is never exact.
-        self.prometheus.eventually(sent, about).await;
+        // Prometheus extrapolates between scrapes, so `increase` is never exact.
+        self.prometheus.wait_until(sent, about).await;
         self.all_tell("webhook_dlq_size", DEAD + OPENS).await;
         self.all_tell("webhook_circuit_breaker_state{state=\"open\"}", 1).await;
     }
 
     async fn every_rule_is_evaluated(&self) {
         let is_firing = "count(ALERTS{alertname=\"RedriveCircuitOpen\",alertstate=\"firing\"})";
-        self.prometheus.eventually(is_firing, |count| count == 1.0).await;
+        self.prometheus.wait_until(is_firing, |count| count == 1.0).await;
         let rules = self.prometheus.rules().await;
         assert!(rules.len() >= 16, "{}", rules.len());
         for rule in rules {
@@ -155,7 +158,7 @@ impl World {
     }
 
     async fn every_panel_shows_something(&self) {
-        // For what has to have happened twice.
+        // Some queries need two scrapes.
         tokio::time::sleep(Duration::from_secs(2)).await;
         for (panel, query) in dashboard_queries() {
             let found = self.prometheus.query(&query).await;
@@ -172,7 +175,7 @@ impl World {
             assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
             let page = String::from_utf8(page.body.to_vec()).unwrap();
             assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1, "{page}");
-            scraped.extend(told(&page));
+            scraped.extend(rendered(&page));
         }
         let table = read("docs/operations/metrics.md");
         let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));

@@ -1,5 +1,5 @@
-//! What operators see: a real Prometheus scrapes real servers, and every figure is compared with what was sent. The
-//! alert rules and the dashboard are judged by the same Prometheus, and by `promtool`.
+//! Metrics as operators see them: a real Prometheus scrapes real servers, and every metric is compared with the
+//! traffic. The alert rules and the dashboard are checked by the same Prometheus, and by `promtool`.
 
 mod alert_rules;
 mod cluster;
@@ -23,7 +23,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// One attempt, and no more.
+/// Returns a retry schedule with a single attempt.
 fn once() -> Value {
     json!({"schedule": [0]})
 }
@@ -34,7 +34,7 @@ async fn publish(api: &Api, event_type: &str, count: usize) {
     }
 }
 
-/// The names of all metrics that an expression uses.
+/// Returns the names of all metrics in an expression.
 fn names_in(expression: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = expression.split(|c| !is_part(c));
@@ -42,7 +42,7 @@ fn names_in(expression: &str) -> BTreeSet<String> {
     words.filter(ours).map(str::to_owned).collect()
 }
 
-/// Every query of the dashboard with the title of its panel, for all nodes and some minutes.
+/// Returns every dashboard query with the title of its panel, for all nodes and an interval of minutes.
 fn dashboard_queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/redrive.json")).unwrap();
     let mut queries = Vec::new();
@@ -59,8 +59,9 @@ fn dashboard_queries() -> Vec<(String, String)> {
     queries
 }
 
-/// The names of all metrics on a page, as its `# TYPE` lines give them with what their samples add to it.
-fn told(page: &str) -> BTreeSet<String> {
+/// Returns the names of all metrics on a page: those of its `# TYPE` lines, with the suffix that their samples
+/// have.
+fn rendered(page: &str) -> BTreeSet<String> {
     let kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     kinds
         .map(|(name, kind)| match kind {

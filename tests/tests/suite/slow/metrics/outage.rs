@@ -1,4 +1,4 @@
-//! What is away is told of, on a node that nobody uses at that moment, and what is back too.
+//! Metrics and alerts of an idle node report unavailable dependencies, and their recovery.
 
 use redrive_testkit::{Postgres, Prometheus, RabbitMq, Redis, Redrive};
 use redrive_tests::cluster::node;
@@ -10,7 +10,7 @@ fn firing(alert: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_away_is_told_of_and_what_is_back_too() {
+async fn outages_of_dependencies_and_their_recovery_are_reported() {
     let (mut postgres, mut redis, mut broker) =
         tokio::join!(Postgres::start(), Redis::start(), RabbitMq::start());
     let setup = node(&postgres.url(), "a").arg("--redis").arg(redis.url());
@@ -19,25 +19,25 @@ async fn what_is_away_is_told_of_and_what_is_back_too() {
     let prometheus = Prometheus::start(&[("a", redrive.address())], &[&rules]).await;
     let parts = ["webhook_store_up", "webhook_redis_up", "webhook_amqp_up"];
     for part in parts {
-        prometheus.becomes(part, 1.0).await;
+        prometheus.wait_for_value(part, 1.0).await;
     }
     postgres.kill().await;
     redis.kill().await;
     broker.kill().await;
     for part in parts {
-        prometheus.becomes(part, 0.0).await;
+        prometheus.wait_for_value(part, 0.0).await;
     }
-    prometheus.becomes("webhook_redis_fallback_active", 1.0).await;
+    prometheus.wait_for_value("webhook_redis_fallback_active", 1.0).await;
     for alert in ["RedriveStoreFailures", "RedriveRedisAndStoreDown", "RedriveRabbitMqUnavailable"] {
-        prometheus.becomes(&firing(alert), 1.0).await;
+        prometheus.wait_for_value(&firing(alert), 1.0).await;
     }
     postgres.start_again().await;
     redis.start_again().await;
     broker.start_again().await;
     for part in parts {
-        prometheus.becomes(part, 1.0).await;
+        prometheus.wait_for_value(part, 1.0).await;
     }
-    prometheus.becomes("webhook_redis_fallback_active", 0.0).await;
-    prometheus.becomes("redrive_store_failures_in_a_row", 0.0).await;
-    prometheus.becomes("max(redrive_amqp_failed_tries)", 0.0).await;
+    prometheus.wait_for_value("webhook_redis_fallback_active", 0.0).await;
+    prometheus.wait_for_value("redrive_store_consecutive_failures", 0.0).await;
+    prometheus.wait_for_value("max(redrive_amqp_consecutive_failures)", 0.0).await;
 }

@@ -1,4 +1,4 @@
-//! A scrape tells of all webhooks, however many there are, and how long that takes.
+//! Scrape time with ten thousand webhooks, all of which are counted.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use redrive_testkit::{Postgres, Receiver, Redrive};
 use redrive_tests::cluster::node;
 use serde_json::json;
 
-/// Makes 9,999 more webhooks like the one that is there, of a hundred tenants. By the API that takes minutes.
+/// Creates 9,999 copies of the existing webhook in a hundred tenants. Through the API this would take minutes.
 const MANY: &str = "
     INSERT INTO tenants (id, created_at) SELECT 't' || n, 0 FROM generate_series(0, 99) n;
     INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at)
@@ -15,7 +15,7 @@ const MANY: &str = "
     ANALYZE webhooks";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scrape_tells_of_ten_thousand_webhooks() {
+async fn scrape_covers_ten_thousand_webhooks() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let redrive = Redrive::start_with(node(&database.url(), "a")).await;
     let api = redrive.api();
@@ -23,17 +23,17 @@ async fn a_scrape_tells_of_ten_thousand_webhooks() {
     api.publish("quick.test", json!({})).await;
     receiver.wait_for(1).await;
     database.execute(MANY).await;
-    // Until the first that has counted them all.
+    // Waits for the first scrape that has counted all of them.
     while !page(&redrive).await.contains("redrive_webhooks 10000\n") {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let mut took = Vec::new();
     for _ in 0..20 {
-        // Long enough for each of them to have the store counted anew.
+        // Long enough that each scrape uses a new count of the store.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let began = Instant::now();
+        let started = Instant::now();
         let page = page(&redrive).await;
-        took.push(began.elapsed());
+        took.push(started.elapsed());
         assert!(page.contains("webhook_circuit_breaker_state{state=\"closed\"} 10000\n"), "{page}");
     }
     took.sort();

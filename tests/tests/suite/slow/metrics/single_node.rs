@@ -1,4 +1,4 @@
-//! One node: each figure is what was sent, and a restart loses none of what is stored.
+//! One node: each metric matches the traffic, and stored counts survive a restart.
 
 use std::{collections::BTreeMap, net::TcpListener};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{once, publish};
 
-/// How often each category of failure is caused. One that asks for a rest gets no second request.
+/// The number of failures per category. `rate_limit` has one, because a 429 holds the webhook.
 const FAILURES: [(&str, usize); 10] = [
     ("timeout", 2),
     ("server_error", 3),
@@ -27,16 +27,16 @@ const OPENS: usize = 5;
 const BLOCKED: usize = 4;
 const MANY: usize = 1_001;
 
-struct World {
+struct Fixture {
     redrive: Redrive,
     prometheus: Prometheus,
     receiver: Receiver,
     _dns: Dns,
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
-        let receiver = Receiver::with(answer).await;
+        let receiver = Receiver::with(respond).await;
         let dns = Dns::start().await;
         let setup = Setup::new()
             .env("REDRIVE_NODE", "one")
@@ -59,16 +59,16 @@ impl World {
     async fn deliveries_are(&self, status: &str, category: &str, count: usize) {
         let selector =
             format!("webhook_deliveries_total{{status=\"{status}\",failure_category=\"{category}\"}}");
-        self.prometheus.becomes(&selector, count as f64).await;
+        self.prometheus.wait_for_value(&selector, count as f64).await;
     }
 
     async fn is(&self, expression: &str, value: usize) {
-        self.prometheus.becomes(expression, value as f64).await;
+        self.prometheus.wait_for_value(expression, value as f64).await;
     }
 }
 
-/// Answers with the status that the path names; `/again` fails first and then succeeds.
-fn answer(arrival: &redrive_testkit::Arrival) -> Reply {
+/// Returns the status in the path; `/again` fails first and then succeeds.
+fn respond(arrival: &redrive_testkit::ReceivedRequest) -> Reply {
     match &arrival.path[1..] {
         "again" if arrival.header("x-webhook-attempt") == Some("1") => Reply::status(500),
         "again" => Reply::status(200),
@@ -77,9 +77,9 @@ fn answer(arrival: &redrive_testkit::Arrival) -> Reply {
     }
 }
 
-/// A URL whose deliveries fail with this category.
-fn failing(world: &World, category: &str) -> String {
-    let receiver = &world.receiver;
+/// Returns a URL whose deliveries fail with this category.
+fn failing(fixture: &Fixture, category: &str) -> String {
+    let receiver = &fixture.receiver;
     let status = |status: &str| receiver.url_at(status);
     match category {
         "timeout" => status("408"),
@@ -90,8 +90,8 @@ fn failing(world: &World, category: &str) -> String {
         "redirect" => status("302"),
         "tls" => receiver.url().replace("http://", "https://"),
         "dns" => "http://nowhere.test:8000/".into(),
-        // The one literal address that is refused when sending and not when saving: the server itself.
-        "blocked_address" => format!("http://{}/", world.redrive.address()),
+        // The server itself: the only literal address that is refused when sending and not at creation.
+        "blocked_address" => format!("http://{}/", fixture.redrive.address()),
         _ => {
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             format!("http://{free}/")
@@ -100,23 +100,23 @@ fn failing(world: &World, category: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_figure_is_what_was_sent_also_after_a_restart() {
-    let mut world = World::new().await;
-    let mut dead = world.fails_in_every_way().await;
-    world.succeeds().await;
-    dead += world.opens_a_circuit().await;
-    world.holds_back().await;
-    world.is("webhook_dlq_size", dead).await;
-    world.is("webhook_dlq_entries_total", dead).await;
-    world.is("webhook_tenants_dlq_over_threshold", 0).await;
-    dead += world.gives_up_on_many().await;
-    world.keeps_slots_busy().await;
-    world.tells_of_itself().await;
-    world.restarts(dead).await;
+async fn metrics_match_traffic_across_restart() {
+    let mut fixture = Fixture::new().await;
+    let mut dead = fixture.fails_in_every_way().await;
+    fixture.succeeds().await;
+    dead += fixture.opens_a_circuit().await;
+    fixture.holds_back().await;
+    fixture.is("webhook_dlq_size", dead).await;
+    fixture.is("webhook_dlq_entries_total", dead).await;
+    fixture.is("webhook_tenants_dlq_over_threshold", 0).await;
+    dead += fixture.gives_up_on_many().await;
+    fixture.keeps_slots_busy().await;
+    fixture.assert_self_metrics().await;
+    fixture.restarts(dead).await;
 }
 
-impl World {
-    /// Gives how many deliveries died.
+impl Fixture {
+    /// Causes failures of every category, and returns the number of dead deliveries.
     async fn fails_in_every_way(&self) -> usize {
         for (category, count) in FAILURES {
             let event_type = format!("fail.{category}");
@@ -176,7 +176,7 @@ impl World {
         let limit = json!({"rate_limit": {"requests_per_minute": 600, "burst": 1}});
         self.webhook(&self.receiver.url_at("200"), "limited", limit).await;
         publish(&self.api(), "limited", 4).await;
-        self.prometheus.eventually("webhook_rate_limit_hits_total", |hits| hits >= 1.0).await;
+        self.prometheus.wait_until("webhook_rate_limit_hits_total", |hits| hits >= 1.0).await;
         self.deliveries_are("delivered", "", SUCCESSES + RETRIED + 4).await;
         let paused = self.webhook(&self.receiver.url_at("200"), "paused", json!({})).await;
         self.api().post(&format!("/v1/webhooks/{}/pause", id(&paused)), json!({})).await.expect(200);
@@ -189,7 +189,7 @@ impl World {
         self.waits_as_it_should().await;
     }
 
-    /// Those of the paused webhook, and those behind the circuit.
+    /// Asserts the queue depth: deliveries of the paused webhook, and those blocked by the circuit.
     async fn waits_as_it_should(&self) {
         for (priority, count) in [("high", 3), ("normal", 2 + BLOCKED), ("low", 1)] {
             self.is(&format!("webhook_queue_depth{{priority=\"{priority}\"}}"), count).await;
@@ -208,7 +208,7 @@ impl World {
     }
 
     async fn keeps_slots_busy(&self) {
-        let (receiver, gate) = Receiver::held(200).await;
+        let (receiver, gate) = Receiver::latched(200).await;
         self.webhook(&receiver.url(), "held", json!({})).await;
         publish(&self.api(), "held", 3).await;
         self.is("webhook_workers{state=\"active\"}", 3).await;
@@ -220,7 +220,7 @@ impl World {
         self.is("webhook_workers{state=\"active\"}", 0).await;
     }
 
-    async fn tells_of_itself(&self) {
+    async fn assert_self_metrics(&self) {
         let version = env!("CARGO_PKG_VERSION");
         let info =
             format!("redrive_build_info{{version=\"{version}\",node=\"one\",role=\"all\",store=\"sqlite\"}}");
@@ -230,7 +230,7 @@ impl World {
         }
         self.is("sum(redrive_internal_errors_total)", 0).await;
         assert_eq!(self.prometheus.query("webhook_redis_up").await, [], "there is none");
-        for (expression, least, most) in [
+        for (expression, min, max) in [
             ("process_cpu_seconds_total", 0.01, 600.0),
             ("process_resident_memory_bytes", 1e6, 1e9),
             ("process_threads", 2.0, 200.0),
@@ -239,7 +239,7 @@ impl World {
             ("time() - process_start_time_seconds", 0.0, 600.0),
         ] {
             let value = self.prometheus.value(expression).await.unwrap();
-            assert!((least..=most).contains(&value), "{expression} is {value}");
+            assert!((min..=max).contains(&value), "{expression} is {value}");
         }
         for phase in ["connect", "ttfb"] {
             let count = format!("webhook_delivery_phase_duration_seconds_count{{phase=\"{phase}\"}}");
@@ -247,9 +247,9 @@ impl World {
         }
         let sent = self.prometheus.value("webhook_delivery_duration_seconds_count").await.unwrap();
         self.is("webhook_dispatch_latency_seconds_count", sent as usize).await;
-        let told: BTreeMap<_, _> =
+        let reported: BTreeMap<_, _> =
             self.prometheus.targets().await[0].as_object().unwrap().clone().into_iter().collect();
-        assert_eq!(told["lastError"], "", "{told:?}");
+        assert_eq!(reported["lastError"], "", "{reported:?}");
     }
 
     async fn restarts(&mut self, dead: usize) {

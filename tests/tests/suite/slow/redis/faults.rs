@@ -1,14 +1,15 @@
-//! Redis goes, alone and with others, in every way there is: nothing is lost, and everything comes back by itself.
+//! Failures of Redis, alone and together with other dependencies: nothing is lost, and all nodes recover by
+//! themselves.
 
 use std::time::{Duration, Instant};
 
 use redrive_testkit::{Postgres, Proxy, RabbitMq, Receiver, Redis, Redrive};
-use redrive_tests::cluster::{Load, all_over, assert_no_loss, duplicates, node};
+use redrive_tests::cluster::{PublishLoad, assert_no_loss, duplicates, node, wait_until_settled};
 use serde_json::{Value, json};
 
-use super::{most_within, shares, start, world};
+use super::{max_within, shares, start, world};
 
-/// What happens to Redis while events are published, and how long it takes.
+/// What happens to Redis while events are published.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Stopped,
@@ -17,78 +18,78 @@ enum Fault {
     Flushed,
 }
 
-/// Load on all nodes while something happens to Redis. Nothing is lost or sent twice, deliveries go on, and a while
-/// after the fault everything is shared again.
+/// Publishes on all nodes during a fault of Redis. Asserts that nothing is lost or sent twice, that deliveries
+/// continue, and that all nodes use Redis again after the fault.
 async fn survives(fault: Fault) {
-    let mut world = world(&[]).await;
+    let mut fixture = world(&[]).await;
     let limit = json!({"rate_limit": {"requests_per_minute": 12_000, "burst": 20}});
     for (path, extra) in [("/plain", json!({"max_in_flight": 8})), ("/limited", limit)] {
-        world.nodes[0].api().create_webhook(&world.receiver.url_at(path), extra).await;
+        fixture.nodes[0].api().create_webhook(&fixture.receiver.url_at(path), extra).await;
     }
-    let load = Load::start(world.apis(), 6, Duration::from_millis(30));
-    world.receiver.wait_for(100).await;
+    let load = PublishLoad::start(fixture.apis(), 6, Duration::from_millis(30));
+    fixture.receiver.wait_for(100).await;
     match fault {
-        Fault::Stopped => world.redis.stop().await,
-        Fault::Killed => world.redis.kill().await,
-        Fault::Frozen => world.redis.freeze(),
-        Fault::Flushed => drop(world.redis.command(&["FLUSHALL"]).await),
+        Fault::Stopped => fixture.redis.stop().await,
+        Fault::Killed => fixture.redis.kill().await,
+        Fault::Frozen => fixture.redis.freeze(),
+        Fault::Flushed => drop(fixture.redis.command(&["FLUSHALL"]).await),
     }
     if !matches!(fault, Fault::Flushed) {
-        for node in &world.nodes {
+        for node in &fixture.nodes {
             shares(node, false).await;
         }
     }
-    let before = world.receiver.count();
-    world.receiver.wait_for(before + 100).await;
+    let before = fixture.receiver.count();
+    fixture.receiver.wait_for(before + 100).await;
     match fault {
-        Fault::Stopped | Fault::Killed => world.redis.start_again().await,
-        Fault::Frozen => world.redis.thaw(),
+        Fault::Stopped | Fault::Killed => fixture.redis.start_again().await,
+        Fault::Frozen => fixture.redis.thaw(),
         Fault::Flushed => {}
     }
-    for node in &world.nodes {
+    for node in &fixture.nodes {
         shares(node, true).await;
     }
-    let before = world.receiver.count();
-    world.receiver.wait_for(before + 100).await;
+    let before = fixture.receiver.count();
+    fixture.receiver.wait_for(before + 100).await;
     let acked = load.finish().await;
-    let deliveries = all_over(&world.nodes[1].api()).await;
-    let arrivals = world.receiver.arrivals();
+    let deliveries = wait_until_settled(&fixture.nodes[1].api()).await;
+    let arrivals = fixture.receiver.arrivals();
     assert_no_loss(&acked, &deliveries, &arrivals, 2);
     assert_eq!(duplicates(&deliveries, &arrivals), 0);
     let limited: Vec<_> = arrivals.iter().filter(|arrival| arrival.path == "/limited").cloned().collect();
-    let most = most_within(&limited, Duration::from_secs(1));
-    // What left in time may arrive late, and together with what comes after it.
-    assert!(most <= 20 + 200 + 60, "{most} within a second, with and without Redis");
-    for node in &world.nodes {
+    let max = max_within(&limited, Duration::from_secs(1));
+    // Requests sent in time may be received late, together with later ones.
+    assert!(max <= 20 + 200 + 60, "{max} within a second, with and without Redis");
+    for node in &fixture.nodes {
         let lines = node.output().lines().filter(|line| line.contains("Redis")).count();
         assert!(lines <= 4, "a line when it goes and one when it is back:\n{}", node.output());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_stopped_and_comes_back_empty_costs_nothing() {
+async fn stopped_and_emptied_redis_loses_nothing() {
     survives(Fault::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_killed_costs_nothing() {
+async fn killed_redis_loses_nothing() {
     survives(Fault::Killed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_stalls_costs_nothing() {
+async fn frozen_redis_loses_nothing() {
     survives(Fault::Frozen).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_forgets_everything_costs_nothing() {
+async fn flushed_redis_loses_nothing() {
     survives(Fault::Flushed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_takes_no_writes_counts_as_away() {
+async fn read_only_redis_counts_as_unavailable() {
     let (database, redis) = (Postgres::shared().await, Redis::start().await);
-    // A replica of nothing answers, and lets nobody write.
+    // A replica without a primary replies to reads and rejects writes.
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let node = Redrive::start_with(node(&database.url(), "a").arg("--redis").arg(redis.url())).await;
     shares(&node, false).await;
@@ -101,8 +102,8 @@ async fn a_redis_that_takes_no_writes_counts_as_away() {
     receiver.wait_for(20).await;
     redis.command(&["REPLICAOF", "NO", "ONE"]).await;
     shares(&node, true).await;
-    // It changes its mind under load.
-    let load = Load::start(vec![node.api()], 4, Duration::from_millis(10));
+    // It becomes read-only again under load.
+    let load = PublishLoad::start(vec![node.api()], 4, Duration::from_millis(10));
     receiver.wait_for(60).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
     shares(&node, false).await;
@@ -114,7 +115,7 @@ async fn a_redis_that_takes_no_writes_counts_as_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_redis_slows_only_what_asks_it() {
+async fn slow_redis_keeps_nodes_connected_and_loses_nothing() {
     let (database, redis) = (Postgres::shared().await, Redis::start().await);
     let proxy = Proxy::to(redis.address()).await;
     let nodes = start(&database.url(), &redis.url_through(&proxy), &[]).await;
@@ -124,10 +125,10 @@ async fn a_slow_redis_slows_only_what_asks_it() {
         nodes[0].api().create_webhook(&receiver.url_at(path), extra).await;
     }
     proxy.delay(Duration::from_millis(50));
-    let load = Load::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(10));
+    let load = PublishLoad::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(10));
     receiver.wait_for(400).await;
     let acked = load.finish().await;
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 2);
     assert_eq!(duplicates(&deliveries, &receiver.arrivals()), 0);
     for node in &nodes {
@@ -136,12 +137,12 @@ async fn a_slow_redis_slows_only_what_asks_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_and_without_the_store_nothing_is_lost() {
+async fn outage_of_redis_and_store_loses_nothing() {
     let (mut postgres, mut redis) = (Postgres::start().await, Redis::start().await);
     let nodes = start(&postgres.url(), &redis.url(), &[]).await;
     let receiver = Receiver::start().await;
     nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 8})).await;
-    let load = Load::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(20));
+    let load = PublishLoad::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(20));
     receiver.wait_for(100).await;
     redis.kill().await;
     postgres.stop().await;
@@ -154,12 +155,12 @@ async fn without_redis_and_without_the_store_nothing_is_lost() {
         shares(node, true).await;
     }
     let acked = load.finish().await;
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_everything_gone_at_once_nothing_is_lost_and_all_of_it_comes_back() {
+async fn outage_of_all_dependencies_loses_nothing_and_recovers() {
     let (mut postgres, mut redis, mut broker) =
         (Postgres::start().await, Redis::start().await, RabbitMq::start().await);
     let start = |name: &'static str, role: &'static str| {
@@ -172,9 +173,9 @@ async fn with_everything_gone_at_once_nothing_is_lost_and_all_of_it_comes_back()
     for (path, extra) in [("/plain", json!({"max_in_flight": 8})), ("/limited", limit)] {
         nodes[0].api().create_webhook(&receiver.url_at(path), extra).await;
     }
-    let load = Load::start(vec![nodes[0].api()], 6, Duration::from_millis(20));
+    let load = PublishLoad::start(vec![nodes[0].api()], 6, Duration::from_millis(20));
     receiver.wait_for(200).await;
-    // First what nodes can do without, then everything.
+    // First the optional dependencies fail, then all of them.
     for with_the_store in [false, true] {
         redis.kill().await;
         broker.kill().await;
@@ -197,6 +198,6 @@ async fn with_everything_gone_at_once_nothing_is_lost_and_all_of_it_comes_back()
         assert!(back.elapsed() < Duration::from_secs(10), "{:?}", back.elapsed());
     }
     let acked = load.finish().await;
-    let deliveries = all_over(&nodes[0].api()).await;
+    let deliveries = wait_until_settled(&nodes[0].api()).await;
     assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 2);
 }

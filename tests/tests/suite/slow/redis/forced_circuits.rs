@@ -1,4 +1,4 @@
-//! What a person decided about a circuit holds with Redis, without it, and in one that has forgotten or knows otherwise.
+//! Forced circuits persist with Redis, without it, and with a Redis that lost its data or has other state.
 
 use redrive_testkit::{Postgres, Proxy, Receiver, Redis};
 use redrive_tests::id;
@@ -7,56 +7,56 @@ use serde_json::{Value, json};
 use super::{shares, start, world};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_person_decided_outlives_redis() {
-    let mut world = world(&[]).await;
-    let webhook = world.nodes[0].api().create_webhook(&world.receiver.url(), Value::Null).await;
+async fn forced_circuit_survives_redis_outage() {
+    let mut fixture = world(&[]).await;
+    let webhook = fixture.nodes[0].api().create_webhook(&fixture.receiver.url(), Value::Null).await;
     let (health, act) = (
         format!("/v1/webhooks/{}/health", id(&webhook)),
         format!("/v1/webhooks/{}/circuit-breaker", id(&webhook)),
     );
     let forced = |health: &Value| health["circuit"]["forced"]["open"] == true;
-    world.nodes[0].api().patch(&act, json!({"action": "force_open"})).await.expect(200);
-    for node in &world.nodes {
-        node.api().eventually("a circuit that is forced open", &health, forced).await;
+    fixture.nodes[0].api().patch(&act, json!({"action": "force_open"})).await.expect(200);
+    for node in &fixture.nodes {
+        node.api().wait_until("a circuit that is forced open", &health, forced).await;
     }
-    world.publish(6).await;
-    world.redis.stop().await;
-    for node in &world.nodes {
+    fixture.publish(6).await;
+    fixture.redis.stop().await;
+    for node in &fixture.nodes {
         shares(node, false).await;
-        let seen = node.api().eventually("the same without Redis", &health, forced).await;
+        let seen = node.api().wait_until("the same without Redis", &health, forced).await;
         assert_eq!(seen["circuit"]["fallback"], true);
     }
-    world.redis.start_again().await;
-    for node in &world.nodes {
+    fixture.redis.start_again().await;
+    for node in &fixture.nodes {
         shares(node, true).await;
-        node.api().eventually("the same in an empty Redis", &health, forced).await;
+        node.api().wait_until("the same in an empty Redis", &health, forced).await;
     }
-    world.redis.command(&["FLUSHALL"]).await;
-    world.publish(3).await;
-    for node in &world.nodes {
-        node.api().eventually("the same in a Redis that has forgotten it", &health, forced).await;
+    fixture.redis.command(&["FLUSHALL"]).await;
+    fixture.publish(3).await;
+    for node in &fixture.nodes {
+        node.api().wait_until("the same in a Redis that has forgotten it", &health, forced).await;
     }
-    assert_eq!(world.receiver.count(), 0, "nothing goes out while somebody forbids it");
-    // Without Redis it is reset, and Redis hears of that when it is back.
-    world.redis.stop().await;
-    for node in &world.nodes {
+    assert_eq!(fixture.receiver.count(), 0, "nothing goes out while somebody forbids it");
+    // Reset during the outage; Redis receives the change when it is available again.
+    fixture.redis.stop().await;
+    for node in &fixture.nodes {
         shares(node, false).await;
     }
-    world.nodes[1].api().patch(&act, json!({"action": "reset"})).await.expect(200);
-    world.receiver.wait_for(9).await;
-    world.redis.start_again().await;
-    for node in &world.nodes {
+    fixture.nodes[1].api().patch(&act, json!({"action": "reset"})).await.expect(200);
+    fixture.receiver.wait_for(9).await;
+    fixture.redis.start_again().await;
+    for node in &fixture.nodes {
         shares(node, true).await;
         let closed =
             |health: &Value| health["circuit"]["forced"].is_null() && health["circuit"]["state"] == "closed";
-        node.api().eventually("a closed circuit", &health, closed).await;
+        node.api().wait_until("a closed circuit", &health, closed).await;
     }
-    world.publish(3).await;
-    world.receiver.wait_for(12).await;
+    fixture.publish(3).await;
+    fixture.receiver.wait_for(12).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_person_decided_without_redis_counts_in_one_that_remembers_otherwise() {
+async fn circuit_forced_during_outage_overrides_state_in_redis() {
     let (database, redis) = (Postgres::shared().await, Redis::start().await);
     let proxy = Proxy::to(redis.address()).await;
     let mut nodes = start(&database.url(), &redis.url_through(&proxy), &[]).await;
@@ -66,7 +66,7 @@ async fn what_a_person_decided_without_redis_counts_in_one_that_remembers_otherw
         format!("/v1/webhooks/{}/health", id(&webhook)),
         format!("/v1/webhooks/{}/circuit-breaker", id(&webhook)),
     );
-    // Redis remembers a circuit that has moved, and is closed.
+    // Redis has a circuit with past transitions that is closed.
     for action in ["force_open", "reset"] {
         nodes[0].api().patch(&act, json!({"action": action})).await.expect(200);
     }
@@ -75,14 +75,14 @@ async fn what_a_person_decided_without_redis_counts_in_one_that_remembers_otherw
         shares(node, false).await;
     }
     nodes[1].api().patch(&act, json!({"action": "force_open"})).await.expect(200);
-    // Whoever has decided it is gone when Redis is back, and another one has only read of it.
+    // The node that forced the circuit is gone when Redis returns; another one knows it only from the store.
     nodes[1].kill();
     nodes[2].restart().await;
     proxy.pass();
     for node in [&nodes[0], &nodes[2]] {
         shares(node, true).await;
         let forced = |health: &Value| health["circuit"]["forced"]["open"] == true;
-        node.api().eventually("a circuit that is forced open", &health, forced).await;
+        node.api().wait_until("a circuit that is forced open", &health, forced).await;
     }
     nodes[2].api().patch(&act, json!({"action": "reset"})).await.expect(200);
     nodes[0].api().publish("fleet.test", json!({})).await;

@@ -1,5 +1,5 @@
-//! Three real nodes on one PostgreSQL and one Redis: limits, caps and circuits are exact over all of them, and Redis
-//! may vanish at any moment. Judged from outside.
+//! Three real nodes on one PostgreSQL and one Redis: limits, caps and circuits are exact across all nodes, and
+//! Redis may fail at any time. Checked from outside.
 
 mod faults;
 mod forced_circuits;
@@ -11,26 +11,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Api, Arrival, Database, Postgres, Receiver, Redis, Redrive, Reply, Setup};
+use redrive_testkit::{Api, Database, Postgres, ReceivedRequest, Receiver, Redis, Redrive, Reply, Setup};
 use redrive_tests::{
     attempts_of,
-    cluster::{all_over, node},
+    cluster::{node, wait_until_settled},
     id,
 };
 use serde_json::{Value, json};
 
-/// A fleet, all of which is gone at the end of its test.
-struct World {
+/// A cluster with its own Redis and database, removed at the end of the test.
+struct Fixture {
     nodes: Vec<Redrive>,
     redis: Redis,
     receiver: Arc<Receiver>,
     _database: Database,
 }
 
-async fn world(settings: &[(&str, &str)]) -> World {
+async fn world(settings: &[(&str, &str)]) -> Fixture {
     let (database, redis) = (Postgres::shared().await, Redis::start().await);
     let nodes = start(&database.url(), &redis.url(), settings).await;
-    World { nodes, redis, receiver: Arc::new(Receiver::start().await), _database: database }
+    Fixture { nodes, redis, receiver: Arc::new(Receiver::start().await), _database: database }
 }
 
 async fn start(database: &str, redis: &str, settings: &[(&str, &str)]) -> Vec<Redrive> {
@@ -48,37 +48,39 @@ async fn start(database: &str, redis: &str, settings: &[(&str, &str)]) -> Vec<Re
     nodes
 }
 
-/// Waits until a node shares limits and circuits through Redis, or goes by itself.
+/// Waits until a node coordinates through Redis, or until it is in fallback.
 async fn shares(node: &Redrive, through_redis: bool) {
     let (up, alone) = if through_redis { ("1", "0") } else { ("0", "1") };
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         let metrics = String::from_utf8(node.api().get("/metrics").await.body.to_vec()).unwrap();
-        let told = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        if told("webhook_redis_up ") == Some(up) && told("webhook_redis_fallback_active ") == Some(alone) {
+        let reported = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if reported("webhook_redis_up ") == Some(up)
+            && reported("webhook_redis_fallback_active ") == Some(alone)
+        {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(10), "after ten seconds:\n{metrics}");
+        assert!(started.elapsed() < Duration::from_secs(10), "after ten seconds:\n{metrics}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-impl World {
+impl Fixture {
     fn apis(&self) -> Vec<Api> {
         self.nodes.iter().map(Redrive::api).collect()
     }
 
-    /// Publishes so many events, in turn at all nodes.
+    /// Publishes `count` events, in turn on all nodes.
     async fn publish(&self, count: usize) {
         for n in 0..count {
             self.nodes[n % 3].api().publish("fleet.test", json!({"n": n})).await;
         }
     }
 
-    /// Which nodes have sent something.
+    /// Returns the names of the nodes that have sent requests.
     async fn senders(&self) -> BTreeSet<String> {
         let mut senders = BTreeSet::new();
-        for delivery in all_over(&self.nodes[0].api()).await {
+        for delivery in wait_until_settled(&self.nodes[0].api()).await {
             for attempt in attempts_of(&self.nodes[0].api(), id(&delivery)).await {
                 senders.extend(
                     attempt["worker"].as_str().map(|worker| worker.split('#').next().unwrap().to_owned()),
@@ -89,8 +91,8 @@ impl World {
     }
 }
 
-/// The most that arrived within any span of this length.
-fn most_within(arrivals: &[Arrival], span: Duration) -> usize {
+/// Returns the maximum number of requests received within any interval of this length.
+fn max_within(arrivals: &[ReceivedRequest], span: Duration) -> usize {
     let times: Vec<Instant> = arrivals.iter().map(|arrival| arrival.at).collect();
     (0..times.len())
         .map(|first| times[first..].iter().take_while(|at| **at - times[first] <= span).count())
@@ -99,9 +101,9 @@ fn most_within(arrivals: &[Arrival], span: Duration) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_with_tls_and_users_is_reached_by_url() {
+async fn redis_with_tls_and_acl_users_is_reachable() {
     let (database, redis) = (Postgres::shared().await, Redis::start_with_tls().await);
-    // What docs/operations/redis.md says that it needs.
+    // The permissions that docs/operations/redis.md lists.
     let rules = "~redrive:* &redrive:* +@read +@write +@pubsub +@scripting +@connection +time -@dangerous";
     let url = redis.add_user("redrive", "hush-hush", &rules.split(' ').collect::<Vec<_>>()).await;
     let setup = node(&database.url(), "a")
@@ -120,28 +122,28 @@ async fn a_redis_with_tls_and_users_is_reached_by_url() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_in_redis_ends_by_itself() {
-    let world = world(&[("REDRIVE_LIMITS_TENANT_REQUESTS_PER_MINUTE", "60000")]).await;
-    world.receiver.answer_with(|arrival| Reply::status(if arrival.number % 2 == 0 { 500 } else { 200 }));
-    world.nodes[0].api().create_webhook(&world.receiver.url(), json!({"max_in_flight": 3})).await;
-    world.publish(30).await;
-    world.receiver.wait_for(30).await;
-    let keys = world.redis.command(&["KEYS", "*"]).await;
+async fn every_redis_key_has_a_ttl() {
+    let fixture = world(&[("REDRIVE_LIMITS_TENANT_REQUESTS_PER_MINUTE", "60000")]).await;
+    fixture.receiver.respond_with(|arrival| Reply::status(if arrival.number % 2 == 0 { 500 } else { 200 }));
+    fixture.nodes[0].api().create_webhook(&fixture.receiver.url(), json!({"max_in_flight": 3})).await;
+    fixture.publish(30).await;
+    fixture.receiver.wait_for(30).await;
+    let keys = fixture.redis.command(&["KEYS", "*"]).await;
     assert!(keys.lines().count() >= 4, "{keys}");
     for key in keys.lines() {
-        let left = world.redis.command(&["PTTL", key]).await;
-        // It may have ended meanwhile.
+        let left = fixture.redis.command(&["PTTL", key]).await;
+        // The key may have expired since it was listed.
         assert_ne!(left.trim(), "-1", "{key} never ends");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_on_a_single_process_is_refused_with_what_to_do() {
+async fn redis_with_single_process_store_is_refused_with_a_hint() {
     let output = Setup::new().arg("--redis").arg("redis://127.0.0.1:1").run_to_end().await;
-    let said =
+    let message =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(
-        !output.status.success() && said.contains("redis.url") && said.contains("database.url"),
-        "{said}"
+        !output.status.success() && message.contains("redis.url") && message.contains("database.url"),
+        "{message}"
     );
 }

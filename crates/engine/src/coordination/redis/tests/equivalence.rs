@@ -1,4 +1,4 @@
-//! The script against the rules of `redrive-core`, which decide in [`Local`]: whatever happens, both say the same.
+//! Compares the script with the rules of `redrive-core`, as used by [`LocalCoordinator`]: both must decide alike.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use redrive_core::{
 };
 use redrive_testkit::Redis;
 
-use super::{super::*, Node, PATIENCE, event, hook_of};
+use super::{super::*, Node, WAIT_TIMEOUT, event, hook_of};
 use crate::{
-    coordination::{Ask, Report},
-    limit_shares::Shares,
+    coordination::{AdmissionRequest, AttemptReport},
+    limit_shares::LimitShares,
 };
 
 #[derive(Clone, Debug)]
@@ -23,14 +23,14 @@ enum Step {
     Ask(u8),
     Succeeded(u8),
     Failed(FailureCategory),
-    /// The oldest probe that is out comes back.
-    Answer(Option<bool>),
+    /// The oldest probe in flight returns its result.
+    Response(Option<bool>),
     Force {
         open: bool,
         length: Option<u32>,
     },
     Reset,
-    /// Its policy and its limit are changed.
+    /// The webhook's policy and rate limit change.
     Change(Box<WebhookSpec>),
 }
 
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => (0..12u8).prop_map(Step::Ask),
         3 => (1..4u8).prop_map(Step::Succeeded),
         6 => category.prop_map(Step::Failed),
-        4 => any::<Option<bool>>().prop_map(Step::Answer),
+        4 => any::<Option<bool>>().prop_map(Step::Response),
         1 => (any::<bool>(), proptest::option::of(1..5_000u32)).prop_map(|(open, length)| Step::Force { open, length }),
         1 => Just(Step::Reset),
         1 => specs().prop_map(|spec| Step::Change(Box::new(spec))),
@@ -53,10 +53,10 @@ fn specs() -> impl Strategy<Value = WebhookSpec> {
     let breaker =
         (1..6u32, 1.0..100.0f64, 1_000..4_000u64, 1..5u32, 0.05..1.0f64, 1_000..9_000u64, any::<bool>());
     let limit = proptest::option::of((1..3_000u32, proptest::option::of(1..5u32)));
-    (breaker, limit).prop_map(|((least, errors, sleep, probes, good, window, on), limit)| WebhookSpec {
+    (breaker, limit).prop_map(|((min, errors, sleep, probes, good, window, on), limit)| WebhookSpec {
         circuit_breaker_config: BreakerConfig {
-            enabled: Some(on || least > 2),
-            minimum_throughput: Some(least),
+            enabled: Some(on || min > 2),
+            minimum_throughput: Some(min),
             error_threshold_percentage: Some(errors),
             sleep_window_ms: Some(sleep),
             half_open_max_calls: Some(probes),
@@ -68,24 +68,26 @@ fn specs() -> impl Strategy<Value = WebhookSpec> {
     })
 }
 
-/// One history, told to both.
+/// One history, applied to both coordinators.
 struct Both<'a> {
     node: &'a Node,
-    model: Local,
-    hook: Arc<Hook>,
-    /// Probes that are out, by the tickets of the model and of Redis.
+    model: LocalCoordinator,
+    webhook: Arc<ResolvedWebhook>,
+    /// Probes in flight, by their ids in the model and in Redis.
     probes: Vec<(u64, u64)>,
 }
 
 impl Both<'_> {
     async fn step(&mut self, step: &Step) {
-        let (node, hook, now) = (self.node, &self.hook, self.node.at());
+        let (node, webhook, now) = (self.node, &self.webhook, self.node.at());
         match step {
             Step::Wait(millis) => node.after(*millis),
             Step::Ask(number) => {
-                let event = event(*number);
-                let here = self.model.admit(&[Ask { hook, event, patience: PATIENCE }], now)[0];
-                let there = node.admit(hook, &[event]).await[0];
+                let event_id = event(*number);
+                let here = self
+                    .model
+                    .admit(&[AdmissionRequest { webhook, event_id, probe_timeout: WAIT_TIMEOUT }], now)[0];
+                let there = node.admit(webhook, &[event_id]).await[0];
                 match (here, there) {
                     (Grant::Go { probe: one, circuit }, Grant::Go { probe: other, circuit: same }) => {
                         assert_eq!((circuit, one.is_some()), (same, other.is_some()));
@@ -96,62 +98,62 @@ impl Both<'_> {
             }
             Step::Succeeded(count) => {
                 for _ in 0..*count {
-                    self.report(Call::Succeeded, None);
-                    node.shared.succeeded(hook);
+                    self.report(CallOutcome::Succeeded, None);
+                    node.shared.report_success(webhook);
                 }
-                if hook.breaker.enabled {
-                    node.carry().await;
+                if webhook.breaker.enabled {
+                    node.exchange().await;
                 }
             }
             Step::Failed(category) => {
-                self.report(Call::Failed(*category), None);
-                node.through(node.shared.report(hook, Call::Failed(*category), None)).await;
+                self.report(CallOutcome::Failed(*category), None);
+                node.through(node.shared.report(webhook, CallOutcome::Failed(*category), None)).await;
             }
-            Step::Answer(good) => {
+            Step::Response(good) => {
                 if self.probes.is_empty() {
                     return;
                 }
                 let (one, other) = self.probes.remove(0);
                 let call = match good {
-                    Some(true) => Call::Succeeded,
-                    Some(false) => Call::Failed(FailureCategory::Timeout),
-                    None => Call::Ignored,
+                    Some(true) => CallOutcome::Succeeded,
+                    Some(false) => CallOutcome::Failed(FailureCategory::Timeout),
+                    None => CallOutcome::Ignored,
                 };
                 self.report(call, Some(one));
-                node.through(node.shared.report(hook, call, Some(other))).await;
+                node.through(node.shared.report(webhook, call, Some(other))).await;
             }
             Step::Force { open, length } => {
                 let until = length.map(|length| now + Duration::from_millis(length.into()));
                 let action = CircuitAction::Force(Forced { open: *open, until, by: "somebody".into() });
-                self.model.act(hook, action.clone(), now);
-                node.through(node.shared.act(hook, action)).await;
+                self.model.apply_action(webhook, action.clone(), now);
+                node.through(node.shared.apply_action(webhook, action)).await;
             }
             Step::Change(spec) => {
-                self.hook = hook_of(spec);
-                self.model.reconsider(&self.hook);
+                self.webhook = hook_of(spec);
+                self.model.probe_capacity(&self.webhook);
             }
             Step::Reset => {
-                self.model.act(hook, CircuitAction::Reset, now);
-                node.through(node.shared.act(hook, CircuitAction::Reset)).await;
+                self.model.apply_action(webhook, CircuitAction::Reset, now);
+                node.through(node.shared.apply_action(webhook, CircuitAction::Reset)).await;
             }
         }
     }
 
-    fn report(&self, call: Call, probe: Option<u64>) {
-        let report = Report { call, probe, success: None, hold_until: None };
-        self.model.report(&self.hook, report, self.node.at());
+    fn report(&self, call: CallOutcome, probe: Option<u64>) {
+        let report = AttemptReport { call, probe, success: None, hold_until: None };
+        self.model.record_attempt(&self.webhook, report, self.node.at());
     }
 
-    /// Time makes its moves, and then nothing may differ.
+    /// Makes the timed transitions of both, and asserts that their states are equal.
     async fn compare(&self) {
         let now = self.node.at();
-        self.model.move_on(&self.hook, now);
-        self.node.through(self.node.shared.look(&self.hook)).await;
-        let seen = |local: &Local| {
-            let circuit = local.standing(&self.hook, now).circuit;
-            let moved = (circuit.state != CircuitState::Closed).then_some(circuit.state_transition_at);
+        self.model.advance(&self.webhook, now);
+        self.node.through(self.node.shared.refresh_circuit(&self.webhook)).await;
+        let seen = |local: &LocalCoordinator| {
+            let circuit = local.snapshot(&self.webhook, now).circuit;
+            let changed = (circuit.state != CircuitState::Closed).then_some(circuit.state_transition_at);
             (
-                (circuit.state, circuit.forced, moved, circuit.next_half_open_at),
+                (circuit.state, circuit.forced, changed, circuit.next_half_open_at),
                 (circuit.counts, circuit.half_open_attempts, circuit.half_open_successes),
                 circuit.consecutive_half_open_failures,
             )
@@ -161,7 +163,7 @@ impl Both<'_> {
 }
 
 #[test]
-fn the_script_and_the_rules_agree_whatever_happens() {
+fn script_and_core_rules_decide_alike() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = runtime.block_on(Redis::start());
     let case = std::cell::Cell::new(0);
@@ -169,12 +171,12 @@ fn the_script_and_the_rules_agree_whatever_happens() {
         case.set(case.get() + 1);
         runtime.block_on(async {
             let node = Node::start(&redis.url(), &format!("case{}", case.get()), "1").await;
-            let hook = hook_of(&spec);
-            // Redis begins with empty buckets: they are full after a while.
-            node.through(node.shared.look(&hook)).await;
+            let webhook = hook_of(&spec);
+            // Redis starts with empty buckets; after an hour they are full.
+            node.through(node.shared.refresh_circuit(&webhook)).await;
             node.after(3_600_000);
-            let shares = Arc::new(Shares::new(&[DEFAULT_POOL.into()], None));
-            let mut both = Both { node: &node, model: Local::new(shares), hook, probes: Vec::new() };
+            let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
+            let mut both = Both { node: &node, model: LocalCoordinator::new(shares), webhook, probes: Vec::new() };
             for step in &steps {
                 both.step(step).await;
                 both.compare().await;

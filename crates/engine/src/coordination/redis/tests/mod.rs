@@ -1,4 +1,4 @@
-//! Nodes that share a Redis of their own, in a time that the tests tell.
+//! Nodes that share a Redis, with a time set by the tests.
 
 mod equivalence;
 mod multi_node;
@@ -13,19 +13,19 @@ use redrive_core::{
 
 use super::*;
 use crate::{
-    limit_shares::Shares,
+    limit_shares::LimitShares,
     registry::Registry,
     settings::{RedisSettings, Settings},
 };
 
 const START: i64 = 1_700_000_000_000;
-/// Tests say what time it is.
+/// Clock script that takes the time from the test.
 const TOLD: &str = "local NOW = tonumber(ARGV[4])";
 
-/// A node that shares Redis with others, and the time it tells.
+/// A node that shares Redis with others, with its own time.
 pub(in crate::coordination) struct Node {
-    pub(in crate::coordination) shared: Shared,
-    link: tokio::sync::Mutex<Link>,
+    pub(in crate::coordination) shared: RedisCoordinator,
+    link: tokio::sync::Mutex<RedisLink>,
     now: Cell<i64>,
 }
 
@@ -40,14 +40,14 @@ fn settings(url: &str, namespace: &str) -> RedisSettings {
 
 impl Node {
     pub(in crate::coordination) async fn start(url: &str, namespace: &str, me: &str) -> Self {
-        let shares = Arc::new(Shares::new(&[DEFAULT_POOL.into()], None));
-        shares.set_whole(true);
-        let local = Arc::new(Local::new(shares));
-        local.follow();
-        let mut link = Link::with_clock(&settings(url, namespace), me.to_owned(), TOLD).unwrap();
+        let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
+        shares.set_undivided(true);
+        let local = Arc::new(LocalCoordinator::new(shares));
+        local.delegate_to_redis();
+        let mut link = RedisLink::with_clock(&settings(url, namespace), me.to_owned(), TOLD).unwrap();
         link.connect(Time::from_millis(START)).await.unwrap();
-        let shared = Shared::new(local);
-        shared.begin(false);
+        let shared = RedisCoordinator::new(local);
+        shared.mark_up(false);
         Self { shared, link: tokio::sync::Mutex::new(link), now: Cell::new(START) }
     }
 
@@ -59,8 +59,8 @@ impl Node {
         self.now.set(self.now.get() + millis);
     }
 
-    /// Carries what lies on the desk, as the engine does.
-    pub(in crate::coordination) async fn carry(&self) {
+    /// Sends the pending operations, as the engine does.
+    pub(in crate::coordination) async fn exchange(&self) {
         let taken = self.shared.take(1_000);
         let sent = self.link.lock().await.send(taken, &self.shared, self.at()).await;
         assert!(sent.is_ok(), "{:?}", sent.err().map(|(error, _)| error));
@@ -68,37 +68,42 @@ impl Node {
 
     pub(in crate::coordination) async fn through<T>(
         &self,
-        question: impl Future<Output = Result<T, Away>>,
+        question: impl Future<Output = Result<T, RedisUnavailable>>,
     ) -> T {
-        let (answer, ()) = tokio::join!(biased; question, self.carry());
-        answer.unwrap()
+        let (reply, ()) = tokio::join!(biased; question, self.exchange());
+        reply.unwrap()
     }
 
-    pub(in crate::coordination) async fn admit(&self, hook: &Arc<Hook>, events: &[EventId]) -> Vec<Grant> {
-        let asks = events.iter().map(|event| Asked {
-            hook: hook.clone(),
-            event: *event,
-            patience: PATIENCE.as_millis() as u64,
+    pub(in crate::coordination) async fn admit(
+        &self,
+        webhook: &Arc<ResolvedWebhook>,
+        events: &[EventId],
+    ) -> Vec<Grant> {
+        let asks = events.iter().map(|event_id| RedisAdmissionRequest {
+            webhook: webhook.clone(),
+            event_id: *event_id,
+            probe_timeout: WAIT_TIMEOUT.as_millis() as u64,
             has_slot: true,
         });
         self.through(self.shared.admit(asks.collect())).await.into_iter().map(|(grant, _)| grant).collect()
     }
 }
 
-pub(in crate::coordination) const PATIENCE: Duration = Duration::from_millis(700);
+pub(in crate::coordination) const WAIT_TIMEOUT: Duration = Duration::from_millis(700);
 
 pub(in crate::coordination) fn event(number: u8) -> EventId {
     EventId::new(Time::from_millis(START), &[number; 10])
 }
 
-pub(in crate::coordination) fn hook_of(spec: &WebhookSpec) -> Arc<Hook> {
-    let registry = Registry::new(Settings::default(), Arc::new(Shares::new(&[DEFAULT_POOL.into()], None)));
+pub(in crate::coordination) fn hook_of(spec: &WebhookSpec) -> Arc<ResolvedWebhook> {
+    let registry =
+        Registry::new(Settings::default(), Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None)));
     let (id, now) = (WebhookId::new(Time::from_millis(START), &[1; 10]), Time::from_millis(START));
-    let (tenant, state) = (TenantId::default(), WebhookState::Active);
+    let (tenant_id, state) = (TenantId::default(), WebhookState::Active);
     let spec = WebhookSpec { url: "http://127.0.0.1/".into(), ..spec.clone() };
-    registry.changed(
-        Webhook { id, tenant, spec, secrets: Vec::new(), state, created_at: now, updated_at: now },
+    registry.apply_local_change(
+        Webhook { id, tenant_id, spec, secrets: Vec::new(), state, created_at: now, updated_at: now },
         1,
     );
-    registry.hook(id).unwrap()
+    registry.webhook(id).unwrap()
 }

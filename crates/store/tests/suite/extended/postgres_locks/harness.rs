@@ -1,4 +1,4 @@
-//! Three nodes on a PostgreSQL server of their own, with two tenants that have three webhooks each.
+//! Harness: three nodes on their own PostgreSQL server, with two tenants that have three webhooks each.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,26 +10,26 @@ use parking_lot::Mutex;
 use redrive_core::{DeliveryId, EventId, TenantId, WebhookId};
 use redrive_store::{
     Epoch, Store, StoreError,
-    conformance::{Bench, Opened},
+    conformance::{Harness, Opened},
     postgres::{Options, Postgres},
 };
 
 pub(crate) const NODES: usize = 3;
-/// Few, so that operations meet at the same rows.
+/// Small, so that operations access the same rows.
 const MAX_KNOWN_DELIVERIES: usize = 60;
 
-/// A delivery that was published by an operation.
+/// Delivery that was published by an operation.
 #[derive(Clone)]
 pub(crate) struct KnownDelivery {
     pub(crate) id: DeliveryId,
-    pub(crate) event: EventId,
-    pub(crate) tenant: TenantId,
-    pub(crate) webhook: WebhookId,
+    pub(crate) event_id: EventId,
+    pub(crate) tenant_id: TenantId,
+    pub(crate) webhook_id: WebhookId,
 }
 
-/// What all nodes know and count.
+/// State and counters shared by all nodes.
 pub(crate) struct Shared {
-    pub(crate) bench: Arc<Bench>,
+    pub(crate) harness: Arc<Harness>,
     pub(crate) tenants: Vec<TenantId>,
     /// Deleted webhooks are replaced in place.
     pub(crate) webhooks: Mutex<Vec<(TenantId, WebhookId)>>,
@@ -65,7 +65,7 @@ impl Shared {
     }
 }
 
-/// One node as one task uses it.
+/// One node, as used by one task.
 pub(crate) struct Node {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) epoch: Epoch,
@@ -74,7 +74,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A number below `limit`, from a sequence that depends on the seed alone.
+    /// Returns a number below `limit`, from a sequence that depends only on the seed.
     pub(crate) fn pick(&mut self, limit: usize) -> usize {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -91,10 +91,10 @@ impl Node {
         webhooks[self.pick(webhooks.len())].clone()
     }
 
-    /// Up to so many deliveries of one tenant, in random order.
-    pub(crate) fn pick_deliveries(&mut self, tenant: &TenantId, count: usize) -> Vec<KnownDelivery> {
+    /// Returns up to `count` deliveries of one tenant, in random order.
+    pub(crate) fn pick_deliveries(&mut self, tenant_id: &TenantId, count: usize) -> Vec<KnownDelivery> {
         let known: Vec<_> =
-            self.shared.known.lock().iter().filter(|one| one.tenant == *tenant).cloned().collect();
+            self.shared.known.lock().iter().filter(|one| one.tenant_id == *tenant_id).cloned().collect();
         let mut picked: BTreeMap<usize, KnownDelivery> = BTreeMap::new();
         for _ in 0..count.min(known.len()) {
             let index = self.pick(known.len());
@@ -108,36 +108,37 @@ impl Node {
     }
 }
 
-pub(crate) struct Harness {
+pub(crate) struct LockHarness {
     server: redrive_testkit::Postgres,
     nodes: Vec<(Arc<dyn Store>, Epoch)>,
     shared: Arc<Shared>,
 }
 
-impl Harness {
+impl LockHarness {
     pub(crate) async fn start() -> Self {
         let server = redrive_testkit::Postgres::start().await;
-        // A deadlock is found soon, so that the test goes on.
+        // Deadlocks are detected soon, so that the test continues.
         server.execute("ALTER SYSTEM SET deadlock_timeout = '20ms'").await;
         server.execute("SELECT pg_reload_conf()").await;
         let options = || Options {
             writers: 8,
             readers: 2,
-            ..Options::at(server.url()).sealed_by(redrive_testkit::vault())
+            ..Options::at(server.url()).with_vault(redrive_testkit::vault())
         };
         let mut stores: Vec<Arc<dyn Store>> = Vec::new();
         for _ in 0..NODES {
             stores.push(Arc::new(Postgres::open(&options()).await.unwrap()));
         }
         let never = Box::new(|| -> redrive_store::conformance::Reopening { panic!("never opened again") });
-        let bench = Bench::new(Opened { store: stores[0].clone(), keep: Box::new(()), reopen: never }).await;
-        let tenants = vec![bench.tenant.clone(), bench.new_tenant("zebra").await];
+        let harness =
+            Harness::new(Opened { store: stores[0].clone(), keep: Box::new(()), reopen: never }).await;
+        let tenants = vec![harness.tenant_id.clone(), harness.new_tenant("zebra").await];
         let mut webhooks = Vec::new();
-        for tenant in &tenants {
+        for tenant_id in &tenants {
             for _ in 0..3 {
-                let webhook = bench.webhook_of(tenant);
+                let webhook = harness.webhook_of(tenant_id);
                 stores[0].create_webhook(webhook.clone()).await.unwrap();
-                webhooks.push((tenant.clone(), webhook.id));
+                webhooks.push((tenant_id.clone(), webhook.id));
             }
         }
         let mut nodes = Vec::new();
@@ -146,7 +147,7 @@ impl Harness {
             nodes.push((store, epoch));
         }
         let shared = Shared {
-            bench,
+            harness,
             tenants,
             webhooks: Mutex::new(webhooks),
             known: Mutex::default(),
@@ -162,12 +163,12 @@ impl Harness {
         Node { store, epoch, shared: self.shared.clone(), random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
 
-    /// How many deadlocks the server has logged.
+    /// Returns the number of deadlocks that the server has logged.
     pub(crate) fn deadlocks(&self) -> usize {
         self.server.log().matches("ERROR:  deadlock detected").count()
     }
 
-    /// How many deadlocks the server counts once every connection has reported its statistics.
+    /// Returns the number of deadlocks that the server counts once every connection has reported its statistics.
     pub(crate) async fn counted_deadlocks(&self) -> u64 {
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let rows =
@@ -175,7 +176,7 @@ impl Harness {
         rows[0][0].parse().unwrap()
     }
 
-    /// What the server logged about the first deadlocks.
+    /// Returns the log records of the server about the first deadlocks.
     pub(crate) fn deadlock_details(&self, count: usize) -> String {
         let log = self.server.log();
         let cut = |part: &str| part.lines().take(30).collect::<Vec<_>>().join("\n");
@@ -187,10 +188,10 @@ impl Harness {
             .join("\n---\n")
     }
 
-    /// Fails if an operation met an error that is not contention, or never succeeded.
+    /// Fails if an operation returned an error that is not contention, or never succeeded.
     pub(crate) fn assert_operations_worked(&self) {
         let mut errors = self.shared.errors.lock().clone();
-        // If the machine stands still for longer than a transaction may be idle, the server closes its connection.
+        // If the machine pauses for longer than a transaction may be idle, the server closes its connection.
         if self.server.log().contains("terminating connection due to idle-in-transaction timeout") {
             errors.retain(|error| !error.ends_with("connection closed"));
         }

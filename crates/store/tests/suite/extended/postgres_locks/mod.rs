@@ -1,4 +1,4 @@
-//! All pairs of operations, run concurrently by several nodes on the same few rows: PostgreSQL must never find a
+//! All pairs of operations, run concurrently by several nodes on the same few rows: PostgreSQL must never detect a
 //! deadlock. The lock order that the operations follow is in `docs/adr/0044-one-lock-order.md`.
 
 mod harness;
@@ -6,14 +6,14 @@ mod operations;
 
 use std::time::{Duration, Instant};
 
-use harness::Harness;
+use harness::LockHarness;
 use operations::Operation;
 
-/// How long a combination of operations runs.
+/// Run time of one combination of operations.
 const COMBINATION_TIME: Duration = Duration::from_millis(100);
 
-/// Runs operations concurrently, each on two nodes, until the time is over.
-async fn run_together(harness: &Harness, combination: &[Operation], seed: u64) {
+/// Runs operations concurrently, each on two nodes, for the given time.
+async fn run_together(harness: &LockHarness, combination: &[Operation], seed: u64) {
     let end = Instant::now() + COMBINATION_TIME;
     let mut tasks = Vec::new();
     for (index, operation) in combination.iter().copied().enumerate() {
@@ -32,9 +32,9 @@ async fn run_together(harness: &Harness, combination: &[Operation], seed: u64) {
     }
 }
 
-/// Fails with every combination that caused a deadlock, and with what the server logged about the first ones.
+/// Fails with every combination that caused a deadlock, and with the server's log records about the first ones.
 async fn assert_no_deadlocks(combinations: Vec<Vec<Operation>>) {
-    let harness = Harness::start().await;
+    let harness = LockHarness::start().await;
     let mut found = Vec::new();
     for (seed, combination) in combinations.iter().enumerate() {
         let before = harness.deadlocks();

@@ -1,17 +1,22 @@
-//! The operations of a store, each as one step that finds its own input among what the others left behind.
+//! The operations of a store, each as one step that takes its input from what the others left behind.
 
-use std::{sync::Arc, sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use redrive_core::{
-    DeadReason, DeliveryId, KeyId, NoticeId, OperationId, TenantId, WebhookId,
+    DeadReason, DeliveryId, KeyId, NotificationId, OperationId, TenantId, WebhookId,
     cluster::clock_discipline::SetBack,
-    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection},
-    delivery::lane::{Lane, Priority},
+    delivery::{
+        bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
+        lane::{Lane, Priority},
+    },
     event::PayloadFormat,
     notification::{
-        Cause, Facts, Kind,
+        NotificationKind, Occurrence, OccurrenceDetails,
         confirmation::ConfirmedBy,
-        grouping::Folds,
+        grouping::GroupIntervals,
         mail_limit::{MailPurpose, SendLimit},
     },
     protection::breaker::{CircuitState, SavedCircuit},
@@ -20,17 +25,18 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, Birth, BrowserSession, Change, Changed, Claimed, Disable, Effects, EventType, Failing, KeyClaim,
-    LaneKey, LaneRoom, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old,
-    Operation as BulkOperation, OperationOrder, OperationStep, Outcome, Published, Recorded, StoreError,
-    Tally, Task, Tenant, Wanted,
+    ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EventType, FailingChange,
+    IdempotencyClaim, InitialState, LaneCapacity, LaneKey, MailReservation, MinuteRollup, NewEvent, NewRound,
+    NextState, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep, Outcome,
+    PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
+    WebhookEffects,
     conformance::{FRESH, RETRY, at, closed, order},
 };
 use tokio::sync::oneshot;
 
 use super::harness::{KnownDelivery, Node};
 
-/// The time of all operations: everything that was published is due.
+/// Time of all operations: everything that was published is due.
 const NOW: i64 = 1_000;
 const POOLS: [&str; 2] = ["default", "other"];
 
@@ -106,14 +112,14 @@ enum Kinds {
 
 /// Publishes a batch for both tenants, with deliveries in several lanes of several webhooks.
 async fn publish(node: &mut Node, kinds: Kinds) -> Result<(), StoreError> {
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     for _ in 0..3 {
-        let tenant = node.pick_tenant();
-        let Some(config) = node.store.config_changes(tenant.clone(), 0, 100).await? else { continue };
+        let tenant_id = node.pick_tenant();
+        let Some(config) = node.store.config_changes(tenant_id.clone(), 0, 100).await? else { continue };
         let mut webhooks: Vec<_> = config
             .webhooks
             .iter()
-            .filter(|webhook| webhook.state.gets_events())
+            .filter(|webhook| webhook.state.receives_events())
             .map(|webhook| webhook.id)
             .collect();
         webhooks.truncate(1 + node.pick(3));
@@ -121,36 +127,36 @@ async fn publish(node: &mut Node, kinds: Kinds) -> Result<(), StoreError> {
             webhooks.reverse();
         }
         let time = at(node.pick(100) as i64);
-        let mut event = node.shared.bench.event(time);
-        event.tenant = tenant.clone();
+        let mut event = node.shared.harness.event(time);
+        event.tenant_id = tenant_id.clone();
         event.subject = Some("customer-1".into());
         let lanes: Vec<_> = webhooks
             .into_iter()
-            .map(|webhook| {
+            .map(|webhook_id| {
                 let priority = [Priority::High, Priority::Normal, Priority::Low][node.pick(3)];
                 let lane = match kinds {
                     Kinds::InOrder => order(["", "a", "b"][node.pick(3)]),
-                    _ => Lane::Free { priority, retry: false },
+                    _ => Lane::Unordered { priority, retry: false },
                 };
-                let birth = match node.pick(4) {
-                    0 => Birth::Leased,
-                    later => Birth::Waiting(at(later as i64 * 300)),
+                let initial_state = match node.pick(4) {
+                    0 => InitialState::Leased,
+                    later => InitialState::Waiting(at(later as i64 * 300)),
                 };
-                (LaneKey { webhook, lane }, birth)
+                (LaneKey { webhook_id, lane }, initial_state)
             })
             .collect();
-        let mut new = node.shared.bench.fan_out_to(event, &lanes);
+        let mut new = node.shared.harness.fan_out_to(event, &lanes);
         (new.epoch, new.config_version) = (node.epoch, config.version);
         if let Kinds::Keyed = kinds {
             add_key(node, &mut new);
         }
-        let (answer, answered) = oneshot::channel();
-        let known: Vec<_> = known_of(&new, &tenant);
+        let (answer, reply) = oneshot::channel();
+        let known: Vec<_> = known_of(&new, &tenant_id);
         node.store.publish(new, Box::new(move |result| drop(answer.send(result))));
-        answers.push((known, answered));
+        replies.push((known, reply));
     }
-    for (known, answered) in answers {
-        if let Published::New { .. } = answered.await.unwrap()? {
+    for (known, reply) in replies {
+        if let PublishResult::New { .. } = reply.await.unwrap()? {
             node.shared.add_known(known);
         }
     }
@@ -161,25 +167,29 @@ fn add_key(node: &mut Node, new: &mut NewEvent) {
     let key = format!("key-{}", node.pick(20));
     Arc::get_mut(&mut new.event).unwrap().idempotency_key = Some(key.into_boxed_str());
     let expires_at = at(200 + node.pick(1_000) as i64);
-    new.claim = Some(KeyClaim { body_hash: [7; 32], expires_at, confirmed_now: new.event.timestamp });
+    new.claim = Some(IdempotencyClaim { body_hash: [7; 32], expires_at, confirmed_now: new.event.timestamp });
 }
 
-fn known_of(new: &NewEvent, tenant: &TenantId) -> Vec<KnownDelivery> {
+fn known_of(new: &NewEvent, tenant_id: &TenantId) -> Vec<KnownDelivery> {
     let known = new.deliveries.iter().map(|delivery| KnownDelivery {
         id: delivery.id,
-        event: new.event.id,
-        tenant: tenant.clone(),
-        webhook: delivery.webhook,
+        event_id: new.event.id,
+        tenant_id: tenant_id.clone(),
+        webhook_id: delivery.webhook_id,
     });
     known.collect()
 }
 
-/// Claims up to so many deliveries of each lane that has something due.
-async fn claim(node: &mut Node, room: usize, alone: bool) -> Result<Vec<Claimed>, StoreError> {
+/// Claims from each due lane, up to the given capacity.
+async fn claim(node: &mut Node, capacity: usize, alone: bool) -> Result<Vec<ClaimedDelivery>, StoreError> {
     let pools = POOLS.map(str::to_owned).to_vec();
     let due = node.store.due_lanes(node.epoch, pools, at(NOW), 20).await?;
-    let rooms = due.lanes.into_iter().map(|key| LaneRoom { alone, ..LaneRoom::new(key, room) }).collect();
-    let claims = node.store.claim(node.epoch, at(NOW), rooms, 1 << 20).await?;
+    let capacities = due
+        .lanes
+        .into_iter()
+        .map(|key| LaneCapacity { exclusive: alone, ..LaneCapacity::new(key, capacity) })
+        .collect();
+    let claims = node.store.claim(node.epoch, at(NOW), capacities, 1 << 20).await?;
     Ok(claims.into_iter().flat_map(|claim| claim.deliveries).collect())
 }
 
@@ -194,65 +204,66 @@ async fn record_claimed(node: &mut Node, operation: Operation) -> Result<(), Sto
     let again: Vec<_> = outcomes
         .into_iter()
         .zip(recorded)
-        .filter(|(_, recorded)| matches!(recorded, Recorded::CancelRequested(_)))
-        .map(|(outcome, _)| Outcome { knows_cancel: true, ..outcome })
+        .filter(|(_, recorded)| matches!(recorded, RecordResult::CancelRequested(_)))
+        .map(|(outcome, _)| Outcome { saw_cancel: true, ..outcome })
         .collect();
     record_all(node, &again).await.map(drop)
 }
 
-async fn record_all(node: &Node, outcomes: &[Outcome]) -> Result<Vec<Recorded>, StoreError> {
+async fn record_all(node: &Node, outcomes: &[Outcome]) -> Result<Vec<RecordResult>, StoreError> {
     let submit = |outcome: &Outcome| {
-        let (answer, answered) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         node.store.record(Arc::new(outcome.clone()), Box::new(move |result| drop(answer.send(result))));
-        answered
+        reply
     };
-    let answers: Vec<_> = outcomes.iter().map(submit).collect();
+    let replies: Vec<_> = outcomes.iter().map(submit).collect();
     let mut recorded = Vec::new();
-    for answer in answers {
-        recorded.push(answer.await.unwrap()?);
+    for response in replies {
+        recorded.push(response.await.unwrap()?);
     }
     Ok(recorded)
 }
 
-fn outcome(node: &mut Node, operation: Operation, claimed: &Claimed) -> Outcome {
+fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> Outcome {
     let next = match operation {
-        Operation::RecordDelivered => Next::Delivered,
-        Operation::RecordDead | Operation::RecordDisable => Next::Dead { reason: DeadReason::Exhausted },
-        _ => Next::Retry { due: at(node.pick(NOW as usize) as i64) },
+        Operation::RecordDelivered => NextState::Delivered,
+        Operation::RecordDead | Operation::RecordDisable => NextState::Dead { reason: DeadReason::Exhausted },
+        _ => NextState::Retry { due: at(node.pick(NOW as usize) as i64) },
     };
-    let bench = &node.shared.bench;
-    let outcome = bench.outcome(claimed.id, claimed.attempt_count + 1, next, at(NOW));
-    let (tenant, webhook) = (claimed.event.tenant.clone(), claimed.webhook);
-    let outcome = Outcome { epoch: node.epoch, tenant: tenant.clone(), webhook, ..outcome };
+    let harness = &node.shared.harness;
+    let outcome = harness.outcome(claimed.id, claimed.attempt_count + 1, next, at(NOW));
+    let (tenant_id, webhook_id) = (claimed.event.tenant_id.clone(), claimed.webhook_id);
+    let outcome = Outcome { epoch: node.epoch, tenant_id: tenant_id.clone(), webhook_id, ..outcome };
     match operation {
-        Operation::RecordDead => {
-            Outcome { causes: vec![cause(&tenant, webhook, Kind::DeliveryDead)], ..outcome }
-        }
+        Operation::RecordDead => Outcome {
+            occurrences: vec![cause(&tenant_id, webhook_id, NotificationKind::DeliveryDead)],
+            ..outcome
+        },
         Operation::RecordDisable => {
-            let disable = Disable { reason: "gone".into(), url: "https://example.com/hook".into() };
-            let causes = vec![cause(&tenant, webhook, Kind::WebhookDisabled)];
-            Outcome { disable: Some(disable), causes, ..outcome }
+            let disable = DisableWebhook { reason: "gone".into(), url: "https://example.com/hook".into() };
+            let occurrences = vec![cause(&tenant_id, webhook_id, NotificationKind::WebhookDisabled)];
+            Outcome { disable: Some(disable), occurrences, ..outcome }
         }
         Operation::RecordEffects => {
-            let failing = [Failing::Since(at(NOW)), Failing::Over][node.pick(2)];
-            let effects = Effects {
+            let failing = [FailingChange::Since(at(NOW)), FailingChange::Recovered][node.pick(2)];
+            let effects = WebhookEffects {
                 circuit: (node.pick(2) == 0).then(|| Box::new(circuit(node))),
                 hold_until: (node.pick(2) == 0).then(|| at(node.pick(NOW as usize) as i64)),
                 failing: Some(failing),
             };
-            let causes = vec![cause(&tenant, webhook, Kind::CircuitOpened)];
-            Outcome { effects, causes, ..outcome }
+            let occurrences = vec![cause(&tenant_id, webhook_id, NotificationKind::CircuitOpened)];
+            Outcome { effects, occurrences, ..outcome }
         }
         _ => outcome,
     }
 }
 
-fn cause(tenant: &TenantId, webhook: WebhookId, kind: Kind) -> Cause {
-    let (tenant, webhook) = (tenant.clone(), Some(webhook));
-    Cause { tenant, webhook, kind, at: at(NOW), count: 1, facts: Facts::default() }
+fn cause(tenant_id: &TenantId, webhook_id: WebhookId, kind: NotificationKind) -> Occurrence {
+    let (tenant_id, webhook_id) = (tenant_id.clone(), Some(webhook_id));
+    Occurrence { tenant_id, webhook_id, kind, at: at(NOW), count: 1, facts: OccurrenceDetails::default() }
 }
 
-/// A circuit that is newer than all before it, and blocks for a time that is over.
+/// Returns a circuit that is newer than all before it, closed or blocking until a time in the past.
 fn circuit(node: &mut Node) -> SavedCircuit {
     let generation = node.shared.generation.fetch_add(1, SeqCst);
     let closed = SavedCircuit { generation, since: at(generation as i64), ..closed() };
@@ -264,13 +275,13 @@ fn circuit(node: &mut Node) -> SavedCircuit {
 
 async fn lease(node: &mut Node, operation: Operation) -> Result<(), StoreError> {
     if operation == Operation::TakeByTicket {
-        let tenant = node.pick_tenant();
-        let wanted = node.pick_deliveries(&tenant, 6).into_iter().map(|one| {
+        let tenant_id = node.pick_tenant();
+        let wanted = node.pick_deliveries(&tenant_id, 6).into_iter().map(|one| {
             let lane = [FRESH, RETRY][node.pick(2)].clone();
-            Wanted { key: LaneKey { webhook: one.webhook, lane }, delivery: one.id }
+            TicketEntry { key: LaneKey { webhook_id: one.webhook_id, lane }, delivery_id: one.id }
         });
         let wanted = wanted.collect::<Vec<_>>();
-        let taken = node.store.take(node.epoch, at(NOW), at(NOW), wanted, 1 << 20).await?;
+        let taken = node.store.claim_tickets(node.epoch, at(NOW), at(NOW), wanted, 1 << 20).await?;
         return release(node, taken).await;
     }
     let claimed = claim(node, 3, operation == Operation::LeaveHome).await?;
@@ -281,54 +292,58 @@ async fn lease(node: &mut Node, operation: Operation) -> Result<(), StoreError> 
             }
         }
         Operation::LeaveHome => {
-            let webhooks = claimed.iter().map(|one| one.webhook).collect();
-            node.store.leave(node.epoch, webhooks).await?;
+            let webhooks = claimed.iter().map(|one| one.webhook_id).collect();
+            node.store.release_assignments(node.epoch, webhooks).await?;
         }
         _ => {}
     }
     release(node, claimed).await
 }
 
-async fn release(node: &Node, claimed: Vec<Claimed>) -> Result<(), StoreError> {
+async fn release(node: &Node, claimed: Vec<ClaimedDelivery>) -> Result<(), StoreError> {
     let back = claimed.into_iter().map(|one| (one.id, one.due)).collect();
     node.store.release(node.epoch, at(NOW), back).await.map(drop)
 }
 
 async fn redrive(node: &mut Node, operation: Operation) -> Result<(), StoreError> {
-    let tenant = node.pick_tenant();
-    let Some(one) = node.pick_deliveries(&tenant, 1).pop() else { return Ok(()) };
+    let tenant_id = node.pick_tenant();
+    let Some(one) = node.pick_deliveries(&tenant_id, 1).pop() else { return Ok(()) };
     match operation {
         Operation::Cancel => {
-            node.store.cancel(tenant, one.id, "not needed".into(), at(NOW)).await?;
+            node.store.cancel(tenant_id, one.id, "not needed".into(), at(NOW)).await?;
         }
         Operation::Retry => {
-            let again = again(node, &one);
-            node.store.retry(tenant, one.id, again, at(NOW)).await?;
+            let options = again(node, &one);
+            node.store.retry(tenant_id, one.id, options, at(NOW)).await?;
         }
         _ => {
-            let id = node.shared.bench.delivery_id(one.event.time());
-            let rounds =
-                vec![NewRound { id, webhook: one.webhook, format: PayloadFormat::Envelope, lane: RETRY }];
-            node.store.replay(tenant, one.event, rounds, None, at(NOW)).await?;
+            let id = node.shared.harness.delivery_id(one.event_id.time());
+            let rounds = vec![NewRound {
+                id,
+                webhook_id: one.webhook_id,
+                format: PayloadFormat::Envelope,
+                lane: RETRY,
+            }];
+            node.store.replay(tenant_id, one.event_id, rounds, None, at(NOW)).await?;
         }
     }
     Ok(())
 }
 
-fn again(node: &mut Node, one: &KnownDelivery) -> redrive_store::Again {
-    let mut again = node.shared.bench.again(node.shared.bench.delivery_id(one.id.time()));
-    again.priority = [None, Some(Priority::High), Some(Priority::Low)][node.pick(3)];
-    again
+fn again(node: &mut Node, one: &KnownDelivery) -> redrive_store::RedriveOptions {
+    let mut options = node.shared.harness.redrive_options(node.shared.harness.delivery_id(one.id.time()));
+    options.priority = [None, Some(Priority::High), Some(Priority::Low)][node.pick(3)];
+    options
 }
 
-/// Creates a bulk operation, takes it and does one step of it.
+/// Creates a bulk operation, claims it and performs one step of it.
 async fn step_bulk_operation(node: &mut Node, operation: Operation) -> Result<(), StoreError> {
-    let tenant = node.pick_tenant();
-    let mut picked = node.pick_deliveries(&tenant, 12);
+    let tenant_id = node.pick_tenant();
+    let mut picked = node.pick_deliveries(&tenant_id, 12);
     if operation == Operation::Backfill {
-        // A step names each event once for a webhook.
-        picked.sort_by_key(|one| one.event);
-        picked.dedup_by_key(|one| one.event);
+        // A step must name each event only once for a webhook.
+        picked.sort_by_key(|one| one.event_id);
+        picked.dedup_by_key(|one| one.event_id);
     }
     let tasks: Vec<_> = picked
         .into_iter()
@@ -337,35 +352,36 @@ async fn step_bulk_operation(node: &mut Node, operation: Operation) -> Result<()
             Operation::RetryMany => Task::Retry(one.id, again(node, &one)),
             Operation::Purge => Task::Purge(one.id),
             _ => {
-                let (id, webhook) = (node.shared.bench.delivery_id(one.event.time()), node.pick_webhook().1);
+                let (id, webhook_id) =
+                    (node.shared.harness.delivery_id(one.event_id.time()), node.pick_webhook().1);
                 let lane = order(["", "a"][node.pick(2)]);
-                let round = NewRound { id, webhook, format: PayloadFormat::Envelope, lane };
-                Task::Send(one.event, round, Priority::Normal)
+                let round = NewRound { id, webhook_id, format: PayloadFormat::Envelope, lane };
+                Task::Send(one.event_id, round, Priority::Normal)
             }
         })
         .collect();
-    let id = OperationId::new(at(1), &node.shared.bench.next());
-    node.store.create_operation(bulk_operation(id, &tenant)).await?;
-    node.store.take_operations(node.epoch, Vec::new(), at(NOW), 1000).await?;
+    let id = OperationId::new(at(1), &node.shared.harness.next());
+    node.store.create_operation(bulk_operation(id, &tenant_id)).await?;
+    node.store.claim_operations(node.epoch, Vec::new(), at(NOW), 1000).await?;
     let epoch = node.epoch;
     let then = Some(OperationState::Delivering);
-    let step = OperationStep { id, tenant, epoch, tasks, passed: 0, cursor: None, then, at: at(NOW) };
+    let step = OperationStep { id, tenant_id, epoch, tasks, passed: 0, cursor: None, then, at: at(NOW) };
     node.store.step_operation(step).await?;
     node.store.settle_operation(id, epoch, None, 100).await?;
     node.store.close_operation(id, epoch, at(NOW)).await
 }
 
-fn bulk_operation(id: OperationId, tenant: &TenantId) -> BulkOperation {
-    let order = OperationOrder {
+fn bulk_operation(id: OperationId, tenant_id: &TenantId) -> BulkOperation {
+    let order = OperationRequest {
         kind: OperationKind::Retry,
-        among: Among::Dead,
+        among: OperationTarget::Dead,
         selection: Selection::default(),
         rate: None,
         priority: None,
     };
     BulkOperation {
         id,
-        tenant: tenant.clone(),
+        tenant_id: tenant_id.clone(),
         order,
         state: OperationState::Scheduled,
         created_by: "test".into(),
@@ -376,70 +392,70 @@ fn bulk_operation(id: OperationId, tenant: &TenantId) -> BulkOperation {
         updated_at: at(1),
         held_by: None,
         cursor: None,
-        tally: Tally::default(),
-        pace_from: None,
+        progress: OperationProgress::default(),
+        rate_since: None,
     }
 }
 
 async fn change_webhook(node: &mut Node, operation: Operation) -> Result<(), StoreError> {
-    let (tenant, webhook) = node.pick_webhook();
+    let (tenant_id, webhook_id) = node.pick_webhook();
     match operation {
         Operation::SetCircuit => {
             let circuit = circuit(node);
-            let cause = cause(&tenant, webhook, Kind::CircuitOpened);
-            node.store.set_circuit(tenant, webhook, circuit, Some(cause)).await.map(drop)
+            let occurrence = cause(&tenant_id, webhook_id, NotificationKind::CircuitOpened);
+            node.store.set_circuit(tenant_id, webhook_id, circuit, Some(occurrence)).await.map(drop)
         }
         Operation::PauseWebhook => {
             let state = [WebhookState::Paused, WebhookState::Active][node.pick(2)].clone();
-            set_state(node, &tenant, webhook, state).await
+            set_state(node, &tenant_id, webhook_id, state).await
         }
         Operation::DisableWebhook => {
             let state = [WebhookState::Disabled("test".into()), WebhookState::Active][node.pick(2)].clone();
-            set_state(node, &tenant, webhook, state).await?;
+            set_state(node, &tenant_id, webhook_id, state).await?;
             sweep(node).await
         }
         Operation::DeleteWebhook => {
-            set_state(node, &tenant, webhook, WebhookState::Deleted).await?;
-            let new = node.shared.bench.webhook_of(&tenant);
-            if let Changed::Done { .. } = node.store.create_webhook(new.clone()).await? {
-                for entry in node.shared.webhooks.lock().iter_mut().filter(|(_, id)| *id == webhook) {
+            set_state(node, &tenant_id, webhook_id, WebhookState::Deleted).await?;
+            let new = node.shared.harness.webhook_of(&tenant_id);
+            if let UpdateResult::Updated { .. } = node.store.create_webhook(new.clone()).await? {
+                for entry in node.shared.webhooks.lock().iter_mut().filter(|(_, id)| *id == webhook_id) {
                     entry.1 = new.id;
                 }
             }
             sweep(node).await
         }
         Operation::Sweep => {
-            set_state(node, &tenant, webhook, WebhookState::Disabled("test".into())).await?;
+            set_state(node, &tenant_id, webhook_id, WebhookState::Disabled("test".into())).await?;
             sweep(node).await?;
-            set_state(node, &tenant, webhook, WebhookState::Active).await
+            set_state(node, &tenant_id, webhook_id, WebhookState::Active).await
         }
         _ => {
-            let cause = cause(&tenant, webhook, Kind::DeliveryDead);
-            node.store.expire(webhook, at(50), at(NOW), 5, Some(cause)).await.map(drop)
+            let occurrence = cause(&tenant_id, webhook_id, NotificationKind::DeliveryDead);
+            node.store.expire_deliveries(webhook_id, at(50), at(NOW), 5, Some(occurrence)).await.map(drop)
         }
     }
 }
 
 async fn set_state(
     node: &Node,
-    tenant: &TenantId,
-    webhook: WebhookId,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
     state: WebhookState,
 ) -> Result<(), StoreError> {
-    let Some(mut found) = node.store.webhook(tenant.clone(), webhook).await? else { return Ok(()) };
+    let Some(mut found) = node.store.webhook(tenant_id.clone(), webhook_id).await? else { return Ok(()) };
     found.webhook.state = state;
-    let cause = cause(tenant, webhook, Kind::WebhookDisabled);
-    node.store.change_webhook(found.webhook, found.revision, Some(cause)).await.map(drop)
+    let occurrence = cause(tenant_id, webhook_id, NotificationKind::WebhookDisabled);
+    node.store.change_webhook(found.webhook, found.revision, Some(occurrence)).await.map(drop)
 }
 
 async fn sweep(node: &Node) -> Result<(), StoreError> {
-    for webhook in node.store.sweeping().await? {
-        node.store.sweep(webhook.id, "disabled".into(), at(NOW), 7).await?;
+    for webhook in node.store.webhooks_to_sweep().await? {
+        node.store.cancel_pending(webhook.id, "disabled".into(), at(NOW), 7).await?;
     }
     Ok(())
 }
 
-/// Leases something as a node that is then declared dead, and rescues it.
+/// Claims deliveries as a node that is then declared dead, and rescues them.
 async fn rescue(node: &mut Node) -> Result<(), StoreError> {
     let alive = node.epoch;
     let dead = node.store.join(Default::default(), at(0)).await?;
@@ -448,14 +464,14 @@ async fn rescue(node: &mut Node) -> Result<(), StoreError> {
     let claimed = claim(node, 3, true).await;
     node.epoch = alive;
     if let Some(first) = claimed?.first() {
-        node.store.cancel(first.event.tenant.clone(), first.id, "not needed".into(), at(NOW)).await?;
+        node.store.cancel(first.event.tenant_id.clone(), first.id, "not needed".into(), at(NOW)).await?;
     }
     for _ in 0..5 {
         if node.store.rescue(dead, at(NOW), 4).await?.finished {
             break;
         }
     }
-    for other in node.store.others(alive).await? {
+    for other in node.store.other_epochs(alive).await? {
         // Another task may have been stopped in the middle of a rescue.
         if other.0 < dead.0 && other.0 > 4 {
             node.store.rescue(other, at(NOW), 100).await?;
@@ -465,21 +481,22 @@ async fn rescue(node: &mut Node) -> Result<(), StoreError> {
 }
 
 async fn delete_old(node: &mut Node, operation: Operation) -> Result<(), StoreError> {
-    let tenant = node.pick_tenant();
+    let tenant_id = node.pick_tenant();
     let archive = node.pick(2) == 0;
     match operation {
         Operation::PruneEvents => {
-            let old = Old { tenant, before: at(100), after: None, rows: 5, archive };
-            node.store.prune_events(old).await?;
+            let request = PruneRequest { tenant_id, before: at(100), after: None, rows: 5, archive };
+            node.store.prune_events(request).await?;
         }
         Operation::PruneDead => {
-            let old = Old { tenant, before: at(NOW + 1), after: None::<DeliveryId>, rows: 5, archive };
-            node.store.prune_dead(old).await?;
+            let request =
+                PruneRequest { tenant_id, before: at(NOW + 1), after: None::<DeliveryId>, rows: 5, archive };
+            node.store.prune_dead(request).await?;
         }
         _ => {
-            let Some(one) = node.pick_deliveries(&tenant, 1).pop() else { return Ok(()) };
-            node.store.erase(tenant.clone(), one.event, at(NOW)).await?;
-            node.store.erase_answers(tenant, one.event, 10).await?;
+            let Some(one) = node.pick_deliveries(&tenant_id, 1).pop() else { return Ok(()) };
+            node.store.erase(tenant_id.clone(), one.event_id, at(NOW)).await?;
+            node.store.erase_responses(tenant_id, one.event_id, 10).await?;
         }
     }
     if let Some(object) = node.store.next_object(1, 1 << 20).await? {
@@ -489,40 +506,45 @@ async fn delete_old(node: &mut Node, operation: Operation) -> Result<(), StoreEr
 }
 
 async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreError> {
-    let (tenant, webhook) = node.pick_webhook();
+    let (tenant_id, webhook_id) = node.pick_webhook();
     match operation {
         Operation::ChangeTenant => {
             let pool = Some(POOLS[node.pick(2)].to_owned());
             let rules = TenantRules { pool, ..TenantRules::default() };
-            let tenant = Tenant { id: tenant, name: None, rules, created_at: at(0) };
+            let tenant = Tenant { id: tenant_id, name: None, rules, created_at: at(0) };
             node.store.change_tenant(tenant).await.map(drop)
         }
-        Operation::ChangeEventTypes => change_event_types(node, tenant).await,
-        Operation::Beat => node.store.beat(node.epoch).await.map(drop),
+        Operation::ChangeEventTypes => change_event_types(node, tenant_id).await,
+        Operation::Beat => node.store.heartbeat(node.epoch).await.map(drop),
         Operation::Notify => {
-            let kinds =
-                [Kind::DeliveryDead, Kind::CircuitOpened, Kind::CircuitRecovered, Kind::WebhookDisabled];
-            let mut causes: Vec<_> = kinds.into_iter().map(|kind| cause(&tenant, webhook, kind)).collect();
-            causes.push(Cause { webhook: None, ..causes[0].clone() });
-            node.store.note(causes).await?;
-            let fresh = (0..40).map(|_| NoticeId::new(at(NOW), &node.shared.bench.next())).collect();
-            node.store.make_notices(at(NOW + 10), Folds::default(), fresh).await?;
-            node.store.take_notices(at(NOW + 10), at(NOW + 20), 10).await?;
-            node.store.forget_notices(at(NOW + 10), 10).await.map(drop)
+            let kinds = [
+                NotificationKind::DeliveryDead,
+                NotificationKind::CircuitOpened,
+                NotificationKind::CircuitRecovered,
+                NotificationKind::WebhookDisabled,
+            ];
+            let mut occurrences: Vec<_> =
+                kinds.into_iter().map(|kind| cause(&tenant_id, webhook_id, kind)).collect();
+            occurrences.push(Occurrence { webhook_id: None, ..occurrences[0].clone() });
+            node.store.record_occurrences(occurrences).await?;
+            let fresh = (0..40).map(|_| NotificationId::new(at(NOW), &node.shared.harness.next())).collect();
+            node.store.create_notifications(at(NOW + 10), GroupIntervals::default(), fresh).await?;
+            node.store.claim_notifications(at(NOW + 10), at(NOW + 20), 10).await?;
+            node.store.prune_notifications(at(NOW + 10), 10).await.map(drop)
         }
         Operation::AddFigures => {
             let minutes = node.shared.webhooks.lock().clone();
-            let minutes = minutes.into_iter().map(|(tenant, webhook)| MinuteRollup {
-                tenant,
-                webhook,
+            let minutes = minutes.into_iter().map(|(tenant_id, webhook_id)| MinuteRollup {
+                tenant_id,
+                webhook_id,
                 minute: at(0),
                 rollup: Rollup { attempts: 2, successes: 1, ..Rollup::default() },
             });
             let minutes = minutes.collect();
-            node.store.add_figures(minutes, Vec::new()).await?;
-            node.store.forget_rollups(at(-1), 10).await.map(drop)
+            node.store.add_rollups(minutes, Vec::new()).await?;
+            node.store.prune_rollups(at(-1), 10).await.map(drop)
         }
-        Operation::UseKeys => use_keys(node, tenant).await,
+        Operation::UseKeys => use_keys(node, tenant_id).await,
         Operation::Rewrap => node.store.rewrap(None, 10).await.map(drop),
         Operation::SetTimeBack => {
             node.store.store_confirmed_time(at(NOW)).await?;
@@ -533,26 +555,31 @@ async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreEr
             node.store.set_due_back(set_back, at(NOW), after, 10).await.map(drop)
         }
         _ => {
-            node.store.forget_keys(at(NOW), 10).await?;
-            let mark = node.store.changes(None).await?.mark;
-            let changes = node.store.changes(Some(mark.clone())).await?.changes;
+            node.store.prune_idempotency_keys(at(NOW), 10).await?;
+            let cursor = node.store.changes(None).await?.cursor;
+            let changes = node.store.changes(Some(cursor.clone())).await?.changes;
             let _keys = changes.iter().filter(|change| matches!(change, Change::Keys)).count();
-            node.store.forget_changes(mark).await?;
+            node.store.prune_changes(cursor).await?;
             node.store
-                .unsubscribe(tenant.clone(), "a@example.com".into(), Kind::DeliveryDead, at(NOW))
+                .unsubscribe(
+                    tenant_id.clone(),
+                    "a@example.com".into(),
+                    NotificationKind::DeliveryDead,
+                    at(NOW),
+                )
                 .await?;
-            node.store.resubscribe(tenant.clone(), "a@example.com".into(), None).await?;
-            send_mails(node, tenant).await?;
-            node.store.forget_operations(at(NOW + 1), 10).await.map(drop)
+            node.store.resubscribe(tenant_id.clone(), "a@example.com".into(), None).await?;
+            send_mails(node, tenant_id).await?;
+            node.store.prune_operations(at(NOW + 1), 10).await.map(drop)
         }
     }
 }
 
-/// Two mailboxes that all tenants write to.
-async fn send_mails(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {
+/// Reserves, sends and confirms emails to two mailboxes that all tenants share.
+async fn send_mails(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError> {
     let address = ["a@example.com", "b@example.com"][node.pick(2)].to_owned();
     let reservation = MailReservation {
-        tenant: tenant.clone(),
+        tenant_id: tenant_id.clone(),
         address: address.clone(),
         purpose: MailPurpose::Confirmation,
         at: at(NOW),
@@ -561,17 +588,17 @@ async fn send_mails(node: &mut Node, tenant: TenantId) -> Result<(), StoreError>
     };
     node.store.request_confirmation(reservation.clone()).await?;
     node.store.take_confirmations(at(NOW), 10).await?;
-    node.store.retry_confirmation(tenant.clone(), address.clone(), at(NOW + 1)).await?;
-    node.store.confirm_address(tenant, address, ConfirmedBy::Holder, at(NOW)).await?;
+    node.store.retry_confirmation(tenant_id.clone(), address.clone(), at(NOW + 1)).await?;
+    node.store.confirm_address(tenant_id, address, ConfirmedBy::Holder, at(NOW)).await?;
     node.store.reserve_mail(reservation.clone()).await?;
     node.store.release_mail(reservation).await?;
     node.store.prune_mail_addresses(at(NOW + 1), at(NOW + 1), 10).await.map(drop)
 }
 
-async fn change_event_types(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {
+async fn change_event_types(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError> {
     let name = format!("order.created{}", node.pick(3));
     let new = EventType {
-        tenant: tenant.clone(),
+        tenant_id: tenant_id.clone(),
         name: name.clone(),
         description: None,
         example: None,
@@ -581,23 +608,23 @@ async fn change_event_types(node: &mut Node, tenant: TenantId) -> Result<(), Sto
         updated_at: at(0),
     };
     node.store.create_event_type(new.clone(), 100).await?;
-    if let Some(found) = node.store.event_type(tenant.clone(), name.clone()).await? {
+    if let Some(found) = node.store.event_type(tenant_id.clone(), name.clone()).await? {
         node.store.change_event_type(EventType { archived: true, ..new }, found.revision).await?;
     }
-    node.store.delete_event_type(tenant, name).await.map(drop)
+    node.store.delete_event_type(tenant_id, name).await.map(drop)
 }
 
-async fn use_keys(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {
+async fn use_keys(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError> {
     let keys: Vec<_> = (0..8u8).map(|n| KeyId::from_bytes([n; 16])).collect();
-    if node.store.list_keys(Some(tenant.clone()), redrive_store::conformance::page(1)).await?.is_empty() {
+    if node.store.list_keys(Some(tenant_id.clone()), redrive_store::conformance::page(1)).await?.is_empty() {
         for (n, id) in keys.iter().enumerate() {
             let mut hash = [n as u8; 32];
-            hash[..tenant.as_str().len().min(8)]
-                .copy_from_slice(&tenant.as_str().as_bytes()[..tenant.as_str().len().min(8)]);
-            let tenant = Some(tenant.clone());
+            hash[..tenant_id.as_str().len().min(8)]
+                .copy_from_slice(&tenant_id.as_str().as_bytes()[..tenant_id.as_str().len().min(8)]);
+            let tenant_id = Some(tenant_id.clone());
             let key = ApiKey {
                 id: *id,
-                tenant,
+                tenant_id,
                 name: "k".into(),
                 hash,
                 scopes: 1,
@@ -614,10 +641,10 @@ async fn use_keys(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {
     }
     let mut uses: Vec<_> = keys.into_iter().map(|id| (id, at(NOW))).collect();
     uses.reverse();
-    node.store.note_key_use(uses).await?;
+    node.store.record_key_use(uses).await?;
     use_sessions(node).await?;
     tokio::time::sleep(Duration::from_millis(1)).await;
-    node.store.revoke_key(Some(tenant), KeyId::from_bytes([9; 16]), at(NOW)).await.map(drop)
+    node.store.revoke_key(Some(tenant_id), KeyId::from_bytes([9; 16]), at(NOW)).await.map(drop)
 }
 
 /// Logs in and out with one key on all nodes.

@@ -1,71 +1,77 @@
-//! A source with something of everything in it.
+//! Sample data: a source store that contains rows of every kind.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
-    AuditId, DeadReason, FailureCategory, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
-    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection},
-    delivery::lane::{Lane, Priority},
-    event::trace::Trace,
-    event::{Event, PayloadFormat},
+    AuditId, DeadReason, FailureCategory, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
+    delivery::{
+        bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
+        lane::{Lane, Priority},
+    },
+    event::{Event, PayloadFormat, trace::Trace},
     notification::{
-        Cause, Facts, Kind,
+        NotificationKind, Occurrence, OccurrenceDetails,
         confirmation::ConfirmedBy,
-        grouping::Folds,
+        grouping::GroupIntervals,
         mail_limit::{CONFIRMATIONS_PER_MAILBOX, CONFIRMATIONS_PER_TENANT, MailPurpose},
     },
-    protection::breaker::{CircuitState, Forced, SavedCircuit},
-    protection::limiter::RateLimit,
-    statistics::rollup::Rollup,
-    statistics::traffic::{Grain, Traffic},
+    protection::{
+        breaker::{CircuitState, Forced, SavedCircuit},
+        limiter::RateLimit,
+    },
+    statistics::{
+        rollup::Rollup,
+        traffic::{Resolution, Traffic},
+    },
     tenancy::TenantRules,
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Channel, Effects, Ended, Erased, EventType, Failing,
-    KeyClaim, LaneKey, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old, Operation,
-    OperationOrder, OperationStep, Outcome, Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant,
-    TenantRollup, Told, WalkCursor,
-    conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
+    ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EndedCounts, EraseResult, EventType,
+    FailingChange, IdempotencyClaim, InitialState, LaneKey, MailReservation, MinuteRollup, NewEvent,
+    NewRound, NextState, Operation, OperationProgress, OperationRequest, OperationStep, Outcome,
+    PruneRequest, RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant,
+    TenantRollup, WebhookEffects,
+    conformance::{FRESH, Harness, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
 
 const DAY: i64 = 24 * 3600 * 1000;
-const DONE: Recorded = Recorded::Done { config_version: None };
+const DONE: RecordResult = RecordResult::Recorded { config_version: None };
 
-/// A bench on an embedded database at this path.
-pub(crate) async fn bench_at(path: &Path) -> Arc<Bench> {
-    let store = Arc::new(Sqlite::open(&Options::at(path).sealed_by(redrive_testkit::vault())).unwrap());
+/// Creates a harness on an embedded database at this path.
+pub(crate) async fn bench_at(path: &Path) -> Arc<Harness> {
+    let store = Arc::new(Sqlite::open(&Options::at(path).with_vault(redrive_testkit::vault())).unwrap());
     let reopen = Box::new(|| -> Reopening { unreachable!("it is opened once") });
-    Bench::new(Opened { store, keep: Box::new(()), reopen }).await
+    Harness::new(Opened { store, keep: Box::new(()), reopen }).await
 }
 
-/// Makes a source with everything in it, and leaves it as if it had been killed.
+/// Creates a source that contains rows of every kind, and leaves it as if its process had been killed.
 pub(crate) async fn make(path: &Path) {
-    let bench = bench_at(path).await;
-    tenants(&bench).await;
-    keys(&bench).await;
-    let (tenant, jane) = (bench.tenant.clone(), "jane@example.com".to_owned());
-    bench.store().unsubscribe(tenant, jane, Kind::DeliveryDead, at(4)).await.unwrap();
-    mail_addresses(&bench).await;
-    history(&bench).await;
-    archived(&bench).await;
-    operation(&bench).await;
-    rounds(&bench).await;
-    leases(&bench).await;
-    orders(&bench).await;
-    states(&bench).await;
-    gates(&bench).await;
-    audit(&bench).await;
-    notices(&bench).await;
+    let harness = bench_at(path).await;
+    tenants(&harness).await;
+    keys(&harness).await;
+    let (tenant_id, jane) = (harness.tenant_id.clone(), "jane@example.com".to_owned());
+    harness.store().unsubscribe(tenant_id, jane, NotificationKind::DeliveryDead, at(4)).await.unwrap();
+    mail_addresses(&harness).await;
+    history(&harness).await;
+    archived(&harness).await;
+    operation(&harness).await;
+    rounds(&harness).await;
+    leases(&harness).await;
+    orders(&harness).await;
+    states(&harness).await;
+    gates(&harness).await;
+    audit(&harness).await;
+    notifications(&harness).await;
 }
 
-/// One address that was asked, and one that is confirmed.
-async fn mail_addresses(bench: &Bench) {
-    let (tenant, store) = (bench.tenant.clone(), bench.store());
+/// Adds one address with a requested confirmation, and one that is confirmed.
+async fn mail_addresses(harness: &Harness) {
+    let (tenant_id, store) = (harness.tenant_id.clone(), harness.store());
     let reservation = MailReservation {
-        tenant: tenant.clone(),
+        tenant_id: tenant_id.clone(),
         address: "jane@example.com".into(),
         purpose: MailPurpose::Confirmation,
         at: at(4),
@@ -73,23 +79,23 @@ async fn mail_addresses(bench: &Bench) {
         per_mailbox: CONFIRMATIONS_PER_MAILBOX,
     };
     store.request_confirmation(reservation).await.unwrap();
-    store.confirm_address(tenant, "ops@example.com".into(), ConfirmedBy::Operator, at(5)).await.unwrap();
+    store.confirm_address(tenant_id, "ops@example.com".into(), ConfirmedBy::Operator, at(5)).await.unwrap();
 }
 
-/// A bulk operation that has queued something, and is not through.
-async fn operation(bench: &Bench) {
-    let dead = bench.dead(at(3)).await;
-    let order = OperationOrder {
+/// Adds a bulk operation that has queued a delivery and is not finished.
+async fn operation(harness: &Harness) {
+    let dead = harness.dead(at(3)).await;
+    let order = OperationRequest {
         kind: OperationKind::Retry,
-        among: Among::Dead,
+        among: OperationTarget::Dead,
         selection: Selection::default(),
         rate: Some(5),
         priority: None,
     };
-    let id = OperationId::new(at(1), &bench.next());
+    let id = OperationId::new(at(1), &harness.next());
     let operation = Operation {
         id,
-        tenant: bench.tenant.clone(),
+        tenant_id: harness.tenant_id.clone(),
         order,
         state: OperationState::Scheduled,
         created_by: "admin".into(),
@@ -100,50 +106,56 @@ async fn operation(bench: &Bench) {
         updated_at: at(1),
         held_by: None,
         cursor: None,
-        tally: Tally::default(),
-        pace_from: None,
+        progress: OperationProgress::default(),
+        rate_since: None,
     };
-    bench.store().create_operation(operation).await.unwrap();
-    bench.store().take_operations(bench.epoch, Vec::new(), at(5), 1).await.unwrap();
-    let place = WalkCursor { event: bench.delivery(dead).await.event, delivery: Some(dead) };
+    harness.store().create_operation(operation).await.unwrap();
+    harness.store().claim_operations(harness.epoch, Vec::new(), at(5), 1).await.unwrap();
+    let position = ScanCursor { event_id: harness.delivery(dead).await.event_id, delivery_id: Some(dead) };
     let step = OperationStep {
         id,
-        tenant: bench.tenant.clone(),
-        epoch: bench.epoch,
-        tasks: vec![Task::Retry(dead, bench.again(bench.delivery_id(at(3))))],
+        tenant_id: harness.tenant_id.clone(),
+        epoch: harness.epoch,
+        tasks: vec![Task::Retry(dead, harness.redrive_options(harness.delivery_id(at(3))))],
         passed: 0,
-        cursor: Some(place),
+        cursor: Some(position),
         then: None,
         at: at(6),
     };
-    bench.store().step_operation(step).await.unwrap();
+    harness.store().step_operation(step).await.unwrap();
 }
 
-/// Something that was told, something that is to be told, and a notice on its way.
-async fn notices(bench: &Bench) {
-    let store = bench.store();
-    let cause = |kind, webhook, count| Cause {
-        tenant: bench.tenant.clone(),
-        webhook,
+/// Adds a group that was sent, a group that is pending, and a notification that is being sent.
+async fn notifications(harness: &Harness) {
+    let store = harness.store();
+    let occurrence = |kind, webhook_id, count| Occurrence {
+        tenant_id: harness.tenant_id.clone(),
+        webhook_id,
         kind,
         at: at(1),
         count,
-        facts: Facts { message: Some("too many \u{1f511}".into()), ..Facts::default() },
+        facts: OccurrenceDetails {
+            message: Some("too many \u{1f511}".into()),
+            ..OccurrenceDetails::default()
+        },
     };
-    let dead = cause(Kind::DeliveryDead, Some(bench.webhook), 3);
-    store.note(vec![dead.clone(), cause(Kind::QuotaReached, None, 1)]).await.unwrap();
-    let fresh = (0..10).map(|_| NoticeId::new(at(2), &bench.next())).collect();
-    assert_eq!(store.make_notices(at(2), Folds::default(), fresh).await.unwrap(), 2);
-    let taken = store.take_notices(at(2), at(3), 1).await.unwrap();
-    let told = Told::Later(at(4), "no route".into());
-    store.notice_told(taken[0].notice.id, Channel::Mail, told).await.unwrap();
-    store.note(vec![dead]).await.unwrap();
+    let dead = occurrence(NotificationKind::DeliveryDead, Some(harness.webhook_id), 3);
+    store
+        .record_occurrences(vec![dead.clone(), occurrence(NotificationKind::QuotaReached, None, 1)])
+        .await
+        .unwrap();
+    let fresh = (0..10).map(|_| NotificationId::new(at(2), &harness.next())).collect();
+    assert_eq!(store.create_notifications(at(2), GroupIntervals::default(), fresh).await.unwrap(), 2);
+    let taken = store.claim_notifications(at(2), at(3), 1).await.unwrap();
+    let result = ChannelResult::RetryAt(at(4), "no route".into());
+    store.record_notification_result(taken[0].notification.id, Channel::Email, result).await.unwrap();
+    store.record_occurrences(vec![dead]).await.unwrap();
 }
 
-async fn audit(bench: &Bench) {
+async fn audit(harness: &Harness) {
     let entry = AuditEntry {
-        id: AuditId::new(at(1), &bench.next()),
-        tenant: Some(bench.tenant.clone()),
+        id: AuditId::new(at(1), &harness.next()),
+        tenant_id: Some(harness.tenant_id.clone()),
         actor: "admin".into(),
         key: None,
         address: Some("10.0.0.1".parse().unwrap()),
@@ -151,14 +163,14 @@ async fn audit(bench: &Bench) {
         object: None,
         end: None,
     };
-    bench.store().begin_audit(entry.clone()).await.unwrap();
+    harness.store().begin_audit(entry.clone()).await.unwrap();
     let (before, after) = (None, Some("{}".into()));
     let end = AuditEnd { result: "done".into(), object: Some("wh_1".into()), before, after };
-    bench.store().finish_audit(entry.id, end).await.unwrap();
+    harness.store().finish_audit(entry.id, end).await.unwrap();
 }
 
-async fn tenants(bench: &Bench) {
-    let store = bench.store();
+async fn tenants(harness: &Harness) {
+    let store = harness.store();
     let default = store.tenant(TenantId::default()).await.unwrap().unwrap();
     store.change_tenant(Tenant { name: Some("Ours \u{1f511}".into()), ..default }).await.unwrap();
     let rules = TenantRules {
@@ -171,7 +183,7 @@ async fn tenants(bench: &Bench) {
     store.create_tenant(Tenant { id: id.clone(), name: None, rules, created_at: at(7) }).await.unwrap();
     for (name, archived) in [("order.created", false), ("order.old", true)] {
         let event_type = EventType {
-            tenant: id.clone(),
+            tenant_id: id.clone(),
             name: name.into(),
             description: Some("Somebody ordered \u{1f511}".into()),
             example: (!archived).then(|| r#"{"nul": "\u0000"}"#.into()),
@@ -180,25 +192,25 @@ async fn tenants(bench: &Bench) {
             created_at: at(1),
             updated_at: at(2),
         };
-        assert_eq!(store.create_event_type(event_type, 10).await.unwrap(), Registered::Done);
+        assert_eq!(store.create_event_type(event_type, 10).await.unwrap(), RegisterResult::Done);
     }
-    let webhook = bench.webhook_of(&id);
+    let webhook = harness.webhook_of(&id);
     store.create_webhook(webhook.clone()).await.unwrap();
     let config_version = store.config_changes(id.clone(), 0, 10).await.unwrap().unwrap().version;
     for time in [at(1), at(20 * DAY)] {
-        let event = Event { tenant: id.clone(), ..bench.event(time) };
-        let new = bench.fan_out(event, &[(webhook.id, Birth::Waiting(time))]);
-        bench.publish_new(NewEvent { config_version, ..new }).await;
+        let event = Event { tenant_id: id.clone(), ..harness.event(time) };
+        let new = harness.fan_out(event, &[(webhook.id, InitialState::Waiting(time))]);
+        harness.publish_new(NewEvent { config_version, ..new }).await;
     }
 }
 
-async fn keys(bench: &Bench) {
-    let tenants = [None, Some(bench.tenant.clone()), Some(bench.tenant.clone())];
-    for (n, tenant) in (1..).zip(tenants) {
-        let id = KeyId::new(at(0), &bench.next());
+async fn keys(harness: &Harness) {
+    let tenants = [None, Some(harness.tenant_id.clone()), Some(harness.tenant_id.clone())];
+    for (n, tenant_id) in (1..).zip(tenants) {
+        let id = KeyId::new(at(0), &harness.next());
         let key = ApiKey {
             id,
-            tenant: tenant.clone(),
+            tenant_id: tenant_id.clone(),
             name: format!("deploy {n} \u{1f511}"),
             hash: [n; 32],
             scopes: u32::MAX - u32::from(n),
@@ -209,166 +221,179 @@ async fn keys(bench: &Bench) {
             last_used_at: Some(at(4)),
             revoked_at: None,
         };
-        assert!(bench.store().create_key(key).await.unwrap());
+        assert!(harness.store().create_key(key).await.unwrap());
         if n == 3 {
-            assert!(bench.store().revoke_key(tenant, id, at(9)).await.unwrap());
+            assert!(harness.store().revoke_key(tenant_id, id, at(9)).await.unwrap());
         }
     }
 }
 
-/// Events of several months, with odd bytes; deliveries that were tried several times; keys; minutes.
-async fn history(bench: &Bench) {
+/// Adds events of several months with unusual bytes, deliveries with several attempts, idempotency keys and
+/// rollups.
+async fn history(harness: &Harness) {
     for bytes in [&b""[..], b"\0", b"a\0b", b"\xff\xfe\xc3\x28", b"\xed\xa0\x80", b"'; DROP TABLE events; --"]
     {
         let event = Event {
             data: Bytes::from_static(bytes),
             metadata: Some(Bytes::from_static(bytes)),
-            trace: Trace::of_caller("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=b")
+            trace: Trace::from_headers("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=b")
                 .map(Box::new),
             source: Some("shop \u{1f600}".into()),
             subject: Some("'\"\\N\t".into()),
             priority: Priority::High,
-            ..bench.event(at(-40 * DAY))
+            ..harness.event(at(-40 * DAY))
         };
-        let new = bench.fan_out(event, &[(bench.webhook, Birth::Leased)]);
+        let new = harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]);
         let id = new.deliveries[0].id;
-        bench.publish_new(new).await;
+        harness.publish_new(new).await;
         for number in 1..=3 {
             let time = at(i64::from(number) * 1000);
-            let next = if number < 3 { Next::Retry { due: time } } else { Next::Delivered };
-            let mut outcome = bench.outcome(id, number, next, time);
+            let next = if number < 3 { NextState::Retry { due: time } } else { NextState::Delivered };
+            let mut outcome = harness.outcome(id, number, next, time);
             let attempt = outcome.attempt.as_mut().unwrap();
             attempt.response_body_sample = Some(Bytes::from_static(bytes));
             attempt.custom_headers = Some(Bytes::from_static(bytes));
             attempt.error_message = Some("it said \0 \u{fffd} \u{1f600}".into());
-            assert_eq!(bench.record(outcome).await, DONE);
+            assert_eq!(harness.record(outcome).await, DONE);
             if number < 3 {
-                assert_eq!(bench.claim_one(time).await.id, id);
+                assert_eq!(harness.claim_one(time).await.id, id);
             }
         }
     }
-    bench.publish_new(bench.fan_out(bench.event(at(2)), &[])).await;
+    harness.publish_new(harness.fan_out(harness.event(at(2)), &[])).await;
     for key in ["a", "b"] {
-        let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(3)) };
-        let claim = Some(KeyClaim { body_hash: [7; 32], expires_at: at(90 * DAY), confirmed_now: at(0) });
-        bench.publish_new(NewEvent { claim, ..bench.fan_out(event, &[]) }).await;
+        let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(3)) };
+        let claim =
+            Some(IdempotencyClaim { body_hash: [7; 32], expires_at: at(90 * DAY), confirmed_now: at(0) });
+        harness.publish_new(NewEvent { claim, ..harness.fan_out(event, &[]) }).await;
     }
     for minute in 0..5 {
         let mut rollup = Rollup::default();
         rollup.add(900, None, at(minute * 60_000));
         rollup.add(70_000_000, Some(FailureCategory::Timeout), at(minute * 60_000 + 1));
-        let (tenant, start) = (bench.tenant.clone(), at(minute * 60_000));
-        let ended = Ended { delivered: 3, dead: 2, cancelled: 1 };
-        let traffic = Grain::ALL.map(|grain| TenantRollup {
-            tenant: tenant.clone(),
+        let (tenant_id, start) = (harness.tenant_id.clone(), at(minute * 60_000));
+        let ended = EndedCounts { delivered: 3, dead: 2, cancelled: 1 };
+        let traffic = Resolution::ALL.map(|grain| TenantRollup {
+            tenant_id: tenant_id.clone(),
             grain,
             start,
             kept_until: grain.kept_until(start),
             traffic: Traffic { sent: rollup.clone(), ended },
         });
-        let minute = MinuteRollup { tenant, webhook: bench.webhook, minute: start, rollup };
-        bench.store().add_figures(vec![minute], traffic.to_vec()).await.unwrap();
+        let minute = MinuteRollup { tenant_id, webhook_id: harness.webhook_id, minute: start, rollup };
+        harness.store().add_rollups(vec![minute], traffic.to_vec()).await.unwrap();
     }
 }
 
-/// What was pruned and waits for the archive, some of it in an object that was begun; and what was erased.
-async fn archived(bench: &Bench) {
+/// Adds rows to the archive outbox, some of them in an object that was started, and an erased event.
+async fn archived(harness: &Harness) {
     for n in 0..4 {
-        bench.publish_new(bench.fan_out(bench.event(at(-80 * DAY + n * DAY)), &[])).await;
+        harness.publish_new(harness.fan_out(harness.event(at(-80 * DAY + n * DAY)), &[])).await;
     }
-    let old =
-        Old { tenant: bench.tenant.clone(), before: at(-60 * DAY), after: None, rows: 10, archive: true };
-    assert_eq!(bench.store().prune_events(old).await.unwrap().left.events, 4);
-    assert!(bench.store().next_object(0, 1).await.unwrap().is_some());
-    let event = bench.event(at(-30 * DAY));
+    let request = PruneRequest {
+        tenant_id: harness.tenant_id.clone(),
+        before: at(-60 * DAY),
+        after: None,
+        rows: 10,
+        archive: true,
+    };
+    assert_eq!(harness.store().prune_events(request).await.unwrap().left.events, 4);
+    assert!(harness.store().next_object(0, 1).await.unwrap().is_some());
+    let event = harness.event(at(-30 * DAY));
     let id = event.id;
-    bench.publish_new(bench.fan_out(event, &[])).await;
-    assert_eq!(bench.store().erase(bench.tenant.clone(), id, at(5)).await.unwrap(), Erased::Now);
+    harness.publish_new(harness.fan_out(event, &[])).await;
+    assert_eq!(
+        harness.store().erase(harness.tenant_id.clone(), id, at(5)).await.unwrap(),
+        EraseResult::Erased
+    );
 }
 
-/// What is dead, was sent again or was called off.
-async fn rounds(bench: &Bench) {
-    bench.dead(at(10)).await;
-    let again = bench.dead(at(11)).await;
-    let new = bench.again(bench.delivery_id(at(11)));
-    assert!(matches!(bench.retry(again, new, at(12)).await, Redriven::NewRound(_)));
-    let delivered = bench.leased(at(13)).await;
-    bench.ends(delivered, Next::Delivered, at(14)).await;
-    let event = bench.delivery(delivered).await.event;
+/// Adds deliveries that are dead, redriven, replayed and cancelled.
+async fn rounds(harness: &Harness) {
+    harness.dead(at(10)).await;
+    let again = harness.dead(at(11)).await;
+    let new = harness.redrive_options(harness.delivery_id(at(11)));
+    assert!(matches!(harness.retry(again, new, at(12)).await, RedriveResult::NewRound(_)));
+    let delivered = harness.leased(at(13)).await;
+    harness.ends(delivered, NextState::Delivered, at(14)).await;
+    let event_id = harness.delivery(delivered).await.event_id;
     let round = NewRound {
-        id: bench.delivery_id(at(13)),
-        webhook: bench.webhook,
+        id: harness.delivery_id(at(13)),
+        webhook_id: harness.webhook_id,
         format: PayloadFormat::Data,
         lane: RETRY,
     };
-    let replayed = bench.store().replay(bench.tenant.clone(), event, vec![round], None, at(15)).await;
-    assert!(matches!(replayed.unwrap(), Replayed::Done(_)));
-    let cancelled = bench.waiting(at(16), at(17)).await;
+    let replayed =
+        harness.store().replay(harness.tenant_id.clone(), event_id, vec![round], None, at(15)).await;
+    assert!(matches!(replayed.unwrap(), ReplayResult::Done(_)));
+    let cancelled = harness.waiting(at(16), at(17)).await;
     let reason = "a\0b \u{1f600}".to_owned();
-    let cancelled = bench.store().cancel(bench.tenant.clone(), cancelled, reason, at(17));
-    assert_eq!(cancelled.await.unwrap(), Cancelled::Done);
-    let failed = bench.leased(at(18)).await;
-    bench.ends(failed, Next::Dead { reason: DeadReason::Permanent }, at(19)).await;
+    let cancelled = harness.store().cancel(harness.tenant_id.clone(), cancelled, reason, at(17));
+    assert_eq!(cancelled.await.unwrap(), CancelResult::Done);
+    let failed = harness.leased(at(18)).await;
+    harness.ends(failed, NextState::Dead { reason: DeadReason::Permanent }, at(19)).await;
 }
 
-/// What a node had when it stopped, called off or not, and what it held.
-async fn leases(bench: &Bench) {
-    bench.leased(at(30)).await;
-    let called_off = bench.leased(at(31)).await;
-    assert_eq!(bench.cancel(called_off, at(32)).await, Cancelled::Requested);
-    let webhook = bench.new_webhook().await.id;
+/// Adds leases of a stopped node, some of them cancelled, and a lane that it holds.
+async fn leases(harness: &Harness) {
+    harness.leased(at(30)).await;
+    let called_off = harness.leased(at(31)).await;
+    assert_eq!(harness.cancel(called_off, at(32)).await, CancelResult::Requested);
+    let webhook_id = harness.new_webhook().await.id;
     for time in [at(33), at(34)] {
-        let new = bench.fan_out(bench.event(time), &[(webhook, Birth::Waiting(time))]);
-        bench.publish_new(new).await;
+        let new = harness.fan_out(harness.event(time), &[(webhook_id, InitialState::Waiting(time))]);
+        harness.publish_new(new).await;
     }
-    let claim = bench.claim_lane(bench.lane_of(webhook), at(35), 1).await;
+    let claim = harness.claim_lane(harness.lane_of(webhook_id), at(35), 1).await;
     assert!(claim.more && claim.deliveries.len() == 1, "the lane is held");
-    assert!(bench.store().mark_sending(bench.epoch, claim.deliveries[0].id).await.unwrap());
+    assert!(harness.store().mark_sending(harness.epoch, claim.deliveries[0].id).await.unwrap());
     for priority in Priority::ALL {
-        bench.waiting_in(&Lane::Free { priority, retry: false }, at(36), at(100)).await;
-        bench.waiting_in(&Lane::Free { priority, retry: true }, at(36), at(200)).await;
+        harness.waiting_in(&Lane::Unordered { priority, retry: false }, at(36), at(100)).await;
+        harness.waiting_in(&Lane::Unordered { priority, retry: true }, at(36), at(200)).await;
     }
 }
 
-/// Orders that begin with what waits, with what a node had, and with what is called off.
-async fn orders(bench: &Bench) {
+/// Adds ordered lanes whose first delivery is waiting, leased, or leased and cancelled.
+async fn orders(harness: &Harness) {
     for (key, called_off) in [("", None), ("order.created", Some(false)), ("order.paid", Some(true))] {
         let lane = order(key);
-        let first = bench.waiting_in(&lane, at(40), at(41)).await;
-        bench.waiting_in(&lane, at(42), at(43)).await;
-        bench.waiting_in(&lane, at(42), at(10_000)).await;
+        let first = harness.waiting_in(&lane, at(40), at(41)).await;
+        harness.waiting_in(&lane, at(42), at(43)).await;
+        harness.waiting_in(&lane, at(42), at(10_000)).await;
         let Some(called_off) = called_off else { continue };
-        let claim = bench.claim_lane(bench.own(lane), at(41), 1).await;
+        let claim = harness.claim_lane(harness.own(lane), at(41), 1).await;
         assert_eq!(claim.deliveries[0].id, first);
         if called_off {
-            assert_eq!(bench.cancel(first, at(44)).await, Cancelled::Requested);
+            assert_eq!(harness.cancel(first, at(44)).await, CancelResult::Requested);
         }
     }
 }
 
-/// A webhook to which something is due.
-async fn busy_webhook(bench: &Bench) -> WebhookId {
-    let id = bench.new_webhook().await.id;
-    let to = [FRESH, order("x")].map(|lane| (LaneKey { webhook: id, lane }, Birth::Waiting(at(50))));
-    bench.publish_new(bench.fan_out_to(bench.event(at(50)), &to[..1])).await;
-    bench.publish_new(bench.fan_out_to(bench.event(at(51)), &to[1..])).await;
+/// Creates a webhook with due deliveries.
+async fn busy_webhook(harness: &Harness) -> WebhookId {
+    let id = harness.new_webhook().await.id;
+    let to =
+        [FRESH, order("x")].map(|lane| (LaneKey { webhook_id: id, lane }, InitialState::Waiting(at(50))));
+    harness.publish_new(harness.fan_out_to(harness.event(at(50)), &to[..1])).await;
+    harness.publish_new(harness.fan_out_to(harness.event(at(51)), &to[1..])).await;
     id
 }
 
-async fn states(bench: &Bench) {
+async fn states(harness: &Harness) {
     for state in [WebhookState::Paused, WebhookState::Disabled("too slow".into()), WebhookState::Deleted] {
-        let id = busy_webhook(bench).await;
-        bench.set_state(id, state).await;
+        let id = busy_webhook(harness).await;
+        harness.set_state(id, state).await;
     }
-    let mut expiring = bench.webhook_of(&bench.tenant);
+    let mut expiring = harness.webhook_of(&harness.tenant_id);
     expiring.spec.expires_at = Some(at(100 * DAY));
-    bench.store().create_webhook(expiring).await.unwrap();
-    // Not through the bench: what it publishes from here on is made from this version.
-    let webhook = bench.new_webhook().await.id;
-    bench.set_state(webhook, WebhookState::Active).await;
+    harness.store().create_webhook(expiring).await.unwrap();
+    // The harness learns the configuration version from this change, since the webhook above was not created through
+    // it.
+    let webhook_id = harness.new_webhook().await.id;
+    harness.set_state(webhook_id, WebhookState::Active).await;
 }
 
-async fn gates(bench: &Bench) {
+async fn gates(harness: &Harness) {
     let open = SavedCircuit {
         state: CircuitState::Open,
         generation: 3,
@@ -387,26 +412,26 @@ async fn gates(bench: &Bench) {
         ..open.clone()
     };
     for circuits in [vec![open.clone()], vec![forced], vec![open, half_open]] {
-        let webhook = busy_webhook(bench).await;
+        let webhook_id = busy_webhook(harness).await;
         for circuit in circuits {
-            bench.store().set_circuit(bench.tenant.clone(), webhook, circuit, None).await.unwrap();
+            harness.store().set_circuit(harness.tenant_id.clone(), webhook_id, circuit, None).await.unwrap();
         }
     }
-    let held = busy_webhook(bench).await;
-    let failing = Some(Failing::Since(at(80)));
+    let held = busy_webhook(harness).await;
+    let failing = Some(FailingChange::Since(at(80)));
     for effects in [
-        Effects { hold_until: Some(at(0) + Duration::from_secs(3600)), ..Effects::default() },
-        Effects { failing, ..Effects::default() },
+        WebhookEffects { hold_until: Some(at(0) + Duration::from_secs(3600)), ..WebhookEffects::default() },
+        WebhookEffects { failing, ..WebhookEffects::default() },
     ] {
-        let new = bench.fan_out(bench.event(at(80)), &[(held, Birth::Leased)]);
+        let new = harness.fan_out(harness.event(at(80)), &[(held, InitialState::Leased)]);
         let id = new.deliveries[0].id;
-        bench.publish_new(new).await;
-        let outcome = bench.outcome(id, 1, Next::Retry { due: at(90) }, at(81));
-        assert_eq!(bench.record(Outcome { webhook: held, effects, ..outcome }).await, DONE);
+        harness.publish_new(new).await;
+        let outcome = harness.outcome(id, 1, NextState::Retry { due: at(90) }, at(81));
+        assert_eq!(harness.record(Outcome { webhook_id: held, effects, ..outcome }).await, DONE);
     }
 }
 
-/// A time after everything that was copied.
+/// Returns a time after everything that was copied.
 pub(crate) fn later() -> Time {
     Time::parse("2200-01-01T00:00:00Z").unwrap()
 }
