@@ -34,7 +34,7 @@ impl Inner {
     fn apply_circuit_change(self: &Arc<Self>, webhook: &ResolvedWebhook, change: &CircuitChange) {
         let (from, to) = (change.transition.from, change.transition.to);
         if from != to {
-            tracing::info!(webhook_id = %change.webhook_id, tenant = %change.tenant_id, from = from.name(), to = to.name(), "a circuit has moved");
+            tracing::info!(webhook_id = %change.webhook_id, tenant_id = %change.tenant_id, from = from.name(), to = to.name(), "a circuit has moved");
             self.metrics.record_transition(from, to);
         }
         match change.saved.blocked_until() {

@@ -290,7 +290,7 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::warn!(
-                    delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant = %delivery.event.tenant_id, %error,
+                    delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
                     "the store cannot be asked; the delivery goes back");
                     inner.free_slot(&delivery);
                     inner.release_one(delivery);

@@ -226,7 +226,7 @@ impl Inner {
     pub(crate) fn drop_lost_lease(self: &Arc<Self>, delivery: &LeasedDelivery) {
         tracing::warn!(
             delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
-            tenant = %delivery.event.tenant_id, "the lease was lost; another node has the delivery"
+            tenant_id = %delivery.event.tenant_id, "the lease was lost; another node has the delivery"
         );
         self.metrics.fenced.inc();
         if !delivery.epoch.is_ended() {
@@ -404,12 +404,12 @@ impl Inner {
         match (&outcome.next, failed) {
             (NextState::Dead { reason }, _) => tracing::info!(
                 delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
-                tenant = %outcome.tenant_id, attempt = delivery.attempt, reason = reason.name(), failure_category,
+                tenant_id = %outcome.tenant_id, attempt = delivery.attempt, reason = reason.name(), failure_category,
                 "a delivery is dead"
             ),
             (_, Some((attempt, _))) => tracing::debug!(
                 delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
-                tenant = %outcome.tenant_id, attempt = attempt.number, status = attempt.http_status_code,
+                tenant_id = %outcome.tenant_id, attempt = attempt.number, status = attempt.http_status_code,
                 failure_category, "an attempt failed"
             ),
             _ => {}
@@ -477,7 +477,7 @@ impl Inner {
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
                 tracing::error!(
-                    delivery_id = %delivery.id, tenant = %outcome.tenant_id, error = why,
+                    delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why,
                     "an outcome was refused; recording it without details"
                 );
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
@@ -489,7 +489,7 @@ impl Inner {
             // The lease stays in the store: the delivery is rescued and sent again after the next start.
             _ => {
                 tracing::error!(
-                    delivery_id = %delivery.id, tenant = %outcome.tenant_id, error = why, "an outcome cannot be recorded"
+                    delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why, "an outcome cannot be recorded"
                 );
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
                 self.persist_effects(&outcome);

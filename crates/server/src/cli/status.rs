@@ -83,9 +83,9 @@ fn table(status: &Value) -> Table {
     row("rabbitmq", or(&status["rabbitmq"], "none"));
     row("email", or(&status["email"], "none"));
     let queue = &status["queue"];
-    row("queue", format!("{} waiting, {} with nodes", or(&queue["depth"], "?"), or(&queue["leased"], "?")));
+    row("queue", format!("{} waiting, {} leased", or(&queue["depth"], "?"), or(&queue["leased"], "?")));
     row("lag", queue["lag_seconds"].as_f64().map_or("?".into(), |lag| format!("{lag:.1} s")));
-    row("slots", format!("{} of {} taken", text(&status["slots"]["used"]), text(&status["slots"]["total"])));
+    row("slots", format!("{}/{} in use", text(&status["slots"]["used"]), text(&status["slots"]["total"])));
     let circuits = &status["circuits"];
     let (open, half, long) = (&circuits["open"], &circuits["half_open"], &circuits["open_over_1h"]);
     row("circuits", format!("{} open ({} for over 1 h), {} half open", text(open), text(long), text(half)));
@@ -98,7 +98,7 @@ fn node_line(node: &Value, request: &Value) -> String {
     let pools: Vec<_> = node["pools"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let sends =
         if pools.is_empty() { "sends nothing".into() } else { format!("sends for {}", pools.join(", ")) };
-    let this = if node["epoch"] == request["epoch"] { " (asked)" } else { "" };
+    let this = if node["epoch"] == request["epoch"] { " (this node)" } else { "" };
     format!("{}: {}, {sends}{this}", text(&node["name"]), text(&node["role"]))
 }
 
@@ -152,9 +152,9 @@ mod tests {
                 "redis none",
                 "rabbitmq up",
                 "email down",
-                "queue ? waiting, ? with nodes",
+                "queue ? waiting, ? leased",
                 "lag ?",
-                "slots 1 of 8 taken",
+                "slots 1/8 in use",
                 "circuits 2 open (1 for over 1 h), 0 half open",
                 "dead letters ?",
             ]

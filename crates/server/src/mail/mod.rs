@@ -211,7 +211,7 @@ impl MailSender {
             match sent {
                 Ok(()) => self.record_reached(notification.id, address),
                 Err(SmtpError::Refused(why)) => {
-                    tracing::warn!(notice_id = %notification.id, tenant = %notification.tenant_id, recipient = %address, error = %why,
+                    tracing::warn!(notice_id = %notification.id, tenant_id = %notification.tenant_id, recipient = %address, error = %why,
                         "an owner cannot be told by mail: correct or remove the address");
                     self.record_reached(notification.id, address);
                     refused.push(format!("{address}: {why}"));

@@ -91,15 +91,15 @@ impl SuppressedLines {
     }
 
     fn report_now(&self) {
-        let left_out = |kind: &mut Kind| {
+        let suppressed = |kind: &mut Kind| {
             let count = kind.repeats.take_suppressed()?;
             Some((kind.level, kind.target, kind.logged.clone().unwrap_or_default(), count))
         };
-        let reported: Vec<_> = self.0.lock().values_mut().filter_map(left_out).collect();
-        for (level, of, message, left_out) in reported {
+        let reported: Vec<_> = self.0.lock().values_mut().filter_map(suppressed).collect();
+        for (level, of, message, suppressed) in reported {
             match level {
-                Level::INFO => tracing::info!(target: TARGET, left_out, of, "left out: {message}"),
-                _ => tracing::warn!(target: TARGET, left_out, of, "left out: {message}"),
+                Level::INFO => tracing::info!(target: TARGET, suppressed, of, "suppressed: {message}"),
+                _ => tracing::warn!(target: TARGET, suppressed, of, "suppressed: {message}"),
             }
         }
     }
@@ -142,6 +142,6 @@ mod tests {
         let lines = kept.0.lock().clone();
         let count = |what: &str| lines.iter().filter(|line| *line == what).count();
         assert_eq!(count("a flood"), MAX_LINES_PER_WINDOW as usize);
-        assert_eq!((count("something else"), count("a detail"), count("left out: a flood")), (1, 100, 1));
+        assert_eq!((count("something else"), count("a detail"), count("suppressed: a flood")), (1, 100, 1));
     }
 }

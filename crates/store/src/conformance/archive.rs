@@ -172,26 +172,26 @@ pub async fn random_interruptions_lose_or_duplicate_nothing(harness: &mut Arc<Ha
     let mut made = 0_i64;
     let mut stored = Stored::new();
     let mut rng = 20_261_115_u64;
-    let mut random = |sides: u64| {
+    let mut next_random = |sides: u64| {
         rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (rng >> 33) % sides
     };
     let mut all = BTreeSet::new();
     for _ in 0..50 {
-        for _ in 0..random(6) {
-            make(harness, at(made), random(4) as usize).await;
+        for _ in 0..next_random(6) {
+            make(harness, at(made), next_random(4) as usize).await;
             made += 1;
         }
         all.extend(ids_in_store(harness).await);
-        let before = at(made - random(5) as i64);
-        for _ in 0..random(6) {
-            match random(3) {
-                0 | 1 => drop(prune(harness, before, 1 + random(60) as usize).await),
+        let before = at(made - next_random(5) as i64);
+        for _ in 0..next_random(6) {
+            match next_random(3) {
+                0 | 1 => drop(prune(harness, before, 1 + next_random(60) as usize).await),
                 _ => {
-                    let max = 1 + random(3_000) as usize;
+                    let max = 1 + next_random(3_000) as usize;
                     if let Some(object) = harness.store().next_object(0, max).await.unwrap() {
                         // The process is killed before the object is stored, after that, or after the store has recorded it.
-                        let killed = random(3);
+                        let killed = next_random(3);
                         if killed > 0 {
                             stored.insert(object.name.clone(), object.bytes);
                         }

@@ -10,13 +10,13 @@ local NS, ME, NUMBER = KEYS[1], ARGV[1], ARGV[2]
 local PARTS, LONGEST_SLEEP, ROUNDING = 10, 86400000, 1e-9
 local TOKEN, DISORDER = 60000, 1000
 local CATEGORY_MOST, TOTAL_MOST = 65535, 4294967295
-local ANSWER_KEPT, SLOTS_KEPT, WAITING_KEPT = 60000, 15000, 1000
+local REPLY_TTL_MS, SLOTS_KEPT, WAITING_KEPT = 60000, 15000, 1000
 local HOUR, WEEK, DRAIN_AGAIN = 3600000, 604800000, 60000
 
-local answered = redis.call('GET', NS .. 'answer:' .. ME)
-if answered then
-  local cut = string.find(answered, ' ', 1, true)
-  if string.sub(answered, 1, cut - 1) == NUMBER then return string.sub(answered, cut + 1) end
+local previous_reply = redis.call('GET', NS .. 'reply:' .. ME)
+if previous_reply then
+  local cut = string.find(previous_reply, ' ', 1, true)
+  if string.sub(previous_reply, 1, cut - 1) == NUMBER then return string.sub(previous_reply, cut + 1) end
 end
 
 local batch = cjson.decode(ARGV[3])
@@ -32,7 +32,7 @@ redis.call('PEXPIRE', NS .. 'started_at', '604800000')
 
 local function text(number) return string.format('%.0f', number) end
 
-local function tell(what) redis.call('PUBLISH', NS .. 'news', ME .. ' ' .. what) end
+local function publish(what) redis.call('PUBLISH', NS .. 'peer_messages', ME .. ' ' .. what) end
 
 -- --- tokens ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ function Circuit.restore(saved, categories)
   elseif saved.state == 'open' then
     circuit.phase, circuit['until'] = 'open', math.min(saved['until'] or NOW, NOW + LONGEST_SLEEP)
   elseif saved.state == 'half_open' then
-    circuit.phase, circuit.trial = 'half_open', { under_way = {}, answered = {}, successes = 0, issued = 0 }
+    circuit.phase, circuit.trial = 'half_open', { under_way = {}, results = {}, successes = 0, issued = 0 }
   end
   if circuit.phase ~= 'closed' then
     circuit.sleep, circuit.failures = saved.sleep, saved.failures
@@ -196,7 +196,7 @@ end
 
 local function verdict(trial, policy)
   if trial.successes >= policy.need then return true end
-  local returned = #trial.answered
+  local returned = #trial.results
   if trial.successes + math.max(0, policy.probes - returned) < policy.need then return false end
   local at = verdict_at(trial, policy)
   if #trial.under_way == 0 and at and NOW >= at then
@@ -219,7 +219,7 @@ function Circuit.advance(circuit, policy, categories)
     if circuit['until'] > longest + DISORDER then circuit['until'], circuit.changed = longest, true end
     if NOW >= circuit['until'] then
       Circuit.enter(circuit, 'half_open')
-      circuit.trial = { under_way = {}, answered = {}, successes = 0, issued = 0 }
+      circuit.trial = { under_way = {}, results = {}, successes = 0, issued = 0 }
     end
   else
     expire(circuit)
@@ -263,7 +263,7 @@ end
 
 -- Records the result of a probe: 1 for success, 0 for failure with its category, -1 if it says nothing. A result
 -- that arrives when the circuit is already closed counts as an ordinary call.
-function Circuit.answered(circuit, policy, probe, categories)
+function Circuit.record_probe(circuit, policy, probe, categories)
   if circuit.phase == 'closed' and probe[3] >= 0 then
     return Circuit.called(circuit, policy, probe[3], probe[3] == 0 and { probe[4] } or {}, categories)
   end
@@ -276,7 +276,7 @@ function Circuit.answered(circuit, policy, probe, categories)
         trial.under_way[index] = trial.under_way[#trial.under_way]
         trial.under_way[#trial.under_way] = nil
         if probe[3] >= 0 then
-          trial.answered[#trial.answered + 1] = one[2]
+          trial.results[#trial.results + 1] = one[2]
           trial.successes = trial.successes + probe[3]
           trial.first = trial.first or NOW
         end
@@ -289,13 +289,13 @@ function Circuit.answered(circuit, policy, probe, categories)
 end
 
 local function has_probed(trial, event)
-  for _, known in ipairs(trial.answered) do if known == event then return true end end
+  for _, known in ipairs(trial.results) do if known == event then return true end end
   for _, probe in ipairs(trial.under_way) do if probe[2] == event then return true end end
   return false
 end
 
 local function probes_left(trial, policy)
-  return math.max(0, policy.probes - #trial.answered - #trial.under_way)
+  return math.max(0, policy.probes - #trial.results - #trial.under_way)
 end
 
 -- Returns 'go'; or 'probe' and its number; or 'wait', until when, and whether this event was already a probe.
@@ -421,7 +421,7 @@ local function slots(id, cap, hold, used, need)
   end
   if need > give and total < cap and give == 0 then
     redis.call('HSET', key, 'w' .. ME, text(since) .. ':' .. text(NOW + WAITING_KEPT))
-    tell('slots ' .. id .. ' ' .. text(claimants))
+    publish('slots ' .. id .. ' ' .. text(claimants))
   else
     redis.call('HDEL', key, 'w' .. ME)
   end
@@ -468,10 +468,10 @@ local function admit(section, circuit, ask, room, categories)
 end
 
 local function carry_out(section)
-  local answer = {}
+  local reply = {}
   if not section.policy then
-    answer.slots = { slots(section.id, section.cap, section.hold, section.used or 0, section.need) }
-    return answer
+    reply.slots = { slots(section.id, section.cap, section.hold, section.used or 0, section.need) }
+    return reply
   end
   local key = NS .. 'circuit:' .. section.id
   local policy, categories = section.policy, batch.categories
@@ -487,56 +487,56 @@ local function carry_out(section)
     circuit = { phase = 'closed', generation = NOW, since = NOW, made_up = true }
   end
   local from, generation = circuit.phase, circuit.generation
-  for _, probe in ipairs(section.probes or {}) do Circuit.answered(circuit, policy, probe, categories) end
+  for _, probe in ipairs(section.probes or {}) do Circuit.record_probe(circuit, policy, probe, categories) end
   Circuit.called(circuit, policy, section.succeeded or 0, section.failed or {}, categories)
   Circuit.advance(circuit, policy, categories)
   if section.reset then Circuit.reset(circuit) end
   if section.force then Circuit.force(circuit, section.force, categories) end
   local room = { free = 0 }
   if section.cap then
-    answer.slots = { slots(section.id, section.cap, section.hold, section.used or 0, section.need) }
-    room.free = answer.slots[1] - section.hold
+    reply.slots = { slots(section.id, section.cap, section.hold, section.used or 0, section.need) }
+    room.free = reply.slots[1] - section.hold
   end
   if section.asks then
-    answer.grants = {}
+    reply.grants = {}
     for index, ask in ipairs(section.asks) do
-      answer.grants[index] = admit(section, circuit, ask, room, categories)
+      reply.grants[index] = admit(section, circuit, ask, room, categories)
     end
   end
-  answer.generation = circuit.generation
+  reply.generation = circuit.generation
   if circuit.generation ~= generation then
-    answer.from = from
-    tell('circuit ' .. section.id)
+    reply.from = from
+    publish('circuit ' .. section.id)
   end
   local news = section.knows ~= circuit.generation
     and (section.knows > 0 or circuit.phase ~= 'closed' or circuit.forced)
   if circuit.generation ~= generation or news then
-    answer.saved = Circuit.saved(circuit)
+    reply.saved = Circuit.saved(circuit)
   end
   if section.look then
-    answer.counts = circuit.counts or no_counts(categories)
-    if circuit.window then answer.counts = counts_of(circuit.window, policy.window, categories) end
+    reply.counts = circuit.counts or no_counts(categories)
+    if circuit.window then reply.counts = counts_of(circuit.window, policy.window, categories) end
   end
   if circuit.trial and policy.enabled then
-    answer.probes = { #circuit.trial.under_way, probes_left(circuit.trial, policy), #circuit.trial.answered,
+    reply.probes = { #circuit.trial.under_way, probes_left(circuit.trial, policy), #circuit.trial.results,
       circuit.trial.successes }
   end
   keep(key, circuit, policy)
-  return answer
+  return reply
 end
 
 -- Empty lists are left out: cjson would encode them as objects.
-local answer = { now = NOW, started_at = started_at, webhooks = batch.webhooks and {}, tokens = batch.tokens and {} }
-for index, section in ipairs(batch.webhooks or {}) do answer.webhooks[index] = carry_out(section) end
+local reply = { now = NOW, started_at = started_at, webhooks = batch.webhooks and {}, tokens = batch.tokens and {} }
+for index, section in ipairs(batch.webhooks or {}) do reply.webhooks[index] = carry_out(section) end
 for index, limit in ipairs(batch.tokens or {}) do
   local due = token_due(limit[3], limit)
   if not due then take_token(limit[3], limit) end
   local taken = spent(bucket(limit[3]), limit)
-  answer.tokens[index] = { due or 0, math.max(0, math.floor((limit[2] * TOKEN - taken) / TOKEN)) }
+  reply.tokens[index] = { due or 0, math.max(0, math.floor((limit[2] * TOKEN - taken) / TOKEN)) }
 end
 keep_buckets()
-if batch.work then tell('work') end
-if batch.change then tell('change') end
-local written = cjson.encode(answer)
-redis.call('SET', NS .. 'answer:' .. ME, NUMBER .. ' ' .. written, 'PX', text(ANSWER_KEPT))
+if batch.work then publish('work') end
+if batch.change then publish('change') end
+local written = cjson.encode(reply)
+redis.call('SET', NS .. 'reply:' .. ME, NUMBER .. ' ' .. written, 'PX', text(REPLY_TTL_MS))
 return written

@@ -138,7 +138,7 @@ impl RedisLink {
     pub(crate) fn subscriber(&self) -> PeerSubscriber {
         PeerSubscriber {
             client: self.client.clone(),
-            channel: format!("{}news", self.namespace),
+            channel: format!("{}peer_messages", self.namespace),
             node_id: self.node_id.clone(),
             timeout: self.timeout,
         }

@@ -106,7 +106,7 @@ async fn batch_sent_twice_is_applied_once() {
     proxy.pass();
     assert_eq!(go(&node, &webhook, 2).await, 2, "sent again over a new connection");
     assert_eq!(go(&node, &webhook, 2).await, 1, "two were taken, not four");
-    let response = redis.command(&["GET", "test:answer:1"]).await;
+    let response = redis.command(&["GET", "test:reply:1"]).await;
     assert!(response.starts_with("4 {"), "{response}");
 }
 
