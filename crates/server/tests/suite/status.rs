@@ -34,11 +34,11 @@ async fn fresh_server_reports_ok() {
     assert_eq!(output.status.code(), Some(0));
     let lines = lines(&output);
     for expected in
-        ["status ok", "redis none", "rabbitmq none", "queue 0 waiting, 0 with nodes", "dead letters 0"]
+        ["status ok", "redis none", "rabbitmq none", "queue 0 waiting, 0 leased", "dead letters 0"]
     {
         assert!(lines.iter().any(|line| line == expected), "{expected}: {lines:?}");
     }
-    assert!(lines.iter().any(|line| line.ends_with("all, sends for default (asked)")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.ends_with("all, sends for default (this node)")), "{lines:?}");
 }
 
 #[tokio::test]
