@@ -13,9 +13,10 @@ import time
 BATCH = 20_000
 # Those of the tables that are filled in part.
 COLUMNS = {
-    "events": "id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, priority, metadata, data",
-    "deliveries": "id, tenant, event, webhook, round, status, format, priority, attempt_count, last_status_code, "
-    "failure_category, last_error, dead_reason, cancel_reason, created_at, ended_at, replay_of, redriven_as",
+    "events": "id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, priority, metadata, data",
+    "deliveries": "id, tenant_id, event_id, webhook_id, round, status, format, priority, attempt_count, "
+    "last_status_code, failure_category, last_error, dead_reason, cancel_reason, created_at, ended_at, "
+    "replay_of, redriven_as",
 }
 
 

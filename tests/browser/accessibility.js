@@ -72,7 +72,7 @@ story(async (stage) => {
     await look(`${stage.home}/events`);
     await look(`${stage.home}/events/${dead.id}`);
     await look(`${stage.home}/dead`);
-    await page.getByRole("button", { name: /Send all again/ }).click();
+    await page.getByRole("button", { name: /Resend all/ }).click();
     await page.getByText(/1 delivery/).waitFor();
     await looksRight(page);
     await look(`${stage.home}/operations`);
@@ -101,7 +101,7 @@ story(async (stage) => {
   await stage.scene("the keyboard alone reaches the page and its parts", async () => {
     await page.goto(`${stage.home}/deliveries`);
     await page.keyboard.press("Tab");
-    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the page");
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to content");
     await page.keyboard.press("Enter");
     assert.equal(await page.evaluate(() => document.activeElement.id), "main");
   });

@@ -19,7 +19,7 @@ story(async (stage) => {
     await circuit.getByText("open", { exact: true }).waitFor();
     await page.getByText("Its circuit is open.").waitFor();
     await page.getByText(/5 of 5 calls had failed, mostly with server error/).first().waitFor();
-    await page.getByText(/Mend the endpoint, then reset the circuit or wait/).waitFor();
+    await page.getByText(/Fix the endpoint, then reset the circuit or wait for the next probe/).waitFor();
   });
 
   await stage.scene("what is published meanwhile waits, and says for what", async () => {
@@ -45,7 +45,7 @@ story(async (stage) => {
     await page.goto(`${stage.home}/webhooks/${webhook.id}`);
     receiver.answer = () => ({ status: 200 });
     await circuit.getByRole("button", { name: "Reset" }).click();
-    await page.getByText("The circuit is closed, and counts from nothing.").waitFor();
+    await page.getByText("The circuit is closed, and its counts are reset.").waitFor();
     await circuit.getByText("closed", { exact: true }).waitFor();
     await page.getByRole("row").filter({ hasText: "invoice.late" }).getByText("delivered").waitFor();
   });

@@ -25,8 +25,8 @@ story(async (stage) => {
   });
 
   await stage.scene("what a bulk retry would take on is counted first, and nothing is sent by that", async () => {
-    await page.getByRole("button", { name: /Send these again/ }).click();
-    const dialog = page.getByRole("dialog", { name: "Send dead letters again" });
+    await page.getByRole("button", { name: /Resend these/ }).click();
+    const dialog = page.getByRole("dialog", { name: "Resend dead letters" });
     await dialog.getByText(/30 deliveries/).waitFor();
     await dialog.getByRole("button", { name: "Not now" }).click();
     assert.equal(broken.arrivals.length, 30);
@@ -34,15 +34,15 @@ story(async (stage) => {
 
   await stage.scene("it goes at the rate that was asked for, can be held, and goes on", async () => {
     broken.answer = () => ({ status: 200 });
-    await page.getByRole("button", { name: /Send these again/ }).click();
-    const dialog = page.getByRole("dialog", { name: "Send dead letters again" });
+    await page.getByRole("button", { name: /Resend these/ }).click();
+    const dialog = page.getByRole("dialog", { name: "Resend dead letters" });
     await dialog.getByText(/30 deliveries/).waitFor();
     await dialog.getByLabel("Requests per second").fill("2");
-    await follow(page, dialog.getByRole("button", { name: "Send again" }));
-    await page.getByRole("heading", { name: "Retry of dead letters" }).waitFor();
+    await follow(page, dialog.getByRole("button", { name: "Resend" }));
+    await page.getByRole("heading", { name: "Resend of dead letters" }).waitFor();
     await page.getByText("2 at the most").waitFor();
     await page.getByRole("button", { name: "Pause" }).click();
-    await page.getByText("held; it goes on when it is resumed").waitFor();
+    await page.getByText("paused; it continues when it is resumed").waitFor();
     const held = Number(await figure("Queued").innerText());
     assert.ok(held < 30, `${held} were queued`);
     await page.getByRole("button", { name: "Resume" }).click();
@@ -59,23 +59,23 @@ story(async (stage) => {
   });
 
   await stage.scene("only what was not asked for is left", async () => {
-    await follow(page, page.getByRole("navigation", { name: "Rooms" }).getByRole("link", { name: "Dead letters" }));
+    await follow(page, page.getByRole("navigation", { name: "Main navigation" }).getByRole("link", { name: "Dead letters" }));
     await page.getByRole("row").filter({ hasText: "shop.closed" }).waitFor();
     assert.equal(await figure("Dead letters").innerText(), "1");
     await follow(page, page.getByRole("link", { name: "Bulk operations" }));
-    await page.getByRole("row").filter({ hasText: "Retry of dead letters" }).getByText("completed").waitFor();
+    await page.getByRole("row").filter({ hasText: "Resend of dead letters" }).getByText("completed").waitFor();
   });
 
-  await stage.scene("one that is under way can be ended", async () => {
+  await stage.scene("a running operation can be stopped", async () => {
     broken.answer = () => ({ status: 400 });
     await stage.api("POST", "/v1/events/batch", { events });
     await stage.eventually("31 dead letters", "/v1/dlq?limit=100", (dead) => dead.data.length === 31);
     await page.goto(`${stage.home}/dead?webhook_id=${webhook.id}`);
-    await page.getByRole("button", { name: /Send these again/ }).click();
-    const dialog = page.getByRole("dialog", { name: "Send dead letters again" });
+    await page.getByRole("button", { name: /Resend these/ }).click();
+    const dialog = page.getByRole("dialog", { name: "Resend dead letters" });
     await dialog.getByLabel("Requests per second").fill("1");
     await dialog.getByText(/30 deliveries/).waitFor();
-    await follow(page, dialog.getByRole("button", { name: "Send again" }));
+    await follow(page, dialog.getByRole("button", { name: "Resend" }));
     await page.getByRole("button", { name: "Cancel" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "End it" }).click();
     await page.locator(".badge", { hasText: "cancelled" }).waitFor();

@@ -26,7 +26,7 @@ story(async (stage) => {
 
   await stage.scene("filters combine", async () => {
     await page.getByLabel("Event type").fill("user.created");
-    await follow(page, page.getByRole("button", { name: "Show" }));
+    await follow(page, page.getByRole("button", { name: "Apply" }));
     assert.equal(await rows().count(), 4);
     await page.getByRole("combobox", { name: "Webhook" }).selectOption(second.id);
     await page.waitForURL(/webhook_id=/);
@@ -80,18 +80,18 @@ story(async (stage) => {
   });
 
   await stage.scene("an event is found by its subject, its payload can be searched, and it is replayed to one webhook", async () => {
-    await follow(page, page.getByRole("navigation", { name: "Rooms" }).getByRole("link", { name: "Events", exact: true }));
+    await follow(page, page.getByRole("navigation", { name: "Main navigation" }).getByRole("link", { name: "Events", exact: true }));
     await page.getByLabel("Subject").fill("customer-3");
-    await follow(page, page.getByRole("button", { name: "Show" }));
+    await follow(page, page.getByRole("button", { name: "Apply" }));
     assert.equal(await rows().count(), 1);
     await follow(page, rows().first().getByRole("link"));
     await page.getByLabel("Search in the payload").fill("status");
     await page.getByText("1 of 1", { exact: true }).waitFor();
     const before = receiver.arrivals.length;
     const choice = page.getByRole("group", { name: "Webhooks" });
-    assert.ok(await page.getByRole("button", { name: "Replay", exact: true }).isDisabled(), "nobody is chosen yet");
+    assert.ok(await page.getByRole("button", { name: "Resend", exact: true }).isDisabled(), "nobody is chosen yet");
     await choice.getByLabel(/second/).check();
-    await page.getByRole("button", { name: "Replay", exact: true }).click();
+    await page.getByRole("button", { name: "Resend", exact: true }).click();
     await receiver.wait(before + 1);
     await page.getByRole("row").filter({ hasText: "/second" }).filter({ hasText: "2" }).first().waitFor();
   });

@@ -14,7 +14,7 @@ story(async (stage) => {
     assert.match(await once.locator("code").innerText(), /^whsec_/);
     await once.getByRole("button", { name: "Done, I have it" }).click();
     await steps.getByRole("button", { name: "Send a test event" }).click();
-    await steps.getByText("That is it: events arrive").waitFor();
+    await steps.getByText("Done: events arrive").waitFor();
     await steps.locator("#step-arrival").getByText("delivered").waitFor();
     const [arrival] = await receiver.wait(1);
     assert.equal(arrival.headers["content-type"], "application/json");
@@ -32,9 +32,9 @@ story(async (stage) => {
     await page.getByText("Looks good.").waitFor();
   });
 
-  await stage.scene("a webhook is made, and its secret is shown this once", async () => {
+  await stage.scene("a webhook is created, and its secret is shown only once", async () => {
     await page.getByLabel("Description").fill("Orders to the warehouse");
-    await page.getByRole("button", { name: "Make the webhook" }).click();
+    await page.getByRole("button", { name: "Create webhook" }).click();
     await page.getByRole("heading", { name: "The webhook is there" }).waitFor();
     const secret = await page.locator("[data-secret]").innerText();
     assert.match(secret, /^whsec_/);

@@ -10,11 +10,11 @@ story(async (stage) => {
     await page.getByRole("button", { name: "Log in" }).click();
   };
 
-  await stage.scene("a wrong key is told in words", async () => {
+  await stage.scene("a wrong key shows an error", async () => {
     visitor.allow(/status of 401/);
     await page.goto("/dashboard");
     await logIn("rdk_wrong");
-    await page.getByRole("alert").getByText("not valid").waitFor();
+    await page.getByRole("alert").getByText("invalid, revoked or expired").waitFor();
     assert.match(page.url(), /\/dashboard\/login/);
   });
 
@@ -60,7 +60,7 @@ story(async (stage) => {
     const seen = [];
     page.on("request", (request) => seen.push(request.url()));
     await page.goto(`/dashboard/login#${stage.key}`);
-    await page.getByRole("navigation", { name: "Rooms" }).waitFor();
+    await page.getByRole("navigation", { name: "Main navigation" }).waitFor();
     assert.ok(!page.url().includes(stage.key), page.url());
     assert.ok(seen.length > 3 && seen.every((url) => !url.split("#")[0].includes(stage.key)), seen.join(" "));
     // The key is not in the browser history either.
@@ -80,7 +80,7 @@ story(async (stage) => {
     await page.getByText("This browser is logged in as").waitFor();
     await page.goto(`/dashboard/login#${other.key}`);
     await page.getByRole("button", { name: "Switch to another user" }).click();
-    await page.getByRole("navigation", { name: "Rooms" }).waitFor();
+    await page.getByRole("navigation", { name: "Main navigation" }).waitFor();
     await page.getByRole("link", { name: "Session" }).click();
     await page.getByText("logged in as another user").waitFor();
     await page.getByRole("button", { name: "Log out everywhere" }).click();
@@ -89,7 +89,7 @@ story(async (stage) => {
 
   await stage.scene("a link that is not good any more says so", async () => {
     await page.goto("/portal#rdp_over");
-    await page.getByRole("alert").getByText("not valid").waitFor();
+    await page.getByRole("alert").getByText("invalid, revoked or expired").waitFor();
     assert.ok(!page.url().includes("rdp_over"), page.url());
   });
 });

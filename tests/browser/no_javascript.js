@@ -43,7 +43,7 @@ story(async (stage) => {
 
   await stage.scene("the filter works by its button, and its address can be shared", async () => {
     await page.getByRole("combobox", { name: "Status" }).selectOption("dead");
-    await page.getByRole("button", { name: "Show" }).click();
+    await page.getByRole("button", { name: "Apply" }).click();
     await page.waitForURL(/status=dead/);
     assert.deepEqual((await types()).sort(), ["order.n0", "order.n20", "order.n40"]);
     const other = await visitor.tab();

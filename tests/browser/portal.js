@@ -16,11 +16,11 @@ story(async (stage) => {
   const { page: admin } = await stage.loggedIn("/dashboard/admin/tenants/acme");
   const visitor = await stage.visitor();
   const page = await visitor.tab();
-  const rooms = page.getByRole("navigation", { name: "Rooms" });
+  const rooms = page.getByRole("navigation", { name: "Main navigation" });
 
   await stage.scene("an admin makes a link, which is shown once", async () => {
     await admin.getByLabel("Who it is for").fill("jane@acme.example");
-    await admin.getByRole("button", { name: "Make a link" }).click();
+    await admin.getByRole("button", { name: "Create link" }).click();
     const link = await admin.getByRole("dialog").locator("code").innerText();
     assert.ok(link.startsWith(`${stage.url}/portal#rdp_`), link);
     await admin.getByRole("dialog").getByRole("button", { name: "Done, I have it" }).click();
@@ -63,7 +63,7 @@ story(async (stage) => {
     await follow(page, page.getByRole("link", { name: "New webhook" }));
     await page.getByLabel("URL", { exact: true }).fill(receiver.url);
     await page.getByLabel("Event types", { exact: true }).fill("acme.*");
-    await page.getByRole("button", { name: "Make the webhook" }).click();
+    await page.getByRole("button", { name: "Create webhook" }).click();
     await follow(page, page.getByRole("link", { name: "To the webhook" }));
     await page.getByRole("button", { name: "Send a test" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Send", exact: true }).click();
@@ -79,7 +79,7 @@ story(async (stage) => {
     const guest = await stage.visitor();
     const tab = await guest.tab();
     await tab.goto(`/portal#${made.token}`);
-    await tab.getByRole("navigation", { name: "Rooms" }).waitFor();
+    await tab.getByRole("navigation", { name: "Main navigation" }).waitFor();
     await stage.api("DELETE", `/v1/portal-sessions/${made.id}?tenant_id=acme`);
     await tab.goto("/dashboard/t/acme/webhooks");
     await tab.getByRole("button", { name: "Log in" }).waitFor();

@@ -69,7 +69,7 @@ async function pictures(browser, link, wanted, folder, kind, options) {
   const context = await browser.newContext({ baseURL: link.origin, reducedMotion: "reduce", ...options });
   const page = await context.newPage();
   await page.goto(link.href);
-  await page.getByRole("navigation", { name: "Rooms" }).waitFor();
+  await page.getByRole("navigation", { name: "Main navigation" }).waitFor();
   for (const [name, where] of Object.entries(wanted)) {
     await page.goto(where);
     await page.locator("#live-state", { hasText: "Live" }).waitFor();

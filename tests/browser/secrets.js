@@ -18,18 +18,18 @@ story(async (stage) => {
   const secrets = page.getByRole("region", { name: "Signing secrets" });
   let fresh;
 
-  await stage.scene("the new secret is shown this once", async () => {
+  await stage.scene("the new secret is shown only once", async () => {
     await secrets.getByRole("button", { name: "Rotate" }).click();
     const dialog = page.getByRole("dialog", { name: "Rotate the secret" });
-    await dialog.getByLabel("The old secret goes on signing for").selectOption("1h");
+    await dialog.getByLabel("Old secret stays valid for").selectOption("1h");
     await dialog.getByRole("button", { name: "Rotate" }).click();
-    await dialog.getByText("It is shown this once").waitFor();
+    await dialog.getByText("It is shown only once").waitFor();
     fresh = await dialog.locator("code").innerText();
     assert.match(fresh, /^whsec_/);
     assert.notEqual(fresh, webhook.secret);
     await dialog.getByRole("button", { name: "Done" }).click();
     await page.waitForFunction((secret) => !document.documentElement.outerHTML.includes(secret), fresh);
-    await secrets.getByText("old, still signs").waitFor();
+    await secrets.getByText("old, still active").waitFor();
   });
 
   await stage.scene("requests carry the signatures of both", async () => {
@@ -42,9 +42,9 @@ story(async (stage) => {
   await stage.scene("one that others know ends at once", async () => {
     await secrets.getByRole("button", { name: "Rotate" }).click();
     const dialog = page.getByRole("dialog", { name: "Rotate the secret" });
-    await dialog.getByLabel("The old secret goes on signing for").selectOption("0s");
+    await dialog.getByLabel("Old secret stays valid for").selectOption("0s");
     await dialog.getByRole("button", { name: "Rotate" }).click();
-    await dialog.getByText("It is shown this once").waitFor();
+    await dialog.getByText("It is shown only once").waitFor();
     const newest = await dialog.locator("code").innerText();
     await dialog.getByRole("button", { name: "Done" }).click();
     await stage.publish("order.created");

@@ -97,7 +97,7 @@ impl Inner {
             Err(error) => {
                 tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
-                    "the store cannot be asked; the delivery goes back");
+                    "store read failed; delivery returned to the queue");
                 self.release_admission(&delivery, admission).await;
                 self.release_one(delivery);
             }

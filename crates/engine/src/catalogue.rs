@@ -97,7 +97,7 @@ impl TypeRule {
             Ok(schema) => Some(schema),
             // The schema was validated when it was saved; validation rules that became stricter must not block events.
             Err(invalid) => {
-                tracing::error!(%invalid, "a stored schema cannot be used; payloads are not checked by it");
+                tracing::error!(%invalid, "stored schema is unusable; its payloads are not validated");
                 None
             }
         };

@@ -127,14 +127,14 @@ impl Inner {
                 Ok(next) => (cursor, read_at) = (next, monotonic_now()),
                 Err(error) => {
                     self.membership.change_signal.missed.fetch_or(rewrapped, Relaxed);
-                    tracing::debug!(%error, "what others changed cannot be read yet");
+                    tracing::debug!(%error, "change feed read failed; will retry");
                     continue;
                 }
             }
             if let Some(old) = trail.record(monotonic_now(), &cursor)
                 && let Err(error) = self.store.prune_changes(old).await
             {
-                tracing::debug!(%error, "old changes are forgotten later");
+                tracing::debug!(%error, "pruning the change feed failed; will retry");
             }
         }
     }

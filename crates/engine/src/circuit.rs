@@ -34,7 +34,7 @@ impl Inner {
     fn apply_circuit_change(self: &Arc<Self>, webhook: &ResolvedWebhook, change: &CircuitChange) {
         let (from, to) = (change.transition.from, change.transition.to);
         if from != to {
-            tracing::info!(webhook_id = %change.webhook_id, tenant_id = %change.tenant_id, from = from.name(), to = to.name(), "a circuit has moved");
+            tracing::info!(webhook_id = %change.webhook_id, tenant_id = %change.tenant_id, from = from.name(), to = to.name(), "circuit state changed");
             self.metrics.record_transition(from, to);
         }
         match change.saved.blocked_until() {
@@ -65,7 +65,7 @@ impl Inner {
             {
                 Ok(stored) => break stored,
                 Err(error) => {
-                    tracing::warn!(webhook_id = %webhook_id, %error, "a circuit's state cannot be stored yet");
+                    tracing::warn!(webhook_id = %webhook_id, %error, "storing a circuit's state failed; will retry");
                 }
             }
             if self.stop.is_cancelled() {
@@ -75,7 +75,7 @@ impl Inner {
         };
         self.coordination.circuit_stored(webhook_id);
         if !stored && let Err(error) = self.refresh_runtime([webhook_id].into()).await {
-            tracing::warn!(webhook_id = %webhook_id, %error, "a newer circuit of another node cannot be read yet");
+            tracing::warn!(webhook_id = %webhook_id, %error, "reading another node's newer circuit failed; will retry");
         }
         self.scheduler_wakeup.wake();
         if occurrence.is_some() {

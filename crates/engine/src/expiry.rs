@@ -29,12 +29,12 @@ impl Inner {
         loop {
             self.expire_queued();
             if let Err(error) = self.expire_deliveries().await {
-                tracing::warn!(%error, "overdue deliveries cannot be given up on yet");
+                tracing::warn!(%error, "expiring overdue deliveries failed; will retry");
             }
             let next = match self.expire_webhooks().await {
                 Ok(next) => next,
                 Err(error) => {
-                    tracing::warn!(%error, "expired webhooks cannot be disabled yet");
+                    tracing::warn!(%error, "disabling expired webhooks failed; will retry");
                     None
                 }
             };
@@ -97,7 +97,7 @@ impl Inner {
             self.metrics.expired(&webhook.tenant.id, webhook_id, step.changed as u64);
             self.rollups.record_ended(&webhook.tenant.id, DeliveryStatus::Dead, step.changed as u64, now);
             if step.finished {
-                tracing::info!(webhook_id = %webhook_id, "deliveries that waited for too long are given up on");
+                tracing::info!(webhook_id = %webhook_id, "expired deliveries marked dead");
                 self.scheduler_wakeup.wake();
                 return Ok(());
             }
@@ -128,7 +128,7 @@ impl Inner {
                     Err(StoreError::Busy(_)) => {}
                     // One unreadable webhook must not block the others.
                     Err(StoreError::InvalidItem(why)) => {
-                        tracing::error!(webhook_id = %webhook_id, error = why, "a webhook cannot be read, and not be disabled");
+                        tracing::error!(webhook_id = %webhook_id, error = why, "reading a webhook failed; it is not disabled");
                     }
                     Err(error) => return Err(error),
                 }

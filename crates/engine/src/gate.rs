@@ -291,7 +291,7 @@ impl Inner {
                 Err(error) => {
                     tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
-                    "the store cannot be asked; the delivery goes back");
+                    "store read failed; delivery returned to the queue");
                     inner.free_slot(&delivery);
                     inner.release_one(delivery);
                 }

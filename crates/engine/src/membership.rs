@@ -243,9 +243,9 @@ impl Inner {
         let cluster = match timeout(membership.lease / 2, self.store.heartbeat(epoch.epoch)).await {
             Ok(Ok(cluster)) => cluster,
             Ok(Err(error)) => {
-                return tracing::warn!(%error, "the store cannot be told that this node is alive");
+                return tracing::warn!(%error, "heartbeat failed; will retry");
             }
-            Err(_) => return tracing::warn!("the store does not answer that this node is alive"),
+            Err(_) => return tracing::warn!("heartbeat timed out; will retry"),
         };
         let responded_at = monotonic_now();
         if let Some(time) = cluster.time {
@@ -328,7 +328,7 @@ impl Inner {
                     None => Ok(true),
                 };
                 if is_over == Ok(true) {
-                    tracing::warn!(epoch = dead.0, "a node is dead; what it had is taken over");
+                    tracing::warn!(epoch = dead.0, "node declared dead; taking over its leases");
                     inner.rescue(dead).await;
                 }
                 inner.membership.rescuing.lock().remove(&dead);
@@ -338,7 +338,7 @@ impl Inner {
 
     /// Leaves the epoch after a database failover. The new server may lack the latest commits: outcomes, leases and
     /// changes that this node knows may be gone, and versions, epochs and positions in the change feed may be reused.
-    /// The node therefore takes a new epoch and reloads everything. Returns false if there is no new epoch yet.
+    /// The node therefore takes a new epoch and reloads everything. Returns false if joining with a new epoch failed; will retry.
     async fn leave_former_server(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, cluster: &ClusterView) -> bool {
         tracing::warn!(
             epoch = epoch.epoch.0,
@@ -357,7 +357,7 @@ impl Inner {
     }
 
     /// Ends the epoch and takes a new one. Deliveries that are only queued here now belong to other nodes; outcomes of
-    /// requests in flight will not be recorded. Returns false if there is no new epoch yet.
+    /// requests in flight will not be recorded. Returns false if joining with a new epoch failed; will retry.
     async fn rejoin(self: &Arc<Self>, epoch: &Arc<NodeEpoch>) -> bool {
         epoch.end();
         self.membership.assignments.clear();
@@ -369,7 +369,7 @@ impl Inner {
         match join(&*self.store, &self.clock, &self.settings).await {
             Ok((epoch, at)) => {
                 *self.membership.pulse.lock() = initial_lease(self.membership.lease, at);
-                tracing::info!(epoch = epoch.epoch.0, "this node is back");
+                tracing::info!(epoch = epoch.epoch.0, "this node rejoined");
                 *self.membership.epoch.write() = epoch;
                 self.membership.epoch_renewed.notify_waiters();
                 self.membership.change_signal.request_resync();
@@ -380,7 +380,7 @@ impl Inner {
             }
             // The next heartbeat detects the ended epoch again and retries.
             Err(error) => {
-                tracing::warn!(%error, "there is no new epoch yet");
+                tracing::warn!(%error, "joining with a new epoch failed; will retry");
                 false
             }
         }

@@ -184,7 +184,7 @@ impl Engine {
         let engine = self.clone();
         inner.runtime.spawn(async move {
             if let Err(error) = engine.record_occurrences(vec![occurrence]).await {
-                tracing::debug!(%error, "that a quota is used up is told later");
+                tracing::debug!(%error, "recording a reached quota failed; will retry");
                 engine.0.notifier.quotas.lock().remove(&key);
             }
         });
@@ -205,7 +205,7 @@ impl Inner {
             let next = match self.send_due().await {
                 Ok(next) => next,
                 Err(error) => {
-                    tracing::debug!(%error, "owners are told later");
+                    tracing::debug!(%error, "creating notifications failed; will retry");
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                     None
                 }
@@ -274,7 +274,7 @@ impl Inner {
             if let ChannelResult::Done(ChannelStatus::Failed, error) = &result {
                 let (tenant_id, error) =
                     (&notification.notification.tenant_id, error.as_deref().unwrap_or_default());
-                tracing::error!(notice_id = %id, %tenant_id, error, "a notice is not told to webhooks: it is given up on");
+                tracing::error!(notice_id = %id, %tenant_id, error, "publishing a notification event failed permanently");
             }
             self.metrics.notifications.count(Channel::Webhook, &result);
             self.store.record_notification_result(id, Channel::Webhook, result).await?;
@@ -308,7 +308,7 @@ impl Inner {
             let result = inner.send_mail(&post, notification, webhook, left).await;
             inner.metrics.notifications.count(Channel::Email, &result);
             if let Err(error) = inner.store.record_notification_result(id, Channel::Email, result).await {
-                tracing::warn!(notice_id = %id, %error, "what came of a mail cannot be stored; it is sent again");
+                tracing::warn!(notice_id = %id, %error, "storing the result of an email failed; the email will be sent again");
             }
             drop(turn);
         });
@@ -317,7 +317,7 @@ impl Inner {
 
     fn record_mail_sent(&self) {
         if self.notifier.mail_failing.swap(false, Relaxed) {
-            tracing::info!("mails to owners go out again");
+            tracing::info!("sending notification emails recovered");
         }
     }
 
@@ -343,7 +343,7 @@ impl Inner {
                 return ChannelResult::Done(ChannelStatus::Sent, Some(why));
             }
             Ok(Ok(Mailed::Suppressed(why))) => {
-                tracing::debug!(notice_id = %id, %tenant_id, reason = why, "notification e-mail suppressed");
+                tracing::debug!(notice_id = %id, %tenant_id, reason = why, "notification email suppressed");
                 return ChannelResult::Done(ChannelStatus::Suppressed, Some(why));
             }
             Ok(Ok(Mailed::Unconfirmed)) => {
@@ -358,14 +358,14 @@ impl Inner {
         let why: String = why.chars().filter(|char| *char != '\0').take(MAX_ERROR_CHARS).collect();
         let now = self.clock.now();
         if never || self.clock.confirmed_now().duration_since(id.time()) >= MAIL_GIVE_UP_AFTER {
-            tracing::error!(notice_id = %id, %tenant_id, error = why, "a notice is not sent as a mail: it is given up on");
+            tracing::error!(notice_id = %id, %tenant_id, error = why, "sending a notification email failed permanently");
             return ChannelResult::Done(ChannelStatus::Failed, Some(why));
         }
         // One warning per outage; each notification has its own state.
         if self.notifier.mail_failing.swap(true, Relaxed) {
-            tracing::debug!(notice_id = %id, %tenant_id, attempt = tries, error = why, "a mail is sent later");
+            tracing::debug!(notice_id = %id, %tenant_id, attempt = tries, error = why, "sending an email failed; will retry");
         } else {
-            tracing::warn!(notice_id = %id, %tenant_id, attempt = tries, error = why, "mails to owners do not go out; they are tried again");
+            tracing::warn!(notice_id = %id, %tenant_id, attempt = tries, error = why, "sending notification emails failed; will retry");
         }
         ChannelResult::RetryAt(now + retry_delay(tries), why)
     }

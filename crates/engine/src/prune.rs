@@ -45,7 +45,7 @@ impl Inner {
             if self.membership.is_leader()
                 && let Err(error) = Pruner::new(&self).prune_all().await
             {
-                tracing::warn!(%error, "what is old is forgotten later");
+                tracing::warn!(%error, "pruning failed; will retry");
             }
         }
     }
@@ -106,7 +106,7 @@ impl<'a> Pruner<'a> {
         self.reclaim_space().await?;
         let PruneCounts { events, deliveries, attempts } = self.left;
         if self.left.rows() + self.months > 0 {
-            tracing::info!(events, deliveries, attempts, months = self.months, "what was old is forgotten");
+            tracing::info!(events, deliveries, attempts, months = self.months, "pruned expired data");
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub(crate) const RECORD_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval between pings of an idle store, and their timeout.
 const STORE_PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Disable reason of a webhook whose endpoint responded 410.
-pub(crate) const REASON_GONE: &str = "the endpoint answered 410 Gone";
+pub(crate) const REASON_GONE: &str = "the endpoint returned 410 Gone";
 
 /// Outcome being recorded, with what is needed to decide again or to drop it.
 pub(crate) struct PendingOutcome {
@@ -226,7 +226,7 @@ impl Inner {
     pub(crate) fn drop_lost_lease(self: &Arc<Self>, delivery: &LeasedDelivery) {
         tracing::warn!(
             delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
-            tenant_id = %delivery.event.tenant_id, "the lease was lost; another node has the delivery"
+            tenant_id = %delivery.event.tenant_id, "lease lost; outcome discarded"
         );
         self.metrics.fenced.inc();
         if !delivery.epoch.is_ended() {
@@ -405,12 +405,12 @@ impl Inner {
             (NextState::Dead { reason }, _) => tracing::info!(
                 delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
                 tenant_id = %outcome.tenant_id, attempt = delivery.attempt, reason = reason.name(), failure_category,
-                "a delivery is dead"
+                "delivery marked dead"
             ),
             (_, Some((attempt, _))) => tracing::debug!(
                 delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
                 tenant_id = %outcome.tenant_id, attempt = attempt.number, status = attempt.http_status_code,
-                failure_category, "an attempt failed"
+                failure_category, "attempt failed"
             ),
             _ => {}
         }
@@ -478,7 +478,7 @@ impl Inner {
             Some(attempt) if attempt.response_headers.is_some() => {
                 tracing::error!(
                     delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why,
-                    "an outcome was refused; recording it without details"
+                    "outcome rejected by the store; recording it without details"
                 );
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
                 attempt.response_headers = None;
@@ -489,7 +489,7 @@ impl Inner {
             // The lease stays in the store: the delivery is rescued and sent again after the next start.
             _ => {
                 tracing::error!(
-                    delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why, "an outcome cannot be recorded"
+                    delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why, "recording an outcome failed"
                 );
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
                 self.persist_effects(&outcome);
@@ -503,7 +503,7 @@ impl Inner {
 
     pub(crate) fn store_failed(&self) {
         if self.metrics.store.record_failure() {
-            tracing::error!("the store does not take writes; nothing is sent until it does");
+            tracing::error!("store is not accepting writes; sending suspended");
         }
         self.dispatch.store_failed();
         self.unrecorded.open_details.notify_one();
@@ -537,7 +537,7 @@ impl Inner {
                 tokio::time::sleep(RECORD_RETRY_INTERVAL).await;
             }
             if self.metrics.store.record_success() {
-                tracing::info!("the store takes writes again");
+                tracing::info!("store is accepting writes again; sending resumed");
             }
             let kept = std::mem::take(&mut *self.unrecorded.pending.lock());
             for pending in kept {

@@ -95,7 +95,10 @@ impl Inner {
                 Ok(()) => {
                     self.on_redis_up(&shared, monotonic_now().saturating_sub(away_since)).await;
                     if !said_back {
-                        tracing::info!(server, "Redis answers: limits and circuits are shared through it");
+                        tracing::info!(
+                            server,
+                            "Redis is available; limits and circuits are shared through it"
+                        );
                     }
                     let started = monotonic_now();
                     let Some((error, unanswered)) = self.exchange_batches(&shared, &mut link).await else {
@@ -271,7 +274,7 @@ fn log_redis_down(server: &str, error: &RedisError, message: &mut Option<String>
         tracing::warn!(
             server,
             reason,
-            "Redis is away; this node goes by what it knows until it is back{}{advice}",
+            "Redis unavailable; using local fallback{}{advice}",
             if advice.is_empty() { "" } else { ". What to do: " }
         );
         *message = Some(reason);

@@ -48,7 +48,7 @@ pub enum ReplayError {
 }
 
 /// Maximum number of past deliveries whose webhooks a replay selects.
-const MAX_WEBHOOKS: u32 = 10_000;
+const MAX_DELIVERIES: u32 = 10_000;
 
 impl Engine {
     /// Makes a pending delivery due now, or creates a new round of an ended one.
@@ -115,7 +115,7 @@ impl Engine {
     ) -> Result<Vec<NewRound>, StoreError> {
         let filter =
             DeliveryFilter { event_id: Some(event_id), tenant_managed_only, ..DeliveryFilter::default() };
-        let page = PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS };
+        let page = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES };
         let former = self.0.store.list_deliveries(tenant_id.clone(), filter, page).await?.found;
         let mut webhooks: Vec<WebhookId> = former.into_iter().map(|delivery| delivery.webhook_id).collect();
         webhooks.sort_unstable();

@@ -279,7 +279,7 @@ impl Inner {
             }
             self.rollups.finish_flush();
             if let Err(error) = stored {
-                tracing::debug!(%error, "statistics are added to the store later");
+                tracing::debug!(%error, "storing statistics failed; will retry");
                 return;
             }
         }

@@ -66,7 +66,7 @@ impl Inner {
                 Ok(ClaimResult::Claimed) => continue_unless_stopped(&self).await,
                 Ok(ClaimResult::Idle(next)) => next,
                 Err(error) => {
-                    tracing::warn!(%error, "due deliveries cannot be claimed now");
+                    tracing::warn!(%error, "claiming due deliveries failed; will retry");
                     if error == StoreError::Fenced {
                         self.membership.check_epoch_now();
                     }
@@ -113,7 +113,7 @@ impl Inner {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "orphaned deliveries cannot be rescued yet");
+                    tracing::warn!(%error, "rescuing orphaned deliveries failed; will retry");
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                 }
             }
@@ -130,7 +130,7 @@ impl Inner {
             let step = match self.store.rescue(dead, self.clock.now(), RESCUE_BATCH_SIZE).await {
                 Ok(step) => step,
                 Err(error) => {
-                    tracing::warn!(%error, "orphaned deliveries cannot be rescued yet");
+                    tracing::warn!(%error, "rescuing orphaned deliveries failed; will retry");
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                     return;
                 }
@@ -139,11 +139,7 @@ impl Inner {
             self.scheduler_wakeup.wake();
             if step.finished {
                 if rescued > 0 {
-                    tracing::info!(
-                        epoch = dead.0,
-                        rescued,
-                        "what a dead node or a former process had is due again"
-                    );
+                    tracing::info!(epoch = dead.0, rescued, "rescued leases of a dead epoch");
                 }
                 return;
             }
@@ -176,7 +172,7 @@ impl Inner {
                         );
                     }
                     Err(error) => {
-                        tracing::warn!(webhook_id = %webhook.id, %error, "pending deliveries cannot be cancelled yet");
+                        tracing::warn!(webhook_id = %webhook.id, %error, "cancelling pending deliveries failed; will retry");
                         tokio::time::sleep(STORE_RETRY_DELAY).await;
                     }
                 }
@@ -197,7 +193,7 @@ impl Inner {
             if round % PARTITION_CHECK_EVERY == 0
                 && let Err(error) = self.store.ensure_partitions(self.clock.now() + PARTITION_HORIZON).await
             {
-                tracing::warn!(%error, "the store has made no room for later events yet");
+                tracing::warn!(%error, "creating partitions for later events failed; will retry");
             }
             while matches!(
                 self.store.prune_idempotency_keys(self.clock.confirmed_now(), PRUNE_BATCH_SIZE).await,
@@ -207,7 +203,7 @@ impl Inner {
             }
             let old = self.clock.confirmed_now().saturating_sub(OPERATION_RETENTION);
             if let Err(error) = self.store.prune_operations(old, PRUNE_BATCH_SIZE).await {
-                tracing::warn!(%error, "old bulk operations cannot be forgotten yet");
+                tracing::warn!(%error, "pruning old bulk operations failed; will retry");
             }
         }
     }

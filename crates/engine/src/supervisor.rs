@@ -142,7 +142,7 @@ impl Engine {
         for part in queued.chunks(RELEASE_BATCH_SIZE) {
             for (epoch, ids) in group_by_epoch(part) {
                 if let Err(error) = inner.store.release(epoch, inner.clock.now(), ids).await {
-                    tracing::warn!(%error, "queued deliveries stay leased; whoever comes next takes them over");
+                    tracing::warn!(%error, "shutdown with queued deliveries still leased; leases will be rescued");
                 }
             }
             for delivery in part {
@@ -151,12 +151,10 @@ impl Engine {
         }
         if tokio::time::timeout(deadline, self.wait_until_settled()).await.is_err() {
             let requests = self.load().unsettled;
-            tracing::warn!(requests, "the drain deadline has passed; cutting requests off");
+            tracing::warn!(requests, "drain timeout reached; aborting requests");
             inner.cancel_requests.cancel();
             if tokio::time::timeout(FINAL_RECORD_TIMEOUT, self.wait_until_settled()).await.is_err() {
-                tracing::warn!(
-                    "not every outcome could be recorded; whoever comes next takes those deliveries over"
-                );
+                tracing::warn!("shutdown with unrecorded outcomes; leases will be rescued");
             }
         }
         tracing::info!(handed_back = queued.len(), "drained");
@@ -171,7 +169,7 @@ impl Engine {
         inner.heartbeat_stopped().await;
         let epoch = inner.membership.current_epoch().epoch;
         if let Err(error) = inner.store.rescue(epoch, inner.clock.now(), usize::MAX >> 1).await {
-            tracing::warn!(%error, "the epoch stays open; whoever comes next ends it");
+            tracing::warn!(%error, "ending the epoch failed; another node will end it");
         }
     }
 

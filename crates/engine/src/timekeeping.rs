@@ -95,7 +95,7 @@ impl Inner {
             && self.membership.is_leader()
             && let Err(error) = self.store.store_confirmed_time(self.clock.confirmed_now()).await
         {
-            tracing::debug!(%error, "the confirmed time could not be stored; it is tried again");
+            tracing::debug!(%error, "storing the confirmed time failed; will retry");
         }
     }
 
@@ -124,7 +124,7 @@ impl Inner {
             ),
             ClockEventKind::Confirmed => tracing::warn!(jump_seconds, "the clock's new time is confirmed"),
             ClockEventKind::Undone => {
-                tracing::warn!(jump_seconds, "the clock shows the expected time again; the jump is undone");
+                tracing::warn!(jump_seconds, "clock shows the expected time again; jump reverted");
             }
         }
         self.metrics.clock_jump.set(self.clock.unconfirmed_jump_ms().unwrap_or_default() as f64 / 1000.0);
@@ -148,11 +148,11 @@ impl Inner {
             while inner.membership.is_leader() && !inner.stop.is_cancelled() {
                 match inner.set_store_back(set_back, &mut progress).await {
                     Ok(()) => {
-                        tracing::info!("due times that were planned by a wrong clock are moved");
+                        tracing::info!("corrected due times set by a wrong clock");
                         break;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "due times that were planned by a wrong clock are moved later");
+                        tracing::warn!(%error, "correcting due times set by a wrong clock failed; will retry");
                         tokio::time::sleep(SET_BACK_RETRY_DELAY).await;
                     }
                 }

@@ -163,12 +163,12 @@ impl Inner {
         };
         match Engine(self.clone()).change_webhook(tenant_id, id, note).await {
             Ok(_) if echoed.is_ok() => {
-                tracing::info!(webhook_id = %id, "the endpoint echoed the challenge; the webhook is active");
+                tracing::info!(webhook_id = %id, "endpoint echoed the challenge; webhook is active");
             }
             Ok(_) | Err(ChangeError::NotFound | ChangeError::Rejected(())) => {}
             // The challenge is sent again later.
             Err(ChangeError::Store(error)) => {
-                tracing::warn!(webhook_id = %id, %error, "what came of a challenge cannot be stored yet");
+                tracing::warn!(webhook_id = %id, %error, "storing the result of a challenge failed; will retry");
             }
         }
     }

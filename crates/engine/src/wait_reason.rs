@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// Explanation for a delivery leased by another node.
-const ON_OTHER_NODE: &str = "it is on its way on another node";
+const ON_OTHER_NODE: &str = "queued on another node";
 /// Explanation for a delivery of a webhook that is assigned to another node.
-const ON_ASSIGNED_NODE: &str = "it is its turn as soon as the node that sends to this webhook has room";
+const ON_ASSIGNED_NODE: &str = "waiting for a free slot on the node that is assigned to this webhook";
 
 /// What a pending delivery waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,15 +66,15 @@ impl Engine {
         }
         let now = inner.clock.now();
         let Some(webhook) = inner.registry.find(&*inner.store, delivery.webhook_id).await? else {
-            return Ok(Some(capacity("its webhook is gone; it is about to be cancelled")));
+            return Ok(Some(capacity("the webhook was deleted; the delivery will be cancelled")));
         };
-        let held_back = inner.delivery_wait_reason(&webhook, delivery, now);
+        let blocked = inner.delivery_wait_reason(&webhook, delivery, now);
         // A delivery in the grace period of its ticket is ready, not scheduled.
         let delay = webhook.policy.first_delay();
         let due = delivery
             .due
             .map(|due| ticket::displayed_due(delivery.created_at, due, delivery.attempt_count, delay));
-        Ok(Some(match (due, held_back) {
+        Ok(Some(match (due, blocked) {
             (Some(due), Some(waiting)) if due > now && waiting.until.is_some_and(|until| until <= due) => {
                 scheduled(due)
             }
@@ -87,7 +87,7 @@ impl Engine {
             {
                 capacity(ON_ASSIGNED_NODE)
             }
-            (_, None) => capacity("it is its turn as soon as there is room"),
+            (_, None) => capacity("waiting for a free slot on this node"),
         }))
     }
 
@@ -151,7 +151,7 @@ impl Inner {
         let (on, mut waiting) =
             self.webhook_wait_reason(webhook, &snapshot, delivery.behind.is_none(), now)?;
         if let (WaitingOn::Order, Some(first)) = (on, delivery.behind) {
-            waiting.explanation = format!("{first} comes before it in its order and is not over yet");
+            waiting.explanation = format!("waiting for {first}, the previous delivery of its ordering key");
         }
         Some(waiting)
     }
@@ -191,28 +191,27 @@ impl Inner {
         let explanation = match why {
             WaitingOn::CircuitOpen => describe_circuit(&snapshot.circuit),
             WaitingOn::RateLimit => match (snapshot.held_until, scope) {
-                (Some(until), _) => format!("the endpoint answered 429 and is left alone until {until}"),
-                (None, Scope::Webhook) => "the webhook's rate limit is used up for now".into(),
-                (None, Scope::Tenant) => "the tenant's rate limit is used up for now".into(),
-                (None, Scope::Host | Scope::Node) => "the rate limit of this server is used up for now".into(),
+                (Some(until), _) => format!("endpoint returned 429; held until {until}"),
+                (None, Scope::Webhook) => "the webhook's rate limit is exhausted".into(),
+                (None, Scope::Tenant) => "the tenant's rate limit is exhausted".into(),
+                (None, Scope::Host | Scope::Node) => "this server's rate limit is exhausted".into(),
             },
             WaitingOn::InFlightLimit => {
-                format!("{} of {max} requests to this webhook are under way", usage.webhook)
+                format!("{} of {max} requests to this webhook are in flight", usage.webhook)
             }
-            WaitingOn::Order => "another one comes before it in its order and is not over yet".into(),
+            WaitingOn::Order => "waiting for the previous delivery of its ordering key".into(),
             WaitingOn::Paused if matches!(webhook.state, WebhookState::PendingVerification(_)) => {
-                "the webhook's endpoint has not echoed its challenge yet; it goes on when it has".into()
-            }
-            WaitingOn::Paused => "the webhook is paused; it goes on when the webhook is resumed".into(),
-            WaitingOn::Capacity if scope == Scope::Tenant => {
-                "the tenant has as many requests under way as it may have".into()
-            }
-            WaitingOn::Capacity if scope == Scope::Host => {
-                "as many requests are in flight to the webhook's host as are allowed from here; it goes on when one \
-                 of them ends"
+                "the endpoint has not echoed the verification challenge yet; sending starts once it has"
                     .into()
             }
-            WaitingOn::Capacity => "this server has as many requests under way as it may have".into(),
+            WaitingOn::Paused => "the webhook is paused; resume it to continue".into(),
+            WaitingOn::Capacity if scope == Scope::Tenant => {
+                "the tenant has reached its limit of requests in flight".into()
+            }
+            WaitingOn::Capacity if scope == Scope::Host => {
+                "this node has reached its limit of requests in flight to the webhook's host".into()
+            }
+            WaitingOn::Capacity => "this node has reached its limit of requests in flight".into(),
             WaitingOn::Pool => {
                 format!("no node serves the pool \"{}\"", webhook.tenant.pool())
             }
@@ -242,7 +241,7 @@ fn permit(circuit: &CircuitView, now: Time) -> Permit {
 fn describe_circuit(circuit: &CircuitView) -> String {
     let since = circuit.state_transition_at;
     if let Some(forced) = &circuit.forced {
-        let end = forced.until.map_or("until somebody closes it".into(), |until| format!("until {until}"));
+        let end = forced.until.map_or("until it is closed manually".into(), |until| format!("until {until}"));
         return format!("circuit forced open by {} since {since}, {end}", forced.by);
     }
     let counts = &circuit.counts;
@@ -254,7 +253,7 @@ fn describe_circuit(circuit: &CircuitView) -> String {
         None => {
             let (sent, ok) = (circuit.half_open_attempts, circuit.half_open_successes);
             format!(
-                "circuit half open since {since}: {sent} probes sent, {ok} succeeded; waiting for the verdict"
+                "circuit half open since {since}: {sent} probes sent, {ok} succeeded; waiting for the probe results"
             )
         }
     }

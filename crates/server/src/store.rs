@@ -51,7 +51,7 @@ async fn open_without_migration(options: &Options) -> Result<Postgres, OpenError
         Err(_) => Err(OpenError::Unreachable {
             // This URL never contains the password.
             database: options.url.split('?').next().unwrap_or_default().into(),
-            reason: format!("no answer within {timeout:?}"),
+            reason: format!("no response within {timeout:?}"),
         }),
     }
 }
@@ -73,7 +73,7 @@ async fn log_if_slow<T>(work: impl Future<Output = T>) -> T {
     loop {
         match tokio::time::timeout(SLOW_MIGRATION_AFTER, work.as_mut()).await {
             Ok(done) => return done,
-            Err(_) => tracing::warn!("the database's schema is still being brought up to date"),
+            Err(_) => tracing::warn!("schema migration is still running"),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn check(level: &str) -> Result<(), String> {
     for part in level.split(',') {
         let name = part.rsplit_once('=').map_or(part, |(_, name)| name);
         if name.parse::<LevelFilter>().is_err() {
-            return Err(format!("\"{part}\" names no level; use off, error, warn, info, debug or trace"));
+            return Err(format!("\"{part}\" is not a level; use off, error, warn, info, debug or trace"));
         }
     }
     level.parse::<EnvFilter>().map(drop).map_err(|error| error.to_string())
@@ -72,7 +72,7 @@ pub(crate) fn start(log: &Log) -> SuppressedLines {
     };
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
-        tracing::error!(location, error = panic.payload_as_str(), "a fault in the program");
+        tracing::error!(location, error = panic.payload_as_str(), "panic in task");
     }));
     left_out
 }

@@ -16,7 +16,7 @@ use crate::{
 pub(crate) enum VaultError {
     /// No master key is configured.
     #[error(
-        "there is no master key, and without one no webhook's secret can be kept: make one with \
+        "no master key is configured, so secrets cannot be encrypted: create one with \
          `(umask 077; redrive secrets new-key > master.key)`, keep a copy in a safe place, and set \
          REDRIVE_SECRETS_MASTER_KEY_FILE=master.key"
     )]
@@ -25,7 +25,7 @@ pub(crate) enum VaultError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The key file of `redrive dev` is unusable.
-    #[error("{}: {reason}; delete it to have a new one made, and all webhooks with it", path.display())]
+    #[error("{}: {reason}; delete it together with all webhooks to create a new one", path.display())]
     File {
         /// Path of the file.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) enum VaultError {
     },
     /// Stored secrets are encrypted with a key that is not configured.
     #[error(
-        "some webhooks are sealed with the master key {key}, which is not configured; name the file that holds it in \
+        "some webhooks are encrypted with the master key {key}, which is not configured; name the file that holds it in \
          secrets.additional_master_key_files, or set it as the master key again"
     )]
     Unknown {

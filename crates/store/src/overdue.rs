@@ -15,9 +15,9 @@ pub(crate) const UNHELD_LANES: &str = "WITH RECURSIVE pools(pool) AS (
      FROM pools p WHERE p.pool IS NOT NULL";
 /// The pools of up to 1,000 held lanes, each with the due time of the lane's first delivery.
 pub(crate) const HELD_LANES: &str =
-    "SELECT h.pool, (SELECT w.due FROM waiting w WHERE w.webhook = h.webhook AND w.lane = h.lane
-                     ORDER BY w.place, w.seq LIMIT 1)
-     FROM (SELECT webhook, lane, pool FROM lanes WHERE held_by > 0 LIMIT 1000) h";
+    "SELECT h.pool, (SELECT w.due FROM waiting w WHERE w.webhook_id = h.webhook_id AND w.lane = h.lane
+                     ORDER BY w.sort_key, w.seq LIMIT 1)
+     FROM (SELECT webhook_id, lane, pool FROM lanes WHERE held_by > 0 LIMIT 1000) h";
 
 /// Returns the earliest time of each pool, leaving out times after `now`.
 pub(crate) fn earliest(seen: Vec<(String, Option<Time>)>, now: Time) -> BTreeMap<String, Time> {

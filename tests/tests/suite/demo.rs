@@ -120,7 +120,7 @@ async fn demo_starts_empty_unless_a_folder_is_given() {
     drop((one, other));
 
     let (mut kept, api) = start(folder.path(), &["--rate", "1", "--data", "kept"]).await;
-    kept.wait_output("is kept in ").await;
+    kept.wait_output("kept for the next demo").await;
     let first = webhook(&api, "acme", "acme-erp").await;
     let event = at_least(&api, 1, "/v1/events?tenant_id=acme").await;
     let event = format!("/v1/events/{}?tenant_id=acme", text(&entries(&event)[0]["id"]));

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinSet,
 };
 
-const STOPPING: &str = "stopping";
+const SHUTTING_DOWN: &str = "shutting down: waiting for requests in flight";
 const MAX_CONCURRENT: Duration = Duration::from_secs(5);
 
 /// Starts a receiver that holds every response until the latch opens.
@@ -37,7 +37,7 @@ async fn requests_in_flight_finish_and_queued_deliveries_are_sent_once() {
     receiver.wait_for(1).await;
 
     redrive.signal("TERM");
-    redrive.wait_output(STOPPING).await;
+    redrive.wait_output(SHUTTING_DOWN).await;
     gate.open();
     assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(0));
     let sent = receiver.count();
@@ -96,7 +96,7 @@ async fn second_signal_exits_immediately() {
     let event = api.publish("order.created", json!({})).await;
     receiver.wait_for(1).await;
     redrive.signal("INT");
-    redrive.wait_output(STOPPING).await;
+    redrive.wait_output(SHUTTING_DOWN).await;
     redrive.signal("TERM");
     assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(130));
 
@@ -161,7 +161,7 @@ async fn stopping_server_is_not_ready() {
     api.publish("order.created", json!({})).await;
     receiver.wait_for(1).await;
     redrive.signal("TERM");
-    redrive.wait_output(STOPPING).await;
+    redrive.wait_output(SHUTTING_DOWN).await;
     // A refused connection and a 503 both make a load balancer use another node.
     match api.try_raw("GET", "/readyz", &[], "").await {
         Ok(response) => assert_eq!((response.status, &*response.problem()), (503, "draining")),

@@ -129,7 +129,7 @@ async fn strict_tenant_publishes_only_registered_types() {
     api.post("/v1/event-types", json!({"name": "order.created"})).await.expect(201);
     publish(&api, "order.created", json!(1)).await.expect(202);
     publish(&api, "order.creatde", json!(1)).await.expect(400);
-    // Other tenants are not affected, and test events are Redrive's own.
+    // Other tenants are not affected, and Redrive itself publishes test events.
     publish(&admin, "order.creatde", json!(1)).await.expect(202);
     api.post(&format!("/v1/webhooks/{}/test", id(&webhook)), json!({})).await.expect(202);
     admin.patch("/v1/tenants/acme", json!({"strict_event_types": false})).await.expect(200);
@@ -214,7 +214,7 @@ async fn invalid_event_type_is_rejected_with_its_field() {
         (json!({"description": "x".repeat(5_000)}), "description", "at most"),
         (json!({"example": 1, "schema": {"type": "string"}}), "example", "does not fit"),
         (json!({"name": "a b"}), "name", "segments"),
-        (json!({"name": "redrive.mine"}), "name", "Redrive's own"),
+        (json!({"name": "redrive.mine"}), "name", "which is reserved"),
         (json!({"name": null}), "name", "is missing"),
         (json!({"shema": {}}), "shema", "unknown field"),
     ] {

@@ -67,9 +67,9 @@ async fn failing_delivery_is_traceable_by_its_ids() {
     let event = api.publish("order.created", json!(1)).await;
     let delivery = delivery_of(&api, &event).await;
     wait_for_status(&api, id(&delivery), "dead").await;
-    redrive.wait_output("a delivery is dead").await;
+    redrive.wait_output("delivery marked dead").await;
     let lines = lines(&redrive);
-    let (failed, dead) = (saying(&lines, "an attempt failed"), saying(&lines, "a delivery is dead"));
+    let (failed, dead) = (saying(&lines, "attempt failed"), saying(&lines, "delivery marked dead"));
     assert_eq!((failed.len(), dead.len()), (1, 1), "{lines:#?}");
     for line in failed.into_iter().chain(dead) {
         assert_eq!((&line["delivery_id"], &line["event_id"]), (&delivery["id"], &event["id"]));

@@ -17,19 +17,18 @@ impl Recoverability {
     pub fn assess(reason: DeadReason, category: Option<FailureCategory>, status_code: Option<u16>) -> Self {
         let why = match reason {
             DeadReason::Permanent => permanent(category, status_code),
-            DeadReason::TlsLimit => "the TLS handshake failed three times; have the endpoint's certificate \
-                                     mended, then send it again"
-                .into(),
+            DeadReason::TlsLimit => {
+                "the TLS handshake failed three times; fix the endpoint's certificate, then resend".into()
+            }
             DeadReason::BlockedAddress => {
-                "its URL leads to an address that may not be called; change the URL, or \
-                                           have the address allowed, then send it again"
+                "its URL resolves to a blocked address; change the URL or allow the address, then resend"
                     .into()
             }
             DeadReason::Exhausted => {
-                format!("every attempt was used, and {}", last_failure(category, status_code))
+                format!("all attempts were used, and {}", last_failure(category, status_code))
             }
             DeadReason::Expired => match category {
-                None => "it was held back until it expired and never failed; it can be sent as it is".into(),
+                None => "it was blocked until it expired and never failed; it can be resent unchanged".into(),
                 Some(_) => format!("it expired, and {}", last_failure(category, status_code)),
             },
         };
@@ -47,57 +46,55 @@ impl Recoverability {
 
 fn permanent(category: Option<FailureCategory>, status_code: Option<u16>) -> String {
     let remedy = match (status_code, category) {
-        (Some(401 | 403), _) => "mend the endpoint's credentials",
+        (Some(401 | 403), _) => "fix the endpoint's credentials",
         (Some(404), _) => "check the webhook's URL",
-        (Some(410), _) => "the endpoint is gone for good: change the webhook's URL and enable it",
+        (Some(410), _) => "the endpoint is gone: change the webhook's URL and enable it",
         (Some(413), _) | (_, Some(FailureCategory::PayloadTooLarge)) => {
-            "have the endpoint take larger bodies"
+            "let the endpoint accept larger bodies"
         }
-        _ => "mend the endpoint",
+        _ => "fix the endpoint",
     };
     match status_code {
-        Some(code) => format!("the endpoint refused it for good with {code}; {remedy}, then send it again"),
-        None => format!("it was refused for good; {remedy}, then send it again"),
+        Some(code) => format!("the endpoint rejected it with {code} (not retried); {remedy}, then resend"),
+        None => format!("it was rejected and is not retried; {remedy}, then resend"),
     }
 }
 
 /// Describes the last failure and what it means.
 fn last_failure(category: Option<FailureCategory>, status_code: Option<u16>) -> String {
-    let response = status_code.map_or("failed".into(), |code| format!("answered {code}"));
+    let response = status_code.map_or("failed".into(), |code| format!("returned {code}"));
     match category {
-        None => "nothing is known of its last attempt; try it again".into(),
+        None => "the result of its last attempt is unknown; resend it".into(),
         Some(FailureCategory::Timeout) => {
-            "the last one timed out; it may succeed once the endpoint is fast".into()
+            "the last one timed out; it may succeed once the endpoint responds in time".into()
         }
         Some(FailureCategory::ServerError) => {
             format!("the endpoint last {response}; it may succeed once the endpoint has recovered")
         }
         Some(FailureCategory::Network) => {
-            "the endpoint could not be reached; it may succeed once it is up".into()
+            "the endpoint could not be reached; it may succeed once the endpoint is reachable".into()
         }
         Some(FailureCategory::Dns) => {
-            "the endpoint's name could not be looked up; it may succeed once that works".into()
+            "the endpoint's host could not be resolved; it may succeed once DNS is fixed".into()
         }
         Some(FailureCategory::RateLimit) => {
-            "the endpoint last asked for fewer requests; it may succeed at a lower rate".into()
+            "the endpoint last returned 429; it may succeed at a lower rate".into()
         }
         Some(FailureCategory::ClientError) => {
-            format!(
-                "the endpoint last {response}, refusing what it got; mend the endpoint, then send it again"
-            )
+            format!("the endpoint last {response}, rejecting the request; fix the endpoint, then resend")
         }
         Some(FailureCategory::PayloadTooLarge) => {
-            "the endpoint found its body too large; have it take larger ones, then send it again".into()
+            "the endpoint rejected its body as too large; let it accept larger ones, then resend".into()
         }
         Some(FailureCategory::Redirect) => format!(
-            "the endpoint last {response}, a redirect, which is never followed; change the webhook's URL, then \
-             send it again"
+            "the endpoint last {response}, and redirects are never followed; change the webhook's URL, then \
+             resend"
         ),
         Some(FailureCategory::Tls) => {
-            "the TLS handshake failed last; have the endpoint's certificate mended, then send it again".into()
+            "the last TLS handshake failed; fix the endpoint's certificate, then resend".into()
         }
         Some(FailureCategory::BlockedAddress) => {
-            "its URL last led to an address that may not be called; change the URL, then send it again".into()
+            "its URL last resolved to a blocked address; change the URL, then resend".into()
         }
     }
 }
@@ -115,21 +112,21 @@ mod tests {
     fn rejected_delivery_is_not_recoverable_and_failed_one_is() {
         use FailureCategory::{ClientError, Network, Redirect, ServerError};
         for (reason, category, code, likely, says) in [
-            (DeadReason::Exhausted, Some(ServerError), Some(503), true, "last answered 503"),
+            (DeadReason::Exhausted, Some(ServerError), Some(503), true, "last returned 503"),
             (DeadReason::Exhausted, Some(Network), None, true, "could not be reached"),
-            (DeadReason::Exhausted, Some(ClientError), Some(422), false, "answered 422, refusing"),
+            (DeadReason::Exhausted, Some(ClientError), Some(422), false, "returned 422, rejecting"),
             (DeadReason::Exhausted, Some(Redirect), Some(302), false, "change the webhook's URL"),
             (DeadReason::Expired, None, None, true, "never failed"),
             (DeadReason::Expired, Some(ServerError), Some(500), true, "it expired, and the endpoint last"),
             (DeadReason::Permanent, Some(ClientError), Some(401), false, "credentials"),
-            (DeadReason::Permanent, Some(ClientError), Some(410), false, "gone for good"),
+            (DeadReason::Permanent, Some(ClientError), Some(410), false, "endpoint is gone"),
             (DeadReason::TlsLimit, Some(FailureCategory::Tls), None, false, "certificate"),
             (
                 DeadReason::BlockedAddress,
                 Some(FailureCategory::BlockedAddress),
                 None,
                 false,
-                "may not be called",
+                "blocked address",
             ),
         ] {
             let (is_likely, words) = hint(reason, category, code);
@@ -146,11 +143,7 @@ mod tests {
                     let (likely, words) = hint(reason, category, code);
                     assert!(!words.is_empty() && !words.ends_with('.'), "{words}");
                     // A delivery that cannot succeed unchanged has a hint about what to fix first.
-                    assert_eq!(
-                        words.contains("then send it again"),
-                        !likely,
-                        "{reason:?} {category:?}: {words}"
-                    );
+                    assert_eq!(words.contains("then resend"), !likely, "{reason:?} {category:?}: {words}");
                 }
             }
         }

@@ -84,7 +84,7 @@ impl TenantPreferences {
             return Err(FieldError::new("notifications.emails", format!("must be at most {MAX_EMAILS}")));
         }
         self.emails.iter().try_for_each(|email| check_email("notifications.emails", email))?;
-        check_mute("notifications.mute", &self.muted_kinds)
+        check_mute("notifications.muted_kinds", &self.muted_kinds)
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         let twice = tenant(&[], &[NotificationKind::SecretRotationDue, NotificationKind::SecretRotationDue])
             .validate()
             .unwrap_err();
-        assert_eq!(twice.to_string(), "notifications.mute: names secret.rotation_due twice");
+        assert_eq!(twice.to_string(), "notifications.muted_kinds: names secret.rotation_due twice");
     }
 
     #[test]

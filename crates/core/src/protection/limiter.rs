@@ -30,14 +30,14 @@ pub struct RateLimit {
     /// Sustained requests per minute.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 6000000))]
     pub requests_per_minute: u32,
-    /// Requests that may be sent immediately after idle time; one second's worth, and at least one, if omitted.
+    /// Requests that may be sent immediately after idle time; one second of the rate, and at least one, if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000000))]
     pub burst: Option<u32>,
 }
 
 impl RateLimit {
-    /// Returns a limit with a burst of one second's worth.
+    /// Returns a limit with a burst of one second of the rate.
     pub const fn per_minute(requests_per_minute: u32) -> Self {
         Self { requests_per_minute, burst: None }
     }

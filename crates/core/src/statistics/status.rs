@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Number of waiting deliveries above which the status is critical.
 pub const QUEUE_DEPTH_CRITICAL: u64 = 10_000;
-/// Lag of the oldest due delivery above which the workers do not keep up.
+/// Lag of the oldest due delivery above which the the workers cannot keep up.
 pub const LAG_WARNING: Duration = Duration::from_secs(60);
 /// Number of dead letters above which a warning is reported.
 pub const DEAD_LETTERS_WARNING: u64 = 1_000;
@@ -95,27 +95,29 @@ impl StatusSnapshot {
     fn dependency_findings(&self) -> Vec<Finding> {
         let mut findings = Findings::default();
         if let Some(why) = &self.store_down {
-            let message = format!("the store takes no writes: {why}; publishing is refused until it does");
+            let message = format!(
+                "the store is not accepting writes: {why}; publishing is refused until it accepts them"
+            );
             findings.add(Level::Critical, "store_unavailable", message);
         }
         if let Some(risk) = &self.durability_risk {
             findings.add(Level::Warning, "unsafe_durability", risk.clone());
         }
         if self.uncounted && self.store_down.is_none() {
-            let message = "the store did not say in time what waits and what is dead: ask again, and see how busy it is";
+            let message = "the store did not count waiting and dead deliveries in time: retry, and check the load of the database";
             findings.add(Level::Warning, "counts_unavailable", message);
         }
         if self.redis == Some(false) {
-            let message = "Redis does not answer: nodes go by what they know; see docs/operations/redis.md";
+            let message =
+                "Redis is unavailable: nodes use their local fallback; see docs/operations/redis.md";
             findings.add(Level::Warning, "redis_unavailable", message);
         }
         if self.broker == Some(false) {
-            let message =
-                "RabbitMQ is away: ready work goes through the store; see docs/operations/rabbitmq.md";
+            let message = "RabbitMQ is unavailable: ready deliveries are claimed from the store; see docs/operations/rabbitmq.md";
             findings.add(Level::Warning, "rabbitmq_unavailable", message);
         }
         if self.email == Some(false) {
-            let message = "mails to owners do not go out: the log says why; redrive test-email finds out whether they do again";
+            let message = "notification emails cannot be sent: see the log for the cause, and test the fix with redrive test-email";
             findings.add(Level::Warning, "email_unavailable", message);
         }
         if let Some(jump) = self.clock_jump_ms {
@@ -127,7 +129,7 @@ impl StatusSnapshot {
             findings.add(Level::Critical, "clock_jump", message);
         }
         if self.draining {
-            findings.add(Level::Warning, "draining", "the node that was asked is shutting down");
+            findings.add(Level::Warning, "draining", "this node is shutting down");
         }
         findings.0
     }
@@ -136,31 +138,35 @@ impl StatusSnapshot {
         let mut findings = Findings::default();
         for pool in &self.unserved {
             let message =
-                format!("no node sends for the pool \"{pool}\": start one with --role worker --pool {pool}");
+                format!("no node serves the pool \"{pool}\": start one with --role worker --pool {pool}");
             findings.add(Level::Critical, "pool_unserved", message);
         }
         if let Some(waiting) = self.waiting.filter(|waiting| *waiting > QUEUE_DEPTH_CRITICAL) {
-            let message = format!("{waiting} deliveries wait: add workers, or find what holds them up");
+            let message = format!("{waiting} deliveries are waiting: add workers, or check what blocks them");
             findings.add(Level::Critical, "queue_depth_high", message);
         }
         if let Some(lag) = self.lag.filter(|lag| *lag > LAG_WARNING) {
-            let message = format!("deliveries have been due for {} s: workers do not keep up", lag.as_secs());
+            let message =
+                format!("deliveries have been due for {} s: the workers cannot keep up", lag.as_secs());
             findings.add(Level::Warning, "delivery_lag_high", message);
         }
         let (used, slots) = self.slots;
         if used * 100 > slots * SLOT_USAGE_WARNING_PERCENT {
             let message = format!(
-                "{used} of {slots} sending slots are taken: raise delivery.max_in_flight, or add workers"
+                "{used} of {slots} sending slots are in use: raise delivery.max_in_flight, or add workers"
             );
             findings.add(Level::Warning, "slots_nearly_full", message);
         }
         if self.open.1 > 0 {
-            let message =
-                format!("{} circuits have been open for over an hour: their owners should know", self.open.1);
+            let message = format!(
+                "{} circuits have been open for over an hour: inform the owners of those webhooks",
+                self.open.1
+            );
             findings.add(Level::Warning, "circuits_open_over_1h", message);
         }
         if let Some(dead) = self.dead.filter(|dead| *dead > DEAD_LETTERS_WARNING) {
-            let message = format!("{dead} dead letters: see why they died, then redrive or discard them");
+            let message =
+                format!("{dead} dead letters: check their failure reasons, then resend or purge them");
             findings.add(Level::Warning, "dead_letters_high", message);
         }
         findings.0

@@ -378,7 +378,7 @@ impl Metrics {
     fn register_redis(&self, registry: &mut Registry, has_redis: bool) {
         registry.register(
             "webhook_redis_fallback_active",
-            "1 while there is a Redis that does not answer, and this node goes by what it knows",
+            "1 while Redis is unavailable and this node uses its local fallback",
             self.redis_fallback.clone(),
         );
         if has_redis {

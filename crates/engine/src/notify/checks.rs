@@ -47,13 +47,13 @@ impl Inner {
                 () = self.stop.cancelled() => return,
             }
             if let Err(error) = self.check_dns_failures().await {
-                tracing::debug!(%error, "names that are not found are told later");
+                tracing::debug!(%error, "checking for DNS failures failed; will retry");
             }
             if round % SECRET_CHECK_EVERY == 1
                 && self.membership.is_leader()
                 && let Err(error) = self.check_secret_ages().await
             {
-                tracing::debug!(%error, "secrets that are due are told later");
+                tracing::debug!(%error, "checking for secrets due for rotation failed; will retry");
             }
         }
     }
@@ -99,7 +99,7 @@ impl Inner {
             for (tenant_id, _) in &tenants {
                 match self.check_tenant_secrets(tenant_id, rotate_after).await {
                     Err(StoreError::InvalidItem(error)) => {
-                        tracing::warn!(%tenant_id, error, "the age of a tenant's secrets cannot be told");
+                        tracing::warn!(%tenant_id, error, "reading the age of a tenant's secrets failed");
                     }
                     looked => looked?,
                 }
@@ -147,7 +147,7 @@ impl Inner {
 
 fn names_failed(window: &Rollup) -> OccurrenceDetails {
     let message = format!(
-        "the host's name could not be looked up for {} of the last {} attempts",
+        "the host name could not be resolved for {} of the last {} attempts",
         dns_failures(window),
         window.attempts
     );

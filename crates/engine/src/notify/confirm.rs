@@ -55,7 +55,7 @@ impl Inner {
             let next = match self.send_due_confirmation(&post).await {
                 Ok(next) => next,
                 Err(error) => {
-                    tracing::debug!(%error, "confirmation e-mails are delayed: the store failed");
+                    tracing::debug!(%error, "confirmation emails delayed: store failed");
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                     None
                 }
@@ -99,7 +99,7 @@ impl Inner {
             Ok(Err(MailError::Transient(why))) => {
                 let now = self.clock.now();
                 if requested_at.is_none_or(|at| now.duration_since(at) < CONFIRMATION_SEND_TIMEOUT) {
-                    tracing::warn!(%tenant_id, error = why, "confirmation e-mail not sent; it is tried again");
+                    tracing::warn!(%tenant_id, error = why, "confirmation email not sent; will retry");
                     self.metrics.notifications.count_confirmation("retried");
                     let again = now + CONFIRMATION_RETRY_DELAY;
                     return self.store.retry_confirmation(tenant_id, recipient, again).await;
@@ -109,7 +109,7 @@ impl Inner {
             Ok(Err(MailError::Permanent(why))) => why,
             Err(_) => format!("the mail server did not respond within {} s", MAIL_TIMEOUT.as_secs()),
         };
-        tracing::warn!(%tenant_id, recipient, error, "confirmation e-mail not sent");
+        tracing::warn!(%tenant_id, recipient, error, "confirmation email not sent");
         self.metrics.notifications.count_confirmation("failed");
         Ok(())
     }

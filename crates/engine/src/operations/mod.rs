@@ -162,7 +162,7 @@ impl Inner {
     pub(crate) async fn run_operations(self: Arc<Self>) {
         loop {
             if let Err(error) = self.claim_operations().await {
-                tracing::warn!(%error, "bulk operations cannot be taken on now");
+                tracing::warn!(%error, "claiming bulk operations failed; will retry");
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -191,10 +191,10 @@ impl Inner {
 
     async fn run_claimed(self: Arc<Self>, operation: Operation) {
         let id = operation.id;
-        tracing::info!(operation_id = %id, kind = operation.order.kind.name(), "carrying a bulk operation on");
+        tracing::info!(operation_id = %id, kind = operation.order.kind.name(), "resuming a bulk operation");
         if let Err(error) = self.run_operation(operation).await {
             // It resumes from its last step after it is claimed again.
-            tracing::warn!(%error, operation_id = %id, "a bulk operation has stopped for now");
+            tracing::warn!(%error, operation_id = %id, "bulk operation interrupted; will resume");
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.operations.held.lock().remove(&id);

@@ -71,7 +71,7 @@ impl Inner {
                 Ok(webhook) => webhook,
                 // One unreadable webhook must not block the others.
                 Err(StoreError::InvalidItem(why)) => {
-                    tracing::error!(webhook_id = %key.webhook_id, error = why, "a webhook cannot be read, and is sent nothing");
+                    tracing::error!(webhook_id = %key.webhook_id, error = why, "reading a webhook failed; its deliveries stay queued");
                     continue;
                 }
                 Err(error) => {
@@ -144,7 +144,7 @@ impl Inner {
             let webhooks = others.into_iter().map(|capacity| capacity.key.webhook_id).collect();
             self.runtime.spawn(async move {
                 if let Err(error) = inner.store.release_assignments(epoch.epoch, webhooks).await {
-                    tracing::warn!(%error, "lanes that others serve are still held here");
+                    tracing::warn!(%error, "releasing lanes that other nodes serve failed; will retry");
                 }
             });
         }

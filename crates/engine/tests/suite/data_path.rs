@@ -46,7 +46,7 @@ async fn default_schedule_is_kept_and_delivery_ends_dead() {
         assert_eq!(receiver.count(), attempt as usize);
         harness.clock.advance(Duration::from_millis(1));
     }
-    let ended = harness.until("it is given up", |all| all[0].status == DeliveryStatus::Dead).await;
+    let ended = harness.until("the delivery is dead", |all| all[0].status == DeliveryStatus::Dead).await;
     assert_eq!(ended[0].dead_reason, Some(DeadReason::Exhausted));
     let attempts = harness.store.attempts(TenantId::default(), ended[0].id).await.unwrap().unwrap();
     assert_eq!(attempts.len(), 10);
@@ -187,7 +187,7 @@ async fn expired_delivery_is_dead_without_another_request() {
     harness.until("the retry is scheduled", |all| all[0].due.is_some() && all[0].attempt_count == 1).await;
     // The server was suspended, as a laptop is.
     harness.clock.advance(Duration::from_secs(3600));
-    let dead = harness.until("it is given up", |all| all[0].status == DeliveryStatus::Dead).await;
+    let dead = harness.until("the delivery is dead", |all| all[0].status == DeliveryStatus::Dead).await;
     assert_eq!(dead[0].dead_reason, Some(DeadReason::Expired));
     assert_eq!((dead[0].attempt_count, receiver.count()), (1, 1));
     harness.assert_settled().await;

@@ -76,10 +76,10 @@ onSubmit(backfill, async (body, box) => {
     return;
   }
   for (let operation = begun; ; ) {
-    const { total, done, skipped, delivered, failed_again } = operation.progress;
+    const { total, done, skipped, delivered, dead_again } = operation.progress;
     const parts = [`${(done + skipped).toLocaleString("en")} of ${total?.toLocaleString("en") ?? "…"} looked at`,
       `${done.toLocaleString("en")} queued`, `${delivered.toLocaleString("en")} delivered`];
-    if (failed_again) parts.push(`${failed_again.toLocaleString("en")} failed`);
+    if (dead_again) parts.push(`${dead_again.toLocaleString("en")} failed`);
     const over = ["completed", "cancelled"].includes(operation.status);
     const link = `${location.pathname.split("/").slice(0, 4).join("/")}/operations/${operation.id}`;
     tell(box, over ? "good" : "", `${over ? `It is ${operation.status}` : "Under way"}: ${parts.join(", ")}.`, link, "See the operation");

@@ -135,7 +135,7 @@ async fn create(
     let tenant =
         app.resolve_tenant(&actor, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let Some(name) = input.name.clone() else {
-        return Err(FieldError::new("name", "is missing; say which type, such as order.created").into());
+        return Err(FieldError::new("name", "is missing; name an event type, such as order.created").into());
     };
     let made = app.create_event_type(&actor, tenant.id, name, |made| input.apply_to(made)).await?;
     Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(made))).into_response())
@@ -218,7 +218,7 @@ async fn patch(
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.resolve_tenant(&actor, named).await?;
     if input.name.as_ref().is_some_and(|given| *given != name) {
-        return Err(FieldError::new("name", "is never changed; register another event type instead").into());
+        return Err(FieldError::new("name", "cannot be changed; register another event type instead").into());
     }
     let changed = app.change_event_type(&actor, tenant.id, name, |one| input.apply_to(one)).await?;
     Ok(axum::Json(changed.into()))

@@ -44,7 +44,7 @@ struct ExportBody(mpsc::Receiver<Chunk>);
 
 /// Error that aborts the response body.
 #[derive(Debug, thiserror::Error)]
-#[error("an export was broken off")]
+#[error("export aborted")]
 struct ExportAborted;
 
 impl hyper::body::Body for ExportBody {
@@ -75,7 +75,7 @@ pub(super) fn stream<P: Pages, V: Serialize + From<P::Row>>(
     let (send, pieces) = mpsc::channel(1);
     tokio::spawn(async move {
         if let Err(error) = write::<P, V>(&mut pages, format, columns, &send).await {
-            tracing::debug!(%error, "an export is broken off");
+            tracing::debug!(%error, "export aborted");
         }
     });
     let (kind, ending) = match format {
@@ -140,6 +140,6 @@ mod tests {
         };
         let rows = || Chunk::Rows("a\n".into());
         assert_eq!(body(vec![rows(), rows(), Chunk::End]).await.unwrap().to_bytes(), "a\na\n");
-        assert!(body(vec![rows()]).await.is_err(), "whoever wrote it has given up");
+        assert!(body(vec![rows()]).await.is_err(), "the writer has failed");
     }
 }

@@ -253,7 +253,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
             return Err(D::Error::custom(format_args!("must have at most {MAX_VALUES} values")));
         }
         if text.split(',').any(str::is_empty) {
-            return Err(D::Error::custom("must be values separated by single commas; leave it out for all"));
+            return Err(D::Error::custom("must be values separated by single commas; omit it for all"));
         }
         let part =
             |text: &str| T::deserialize(IntoDeserializer::<D::Error>::into_deserializer(text.to_owned()));
@@ -465,7 +465,7 @@ impl FromRequest<AppState> for NoBody {
             true => Err(Problem::new(
                 StatusCode::BAD_REQUEST,
                 "invalid_body",
-                "a body is not taken here; write what it is about into the query, such as ?webhook_id=…",
+                "this route accepts no body; use query parameters, such as ?webhook_id=…",
             )),
         }
     }
@@ -506,7 +506,7 @@ pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, P
         // serde_json reports a number in place of an enum name as a syntax error, although the JSON is valid.
         match error.is_syntax() && path != "." && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
             true => {
-                FieldError::new(path, "must be a text, one of those that the API documentation lists").into()
+                FieldError::new(path, "must be one of the strings listed in the API documentation").into()
             }
             false => bad_json(&error, &path),
         }
@@ -654,7 +654,7 @@ mod tests {
             Some("webhook_id=a,b%2Cc&limit=1".into())
         );
         assert_eq!(merge_repeated("webhook_id=a&limit=1"), None);
-        assert_eq!(merge_repeated("limit=1&limit=2"), None, "that is a mistake, and told as one");
+        assert_eq!(merge_repeated("limit=1&limit=2"), None, "a repeated single value is an error");
         assert_eq!(merge_repeated(""), None);
     }
 
@@ -663,7 +663,7 @@ mod tests {
         let read = |text: &str| serde_json::from_value::<List<String>>(text.into()).map(|list| list.0);
         assert_eq!(read("a,b").unwrap(), ["a", "b"]);
         for (bad, why) in
-            [("", "leave it out"), ("a,,b", "single commas"), (&vec!["a"; 51].join(","), "at most 50")]
+            [("", "omit it"), ("a,,b", "single commas"), (&vec!["a"; 51].join(","), "at most 50")]
         {
             assert!(read(bad).unwrap_err().to_string().contains(why), "{bad}");
         }

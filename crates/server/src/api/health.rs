@@ -16,7 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Liveness check
 #[utoipa::path(
     get, path = "/healthz", tag = "health", security(()),
-    responses((status = 200, description = "It is", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "The process is running", body = String, content_type = "text/plain")),
 )]
 async fn healthz() -> &'static str {
     "ok\n"
@@ -28,8 +28,8 @@ async fn healthz() -> &'static str {
 #[utoipa::path(
     get, path = "/readyz", tag = "health", security(()),
     responses(
-        (status = 200, description = "Yes", body = String, content_type = "text/plain"),
-        (status = 503, description = "Not now", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "Ready", body = String, content_type = "text/plain"),
+        (status = 503, description = "Not ready: the store is unavailable or the server is shutting down", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {

@@ -70,13 +70,13 @@ pub type AppState = Arc<App>;
     security(("api_key" = [])),
     tags(
         (name = "webhooks", description = "Subscriptions of URLs to event types"),
-        (name = "events", description = "Publishing and looking up"),
-        (name = "event types", description = "The catalogue of what is published"),
-        (name = "deliveries", description = "What became of each event at each webhook"),
-        (name = "dlq", description = "Deliveries that were given up on"),
-        (name = "notifications", description = "What owners are told without asking"),
-        (name = "tenants", description = "For admins"),
-        (name = "health", description = "For operators"),
+        (name = "events", description = "Publish, read and replay events"),
+        (name = "event types", description = "Catalogue of event types and their schemas"),
+        (name = "deliveries", description = "Delivery of events to webhooks, with their attempts"),
+        (name = "dlq", description = "Dead letters: deliveries that are no longer attempted"),
+        (name = "notifications", description = "Notifications to owners, and their preferences"),
+        (name = "tenants", description = "Tenants, API keys and the audit log, for admins"),
+        (name = "health", description = "Health, status and metrics, for operators"),
     )
 )]
 struct Description;
@@ -140,17 +140,20 @@ fn page(document: utoipa::openapi::OpenApi) -> SwaggerUi {
 
 async fn route_not_found(request: Request) -> Problem {
     let path: String = request.uri().path().chars().take(200).collect();
-    let detail = format!("there is nothing at {path}; see /docs for what there is");
+    let detail = format!("no route matches {path}; /docs lists all routes");
     Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
 }
 
 async fn api_disabled() -> Problem {
-    let detail = "this node is a worker: it sends, and serves only /healthz, /readyz, /metrics and /v1/status; \
+    let detail = "this node is a worker and serves only /healthz, /readyz, /metrics and /v1/status; \
                   call a node that runs with --role api or all";
     Problem::new(StatusCode::NOT_FOUND, "api_not_served_here", detail)
 }
 
 async fn method_not_allowed(request: Request) -> Problem {
-    let detail = format!("{} is not allowed here; the Allow header lists what is", request.method());
+    let detail = format!(
+        "{} is not allowed for this route; the Allow header lists the allowed methods",
+        request.method()
+    );
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }

@@ -107,7 +107,7 @@ impl Paging {
             Some(text) => Some(C::read(text).ok_or_else(|| {
                 FieldError::new(
                     "cursor",
-                    "is no cursor of this listing; use next_cursor of the page before as it is",
+                    "is not a cursor of this listing; use next_cursor of the previous page unchanged",
                 )
             })?),
         };
@@ -116,7 +116,7 @@ impl Paging {
         if offset > MAX_OFFSET {
             return Err(FieldError::new(
                 "offset",
-                format!("must be at most {MAX_OFFSET}; use cursor to go further"),
+                format!("must be at most {MAX_OFFSET}; use cursor instead"),
             )
             .into());
         }

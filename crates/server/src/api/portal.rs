@@ -81,7 +81,7 @@ pub(super) struct SessionView {
 /// a user to open the portal.
 #[utoipa::path(
     post, path = "/v1/portal-sessions", tag = "tenants", request_body = SessionCreate,
-    responses((status = 201, description = "`token` and `url` are shown this once", body = SessionView), ChangeProblems),
+    responses((status = 201, description = "`token` and `url` are returned only once", body = SessionView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
@@ -94,7 +94,7 @@ async fn create(
     let base = app.base_url(reached)?;
     let capabilities = input.capabilities.unwrap_or_else(|| Capability::DEFAULT.to_vec());
     if capabilities.len() > Capability::ALL.len() {
-        let message = format!("must name each at most once; there are {}", Capability::ALL.len());
+        let message = format!("must name each capability at most once; there are {}", Capability::ALL.len());
         return Err(FieldError::new("capabilities", message).into());
     }
     let (key, token) = app.open_portal(&actor, tenant_id, input.name, lasts, &capabilities).await?;

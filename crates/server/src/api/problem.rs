@@ -64,8 +64,8 @@ impl Problem {
 
     /// Returns the problem for an unexpected internal error, whose details are only in the log.
     pub(crate) fn internal() -> Self {
-        let detail = "something went wrong inside the server, and it is not known what was done; look before you \
-                      send it again, and tell the operator the request_id";
+        let detail = "internal error; the request may have taken effect: check the result before you send it again, and \
+                      report the request_id to the operator";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail)
     }
 
@@ -104,17 +104,15 @@ impl From<StoreError> for Problem {
             StoreError::TooSlow => Self::new(
                 unavailable,
                 "query_too_slow",
-                "the query took too long and was stopped; narrow it by webhook_id, event_type or from/to",
+                "the query timed out; narrow it by webhook_id, event_type or from/to",
             ),
-            StoreError::OffsetTooFar => FieldError::new(
-                "offset",
-                "is further than a listing of something this rare is looked through; leave it out, and go on by cursor",
-            )
-            .into(),
+            StoreError::OffsetTooFar => {
+                FieldError::new("offset", "is too far for this filter; omit it and page with cursor").into()
+            }
             StoreError::Overloaded => Self::new(
                 unavailable,
                 "overloaded",
-                "more is being published than can be stored now; nothing was stored, send it again later",
+                "the server is overloaded; nothing was stored, retry later",
             ),
             StoreError::Busy(detail) => Self::new(unavailable, "busy", detail).retry_after(2),
             StoreError::Unavailable(_)
@@ -122,11 +120,11 @@ impl From<StoreError> for Problem {
             | StoreError::OutOfOrder
             | StoreError::InvalidItem(_) => {
                 // The engine logs a store outage once; here it is only a debug record per request.
-                tracing::debug!(%error, "a request failed because of the store");
+                tracing::debug!(%error, "request failed: store unavailable");
                 Self::new(
                     unavailable,
                     "store_unavailable",
-                    "the store cannot be written or read now; nothing was acknowledged, send it again later",
+                    "the store is unavailable; nothing was acknowledged, retry later",
                 )
             }
         }

@@ -40,6 +40,6 @@ async fn rotate_master_key(
     Authorized(actor, _): Authorized<CanAdminister>,
     OptionalJson(RotateMasterKeyInput {}): OptionalJson<RotateMasterKeyInput>,
 ) -> Result<axum::Json<RotateMasterKeyView>, Problem> {
-    let sealed_anew = app.rotate_master_key(&actor).await?;
-    Ok(axum::Json(RotateMasterKeyView { rewrapped: sealed_anew }))
+    let rewrapped = app.rotate_master_key(&actor).await?;
+    Ok(axum::Json(RotateMasterKeyView { rewrapped }))
 }

@@ -197,7 +197,7 @@ impl StatusView {
 #[utoipa::path(
     get, path = "/v1/status", tag = "health",
     responses(
-        (status = 200, description = "What was found out", body = StatusView),
+        (status = 200, description = "Status and findings", body = StatusView),
         ReadProblems,
     ),
 )]

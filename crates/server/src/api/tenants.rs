@@ -397,7 +397,7 @@ fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, FieldError> {
             let text: String = text.escape_debug().take(64).collect();
             FieldError::new(
                 "allowed_networks",
-                format!("{text:?} is no network; write it as 10.0.0.0/8 or 2001:db8::/32"),
+                format!("{text:?} is not a network; write it as 10.0.0.0/8 or 2001:db8::/32"),
             )
         })
     };
@@ -428,7 +428,7 @@ async fn made_key(
 #[utoipa::path(
     post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
     request_body = Option<KeyCreate>,
-    responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
+    responses((status = 201, description = "`key` is returned only once", body = KeyView), ChangeProblems),
 )]
 async fn create_key(
     State(app): State<AppState>,
@@ -481,7 +481,7 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
 /// Create an admin key
 #[utoipa::path(
     post, path = "/v1/admin-keys", tag = "tenants", request_body = Option<KeyCreate>,
-    responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
+    responses((status = 201, description = "`key` is returned only once", body = KeyView), ChangeProblems),
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
@@ -489,7 +489,11 @@ async fn create_admin_key(
     OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
     if input.scopes.is_some() {
-        return Err(FieldError::new("scopes", "are a tenant key's; an admin key may do everything").into());
+        return Err(FieldError::new(
+            "scopes",
+            "apply to tenant keys only, because an admin key allows everything; omit them",
+        )
+        .into());
     }
     made_key(&app, &actor, None, input).await
 }

@@ -82,7 +82,7 @@ impl App {
             Err(error) => AuditEnd { result: error.to_string(), object: None, before: None, after: None },
         };
         if let Err(error) = self.store().finish_audit(id, end).await {
-            tracing::warn!(%error, audit_id = %id, "an entry of the audit log stays without its end");
+            tracing::warn!(%error, audit_id = %id, "audit log entry could not be completed");
         }
         done.map(|(done, _)| done)
     }

@@ -159,9 +159,7 @@ impl Caller {
             Role::Tenant { tenant_id, .. } if named.is_none_or(|named| named == tenant_id.as_str()) => {
                 Ok(tenant_id.clone())
             }
-            Role::Tenant { .. } => {
-                Err(AppError::Forbidden("tenant_id names another tenant; leave it out".into()))
-            }
+            Role::Tenant { .. } => Err(AppError::Forbidden("tenant_id names another tenant; omit it".into())),
         }
     }
 
@@ -202,7 +200,9 @@ impl Caller {
     /// Rejects portal sessions.
     pub fn reject_portal_session(&self) -> Result<(), AppError> {
         match self.session {
-            true => Err(AppError::Forbidden("this needs an API key; a portal session may not do it".into())),
+            true => {
+                Err(AppError::Forbidden("an API key is required; portal sessions are not allowed".into()))
+            }
             false => Ok(()),
         }
     }
@@ -211,7 +211,7 @@ impl Caller {
     pub fn require_admin(&self) -> Result<(), AppError> {
         match self.role {
             Role::Admin => Ok(()),
-            Role::Tenant { .. } => Err(AppError::Forbidden("this needs an admin key".into())),
+            Role::Tenant { .. } => Err(AppError::Forbidden("an admin key is required".into())),
         }
     }
 }
@@ -232,7 +232,7 @@ mod tests {
         assert!(may(&[Scope::Publish], Scope::Publish));
         assert!(!may(&[Scope::Publish], Scope::Read));
         assert!(!may(&[Scope::Read], Scope::Manage));
-        assert!(may(&[Scope::Manage], Scope::Read), "whoever changes things sees them");
+        assert!(may(&[Scope::Manage], Scope::Read), "manage includes read");
         assert!(!may(&[Scope::Manage], Scope::Publish));
         assert_eq!(Scope::from_bits(Scope::to_bits(&Scope::ALL)), Scope::ALL);
     }

@@ -68,7 +68,7 @@ pub(super) fn blocked(
         planned = attempt.next_retry_at;
     }
     waits.extend(last_wait(delivery, planned));
-    let held_back = |period: &CircuitPeriod| {
+    let blocked = |period: &CircuitPeriod| {
         let wait = waits.iter().find(|wait| wait.overlaps(period, now))?;
         Some(BlockedPeriod {
             since: wait.from.max(period.opened_at),
@@ -81,7 +81,7 @@ pub(super) fn blocked(
             counts: period.counts,
         })
     };
-    periods.iter().filter_map(held_back).collect()
+    periods.iter().filter_map(blocked).collect()
 }
 
 /// Returns the earlier of the planned and the stored due time: a hold may postpone the due time, a manual retry
@@ -108,13 +108,13 @@ fn last_wait(delivery: &Delivery, planned: Option<Time>) -> Option<WaitPeriod> {
 impl BlockedPeriod {
     /// Describes the period as text.
     pub fn describe(&self) -> String {
-        let held_back = match self.until {
-            Some(until) => format!("held back until {until}: the circuit was"),
-            None => "held back: the circuit is".into(),
+        let blocked = match self.until {
+            Some(until) => format!("blocked until {until}: the circuit was"),
+            None => "blocked: the circuit is".into(),
         };
         let opened_at = self.opened_at;
         if self.forced {
-            return format!("{held_back} forced open since {opened_at}");
+            return format!("{blocked} forced open since {opened_at}");
         }
         let Counts { total, failed, .. } = self.counts;
         let mostly = self
@@ -122,8 +122,8 @@ impl BlockedPeriod {
             .most_frequent()
             .map_or(String::new(), |category| format!(", mostly with {}", category.name()));
         match total {
-            0 => format!("{held_back} open since {opened_at}"),
-            _ => format!("{held_back} open since {opened_at}, {failed} of {total} calls had failed{mostly}"),
+            0 => format!("{blocked} open since {opened_at}"),
+            _ => format!("{blocked} open since {opened_at}, {failed} of {total} calls had failed{mostly}"),
         }
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(spans(&delivered, &attempts, &periods, 300), [(100, Some(130)), (160, Some(190))]);
         let first = attempt(1, 120, 120, None);
         let later = blocked(&delivered, at(120), &[&first], &[period(90, Some(110))], at(300));
-        assert_eq!(later, [], "its first attempt was to be later than that");
+        assert_eq!(later, [], "its first attempt was due later");
         let mut pending = delivery(DeliveryStatus::Pending, 100);
         pending.due = Some(at(400));
         assert_eq!(spans(&pending, &[], &[period(90, Some(130))], 300), [(100, Some(130))]);
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(
             spans(&pending, &tried, &[period(90, None)], 200),
             [(150, None)],
-            "somebody wanted it now"
+            "a manual retry made it due"
         );
         pending.due = None;
         let failed = [attempt(1, 100, 100, Some(160))];
@@ -285,7 +285,7 @@ mod tests {
         let mut cancelled = delivery(DeliveryStatus::Cancelled, 100);
         cancelled.ended_at = Some(at(150));
         assert_eq!(spans(&cancelled, &[], &[period(90, None)], 200), [(100, Some(150))]);
-        assert_eq!(spans(&cancelled, &[], &[period(150, None)], 200), [], "it was over by then");
+        assert_eq!(spans(&cancelled, &[], &[period(150, None)], 200), [], "it had ended by then");
         let mut expired = delivery(DeliveryStatus::Dead, 100);
         (expired.ended_at, expired.dead_reason) = (Some(at(500)), Some(DeadReason::Expired));
         let failed = [attempt(1, 100, 100, Some(130))];
@@ -302,14 +302,12 @@ mod tests {
         let mut held = BlockedPeriod { since: at(2), until: None, opened_at: at(1), forced: false, counts };
         assert_eq!(
             held.describe(),
-            "held back: the circuit is open since 1970-01-01T00:00:01.000Z, 12 of 20 calls had failed, mostly \
+            "blocked: the circuit is open since 1970-01-01T00:00:01.000Z, 12 of 20 calls had failed, mostly \
              with timeout"
         );
         held.until = Some(at(60));
-        assert!(
-            held.describe().starts_with("held back until 1970-01-01T00:01:00.000Z: the circuit was open")
-        );
+        assert!(held.describe().starts_with("blocked until 1970-01-01T00:01:00.000Z: the circuit was open"));
         (held.forced, held.until) = (true, None);
-        assert_eq!(held.describe(), "held back: the circuit is forced open since 1970-01-01T00:00:01.000Z");
+        assert_eq!(held.describe(), "blocked: the circuit is forced open since 1970-01-01T00:00:01.000Z");
     }
 }

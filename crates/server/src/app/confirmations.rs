@@ -95,7 +95,7 @@ impl App {
             .collect();
         for address in request {
             if let Err(error) = self.engine.request_confirmation(tenant_id.clone(), &address).await {
-                tracing::warn!(%tenant_id, %error, "confirmation e-mail not requested: the store failed");
+                tracing::warn!(%tenant_id, %error, "requesting a confirmation email failed: store unavailable");
             }
         }
     }
@@ -116,7 +116,10 @@ impl App {
     ) -> Result<AddressState, AppError> {
         let address = normalize_address(address);
         let Some(policy) = self.engine.mail_policy() else {
-            return Err(AppError::conflict("mail_off", "this server sends no e-mails; set smtp.host"));
+            return Err(AppError::conflict(
+                "mail_off",
+                "email is not configured on this server; set smtp.host",
+            ));
         };
         if policy.needs_confirmation(&address) {
             let deed = AuditedAction {
@@ -140,9 +143,9 @@ impl App {
             ConfirmationRequestResult::NotFound => Err(AppError::NotFound("tenant")),
             ConfirmationRequestResult::LimitReached(scope, until) => {
                 let what = match scope {
-                    MailScope::Tenant => "this tenant has requested 20 confirmation e-mails in a day",
+                    MailScope::Tenant => "this tenant has requested 20 confirmation emails in one day",
                     MailScope::Mailbox => {
-                        "this address gets a confirmation e-mail once in an hour and 3 times in 30 days at most"
+                        "an address receives at most one confirmation email per hour and 3 in 30 days"
                     }
                 };
                 let detail = format!("{what}; the next one can be sent at {until}");

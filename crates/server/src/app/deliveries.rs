@@ -142,7 +142,7 @@ impl App {
                 )),
                 RedriveResult::Erased => Err(AppError::conflict(
                     CODE_PAYLOAD_ERASED,
-                    "the payload of this delivery's event was erased; there is nothing to send again",
+                    "the payload of this delivery's event was erased; it cannot be sent again",
                 )),
                 RedriveResult::NotFound => Err(AppError::NotFound("delivery")),
             }

@@ -65,7 +65,7 @@ pub enum AppError {
         retry_after: u64,
     },
     /// The limit of concurrent exports is reached.
-    #[error("{max} exports run {}; wait until one is over", if *here { "on this node, which is all it runs at once" } else { "for this tenant, which is all it may have at once" })]
+    #[error("the limit of {max} concurrent exports {} is reached; wait until one has ended", if *here { "of this node" } else { "of this tenant" })]
     TooManyExports {
         /// Whether the limit is this node's, not the tenant's.
         here: bool,
@@ -93,8 +93,7 @@ impl From<PublishError> for AppError {
             PublishError::Invalid(invalid) => invalid.into(),
             PublishError::Reserved => FieldError::new("event_type", error.to_string()).into(),
             PublishError::SchemaViolation(violation) => {
-                let detail =
-                    format!("{violation}; GET /v1/event-types shows what payloads have to look like");
+                let detail = format!("{violation}; GET /v1/event-types returns the schema");
                 Self::SchemaViolation {
                     code: "schema_violation",
                     field: violation.field.into_owned(),

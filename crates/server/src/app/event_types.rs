@@ -29,9 +29,11 @@ impl App {
     ) -> Result<EventType, AppError> {
         event_type::validate(&name).map_err(|invalid| FieldError::new("name", invalid.message))?;
         if event_type::is_reserved(&name) {
-            return Err(
-                FieldError::new("name", "event types beginning with \"redrive.\" are Redrive's own").into()
-            );
+            return Err(FieldError::new(
+                "name",
+                "must not begin with \"redrive.\", which is reserved; choose another name",
+            )
+            .into());
         }
         let now = self.engine.clock().now();
         let mut made = EventType {
@@ -57,14 +59,13 @@ impl App {
                 RegisterResult::NotFound => return Err(AppError::NotFound("tenant")),
                 RegisterResult::Exists => {
                     let detail = format!(
-                        "the event type {name} is registered; PATCH /v1/event-types/{name} changes it"
+                        "the event type {name} already exists; PATCH /v1/event-types/{name} changes it"
                     );
                     return Err(AppError::conflict("event_type_exists", detail));
                 }
                 RegisterResult::LimitReached => {
-                    let detail = format!(
-                        "there are {MAX_EVENT_TYPES} event types, as many as a tenant may have; delete some"
-                    );
+                    let detail =
+                        format!("the tenant has the maximum of {MAX_EVENT_TYPES} event types; delete some");
                     return Err(AppError::conflict("too_many_event_types", detail));
                 }
             }

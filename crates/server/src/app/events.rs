@@ -78,8 +78,8 @@ impl App {
             code: "loop_detected",
             field: None,
             detail: format!(
-                "the event came through {hops} deliveries, and events.max_hops is {max_hops}: an endpoint publishes \
-                 what it is sent; end the circle at one of the webhooks"
+                "the event has passed through {hops} deliveries, and events.max_hops is {max_hops}: an endpoint publishes \
+                 the events that it receives; remove one of the webhooks from the loop"
             ),
         })
     }

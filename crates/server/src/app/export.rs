@@ -175,6 +175,6 @@ mod tests {
         let refused = exports.begin(&tenant(9)).err();
         assert_eq!(refused, Some(AppError::TooManyExports { here: true, max: MAX_PER_NODE }));
         drop(_others);
-        assert_eq!(exports.0.lock().len(), 1, "nothing is left of those that are over");
+        assert_eq!(exports.0.lock().len(), 1, "ended exports leave no entry");
     }
 }

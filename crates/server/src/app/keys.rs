@@ -288,7 +288,7 @@ async fn run_key_use_flush(app: Weak<App>) {
         tokio::time::sleep(FLUSH_INTERVAL).await;
         let Some(app) = app.upgrade() else { return };
         if let Err(error) = app.save_key_uses().await {
-            tracing::debug!(%error, "when keys were used cannot be noted yet");
+            tracing::debug!(%error, "saving key uses failed; will retry");
         }
     }
 }
@@ -301,7 +301,7 @@ async fn run_key_reload(app: Weak<App>, changed: Arc<Notify>) {
         }
         let Some(app) = app.upgrade() else { return };
         if let Err(error) = app.keys.reload(app.store()).await {
-            tracing::debug!(%error, "the keys that others made or revoked cannot be read yet");
+            tracing::debug!(%error, "reloading API keys failed; will retry");
             tokio::time::sleep(RETRY_DELAY).await;
             changed.notify_one();
         }
@@ -348,7 +348,7 @@ mod tests {
         let good = |at, from: &str| keys.caller(&secret, at, Some(from.parse().unwrap())).is_some();
         assert!(good(now, "10.1.2.3") && good(now, "::ffff:10.1.2.3") && good(now, "2001:db8::1"));
         assert!(!good(now, "10.2.0.1") && !good(now, "2001:db9::1") && !good(end, "10.1.2.3"));
-        assert!(keys.caller(&secret, now, None).is_none(), "from nowhere in particular is not from there");
+        assert!(keys.caller(&secret, now, None).is_none(), "an unknown address is not in an allowed network");
         // A use is saved once, and again only if the next one is at least a minute later.
         assert_eq!(keys.unsaved_uses(), [(key.id, now)]);
         assert_eq!(keys.unsaved_uses(), []);

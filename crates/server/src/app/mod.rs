@@ -208,7 +208,8 @@ impl App {
             return Ok(response.clone()?);
         }
         let response = tokio::time::timeout(PING_TIMEOUT, self.store().ping()).await;
-        let response = response.unwrap_or_else(|_| Err(StoreError::Unavailable("it does not answer".into())));
+        let response =
+            response.unwrap_or_else(|_| Err(StoreError::Unavailable("no response in time".into())));
         *pinged = Some((now, response.clone()));
         Ok(response?)
     }

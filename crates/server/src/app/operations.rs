@@ -44,10 +44,14 @@ impl App {
         let selection = &order.selection;
         selection.check()?;
         if order.among == OperationTarget::Dead && !selection.statuses.is_empty() {
-            return Err(FieldError::new("filter.statuses", "dead letters are all dead; leave it out").into());
+            return Err(FieldError::new(
+                "filter.statuses",
+                "must be omitted for dead letters, which are all dead",
+            )
+            .into());
         }
         if order.among == OperationTarget::Deliveries && selection.is_unfiltered() {
-            let what = "name at least one condition: this would be every delivery there ever was";
+            let what = "must have at least one condition; without one it would match every delivery";
             return Err(FieldError::new("filter", what).into());
         }
         self.had_webhooks(tenant, &selection.webhook_ids).await
@@ -86,13 +90,18 @@ impl App {
         let deed = AuditedAction { action, tenant: Some(&tenant_id), object: None };
         self.with_audit(actor, deed, async {
             let request = json!({"asked": order, "start_at": start_at});
-            let started = self.engine.begin_operation(tenant_id.clone(), order, start_at, actor.name.clone()).await?;
+            let started =
+                self.engine.begin_operation(tenant_id.clone(), order, start_at, actor.name.clone()).await?;
             let Some(operation) = started else {
-                let detail = "too many bulk operations of this tenant are under way; wait for one of them, or cancel it";
+                let detail =
+                    "this tenant has too many running bulk operations; wait for one to end, or cancel one";
                 return Err(AppError::conflict("too_many_operations", detail));
             };
-            let traces =
-                AuditChange { object: Some(operation.id.to_string()), after: Some(request), ..AuditChange::default() };
+            let traces = AuditChange {
+                object: Some(operation.id.to_string()),
+                after: Some(request),
+                ..AuditChange::default()
+            };
             Ok((operation, traces))
         })
         .await

@@ -22,7 +22,7 @@ impl App {
     /// Returns the base URL for links to this server: the configured one, or the one of the current request.
     pub fn base_url(&self, reached: Option<String>) -> Result<String, AppError> {
         self.rules.public_url.clone().or(reached).ok_or_else(|| {
-            let what = "names no host that a link could lead to; send one, or set server.public_url";
+            let what = "is not a valid host for a link; send one, or set server.public_url";
             FieldError::new("Host", what).into()
         })
     }

@@ -99,7 +99,7 @@ impl App {
 /// Returns the actor for the holder of an address who used a link in an email.
 pub(super) fn holder_of(tenant_id: &TenantId, address: &str, from: Option<IpAddr>) -> Actor {
     let role = Role::Tenant { tenant_id: tenant_id.clone(), scopes: 0 };
-    let name = format!("{address}, by a link in a mail");
+    let name = format!("{address}, by an email link");
     let caller = Caller { key: None, name, role, session: false, expires_at: None };
     Actor { caller: Arc::new(caller), address: from }
 }

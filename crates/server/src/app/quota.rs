@@ -60,7 +60,8 @@ impl App {
         let ends = today.resets_at();
         drop(known);
         let detail = format!(
-            "this tenant has published its {max} events of today; publish again from {ends}, or have its quota raised"
+            "this tenant has reached its quota of {max} events per day; publish again from {ends}, \
+             or ask the operator for a higher quota"
         );
         self.engine.quota_reached(tenant_id, "max_events_per_day", &detail, Some(ends));
         Err(AppError::OverQuota { detail, retry_after: ends.duration_since(now).as_secs() + 1 })
@@ -106,7 +107,7 @@ impl App {
             && self.has_webhooks(tenant_id, cap).await?
         {
             let detail = format!(
-                "a tenant may have {cap} webhooks, the operator's limits.caps.webhooks_per_tenant; delete one"
+                "this tenant has reached the limit of {cap} webhooks (limits.caps.webhooks_per_tenant); delete one"
             );
             return Err(AppError::conflict("cap_reached", detail));
         }
@@ -114,7 +115,9 @@ impl App {
         if !self.has_webhooks(tenant_id, max).await? {
             return Ok(());
         }
-        let detail = format!("this tenant may have {max} webhooks; delete one, or have its quota raised");
+        let detail = format!(
+            "this tenant has reached its quota of {max} webhooks; delete one, or ask the operator for a higher quota"
+        );
         self.engine.quota_reached(tenant_id, "max_webhooks", &detail, None);
         Err(AppError::conflict("quota_exceeded", detail))
     }

@@ -233,7 +233,7 @@ impl App {
 async fn in_time<T>(response: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
     match tokio::time::timeout(LOOKUP_TIMEOUT, response).await {
         Ok(response) => Ok(response?),
-        Err(_) => Err(StoreError::Unavailable("it does not answer".into()).into()),
+        Err(_) => Err(StoreError::Unavailable("no response in time".into()).into()),
     }
 }
 

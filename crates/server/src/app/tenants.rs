@@ -38,7 +38,10 @@ impl App {
             if !self.store().create_tenant(tenant.clone()).await? {
                 return Err(AppError::conflict(
                     "tenant_exists",
-                    format!("the tenant {} exists already, or did once; names are not used twice", tenant.id),
+                    format!(
+                        "the tenant {} exists or was deleted; ids are not reused, choose another one",
+                        tenant.id
+                    ),
                 ));
             }
             let after = Some(audit::tenant_json(&tenant));
@@ -85,7 +88,7 @@ impl App {
         if id == TenantId::default() {
             return Err(AppError::conflict(
                 "default_tenant_protected",
-                "the tenant default is always there; delete its webhooks",
+                "the tenant default cannot be deleted; delete its webhooks instead",
             ));
         }
         let deed = AuditedAction { action: "tenant.delete", tenant: Some(&id), object: Some(id.to_string()) };
@@ -198,7 +201,7 @@ fn check_key(new: &NewKey, now: Time) -> Result<(), AppError> {
     }
     match new.expires_at {
         Some(at) if at <= now => {
-            Err(FieldError::new("expires_at", format!("must lie in the future; it is {now} now")).into())
+            Err(FieldError::new("expires_at", format!("must be in the future; the time is {now}")).into())
         }
         _ => Ok(()),
     }

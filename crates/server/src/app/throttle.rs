@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(call(0), RateLimitStatus { limit: 30, remaining: 0, reset: 6, retry_after: None });
         let over = RateLimitStatus { limit: 30, remaining: 0, reset: 6, retry_after: Some(2) };
         assert_eq!(call(0), over);
-        assert_eq!(call(500), over, "rounded up, and what was refused cost nothing");
+        assert_eq!(call(500), over, "rounded up, and a rejected call takes no token");
         assert_eq!(call(1_500).retry_after, Some(1));
         assert_eq!(call(2_000).retry_after, None);
         assert_eq!(call(2_000).retry_after, Some(2));
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(
             throttle.acquire_locally(key(0), later).retry_after,
             Some(1),
-            "nobody was forgotten too soon"
+            "no bucket was evicted too soon"
         );
         let much_later = START + Duration::from_secs(60);
         throttle.acquire_locally(key(9_999_999), much_later);

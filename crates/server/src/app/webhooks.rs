@@ -506,7 +506,7 @@ fn require_verifiable(webhook: &Webhook, now: Time) -> Result<(), AppError> {
         WebhookState::PendingVerification(verification) if !verification.may_restart(now) => {
             Err(AppError::conflict(
                 "verification_too_frequent",
-                "the endpoint was asked a moment ago; wait half a minute",
+                "a challenge was sent less than 30 seconds ago; retry later",
             ))
         }
         _ => Ok(()),
@@ -526,7 +526,7 @@ fn require_verified(webhook: &Webhook) -> Result<(), AppError> {
 fn require_future(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
     match expires_at {
         Some(at) if at <= now => {
-            Err(FieldError::new("expires_at", format!("must lie in the future; it is {now} now")).into())
+            Err(FieldError::new("expires_at", format!("must be in the future; the time is {now}")).into())
         }
         _ => Ok(()),
     }

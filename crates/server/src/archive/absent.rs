@@ -10,7 +10,7 @@ pub(super) enum Storage {}
 
 impl Storage {
     pub(super) fn open(_: &config::Archive, _: Place) -> Result<Self, ArchiveError> {
-        let advice = "this build of Redrive has no archive; build it with the feature `archive`, or leave archive.url out";
+        let advice = "this build of Redrive has no archive; build it with the feature `archive`, or remove archive.url";
         Err(ArchiveError::Storage(advice.into()))
     }
 

@@ -34,7 +34,9 @@ impl Archive {
             match self.store_pending(&engine, if is_time { 0 } else { MIN_OBJECT_BYTES }, &stop).await {
                 Ok(()) if is_time => last = now,
                 Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "what is forgotten waits in the store for the archive"),
+                Err(error) => {
+                    tracing::warn!(%error, "writing to the archive failed; pruned data stays in the outbox, will retry")
+                }
             }
         }
     }
@@ -54,7 +56,7 @@ impl Archive {
             let (name, events) = (object.name.clone(), object.holds.events);
             self.put(object).await?;
             engine.store().object_stored(name.clone()).await.map_err(failed)?;
-            tracing::info!(name, events, "stored in the archive");
+            tracing::info!(name, events, "archive object stored");
         }
         Ok(())
     }

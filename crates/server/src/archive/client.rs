@@ -52,7 +52,9 @@ fn late(what: &'static str) -> HttpError {
 #[async_trait]
 impl HttpService for BucketClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        timeout(REQUEST_TIMEOUT, self.send(request)).await.unwrap_or_else(|_| Err(late("no answer in time")))
+        timeout(REQUEST_TIMEOUT, self.send(request))
+            .await
+            .unwrap_or_else(|_| Err(late("no response in time")))
     }
 }
 

@@ -64,7 +64,7 @@ pub enum ArchiveError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The storage failed or is not reachable.
-    #[error("the archive cannot be used: {0}")]
+    #[error("archive unavailable: {0}")]
     Storage(String),
     /// An object or manifest is damaged.
     #[error("{name} is damaged: {reason}; restore it from a copy of the archive")]
@@ -86,7 +86,7 @@ impl Archive {
         if let Some(ArchiveLocation::Folder(folder)) = config.location()?
             && !folder.is_dir()
         {
-            return Err(ArchiveError::Storage(format!("{}: there is no such folder", folder.display())));
+            return Err(ArchiveError::Storage(format!("{}: no such folder", folder.display())));
         }
         Self::open(config)
     }
@@ -125,7 +125,7 @@ impl Archive {
             true => Ok(bytes),
             false => Err(ArchiveError::Damaged {
                 name: manifest.name.clone(),
-                reason: "its checksum is not the one in its manifest".into(),
+                reason: "its checksum differs from its manifest".into(),
             }),
         }
     }

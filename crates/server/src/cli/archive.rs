@@ -39,7 +39,7 @@ pub(super) struct CatArgs {
 }
 
 fn time(text: &str) -> Result<Time, String> {
-    Time::parse(text).ok_or_else(|| "is no RFC 3339 time, such as 2026-08-01T00:00:00Z".into())
+    Time::parse(text).ok_or_else(|| "must be an RFC 3339 time, such as 2026-08-01T00:00:00Z".into())
 }
 
 pub(super) fn run(command: &ArchiveCommand) -> Result<(), CliError> {
@@ -53,7 +53,8 @@ fn open(settings: &DatabaseArgs) -> Result<Archive, CliError> {
     let config = settings.load(Profile::Serve)?;
     let archive =
         Archive::open_to_read(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
-    archive.ok_or_else(|| CliError::message("there is no archive: set archive.url (REDRIVE_ARCHIVE_URL)"))
+    archive
+        .ok_or_else(|| CliError::message("no archive is configured; set archive.url (REDRIVE_ARCHIVE_URL)"))
 }
 
 /// Prints lines. Returns `false` if the reader has closed standard output.
@@ -112,7 +113,7 @@ impl CatArgs {
             return Ok(true);
         }
         let line: Line = serde_json::from_str(line)
-            .map_err(|error| CliError::message(format!("a line cannot be read: {error}")))?;
+            .map_err(|error| CliError::message(format!("a record is damaged: {error}")))?;
         let at = line.time();
         Ok(self.tenant.as_ref().is_none_or(|tenant| *tenant == line.tenant_id)
             && self.from.is_none_or(|from| at.is_some_and(|at| at >= from))

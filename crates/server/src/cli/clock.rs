@@ -26,7 +26,7 @@ pub(super) fn run(command: &ClockCommand) -> Result<(), CliError> {
     println!("confirmed time  {}", text("confirmed_now"));
     match clock["unconfirmed_jump_seconds"].as_f64() {
         Some(jump) => println!("unconfirmed     the clock jumped by {jump:+.1} s"),
-        None => println!("unconfirmed     nothing"),
+        None => println!("unconfirmed     none"),
     }
     Ok(())
 }
@@ -34,7 +34,7 @@ pub(super) fn run(command: &ClockCommand) -> Result<(), CliError> {
 async fn call(server: &ServerArgs, method: &str, path: &str) -> Result<Value, CliError> {
     let config = server.load(Profile::Serve)?;
     let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
-        CliError::message("set REDRIVE_ADMIN_KEY to an admin key of the server: its clock is for admins")
+        CliError::message("an admin key is required; set REDRIVE_ADMIN_KEY to an admin key of the server")
     })?;
     Remote::new(&config, key, "").call(method, path, None).await
 }

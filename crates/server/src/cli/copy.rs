@@ -53,10 +53,10 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
     let _ = telemetry::start(&config.log);
     let source = Database { url: args.from.as_str().into(), ..Database::default() }.backend();
     let Ok(Backend::Sqlite(path)) = source else {
-        return Err(CliError::message("--from: write sqlite:PATH, the file that is to be copied"));
+        return Err(CliError::message("--from: must be sqlite:PATH, the file to copy"));
     };
     let Backend::Postgres(options) = config.database.backend()? else {
-        return Err(CliError::message("--to: write postgres://USER@HOST:PORT/DATABASE, an empty database"));
+        return Err(CliError::message("--to: must be postgres://USER@HOST:PORT/DATABASE, an empty database"));
     };
     let display = ProgressDisplay::new();
     let copied = block_on(async {
@@ -78,20 +78,19 @@ fn print_report(report: &Report, source: &str, target: &str) {
     println!();
     if report.rescued + report.cancelled > 0 {
         println!(
-            "Of what was being sent when the server stopped, {} are waiting again and {} were to be called off \
-             and are.",
+            "Deliveries in flight when the server stopped: {} are waiting again, {} were cancelled.",
             report.rescued, report.cancelled
         );
     }
     if report.altered > 0 {
         println!(
-            "{} texts had characters that PostgreSQL cannot hold; U+FFFD stands in their place:",
+            "{} strings had characters that PostgreSQL cannot store; they were replaced by U+FFFD:",
             report.altered
         );
         report.altered_values.iter().for_each(|value| println!("  {value}"));
     }
     println!(
-        "Everything is there, and {source} was left as it was. Next, with the settings you have:\n\n  \
+        "Copy complete and verified; {source} is unchanged. Start the server with your current settings:\n\n  \
          redrive serve --database-url '{target}'\n"
     );
 }
@@ -114,11 +113,11 @@ impl ProgressDisplay {
 
     fn show(&self, progress: Progress) {
         match progress {
-            Progress::Counting => self.say("Counting what there is to copy"),
+            Progress::Counting => self.say("Counting rows"),
             Progress::Begun(Start::New) => {}
-            Progress::Begun(Start::Resumed) => self.say("Going on with the copy that was stopped"),
+            Progress::Begun(Start::Resumed) => self.say("Resuming the interrupted copy"),
             Progress::Begun(Start::Restarted) => {
-                self.say("The source was used since the copy was stopped: copying it anew");
+                self.say("The source has changed since the interrupted copy: starting again");
             }
             Progress::Rows { total: 0, .. } => {}
             Progress::Rows { table, done, total: of } if self.watched => self.draw(table, done, of),
@@ -129,7 +128,7 @@ impl ProgressDisplay {
                     eprintln!("{table}: {done} of {of} rows");
                 }
             }
-            Progress::Checking => self.say("Comparing both sides"),
+            Progress::Checking => self.say("Verifying the copy"),
         }
     }
 

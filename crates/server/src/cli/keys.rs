@@ -109,7 +109,7 @@ async fn open_existing(args: &ServerArgs) -> Result<KeyBackend, CliError> {
         Backend::Sqlite(path) if !path.exists() => {
             let path = path.display();
             return Err(CliError::message(format!(
-                "there is no database at {path}; name it with --database-url sqlite:PATH"
+                "no database at {path}; set it with --database-url sqlite:PATH"
             )));
         }
         Backend::Sqlite(_) => {}
@@ -140,7 +140,7 @@ pub(super) fn admin_key(config: &Config, backend: &Backend) -> Result<String, Cl
         || std::fs::read_to_string(backend.sibling_path(DEV_KEY)).ok().map(|key| key.trim().to_owned());
     configured.or_else(kept).ok_or_else(|| {
         CliError::message(
-            "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to go through it",
+            "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to use its API",
         )
     })
 }
@@ -173,7 +173,7 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
             let made = keys.create(&*store, new, now).await?;
             let id = made.as_ref().map(|(key, _)| key.id.to_string());
             audit::finish_cli_entry(&*store, entry, id, made.is_some()).await?;
-            let missing = || CliError::message(format!("there is no tenant {}", args.which.tenant));
+            let missing = || CliError::message(format!("no such tenant: {}", args.which.tenant));
             let (key, secret) = made.ok_or_else(missing)?;
             (key.id.to_string(), secret)
         }
@@ -188,7 +188,7 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
         }
     };
     println!("{key}");
-    eprintln!("This is the key {id}. It is not shown again.");
+    eprintln!("Created the key {id}. It is not shown again.");
     Ok(())
 }
 
@@ -211,7 +211,7 @@ async fn list(args: KeyScopeArgs) -> Result<(), CliError> {
     }
     if lines.is_empty() {
         let admin = if args.admin { " --admin" } else { "" };
-        println!("There are no keys. Make one with: redrive keys create{admin}");
+        println!("There are no keys. Create one with: redrive keys create{admin}");
     }
     for [id, state, scopes, name] in lines {
         println!("{id}  {state:<7}  {scopes:<19}  {name}");
@@ -244,7 +244,7 @@ async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
             audit::finish_cli_entry(&*store, entry, None, revoked).await?;
             if !revoked {
                 return Err(CliError::message(format!(
-                    "there is no live key {}; see: redrive keys list",
+                    "no live key {}; list the keys with: redrive keys list",
                     args.id
                 )));
             }

@@ -23,9 +23,9 @@ pub(super) fn run(args: &TestEmailArgs) -> Result<(), CliError> {
     let from = block_on(async {
         mail::send_test(&config.smtp, &args.to, &Clock::system()).await.map_err(CliError::message)
     })?;
-    println!("The mail server has taken a test mail from {from} to {}.", args.to);
+    println!("The SMTP server accepted a test email from {from} to {}.", args.to);
     if config.server.public_base().is_none() {
-        println!("Mails have no links yet: set server.public_url to where people reach this installation.");
+        println!("Emails have no links: set server.public_url to the URL of this installation.");
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ pub(super) fn run(args: &DatabaseArgs) -> Result<(), CliError> {
     let backend = config.database.backend()?;
     let migrated = block_on(async { Ok(store::migrate(&backend).await?) })?;
     match (migrated, &backend) {
-        (Some(done), _) if done.from == done.to => println!("The schema is at version {} already.", done.to),
-        (Some(done), _) => println!("The schema was brought from version {} to {}.", done.from, done.to),
+        (Some(done), _) if done.from == done.to => println!("The schema is already at version {}.", done.to),
+        (Some(done), _) => println!("The schema was migrated from version {} to {}.", done.from, done.to),
         (None, Backend::Sqlite(path)) => println!("The schema of {} is up to date.", path.display()),
         (None, backend) => println!("The schema on {backend} is up to date."),
     }

@@ -90,7 +90,7 @@ struct DatabaseArgs {
 fn warn_of_exposed_files(config: Config) -> Config {
     for ExposedFile { setting, path, fix } in config.exposed_files() {
         eprintln!(
-            "warning: {setting}: {} holds a secret, and others may read or change it; run: {fix}",
+            "warning: {setting}: {} contains a secret and is accessible to other users; run: {fix}",
             path.display()
         );
     }
@@ -208,7 +208,7 @@ impl CliError {
 fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
-        runtime.map_err(|error| CliError::message(format!("the runtime cannot be started: {error}")))?;
+        runtime.map_err(|error| CliError::message(format!("starting the runtime failed: {error}")))?;
     runtime.block_on(work)
 }
 
@@ -263,7 +263,7 @@ fn configuration(command: ConfigCommand) -> Result<(), CliError> {
         ConfigCommand::Check(args) => {
             let profile = if args.dev { Profile::Dev } else { Profile::Serve };
             args.load()?.check_secret_files(profile)?;
-            println!("The configuration can be used.");
+            println!("The configuration is valid.");
         }
     }
     Ok(())

@@ -19,8 +19,8 @@ pub(super) type ConfigReader = Box<dyn Fn() -> Result<Config, ConfigError> + Sen
 /// Installs the SIGHUP handler that reloads the egress rules.
 pub(super) fn on_hangup(reread: ConfigReader, app: Arc<App>, egress: Client) -> Result<(), CliError> {
     let hangup = signal(SignalKind::hangup());
-    let mut hangup =
-        hangup.map_err(|error| CliError::message(format!("signals cannot be heard: {error}")))?;
+    let mut hangup = hangup
+        .map_err(|error| CliError::message(format!("installing the signal handler failed: {error}")))?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             match reread() {
@@ -30,7 +30,7 @@ pub(super) fn on_hangup(reread: ConfigReader, app: Arc<App>, egress: Client) -> 
                     apply_rules(&config, &app, &egress);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the egress rules stay as they were: the configuration cannot be used");
+                    tracing::error!(%error, "reload failed: invalid configuration; egress rules unchanged");
                 }
             }
         }
@@ -49,6 +49,6 @@ fn apply_rules(config: &Config, app: &App, egress: &Client) {
         allow_hosts = rules.allow_hosts.len(),
         deny_hosts = rules.deny_hosts.len(),
         ports = rules.ports.len(),
-        "the egress rules were read again and are in force"
+        "egress rules reloaded"
     );
 }

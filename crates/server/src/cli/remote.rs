@@ -99,6 +99,6 @@ impl Remote {
             ));
         }
         let detail = value["detail"].as_str().unwrap_or(&text);
-        Err(CliError::message(format!("the server answered {status}: {detail}")))
+        Err(CliError::message(format!("the server returned {status}: {detail}")))
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn run(start: Start) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::message(format!("the runtime cannot be started: {error}")))?;
+        .map_err(|error| CliError::message(format!("starting the runtime failed: {error}")))?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let telling = tokio::spawn(left_out.report_suppressed(stop.clone()));
@@ -151,7 +151,7 @@ fn routes(app: &Arc<App>) -> Router {
 /// Waits for the stop signal, then drains the engine.
 async fn drain(app: &App, stop: &CancellationToken, timeout: Duration) {
     stop.cancelled().await;
-    tracing::info!("stopping: finishing what is under way");
+    tracing::info!("shutting down: waiting for requests in flight");
     app.start_draining();
     app.engine().drain(timeout).await;
 }
@@ -175,7 +175,7 @@ async fn load_keys(
 /// Reloads the TLS certificate whenever it is renewed.
 async fn watch_certificates(reload: CertificateWatcher, stop: CancellationToken) {
     if let Err(error) = reload.run(stop).await {
-        tracing::error!(%error, "a renewed TLS certificate will not be noticed; restart to use one");
+        tracing::error!(%error, "watching the TLS certificate failed; restart to use a renewed one");
     }
 }
 
@@ -287,7 +287,7 @@ fn admin_key(
     if key.len() < 32 {
         let path = path.display();
         return Err(CliError::message(format!(
-            "{path} holds no usable key; delete it to have a new one made"
+            "{path} contains no valid key; delete it to create a new one"
         )));
     }
     Ok(Some((key, KeySource::File(path))))
@@ -317,7 +317,7 @@ impl StartupBanner<'_> {
         // A configured admin key is not printed.
         let key = match self.admin_key {
             Some((key, KeySource::File(path))) => {
-                println!("The admin key is {key} (kept in {})", path.display());
+                println!("Admin key: {key} (stored in {})", path.display());
                 Some(key.as_str())
             }
             _ => None,
@@ -336,7 +336,7 @@ impl StartupBanner<'_> {
 fn try_it(url: &str, key: &str) {
     println!(
         r#"
-Try it. Register a webhook (anything that listens on port 9000 will do), publish an event, see what became of it:
+Try it. Create a webhook (any HTTP server on port 9000), publish an event, list its deliveries:
 
   curl -s {url}/v1/webhooks -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"url": "http://127.0.0.1:9000/", "events": ["order.*"]}}'
 
@@ -349,7 +349,8 @@ Try it. Register a webhook (anything that listens on port 9000 will do), publish
 
 /// Returns a token that the first signal cancels. A second signal exits immediately.
 fn stop_on_signal() -> Result<CancellationToken, CliError> {
-    let failed = |error: std::io::Error| CliError::message(format!("signals cannot be heard: {error}"));
+    let failed =
+        |error: std::io::Error| CliError::message(format!("installing the signal handlers failed: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let stop = CancellationToken::new();
@@ -361,7 +362,7 @@ fn stop_on_signal() -> Result<CancellationToken, CliError> {
                 _ = interrupt.recv() => {}
             }
             if heard > 0 {
-                tracing::warn!("a second signal: stopping at once; what is under way will be sent again");
+                tracing::warn!("second signal: exiting immediately; requests in flight will be sent again");
                 std::process::exit(130);
             }
             token.cancel();

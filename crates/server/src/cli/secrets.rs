@@ -22,15 +22,15 @@ pub(super) enum SecretsCommand {
     RotateMasterKey(ServerArgs),
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 pub(super) fn run(command: SecretsCommand) -> Result<(), CliError> {
     match command {
         SecretsCommand::NewKey => println!("{}", *vault::new_key().reveal()),
         SecretsCommand::RotateMasterKey(args) => {
             let changed = block_on(rotate(&args))?;
             println!(
-                "{changed} webhooks are sealed anew. Once every server runs with the new master key, the old one can \
-                 be taken out of secrets.additional_master_key_files."
+                "Re-encrypted the secrets of {changed} webhooks. Once every server uses the new master key, remove the old \
+                 one from secrets.additional_master_key_files."
             );
         }
     }

@@ -44,13 +44,13 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
 async fn ask(server: &ServerArgs) -> Result<Value, CliError> {
     let config = server.load(Profile::Serve)?;
     let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
-        CliError::message("set REDRIVE_ADMIN_KEY to an admin key of the server: its state is for admins")
+        CliError::message("an admin key is required; set REDRIVE_ADMIN_KEY to an admin key of the server")
     })?;
     let request = Remote::new(&config, key, "").call("GET", "/v1/status", None).await;
     request.map_err(|error| match error {
-        CliError::Message(message) if message.starts_with("the server answered 401") => CliError::message(
-            "REDRIVE_ADMIN_KEY is no admin key of the server that was asked; set it to one that is",
-        ),
+        CliError::Message(message) if message.starts_with("the server returned 401") => {
+            CliError::message("REDRIVE_ADMIN_KEY is not an admin key of this server; set it to one")
+        }
         error => error,
     })
 }

@@ -52,7 +52,7 @@ impl Archive {
                 ("secret_access_key", self.secret_access_key.is_some()),
             ];
             return match others.iter().find(|(_, given)| *given) {
-                Some((setting, _)) => refuse(setting, "is of no use without archive.url"),
+                Some((setting, _)) => refuse(setting, "has no effect without archive.url; set both"),
                 None => Ok(None),
             };
         };
@@ -60,7 +60,7 @@ impl Archive {
             return match url {
                 url if url.is_empty() => refuse("url", "must be a folder or s3://BUCKET/PREFIX"),
                 url if url.contains("://") => {
-                    refuse("url", "must be a folder or s3://BUCKET/PREFIX; nothing else is known")
+                    refuse("url", "must be a folder or s3://BUCKET/PREFIX; other schemes are not supported")
                 }
                 url => Ok(Some(ArchiveLocation::Folder(url.into()))),
             };
@@ -71,7 +71,7 @@ impl Archive {
         }
         if self.access_key_id.is_some() != self.secret_access_key.is_some() {
             let missing = if self.access_key_id.is_some() { "secret_access_key" } else { "access_key_id" };
-            return refuse(missing, "is needed as well: a key and its secret go together");
+            return refuse(missing, "is required together with the other part of the key");
         }
         let is_web = |url: &String| url.starts_with("https://") || url.starts_with("http://");
         if self.endpoint.as_ref().is_some_and(|endpoint| !is_web(endpoint)) {
@@ -116,7 +116,7 @@ mod tests {
         let endpoint = Archive { endpoint: Some("minio:9000".into()), ..at("s3://events") };
         assert!(message(endpoint).starts_with("archive.endpoint: "));
         let alone = Archive { region: Some("eu-central-1".into()), ..Archive::default() };
-        assert!(message(alone).starts_with("archive.region: is of no use"));
+        assert!(message(alone).starts_with("archive.region: has no effect"));
     }
 
     #[test]

@@ -119,16 +119,16 @@ impl DatabaseUrl {
         if !self.is_server() {
             return Err("must be sqlite:PATH or postgres://USER@HOST:PORT/DATABASE".into());
         }
-        let spelling = "write what is special in it as % and two digits, such as %40 for @, %2F for / and %23 for \
+        let spelling = "percent-encode special characters, such as %40 for @, %2F for / and %23 for \
                         #, and the password best into database.password_file";
         let unreadable = |reason: &str| format!("cannot be read ({reason}); {spelling}");
         let mut url = Url::parse(&self.0).map_err(|error| unreadable(&error.to_string()))?;
         if url.fragment().is_some() {
-            return Err(unreadable("there is a # in it"));
+            return Err(unreadable("it contains a #"));
         }
         // An unescaped / or ? in the password would make the rest of it parse as the database name.
         if url.path().contains('@') || url.query().is_some_and(|query| query.contains('@')) {
-            return Err(unreadable("there is an @ behind its host"));
+            return Err(unreadable("there is an @ after the host"));
         }
         let mut password = url.password().map(decoded);
         let mut rest: Vec<(String, String)> = Vec::new();
@@ -136,13 +136,11 @@ impl DatabaseUrl {
             match &*name {
                 name if !PARAMETERS.contains(&name) => {
                     let known = PARAMETERS.join(", ");
-                    return Err(format!(
-                        "has a parameter after its ? that is not known; use only {known}, and {spelling}"
-                    ));
+                    return Err(format!("has an unknown query parameter; use only {known}, and {spelling}"));
                 }
                 "password" => password = Some(value.into_owned()),
                 "sslmode" if !SSL_MODES.contains(&&*value) => {
-                    return Err(format!("has an sslmode that is not known; use {}", SSL_MODES.join(", ")));
+                    return Err(format!("has an unknown sslmode; use {}", SSL_MODES.join(", ")));
                 }
                 _ => rest.push((name.into_owned(), value.into_owned())),
             }
@@ -203,8 +201,8 @@ impl Backend {
             Self::Postgres(_) => Ok(()),
             Self::Sqlite(_) => Err(ConfigError::Invalid {
                 setting: setting.into(),
-                reason: "is for nodes that share a PostgreSQL database, and with SQLite there is one process alone; \
-                         leave it out, or set database.url to postgres://USER@HOST:PORT/DATABASE"
+                reason: "requires a PostgreSQL database that nodes share, but the database is SQLite; \
+                         omit it, or set database.url to postgres://USER@HOST:PORT/DATABASE"
                     .into(),
             }),
         }
@@ -323,11 +321,14 @@ mod tests {
             ("me:hunter2@db", "sqlite:PATH or postgres://"),
             ("sqlite:", "names no file"),
             ("postgres://me:hun/ter2@db/x", "%2F for /"),
-            ("postgres://me:1/hunter2@db/x", "an @ behind its host"),
-            ("postgres://me:1?user=hunter2@db/x", "an @ behind its host"),
+            ("postgres://me:1/hunter2@db/x", "an @ after the host"),
+            ("postgres://me:1?user=hunter2@db/x", "an @ after the host"),
             ("postgres://me:1#hunter2@db/x", "%23 for #"),
-            ("postgres://me:1?hunter2@db/x", "an @ behind its host"),
-            ("postgres://me:hunter2@db/x?connect_timeout=5", "not known; use only application_name"),
+            ("postgres://me:1?hunter2@db/x", "an @ after the host"),
+            (
+                "postgres://me:hunter2@db/x?connect_timeout=5",
+                "unknown query parameter; use only application_name",
+            ),
             ("postgres://me:hunter2@db/x?sslmode=hunter2", "use disable, prefer, require"),
             ("postgres:///hunter2", "names no host"),
             ("postgres:///x?host=/run/hunter2", "names a Unix socket; write postgres://"),

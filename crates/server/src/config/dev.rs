@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Skew {
         };
         skew.ok_or_else(|| {
             de::Error::custom(
-                "expected seconds as a number, or a text such as \"-90s\" or \"+250ms\"; at most one year",
+                "expected seconds as a number, or a string such as \"-90s\" or \"+250ms\"; at most one year",
             )
         })
     }

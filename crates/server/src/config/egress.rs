@@ -91,7 +91,7 @@ impl Egress {
             ("egress.max_connections_per_address", self.max_connections_per_address),
         ] {
             if max > 1_000_000 {
-                return refuse(setting, "must be at most 1000000, or 0 for any number");
+                return refuse(setting, "must be at most 1000000, or 0 for no limit");
             }
         }
         if !(1024..=16 << 20).contains(&self.max_response_bytes) {
@@ -105,7 +105,7 @@ impl Egress {
             }
         }
         if self.dns_servers.iter().any(|server| server.port() == 0) {
-            return refuse("egress.dns_servers", "must name a port other than 0; usually it is 53");
+            return refuse("egress.dns_servers", "must have a port other than 0, usually 53");
         }
         if self.allow_networks.iter().any(|net| net.prefix_len() == 0) {
             return refuse(

@@ -30,7 +30,7 @@ pub struct Limits {
 pub struct PerMinute {
     /// Sustained rate. `None` for no limit.
     pub requests_per_minute: Option<u32>,
-    /// Requests that may be sent immediately after idle time; defaults to one second's worth.
+    /// Requests that may be sent immediately after idle time; defaults to one second of the rate.
     pub burst: Option<u32>,
 }
 
@@ -40,7 +40,7 @@ pub struct PerMinute {
 pub struct PerSecond {
     /// Sustained rate. `None` for no limit.
     pub requests_per_second: Option<u32>,
-    /// Requests that may be sent immediately after idle time; defaults to one second's worth.
+    /// Requests that may be sent immediately after idle time; defaults to one second of the rate.
     pub burst: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ pub struct PerSecond {
 pub struct TenantLimits {
     /// Sustained send rate. `None` for no limit.
     pub requests_per_minute: Option<u32>,
-    /// Requests that may be sent immediately after idle time; defaults to one second's worth.
+    /// Requests that may be sent immediately after idle time; defaults to one second of the rate.
     pub burst: Option<u32>,
     /// Maximum requests in flight. `None` for no limit.
     pub max_in_flight: Option<usize>,
@@ -75,7 +75,7 @@ impl Limits {
         if let Some(rate) = requests_per_second
             && !(1..=max).contains(&rate)
         {
-            let reason = format!("is {rate}; it must be from 1 to {max}; leave it out for no limit");
+            let reason = format!("is {rate}; it must be from 1 to {max}; omit it for no limit");
             return Err(invalid("limits.global.requests_per_second", reason));
         }
         let rate = requests_per_second.map(|rate| rate * 60);
@@ -95,7 +95,7 @@ impl Limits {
         self.api_rate()?;
         self.caps.validate().map_err(|refused| invalid(refused.field, refused.message))?;
         if self.tenant.max_in_flight.is_some_and(|max| !(1..=1_000_000).contains(&max)) {
-            let reason = "must be from 1 to 1000000; leave it out for no limit";
+            let reason = "must be from 1 to 1000000; omit it for no limit";
             return Err(invalid("limits.tenant.max_in_flight", reason));
         }
         Ok(())
@@ -116,7 +116,7 @@ fn checked(
         return match burst {
             None => Ok(None),
             Some(_) => {
-                let reason = format!("limits nothing without {section}.{rate_name}; set that as well");
+                let reason = format!("has no effect without {section}.{rate_name}; set both");
                 Err(invalid(format!("{section}.burst"), reason))
             }
         };
@@ -160,7 +160,7 @@ mod tests {
         assert!(webhook(Some(60), Some(0)).starts_with("limits.webhook.burst: is 0"));
         assert_eq!(
             webhook(None, Some(5)),
-            "limits.webhook.burst: limits nothing without limits.webhook.requests_per_minute; set that as well"
+            "limits.webhook.burst: has no effect without limits.webhook.requests_per_minute; set both"
         );
         let global = |requests_per_second, burst| {
             message(Limits { global: PerSecond { requests_per_second, burst }, ..Limits::default() })

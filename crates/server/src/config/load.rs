@@ -19,7 +19,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A secret file cannot be read.
-    #[error("{setting}: {path} cannot be read: {reason}; check the path and who may read it")]
+    #[error("{setting}: {path} cannot be read: {reason}; check the path and its permissions")]
     SecretFile {
         /// The setting that names the file.
         setting: &'static str,
@@ -30,7 +30,7 @@ pub enum ConfigError {
     },
     /// A file that holds a secret is readable or writable by other users.
     #[error(
-        "{setting}: {path} holds a secret, and other users of this machine may read or change it; run: {fix}"
+        "{setting}: {path} contains a secret and is accessible to other users of this machine; run: {fix}"
     )]
     Exposed {
         /// The setting that names the file, or whose value it holds.
@@ -203,7 +203,7 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
         let setting = error.path().to_string();
         let message = error.into_inner().message().to_owned();
         let reason = match secret::is_secret(&setting) {
-            true => "must be a text, in quotes".into(),
+            true => "must be a string in quotes".into(),
             false => sources::without_secrets(&setting, message.clone())
                 .unwrap_or_else(|| format!("{message}{}", hint(&setting))),
         };
@@ -354,7 +354,7 @@ mod tests {
             assert!(message.starts_with(setting) && message.contains(says), "{message}");
         }
         let port = parse(Profile::Serve, "egress.dns_servers = [\"10.0.0.2:0\"]", []).unwrap();
-        assert!(port.validate(Profile::Serve).unwrap_err().to_string().contains("usually it is 53"));
+        assert!(port.validate(Profile::Serve).unwrap_err().to_string().contains("usually 53"));
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
         );
         assert!(refused(Profile::Serve, "[auth]\nadmin_key = \"short\"").contains("32 characters"));
         assert!(refused(Profile::Serve, "[database]\nurl = \"mysql://x\"").contains("sqlite:PATH"));
-        assert!(refused(Profile::Serve, "[log]\nlevel = \"loud\"").contains("names no level"));
+        assert!(refused(Profile::Serve, "[log]\nlevel = \"loud\"").contains("is not a level"));
         assert!(refused(Profile::Serve, "[egress]\nconnect_timeout = 0").contains("10ms"));
         assert!(refused(Profile::Serve, "[retry]\njitter = 3.0").starts_with("retry.jitter"));
     }
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(settings.lease.as_secs(), 8);
         let Backend::Postgres(options) = config.database.backend().unwrap() else { panic!("{config:?}") };
         assert_eq!((options.writers, options.migrate), (20, false));
-        assert_eq!(options.password.as_deref(), Some("0123"), "a text although it looks like a number");
+        assert_eq!(options.password.as_deref(), Some("0123"), "a string although it could be a number");
         let flags = Overrides { role: Some("all".into()), ..Overrides::default() };
         assert_eq!(read(Profile::Dev, file, vars, &flags).unwrap().role, Role::All, "flags win");
         let wrong = parse(Profile::Serve, "role = \"boss\"", []).unwrap_err().to_string();

@@ -397,7 +397,10 @@ impl Config {
             return refuse("audit.retention", "must be at least 1d");
         }
         if let Some(setting) = self.notifications.too_short() {
-            return refuse(setting, "must be at least 1s, since every failure would be told by itself");
+            return refuse(
+                setting,
+                "must be at least 1s; otherwise every failure would cause a notification",
+            );
         }
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);
@@ -409,7 +412,7 @@ impl Config {
             return refuse("events.max_hops", "must be from 1 to 100");
         }
         if self.events.idempotency_window.as_duration().is_zero() {
-            return refuse("events.idempotency_window", "must be longer than nothing");
+            return refuse("events.idempotency_window", "must be longer than 0");
         }
         if !(0.001..=1_000_000.0).contains(&self.dev.clock_speed) {
             return refuse("dev.clock_speed", "must be from 0.001 to 1000000");
@@ -440,26 +443,26 @@ impl Config {
         if profile == Profile::Dev && !self.server.listen.ip().is_loopback() {
             return refuse(
                 "server.listen",
-                "`redrive dev` may reach this machine's own services, so it listens on loopback only; \
-                 use `redrive serve` to be reachable from elsewhere",
+                "must be a loopback address for `redrive dev`, whose webhooks may reach local services; \
+                 use `redrive serve` to listen on a network",
             );
         }
         if profile == Profile::Serve && self.dev.clock_speed != 1.0 {
             return refuse(
                 "dev.clock_speed",
-                "must be 1 outside `redrive dev`: receivers would refuse the timestamps",
+                "must be 1 outside `redrive dev`: receivers would reject the timestamps",
             );
         }
         if profile == Profile::Serve && self.dev.clock_skew != Skew::default() {
             return refuse(
                 "dev.clock_skew",
-                "must be 0 outside `redrive dev`: receivers would refuse the timestamps",
+                "must be 0 outside `redrive dev`: receivers would reject the timestamps",
             );
         }
         if self.auth.admin_key.as_ref().is_some_and(|key| key.reveal().len() < 32) {
             return refuse(
                 "auth.admin_key",
-                "must be at least 32 characters; make one with: openssl rand -hex 32",
+                "must be at least 32 characters; create one with: openssl rand -hex 32",
             );
         }
         Ok(())

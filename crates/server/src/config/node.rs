@@ -36,8 +36,8 @@ impl Config {
         }
         if self.role != Role::All && matches!(self.database.backend()?, Backend::Sqlite(_)) {
             let reason = format!(
-                "is {}, but a SQLite database belongs to one process, which has to do everything; leave the role \
-                 out, or share a PostgreSQL database with --database-url postgres://USER@HOST/DATABASE",
+                "is {}, but a SQLite database supports one process only; omit the role, \
+                 or share a PostgreSQL database with --database-url postgres://USER@HOST/DATABASE",
                 self.role
             );
             return refuse("role", reason);

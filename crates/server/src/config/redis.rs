@@ -53,7 +53,7 @@ impl From<&str> for RedisUrl {
 impl RedisUrl {
     /// Parses the URL. Errors do not quote any part of it.
     fn read(&self) -> Result<Url, String> {
-        let form = "write redis://USER@HOST:PORT, or rediss://… with TLS, and the password best into \
+        let form = "write redis://USER@HOST:PORT, or rediss://… with TLS, and set the password in \
                     redis.password_file";
         let url = Url::parse(&self.0).map_err(|error| format!("cannot be read ({error}); {form}"))?;
         if !["redis", "rediss"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
@@ -61,11 +61,11 @@ impl RedisUrl {
         }
         // An unescaped / or # in the password would make the rest of it parse as another part of the URL.
         if url.path().contains('@') || url.fragment().is_some() || url.query().is_some() {
-            return Err(format!("has something behind its host that does not belong there; {form}"));
+            return Err(format!("has unexpected text after the host; {form}"));
         }
         let number = url.path().trim_matches('/');
         if !number.is_empty() && number.parse::<u16>().is_err() {
-            return Err("must end in the number of a database, such as /0, or in nothing".into());
+            return Err("must end in the number of a database, such as /0, or in the port".into());
         }
         Ok(url)
     }

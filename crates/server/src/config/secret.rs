@@ -100,7 +100,7 @@ fn read_password(setting: &'static str, path: &Path) -> Result<SecretSetting, Co
 pub(super) fn read_file(setting: &'static str, path: &Path) -> Result<String, ConfigError> {
     let failed = |reason: String| ConfigError::SecretFile { setting, path: path.to_owned(), reason };
     match std::fs::read_to_string(path) {
-        Ok(text) if text.trim().is_empty() => Err(failed("it is empty".into())),
+        Ok(text) if text.trim().is_empty() => Err(failed("the file is empty".into())),
         Ok(text) => Ok(text),
         Err(error) => Err(failed(error.to_string())),
     }
@@ -123,7 +123,7 @@ mod tests {
         let missing = loaded(&path).unwrap_err().to_string();
         assert!(missing.starts_with("database.password_file: ") && missing.contains("check the path"));
         std::fs::write(&path, "\n").unwrap();
-        assert!(loaded(&path).unwrap_err().to_string().contains("it is empty"));
+        assert!(loaded(&path).unwrap_err().to_string().contains("the file is empty"));
         std::fs::write(&path, "hunter 2 \r\n").unwrap();
         assert_eq!(loaded(&path).unwrap().reveal(), "hunter 2 ");
     }
@@ -149,7 +149,7 @@ mod tests {
             let message = parse(Profile::Serve, file, []).unwrap_err().to_string();
             assert!(!message.contains("777"), "{message}");
             assert!(
-                message.contains("line 2: ") || message.ends_with(": must be a text, in quotes"),
+                message.contains("line 2: ") || message.ends_with(": must be a string in quotes"),
                 "{message}"
             );
         }

@@ -83,7 +83,7 @@ impl Config {
 
 fn warn(setting: &str, path: &Path, fix: &str) {
     let path = path.display();
-    ::tracing::warn!(setting, %path, fix, "other users may read or change a file that holds a secret");
+    ::tracing::warn!(setting, %path, fix, "secret file is accessible to other users");
 }
 
 /// Logs a file created by this server if other users can read or change it.

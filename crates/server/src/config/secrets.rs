@@ -45,7 +45,7 @@ impl Secrets {
         ];
         let given: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
         if let [first, second, ..] = given[..] {
-            return Err(invalid(second, format!("is given as well as {first}; keep one of them")));
+            return Err(invalid(second, format!("is set together with {first}; keep one of them")));
         }
         if let Some(key) = &self.master_key {
             return parse("secrets.master_key", key.reveal()).map(Some);
@@ -87,9 +87,9 @@ fn printed_by(command: &str) -> Result<String, ConfigError> {
         .output()
         .map_err(|error| failed(format!("cannot be run: {error}")))?;
     if !output.status.success() {
-        return Err(failed(format!("failed with {}; run it by hand to see why", output.status)));
+        return Err(failed(format!("failed with {}; run it manually to see the error", output.status)));
     }
-    String::from_utf8(output.stdout).map_err(|_| failed("printed something that is no text".into()))
+    String::from_utf8(output.stdout).map_err(|_| failed("printed output that is not UTF-8".into()))
 }
 
 #[cfg(test)]
@@ -126,6 +126,6 @@ mod tests {
                 && !message.contains("planted")
         );
         let fails = Secrets { master_key_command: Some("exit 3".into()), ..Secrets::default() };
-        assert!(fails.current().unwrap_err().to_string().contains("run it by hand"));
+        assert!(fails.current().unwrap_err().to_string().contains("run it manually"));
     }
 }

@@ -102,17 +102,17 @@ impl Server {
         }
         match (&self.tls_cert, &self.tls_key) {
             (Some(_), None) => {
-                return refuse("tls_cert", "is of no use without server.tls_key, which is missing");
+                return refuse("tls_cert", "requires server.tls_key; set both");
             }
             (None, Some(_)) => {
-                return refuse("tls_key", "is of no use without server.tls_cert, which is missing");
+                return refuse("tls_key", "requires server.tls_cert; set both");
             }
             _ => {}
         }
         if self.trusted_proxies.iter().any(|network| network.prefix_len() == 0) {
             return refuse(
                 "trusted_proxies",
-                "must not name the whole internet: anybody could pretend to be anybody; list your proxies",
+                "must not name the whole internet, because any client could forge its address; list your proxies",
             );
         }
         self.public_url.as_deref().map_or(Ok(()), check_public_url)?;
@@ -123,14 +123,14 @@ impl Server {
 /// Checks that links can be built by appending a path to the URL.
 fn check_public_url(text: &str) -> Result<(), ConfigError> {
     let refuse = |reason: &str| {
-        let example = "write it as people reach this server, such as https://hooks.example.com";
+        let example = "set the URL at which users reach this server, such as https://hooks.example.com";
         refuse("public_url", &format!("{reason}; {example}"))
     };
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || "\\\"<>".contains(c)) {
         return refuse("must not contain spaces, quotes, brackets or backslashes");
     }
     match Url::parse(text) {
-        Err(_) => refuse("is no URL"),
+        Err(_) => refuse("is not a URL"),
         Ok(url) if !["http", "https"].contains(&url.scheme()) => {
             refuse("must begin with https:// or http://")
         }
@@ -149,15 +149,15 @@ fn check_origin(text: &str) -> Result<(), ConfigError> {
     let example =
         "write scheme and host as browsers do, such as https://app.example.com or http://localhost:3000";
     if text == "*" {
-        return refuse("cors_origins", "has \"*\": name each origin, so that you know who they are");
+        return refuse("cors_origins", "must not contain \"*\"; name each origin");
     }
     let url = Url::parse(text).ok().filter(|url| ["http", "https"].contains(&url.scheme()));
     match url.map(|url| url.origin().ascii_serialization()) {
         Some(origin) if origin == text => Ok(()),
         Some(origin) => {
-            refuse("cors_origins", &format!("has {text:?}, which is no origin; did you mean {origin:?}?"))
+            refuse("cors_origins", &format!("has {text:?}, which is not an origin; did you mean {origin:?}?"))
         }
-        None => refuse("cors_origins", &format!("has {text:?}, which is no origin; {example}")),
+        None => refuse("cors_origins", &format!("has {text:?}, which is not an origin; {example}")),
     }
 }
 
@@ -184,11 +184,11 @@ mod tests {
             ("body_timeout = \"2h\"", "server.body_timeout: must be from 100ms"),
             ("write_timeout = 0", "server.write_timeout: must be from 100ms"),
             ("idle_timeout = 0", "server.idle_timeout: must be from 100ms"),
-            ("tls_cert = \"a.pem\"", "server.tls_cert: is of no use without server.tls_key"),
-            ("tls_key = \"a.pem\"", "server.tls_key: is of no use without server.tls_cert"),
+            ("tls_cert = \"a.pem\"", "server.tls_cert: requires server.tls_key"),
+            ("tls_key = \"a.pem\"", "server.tls_key: requires server.tls_cert"),
             ("trusted_proxies = [\"0.0.0.0/0\"]", "server.trusted_proxies: must not name the whole internet"),
             ("trusted_proxies = [\"10.0.0.1\"]", "; write a list of networks"),
-            ("public_url = \"hooks.example.com\"", "server.public_url: is no URL; write it as"),
+            ("public_url = \"hooks.example.com\"", "server.public_url: is not a URL; set the URL"),
             ("public_url = \"hooks.example.com:8080\"", "must begin with https:// or http://"),
             ("public_url = \"https://a:b@c.example\"", "user name or password"),
             ("public_url = \"https://a.example/?x\"", "a query"),

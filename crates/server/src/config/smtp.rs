@@ -113,12 +113,12 @@ impl Smtp {
     pub fn sender(&self) -> Result<Mailbox, ConfigError> {
         let form = "write it as redrive@example.com or Redrive <redrive@example.com>";
         let Some(from) = &self.from else {
-            return Err(refused("host", format!("needs smtp.from as well; {form}")));
+            return Err(refused("host", format!("requires smtp.from; {form}")));
         };
         if from.chars().any(char::is_control) {
             return Err(refused("from", format!("must be one line; {form}")));
         }
-        from.parse().map_err(|_| refused("from", format!("is no sender; {form}")))
+        from.parse().map_err(|_| refused("from", format!("is not a valid sender; {form}")))
     }
 
     /// Returns the CA certificate to trust instead of the default ones.
@@ -145,7 +145,7 @@ impl Smtp {
     fn validate_policy(&self) -> Result<(), ConfigError> {
         for domain in &self.trusted_domains {
             if check_email("domain", &format!("x@{domain}")).is_err() {
-                let reason = format!("names {domain:?}, which is no domain; write it as example.com");
+                let reason = format!("names {domain:?}, which is not a domain; write it as example.com");
                 return Err(refused("trusted_domains", reason));
             }
         }
@@ -172,7 +172,7 @@ impl Smtp {
                 ("from", self.from.is_some()),
             ];
             return match others.iter().find(|(_, given)| *given) {
-                Some((setting, _)) => Err(refused(setting, "is of no use without smtp.host")),
+                Some((setting, _)) => Err(refused(setting, "has no effect without smtp.host; set both")),
                 None => Ok(()),
             };
         };
@@ -180,7 +180,7 @@ impl Smtp {
         if host.is_empty() || host.len() > 253 || !host.chars().all(plain) {
             return Err(refused(
                 "host",
-                "must be the name or address of a mail server, such as smtp.example.com",
+                "must be the name or address of an SMTP server, such as smtp.example.com",
             ));
         }
         if self.port == Some(0) {
@@ -188,12 +188,12 @@ impl Smtp {
         }
         if self.username.is_some() != self.password.is_some() {
             let missing = if self.username.is_some() { "password" } else { "username" };
-            return Err(refused(missing, "is needed as well: a user and a password go together"));
+            return Err(refused(missing, "is required together with the other: set user name and password"));
         }
         if self.tls == SmtpTls::None && !self.allow_plaintext && !is_loopback(host) {
             return Err(refused(
                 "tls",
-                "must be \"starttls\" or \"tls\" to reach another machine, or everybody on the way can read along; \
+                "must be \"starttls\" or \"tls\" for another machine, because the connection would be unencrypted; \
                  set smtp.allow_plaintext = true if that is meant",
             ));
         }
@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn invalid_value_error_names_the_setting() {
         let alone = Smtp { from: Some("redrive@example.com".into()), ..Smtp::default() };
-        assert!(error_text(&alone).starts_with("smtp.from: is of no use"));
+        assert!(error_text(&alone).starts_with("smtp.from: has no effect"));
         assert!(error_text(&at("smtp.example.com:25 x")).starts_with("smtp.host: "));
-        assert!(error_text(&Smtp { from: None, ..at("mx") }).starts_with("smtp.host: needs smtp.from"));
+        assert!(error_text(&Smtp { from: None, ..at("mx") }).starts_with("smtp.host: requires smtp.from"));
         for from in ["nobody", "a@b\r\nBcc: c@d.e", "a@b, c@d"] {
             assert!(
                 error_text(&Smtp { from: Some(from.into()), ..at("mx") }).starts_with("smtp.from: "),

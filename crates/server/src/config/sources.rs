@@ -105,7 +105,7 @@ impl Source {
         if let Some(name) = &self.event_type {
             event_type::validate(name).map_err(|invalid| FieldError::new("event_type", invalid.message))?;
             if event_type::is_reserved(name) {
-                let message = "must not begin with redrive.: such events are published by Redrive alone";
+                let message = "must not begin with redrive.: this prefix is reserved for Redrive";
                 return Err(FieldError::new("event_type", message));
             }
         }
@@ -130,14 +130,11 @@ pub(super) fn validate(sources: &[Source]) -> Result<(), ConfigError> {
         if !names.insert(&source.name) {
             return refuse(
                 format!("sources[{n}].name"),
-                format!("{:?} is another's name already", source.name),
+                format!("{:?} is the name of another source; choose another one", source.name),
             );
         }
         if !queues.insert((source.url.to_string(), &source.queue)) {
-            let reason = format!(
-                "{:?} is read by another source already; their messages would be mixed up",
-                source.queue
-            );
+            let reason = format!("{:?} is already read by another source; use another queue", source.queue);
             return refuse(format!("sources[{n}].queue"), reason);
         }
     }
@@ -152,7 +149,7 @@ pub(super) fn without_secrets(setting: &str, message: String) -> Option<String> 
         ["missing field", "unknown field", "unknown variant"].iter().any(|start| message.starts_with(start));
     Some(match field {
         _ if says_names_alone => message,
-        Some("url" | "password") => "must be a text, in quotes".into(),
+        Some("url" | "password") => "must be a string in quotes".into(),
         Some(_) => message,
         None => "must be tables that begin with [[sources]], or a list of inline tables such as \
                  [{type = \"amqp\", name = …, url = …, queue = …}]"
@@ -198,12 +195,12 @@ mod tests {
             ("prefetch = 70000", "sources[0].prefetch: ", "70000"),
             ("tenant = \"A B\"", "sources[0].tenant: ", "a-z"),
             ("event_type = \"a b\"", "sources[0].event_type: ", ""),
-            ("event_type = \"redrive.x\"", "sources[0].event_type: ", "Redrive alone"),
+            ("event_type = \"redrive.x\"", "sources[0].event_type: ", "reserved for Redrive"),
             ("reject_queue = \"events\"", "sources[0].reject_queue: ", "another queue"),
             ("reject_queue = \"\"", "sources[0].reject_queue: ", "1 to 255"),
             ("reject = \"x\"", "sources[0]", "unknown field `reject`, expected one of"),
-            (&WHOLE.replace("shop\"\nq", "other\"\nq"), "sources[1].name: ", "another's name"),
-            (&WHOLE.replace("\"shop\"\nurl", "\"more\"\nurl"), "sources[1].queue: ", "mixed up"),
+            (&WHOLE.replace("shop\"\nq", "other\"\nq"), "sources[1].name: ", "the name of another source"),
+            (&WHOLE.replace("\"shop\"\nurl", "\"more\"\nurl"), "sources[1].queue: ", "use another queue"),
         ] {
             let message = read(&format!("{WHOLE}{more}")).unwrap_err().to_string();
             assert!(message.starts_with(names) && message.contains(says), "{more}: {message}");

@@ -53,17 +53,17 @@ impl Tracing {
     pub(crate) fn url(&self) -> Result<Option<Url>, ConfigError> {
         const SETTING: &str = "otlp_endpoint";
         let Some(text) = &self.otlp_endpoint else { return Ok(None) };
-        let form = "write http://HOST:4318, or https://…, of a collector that speaks OTLP over HTTP";
+        let form = "write http://HOST:4318, or https://…, of an OTLP/HTTP collector";
         // Errors do not quote the URL, which may contain a password.
         let Ok(mut url) = Url::parse(text) else { return refuse(SETTING, form) };
         if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
             return refuse(SETTING, form);
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return refuse(SETTING, "must hold no password; write tracing.otlp_headers_file for one");
+            return refuse(SETTING, "must not contain a password; use tracing.otlp_headers_file");
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return refuse(SETTING, format!("has something behind its path; {form}"));
+            return refuse(SETTING, format!("has unexpected text after the path; {form}"));
         }
         if !url.path().ends_with("/v1/traces") {
             url.set_path(&format!("{}/v1/traces", url.path().trim_end_matches('/')));
@@ -93,7 +93,7 @@ impl Tracing {
         let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         match read {
             Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => refuse("ca_file", format!("{} holds no certificate as PEM", path.display())),
+            Ok(_) => refuse("ca_file", format!("{} contains no PEM certificate", path.display())),
             Err(error) => refuse("ca_file", format!("{} cannot be read: {error}", path.display())),
         }
     }

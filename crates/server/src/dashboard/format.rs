@@ -114,10 +114,10 @@ pub(super) fn wait_text(name: &str) -> &'static str {
         WaitingOn::Schedule => "the time of their next attempt",
         WaitingOn::CircuitOpen => "an open circuit",
         WaitingOn::RateLimit => "a rate limit, or a pause that the endpoint asked for",
-        WaitingOn::InFlightLimit => "requests of their webhook to end",
-        WaitingOn::Order => "the delivery before them in their order",
+        WaitingOn::InFlightLimit => "the webhook's concurrency limit",
+        WaitingOn::Order => "the previous delivery of the ordering key",
         WaitingOn::Paused => "their webhook to be resumed or verified",
-        WaitingOn::Capacity => "their turn",
+        WaitingOn::Capacity => "a free slot",
         WaitingOn::Pool => "a worker of their tenant's pool",
     }
 }

@@ -186,7 +186,7 @@ fn refuse(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, Pa
         current: None,
     };
     let Some(seconds) = app.failed_logins().count(from) else {
-        let error = "This key or link is not valid: it may be mistyped, revoked, over, or not meant for use from here.";
+        let error = "This key or link is invalid, revoked or expired, or not allowed from this network.";
         return Ok((StatusCode::UNAUTHORIZED, Html::render(&page(error))?).into_response());
     };
     let client = from.map(|address| address.to_string()).unwrap_or_default();

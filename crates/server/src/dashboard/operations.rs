@@ -26,8 +26,8 @@ const MAX_NAMED_WEBHOOKS: usize = 5;
 /// Returns the title of an operation.
 fn title(operation: &Operation) -> &'static str {
     match (operation.order.kind, operation.order.among) {
-        (OperationKind::Retry, OperationTarget::Dead) => "Retry of dead letters",
-        (OperationKind::Retry, _) => "Retry of deliveries",
+        (OperationKind::Retry, OperationTarget::Dead) => "Resend of dead letters",
+        (OperationKind::Retry, _) => "Resend of deliveries",
         (OperationKind::Cancel, _) => "Cancellation of deliveries",
         (OperationKind::Purge, _) => "Purge of dead letters",
         (OperationKind::Backfill, _) => "Backfill of a webhook",
@@ -150,14 +150,14 @@ pub(super) async fn detail(State(app): State<AppState>, looking: TenantViewer) -
             ("good", "delivered", progress.delivered),
             ("bad", "failed again", progress.dead_again),
             ("off", "cancelled", progress.cancelled),
-            ("busy", "on their way", progress.done.saturating_sub(ended)),
+            ("busy", "in flight", progress.done.saturating_sub(ended)),
             ("off", "skipped", progress.skipped),
         ],
         false => [
             ("good", "done", progress.done),
             ("bad", "failed again", 0),
             ("off", "cancelled", 0),
-            ("busy", "on their way", 0),
+            ("busy", "in flight", 0),
             ("off", "skipped", progress.skipped),
         ],
     };
@@ -183,7 +183,7 @@ fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, 
     report("Failures", selection.failure_categories.iter().map(format::category).collect());
     report("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
     report(
-        "Died because",
+        "Failure reason",
         selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect(),
     );
     let likely =
@@ -205,13 +205,13 @@ mod tests {
                 ("good", "delivered", delivered),
                 ("bad", "failed again", 1),
                 ("off", "cancelled", 0),
-                ("busy", "on their way", on_their_way),
+                ("busy", "in flight", on_their_way),
                 ("off", "skipped", 0),
             ]
         };
         let drawn = parts(counts(4, 5), 20);
         let drawn: Vec<_> = drawn.iter().map(|part| (part.name, part.x, part.width)).collect();
-        assert_eq!(drawn, [("delivered", 0, 200), ("failed again", 200, 50), ("on their way", 250, 250)]);
+        assert_eq!(drawn, [("delivered", 0, 200), ("failed again", 200, 50), ("in flight", 250, 250)]);
         // The total counted at the start may be lower than the number processed.
         assert_eq!(parts(counts(40, 9), 20).iter().map(|part| part.x + part.width).max(), Some(WIDTH));
         assert_eq!(parts(counts(0, 0), 0).len(), 1);

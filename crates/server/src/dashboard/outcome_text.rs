@@ -16,9 +16,9 @@ pub(super) fn wait_label(waiting: &WaitReason) -> &'static str {
         WaitingOn::CircuitOpen => "circuit open",
         WaitingOn::RateLimit => "rate limit",
         WaitingOn::InFlightLimit => "endpoint busy",
-        WaitingOn::Order => "behind another in order",
+        WaitingOn::Order => "previous delivery of the ordering key",
         WaitingOn::Paused => "webhook paused, or not verified yet",
-        WaitingOn::Capacity => "its turn",
+        WaitingOn::Capacity => "free slot",
         WaitingOn::Pool => "no worker for its pool",
     }
 }

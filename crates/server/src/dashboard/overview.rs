@@ -169,7 +169,7 @@ fn latencies(traffic: &TrafficChart, slots: TimeSlots) -> ChartCard {
         values: traffic.points.iter().map(|point| point.traffic.sent.latencies.percentile(percent)).collect(),
     };
     let rows = [line("p50", "one", 50.0), line("p95", "two", 95.0), line("p99", "three", 99.0)];
-    let title = "How long attempts took".to_owned();
+    let title = "Response time".to_owned();
     let chart = Chart { title: &title, unit: Unit::Millis, slots }.lines(&rows);
     ChartCard { chart, legend: legend(&rows), title }
 }

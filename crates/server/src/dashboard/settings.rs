@@ -55,7 +55,7 @@ const SECTIONS: [(&str, &str); 23] = [
     ("events", "What is taken in"),
     ("retention", "How long things are kept"),
     ("archive", "The archive"),
-    ("retry", "When to try again"),
+    ("retry", "Retries"),
     ("circuit_breaker", "When to stop calling an endpoint that fails"),
     ("limits", "How fast"),
     ("webhooks", "Webhooks that never work"),

@@ -82,7 +82,7 @@ impl HttpServer {
 struct TooManyRequests;
 
 fn too_many_requests() -> Response<Body> {
-    let detail = "too many requests from your address are in progress; wait for some of them, then send this one again";
+    let detail = "too many requests from your address are in progress; retry after some have finished";
     let mut response =
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", detail).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -141,8 +141,8 @@ fn log_failure(status: StatusCode, id: &RequestId, method: &Method, uri: &Uri, c
     let (request_id, path, client, status) =
         (id.as_str(), loggable_path(uri.path()), client.0, status.as_u16());
     match status {
-        503 | ..500 => tracing::debug!(request_id, %method, path, %client, status, "a request was refused"),
-        _ => tracing::error!(request_id, %method, path, %client, status, "a request failed"),
+        503 | ..500 => tracing::debug!(request_id, %method, path, %client, status, "request rejected"),
+        _ => tracing::error!(request_id, %method, path, %client, status, "request failed"),
     }
 }
 

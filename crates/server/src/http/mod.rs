@@ -125,7 +125,7 @@ pub(crate) async fn serve(
             Ok(None) => {}
             Err(error) => {
                 // The most likely cause is a lack of file descriptors; wait for some to be closed.
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -133,7 +133,7 @@ pub(crate) async fn serve(
     drop(listener);
     connections.close();
     if tokio::time::timeout(timeout, connections.wait()).await.is_err() {
-        tracing::warn!(open = connections.len(), "requests were still under way when the patience ended");
+        tracing::warn!(open = connections.len(), "drain timeout reached with requests in flight");
     }
 }
 
@@ -148,7 +148,7 @@ async fn accept(
     let _ = stream.set_nodelay(true);
     let whose = (!surface.trusts(peer.ip())).then(|| peer.ip());
     let Some(position) = surface.connections.try_acquire(capacity, whose) else {
-        tracing::debug!(%peer, "a connection was refused: its address has too many");
+        tracing::debug!(%peer, "connection rejected: too many from this address");
         if surface.tls.is_none() {
             let _ = stream.try_write(TOO_MANY_CONNECTIONS);
         }
@@ -168,8 +168,8 @@ async fn accept_tls(stream: TcpStream, peer: SocketAddr, surface: Arc<HttpServer
     match agreed {
         Ok(Ok(stream)) => handle_connection(stream, peer, surface, stop).await,
         // A client that disconnects or sends invalid data affects only its own connection.
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
     }
 }
 
@@ -197,7 +197,7 @@ where
     tokio::select! {
         // A client that disconnects or sends invalid data affects only its own connection.
         _ = connection.as_mut() => return,
-        () = watch.expired() => return tracing::debug!(%peer, "a client was too slow, or idle for too long"),
+        () = watch.expired() => return tracing::debug!(%peer, "connection closed: client too slow or idle"),
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {

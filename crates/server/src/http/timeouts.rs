@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::config::Server;
 
 /// Minimum average rate at which a client must read a response, in bytes per millisecond.
-const MIN_WRITE_BYTES_PER_SECOND: u64 = 16;
+const MIN_WRITE_BYTES_PER_MS: u64 = 16;
 
 /// Timeouts of a client.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,7 @@ impl State {
             }
         };
         let written = written + count as u64;
-        let in_all = since + timeouts.write + Duration::from_millis(written / MIN_WRITE_BYTES_PER_SECOND);
+        let in_all = since + timeouts.write + Duration::from_millis(written / MIN_WRITE_BYTES_PER_MS);
         *self = Self {
             phase: Phase::Response { since, written },
             deadline: Some(in_all.min(now + timeouts.write)),
@@ -257,12 +257,12 @@ mod tests {
         let mut state = State::begin(&TIMEOUTS, at(100));
         assert_eq!(state.deadline, Some(at(110)));
         state.read(&TIMEOUTS, || at(109));
-        assert_eq!(state.deadline, Some(at(110)), "a head that drips gains nothing");
+        assert_eq!(state.deadline, Some(at(110)), "slow header bytes do not extend the deadline");
         state.request_started();
         state.read(&TIMEOUTS, || at(200));
         state.wrote(&TIMEOUTS, 25, || at(200));
         state.flushed(&TIMEOUTS, || at(200));
-        assert_eq!(state.deadline, None, "while we work nobody is too slow");
+        assert_eq!(state.deadline, None, "no deadline while a request is processed");
         state.response_ready(&TIMEOUTS, at(300));
         assert_eq!(state.deadline, Some(at(330)));
         state.wrote(&TIMEOUTS, 1_000, || at(301));
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(state.deadline, Some(at(40)), "asking again earns nothing");
         state.request_started();
         state.write_blocked(&TIMEOUTS, || at(30));
-        assert_eq!(state.deadline, None, "while we work nobody is too slow");
+        assert_eq!(state.deadline, None, "no deadline while a request is processed");
     }
 
     #[test]

@@ -40,10 +40,10 @@ const SPEAK_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     /// A file cannot be read.
-    #[error("{setting}: {path} cannot be read: {reason}; check the path and who may read it")]
+    #[error("{setting}: {path} cannot be read: {reason}; check the path and its permissions")]
     File { setting: &'static str, path: PathBuf, reason: io::Error },
     /// A file does not hold what it should.
-    #[error("{setting}: {path} holds no {what} in PEM form{reason}")]
+    #[error("{setting}: {path} contains no {what} in PEM format{reason}")]
     Content { setting: &'static str, path: PathBuf, what: &'static str, reason: String },
     /// The key does not match the certificate, or its type is not supported.
     #[error("server.tls_cert and server.tls_key cannot be used together: {0}")]
@@ -111,7 +111,7 @@ fn certified(files: &Files, cert: &Path, key: &Path) -> Result<CertifiedKey, Tls
     }
     // The parser's error is dropped, because it may quote parts of the key.
     let private = PrivateKeyDer::from_pem_slice(&files.key)
-        .map_err(|_| content("server.tls_key", key, "private key that is not encrypted", String::new()))?;
+        .map_err(|_| content("server.tls_key", key, "unencrypted private key", String::new()))?;
     CertifiedKey::from_der(chain, private, &ring::default_provider()).map_err(TlsError::Pair)
 }
 
@@ -186,10 +186,10 @@ impl CertificateWatcher {
             Ok(certified) => {
                 *self.pair.current.write() = Arc::new(certified);
                 warn_if_open(key);
-                tracing::info!(cert = %cert.display(), "the TLS certificate was read anew");
+                tracing::info!(cert = %cert.display(), "TLS certificate reloaded");
             }
             Err(error) => {
-                tracing::error!(%error, "the new TLS certificate cannot be used; the one before stays in use");
+                tracing::error!(%error, "loading the new TLS certificate failed; the previous one stays in use");
             }
         }
     }
@@ -200,6 +200,6 @@ impl CertificateWatcher {
 fn warn_if_open(key: &Path) {
     if let Some(fix) = fix_for(key) {
         let path = key.display();
-        tracing::warn!(%path, fix, "other users may read or change the TLS private key");
+        tracing::warn!(%path, fix, "TLS private key file is accessible to other users");
     }
 }

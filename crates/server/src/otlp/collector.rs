@@ -63,7 +63,7 @@ impl Collector {
         let sender = self.sender.take();
         match timeout(self.request_timeout, self.exchange(sender, body)).await {
             Ok(result) => result,
-            Err(_) => Err(later("no answer in time")),
+            Err(_) => Err(later("no response in time")),
         }
     }
 
@@ -105,7 +105,7 @@ impl Collector {
             StatusCode::SERVICE_UNAVAILABLE,
             StatusCode::GATEWAY_TIMEOUT,
         ];
-        let why = format!("it answered {status}");
+        let why = format!("it returned {status}");
         Err(ExportError { why, retryable: status.is_success() || again.contains(&status) })
     }
 

@@ -49,7 +49,7 @@ impl ExportMetrics {
         let metrics = Self { exported: of("exported"), failed: of("failed"), dropped: of("dropped") };
         registry.register(
             "redrive_spans",
-            "Spans of traces: exported, failed with the collector, dropped because too many waited",
+            "Spans by outcome: exported, failed at the collector, dropped because the queue was full",
             spans,
         );
         metrics
@@ -152,7 +152,7 @@ impl Exporter {
             };
             if self.lost.is_none() {
                 let (collector, error) = (self.collector.address(), &failed.why);
-                tracing::warn!(collector, %error, "spans cannot be exported; deliveries go on without them");
+                tracing::warn!(collector, %error, "exporting spans failed; deliveries are not affected");
                 self.lost = Some(0);
             }
             match waits.next().filter(|_| failed.retryable && !finish.is_cancelled()) {
@@ -171,7 +171,7 @@ impl Exporter {
         self.metrics.failed.inc_by(rejected);
         if let Some(lost) = self.lost.take() {
             let collector = self.collector.address();
-            tracing::info!(collector, lost, "spans are exported again");
+            tracing::info!(collector, lost, "span export recovered");
         }
     }
 }

@@ -72,9 +72,9 @@ enum SessionError {
     Broker(#[from] BrokerError),
     #[error("{}", describe_error(.0))]
     Lost(#[from] lapin::Error),
-    #[error("there is no queue {0:?}; make it, or set declare = true for this source")]
+    #[error("no queue {0:?}; create it, or set declare = true for this source")]
     NoQueue(String),
-    #[error("the server has ended the consumer; perhaps the queue was deleted")]
+    #[error("the server has cancelled the consumer; perhaps the queue was deleted")]
     Cancelled,
 }
 
@@ -111,7 +111,7 @@ impl AmqpSource {
             let reason = error.to_string();
             if reason != last_said {
                 let (source, queue, server) = (&self.name, &self.queue, self.broker.address());
-                tracing::warn!(source, queue, %server, error = reason, "a source takes no messages in; it is tried again");
+                tracing::warn!(source, queue, %server, error = reason, "source disconnected; will reconnect");
                 last_said = reason;
             }
             tokio::select! {
@@ -130,7 +130,7 @@ impl AmqpSource {
         };
         let ended = self.consume(&connection, stop, timeout).await;
         // RabbitMQ requeues all unacknowledged messages.
-        tokio::time::timeout(CLOSE_TIMEOUT, connection.close(200, "the source is done".into())).await.ok();
+        tokio::time::timeout(CLOSE_TIMEOUT, connection.close(200, "source closed".into())).await.ok();
         ended
     }
 
@@ -147,7 +147,7 @@ impl AmqpSource {
         self.metrics.up.set(1);
         self.metrics.consecutive_failures.set(0);
         let (source, queue, server) = (&self.name, &self.queue, self.broker.address());
-        tracing::info!(source, queue, %server, "a source takes messages in");
+        tracing::info!(source, queue, %server, "source is consuming");
         let mut intake = SourceSession::new(self);
         let ended = tokio::select! {
             biased;
@@ -221,7 +221,7 @@ async fn declare(
 ) -> Result<(), lapin::Error> {
     let channel = connection.create_channel().await?;
     channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
-    channel.close(200, "it is there".into()).await
+    channel.close(200, "queue exists".into()).await
 }
 
 fn is_missing(error: &lapin::Error) -> bool {
@@ -382,7 +382,7 @@ impl<'a> SourceSession<'a> {
             self.is_backing_off = true;
             if self.backoff.is_fresh() {
                 let source = &self.source.name;
-                tracing::warn!(source, %error, "messages of a source wait, since their events cannot be stored now");
+                tracing::warn!(source, %error, "source paused: events cannot be stored; will retry");
             }
             let wait = self.backoff.next_delay(clock::random_unit()).min(MAX_STORE_RETRY_DELAY);
             let wait = at_least.map_or(wait, |at_least| at_least.min(MAX_QUOTA_RETRY_DELAY).max(wait));
@@ -412,11 +412,7 @@ impl<'a> SourceSession<'a> {
             return;
         }
         if !self.backoff.is_fresh() {
-            tracing::info!(
-                source = self.source.name,
-                waiting = self.held.len(),
-                "messages of a source go on"
-            );
+            tracing::info!(source = self.source.name, waiting = self.held.len(), "source resumed");
         }
         self.backoff.reset();
         for pending in std::mem::take(&mut self.held).into_values() {

@@ -121,7 +121,7 @@ fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<O
     match text {
         Some("") => Ok(None),
         Some(text) => Ok(Some(text)),
-        None => Err(FieldError::new(format!("header {wanted}"), "must be a text in UTF-8")),
+        None => Err(FieldError::new(format!("header {wanted}"), "must be a UTF-8 string")),
     }
 }
 
@@ -176,7 +176,7 @@ fn attributes(properties: &BasicProperties) -> Result<BTreeMap<String, Value>, F
             _ => {
                 return Err(FieldError::new(
                     format!("header {header}"),
-                    "must be a text, a number or a boolean",
+                    "must be a string, a number or a boolean",
                 ));
             }
         };
@@ -289,7 +289,7 @@ mod tests {
             (&*draft.event_type, &*draft.data, draft.priority),
             ("a.b", &br#"{"n": 1}"#[..], Priority::Low)
         );
-        assert_eq!(draft.idempotency_key.as_deref(), Some("ce:/shop 7"), "its id is what it is known by");
+        assert_eq!(draft.idempotency_key.as_deref(), Some("ce:/shop 7"), "its id is the idempotency key");
         for prefix in ["cloudEvents:", "cloudEvents_"] {
             let headers =
                 [("specversion", "1.0"), ("id", "7"), ("source", "/shop"), ("type", "a.b"), ("team", "x")]
@@ -354,7 +354,7 @@ mod tests {
         let mut table = FieldTable::default();
         table.insert("event-type".into(), AMQPValue::LongInt(7));
         let problem = parse(plain().with_headers(table), "1").unwrap_err();
-        assert_eq!(problem.detail, "header event-type: must be a text in UTF-8");
+        assert_eq!(problem.detail, "header event-type: must be a UTF-8 string");
     }
 
     proptest! {

@@ -51,18 +51,18 @@ impl SourceMetricsRegistry {
         };
         registry.register(
             "redrive_source_messages",
-            "Messages of a source that were let go of, by what became of them",
+            "Messages of a source by outcome",
             metrics.messages.clone(),
         );
-        registry.register("redrive_source_up", "Whether a source takes messages in", metrics.up.clone());
+        registry.register("redrive_source_up", "Whether a source is consuming", metrics.up.clone());
         registry.register(
             "redrive_source_messages_waiting",
-            "Messages of a source that wait for the store, or for a quota",
+            "Messages of a source that wait for the store or a quota",
             metrics.waiting.clone(),
         );
         registry.register(
             "redrive_source_consecutive_failures",
-            "How often in a row a source could not begin to take messages in",
+            "Consecutive failures of a source to start consuming",
             metrics.consecutive_failures.clone(),
         );
         metrics

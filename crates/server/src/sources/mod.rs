@@ -30,7 +30,7 @@ impl Sources {
         if !config.role.serves_api() {
             tracing::info!(
                 sources = config.sources.len(),
-                "this node only sends: its sources are left to nodes with --role api or all"
+                "sources are not consumed on a worker; run a node with --role api or all"
             );
             return Ok(Self(Vec::new()));
         }

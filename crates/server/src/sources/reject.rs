@@ -73,7 +73,7 @@ impl RejectQueue {
             if backoff.is_fresh() {
                 tracing::warn!(
                     source = self.source, queue = self.queue, error = %why,
-                    "a message that cannot be published cannot be put away either; it stays where it is"
+                    "moving a message to the reject queue failed; will retry"
                 );
             }
             sleep(backoff.next_delay(clock::random_unit()).min(MAX_RETRY_DELAY)).await;
@@ -91,9 +91,9 @@ impl RejectQueue {
                 .await
         };
         match sent.await {
-            Ok(confirmation) if !confirmation.is_ack() => Err("the queue takes no more messages".into()),
+            Ok(confirmation) if !confirmation.is_ack() => Err("the queue rejected the message".into()),
             Ok(confirmation) => match confirmation.take_message() {
-                Some(_) => Err("there is no such queue".into()),
+                Some(_) => Err("no such queue".into()),
                 None => Ok(()),
             },
             // A broken channel is not reused: see `channel`.

@@ -276,7 +276,7 @@ async fn invalid_circuit_changes_are_rejected() {
     for (body, field, mentions) in [
         (json!({}), "action", "is missing"),
         (json!({"action": "explode"}), "action", "force_open"),
-        (json!({"action": "reset", "duration_seconds": 60}), "duration_seconds", "does not go with reset"),
+        (json!({"action": "reset", "duration_seconds": 60}), "duration_seconds", "is not allowed with reset"),
         (json!({"action": "force_open", "duration_seconds": 0}), "duration_seconds", "1 to 2592000"),
         (json!({"action": "force_open", "duration_seconds": -5}), "duration_seconds", "1 to 2592000"),
         (json!({"action": "force_close", "duration_seconds": 2_592_001}), "duration_seconds", "1 to 2592000"),
@@ -392,7 +392,7 @@ async fn invalid_tenants_and_keys_are_rejected() {
         "a body is optional"
     );
     let limited_admin = admin.post("/v1/admin-keys", json!({"scopes": ["read"]})).await;
-    refused(&limited_admin, 400, "invalid_field", "an admin key may do everything");
+    refused(&limited_admin, 400, "invalid_field", "an admin key allows everything");
     refused(&admin.get("/v1/events?tenant_id=nobody").await, 404, "not_found", "tenant");
     let unknown = admin.post("/v1/tenants/nobody/api-keys", json!({})).await;
     refused(&unknown, 404, "not_found", "tenant");

@@ -29,7 +29,7 @@ async fn login_is_required_and_returns_to_requested_page() {
     assert!(elsewhere.header("location").unwrap().starts_with("/dashboard/t/default"));
     let wrong = log_in(&api, "rdk_wrong", "").await;
     assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
-    assert!(String::from_utf8_lossy(&wrong.body).contains("not valid"));
+    assert!(String::from_utf8_lossy(&wrong.body).contains("invalid, revoked or expired"));
     assert_eq!(api.get("/").await.header("location"), Some("/dashboard"));
 }
 

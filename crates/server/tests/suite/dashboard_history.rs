@@ -107,11 +107,11 @@ async fn delivery_page_shows_history_wait_reason_and_links() {
     let path = format!("{T}/deliveries/{}", id(&first));
     let page = browser.page(&path).await;
     assert!(
-        page.contains("Given up") && page.contains("it may succeed once the endpoint has recovered"),
+        page.contains("<b>Failed</b>") && page.contains("it may succeed once the endpoint has recovered"),
         "{page}"
     );
     assert!(page.contains("waiting for the first byte") && page.contains("class=\"phase-wait\""));
-    assert!(page.contains(&receiver.url()) && page.contains("Send again"));
+    assert!(page.contains(&receiver.url()) && page.contains("Resend"));
     assert!(page.contains(&format!("{T}/webhooks/{}", id(&webhook))));
 
     // After a resend, the pages of both rounds link to each other.
@@ -136,8 +136,8 @@ async fn delivery_page_shows_history_wait_reason_and_links() {
     });
     let held = held.await["data"][0].clone();
     let page = browser.page(&format!("{T}/deliveries/{}", id(&held))).await;
-    assert!(page.contains("the webhook is paused; it goes on when the webhook is resumed"), "{page}");
-    assert!(page.contains("Retry now") && page.contains("/cancel") && page.contains("Nothing was tried yet"));
+    assert!(page.contains("the webhook is paused; resume it to continue"), "{page}");
+    assert!(page.contains("Retry now") && page.contains("/cancel") && page.contains("No attempts yet"));
     assert!(browser.page(&format!("{T}/deliveries")).await.contains("webhook paused"));
     let call = format!("/v1/deliveries/{}/cancel", id(&held));
     browser.call(&path, "POST", &call, "").await.expect(202);
@@ -200,7 +200,7 @@ async fn listings_are_filtered_paged_and_linkable() {
     assert!(page.contains("Newest") && !page.contains("rel=\"next\""));
     let page = browser.page(&format!("{T}/deliveries?subject=s-1&status_code=2xx")).await;
     assert_eq!(shown(&page), 15);
-    assert!(page.contains("cannot heed this part of the filter: subject, status code"), "{page}");
+    assert!(page.contains("do not support this part of the filter: subject, status code"), "{page}");
     let events = browser.page(&format!("{T}/events?subject=s-0&event_type=a.b")).await;
     assert_eq!(events.matches("<tr id=\"evt_").count(), 15);
     for wrong in
@@ -210,7 +210,7 @@ async fn listings_are_filtered_paged_and_linkable() {
         assert_eq!(refused.status, 400, "{wrong}");
         assert!(String::from_utf8_lossy(&refused.body).contains("That does not work"), "{wrong}");
     }
-    assert!(browser.page(&format!("{T}/deliveries?event_type=no.such")).await.contains("Nothing matches"));
+    assert!(browser.page(&format!("{T}/deliveries?event_type=no.such")).await.contains("No matches. Widen"));
 
     // The listed rows can be exported.
     let file = browser.get(&format!("{T}/deliveries/export?format=csv&{filter}")).await;
@@ -227,7 +227,7 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
     let api = redrive.api();
     let browser = Browser::log_in(&redrive, redrive.key()).await;
     assert!(browser.page(&format!("{T}/dead")).await.contains("No dead letters"));
-    assert!(browser.page(&format!("{T}/operations")).await.contains("There were none yet"));
+    assert!(browser.page(&format!("{T}/operations")).await.contains("There are none yet"));
     let receiver = Receiver::responding(404).await;
     let webhook = impatient(&api, &receiver.url_at("/old")).await;
     for _ in 0..3 {
@@ -244,7 +244,7 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
     ] {
         assert!(page.contains(&format!("{path}{link}")), "{link}: {page}");
     }
-    assert!(page.contains("mend first") && page.contains("check the webhook&#39;s URL"), "{page}");
+    assert!(page.contains("fix endpoint first") && page.contains("check the webhook&#39;s URL"), "{page}");
     assert!(
         page.contains("data-bulk=\"POST /v1/dlq/retry-batch\"")
             && page.contains("data-bulk=\"DELETE /v1/dlq?\"")
@@ -278,7 +278,7 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
         "{page}"
     );
     assert!(!page.contains("/pause\"") && !page.contains("/cancel\""), "it is over");
-    assert!(browser.page(&format!("{T}/operations")).await.contains("Retry of dead letters"));
+    assert!(browser.page(&format!("{T}/operations")).await.contains("Resend of dead letters"));
     assert!(browser.page(&path).await.contains("No dead letters"));
 
     let later = json!({"start_at": "2100-01-01T00:00:00Z"}).to_string();
@@ -311,7 +311,7 @@ async fn event_is_replayed_to_selected_webhooks_and_erased() {
     );
     let page = browser.page(&format!("{T}/deliveries/{}", id(&delivery))).await;
     assert!(
-        page.contains("The payload was erased") && !page.contains("Send again") && !page.contains("/curl"),
+        page.contains("The payload was erased") && !page.contains("Resend") && !page.contains("/curl"),
         "{page}"
     );
     assert_eq!(browser.get(&format!("{path}/payload")).await.status, 404);

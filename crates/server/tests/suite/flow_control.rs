@@ -73,7 +73,7 @@ async fn paused_webhook_parks_its_deliveries() {
     let event = api.publish("a.b", json!(1)).await;
     let waiting = delivery_when(&api, &event, "a parked delivery", |one| one["waiting_on"] == "paused").await;
     assert_eq!((&waiting["status"], &waiting["next_attempt_at"]), (&json!("pending"), &Value::Null));
-    assert!(waiting["waiting_explanation"].as_str().unwrap().contains("resumed"), "{waiting}");
+    assert!(waiting["waiting_explanation"].as_str().unwrap().contains("resume it"), "{waiting}");
     let health = api.get(&at("health")).await.expect(200);
     assert_eq!((&health["state"], &health["waiting"]["waiting_on"]), (&json!("paused"), &json!("paused")));
     assert_eq!(health["backlog"], json!({"total": 1, "by_waiting_on": {"paused": 1}, "counted_up_to": null}));
@@ -101,7 +101,7 @@ async fn expired_webhook_needs_later_expiry_to_be_enabled() {
     let path = format!("/v1/webhooks/{}", id(&made));
     let past = made["created_at"].clone();
     let refusal = api.patch(&path, json!({"expires_at": past})).await;
-    refused(&refusal, 400, "invalid_field", "must lie in the future");
+    refused(&refusal, 400, "invalid_field", "must be in the future");
     let soon = Time::parse(made["created_at"].as_str().unwrap()).unwrap() + Duration::from_secs(2);
     api.patch(&path, json!({"expires_at": soon})).await.expect(200);
     api.wait_until("an expired webhook", &path, |webhook| webhook["state"] == "disabled").await;

@@ -61,7 +61,7 @@ async fn status_counts_queue_dead_letters_and_open_circuits() {
     let open = json!({"action": "force_open"});
     let path = format!("/v1/webhooks/{}/circuit-breaker", slow["id"].as_str().unwrap());
     assert_eq!(api.patch(&path, &open).await.status, 200);
-    api.wait_until("one dead letter and one under way", "/v1/status", |status| {
+    api.wait_until("one dead letter and one in flight", "/v1/status", |status| {
         status["dead_letters"] == 1 && status["circuits"]["open"] == 1 && status["queue"]["leased"] == 1
     })
     .await;
@@ -77,7 +77,7 @@ async fn wrong_key_and_unreachable_server_errors_name_the_fix() {
     let stranger = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
     let message = String::from_utf8_lossy(&stranger.stderr).into_owned();
     assert_eq!(stranger.status.code(), Some(3));
-    assert!(message.contains("REDRIVE_ADMIN_KEY is no admin key of the server"), "{message}");
+    assert!(message.contains("REDRIVE_ADMIN_KEY is not an admin key of this server"), "{message}");
     drop(server);
     let unknown = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
     let message = String::from_utf8_lossy(&unknown.stderr).into_owned();

@@ -137,7 +137,7 @@ pub async fn event_types_are_separate_per_tenant(harness: &Arc<Harness>) {
 
 pub async fn every_event_type_change_gets_a_new_version(harness: &Arc<Harness>) {
     let (before, types) = versions(harness).await;
-    assert_eq!(types, 0, "whoever has none need not look");
+    assert_eq!(types, 0, "a tenant without event types has version 0");
     create(harness, "a").await;
     create(harness, "b").await;
     let (now, types) = versions(harness).await;

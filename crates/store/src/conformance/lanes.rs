@@ -213,7 +213,7 @@ pub async fn changing_the_tenant_pool_moves_its_lanes(harness: &mut Arc<Harness>
     changed.sort();
     let mut expected = [FRESH, RETRY, order("a")].map(|lane| harness.own(lane));
     expected.sort();
-    assert_eq!(changed, expected, "whoever held one may not be of that pool");
+    assert_eq!(changed, expected, "the node that held a lane may not serve that pool");
     assert_eq!(due_lanes(harness, &["theirs"], END).await.lanes, [their_lane]);
     let changes = harness
         .store()

@@ -132,7 +132,7 @@ pub async fn rounds_are_numbered_in_sequence(harness: &Arc<Harness>) {
         );
         let claimed = harness.claim_one(at(1)).await;
         assert_eq!(claimed.format, PayloadFormat::Data, "a retry keeps the format of the first round");
-        assert_eq!(claimed.attempt_count, 0, "attempts are counted anew");
+        assert_eq!(claimed.attempt_count, 0, "attempts are counted from zero");
         harness.ends(id, NextState::Delivered, at(1)).await;
         last = id;
     }

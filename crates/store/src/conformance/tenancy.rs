@@ -100,7 +100,11 @@ pub async fn tenant_can_be_changed(harness: &mut Arc<Harness>) {
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((changes.rules, changes.webhooks), (rules, vec![]), "whoever fans out is told");
+    assert_eq!(
+        (changes.rules, changes.webhooks),
+        (rules, vec![]),
+        "the change of the rules is in the configuration changes"
+    );
     assert!(changes.version > harness.version());
 }
 
@@ -232,7 +236,7 @@ pub async fn deleted_tenant_is_inactive_and_its_name_stays_reserved(harness: &mu
     assert!(!harness.store().create_key(key(harness, Some(&tenant_id))).await.unwrap());
     let again =
         Tenant { id: tenant_id.clone(), name: None, rules: TenantRules::default(), created_at: at(9) };
-    assert!(!harness.store().create_tenant(again.clone()).await.unwrap(), "nobody gets its name");
+    assert!(!harness.store().create_tenant(again.clone()).await.unwrap(), "no later tenant gets its id");
     assert!(!harness.store().change_tenant(again).await.unwrap());
     // An event fanned out before the deletion is rejected.
     let published = harness.try_publish(harness.new_event(at(7), crate::InitialState::Leased)).await.unwrap();

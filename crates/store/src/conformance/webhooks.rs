@@ -151,11 +151,15 @@ pub async fn config_changes_are_returned_since_a_version(harness: &Arc<Harness>)
     assert_eq!(changes(harness, start).await, (created, [a, b].into()));
     harness.set_state(b, disabled()).await;
     let gone = harness.set_state(a, WebhookState::Deleted).await;
-    assert_eq!(changes(harness, created).await, (gone, [a, b].into()), "deletions are told");
+    assert_eq!(
+        changes(harness, created).await,
+        (gone, [a, b].into()),
+        "deletions are in the configuration changes"
+    );
     assert_eq!(
         changes(harness, 0).await,
         (gone, [harness.webhook_id, b].into()),
-        "but not to one who starts anew"
+        "a reader that starts at version 0 does not get deletions"
     );
     let changes =
         harness.store().config_changes(harness.tenant_id.clone(), created, 1_000).await.unwrap().unwrap();

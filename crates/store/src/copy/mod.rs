@@ -142,7 +142,7 @@ pub enum CopyError {
         path: String,
     },
     /// Another copy into the target is running.
-    #[error("another copy into the database at {database} is under way; wait for it, or stop it first")]
+    #[error("another copy into the database at {database} is running; wait for it, or stop it first")]
     InProgress {
         /// Address of the database, without the password.
         database: String,

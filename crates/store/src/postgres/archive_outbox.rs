@@ -11,14 +11,15 @@ use crate::{
 };
 
 const SELECT_STARTED_OBJECT: &str =
-    "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
+    "SELECT object FROM archive_outbox WHERE object IS NOT NULL ORDER BY object LIMIT 1";
 /// The frames of an object, or those of a day that belong to no object yet, until $3 bytes are reached.
 const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FROM (
-         SELECT a.*, (sum(octet_length(frame)) OVER (ORDER BY number) - octet_length(frame))::bigint AS before FROM archive a
+         SELECT a.*, (sum(octet_length(frame)) OVER (ORDER BY number) - octet_length(frame))::bigint AS before
+         FROM archive_outbox a
          WHERE object IS NOT DISTINCT FROM $1 AND day = coalesce($2, day)) a
      WHERE before < $3 ORDER BY number";
-const KEEP: &str =
-    "INSERT INTO archive (day, events, deliveries, attempts, frame) VALUES ($1, $2, $3, $4, $5)";
+const INSERT_FRAMES: &str =
+    "INSERT INTO archive_outbox (day, events, deliveries, attempts, frame) VALUES ($1, $2, $3, $4, $5)";
 
 impl ArchiveOutbox for Postgres {
     fn next_object(&self, min: usize, max: usize) -> StoreFuture<'_, Option<ArchiveObject>> {
@@ -28,7 +29,7 @@ impl ArchiveOutbox for Postgres {
     fn object_stored(&self, name: String) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let name = &name;
-            let stored = "DELETE FROM archive WHERE object = $1";
+            let stored = "DELETE FROM archive_outbox WHERE object = $1";
             self.write(|tx| async move { tx.execute(stored, &[name]).await.map(drop) }).await
         })
     }
@@ -36,21 +37,21 @@ impl ArchiveOutbox for Postgres {
 
 async fn next_object(tx: Tx, min: usize, max: usize) -> Result<Option<ArchiveObject>, Failure> {
     // One transaction at a time: two nodes that start objects concurrently would share frames.
-    tx.run("LOCK TABLE archive IN SHARE ROW EXCLUSIVE MODE").await?;
+    tx.run("LOCK TABLE archive_outbox IN SHARE ROW EXCLUSIVE MODE").await?;
     if let Some(row) = tx.query_opt(SELECT_STARTED_OBJECT, &[]).await? {
         let name: String = plain(&row, 0)?;
         let strung = join_frames(&tx, Some(&name), None, usize::MAX).await?;
         return Ok(strung.map(|(object, _)| ArchiveObject { name, ..object }));
     }
-    let waiting = "SELECT coalesce(sum(octet_length(frame)), 0)::bigint FROM archive";
+    let waiting = "SELECT coalesce(sum(octet_length(frame)), 0)::bigint FROM archive_outbox";
     let waiting: i64 = plain(&tx.query_one(waiting, &[]).await?, 0)?;
-    let day = tx.query_opt("SELECT day FROM archive ORDER BY number LIMIT 1", &[]).await?;
+    let day = tx.query_opt("SELECT day FROM archive_outbox ORDER BY number LIMIT 1", &[]).await?;
     let Some(day) = day.filter(|_| waiting >= min as i64) else { return Ok(None) };
     let day: String = plain(&day, 0)?;
     let Some((object, numbers)) = join_frames(&tx, None, Some(&day), max).await? else {
         return Ok(None);
     };
-    let begin = "UPDATE archive SET object = $1 WHERE number = ANY($2::bigint[])";
+    let begin = "UPDATE archive_outbox SET object = $1 WHERE number = ANY($2::bigint[])";
     tx.execute(begin, &[&object.name, &numbers]).await?;
     Ok(Some(object))
 }
@@ -83,7 +84,7 @@ pub(super) async fn insert_frames(tx: &Session, packing: FrameBuilder) -> Result
     for frame in frames {
         let PruneCounts { events, deliveries, attempts } = frame.holds;
         let counts = [events as i64, deliveries as i64, attempts as i64];
-        tx.execute(KEEP, &[&frame.day, &counts[0], &counts[1], &counts[2], &frame.bytes]).await?;
+        tx.execute(INSERT_FRAMES, &[&frame.day, &counts[0], &counts[1], &counts[2], &frame.bytes]).await?;
     }
     Ok(())
 }

@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest, StoreFuture};
 
-const BEGIN: &str = "INSERT INTO audit (id, tenant, actor, key, address, action, object)
+const BEGIN: &str = "INSERT INTO audit (id, tenant_id, actor, key_id, address, action, object)
      VALUES ($1, $2, $3, $4, $5, $6, $7)";
 const FINISH: &str = "UPDATE audit SET result = $2, object = coalesce($3, object), before = $4, after = $5
      WHERE id = $1 AND result IS NULL";
-const FORGET: &str = "DELETE FROM audit WHERE id = ANY(ARRAY(
+const PRUNE_ENTRIES: &str = "DELETE FROM audit WHERE id = ANY(ARRAY(
          SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED))";
 
 impl Audit for Postgres {
@@ -53,10 +53,10 @@ impl Audit for Postgres {
             let tenant = filter.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
             let listed = format!(
-                "SELECT id, tenant, actor, key, address, action, object, result, before, after FROM audit
+                "SELECT id, tenant_id, actor, key_id, address, action, object, result, before, after FROM audit
                  WHERE id < $1 AND id >= $2 AND ($3::text IS NULL OR starts_with(action, $3))
                      AND ($4::text IS NULL OR object = $4) AND {} ORDER BY id DESC LIMIT $6 OFFSET $7",
-                if tenant.is_some() { "tenant = $5" } else { "$5::text IS NULL" }
+                if tenant.is_some() { "tenant_id = $5" } else { "$5::text IS NULL" }
             );
             let values: [&(dyn ToSql + Sync); 7] =
                 [&before, &from, &filter.action, &filter.object, &tenant, &limit, &offset];
@@ -73,7 +73,7 @@ impl Audit for Postgres {
             let (before, limit) = (Col(AuditId::first_at(before)), limit as i64);
             let (before, limit) = (&before, &limit);
             let forgotten =
-                self.write(|tx| async move { tx.execute(FORGET, &[before, limit]).await }).await?;
+                self.write(|tx| async move { tx.execute(PRUNE_ENTRIES, &[before, limit]).await }).await?;
             Ok(forgotten as usize)
         })
     }

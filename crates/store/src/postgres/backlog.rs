@@ -12,43 +12,45 @@ use super::{
 use crate::{Backlog, BacklogCounts, BackloggedWebhooks};
 
 /// In unordered lanes `sort_key` is the due time, so the index answers both counts.
-const FREE: &str = "SELECT l.webhook, l.lane,
+const FREE: &str = "SELECT l.webhook_id, l.lane,
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
-                 WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place <= $2 LIMIT $3) w),
+                 WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane AND w.sort_key <= $2 LIMIT $3) w),
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
-                 WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place > $2 LIMIT $3) w)
-     FROM unnest($1::uuid[]) AS k(webhook)
-     JOIN lanes l ON l.webhook = k.webhook AND l.lane >= 'A'";
-const IN_ORDER: &str = "SELECT k.webhook,
+                 WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane AND w.sort_key > $2 LIMIT $3) w)
+     FROM unnest($1::uuid[]) AS k(webhook_id)
+     JOIN lanes l ON l.webhook_id = k.webhook_id AND l.lane >= 'A'";
+const IN_ORDER: &str = "SELECT k.webhook_id,
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
-                 WHERE w.webhook = k.webhook AND w.lane < 'A' LIMIT $2) w)
-     FROM unnest($1::uuid[]) AS k(webhook)
-     CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook = k.webhook AND l.lane < 'A' LIMIT 1) l";
+                 WHERE w.webhook_id = k.webhook_id AND w.lane < 'A' LIMIT $2) w)
+     FROM unnest($1::uuid[]) AS k(webhook_id)
+     CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane < 'A' LIMIT 1) l";
 /// The first delivery of each ordered lane without a lease.
-const FIRSTS: &str = "SELECT k.webhook, count(f.due), count(f.due) FILTER (WHERE f.due <= $2)
-     FROM unnest($1::uuid[]) AS k(webhook)
+const FIRSTS: &str = "SELECT k.webhook_id, count(f.due), count(f.due) FILTER (WHERE f.due <= $2)
+     FROM unnest($1::uuid[]) AS k(webhook_id)
      CROSS JOIN LATERAL (
-         SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
-                 ORDER BY w.place, w.seq LIMIT 1) AS due
-         FROM lanes l WHERE l.webhook = k.webhook AND l.lane < 'A' AND NOT EXISTS
-             (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A')
+         SELECT (SELECT w.due FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane
+                 ORDER BY w.sort_key, w.seq LIMIT 1) AS due
+         FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane < 'A' AND NOT EXISTS
+             (SELECT 1 FROM leased s WHERE s.webhook_id = l.webhook_id AND s.lane = l.lane AND s.lane < 'A')
          LIMIT $3) f
-     GROUP BY k.webhook";
+     GROUP BY k.webhook_id";
 const HAS_MANY: &str =
-    "SELECT 1 FROM webhooks WHERE tenant = $1 AND NOT deleted ORDER BY id LIMIT 1 OFFSET $2";
-const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant = $1 AND NOT deleted
+    "SELECT 1 FROM webhooks WHERE tenant_id = $1 AND NOT deleted ORDER BY id LIMIT 1 OFFSET $2";
+const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant_id = $1 AND NOT deleted
                        ORDER BY id LIMIT $2) w
-     CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook = w.id LIMIT 1) l";
+     CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook_id = w.id LIMIT 1) l";
 /// Finds each webhook after the previous one by an index lookup, since one webhook may have very many lanes.
-const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
-         (SELECT webhook, 1::bigint FROM lanes
-          WHERE webhook > '00000000-0000-0000-0000-000000000000' ORDER BY webhook LIMIT 1)
+const OF_MANY: &str = "WITH RECURSIVE found(webhook_id, n) AS (
+         (SELECT webhook_id, 1::bigint FROM lanes
+          WHERE webhook_id > '00000000-0000-0000-0000-000000000000' ORDER BY webhook_id LIMIT 1)
          UNION ALL
-         SELECT (SELECT l.webhook FROM lanes l WHERE l.webhook > f.webhook ORDER BY l.webhook LIMIT 1), f.n + 1
-         FROM found f WHERE f.webhook IS NOT NULL AND f.n < $2)
-     SELECT webhook, coalesce((SELECT w.tenant = $1 AND NOT w.deleted FROM webhooks w WHERE w.id = found.webhook),
+         SELECT (SELECT l.webhook_id FROM lanes l WHERE l.webhook_id > f.webhook_id ORDER BY l.webhook_id
+         LIMIT 1), f.n + 1
+         FROM found f WHERE f.webhook_id IS NOT NULL AND f.n < $2)
+     SELECT webhook_id, coalesce((SELECT w.tenant_id = $1 AND NOT w.deleted FROM webhooks w
+     WHERE w.id = found.webhook_id),
                               false)
-     FROM found WHERE webhook IS NOT NULL";
+     FROM found WHERE webhook_id IS NOT NULL";
 
 /// Statements whose cost must depend on their result only; a test checks their query plans.
 #[cfg(feature = "conformance")]

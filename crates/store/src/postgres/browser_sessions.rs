@@ -100,7 +100,7 @@ pub(super) async fn delete_of_key(tx: &Session, key: KeyId) -> Result<(), Failur
 pub(super) async fn delete_of_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
     let delete = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
         SELECT s.id FROM api_keys k JOIN browser_sessions s ON s.key_hash = k.hash
-        WHERE k.tenant = $1 ORDER BY s.id FOR UPDATE OF s))";
+        WHERE k.tenant_id = $1 ORDER BY s.id FOR UPDATE OF s))";
     tx.execute(delete, &[&tenant_id.as_str()]).await.map(drop)
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn append(tx: &Session, change: &Change) -> Result<(), Failure>
     };
     let tenant = tenant_id.map(TenantId::as_str);
     tx.execute(
-        "INSERT INTO changes (kind, tenant, webhook, delivery) VALUES ($1, $2, $3, $4)",
+        "INSERT INTO change_log (kind, tenant_id, webhook_id, delivery_id) VALUES ($1, $2, $3, $4)",
         &[&kind, &tenant, &webhook_id.map(Col), &delivery_id.map(Col)],
     )
     .await?;
@@ -36,10 +36,10 @@ const SNAPSHOT: &str =
 const SINCE: &str =
     "SELECT pg_current_snapshot()::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, c.*
      FROM (SELECT 1) one LEFT JOIN (
-         SELECT kind, tenant, webhook, delivery FROM changes
+         SELECT kind, tenant_id, webhook_id, delivery_id FROM change_log
          WHERE xact >= pg_snapshot_xmax($1::text::pg_snapshot)
          UNION ALL
-         SELECT kind, tenant, webhook, delivery FROM changes
+         SELECT kind, tenant_id, webhook_id, delivery_id FROM change_log
          WHERE xact = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))) c ON true";
 
 /// Statements whose cost must be proportional to the new changes; a test checks their query plans.
@@ -85,8 +85,8 @@ fn read(row: &Row) -> Result<Change, Failure> {
 
 pub(super) async fn prune(tx: &Session, before: &ChangeCursor) -> Result<(), Failure> {
     // Rows that another node is deleting are skipped.
-    let forget = "DELETE FROM changes WHERE ctid = ANY(ARRAY(
-             SELECT ctid FROM changes WHERE xact < $1::bigint::text::xid8 FOR UPDATE SKIP LOCKED))";
+    let forget = "DELETE FROM change_log WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM change_log WHERE xact < $1::bigint::text::xid8 FOR UPDATE SKIP LOCKED))";
     tx.execute(forget, &[&before.position]).await?;
     Ok(())
 }

@@ -27,9 +27,9 @@ use crate::{
     StoreFuture, TicketEntry,
 };
 
-const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
+const DUE_LANES: &str = "SELECT l.webhook_id, l.lane, l.wake_at FROM lanes l
      WHERE l.pool = $1 AND l.held_by IS NULL AND l.wake_at <= $2
-         AND NOT EXISTS (SELECT 1 FROM homes h WHERE h.webhook = l.webhook AND h.epoch <> $4)
+         AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> $4)
      ORDER BY l.wake_at LIMIT $3";
 const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
      WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
@@ -37,11 +37,12 @@ const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
 macro_rules! lock_lanes {
     ($whose:literal, $how:literal) => {
         concat!(
-            "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
+            "SELECT l.webhook_id, l.lane, (SELECT h.epoch FROM webhook_assignments h
+             WHERE h.webhook_id = l.webhook_id), (SELECT
             CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
-            FROM runtime r WHERE r.webhook = l.webhook)
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by ",
+            FROM webhook_runtime r WHERE r.webhook_id = l.webhook_id)
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\" AND l.held_by ",
             $whose,
             " $3
          LIMIT 1 FOR NO KEY UPDATE ",
@@ -57,37 +58,38 @@ const LOCK_FREE: &str = lock_lanes!("IS DISTINCT FROM", "SKIP LOCKED");
 /// Locks lanes that the caller does not hold, waiting for other claims.
 const LOCK_ANY: &str = lock_lanes!("IS DISTINCT FROM", "");
 /// Ordered lanes with leased deliveries, and whether an epoch other than $3 has any of them.
-const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook, k.lane, t.elsewhere
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook_id, k.lane, t.elsewhere
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
          SELECT bool_or(t.epoch <> $3) AS elsewhere FROM leased t
-         WHERE t.webhook = k.webhook AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A') t
+         WHERE t.webhook_id = k.webhook_id AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A') t
      WHERE t.elsewhere IS NOT NULL";
 /// First waiting deliveries of each lane, with everything that is needed to send them. The payload is null if the
 /// delivery is not due, or if the payloads before it reach $5 bytes. In an ordered lane `sort_key` is always 0.
-const DUE: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
-            d.webhook, d.format, d.attempt_count, d.created_at,
-            e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
+const DUE: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
+            d.webhook_id, d.format, d.attempt_count, d.created_at,
+            e.id, e.tenant_id, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN w.due <= $4 AND sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
                     - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace, e.hops
-     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook, lane, most, n)
+     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook_id, lane, most, n)
      CROSS JOIN LATERAL (
-         SELECT * FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.place <= $4
-         ORDER BY w.place, w.seq LIMIT k.most) w
-     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
+         SELECT * FROM waiting w WHERE w.webhook_id = k.webhook_id AND w.lane = k.lane COLLATE \"C\"
+         AND w.sort_key <= $4
+         ORDER BY w.sort_key, w.seq LIMIT k.most) w
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery_id LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e";
 /// First waiting delivery of each ordered lane, due or not.
-const FIRST: &str = "SELECT k.n, h.delivery, h.due
-     FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
-         SELECT w.delivery, w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
-         ORDER BY w.place, w.seq LIMIT 1) h";
+const FIRST: &str = "SELECT k.n, h.delivery_id, h.due
+     FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook_id, lane, n) CROSS JOIN LATERAL (
+         SELECT w.delivery_id, w.due FROM waiting w WHERE w.webhook_id = k.webhook_id AND w.lane = k.lane COLLATE \"C\"
+         ORDER BY w.sort_key, w.seq LIMIT 1) h";
 /// Moves deliveries from `waiting` to `leased`. Returns the ids that were in `waiting`.
 pub(super) const MOVE: &str = "WITH w AS (
-         DELETE FROM waiting WHERE delivery = ANY($2::uuid[])
-         RETURNING delivery, webhook, lane, seq, rescues, deaths)
-     INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w
-     RETURNING delivery";
-const MAKE_HOME: &str =
-    "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
+         DELETE FROM waiting WHERE delivery_id = ANY($2::uuid[])
+         RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths)
+     INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w
+     RETURNING delivery_id";
+const INSERT_ASSIGNMENT: &str =
+    "INSERT INTO webhook_assignments (webhook_id, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
@@ -98,7 +100,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
     ("next wake", NEXT_WAKE),
     ("lock own lanes", LOCK_OWN),
     ("lock free lanes", LOCK_FREE),
-    ("orders under way", SELECT_LEASED_ORDERS),
+    ("leased orders", SELECT_LEASED_ORDERS),
     ("lock any lanes", LOCK_ANY),
     ("due deliveries", DUE),
     ("first of an order", FIRST),
@@ -161,9 +163,10 @@ impl Claim for Postgres {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
             // Assignments are changed after the lanes are locked, in the same order as in a claim.
-            let lock = "SELECT webhook, lane FROM lanes WHERE webhook = ANY($1::uuid[]) AND held_by = $2
-                        ORDER BY webhook, lane FOR NO KEY UPDATE";
-            let leave = "DELETE FROM homes WHERE webhook = ANY($1::uuid[]) AND epoch = $2";
+            let lock =
+                "SELECT webhook_id, lane FROM lanes WHERE webhook_id = ANY($1::uuid[]) AND held_by = $2
+                        ORDER BY webhook_id, lane FOR NO KEY UPDATE";
+            let leave = "DELETE FROM webhook_assignments WHERE webhook_id = ANY($1::uuid[]) AND epoch = $2";
             self.write(|tx| {
                 let webhooks = &webhooks;
                 async move {
@@ -454,7 +457,8 @@ impl Claiming<'_> {
     ) -> Result<(), Failure> {
         if !chosen.assignments.is_empty() {
             let assignments: Vec<_> = chosen.assignments.iter().map(|webhook_id| Col(*webhook_id)).collect();
-            if tx.execute(MAKE_HOME, &[&assignments, &self.epoch.0]).await? < assignments.len() as u64 {
+            if tx.execute(INSERT_ASSIGNMENT, &[&assignments, &self.epoch.0]).await? < assignments.len() as u64
+            {
                 // Another node has just assigned the webhook to itself by claiming from another of its lanes.
                 return Err(Failure::Contention);
             }
@@ -469,7 +473,8 @@ impl Claiming<'_> {
         }
         let ids: Vec<_> = chosen.deliveries().map(|one| Col(one.id)).collect();
         let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
-        tx.prepare(&[MOVE, lanes::HOLD_LANES, lanes::LET_GO, lanes::LOCK_QUIET, lanes::SETTLE]).await?;
+        tx.prepare(&[MOVE, lanes::HOLD_LANES, lanes::RELEASE_LANES, lanes::LOCK_QUIET, lanes::SETTLE])
+            .await?;
         let (changed, let_go, held, quiet) = tokio::join!(
             biased;
             async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE, &moving).await } },

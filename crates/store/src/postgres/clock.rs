@@ -16,43 +16,45 @@ const UPSERT_CONFIRMED_TIME: &str = "INSERT INTO clock (confirmed_at) VALUES ($1
 const INCREMENT_CONFIRMATIONS: &str = "INSERT INTO clock (confirmations) VALUES (1)
      ON CONFLICT (single) DO UPDATE SET confirmations = clock.confirmations + 1 RETURNING confirmations";
 /// Locks lanes in key order, before any row that waits in them, as every other writer does.
-const LOCK_LANES: &str = "SELECT webhook, lane FROM lanes WHERE (webhook, lane) > ($1, $2)
-     ORDER BY webhook, lane LIMIT $3 FOR UPDATE";
+const LOCK_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE (webhook_id, lane) > ($1, $2)
+     ORDER BY webhook_id, lane LIMIT $3 FOR UPDATE";
 const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - $4,
-         place = CASE WHEN lane < 'A' THEN place ELSE due - $4 END
-     WHERE delivery = ANY(ARRAY(
-         SELECT w.delivery FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT delivery FROM waiting WHERE webhook = k.webhook AND lane = k.lane AND due >= $3 AND due < $5
+         sort_key = CASE WHEN lane < 'A' THEN sort_key ELSE due - $4 END
+     WHERE delivery_id = ANY(ARRAY(
+         SELECT w.delivery_id FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+             SELECT delivery_id FROM waiting WHERE webhook_id = k.webhook_id AND lane = k.lane AND due >= $3
+             AND due < $5
              OFFSET 0) w))";
 /// The lanes are locked, so their `ctid` does not change.
 const UPDATE_LANES: &str = "UPDATE lanes SET wake_at = $3 WHERE ctid = ANY(ARRAY(
-         SELECT l.place FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT ctid AS place FROM lanes WHERE webhook = k.webhook AND lane = k.lane
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes WHERE webhook_id = k.webhook_id AND lane = k.lane
                  AND wake_at > $3 AND wake_at < $4
              OFFSET 0) l))";
 /// Locks rows in the order of their webhooks, as every other writer does.
-const LOCK_HOLDS: &str = "SELECT webhook, hold_until, circuit FROM runtime
+const LOCK_HOLDS: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
      WHERE hold_until >= $1 AND hold_until < $2 OR circuit_until >= $1 AND circuit_until < $2
-     ORDER BY webhook FOR UPDATE";
+     ORDER BY webhook_id FOR UPDATE";
 const UPDATE_HOLDS: &str =
-    "UPDATE runtime r SET hold_until = k.hold_until, circuit = coalesce(k.circuit, r.circuit),
+    "UPDATE webhook_runtime r SET hold_until = k.hold_until, circuit = coalesce(k.circuit, r.circuit),
          circuit_until = coalesce(k.circuit_until, r.circuit_until),
          circuit_since = coalesce(k.circuit_since, r.circuit_since)
      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
-         AS k(webhook, hold_until, circuit, circuit_until, circuit_since)
-     WHERE r.webhook = k.webhook";
+         AS k(webhook_id, hold_until, circuit, circuit_until, circuit_since)
+     WHERE r.webhook_id = k.webhook_id";
 
 /// Lowers the generation of closed circuits that comes from the abandoned time; otherwise newer circuits would
 /// count as older.
-const UPDATE_GENERATIONS: &str = "UPDATE runtime SET generation = $1 WHERE webhook = ANY(ARRAY(
-         SELECT webhook FROM runtime WHERE generation > $1 AND circuit IS NULL ORDER BY webhook FOR UPDATE))";
+const UPDATE_GENERATIONS: &str = "UPDATE webhook_runtime SET generation = $1 WHERE webhook_id = ANY(ARRAY(
+         SELECT webhook_id FROM webhook_runtime WHERE generation > $1 AND circuit IS NULL ORDER BY webhook_id
+         FOR UPDATE))";
 
 /// Statements that update all lanes in batches; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
     ("lanes to set back", LOCK_LANES),
     ("waiting to set back", UPDATE_WAITING),
-    ("lanes to look at again", UPDATE_LANES),
+    ("lanes to recompute", UPDATE_LANES),
 ];
 
 impl Clocks for Postgres {

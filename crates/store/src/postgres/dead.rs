@@ -15,22 +15,23 @@ use crate::{
 
 /// Counts the matching rows among the newest $6 dead letters, in the order of an index that contains all columns
 /// used. It reads no more than $6 rows even if few of them match.
-const COUNT: &str = "SELECT x.webhook, x.event_type, x.category, x.reason,
+const COUNT: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reason,
             (x.died_at <= $4)::int + (x.died_at <= $5)::int AS age, count(*)
-     FROM (SELECT * FROM dead x WHERE x.tenant = $1 AND x.delivery >= $2 AND x.delivery < $3
-           ORDER BY x.delivery DESC LIMIT $6) x
-     WHERE ($7::uuid[] IS NULL OR x.webhook = ANY($7::uuid[]))
+     FROM (SELECT * FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
+           ORDER BY x.delivery_id DESC LIMIT $6) x
+     WHERE ($7::uuid[] IS NULL OR x.webhook_id = ANY($7::uuid[]))
          AND ($8::text[] IS NULL OR x.event_type = ANY($8::text[]))
          AND ($9::smallint[] IS NULL OR x.category = ANY($9::smallint[]))
          AND ($10::smallint[] IS NULL OR x.reason = ANY($10::smallint[]))
          AND ($11::integer[] IS NULL OR x.reason * 100 + coalesce(x.category, 0) = ANY($11::integer[]))
          AND (NOT $12::boolean OR NOT coalesce(
-             (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = x.webhook LIMIT 1), false))
+             (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = x.webhook_id LIMIT 1), false))
      GROUP BY 1, 2, 3, 4, 5";
-const IS_MORE: &str = "SELECT 1 FROM dead x WHERE x.tenant = $1 AND x.delivery >= $2 AND x.delivery < $3
-     ORDER BY x.delivery DESC LIMIT 1 OFFSET $4";
-const SIZE: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant = $1
-     ORDER BY x.delivery DESC LIMIT $2) x";
+const IS_MORE: &str =
+    "SELECT 1 FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
+     ORDER BY x.delivery_id DESC LIMIT 1 OFFSET $4";
+const SIZE: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant_id = $1
+     ORDER BY x.delivery_id DESC LIMIT $2) x";
 
 /// Statements whose cost must be proportional to what they count; a test checks their query plans.
 #[cfg(feature = "conformance")]

@@ -10,25 +10,26 @@ use super::{
 };
 use crate::{Erase, EraseResult, StoreFuture};
 
-const TO_ERASE: &str = "SELECT id FROM events WHERE tenant = $1 AND subject = $2 AND erased_at IS NULL
+const TO_ERASE: &str = "SELECT id FROM events WHERE tenant_id = $1 AND subject = $2 AND erased_at IS NULL
      ORDER BY id LIMIT $3";
 /// The ids of an event's deliveries have the event's millisecond, which limits the range.
 const ANSWERED: &str = "SELECT d.id FROM deliveries d
-     WHERE d.event = $1 AND d.id >= $2 AND d.id < $3 AND d.tenant = $4 AND (SELECT true FROM attempts a
-         WHERE a.delivery = d.id AND a.response_body_sample IS NOT NULL LIMIT 1) LIMIT $5";
+     WHERE d.event_id = $1 AND d.id >= $2 AND d.id < $3 AND d.tenant_id = $4 AND (SELECT true FROM attempts a
+         WHERE a.delivery_id = d.id AND a.response_body_sample IS NOT NULL LIMIT 1) LIMIT $5";
 const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
-     WHERE delivery = ANY($1::uuid[]) AND delivery >= $2 AND delivery < $3 AND response_body_sample IS NOT NULL";
+     WHERE delivery_id = ANY($1::uuid[]) AND delivery_id >= $2 AND delivery_id < $3
+     AND response_body_sample IS NOT NULL";
 
 /// Updates in the order of ids, as a purge locks them.
 const DELETE_DEAD_LETTERS: &str = "UPDATE deliveries SET purged_at = $5 WHERE id = ANY(ARRAY(
-             SELECT id FROM deliveries WHERE event = $1 AND id >= $2 AND id < $3 AND tenant = $4))
+             SELECT id FROM deliveries WHERE event_id = $1 AND id >= $2 AND id < $3 AND tenant_id = $4))
          AND id >= $2 AND id < $3 AND status = $6 AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
     ("deliveries of an event that is erased", ANSWERED),
-    ("answers that are erased", ANSWERS),
+    ("response samples to erase", ANSWERS),
     ("letters that are erased", DELETE_DEAD_LETTERS),
 ];
 
@@ -66,14 +67,15 @@ impl Erase for Postgres {
 async fn erase(tx: Tx, tenant_id: &TenantId, event_id: EventId, now: Time) -> Result<EraseResult, Failure> {
     // Redriving takes the same lock: a round that starts after this point sees that the payload is erased.
     tenancy::lock(&tx, tenant_id).await?;
-    let known = "SELECT erased_at FROM events WHERE tenant = $1 AND id = $2 FOR UPDATE";
+    let known = "SELECT erased_at FROM events WHERE tenant_id = $1 AND id = $2 FOR UPDATE";
     let Some(row) = tx.query_opt(known, &[&tenant_id.as_str(), &Col(event_id)]).await? else {
         return Ok(EraseResult::NotFound);
     };
     if let Some(since) = get_opt(&row, 0)? {
         return Ok(EraseResult::AlreadyErased(since));
     }
-    let erase = "UPDATE events SET data = '', metadata = NULL, erased_at = $3 WHERE tenant = $1 AND id = $2";
+    let erase =
+        "UPDATE events SET data = '', metadata = NULL, erased_at = $3 WHERE tenant_id = $1 AND id = $2";
     tx.execute(erase, &[&tenant_id.as_str(), &Col(event_id), &Col(now)]).await?;
     // Its dead letters can no longer be redriven.
     let ((from, to), dead) = (id_range_at(event_id), Col(DeliveryStatus::Dead));
@@ -83,7 +85,7 @@ async fn erase(tx: Tx, tenant_id: &TenantId, event_id: EventId, now: Time) -> Re
     let dead_letters =
         dead_letters.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
     if !dead_letters.is_empty() {
-        tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&dead_letters]).await?;
+        tx.execute("DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])", &[&dead_letters]).await?;
     }
     Ok(EraseResult::Erased)
 }

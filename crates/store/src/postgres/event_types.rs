@@ -16,7 +16,7 @@ use crate::{
 macro_rules! event_types {
     ($rest:literal) => {
         concat!(
-            "SELECT tenant, name, revision, archived, description, example, schema, created_at, updated_at
+            "SELECT tenant_id, name, revision, archived, description, example, schema, created_at, updated_at
              FROM event_types ",
             $rest
         )
@@ -73,7 +73,7 @@ impl EventTypes for Postgres {
         limit: usize,
     ) -> StoreFuture<'_, Vec<VersionedType>> {
         Box::pin(async move {
-            let since = event_types!("WHERE tenant = $1 AND revision > $2 ORDER BY revision LIMIT $3");
+            let since = event_types!("WHERE tenant_id = $1 AND revision > $2 ORDER BY revision LIMIT $3");
             let tenant_id = &tenant_id;
             self.read(|session| async move {
                 let rows = session.query(since, &[&tenant_id.as_str(), &revision, &(limit as i64)]).await?;
@@ -85,7 +85,7 @@ impl EventTypes for Postgres {
 
     fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async move {
-            let names = "SELECT name FROM event_types WHERE tenant = $1 ORDER BY name";
+            let names = "SELECT name FROM event_types WHERE tenant_id = $1 ORDER BY name";
             let tenant_id = &tenant_id;
             self.read(|session| async move {
                 let rows = session.query(names, &[&tenant_id.as_str()]).await?;
@@ -103,7 +103,7 @@ async fn create(tx: Tx, event_type: &EventType, max: usize) -> Result<RegisterRe
     if find(&tx, tenant_id, &event_type.name).await?.is_some() {
         return Ok(RegisterResult::Exists);
     }
-    let count = "SELECT count(*) FROM event_types WHERE tenant = $1";
+    let count = "SELECT count(*) FROM event_types WHERE tenant_id = $1";
     let there = tx.query_opt(count, &[&tenant_id.as_str()]).await?;
     let there: i64 = there.map_or(Ok(0), |row| plain(&row, 0))?;
     if there >= max as i64 {
@@ -129,7 +129,7 @@ async fn change(tx: Tx, event_type: &EventType, revision: i64) -> Result<UpdateR
 
 async fn delete(tx: Tx, tenant_id: &TenantId, name: &str) -> Result<bool, Failure> {
     tenancy::lock(&tx, tenant_id).await?;
-    let delete = "DELETE FROM event_types WHERE tenant = $1 AND name = $2";
+    let delete = "DELETE FROM event_types WHERE tenant_id = $1 AND name = $2";
     let deleted = tx.execute(delete, &[&tenant_id.as_str(), &name]).await?;
     if deleted == 1 {
         next_version(&tx, tenant_id).await?;
@@ -139,7 +139,8 @@ async fn delete(tx: Tx, tenant_id: &TenantId, name: &str) -> Result<bool, Failur
 
 /// Returns the next version of the tenant's catalogue. Returns `None` if the tenant does not exist.
 async fn next_version(tx: &Session, tenant_id: &TenantId) -> Result<Option<i64>, Failure> {
-    let next = "UPDATE tenants SET config_version = config_version + 1, types_version = config_version + 1
+    let next =
+        "UPDATE tenants SET config_version = config_version + 1, event_types_version = config_version + 1
                 WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
     let row = tx.query_opt(next, &[&tenant_id.as_str()]).await?;
     changes::append(tx, &Change::Tenant(tenant_id.clone())).await?;
@@ -147,7 +148,7 @@ async fn next_version(tx: &Session, tenant_id: &TenantId) -> Result<Option<i64>,
 }
 
 async fn find(session: &Session, tenant_id: &TenantId, name: &str) -> Result<Option<VersionedType>, Failure> {
-    let found = event_types!("WHERE tenant = $1 AND name = $2");
+    let found = event_types!("WHERE tenant_id = $1 AND name = $2");
     let row = session.query_opt(found, &[&tenant_id.as_str(), &name]).await?;
     row.as_ref().map(read).transpose()
 }
@@ -159,7 +160,7 @@ async fn list(
     page: &PageRequest<String>,
 ) -> Result<Vec<EventType>, Failure> {
     let listed = event_types!(
-        "WHERE tenant = $1 AND name > $2 AND ($3::boolean IS NULL OR archived = $3) ORDER BY name LIMIT $4 OFFSET $5"
+        "WHERE tenant_id = $1 AND name > $2 AND ($3::boolean IS NULL OR archived = $3) ORDER BY name LIMIT $4 OFFSET $5"
     );
     let after = page.after.as_deref().unwrap_or_default();
     let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
@@ -169,10 +170,10 @@ async fn list(
 
 async fn store(tx: &Session, event_type: &EventType, version: i64) -> Result<(), Failure> {
     tx.execute(
-        "INSERT INTO event_types (tenant, name, revision, archived, description, example, schema, created_at,
+        "INSERT INTO event_types (tenant_id, name, revision, archived, description, example, schema, created_at,
                                   updated_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-         ON CONFLICT (tenant, name) DO UPDATE SET revision = excluded.revision, archived = excluded.archived,
+         ON CONFLICT (tenant_id, name) DO UPDATE SET revision = excluded.revision, archived = excluded.archived,
              description = excluded.description, example = excluded.example, schema = excluded.schema,
              created_at = excluded.created_at, updated_at = excluded.updated_at",
         &[

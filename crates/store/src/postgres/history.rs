@@ -18,7 +18,7 @@ use crate::{
 macro_rules! event {
     ($rest:literal) => {
         concat!(
-            "SELECT e.id, e.tenant, e.seq, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
+            "SELECT e.id, e.tenant_id, e.seq, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
                     e.metadata, e.data, e.priority, e.erased_at, e.trace, e.hops ",
             $rest
         )
@@ -27,7 +27,7 @@ macro_rules! event {
 /// Columns read of an event `e`, and their number.
 pub(super) const EVENT: &str = event!("");
 pub(super) const EVENT_COLUMNS: usize = 14;
-const ONE_EVENT: &str = event!("FROM events e WHERE e.tenant = $1 AND e.id = $2");
+const ONE_EVENT: &str = event!("FROM events e WHERE e.tenant_id = $1 AND e.id = $2");
 
 pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
     let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
@@ -51,14 +51,14 @@ pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
 macro_rules! delivery {
     ($rest:literal) => {
         concat!(
-            "SELECT d.id, d.tenant, d.event, e.event_type, d.webhook, d.round, d.status, d.attempt_count,
+            "SELECT d.id, d.tenant_id, d.event_id, e.event_type, d.webhook_id, d.round, d.status, d.attempt_count,
                     d.last_status_code, d.failure_category, d.last_error, d.dead_reason, d.cancel_reason,
                     d.created_at, d.ended_at, d.replay_of, d.redriven_as, w.due, d.priority,
                     CASE WHEN w.lane < 'A' THEN coalesce(
-                        (SELECT l.delivery FROM leased l WHERE l.webhook = w.webhook AND l.lane = w.lane
+                        (SELECT l.delivery_id FROM leased l WHERE l.webhook_id = w.webhook_id AND l.lane = w.lane
                          AND l.lane < 'A' AND l.seq < w.seq ORDER BY l.seq LIMIT 1),
-                        (SELECT f.delivery FROM waiting f WHERE f.webhook = w.webhook AND f.lane = w.lane
-                         ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at, d.format ",
+                        (SELECT f.delivery_id FROM waiting f WHERE f.webhook_id = w.webhook_id AND f.lane = w.lane
+                         ORDER BY f.sort_key, f.seq LIMIT 1)) END, d.purged_at, d.format ",
             $rest
         )
     };
@@ -72,15 +72,15 @@ macro_rules! delivery_by_id {
         concat!(
             delivery!(
                 "FROM deliveries d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
-     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery_id = d.id LIMIT 1) w ON true
      WHERE d.id = $1"
             ),
             $more
         )
     };
 }
-const ONE_DELIVERY: &str = delivery_by_id!(" AND d.tenant = $2");
+const ONE_DELIVERY: &str = delivery_by_id!(" AND d.tenant_id = $2");
 const ANY_DELIVERY: &str = delivery_by_id!("");
 
 pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
@@ -114,19 +114,19 @@ pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
 macro_rules! attempt {
     ($rest:literal) => {
         concat!(
-            "SELECT d.id, d.event, d.webhook, a.id, a.number, a.status, a.failure_category, a.http_status_code,
+            "SELECT d.id, d.event_id, d.webhook_id, a.id, a.number, a.status, a.failure_category, a.http_status_code,
                     a.error_message, a.custom_headers, a.response_headers, a.response_body_sample, a.dns_us,
                     a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at, a.next_retry_at,
                     a.worker, a.circuit, d.created_at
-             FROM deliveries d CROSS JOIN LATERAL (SELECT * FROM attempts a WHERE a.delivery = d.id OFFSET 0) a ",
+             FROM deliveries d CROSS JOIN LATERAL (SELECT * FROM attempts a WHERE a.delivery_id = d.id OFFSET 0) a ",
             $rest
         )
     };
 }
 
-const ATTEMPTS: &str = attempt!("WHERE d.id = $1 AND d.tenant = $2");
+const ATTEMPTS: &str = attempt!("WHERE d.id = $1 AND d.tenant_id = $2");
 const ATTEMPTS_OF_EVENT: &str =
-    attempt!("WHERE d.event = $1 AND d.tenant = $2 AND d.id >= $3 AND d.id <= $4");
+    attempt!("WHERE d.event_id = $1 AND d.tenant_id = $2 AND d.id >= $3 AND d.id <= $4");
 
 fn read_attempt(row: &Row) -> Result<StoredAttempt, Failure> {
     let bytes = |column| plain::<Option<Vec<u8>>>(row, column).map(|bytes| bytes.map(Into::into));
@@ -290,7 +290,7 @@ async fn attempts(
     delivery_id: DeliveryId,
 ) -> Result<Option<Vec<StoredAttempt>>, Failure> {
     let (id, tenant) = (Col(delivery_id), tenant_id.as_str());
-    if !session.exists("SELECT 1 FROM deliveries WHERE id = $1 AND tenant = $2", &[&id, &tenant]).await? {
+    if !session.exists("SELECT 1 FROM deliveries WHERE id = $1 AND tenant_id = $2", &[&id, &tenant]).await? {
         return Ok(None);
     }
     let rows = session.query(ATTEMPTS, &[&id, &tenant]).await?;
@@ -304,7 +304,7 @@ async fn attempts_of_event(
     tenant_id: &TenantId,
     event_id: EventId,
 ) -> Result<Option<Vec<StoredAttempt>>, Failure> {
-    let known = "SELECT 1 FROM events WHERE tenant = $1 AND id = $2";
+    let known = "SELECT 1 FROM events WHERE tenant_id = $1 AND id = $2";
     if !session.exists(known, &[&tenant_id.as_str(), &Col(event_id)]).await? {
         return Ok(None);
     }

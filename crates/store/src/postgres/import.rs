@@ -37,22 +37,24 @@ const LOCK: &str = "SET lock_timeout = '10s';
 const ASYNC_COMMIT: &str = "SET synchronous_commit = off";
 /// The next commit is synchronous, and makes all earlier ones durable too.
 const SYNC_COMMIT: &str = "RESET synchronous_commit";
-const SELECT_COPY_PROGRESS: &str = "SELECT made, state, path, at, step, last, rows FROM copying";
-const NOTE: &str = "INSERT INTO copying (made, state, path, at, step, rows)
-     VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4, 0) RETURNING at";
-const SAVE_PROGRESS: &str = "UPDATE copying SET step = $1, last = $2, rows = $3, altered = altered + $4,
+const SELECT_COPY_PROGRESS: &str = "SELECT source_created_at, state, path, started_at, step, last, rows
+    FROM copy_progress";
+const NOTE: &str = "INSERT INTO copy_progress (source_created_at, state, path, started_at, step, rows)
+     VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4, 0) RETURNING started_at";
+const SAVE_PROGRESS: &str =
+    "UPDATE copy_progress SET step = $1, last = $2, rows = $3, altered = altered + $4,
          altered_values = (altered_values || $5::text[])[1:$6]
      WHERE step = $7 AND rows = $8";
 /// Creates one lane for each queue with waiting deliveries, with its wake time computed.
-const LANES: &str = "INSERT INTO lanes (webhook, lane, wake_at, pool)
-     SELECT h.webhook, h.lane,
+const LANES: &str = "INSERT INTO lanes (webhook_id, lane, wake_at, pool)
+     SELECT h.webhook_id, h.lane,
             greatest(h.due, CASE WHEN r.paused THEN $1::bigint ELSE greatest(r.hold_until, r.circuit_until) END),
             coalesce(t.pool, $2)
-     FROM (SELECT DISTINCT ON (webhook, lane) webhook, lane, due FROM waiting
-           ORDER BY webhook, lane, place, seq) h
-     LEFT JOIN runtime r ON r.webhook = h.webhook
-     LEFT JOIN webhooks w ON w.id = h.webhook
-     LEFT JOIN tenants t ON t.id = w.tenant";
+     FROM (SELECT DISTINCT ON (webhook_id, lane) webhook_id, lane, due FROM waiting
+           ORDER BY webhook_id, lane, sort_key, seq) h
+     LEFT JOIN webhook_runtime r ON r.webhook_id = h.webhook_id
+     LEFT JOIN webhooks w ON w.id = h.webhook_id
+     LEFT JOIN tenants t ON t.id = w.tenant_id";
 /// Queries that find a row in a database that is or was in use.
 const USED: [(&str, &str); 5] = [
     ("a server at work, or one that was killed", "SELECT 1 FROM nodes LIMIT 1"),
@@ -65,7 +67,7 @@ const USED: [(&str, &str); 5] = [
 /// Refuses a database that holds an unfinished copy.
 pub(super) async fn refuse_unfinished(sessions: &Sessions, server: &ServerConfig) -> Result<(), OpenError> {
     let unfinished =
-        sessions.read(|session| async move { session.exists("SELECT 1 FROM copying", &[]).await });
+        sessions.read(|session| async move { session.exists("SELECT 1 FROM copy_progress", &[]).await });
     match unfinished.await {
         Ok(false) => Ok(()),
         Ok(true) => Err(OpenError::UnfinishedCopy { database: server.displayed_address.clone() }),
@@ -129,7 +131,7 @@ impl Target {
             Some(_) => {
                 let tables: Vec<_> = TABLE_COPIES.iter().map(|step| step.name).collect();
                 let tables = tables.join(", ");
-                tx.batch_execute(&format!("TRUNCATE copying, lanes, undelivered, {tables}"))
+                tx.batch_execute(&format!("TRUNCATE copy_progress, lanes, undelivered, {tables}"))
                     .await
                     .map_err(failed)?;
                 Start::Restarted
@@ -196,7 +198,7 @@ impl Target {
         if !differences.is_empty() {
             return Err(CopyError::Differs { database: name, what: differences.join("; ") });
         }
-        let altered = "DELETE FROM copying RETURNING altered, altered_values";
+        let altered = "DELETE FROM copy_progress RETURNING altered, altered_values";
         let altered = tx.query_one(altered, &[]).await.map_err(failed)?;
         let report = Report {
             start,
@@ -322,12 +324,8 @@ fn differences(facts: &SourceCounts, found: &TargetCounts) -> Vec<String> {
     });
     let more = [
         ("lanes".to_owned(), facts.lanes, found.lanes),
-        (
-            "deliveries that are not over".to_owned(),
-            facts.pending - facts.cancelled.min(facts.pending),
-            found.pending,
-        ),
-        ("servers that were started meanwhile".to_owned(), 0, found.nodes),
+        ("pending deliveries".to_owned(), facts.pending - facts.cancelled.min(facts.pending), found.pending),
+        ("servers started during the copy".to_owned(), 0, found.nodes),
     ];
     tables
         .chain(more)

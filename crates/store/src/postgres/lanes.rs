@@ -26,12 +26,12 @@ macro_rules! early_lanes {
     ($webhooks:literal, $forever:literal) => {
         concat!(
             "r AS MATERIALIZED (
-         SELECT webhook, CASE WHEN paused THEN ",
+         SELECT webhook_id, CASE WHEN paused THEN ",
             $forever,
             "::bigint ELSE greatest(hold_until, circuit_until) END AS until
-         FROM runtime WHERE webhook = ANY(",
+         FROM webhook_runtime WHERE webhook_id = ANY(",
             $webhooks,
-            "::uuid[]) ORDER BY webhook FOR SHARE)"
+            "::uuid[]) ORDER BY webhook_id FOR SHARE)"
         )
     };
 }
@@ -42,18 +42,19 @@ macro_rules! early_lanes {
 macro_rules! wake_lanes {
     ($pool:literal) => {
         concat!(
-            "INSERT INTO lanes (webhook, lane, wake_at, pool)
-     SELECT k.webhook, k.lane, greatest(k.wake_at, (SELECT r.until FROM r WHERE r.webhook = k.webhook)), coalesce((
-            SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant WHERE w.id = k.webhook), ",
+            "INSERT INTO lanes (webhook_id, lane, wake_at, pool)
+     SELECT k.webhook_id, k.lane, greatest(k.wake_at, (SELECT r.until FROM r
+     WHERE r.webhook_id = k.webhook_id)), coalesce((
+            SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant_id WHERE w.id = k.webhook_id), ",
             $pool,
             ")
      FROM (SELECT count(*) AS n FROM r) blocked
-     CROSS JOIN (SELECT * FROM k ORDER BY k.webhook, k.lane COLLATE \"C\") k
+     CROSS JOIN (SELECT * FROM k ORDER BY k.webhook_id, k.lane COLLATE \"C\") k
      LEFT JOIN LATERAL (
-         SELECT true AS is_early FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+         SELECT true AS is_early FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
              AND l.lane >= 'A' AND l.wake_at <= k.wake_at AND blocked.n >= 0 LIMIT 1 FOR KEY SHARE) e ON true
      WHERE e.is_early IS NULL
-     ON CONFLICT (webhook, lane) DO UPDATE SET wake_at = excluded.wake_at
+     ON CONFLICT (webhook_id, lane) DO UPDATE SET wake_at = excluded.wake_at
      WHERE lanes.wake_at > excluded.wake_at"
         )
     };
@@ -62,7 +63,7 @@ pub(super) use early_lanes;
 pub(super) use wake_lanes;
 
 const INSERT_WAITING: &str =
-    "INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
+    "INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at, rescues, deaths)
      SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
                           $7::bigint[], $8::integer[], $9::integer[])";
 /// Locks lanes one after the other in key order, and creates those with a wake time ($3). A lane with $4 is locked
@@ -73,69 +74,73 @@ const INSERT_WAITING: &str =
 /// lanes before it are locked. `webhook_runtime` rows were locked before; one that was inserted since is not
 /// waited for.
 const LOCK_AND_CREATE: &str = "WITH r AS MATERIALIZED (
-         SELECT webhook, CASE WHEN paused THEN $6::bigint ELSE greatest(hold_until, circuit_until) END AS until
-         FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE SKIP LOCKED),
+         SELECT webhook_id, CASE WHEN paused THEN $6::bigint ELSE greatest(hold_until, circuit_until) END AS until
+         FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[]) ORDER BY webhook_id FOR SHARE SKIP LOCKED),
      taken AS MATERIALIZED (
-         SELECT k.webhook, k.lane, k.wake_at, f.is_there, e.is_early
+         SELECT k.webhook_id, k.lane, k.wake_at, f.is_there, e.is_early
          FROM (SELECT count(*) AS n FROM r) blocked CROSS JOIN
              unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::boolean[])
-                 AS k(webhook, lane, wake_at, fully, keep)
+                 AS k(webhook_id, lane, wake_at, fully, keep)
          LEFT JOIN LATERAL (
-             SELECT true AS is_there FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+             SELECT true AS is_there FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
                  AND k.fully AND blocked.n >= 0 LIMIT 1 FOR UPDATE) f ON true
          LEFT JOIN LATERAL (
-             SELECT true AS is_early FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+             SELECT true AS is_early FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
                  AND l.lane >= 'A' AND l.wake_at <= k.wake_at AND k.keep AND blocked.n >= 0
              LIMIT 1 FOR KEY SHARE) e ON true),
      created AS (
-         INSERT INTO lanes (webhook, lane, wake_at, pool)
-         SELECT k.webhook, k.lane, greatest(k.wake_at, (SELECT r.until FROM r WHERE r.webhook = k.webhook)), coalesce((
-                SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant WHERE w.id = k.webhook), $7)
+         INSERT INTO lanes (webhook_id, lane, wake_at, pool)
+         SELECT k.webhook_id, k.lane, greatest(k.wake_at, (SELECT r.until FROM r
+         WHERE r.webhook_id = k.webhook_id)), coalesce((
+                SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant_id WHERE w.id = k.webhook_id), $7)
          FROM taken k WHERE k.wake_at IS NOT NULL AND k.is_early IS NULL
-         ON CONFLICT (webhook, lane) DO UPDATE SET wake_at = excluded.wake_at
+         ON CONFLICT (webhook_id, lane) DO UPDATE SET wake_at = excluded.wake_at
          WHERE lanes.wake_at > excluded.wake_at RETURNING 1)
-     SELECT webhook, lane FROM taken WHERE (SELECT count(*) FROM created) >= 0 AND is_there";
+     SELECT webhook_id, lane FROM taken WHERE (SELECT count(*) FROM created) >= 0 AND is_there";
 /// Keeps `webhook_runtime` rows unchanged until the commit.
 const LOCK_RUNTIME: &str =
-    "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE";
-const LOCK_ALL: &str = "SELECT lane FROM lanes WHERE webhook = $1 ORDER BY lane FOR UPDATE";
+    "SELECT webhook_id FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[]) ORDER BY webhook_id FOR SHARE";
+const LOCK_ALL: &str = "SELECT lane FROM lanes WHERE webhook_id = $1 ORDER BY lane FOR UPDATE";
 /// Locks all lanes of a webhook, skipping those that other transactions have locked.
-const LOCK_FREE: &str = "SELECT lane FROM lanes WHERE webhook = $1 ORDER BY lane FOR UPDATE SKIP LOCKED";
-const LANES_OF: &str = "SELECT webhook, lane FROM lanes WHERE webhook = ANY($1::uuid[])";
+const LOCK_FREE: &str = "SELECT lane FROM lanes WHERE webhook_id = $1 ORDER BY lane FOR UPDATE SKIP LOCKED";
+const LANES_OF: &str = "SELECT webhook_id, lane FROM lanes WHERE webhook_id = ANY($1::uuid[])";
 /// Sets the wake time of lanes from the first delivery waiting in each, and deletes empty lanes. In an ordered
 /// lane nothing may start before the first delivery has ended.
 pub(super) const SET_WAKE: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
+             LIMIT 1) l),
      closed AS (DELETE FROM lanes l WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
-         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NULL)
+         SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NULL)
      UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
-         WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), (SELECT
+         WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane ORDER BY w.sort_key, w.seq LIMIT 1), (SELECT
              CASE WHEN r.paused THEN $3::bigint ELSE greatest(r.hold_until, r.circuit_until) END
-             FROM runtime r WHERE r.webhook = l.webhook))
+             FROM webhook_runtime r WHERE r.webhook_id = l.webhook_id))
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
-         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
+         SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 /// Sets the wake time of lanes as `SET_WAKE` does, but not before $3, and clears their holder.
 pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
+             LIMIT 1) l),
      closed AS (DELETE FROM lanes l WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
-         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NULL)
+         SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NULL)
      UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
-         WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), $3::bigint), held_by = NULL
+         WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane ORDER BY w.sort_key, w.seq
+         LIMIT 1), $3::bigint), held_by = NULL
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
-         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
+         SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 /// Locks lanes exclusively, skipping those into which another transaction is inserting.
-pub(super) const LOCK_QUIET: &str = "SELECT l.webhook, l.lane
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+pub(super) const LOCK_QUIET: &str = "SELECT l.webhook_id, l.lane
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
          LIMIT 1 FOR UPDATE SKIP LOCKED) l";
 macro_rules! set_holder {
     ($now:literal, $then:literal) => {
         concat!(
             "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
                  AND l.held_by ",
             $now,
             " $3::bigint LIMIT 1) l)
@@ -146,10 +151,10 @@ macro_rules! set_holder {
     };
 }
 pub(super) const HOLD_LANES: &str = set_holder!("IS DISTINCT FROM", "$3");
-pub(super) const LET_GO: &str = set_holder!("=", "NULL");
-const BLOCKED_UNTIL: &str = "SELECT webhook,
+pub(super) const RELEASE_LANES: &str = set_holder!("=", "NULL");
+const BLOCKED_UNTIL: &str = "SELECT webhook_id,
          CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
-     FROM runtime WHERE webhook = ANY($1::uuid[])";
+     FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
@@ -160,11 +165,11 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
     ("a webhook's lanes", LANES_OF),
     ("lock what blocks", LOCK_RUNTIME),
     ("lock a webhook's lanes", LOCK_ALL),
-    ("look at lanes again", SET_WAKE),
+    ("recompute lanes", SET_WAKE),
     ("settle lanes", SETTLE),
     ("lock quiet lanes", LOCK_QUIET),
     ("hold lanes", HOLD_LANES),
-    ("let go of lanes", LET_GO),
+    ("let go of lanes", RELEASE_LANES),
     ("what blocks", BLOCKED_UNTIL),
 ];
 
@@ -383,7 +388,7 @@ pub(super) async fn hold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), 
 
 /// Clears the holder of locked lanes, if the epoch holds them.
 pub(super) async fn release_lanes(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
-    set_holder(tx, LET_GO, keys, epoch).await
+    set_holder(tx, RELEASE_LANES, keys, epoch).await
 }
 
 async fn set_holder(tx: &Session, how: &str, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {

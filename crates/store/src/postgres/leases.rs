@@ -14,25 +14,25 @@ use super::{
 };
 use crate::{Epoch, LaneKey, Owned};
 
-const LOCK_LEASES: &str = "SELECT 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
+const LOCK_LEASES: &str = "SELECT 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery_id)
      CROSS JOIN LATERAL (
-         SELECT 1 FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery LIMIT 1 FOR UPDATE) l";
+         SELECT 1 FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id LIMIT 1 FOR UPDATE) l";
 const MARK: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
+         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery_id) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id
              LIMIT 1) l)
-     UPDATE leased SET sending = 1 WHERE ctid = ANY(ARRAY(SELECT tid FROM k)) RETURNING epoch, delivery";
+     UPDATE leased SET sending = 1 WHERE ctid = ANY(ARRAY(SELECT tid FROM k)) RETURNING epoch, delivery_id";
 const RELEASE: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
+         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery_id) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id
              LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
-     RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
-const UNASSIGN: &str = "DELETE FROM homes WHERE webhook = ANY($1::uuid[]) AND epoch = $2";
+     RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel";
+const UNASSIGN: &str = "DELETE FROM webhook_assignments WHERE webhook_id = ANY($1::uuid[]) AND epoch = $2";
 const OWNED_LEASES: &str =
-    "SELECT delivery FROM leased WHERE epoch = $1 AND delivery > $2 ORDER BY delivery LIMIT $3";
-const OWNED_LANES: &str = "SELECT webhook, lane FROM lanes WHERE held_by = $1 LIMIT $2";
-const OWNED_ASSIGNMENTS: &str = "SELECT webhook FROM homes WHERE epoch = $1 LIMIT $2";
+    "SELECT delivery_id FROM leased WHERE epoch = $1 AND delivery_id > $2 ORDER BY delivery_id LIMIT $3";
+const OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE held_by = $1 LIMIT $2";
+const OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = $1 LIMIT $2";
 const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.

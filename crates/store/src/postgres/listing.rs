@@ -68,8 +68,8 @@ macro_rules! newest_of_webhooks {
         concat!(
             "SELECT c.id FROM unnest($6::uuid[]) AS leg(key)
              CROSS JOIN LATERAL (
-                 SELECT o.tenant FROM deliveries o WHERE o.webhook = leg.key ORDER BY o.id DESC LIMIT 1) own
-             CROSS JOIN LATERAL (", $newest, ") c WHERE own.tenant = $1 ORDER BY c.id DESC LIMIT $4"
+                 SELECT o.tenant_id FROM deliveries o WHERE o.webhook_id = leg.key ORDER BY o.id DESC LIMIT 1) own
+             CROSS JOIN LATERAL (", $newest, ") c WHERE own.tenant_id = $1 ORDER BY c.id DESC LIMIT $4"
         )
     };
 }
@@ -77,7 +77,7 @@ macro_rules! newest_of_webhooks {
 macro_rules! newest_events {
     ($condition:literal) => {
         concat!(
-            "SELECT e.id, e.event_type, e.subject, e.idempotency_key, e.source FROM events e WHERE e.tenant = $1",
+            "SELECT e.id, e.event_type, e.subject, e.idempotency_key, e.source FROM events e WHERE e.tenant_id = $1",
             $condition, " AND e.id >= $2 AND e.id < $3 ORDER BY e.id DESC LIMIT $4"
         )
     };
@@ -97,32 +97,36 @@ fn leading(access_path: AccessPath) -> &'static str {
             ")) c ORDER BY c.id DESC LIMIT $4"
         ),
         AccessPath::Subject => newest_events!(" AND e.subject = $18"),
-        AccessPath::Webhooks => newest_of_webhooks!(newest!("deliveries", "id", "x.webhook = leg.key")),
+        AccessPath::Webhooks => newest_of_webhooks!(newest!("deliveries", "id", "x.webhook_id = leg.key")),
         AccessPath::UndeliveredOfWebhooks => {
-            newest_of_webhooks!(newest!("undelivered", "delivery", "x.webhook = leg.key"))
+            newest_of_webhooks!(newest!("undelivered", "delivery_id", "x.webhook_id = leg.key"))
         }
-        AccessPath::DeadOfWebhooks => newest_of_webhooks!(newest!("dead", "delivery", "x.webhook = leg.key")),
+        AccessPath::DeadOfWebhooks => {
+            newest_of_webhooks!(newest!("dead", "delivery_id", "x.webhook_id = leg.key"))
+        }
         AccessPath::Pending => newest!(
-            "(SELECT delivery FROM waiting UNION ALL SELECT delivery FROM leased)",
-            "delivery",
+            "(SELECT delivery_id FROM waiting UNION ALL SELECT delivery_id FROM leased)",
+            "delivery_id",
             "true"
         ),
-        AccessPath::Leased => newest!("leased", "delivery", "true"),
-        AccessPath::Code(_) => newest!("undelivered", "delivery", "x.tenant = $1 AND x.code = $9"),
+        AccessPath::Leased => newest!("leased", "delivery_id", "true"),
+        AccessPath::Code(_) => newest!("undelivered", "delivery_id", "x.tenant_id = $1 AND x.code = $9"),
         AccessPath::Categories => newest_of_each!(
             "$8::smallint[]",
-            newest!("undelivered", "delivery", "x.tenant = $1 AND x.category = leg.key")
+            newest!("undelivered", "delivery_id", "x.tenant_id = $1 AND x.category = leg.key")
         ),
-        AccessPath::Failed => newest!("undelivered", "delivery", "x.tenant = $1 AND x.category IS NOT NULL"),
-        AccessPath::Ended(_) => newest!("undelivered", "delivery", "x.tenant = $1 AND x.status = $11"),
-        AccessPath::Dead => newest!("dead", "delivery", "x.tenant = $1"),
+        AccessPath::Failed => {
+            newest!("undelivered", "delivery_id", "x.tenant_id = $1 AND x.category IS NOT NULL")
+        }
+        AccessPath::Ended(_) => newest!("undelivered", "delivery_id", "x.tenant_id = $1 AND x.status = $11"),
+        AccessPath::Dead => newest!("dead", "delivery_id", "x.tenant_id = $1"),
         AccessPath::DeadOfTypes => newest_of_each!(
             "$7::text[]",
-            newest!("dead", "delivery", "x.tenant = $1 AND x.event_type = leg.key")
+            newest!("dead", "delivery_id", "x.tenant_id = $1 AND x.event_type = leg.key")
         ),
         AccessPath::DeadOfCategories => newest_of_each!(
             "$8::smallint[]",
-            newest!("dead", "delivery", "x.tenant = $1 AND x.category = leg.key")
+            newest!("dead", "delivery_id", "x.tenant_id = $1 AND x.category = leg.key")
         ),
     }
 }
@@ -134,7 +138,7 @@ const ASK_EVENT: &str = "
     AND ($18::text IS NULL OR e.subject = $18::text)";
 /// Filter conditions on deliveries.
 const ASK_DELIVERY: &str = "
-    AND ($6::uuid[] IS NULL OR d.webhook = ANY($6::uuid[]))
+    AND ($6::uuid[] IS NULL OR d.webhook_id = ANY($6::uuid[]))
     AND ($8::smallint[] IS NULL OR d.failure_category = ANY($8::smallint[]))
     AND ($9::smallint IS NULL OR d.last_status_code BETWEEN $9::smallint AND $10::smallint)
     AND ($11::smallint IS NULL OR d.status = $11::smallint)
@@ -143,21 +147,21 @@ const ASK_DELIVERY: &str = "
     AND ($14::smallint[] IS NULL OR d.dead_reason = ANY($14::smallint[]))
     AND ($15::integer[] IS NULL OR d.dead_reason * 100 + coalesce(d.failure_category, 0) = ANY($15::integer[]))
     AND (NOT $19::boolean OR NOT coalesce(
-        (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook LIMIT 1), false))";
+        (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id LIMIT 1), false))";
 /// Deliveries of candidate events, looked up event by event. Their ids have the event's millisecond, so they are
 /// in the same monthly partition.
 const OF_EVENT: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e CROSS JOIN LATERAL (
-         SELECT * FROM deliveries d WHERE d.event = e.id
+         SELECT * FROM deliveries d WHERE d.event_id = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
              AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d
-     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true
-     WHERE d.tenant = $1 AND (e.id < $20 OR d.id < $21)";
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery_id = d.id LIMIT 1) w ON true
+     WHERE d.tenant_id = $1 AND (e.id < $20 OR d.id < $21)";
 const OF_DELIVERY: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = c.id LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
-     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true
-     WHERE d.tenant = $1";
-const IS_DEAD: &str = " AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery = d.id OFFSET 0)";
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery_id = d.id LIMIT 1) w ON true
+     WHERE d.tenant_id = $1";
+const IS_DEAD: &str = " AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery_id = d.id OFFSET 0)";
 
 /// Builds a statement that returns up to `$5` matches among `$4` candidates, with the number of candidates and the
 /// last of them. It returns one row with these two even if there is no match.
@@ -184,7 +188,7 @@ fn events_statement(access_path: AccessPath) -> String {
     let renumbered =
         |sql: &str| sql.replace("$7", "$6").replace("$16", "$7").replace("$17", "$8").replace("$18", "$9");
     let of = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
-         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = $1 AND e.id = c.id LIMIT 1) e
+         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = $1 AND e.id = c.id LIMIT 1) e
          WHERE ($10::text IS NULL OR c.source = $10::text)";
     let ask = renumbered(ASK_EVENT).replace("e.", "c.");
     statement(&renumbered(leading(access_path)), &format!("{EVENT} {of}{ask}"), "c.id DESC")

@@ -20,44 +20,44 @@ use crate::{
 };
 
 const SELECT_ADDRESSES: &str =
-    "SELECT tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at
-     FROM mail_addresses WHERE tenant = $1 AND address = ANY($2) ORDER BY address";
+    "SELECT tenant_id, address, requested_at, requests, confirmed_at, confirmed_by, send_at
+     FROM email_addresses WHERE tenant_id = $1 AND address = ANY($2) ORDER BY address";
 const UPSERT_REQUEST: &str =
-    "INSERT INTO mail_addresses (tenant, address, requested_at, requests, send_at) VALUES ($1, $2, $3, 1, $3)
-     ON CONFLICT (tenant, address) DO UPDATE
-     SET requested_at = $3, requests = mail_addresses.requests + 1, send_at = $3";
+    "INSERT INTO email_addresses (tenant_id, address, requested_at, requests, send_at) VALUES ($1, $2, $3, 1, $3)
+     ON CONFLICT (tenant_id, address) DO UPDATE
+     SET requested_at = $3, requests = email_addresses.requests + 1, send_at = $3";
 const SELECT_NEXT: &str =
-    "SELECT send_at FROM mail_addresses WHERE send_at IS NOT NULL ORDER BY send_at LIMIT 1";
-const TAKE_DUE: &str = "UPDATE mail_addresses SET send_at = NULL WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM mail_addresses WHERE send_at <= $1 ORDER BY send_at LIMIT $2 FOR UPDATE SKIP LOCKED))
-     RETURNING tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
-const UPDATE_SEND_AT: &str = "UPDATE mail_addresses SET send_at = $3
-     WHERE tenant = $1 AND address = $2 AND confirmed_at IS NULL AND send_at IS NULL";
-const UPSERT_CONFIRMED: &str = "INSERT INTO mail_addresses (tenant, address, confirmed_at, confirmed_by)
+    "SELECT send_at FROM email_addresses WHERE send_at IS NOT NULL ORDER BY send_at LIMIT 1";
+const TAKE_DUE: &str = "UPDATE email_addresses SET send_at = NULL WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM email_addresses WHERE send_at <= $1 ORDER BY send_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+     RETURNING tenant_id, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
+const UPDATE_SEND_AT: &str = "UPDATE email_addresses SET send_at = $3
+     WHERE tenant_id = $1 AND address = $2 AND confirmed_at IS NULL AND send_at IS NULL";
+const UPSERT_CONFIRMED: &str = "INSERT INTO email_addresses (tenant_id, address, confirmed_at, confirmed_by)
      SELECT id, $2, $3, $4 FROM tenants WHERE id = $1 AND deleted_at IS NULL
-     ON CONFLICT (tenant, address) DO UPDATE SET confirmed_at = $3, confirmed_by = $4, send_at = NULL
-     WHERE mail_addresses.confirmed_at IS NULL";
+     ON CONFLICT (tenant_id, address) DO UPDATE SET confirmed_at = $3, confirmed_by = $4, send_at = NULL
+     WHERE email_addresses.confirmed_at IS NULL";
 /// Locks the row, and creates it if it is missing.
-const LOCK_USAGE: &str = "INSERT INTO mail_usage (scope, key, purpose, usage, updated_at)
+const LOCK_USAGE: &str = "INSERT INTO email_usage (scope, key, purpose, usage, updated_at)
      VALUES ($1, $2, $3, '{}', $4)
-     ON CONFLICT (scope, key, purpose) DO UPDATE SET updated_at = mail_usage.updated_at RETURNING usage";
+     ON CONFLICT (scope, key, purpose) DO UPDATE SET updated_at = email_usage.updated_at RETURNING usage";
 const UPDATE_USAGE: &str =
-    "UPDATE mail_usage SET usage = $4, updated_at = $5 WHERE scope = $1 AND key = $2 AND purpose = $3";
-const DELETE_UNCONFIRMED: &str = "DELETE FROM mail_addresses WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM mail_addresses WHERE confirmed_at IS NULL AND requested_at < $1
+    "UPDATE email_usage SET usage = $4, updated_at = $5 WHERE scope = $1 AND key = $2 AND purpose = $3";
+const DELETE_UNCONFIRMED: &str = "DELETE FROM email_addresses WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM email_addresses WHERE confirmed_at IS NULL AND requested_at < $1
          ORDER BY requested_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
-const DELETE_USAGE: &str = "DELETE FROM mail_usage WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM mail_usage WHERE updated_at < $1 ORDER BY updated_at LIMIT $2
+const DELETE_USAGE: &str = "DELETE FROM email_usage WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM email_usage WHERE updated_at < $1 ORDER BY updated_at LIMIT $2
          FOR UPDATE SKIP LOCKED))";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
-    ("known mail addresses", SELECT_ADDRESSES),
+    ("known email addresses", SELECT_ADDRESSES),
     ("next confirmation", SELECT_NEXT),
     ("take confirmations", TAKE_DUE),
     ("unconfirmed addresses", DELETE_UNCONFIRMED),
-    ("old usage of mail limits", DELETE_USAGE),
+    ("old usage of email limits", DELETE_USAGE),
 ];
 
 impl MailAddresses for Postgres {
@@ -221,8 +221,8 @@ async fn release(tx: &Session, reservation: &MailReservation) -> Result<(), Fail
 
 /// Deletes the addresses of a tenant. The caller must have locked the tenant.
 pub(super) async fn delete_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
-    let delete = "DELETE FROM mail_addresses WHERE ctid = ANY(ARRAY(
-             SELECT ctid FROM mail_addresses WHERE tenant = $1 ORDER BY address FOR UPDATE))";
+    let delete = "DELETE FROM email_addresses WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM email_addresses WHERE tenant_id = $1 ORDER BY address FOR UPDATE))";
     tx.execute(delete, &[&tenant_id.as_str()]).await.map(drop)
 }
 

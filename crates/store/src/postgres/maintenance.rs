@@ -36,8 +36,8 @@ impl Maintenance for Postgres {
 
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
-            let forget = "DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
-                 SELECT ctid FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
+            let forget = "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM idempotency_keys WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
                  FOR UPDATE SKIP LOCKED))";
             let limit = limit as i64;
             let forgotten =
@@ -114,7 +114,7 @@ impl Maintenance for Postgres {
     fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64> {
         // Reads at most `dead` + 1 rows per tenant.
         let crowded = "SELECT count(*) FROM tenants WHERE EXISTS
-             (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET $1)";
+             (SELECT 1 FROM dead WHERE dead.tenant_id = tenants.id LIMIT 1 OFFSET $1)";
         Box::pin(async move {
             let dead = dead as i64;
             let row = self
@@ -128,7 +128,7 @@ impl Maintenance for Postgres {
 
 async fn vitals(session: Tx) -> Result<StoreStats, Failure> {
     let mut vitals = StoreStats::default();
-    let by_lane = "SELECT lane, count(*) FROM waiting GROUP BY webhook, lane";
+    let by_lane = "SELECT lane, count(*) FROM waiting GROUP BY webhook_id, lane";
     for row in session.query(by_lane, &[]).await? {
         let priority = match get(&row, 0)? {
             Lane::Unordered { priority, .. } => priority,

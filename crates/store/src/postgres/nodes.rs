@@ -26,13 +26,13 @@ const LEASING: &str = "WITH RECURSIVE leasing(epoch) AS (
 /// Epochs that have a node row, a held lane or an assignment.
 const SELECT_EPOCH_OWNERS: &str = "SELECT epoch FROM nodes
      UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL
-     UNION SELECT epoch FROM homes";
+     UNION SELECT epoch FROM webhook_assignments";
 /// Deletes in order, since two nodes may rescue the same epoch.
-const DELETE_HOMES: &str = "DELETE FROM homes WHERE webhook = ANY(ARRAY(
-         SELECT webhook FROM homes WHERE epoch = $1 ORDER BY webhook FOR UPDATE))";
+const DELETE_ASSIGNMENTS: &str = "DELETE FROM webhook_assignments WHERE webhook_id = ANY(ARRAY(
+         SELECT webhook_id FROM webhook_assignments WHERE epoch = $1 ORDER BY webhook_id FOR UPDATE))";
 /// Locks leases by a separate statement: see [`leases::delete_leases`].
 const LOCK_ORPHANS: &str =
-    "SELECT delivery FROM leased WHERE epoch = $1 ORDER BY delivery LIMIT $2 FOR UPDATE";
+    "SELECT delivery_id FROM leased WHERE epoch = $1 ORDER BY delivery_id LIMIT $2 FOR UPDATE";
 
 impl Nodes for Postgres {
     fn join(&self, node: NewNode, now: Time) -> StoreFuture<'_, Epoch> {
@@ -60,7 +60,7 @@ impl Nodes for Postgres {
 
     fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let end = "DELETE FROM nodes WHERE epoch = $1 AND beats = $2";
+            let end = "DELETE FROM nodes WHERE epoch = $1 AND heartbeats = $2";
             let ended = |tx: Tx| async move { Ok(tx.execute(end, &[&epoch.0, &beats]).await? == 1) };
             write_on(&self.shared.rescues, ended).await
         })
@@ -136,13 +136,14 @@ async fn join(tx: Tx, node: &NewNode, now: Time) -> Result<Epoch, Failure> {
 }
 
 async fn heartbeat(tx: Tx, epoch: Epoch) -> Result<ClusterView, Failure> {
-    let beaten = tx.execute("UPDATE nodes SET beats = beats + 1 WHERE epoch = $1", &[&epoch.0]).await?;
+    let beaten =
+        tx.execute("UPDATE nodes SET heartbeats = heartbeats + 1 WHERE epoch = $1", &[&epoch.0]).await?;
     read_roll(&tx, beaten == 1).await
 }
 
 async fn read_roll(session: &Session, alive: bool) -> Result<ClusterView, Failure> {
     let rows = session
-        .query("SELECT epoch, name, role, pools, beats, incarnation FROM nodes ORDER BY epoch", &[])
+        .query("SELECT epoch, name, role, pools, heartbeats, incarnation FROM nodes ORDER BY epoch", &[])
         .await?;
     let nodes = rows
         .iter()
@@ -183,7 +184,8 @@ pub(super) async fn leasing(session: &Session) -> Result<Vec<i64>, Failure> {
 /// deletion waits for transactions of the node that are about to commit.
 async fn finish(tx: Tx, dead: Epoch) -> Result<(), Failure> {
     tx.execute("DELETE FROM nodes WHERE epoch = $1", &[&dead.0]).await?;
-    let held = "SELECT webhook, lane FROM lanes WHERE held_by = $1 ORDER BY webhook, lane FOR NO KEY UPDATE";
+    let held =
+        "SELECT webhook_id, lane FROM lanes WHERE held_by = $1 ORDER BY webhook_id, lane FOR NO KEY UPDATE";
     if tx.exists(held, &[&dead.0]).await? {
         tx.execute("UPDATE lanes SET held_by = NULL WHERE held_by = $1", &[&dead.0]).await?;
     }
@@ -205,7 +207,7 @@ async fn rescue(tx: Tx, dead: Epoch, now: Time, limit: usize) -> Result<BatchPro
     let finished = (moved_count as i64) < limit;
     if finished {
         // Last, so that no other node is assigned before all leases of the dead epoch are back in their lanes.
-        tx.execute(DELETE_HOMES, &[&dead.0]).await?;
+        tx.execute(DELETE_ASSIGNMENTS, &[&dead.0]).await?;
     }
     Ok(BatchProgress { changed: moved_count, finished })
 }

@@ -26,76 +26,93 @@ use crate::{
 
 macro_rules! notice {
     () => {
-        " id, tenant, webhook, kind, count, first_at, last_at, facts, event, mail, tries, next_at, error "
+        " id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status, email_status, attempts,
+         next_attempt_at, error "
     };
 }
 
 /// Adds occurrences by the rules of `core::notification::grouping`. Rows are locked in the given order, which is
 /// that of their keys.
-const NOTE: &str = "INSERT INTO standing AS s (tenant, webhook, kind, due, count, first_at, last_at, facts)
-     SELECT tenant, webhook, kind, first_at, count, first_at, last_at, facts
+const UPSERT_GROUP: &str = "INSERT INTO notification_groups AS s (tenant_id, webhook_id, kind, due, count, first_at, last_at,
+         details)
+     SELECT tenant_id, webhook_id, kind, first_at, count, first_at, last_at, details
      FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
-         AS i(tenant, webhook, kind, count, first_at, last_at, facts)
-     ON CONFLICT (tenant, webhook, kind) DO UPDATE SET
-         due = CASE WHEN s.due IS NULL THEN greatest(excluded.first_at, s.quiet_until) ELSE s.due END,
+         AS i(tenant_id, webhook_id, kind, count, first_at, last_at, details)
+     ON CONFLICT (tenant_id, webhook_id, kind) DO UPDATE SET
+         due = CASE WHEN s.due IS NULL THEN greatest(excluded.first_at, s.suppressed_until) ELSE s.due END,
          count = CASE WHEN s.due IS NULL THEN excluded.count
              WHEN s.kind = ANY($8::smallint[]) THEN s.count + excluded.count
              ELSE greatest(s.count, excluded.count) END,
          first_at = CASE WHEN s.due IS NULL THEN excluded.first_at ELSE least(s.first_at, excluded.first_at) END,
-         facts = CASE WHEN s.due IS NULL OR excluded.last_at >= s.last_at THEN excluded.facts ELSE s.facts END,
+         details = CASE WHEN s.due IS NULL OR excluded.last_at >= s.last_at THEN excluded.details ELSE s.details END,
          last_at = CASE WHEN s.due IS NULL THEN excluded.last_at ELSE greatest(s.last_at, excluded.last_at) END
-     WHERE s.kind = ANY($8::smallint[]) OR excluded.last_at >= s.quiet_until";
+     WHERE s.kind = ANY($8::smallint[]) OR excluded.last_at >= s.suppressed_until";
 /// The code of the opposite kind, for a kind that has one, is 3 minus its own code.
-const DUE: &str = "SELECT tenant, webhook, kind FROM standing s WHERE due <= $1 AND NOT EXISTS (
-         SELECT 1 FROM standing o WHERE o.tenant = s.tenant AND o.webhook = s.webhook AND o.kind = 3 - s.kind
+const SELECT_DUE_GROUPS: &str =
+    "SELECT tenant_id, webhook_id, kind FROM notification_groups s WHERE due <= $1 AND NOT EXISTS (
+         SELECT 1 FROM notification_groups o WHERE o.tenant_id = s.tenant_id AND o.webhook_id = s.webhook_id
+         AND o.kind = 3 - s.kind
              AND o.due > $1)
      ORDER BY due LIMIT $2";
-const OPEN: &str =
-    "SELECT s.* FROM unnest($1::text[], $2::uuid[], $3::smallint[]) AS i(tenant, webhook, kind)
+const SELECT_PENDING_GROUP: &str =
+    "SELECT s.* FROM unnest($1::text[], $2::uuid[], $3::smallint[]) AS i(tenant_id, webhook_id, kind)
      CROSS JOIN LATERAL (
-         SELECT s.tenant, s.webhook, s.kind, s.due, s.count, s.first_at, s.last_at, s.facts FROM standing s
-         WHERE s.tenant = i.tenant AND s.webhook = i.webhook AND s.kind = i.kind AND s.due IS NOT NULL LIMIT 1
+         SELECT s.tenant_id, s.webhook_id, s.kind, s.due, s.count, s.first_at, s.last_at, s.details
+         FROM notification_groups s
+         WHERE s.tenant_id = i.tenant_id AND s.webhook_id = i.webhook_id AND s.kind = i.kind AND s.due IS NOT NULL
+         LIMIT 1
          FOR UPDATE) s";
-const QUIET: &str = "UPDATE standing s SET due = NULL, facts = '{}', quiet_until = i.quiet_until
-     FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[]) AS i(tenant, webhook, kind, quiet_until)
-     WHERE s.tenant = i.tenant AND s.webhook = i.webhook AND s.kind = i.kind";
-const MAKE: &str = "INSERT INTO notices (id, tenant, webhook, kind, count, first_at, last_at, facts, next_at)
+const SUPPRESS_GROUP: &str =
+    "UPDATE notification_groups s SET due = NULL, details = '{}', suppressed_until = i.suppressed_until
+     FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[])
+     AS i(tenant_id, webhook_id, kind, suppressed_until)
+     WHERE s.tenant_id = i.tenant_id AND s.webhook_id = i.webhook_id AND s.kind = i.kind";
+const INSERT_NOTIFICATION: &str =
+    "INSERT INTO notifications (id, tenant_id, webhook_id, kind, count, first_at, last_at, details,
+         next_attempt_at)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-const NEXT: &str = "SELECT least((SELECT min(due) FROM standing WHERE due IS NOT NULL),
-         (SELECT min(next_at) FROM notices WHERE next_at IS NOT NULL))";
-const TAKE: &str = concat!(
-    "UPDATE notices SET next_at = $2, tries = tries + 1 WHERE id = ANY(ARRAY(
-         SELECT id FROM notices WHERE next_at <= $1 ORDER BY next_at, id LIMIT $3 FOR UPDATE SKIP LOCKED))
+const SELECT_NEXT_DUE: &str = "SELECT least((SELECT min(due) FROM notification_groups WHERE due IS NOT NULL),
+         (SELECT min(next_attempt_at) FROM notifications WHERE next_attempt_at IS NOT NULL))";
+const CLAIM_NOTIFICATIONS: &str = concat!(
+    "UPDATE notifications SET next_attempt_at = $2, attempts = attempts + 1 WHERE id = ANY(ARRAY(
+         SELECT id FROM notifications WHERE next_attempt_at <= $1 ORDER BY next_attempt_at, id LIMIT $3
+         FOR UPDATE SKIP LOCKED))
      RETURNING",
     notice!()
 );
-const TOLD_EVENT: &str = "UPDATE notices SET event = $2::smallint, error = coalesce($3, error),
-         next_at = CASE WHEN $2::smallint <> 0 AND mail <> 0 THEN NULL ELSE coalesce($4, next_at) END
-     WHERE id = $1 AND event = 0";
-const TOLD_MAIL: &str = "UPDATE notices SET mail = $2::smallint, error = coalesce($3, error),
-         next_at = CASE WHEN $2::smallint <> 0 AND event <> 0 THEN NULL ELSE coalesce($4, next_at) END
-     WHERE id = $1 AND mail = 0";
+const RECORD_WEBHOOK_RESULT: &str =
+    "UPDATE notifications SET webhook_status = $2::smallint, error = coalesce($3, error),
+         next_attempt_at = CASE WHEN $2::smallint <> 0 AND email_status <> 0 THEN NULL
+         ELSE coalesce($4, next_attempt_at) END
+     WHERE id = $1 AND webhook_status = 0";
+const RECORD_EMAIL_RESULT: &str =
+    "UPDATE notifications SET email_status = $2::smallint, error = coalesce($3, error),
+         next_attempt_at = CASE WHEN $2::smallint <> 0 AND webhook_status <> 0 THEN NULL
+         ELSE coalesce($4, next_attempt_at) END
+     WHERE id = $1 AND email_status = 0";
 const LIST: &str = concat!(
     "SELECT",
     notice!(),
-    "FROM notices WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
+    "FROM notifications WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
 );
-const OLD: &str = "DELETE FROM notices WHERE id = ANY(ARRAY(
-         SELECT id FROM notices WHERE id < $1 AND next_at IS NULL ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED))";
-const LONG_QUIET: &str = "DELETE FROM standing WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM standing WHERE due IS NULL AND quiet_until < $1 ORDER BY quiet_until LIMIT $2
+const PRUNE_NOTIFICATIONS: &str = "DELETE FROM notifications WHERE id = ANY(ARRAY(
+         SELECT id FROM notifications WHERE id < $1 AND next_attempt_at IS NULL ORDER BY id LIMIT $2
+         FOR UPDATE SKIP LOCKED))";
+const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM notification_groups WHERE due IS NULL AND suppressed_until < $1 ORDER BY suppressed_until
+         LIMIT $2
          FOR UPDATE SKIP LOCKED))";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
-    ("due to be told", DUE),
-    ("what stands", OPEN),
-    ("next notice", NEXT),
-    ("take notices", TAKE),
-    ("list notices", LIST),
-    ("old notices", OLD),
-    ("long quiet", LONG_QUIET),
+    ("due notification groups", SELECT_DUE_GROUPS),
+    ("what stands", SELECT_PENDING_GROUP),
+    ("next notice", SELECT_NEXT_DUE),
+    ("claim notifications", CLAIM_NOTIFICATIONS),
+    ("list notifications", LIST),
+    ("old notifications", PRUNE_NOTIFICATIONS),
+    ("long quiet", DELETE_SUPPRESSED_GROUPS),
 ];
 
 /// Adds occurrences to their groups, as the last step of the transaction that caused them.
@@ -113,14 +130,14 @@ pub(super) async fn record_occurrences(tx: &Session, occurrences: &[&Occurrence]
     let counted: Vec<_> =
         NotificationKind::ALL.into_iter().filter(|kind| kind.counts_repeats()).map(Col).collect();
     let Keys { tenants, webhooks, kinds } = &keys;
-    tx.execute(NOTE, &[tenants, webhooks, kinds, &counts, &first, &last, &facts, &counted]).await?;
+    tx.execute(UPSERT_GROUP, &[tenants, webhooks, kinds, &counts, &first, &last, &facts, &counted]).await?;
     Ok(())
 }
 
 /// Deletes the groups of a deleted tenant, which has no recipients any more.
 pub(super) async fn delete_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
-    let forget = "DELETE FROM standing WHERE ctid = ANY(ARRAY(
-             SELECT ctid FROM standing WHERE tenant = $1 ORDER BY webhook, kind FOR UPDATE))";
+    let forget = "DELETE FROM notification_groups WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM notification_groups WHERE tenant_id = $1 ORDER BY webhook_id, kind FOR UPDATE))";
     tx.execute(forget, &[&tenant_id.as_str()]).await.map(drop)
 }
 
@@ -154,7 +171,8 @@ impl Notifications for Postgres {
 
     fn next_notification_at(&self) -> StoreFuture<'_, Option<Time>> {
         Box::pin(async move {
-            self.read(|session| async move { get_opt(&session.query_one(NEXT, &[]).await?, 0) }).await
+            self.read(|session| async move { get_opt(&session.query_one(SELECT_NEXT_DUE, &[]).await?, 0) })
+                .await
         })
     }
 
@@ -175,7 +193,8 @@ impl Notifications for Postgres {
     ) -> StoreFuture<'_, Vec<StoredNotification>> {
         Box::pin(async move {
             let taken = self.write(|tx| async move {
-                let rows = tx.query(TAKE, &[&Col(now), &Col(hold_until), &(limit as i64)]).await?;
+                let rows =
+                    tx.query(CLAIM_NOTIFICATIONS, &[&Col(now), &Col(hold_until), &(limit as i64)]).await?;
                 rows.iter().map(read_notice).collect::<Result<Vec<_>, _>>()
             });
             let mut taken = taken.await?;
@@ -192,8 +211,8 @@ impl Notifications for Postgres {
     ) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let statement = match channel {
-                Channel::Webhook => TOLD_EVENT,
-                Channel::Email => TOLD_MAIL,
+                Channel::Webhook => RECORD_WEBHOOK_RESULT,
+                Channel::Email => RECORD_EMAIL_RESULT,
             };
             let (telling, error, next_at) = match result {
                 ChannelResult::Done(telling, error) => (telling, error, None),
@@ -226,8 +245,10 @@ impl Notifications for Postgres {
         Box::pin(async move {
             let limit = limit as i64;
             let forgotten = self.write(|tx| async move {
-                let old = tx.execute(OLD, &[&Col(NotificationId::first_at(before)), &limit]).await?;
-                let quiet = tx.execute(LONG_QUIET, &[&Col(before), &limit]).await?;
+                let old = tx
+                    .execute(PRUNE_NOTIFICATIONS, &[&Col(NotificationId::first_at(before)), &limit])
+                    .await?;
+                let quiet = tx.execute(DELETE_SUPPRESSED_GROUPS, &[&Col(before), &limit]).await?;
                 Ok(old.max(quiet))
             });
             Ok(forgotten.await? as usize)
@@ -242,14 +263,14 @@ async fn make(
     fresh: &[NotificationId],
 ) -> Result<usize, Failure> {
     let max = fresh.len() as i64 / 2;
-    let due = tx.query(DUE, &[&Col(now), &max]).await?;
+    let due = tx.query(SELECT_DUE_GROUPS, &[&Col(now), &max]).await?;
     let due = due.iter().map(read_key).collect::<Result<Vec<_>, _>>()?;
     if due.is_empty() {
         return Ok(0);
     }
     let keys = with_opposites(due);
     let Keys { tenants, webhooks, kinds } = Keys::from_keys(keys.iter());
-    let open = tx.query(OPEN, &[&tenants, &webhooks, &kinds]).await?;
+    let open = tx.query(SELECT_PENDING_GROUP, &[&tenants, &webhooks, &kinds]).await?;
     let read =
         |row: &Row| Ok(PendingGroup { key: read_key(row)?, due: get(row, 3)?, folded: read_folded(row, 4)? });
     let open = open.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
@@ -260,7 +281,7 @@ async fn make(
         .collect();
     let Keys { tenants, webhooks, kinds } = Keys::from_keys(reported.iter());
     let quiet: Vec<_> = reported.iter().map(|(_, _, kind)| Col(now + intervals.for_kind(*kind))).collect();
-    tx.execute(QUIET, &[&tenants, &webhooks, &kinds, &quiet]).await?;
+    tx.execute(SUPPRESS_GROUP, &[&tenants, &webhooks, &kinds, &quiet]).await?;
     for notification in &notifications {
         insert(&tx, notification, now).await?;
     }
@@ -269,7 +290,7 @@ async fn make(
 
 async fn insert(tx: &Session, notification: &Notification, now: Time) -> Result<(), Failure> {
     tx.execute(
-        MAKE,
+        INSERT_NOTIFICATION,
         &[
             &Col(notification.id),
             &notification.tenant_id.as_str(),

@@ -22,29 +22,33 @@ macro_rules! operation {
     ($before:literal, $after:literal) => {
         concat!(
             $before,
-            " id, tenant, asked, state, created_by, created_at, start_at, began_at, finished_at, updated_at, held_by,
-              cursor_event, cursor_delivery, total, done, skipped, delivered, failed, cancelled, errors, pace_from,
-              pace_done ",
+            " id, tenant_id, request, state, created_by, created_at, start_at, started_at, finished_at, updated_at,
+             held_by,
+              cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled, errors,
+              rate_since,
+              rate_base ",
             $after
         )
     };
 }
 
 const CREATE: &str =
-    "INSERT INTO operations (id, tenant, asked, state, created_by, created_at, start_at, updated_at)
+    "INSERT INTO operations (id, tenant_id, request, state, created_by, created_at, start_at, updated_at)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
-const ONE: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant = $2");
+const ONE: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant_id = $2");
 const HELD: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND held_by = $2 FOR UPDATE");
-const LIST: &str =
-    operation!("SELECT", "FROM operations WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+const LIST: &str = operation!(
+    "SELECT",
+    "FROM operations WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
+);
 /// Closes an operation that is cancelled before it started, since it has queued nothing.
-const TURN: &str = "UPDATE operations SET state = $4, updated_at = $5,
+const SET_STATE: &str = "UPDATE operations SET state = $4, updated_at = $5,
          finished_at = CASE WHEN $4 = 'cancelled' THEN coalesce(finished_at, $5) END,
-         open = CASE WHEN $4 = 'cancelled' AND began_at IS NULL THEN false ELSE open END,
-         pace_from = $5, pace_done = done
-     WHERE id = $1 AND tenant = $2 AND state = $3";
-const TAKE: &str = operation!(
-    "UPDATE operations SET held_by = $1, pace_from = $2, pace_done = done, began_at = coalesce(began_at, $2),
+         open = CASE WHEN $4 = 'cancelled' AND started_at IS NULL THEN false ELSE open END,
+         rate_since = $5, rate_base = done
+     WHERE id = $1 AND tenant_id = $2 AND state = $3";
+const CLAIM_OPERATIONS: &str = operation!(
+    "UPDATE operations SET held_by = $1, rate_since = $2, rate_base = done, started_at = coalesce(started_at, $2),
          state = CASE WHEN state = 'scheduled' THEN 'running' ELSE state END
      WHERE id = ANY(ARRAY(
          SELECT id FROM operations o WHERE open AND start_at <= $2 AND state <> 'paused'
@@ -54,29 +58,33 @@ const TAKE: &str = operation!(
     ""
 );
 const COUNT: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND held_by = $2";
-const IS_HELD: &str = "SELECT 1 FROM operations WHERE id = $1 AND tenant = $2 AND held_by = $3 AND state = 'running' FOR UPDATE";
-const GET_ON: &str = "UPDATE operations SET done = done + $2, skipped = skipped + $3, updated_at = $4,
-         cursor_event = coalesce($5, cursor_event),
-         cursor_delivery = CASE WHEN $5 IS NULL THEN cursor_delivery ELSE $6 END,
+const IS_HELD: &str =
+    "SELECT 1 FROM operations WHERE id = $1 AND tenant_id = $2 AND held_by = $3 AND state = 'running'
+    FOR UPDATE";
+const SAVE_PROGRESS: &str = "UPDATE operations SET done = done + $2, skipped = skipped + $3, updated_at = $4,
+         cursor_event_id = coalesce($5, cursor_event_id),
+         cursor_delivery_id = CASE WHEN $5 IS NULL THEN cursor_delivery_id ELSE $6 END,
          state = coalesce($7, state) WHERE id = $1";
-const FOLLOW: &str = "INSERT INTO operation_items (operation, delivery) SELECT $1, unnest($2::uuid[])
+const FOLLOW: &str = "INSERT INTO operation_items (operation_id, delivery_id) SELECT $1, unnest($2::uuid[])
      ON CONFLICT DO NOTHING";
 /// Locks in the same order as a retry: the delivery, then its dead letter.
 const PURGE: &str =
-    "UPDATE deliveries SET purged_at = $3 WHERE id = ANY($1::uuid[]) AND tenant = $2 AND status = $4
+    "UPDATE deliveries SET purged_at = $3 WHERE id = ANY($1::uuid[]) AND tenant_id = $2 AND status = $4
          AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
-const NO_LETTERS: &str = "DELETE FROM dead WHERE delivery = ANY($1::uuid[])";
-const ITEMS: &str = "SELECT i.delivery, d.status, d.failure_category FROM (
-         SELECT delivery FROM operation_items WHERE operation = $1 AND delivery > $2 ORDER BY delivery LIMIT $3) i
-     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d ON true ORDER BY i.delivery";
-const SETTLE: &str = "DELETE FROM operation_items WHERE operation = $1 AND delivery = ANY($2::uuid[])";
+const NO_LETTERS: &str = "DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])";
+const ITEMS: &str = "SELECT i.delivery_id, d.status, d.failure_category FROM (
+         SELECT delivery_id FROM operation_items WHERE operation_id = $1 AND delivery_id > $2 ORDER BY delivery_id
+         LIMIT $3) i
+     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery_id LIMIT 1) d ON true
+     ORDER BY i.delivery_id";
+const SETTLE: &str = "DELETE FROM operation_items WHERE operation_id = $1 AND delivery_id = ANY($2::uuid[])";
 const UPDATE_SETTLED: &str =
     "UPDATE operations SET delivered = $2, failed = $3, cancelled = $4, errors = $5 WHERE id = $1";
 const CLOSE: &str = "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
          state = CASE WHEN state = 'delivering' THEN 'completed' ELSE state END,
          finished_at = CASE WHEN state = 'paused' THEN NULL ELSE coalesce(finished_at, $3) END
      WHERE id = $1 AND held_by = $2 AND state IN ('delivering', 'cancelled', 'paused')";
-const FORGET: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
+const PRUNE_OPERATIONS: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
          SELECT id FROM operations WHERE NOT open AND id < $1 AND finished_at < $2 ORDER BY id LIMIT $3
          FOR UPDATE SKIP LOCKED))";
 
@@ -86,7 +94,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 4] = [
     ("purge dead letters", PURGE),
     ("take letters off the list", NO_LETTERS),
     ("look how queued deliveries went", ITEMS),
-    ("forget queued deliveries", SETTLE),
+    ("delete operation items", SETTLE),
 ];
 
 fn read_operation(row: &Row) -> Result<Operation, Failure> {
@@ -166,7 +174,8 @@ impl Operations for Postgres {
         Box::pin(async move {
             let tenant_id = &tenant_id;
             let turned = self.administer(|tx| async move {
-                tx.execute(TURN, &[&Col(id), &tenant_id.as_str(), &from.name(), &to.name(), &Col(now)]).await
+                tx.execute(SET_STATE, &[&Col(id), &tenant_id.as_str(), &from.name(), &to.name(), &Col(now)])
+                    .await
             });
             Ok(turned.await? == 1)
         })
@@ -183,7 +192,7 @@ impl Operations for Postgres {
             let but: Vec<_> = but.into_iter().map(Col).collect();
             let but = &but;
             self.write(|tx| async move {
-                let rows = tx.query(TAKE, &[&epoch.0, &Col(now), but, &(limit as i64)]).await?;
+                let rows = tx.query(CLAIM_OPERATIONS, &[&epoch.0, &Col(now), but, &(limit as i64)]).await?;
                 rows.iter().map(read_operation).collect()
             })
             .await
@@ -256,10 +265,9 @@ impl Operations for Postgres {
     fn prune_operations(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let first = Col(OperationId::first_at(before));
-            let forgotten =
-                self.write(
-                    |tx| async move { tx.execute(FORGET, &[&first, &Col(before), &(limit as i64)]).await },
-                );
+            let forgotten = self.write(|tx| async move {
+                tx.execute(PRUNE_OPERATIONS, &[&first, &Col(before), &(limit as i64)]).await
+            });
             Ok(forgotten.await? as usize)
         })
     }
@@ -293,8 +301,11 @@ async fn take_step(tx: Tx, step: &OperationStep) -> Result<StepResult, Failure> 
         step.cursor.map_or((None, None), |at| (Some(Col(at.event_id)), at.delivery_id.map(Col)));
     let skipped = (step.tasks.len() - done + step.passed) as i64;
     let then = step.then.map(OperationState::name);
-    tx.execute(GET_ON, &[&Col(step.id), &(done as i64), &skipped, &Col(step.at), &event, &delivery, &then])
-        .await?;
+    tx.execute(
+        SAVE_PROGRESS,
+        &[&Col(step.id), &(done as i64), &skipped, &Col(step.at), &event, &delivery, &then],
+    )
+    .await?;
     Ok(StepResult::Applied { done, to_call_off })
 }
 

@@ -144,8 +144,8 @@ async fn delete_dependents(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Resu
         let (from, to) = range(from, to);
         for table in ["dead", "undelivered"] {
             let forget = format!(
-                "DELETE FROM {table} WHERE delivery = ANY(ARRAY(SELECT delivery FROM {table}
-                 WHERE delivery >= $1 AND delivery < $2 ORDER BY delivery LIMIT $3 FOR UPDATE SKIP LOCKED))"
+                "DELETE FROM {table} WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM {table}
+                 WHERE delivery_id >= $1 AND delivery_id < $2 ORDER BY delivery_id LIMIT $3 FOR UPDATE SKIP LOCKED))"
             );
             forgotten += tx.execute(&forget, &[&from, &to, &(rows as i64)]).await?;
         }
@@ -170,8 +170,8 @@ async fn is_droppable(session: Tx, month: Month, only_empty: bool) -> Result<boo
 /// Returns whether any delivery in this id range is waiting or leased. It is one statement, so that a delivery
 /// that moves between the two concurrently is seen in one of them.
 async fn has_pending(session: &Session, from: Col<[u8; 16]>, to: Col<[u8; 16]>) -> Result<bool, Failure> {
-    let pending = "SELECT EXISTS (SELECT 1 FROM waiting WHERE delivery >= $1 AND delivery < $2)
-         OR EXISTS (SELECT 1 FROM leased WHERE delivery >= $1 AND delivery < $2)";
+    let pending = "SELECT EXISTS (SELECT 1 FROM waiting WHERE delivery_id >= $1 AND delivery_id < $2)
+         OR EXISTS (SELECT 1 FROM leased WHERE delivery_id >= $1 AND delivery_id < $2)";
     plain(&session.query_one(pending, &[&from, &to]).await?, 0)
 }
 
@@ -235,7 +235,7 @@ async fn make(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
         }
         if table == "deliveries" {
             make += &format!(
-                "CREATE UNIQUE INDEX IF NOT EXISTS {part}_by_event ON {part} (event, webhook, round);"
+                "CREATE UNIQUE INDEX IF NOT EXISTS {part}_by_event ON {part} (event_id, webhook_id, round);"
             );
         }
         make +=

@@ -23,45 +23,46 @@ use crate::{
 };
 
 /// Oldest events of the tenant. Events that another transaction has locked for a new round are skipped.
-const OLD_EVENTS: &str = "SELECT id FROM events WHERE tenant = $1 AND id > $2 AND id < $3
+const OLD_EVENTS: &str = "SELECT id FROM events WHERE tenant_id = $1 AND id > $2 AND id < $3
      ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED";
 /// Number of deliveries of each event, counted up to $5, and whether one of them is pending.
 const STANDING: &str = "SELECT e.id,
-         (SELECT count(*) FROM (SELECT 1 FROM deliveries d WHERE d.event = e.id AND d.id >= $2 AND d.id < $3
+         (SELECT count(*) FROM (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.id >= $2 AND d.id < $3
           LIMIT $5) d),
-         EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id AND d.id >= $2 AND d.id < $3 AND d.status = $4)
+         EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.id >= $2 AND d.id < $3 AND d.status = $4)
      FROM unnest($1::uuid[]) AS e(id)";
 const OF_EVENTS: &str = "SELECT d.id FROM unnest($1::uuid[]) AS e(id)
-     CROSS JOIN LATERAL (SELECT d.id FROM deliveries d WHERE d.event = e.id AND d.id >= $2 AND d.id < $3
+     CROSS JOIN LATERAL (SELECT d.id FROM deliveries d WHERE d.event_id = e.id AND d.id >= $2 AND d.id < $3
          LIMIT $4) d LIMIT $4";
 /// Dead letters of the tenant in the order of their ids, and whether each died before $5.
-const OLD_DEAD: &str = "SELECT x.delivery, d.ended_at < $5
-     FROM dead x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
-     WHERE x.tenant = $1 AND x.delivery > $2 AND x.delivery < $3 ORDER BY x.delivery LIMIT $4";
+const OLD_DEAD: &str = "SELECT x.delivery_id, d.ended_at < $5
+     FROM dead x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery_id LIMIT 1) d
+     WHERE x.tenant_id = $1 AND x.delivery_id > $2 AND x.delivery_id < $3 ORDER BY x.delivery_id LIMIT $4";
 /// Locks those that have not been redriven, in the same order as a retry: the delivery, then its dead letter.
 const STILL_DEAD: &str = "SELECT id FROM deliveries WHERE id = ANY($1::uuid[]) AND id >= $2 AND id < $3
      AND redriven_as IS NULL FOR UPDATE SKIP LOCKED";
-const FORGET_ATTEMPTS: &str =
-    "DELETE FROM attempts WHERE delivery = ANY($1::uuid[]) AND delivery >= $2 AND delivery < $3";
-const FORGET_DELIVERIES: &str = "DELETE FROM deliveries WHERE id = ANY($1::uuid[]) AND id >= $2 AND id < $3";
-const FORGET_EVENTS: &str =
-    "DELETE FROM events WHERE tenant = $1 AND id = ANY($2::uuid[]) AND id >= $3 AND id < $4";
-const FORGET_DEAD: &str = "DELETE FROM dead WHERE delivery = ANY($1::uuid[])";
-const FORGET_UNDELIVERED: &str = "DELETE FROM undelivered WHERE delivery = ANY($1::uuid[])";
+const PRUNE_ATTEMPTS: &str =
+    "DELETE FROM attempts WHERE delivery_id = ANY($1::uuid[]) AND delivery_id >= $2 AND delivery_id < $3";
+const PRUNE_DELIVERIES: &str = "DELETE FROM deliveries WHERE id = ANY($1::uuid[]) AND id >= $2 AND id < $3";
+const PRUNE_EVENTS: &str =
+    "DELETE FROM events WHERE tenant_id = $1 AND id = ANY($2::uuid[]) AND id >= $3 AND id < $4";
+const PRUNE_DEAD: &str = "DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])";
+const PRUNE_UNDELIVERED: &str = "DELETE FROM undelivered WHERE delivery_id = ANY($1::uuid[])";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many periods.
-const WITH_PERIODS: &str = "WITH RECURSIVE found(webhook, n) AS (
-         (SELECT webhook, 1 FROM circuit_periods WHERE webhook > $1 ORDER BY webhook LIMIT 1)
+const WITH_PERIODS: &str = "WITH RECURSIVE found(webhook_id, n) AS (
+         (SELECT webhook_id, 1 FROM circuit_periods WHERE webhook_id > $1 ORDER BY webhook_id LIMIT 1)
          UNION ALL
-         SELECT (SELECT p.webhook FROM circuit_periods p WHERE p.webhook > f.webhook ORDER BY p.webhook LIMIT 1),
+         SELECT (SELECT p.webhook_id FROM circuit_periods p WHERE p.webhook_id > f.webhook_id ORDER BY p.webhook_id
+         LIMIT 1),
                 f.n + 1
-         FROM found f WHERE f.webhook IS NOT NULL AND f.n < $2)
-     SELECT f.webhook, (SELECT w.tenant FROM webhooks w WHERE w.id = f.webhook)
-     FROM found f WHERE f.webhook IS NOT NULL";
-const FORGET_PERIODS: &str = "DELETE FROM circuit_periods WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM circuit_periods WHERE webhook = $1 AND opened_at < $2 AND ended_at < $2
+         FROM found f WHERE f.webhook_id IS NOT NULL AND f.n < $2)
+     SELECT f.webhook_id, (SELECT w.tenant_id FROM webhooks w WHERE w.id = f.webhook_id)
+     FROM found f WHERE f.webhook_id IS NOT NULL";
+const PRUNE_PERIODS: &str = "DELETE FROM circuit_periods WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM circuit_periods WHERE webhook_id = $1 AND opened_at < $2 AND ended_at < $2
          ORDER BY opened_at LIMIT $3 FOR UPDATE SKIP LOCKED))";
 const LOCK_EVENTS: &str = "SELECT id, priority, erased_at IS NOT NULL FROM events
-     WHERE tenant = $1 AND id = ANY($2::uuid[]) FOR KEY SHARE";
+     WHERE tenant_id = $1 AND id = ANY($2::uuid[]) FOR KEY SHARE";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
@@ -72,13 +73,13 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 13] = [
     ("deliveries of old events", OF_EVENTS),
     ("old dead letters", OLD_DEAD),
     ("still dead", STILL_DEAD),
-    ("forget attempts", FORGET_ATTEMPTS),
-    ("forget deliveries", FORGET_DELIVERIES),
-    ("forget events", FORGET_EVENTS),
-    ("forget the dead", FORGET_DEAD),
-    ("forget the undelivered", FORGET_UNDELIVERED),
+    ("prune attempts", PRUNE_ATTEMPTS),
+    ("prune deliveries", PRUNE_DELIVERIES),
+    ("prune events", PRUNE_EVENTS),
+    ("prune dead letters", PRUNE_DEAD),
+    ("prune undelivered", PRUNE_UNDELIVERED),
     ("webhooks with periods", WITH_PERIODS),
-    ("forget periods", FORGET_PERIODS),
+    ("prune circuit periods", PRUNE_PERIODS),
 ];
 
 impl Prune for Postgres {
@@ -100,7 +101,7 @@ impl Prune for Postgres {
 
     fn oldest_event(&self, tenant_id: TenantId) -> StoreFuture<'_, Option<Time>> {
         Box::pin(async move {
-            let oldest = "SELECT id FROM events WHERE tenant = $1 ORDER BY id LIMIT 1";
+            let oldest = "SELECT id FROM events WHERE tenant_id = $1 ORDER BY id LIMIT 1";
             let tenant = tenant_id.as_str();
             self.read(|session| async move {
                 let row = session.query_opt(oldest, &[&tenant]).await?;
@@ -142,7 +143,7 @@ impl Prune for Postgres {
                     let left = (limit - forgotten) as i64;
                     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
                         [&Col(*webhook_id), &Col(*before), &left];
-                    forgotten += tx.execute(FORGET_PERIODS, &values).await? as usize;
+                    forgotten += tx.execute(PRUNE_PERIODS, &values).await? as usize;
                     if forgotten >= limit {
                         break;
                     }
@@ -335,7 +336,7 @@ async fn delete_events(
     delete_deliveries(tx, &deliveries, range, &mut counts).await?;
     let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
     let forgotten =
-        tx.execute(FORGET_EVENTS, &[&request.tenant_id.as_str(), &ids, &range.0, &range.1]).await?;
+        tx.execute(PRUNE_EVENTS, &[&request.tenant_id.as_str(), &ids, &range.0, &range.1]).await?;
     counts.events += forgotten as usize;
     Ok(counts)
 }
@@ -349,11 +350,11 @@ async fn delete_deliveries(
     if deliveries.is_empty() {
         return Ok(());
     }
-    counts.attempts += tx.execute(FORGET_ATTEMPTS, &[&deliveries, &range.0, &range.1]).await? as usize;
+    counts.attempts += tx.execute(PRUNE_ATTEMPTS, &[&deliveries, &range.0, &range.1]).await? as usize;
     // In the same lock order as a retry and a purge.
-    counts.deliveries += tx.execute(FORGET_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
-    tx.execute(FORGET_DEAD, &[&deliveries]).await?;
-    tx.execute(FORGET_UNDELIVERED, &[&deliveries]).await?;
+    counts.deliveries += tx.execute(PRUNE_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
+    tx.execute(PRUNE_DEAD, &[&deliveries]).await?;
+    tx.execute(PRUNE_UNDELIVERED, &[&deliveries]).await?;
     Ok(())
 }
 

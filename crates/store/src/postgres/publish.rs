@@ -26,9 +26,10 @@ pub(super) const LIVE: &str = "SELECT epoch FROM nodes WHERE epoch = ANY($1::big
 const READ_TENANTS: &str = "SELECT t.id, t.config_version, ARRAY(
          SELECT n.epoch FROM nodes n WHERE n.epoch = ANY($2::bigint[]))
      FROM tenants t WHERE t.id = ANY($1::text[])";
-const READ_KEYS: &str = "SELECT i.tenant, i.key_hash, i.event, i.body_hash, i.expires_at
-     FROM unnest($1::text[], $2::bytea[]) AS k(tenant, key_hash) CROSS JOIN LATERAL (
-         SELECT * FROM idempotency i WHERE i.tenant = k.tenant COLLATE \"C\" AND i.key_hash = k.key_hash LIMIT 1) i";
+const READ_KEYS: &str = "SELECT i.tenant_id, i.key_hash, i.event_id, i.body_hash, i.expires_at
+     FROM unnest($1::text[], $2::bytea[]) AS k(tenant_id, key_hash) CROSS JOIN LATERAL (
+         SELECT * FROM idempotency_keys i WHERE i.tenant_id = k.tenant_id COLLATE \"C\" AND i.key_hash = k.key_hash
+         LIMIT 1) i";
 /// Tenants whose rows are not locked by another transaction.
 const SELECT_UNLOCKED: &str =
     "SELECT id FROM tenants WHERE id = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED";

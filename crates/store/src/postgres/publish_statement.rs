@@ -32,32 +32,32 @@ macro_rules! insert_events {
              AND (SELECT true FROM live)
          RETURNING t.id, t.next_seq - ($3::bigint[])[array_position($2::text[], t.id)] AS first),
      new_events AS (
-         INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, priority,
+         INSERT INTO events (id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, priority,
                              metadata, data, trace, hops)
-         SELECT e.id, e.tenant, t.first + e.nth, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
+         SELECT e.id, e.tenant_id, t.first + e.nth, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
                 e.priority, e.metadata, e.data, e.trace, e.hops
          FROM unnest($5::uuid[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $27::text[], $10::text[],
                      $11::text[], $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[], $28::smallint[])
-              AS e(id, tenant, nth, event_type, timestamp, idempotency_key, source, subject, priority, metadata,
+              AS e(id, tenant_id, nth, event_type, timestamp, idempotency_key, source, subject, priority, metadata,
                    data, trace, hops)
-         JOIN t ON t.id = e.tenant COLLATE \"C\"),
+         JOIN t ON t.id = e.tenant_id COLLATE \"C\"),
      new_deliveries AS (
-         INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
-         SELECT d.id, d.tenant, d.event, d.webhook, 1, $16::smallint, d.format, d.priority, d.created_at
+         INSERT INTO deliveries (id, tenant_id, event_id, webhook_id, round, status, format, priority, created_at)
+         SELECT d.id, d.tenant_id, d.event_id, d.webhook_id, 1, $16::smallint, d.format, d.priority, d.created_at
          FROM unnest($17::uuid[], $18::text[], $19::uuid[], $20::uuid[], $21::smallint[], $22::smallint[],
-                     $23::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at)
-         JOIN t ON t.id = d.tenant COLLATE \"C\"), "
+                     $23::bigint[]) AS d(id, tenant_id, event_id, webhook_id, format, priority, created_at)
+         JOIN t ON t.id = d.tenant_id COLLATE \"C\"), "
     };
 }
 /// Inserts leases of the same tenants' deliveries.
 macro_rules! insert_leases {
     () => {
         "new_leases AS (
-         INSERT INTO leased (epoch, delivery, webhook, lane, seq)
-         SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
+         INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq)
+         SELECT $1, d.id, d.webhook_id, d.lane, t.first + d.nth
          FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[])
-              AS d(id, tenant, webhook, lane, nth)
-         JOIN t ON t.id = d.tenant COLLATE \"C\")"
+              AS d(id, tenant_id, webhook_id, lane, nth)
+         JOIN t ON t.id = d.tenant_id COLLATE \"C\")"
     };
 }
 /// Inserts idempotency keys of the same tenants. A key that another transaction has committed is found by the
@@ -65,15 +65,15 @@ macro_rules! insert_leases {
 macro_rules! take_keys {
     () => {
         "taken AS (
-         INSERT INTO idempotency (tenant, key_hash, event, body_hash, expires_at)
-         SELECT c.tenant, c.key_hash, c.event, c.body_hash, c.expires_at
+         INSERT INTO idempotency_keys (tenant_id, key_hash, event_id, body_hash, expires_at)
+         SELECT c.tenant_id, c.key_hash, c.event_id, c.body_hash, c.expires_at
          FROM unnest($29::text[], $30::bytea[], $31::uuid[], $32::bytea[], $33::bigint[])
-              AS c(tenant, key_hash, event, body_hash, expires_at)
-         JOIN t ON t.id = c.tenant COLLATE \"C\"
-         ON CONFLICT (tenant, key_hash) DO UPDATE
-         SET event = excluded.event, body_hash = excluded.body_hash, expires_at = excluded.expires_at
-         WHERE idempotency.expires_at <= $34
-         RETURNING tenant), "
+              AS c(tenant_id, key_hash, event_id, body_hash, expires_at)
+         JOIN t ON t.id = c.tenant_id COLLATE \"C\"
+         ON CONFLICT (tenant_id, key_hash) DO UPDATE
+         SET event_id = excluded.event_id, body_hash = excluded.body_hash, expires_at = excluded.expires_at
+         WHERE idempotency_keys.expires_at <= $34
+         RETURNING tenant_id), "
     };
 }
 /// Ends a statement with keys. It divides by zero, which rolls everything back, if a key was not taken or if fewer
@@ -81,7 +81,7 @@ macro_rules! take_keys {
 macro_rules! return_checked {
     () => {
         "SELECT t.id, t.first, 1 / CASE WHEN (SELECT count(*) FROM taken) = (
-                SELECT count(*) FROM unnest($29::text[]) AS c(tenant) JOIN t ON t.id = c.tenant COLLATE \"C\")
+                SELECT count(*) FROM unnest($29::text[]) AS c(tenant_id) JOIN t ON t.id = c.tenant_id COLLATE \"C\")
              AND (SELECT count(*) FROM t) >= $35::bigint THEN 1 ELSE 0 END
      FROM (VALUES (1)) AS one(row) LEFT JOIN t ON true"
     };
@@ -97,22 +97,22 @@ const INSERT_WAITING: &str = concat!(
     insert_events!(),
     take_keys!(),
     "new_leases AS (
-         INSERT INTO leased (epoch, delivery, webhook, lane, seq)
-         SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
+         INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq)
+         SELECT $1, d.id, d.webhook_id, d.lane, t.first + d.nth
          FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $36::bigint[])
-              AS d(id, tenant, webhook, lane, nth, due)
-         JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NULL),
+              AS d(id, tenant_id, webhook_id, lane, nth, due)
+         JOIN t ON t.id = d.tenant_id COLLATE \"C\" WHERE d.due IS NULL),
      new_waits AS (
-         INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at)
-         SELECT d.id, d.webhook, d.lane, CASE WHEN d.lane COLLATE \"C\" < 'A' THEN 0 ELSE d.due END,
+         INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at)
+         SELECT d.id, d.webhook_id, d.lane, CASE WHEN d.lane COLLATE \"C\" < 'A' THEN 0 ELSE d.due END,
                 t.first + d.nth, d.due, d.created_at
          FROM unnest($17::uuid[], $18::text[], $20::uuid[], $23::bigint[], $24::text[], $25::bigint[],
-                     $36::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
-         JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NOT NULL),
+                     $36::bigint[]) AS d(id, tenant_id, webhook_id, created_at, lane, nth, due)
+         JOIN t ON t.id = d.tenant_id COLLATE \"C\" WHERE d.due IS NOT NULL),
      k AS (
-         SELECT k.webhook, k.lane, k.wake_at
-         FROM unnest($37::uuid[], $38::text[], $39::bigint[], $40::text[]) AS k(webhook, lane, wake_at, tenant)
-         JOIN t ON t.id = k.tenant COLLATE \"C\"), ",
+         SELECT k.webhook_id, k.lane, k.wake_at
+         FROM unnest($37::uuid[], $38::text[], $39::bigint[], $40::text[]) AS k(webhook_id, lane, wake_at, tenant_id)
+         JOIN t ON t.id = k.tenant_id COLLATE \"C\"), ",
     early_lanes!("$37", "$41"),
     ", woken AS (",
     wake_lanes!("$42"),

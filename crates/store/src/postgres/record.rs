@@ -49,50 +49,51 @@ const DELIVERED: &str = concat!(
     "WITH i AS MATERIALIZED (
          SELECT i.*, l.tid FROM unnest($1::bigint[], $2::uuid[], ",
     attempt_arrays!(),
-    ", $22::bigint[], $23::boolean[]) AS i(epoch, delivery, ",
+    ", $22::bigint[], $23::boolean[]) AS i(epoch, delivery_id, ",
     attempt_columns!(),
     ", at, knows_cancel) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id
                  AND l.lane >= 'A' AND (l.cancel IS NULL OR i.knows_cancel) LIMIT 1 FOR UPDATE) l),
-     gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i)) RETURNING delivery),
-     a AS (INSERT INTO attempts SELECT delivery, ",
+     gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i)) RETURNING delivery_id),
+     a AS (INSERT INTO attempts SELECT delivery_id, ",
     attempt_columns!(),
-    " FROM i WHERE delivery = ANY(ARRAY(SELECT delivery FROM gone))),
+    " FROM i WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone))),
      arrived_late AS (
-         DELETE FROM undelivered WHERE delivery = ANY($25::uuid[]) AND delivery = ANY(ARRAY(SELECT delivery FROM gone)))
+         DELETE FROM undelivered WHERE delivery_id = ANY($25::uuid[]) AND delivery_id = ANY(ARRAY(SELECT delivery_id
+         FROM gone)))
      UPDATE deliveries d SET status = $24, dead_reason = NULL,
             ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
             attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
             last_status_code = ($7::smallint[])[array_position($2::uuid[], d.id)],
             failure_category = NULL, last_error = NULL
-     WHERE d.id = ANY(ARRAY(SELECT delivery FROM gone)) RETURNING d.id"
+     WHERE d.id = ANY(ARRAY(SELECT delivery_id FROM gone)) RETURNING d.id"
 );
 /// Deletes the leases of outcomes that may be recorded. A cancelled one is left, unless the outcome saw the
 /// cancellation.
 const TAKE: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery, knows)
+         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery_id, knows)
          CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id
                  AND (l.cancel IS NULL OR i.knows) LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
-     RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
+     RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel";
 const SELECT_CANCELLED: &str =
-    "SELECT l.delivery, l.cancel FROM unnest($1::bigint[], $2::uuid[]) AS i(epoch, delivery)
+    "SELECT l.delivery_id, l.cancel FROM unnest($1::bigint[], $2::uuid[]) AS i(epoch, delivery_id)
      CROSS JOIN LATERAL (
-         SELECT * FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND l.cancel IS NOT NULL
+         SELECT * FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id AND l.cancel IS NOT NULL
          LIMIT 1) l";
 const ATTEMPTS: &str = concat!(
     "INSERT INTO attempts SELECT i.* FROM unnest($2::uuid[], ",
     attempt_arrays!(),
-    ") AS i WHERE $1::bigint[] IS NOT NULL ON CONFLICT DO NOTHING RETURNING delivery"
+    ") AS i WHERE $1::bigint[] IS NOT NULL ON CONFLICT DO NOTHING RETURNING delivery_id"
 );
 const RECORDED: &str =
-    "SELECT a.delivery, a.number, a.id FROM unnest($1::uuid[], $2::integer[]) AS i(delivery, number)
+    "SELECT a.delivery_id, a.number, a.id FROM unnest($1::uuid[], $2::integer[]) AS i(delivery_id, number)
      CROSS JOIN LATERAL (
-         SELECT * FROM attempts a WHERE a.delivery = i.delivery AND a.number = i.number LIMIT 1) a";
+         SELECT * FROM attempts a WHERE a.delivery_id = i.delivery_id AND a.number = i.number LIMIT 1) a";
 const STATUS: &str = "SELECT id, status FROM deliveries WHERE id = ANY($1::uuid[])";
 const PUT_BACK: &str =
-    "INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths, sending, cancel)
+    "INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 /// A delivery that ended without an attempt keeps the columns of its last attempt.
 const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_position($1::uuid[], d.id)],
@@ -108,18 +109,18 @@ const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_po
                 THEN d.last_error ELSE ($9::bytea[])[array_position($1::uuid[], d.id)] END
      WHERE d.id = ANY($1::uuid[])";
 const INSERT_DEAD: &str =
-    "INSERT INTO dead (delivery, tenant, webhook, event_type, category, reason, died_at)
-     SELECT d.id, d.tenant, d.webhook, e.event_type, d.failure_category, d.dead_reason, d.ended_at
-     FROM unnest($1::uuid[]) AS i(delivery)
-     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
+    "INSERT INTO dead (delivery_id, tenant_id, webhook_id, event_type, category, reason, died_at)
+     SELECT d.id, d.tenant_id, d.webhook_id, e.event_type, d.failure_category, d.dead_reason, d.ended_at
+     FROM unnest($1::uuid[]) AS i(delivery_id)
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery_id LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e";
 
 /// Statements whose cost must be proportional to the rows they write; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("delivered", DELIVERED),
     ("take leases", TAKE),
-    ("called off", SELECT_CANCELLED),
+    ("cancelled leases", SELECT_CANCELLED),
     ("recorded before", RECORDED),
     ("status", STATUS),
     ("update deliveries", UPDATE),
@@ -429,7 +430,7 @@ async fn insert_attempts(tx: &Session, leased: &[Leased<'_>]) -> Result<HashSet<
 }
 
 async fn is_recorded(tx: &Session, outcome: &Outcome, attempt: &Attempt) -> Result<bool, Failure> {
-    let known = "SELECT 1 FROM attempts WHERE delivery = $1 AND number = $2 AND id = $3";
+    let known = "SELECT 1 FROM attempts WHERE delivery_id = $1 AND number = $2 AND id = $3";
     tx.exists(known, &[&Col(outcome.delivery_id), &(attempt.number as i32), &Col(attempt.id)]).await
 }
 

@@ -24,42 +24,44 @@ use crate::{
 macro_rules! old {
     ($rest:literal) => {
         concat!(
-            "SELECT id, event, webhook, round, status, format, redriven_as, priority,
+            "SELECT id, event_id, webhook_id, round, status, format, redriven_as, priority,
                     purged_at IS NOT NULL FROM deliveries ",
             $rest
         )
     };
 }
 
-const OLDS: &str = old!("WHERE id = ANY($1::uuid[]) AND tenant = $2");
+const OLDS: &str = old!("WHERE id = ANY($1::uuid[]) AND tenant_id = $2");
 const ADD_ROUNDS: &str = "INSERT INTO deliveries
-         (id, event, webhook, round, format, priority, replay_of, tenant, status, created_at)
+         (id, event_id, webhook_id, round, format, priority, replay_of, tenant_id, status, created_at)
      SELECT *, $8, $9::smallint, $10::bigint FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[],
                                                          $5::smallint[], $6::smallint[], $7::uuid[])";
 const REDRIVEN: &str = "UPDATE deliveries d SET redriven_as = ($2::uuid[])[array_position($1::uuid[], d.id)]
      WHERE d.id = ANY($1::uuid[])";
-const NEVER_SENT: &str = "SELECT k.event, k.webhook FROM unnest($1::uuid[], $2::uuid[]) AS k(event, webhook)
-     WHERE (SELECT 1 FROM deliveries d WHERE d.event = k.event AND d.webhook = k.webhook LIMIT 1) IS NULL";
-const WHERE_WAITING: &str = "SELECT delivery, webhook, lane FROM waiting WHERE delivery = ANY($1::uuid[])";
+const NEVER_SENT: &str = "SELECT k.event_id, k.webhook_id FROM unnest($1::uuid[], $2::uuid[]) AS k(event_id, webhook_id)
+     WHERE (SELECT 1 FROM deliveries d WHERE d.event_id = k.event_id AND d.webhook_id = k.webhook_id LIMIT 1) IS NULL";
+const WHERE_WAITING: &str =
+    "SELECT delivery_id, webhook_id, lane FROM waiting WHERE delivery_id = ANY($1::uuid[])";
 /// Deletes only rows that are still in the given lanes, since only those lanes are locked.
-const STOP_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery = ANY($1::uuid[])
-         AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery)] COLLATE \"C\" RETURNING w.webhook, w.delivery";
-const WAITING: &str = "SELECT delivery, lane, due, seq, created_at, rescues, deaths FROM waiting
-     WHERE delivery = ANY($1::uuid[]) ORDER BY delivery FOR UPDATE";
+const STOP_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery_id = ANY($1::uuid[])
+         AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery_id)] COLLATE \"C\"
+         RETURNING w.webhook_id, w.delivery_id";
+const WAITING: &str = "SELECT delivery_id, lane, due, seq, created_at, rescues, deaths FROM waiting
+     WHERE delivery_id = ANY($1::uuid[]) ORDER BY delivery_id FOR UPDATE";
 macro_rules! lock_leased {
     ($how:literal) => {
         concat!(
-            "SELECT delivery FROM leased WHERE delivery = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
-     ORDER BY epoch, delivery FOR UPDATE",
+            "SELECT delivery_id FROM leased WHERE delivery_id = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
+     ORDER BY epoch, delivery_id FOR UPDATE",
             $how
         )
     };
 }
 const LOCK_LEASED: &str = lock_leased!("");
 const LOCK_FREE_LEASED: &str = lock_leased!(" SKIP LOCKED");
-const CALL_OFF: &str =
-    "UPDATE leased SET cancel = $3 WHERE delivery = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
-     RETURNING webhook, delivery";
+const MARK_CANCELLED: &str =
+    "UPDATE leased SET cancel = $3 WHERE delivery_id = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
+     RETURNING webhook_id, delivery_id";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
@@ -72,7 +74,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
     ("find what was never sent", NEVER_SENT),
     ("find where deliveries wait", WHERE_WAITING),
     ("stop waiting", STOP_WAITING),
-    ("call off what is leased", CALL_OFF),
+    ("call off what is leased", MARK_CANCELLED),
 ];
 
 impl Redrive for Postgres {
@@ -377,7 +379,7 @@ async fn cancel_leased(
     let lock = if wait { LOCK_LEASED } else { LOCK_FREE_LEASED };
     let rows = tx.query(lock, &[&owners, &ids]).await?;
     let ids = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
-    let noted = tx.query(CALL_OFF, &[&owners, &ids, &reason.as_bytes()]).await?;
+    let noted = tx.query(MARK_CANCELLED, &[&owners, &ids, &reason.as_bytes()]).await?;
     let noted =
         noted.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
     for (webhook_id, delivery_id) in &noted {
@@ -447,7 +449,7 @@ async fn last_round(
     event_id: EventId,
     webhook_id: WebhookId,
 ) -> Result<Option<PreviousRound>, Failure> {
-    let last = old!("WHERE event = $1 AND webhook = $2 ORDER BY round DESC LIMIT 1");
+    let last = old!("WHERE event_id = $1 AND webhook_id = $2 ORDER BY round DESC LIMIT 1");
     one(tx, last, &[&Col(event_id), &Col(webhook_id)]).await
 }
 
@@ -488,7 +490,7 @@ async fn make_due(
         waits.push(WaitingDelivery { sort_key: position, due, created_at: get(&row, 4)?, rescued });
         taken.push(Col(id));
     }
-    tx.execute("DELETE FROM waiting WHERE delivery = ANY($1::uuid[])", &[&taken]).await?;
+    tx.execute("DELETE FROM waiting WHERE delivery_id = ANY($1::uuid[])", &[&taken]).await?;
     lanes::insert_waiting(tx, &waits).await?;
     for priority in Priority::ALL {
         let of = |wait: &&WaitingDelivery| {
@@ -556,7 +558,7 @@ async fn add_rounds(
             // A delivery was pruned since it was read.
             return Err(Failure::Contention);
         }
-        tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&lasts]).await?;
+        tx.execute("DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])", &[&lasts]).await?;
     }
     // They get new sequence numbers: in an ordered lane they go to the end.
     let number = "UPDATE tenants SET next_seq = next_seq + $2 WHERE id = $1 RETURNING next_seq - $2";

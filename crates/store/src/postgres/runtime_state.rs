@@ -24,68 +24,74 @@ use crate::{
     Incident, Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
 };
 
-const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
+const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+    FROM webhook_runtime
      WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
 const SELECT_RUNTIME: &str =
-    "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
-     WHERE webhook = ANY($1::uuid[])
+    "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since FROM webhook_runtime
+     WHERE webhook_id = ANY($1::uuid[])
          AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
 /// Newest first, so that the cost of a page is proportional to its rows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
-     WHERE webhook = $1 ORDER BY opened_at DESC LIMIT $2";
-const PERIODS_OF_SEVERAL: &str = "SELECT p.opened_at, p.ended_at, p.forced, p.counts, asked.id
-     FROM unnest($1::uuid[]) AS asked(id)
+     WHERE webhook_id = $1 ORDER BY opened_at DESC LIMIT $2";
+const PERIODS_OF_SEVERAL: &str = "SELECT p.opened_at, p.ended_at, p.forced, p.counts, requested.id
+     FROM unnest($1::uuid[]) AS requested(id)
      CROSS JOIN LATERAL (SELECT opened_at, ended_at, forced, counts FROM circuit_periods
-                         WHERE webhook = asked.id AND tenant = $2 ORDER BY opened_at DESC LIMIT $4) p
+                         WHERE webhook_id = requested.id AND tenant_id = $2 ORDER BY opened_at DESC LIMIT $4) p
      WHERE p.ended_at IS NULL OR p.ended_at > $3
-     ORDER BY asked.id, p.opened_at";
-const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
-     WHERE tenant = $1 AND NOT ($3::boolean AND coalesce(
-         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook LIMIT 1), false))
+     ORDER BY requested.id, p.opened_at";
+const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id FROM circuit_periods
+     WHERE tenant_id = $1 AND NOT ($3::boolean AND coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id LIMIT 1), false))
      ORDER BY opened_at DESC LIMIT $2";
-const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
-     WHERE tenant = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
-         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook LIMIT 1), false))
-     ORDER BY webhook LIMIT $2";
+const CIRCUITS: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+    FROM webhook_runtime
+     WHERE tenant_id = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id LIMIT 1), false))
+     ORDER BY webhook_id LIMIT $2";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many lanes.
-const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
-         (SELECT webhook, 1 FROM lanes WHERE webhook > $1 ORDER BY webhook LIMIT 1)
+const OLDEST: &str = "WITH RECURSIVE found(webhook_id, n) AS (
+         (SELECT webhook_id, 1 FROM lanes WHERE webhook_id > $1 ORDER BY webhook_id LIMIT 1)
          UNION ALL
-         SELECT (SELECT l.webhook FROM lanes l WHERE l.webhook > f.webhook ORDER BY l.webhook LIMIT 1), f.n + 1
-         FROM found f WHERE f.webhook IS NOT NULL AND f.n < $2)
-     SELECT webhook, (SELECT w.created_at FROM waiting w WHERE w.webhook = found.webhook
+         SELECT (SELECT l.webhook_id FROM lanes l WHERE l.webhook_id > f.webhook_id ORDER BY l.webhook_id
+         LIMIT 1), f.n + 1
+         FROM found f WHERE f.webhook_id IS NOT NULL AND f.n < $2)
+     SELECT webhook_id, (SELECT w.created_at FROM waiting w WHERE w.webhook_id = found.webhook_id
                       ORDER BY w.created_at LIMIT 1)
-     FROM found WHERE webhook IS NOT NULL";
+     FROM found WHERE webhook_id IS NOT NULL";
 /// Deletes only deliveries in locked lanes ($4).
-const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
-         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 AND lane = ANY($4::text[])
+const EXPIRE: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
+         SELECT delivery_id FROM waiting WHERE webhook_id = $1 AND created_at < $2 AND lane = ANY($4::text[])
          ORDER BY created_at LIMIT $3))
-     RETURNING delivery, lane";
+     RETURNING delivery_id, lane";
 /// Locks `webhook_runtime` rows in the order of webhooks: rows to create if missing ($3), rows to change if they
 /// exist ($4), and other rows against changes. Each row is looked up right before it is inserted.
-const LOCK: &str = "INSERT INTO runtime (webhook, tenant) SELECT k.webhook, k.tenant
-     FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::boolean[]) AS k(webhook, tenant, create_it, change_it)
+const LOCK: &str = "INSERT INTO webhook_runtime (webhook_id, tenant_id) SELECT k.webhook_id, k.tenant_id
+     FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::boolean[]) AS k(webhook_id, tenant_id, create_it, change_it)
      LEFT JOIN LATERAL (
-         SELECT true AS is_there FROM runtime r WHERE r.webhook = k.webhook AND k.change_it AND NOT k.create_it
+         SELECT true AS is_there FROM webhook_runtime r WHERE r.webhook_id = k.webhook_id AND k.change_it
+         AND NOT k.create_it
          LIMIT 1 FOR NO KEY UPDATE) c ON true
      LEFT JOIN LATERAL (
-         SELECT true AS is_there FROM runtime r WHERE r.webhook = k.webhook AND NOT k.change_it AND NOT k.create_it
+         SELECT true AS is_there FROM webhook_runtime r WHERE r.webhook_id = k.webhook_id AND NOT k.change_it
+         AND NOT k.create_it
          LIMIT 1 FOR SHARE) s ON true
      WHERE CASE WHEN c.is_there IS NULL AND s.is_there IS NULL THEN k.create_it ELSE false END
-     ON CONFLICT (webhook) DO UPDATE SET tenant = excluded.tenant WHERE false";
-const DIED: &str = "SELECT delivery, event_type FROM dead WHERE delivery = ANY($1::uuid[])";
-const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
-     AND (tenant <> ALL($3::text[]) OR state NOT LIKE '{\"pending_verification\"%')
+     ON CONFLICT (webhook_id) DO UPDATE SET tenant_id = excluded.tenant_id WHERE false";
+const DIED: &str = "SELECT delivery_id, event_type FROM dead WHERE delivery_id = ANY($1::uuid[])";
+const EXPIRED: &str = "SELECT tenant_id, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
+     AND (tenant_id <> ALL($3::text[]) OR state NOT LIKE '{\"pending_verification\"%')
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
      ORDER BY expires_at LIMIT 1";
-const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, forced, counts, tenant)
+const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook_id, opened_at, forced, counts, tenant_id)
      SELECT $1, $2, $3, $4, $5
-     WHERE NOT EXISTS (SELECT 1 FROM circuit_periods WHERE webhook = $1 AND ended_at IS NULL)
+     WHERE NOT EXISTS (SELECT 1 FROM circuit_periods WHERE webhook_id = $1 AND ended_at IS NULL)
      ON CONFLICT DO NOTHING";
-const END_PERIOD: &str = "UPDATE circuit_periods SET ended_at = $2 WHERE webhook = $1 AND ended_at IS NULL";
+const END_PERIOD: &str =
+    "UPDATE circuit_periods SET ended_at = $2 WHERE webhook_id = $1 AND ended_at IS NULL";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
@@ -107,7 +113,7 @@ impl RuntimeState for Postgres {
     fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         Box::pin(async move {
             self.read(|session| async move {
-                session.query(TROUBLED, &[]).await?.iter().map(read_runtime).collect()
+                session.query(SELECT_IMPAIRED, &[]).await?.iter().map(read_runtime).collect()
             })
             .await
         })
@@ -340,13 +346,13 @@ async fn circuit_periods(
 
 /// Locks a webhook's `webhook_runtime` row against changes (`FOR SHARE`) until the end of the transaction.
 pub(super) async fn lock(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
-    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR SHARE", &[&Col(webhook_id)]).await?;
+    tx.query("SELECT 1 FROM webhook_runtime WHERE webhook_id = $1 FOR SHARE", &[&Col(webhook_id)]).await?;
     Ok(())
 }
 
 /// Locks a webhook's `webhook_runtime` row exclusively (`FOR UPDATE`) until the end of the transaction.
 pub(super) async fn lock_to_change(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
-    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR UPDATE", &[&Col(webhook_id)]).await?;
+    tx.query("SELECT 1 FROM webhook_runtime WHERE webhook_id = $1 FOR UPDATE", &[&Col(webhook_id)]).await?;
     Ok(())
 }
 
@@ -391,7 +397,7 @@ pub(super) async fn clear_failures(tx: &Session, webhook: &Webhook) -> Result<()
     let was = tx.query_opt("SELECT state FROM webhooks WHERE id = $1", &[&Col(webhook.id)]).await?;
     let was: Option<WebhookState> = was.map(|row| from_json(&row, 0)).transpose()?;
     if was.is_some_and(|was| !was.receives_events()) && webhook.state.receives_events() {
-        let forgive = "UPDATE runtime SET failing_since = NULL WHERE webhook = $1";
+        let forgive = "UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = $1";
         tx.execute(forgive, &[&Col(webhook.id)]).await?;
     }
     Ok(())
@@ -400,12 +406,14 @@ pub(super) async fn clear_failures(tx: &Session, webhook: &Webhook) -> Result<()
 /// Stores whether a webhook is paused. Returns `true` if that has changed: its lanes must be recomputed then.
 pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failure> {
     let paused = webhook.state.is_holding();
-    let was = tx.query_opt("SELECT paused FROM runtime WHERE webhook = $1", &[&Col(webhook.id)]).await?;
+    let was =
+        tx.query_opt("SELECT paused FROM webhook_runtime WHERE webhook_id = $1", &[&Col(webhook.id)]).await?;
     if was.map(|row| plain::<bool>(&row, 0)).transpose()?.unwrap_or(false) == paused {
         return Ok(false);
     }
     ensure_runtime(tx, &webhook.tenant_id, webhook.id).await?;
-    tx.execute("UPDATE runtime SET paused = $2 WHERE webhook = $1", &[&Col(webhook.id), &paused]).await?;
+    tx.execute("UPDATE webhook_runtime SET paused = $2 WHERE webhook_id = $1", &[&Col(webhook.id), &paused])
+        .await?;
     Ok(true)
 }
 
@@ -423,11 +431,11 @@ pub(super) async fn apply_effects<'a>(
         Some(FailingChange::Since(since)) => {
             ensure_runtime(tx, tenant_id, webhook_id).await?;
             // The time of the first failure is kept, whichever failure is recorded last.
-            let note = "UPDATE runtime SET failing_since = coalesce(failing_since, $2) WHERE webhook = $1";
+            let note = "UPDATE webhook_runtime SET failing_since = coalesce(failing_since, $2) WHERE webhook_id = $1";
             tx.execute(note, &[&Col(webhook_id), &Col(since)]).await?;
         }
         Some(FailingChange::Recovered) => {
-            let note = "UPDATE runtime SET failing_since = NULL WHERE webhook = $1";
+            let note = "UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = $1";
             tx.execute(note, &[&Col(webhook_id)]).await?;
         }
     }
@@ -435,7 +443,7 @@ pub(super) async fn apply_effects<'a>(
     let mut changed = false;
     if let Some(until) = effects.hold_until {
         ensure_runtime(tx, tenant_id, webhook_id).await?;
-        let hold = "UPDATE runtime SET hold_until = $2 WHERE webhook = $1 AND hold_until < $2";
+        let hold = "UPDATE webhook_runtime SET hold_until = $2 WHERE webhook_id = $1 AND hold_until < $2";
         changed |= tx.execute(hold, &[&Col(webhook_id), &Col(until)]).await? == 1;
     }
     let mut reported = None;
@@ -462,7 +470,7 @@ async fn occurrence_for<'a>(
     let Some(occurrence) = occurrence else { return Ok(None) };
     // If two nodes detect the transition concurrently, only the first one reports it.
     ensure_runtime(tx, &occurrence.tenant_id, webhook_id).await?;
-    let stored = "SELECT circuit FROM runtime WHERE webhook = $1 FOR UPDATE";
+    let stored = "SELECT circuit FROM webhook_runtime WHERE webhook_id = $1 FOR UPDATE";
     let before = tx.query_one(stored, &[&Col(webhook_id)]).await?;
     let before: Option<SavedCircuit> =
         plain::<Option<&str>>(&before, 0)?.map(serde_json::from_str).transpose()?;
@@ -471,14 +479,15 @@ async fn occurrence_for<'a>(
 }
 
 async fn ensure_runtime(tx: &Session, tenant_id: &TenantId, webhook_id: WebhookId) -> Result<(), Failure> {
-    let row = "INSERT INTO runtime (webhook, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    let row = "INSERT INTO webhook_runtime (webhook_id, tenant_id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
     tx.execute(row, &[&Col(webhook_id), &tenant_id.as_str()]).await?;
     Ok(())
 }
 
 /// Deletes the `webhook_runtime` row of a deleted webhook that has no deliveries left.
 pub(super) async fn delete_runtime(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
-    let forget = "DELETE FROM runtime WHERE webhook = $1 AND (SELECT deleted FROM webhooks WHERE id = $1)";
+    let forget =
+        "DELETE FROM webhook_runtime WHERE webhook_id = $1 AND (SELECT deleted FROM webhooks WHERE id = $1)";
     tx.execute(forget, &[&Col(webhook_id)]).await?;
     Ok(())
 }
@@ -494,8 +503,8 @@ async fn set_circuit(
     let json = (!circuit.is_default()).then(|| to_json(circuit)).transpose()?;
     let stored = tx
         .execute(
-            "UPDATE runtime SET circuit = $2, generation = $3, circuit_until = $4, circuit_since = $5
-             WHERE webhook = $1 AND generation <= $3",
+            "UPDATE webhook_runtime SET circuit = $2, generation = $3, circuit_until = $4, circuit_since = $5
+             WHERE webhook_id = $1 AND generation <= $3",
             &[
                 &Col(webhook_id),
                 &json,

@@ -20,9 +20,11 @@ const FAN_OUT: i64 = 4;
 macro_rules! seen {
     ($rest:literal) => {
         concat!(
-            "SELECT d.event, d.id, e.event_type, d.webhook, d.status, d.failure_category, d.priority, d.created_at,
+            "SELECT d.event_id, d.id, e.event_type, d.webhook_id, d.status, d.failure_category, d.priority,
+             d.created_at,
                     d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason,
-                    coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook LIMIT 1), false), ",
+                    coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id
+                    LIMIT 1), false), ",
             $rest
         )
     };
@@ -30,51 +32,53 @@ macro_rules! seen {
 
 /// Dead letters whose delivery or event is gone are skipped by the caller.
 const OF_DEAD: &str = seen!(
-    "x.delivery, e.id FROM (SELECT delivery FROM dead WHERE tenant = $1 AND delivery >= $2 AND delivery < $3
-         AND delivery > $4 ORDER BY delivery LIMIT $5) x
-     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d ON true
-     LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e ON true
-     ORDER BY x.delivery"
+    "x.delivery_id, e.id FROM (SELECT delivery_id FROM dead WHERE tenant_id = $1 AND delivery_id >= $2
+     AND delivery_id < $3
+         AND delivery_id > $4 ORDER BY delivery_id LIMIT $5) x
+     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery_id LIMIT 1) d ON true
+     LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e ON true
+     ORDER BY x.delivery_id"
 );
 /// `waiting` has no index by tenant: rows of other tenants are skipped by the caller. There are few rows in
 /// `leased`.
 const OF_PENDING: &str = seen!(
-    "x.delivery, e.id FROM (SELECT delivery FROM (
-         (SELECT delivery FROM waiting WHERE delivery >= $2 AND delivery < $3 AND delivery > $4
-          ORDER BY delivery LIMIT $5)
-         UNION ALL SELECT delivery FROM leased WHERE delivery >= $2 AND delivery < $3 AND delivery > $4) p
-         ORDER BY delivery LIMIT $5) x
-     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery AND d.tenant = $1 LIMIT 1) d ON true
-     LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e ON true
-     ORDER BY x.delivery"
+    "x.delivery_id, e.id FROM (SELECT delivery_id FROM (
+         (SELECT delivery_id FROM waiting WHERE delivery_id >= $2 AND delivery_id < $3 AND delivery_id > $4
+          ORDER BY delivery_id LIMIT $5)
+         UNION ALL SELECT delivery_id FROM leased WHERE delivery_id >= $2 AND delivery_id < $3 AND delivery_id > $4) p
+         ORDER BY delivery_id LIMIT $5) x
+     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery_id AND d.tenant_id = $1 LIMIT 1) d ON true
+     LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e ON true
+     ORDER BY x.delivery_id"
 );
 const OF_WEBHOOK: &str = seen!(
-    "d.id, e.id FROM (SELECT * FROM deliveries d WHERE d.webhook = $6 AND d.tenant = $1 AND d.id >= $2 AND d.id < $3
+    "d.id, e.id FROM (SELECT * FROM deliveries d WHERE d.webhook_id = $6 AND d.tenant_id = $1 AND d.id >= $2
+     AND d.id < $3
          AND d.id > $4 ORDER BY d.id LIMIT $5) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
      ORDER BY d.id"
 );
 /// Up to $5 + 1 events, including those without deliveries, and up to $6 of their deliveries. The ids of an
 /// event's deliveries have the event's millisecond, so they are in the same monthly partition.
 const OF_EVENTS: &str = seen!(
-    "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant = $1 AND e.id >= $2 AND e.id < $3
+    "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant_id = $1 AND e.id >= $2 AND e.id < $3
          ORDER BY e.id LIMIT $5::int8 + 1) e
      LEFT JOIN LATERAL (
-         SELECT * FROM deliveries d WHERE d.event = e.id
+         SELECT * FROM deliveries d WHERE d.event_id = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
              AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d ON true
      WHERE e.id > $2 OR d.id > $4 OR d.id IS NULL ORDER BY e.id, d.id LIMIT $6"
 );
 const EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
-     WHERE tenant = $1 AND id >= $2 AND id < $3 AND id > $4 ORDER BY id LIMIT $5";
+     WHERE tenant_id = $1 AND id >= $2 AND id < $3 AND id > $4 ORDER BY id LIMIT $5";
 
 /// Statements whose cost must be proportional to the rows they read; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
     ("walk dead letters", OF_DEAD),
-    ("walk a webhook's deliveries", OF_WEBHOOK),
+    ("scan a webhook's deliveries", OF_WEBHOOK),
     ("walk deliveries", OF_EVENTS),
-    ("walk what is pending", OF_PENDING),
+    ("scan pending deliveries", OF_PENDING),
     ("walk events", EVENTS),
 ];
 

@@ -20,58 +20,59 @@ use super::{
 use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures, codes::Code};
 
 const ROLLUPS: &str =
-    "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at, r.tenant,
-            r.webhook, r.minute
-     FROM unnest($1::uuid[]) AS k(webhook)
-     CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook = k.webhook AND r.minute >= $2
+    "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at, r.tenant_id,
+            r.webhook_id, r.minute
+     FROM unnest($1::uuid[]) AS k(webhook_id)
+     CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook_id = k.webhook_id AND r.minute >= $2
                          ORDER BY r.minute) r";
 /// The newest minute with a success has the last success.
-const LAST_SUCCESSES: &str = "SELECT k.webhook, r.last_success_at
-     FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook, at)
+const LAST_SUCCESSES: &str = "SELECT k.webhook_id, r.last_success_at
+     FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook_id, at)
      CROSS JOIN LATERAL (SELECT r.last_success_at FROM rollups r
-         WHERE r.webhook = k.webhook AND r.minute <= k.at AND r.last_success_at IS NOT NULL
+         WHERE r.webhook_id = k.webhook_id AND r.minute <= k.at AND r.last_success_at IS NOT NULL
          ORDER BY r.minute DESC LIMIT 1) r";
-const FAILURES: &str = "SELECT r.webhook, sum(r.failures)::bigint, count(*), min(r.minute)
-     FROM (SELECT webhook, minute, attempts - successes AS failures FROM rollups
-           WHERE tenant = $1 AND failed AND minute >= $2 ORDER BY minute DESC LIMIT $3) r
-     GROUP BY r.webhook";
+const FAILURES: &str = "SELECT r.webhook_id, sum(r.failures)::bigint, count(*), min(r.minute)
+     FROM (SELECT webhook_id, minute, attempts - successes AS failures FROM rollups
+           WHERE tenant_id = $1 AND failed AND minute >= $2 ORDER BY minute DESC LIMIT $3) r
+     GROUP BY r.webhook_id";
 macro_rules! put_rollups {
     ($conflict:literal) => {
         concat!(
             "INSERT INTO rollups
-                 (webhook, minute, tenant, attempts, successes, failed, categories, latencies, last_success_at)
-             SELECT webhook, minute, tenant, attempts, successes, attempts > successes, categories, latencies, last
+                 (webhook_id, minute, tenant_id, attempts, successes, failed, categories, latencies, last_success_at)
+             SELECT webhook_id, minute, tenant_id, attempts, successes, attempts > successes, categories, latencies,
+             last
              FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[],
                  $7::bytea[], $8::bigint[])
-                 AS k(webhook, minute, tenant, attempts, successes, categories, latencies, last) ",
+                 AS k(webhook_id, minute, tenant_id, attempts, successes, categories, latencies, last) ",
             $conflict
         )
     };
 }
-const NEW_ROLLUPS: &str = put_rollups!("ON CONFLICT DO NOTHING RETURNING webhook, minute");
+const NEW_ROLLUPS: &str = put_rollups!("ON CONFLICT DO NOTHING RETURNING webhook_id, minute");
 /// Updates rows that exist and are locked. It does not use a join, whose plan would depend on row estimates.
 const SET_ROLLUPS: &str = put_rollups!(
-    "ON CONFLICT (webhook, minute) DO UPDATE SET attempts = excluded.attempts, successes = excluded.successes,
+    "ON CONFLICT (webhook_id, minute) DO UPDATE SET attempts = excluded.attempts, successes = excluded.successes,
          failed = excluded.failed, categories = excluded.categories, latencies = excluded.latencies,
          last_success_at = excluded.last_success_at"
 );
 /// Locks rows one after the other in the given order, which is the same on all nodes.
 const KNOWN_ROLLUPS: &str = "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at,
-            r.webhook, r.minute
-     FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook, minute)
-     CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook = k.webhook AND r.minute = k.minute
+            r.webhook_id, r.minute
+     FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook_id, minute)
+     CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook_id = k.webhook_id AND r.minute = k.minute
                          LIMIT 1 FOR UPDATE) r";
-const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE ctid = ANY(ARRAY(
+const PRUNE_ROLLUPS: &str = "DELETE FROM rollups WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM rollups WHERE minute / 60000 < ($1::bigint + 59999) / 60000 AND minute < $1
          ORDER BY minute / 60000 LIMIT $2 FOR UPDATE SKIP LOCKED))";
 const TRAFFIC: &str =
     "SELECT attempts, successes, categories, latencies, last_success_at, delivered, dead, cancelled, start
-     FROM tenant_rollups WHERE tenant = $1 AND grain = $2 AND start >= $3 ORDER BY start";
+     FROM tenant_rollups WHERE tenant_id = $1 AND resolution = $2 AND start >= $3 ORDER BY start";
 macro_rules! put_traffic {
     ($conflict:literal) => {
         concat!(
-            "INSERT INTO tenant_rollups (tenant, grain, start, attempts, successes, categories, latencies,
-                 last_success_at, delivered, dead, cancelled, kept_until)
+            "INSERT INTO tenant_rollups (tenant_id, resolution, start, attempts, successes, categories, latencies,
+                 last_success_at, delivered, dead, cancelled, expires_at)
              SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[],
                  $6::bytea[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[],
                  $12::bigint[]) ",
@@ -79,21 +80,21 @@ macro_rules! put_traffic {
         )
     };
 }
-const NEW_TRAFFIC: &str = put_traffic!("ON CONFLICT DO NOTHING RETURNING tenant, grain, start");
+const NEW_TRAFFIC: &str = put_traffic!("ON CONFLICT DO NOTHING RETURNING tenant_id, resolution, start");
 const SET_TRAFFIC: &str = put_traffic!(
-    "ON CONFLICT (tenant, grain, start) DO UPDATE SET attempts = excluded.attempts,
+    "ON CONFLICT (tenant_id, resolution, start) DO UPDATE SET attempts = excluded.attempts,
          successes = excluded.successes, categories = excluded.categories, latencies = excluded.latencies,
          last_success_at = excluded.last_success_at, delivered = excluded.delivered, dead = excluded.dead,
-         cancelled = excluded.cancelled RETURNING tenant, grain, start"
+         cancelled = excluded.cancelled RETURNING tenant_id, resolution, start"
 );
 const KNOWN_TRAFFIC: &str = "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at,
-            r.delivered, r.dead, r.cancelled, r.tenant, r.grain, r.start
-     FROM unnest($1::text[], $2::smallint[], $3::bigint[]) AS k(tenant, grain, start)
+            r.delivered, r.dead, r.cancelled, r.tenant_id, r.resolution, r.start
+     FROM unnest($1::text[], $2::smallint[], $3::bigint[]) AS k(tenant_id, resolution, start)
      CROSS JOIN LATERAL (SELECT * FROM tenant_rollups r
-                         WHERE r.tenant = k.tenant AND r.grain = k.grain AND r.start = k.start
+                         WHERE r.tenant_id = k.tenant_id AND r.resolution = k.resolution AND r.start = k.start
                          LIMIT 1 FOR UPDATE) r";
-const FORGET_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM tenant_rollups WHERE kept_until <= $1 ORDER BY kept_until LIMIT $2
+const PRUNE_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM tenant_rollups WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
          FOR UPDATE SKIP LOCKED))";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
@@ -105,11 +106,11 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
     ("new minutes", NEW_ROLLUPS),
     ("known minutes", KNOWN_ROLLUPS),
     ("set minutes", SET_ROLLUPS),
-    ("forget minutes", FORGET_ROLLUPS),
+    ("prune rollups", PRUNE_ROLLUPS),
     ("traffic", TRAFFIC),
     ("known traffic", KNOWN_TRAFFIC),
     ("set traffic", SET_TRAFFIC),
-    ("forget traffic", FORGET_TRAFFIC),
+    ("prune tenant rollups", PRUNE_TRAFFIC),
 ];
 
 impl Statistics for Postgres {
@@ -194,11 +195,11 @@ impl Statistics for Postgres {
     }
 
     fn prune_rollups(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.prune_before(FORGET_ROLLUPS, before, limit).await })
+        Box::pin(async move { self.prune_before(PRUNE_ROLLUPS, before, limit).await })
     }
 
     fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.prune_before(FORGET_TRAFFIC, now, limit).await })
+        Box::pin(async move { self.prune_before(PRUNE_TRAFFIC, now, limit).await })
     }
 }
 

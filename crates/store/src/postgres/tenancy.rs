@@ -17,7 +17,8 @@ use crate::{ApiKey, Change, PageRequest, StoreFuture, Tenancy, Tenant};
 macro_rules! keys {
     ($rest:literal) => {
         concat!(
-            "SELECT id, tenant, name, hash, scopes, session, networks, created_at, expires_at, revoked_at, last_used_at
+            "SELECT id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
+             last_used_at
              FROM api_keys ",
             $rest
         )
@@ -158,15 +159,15 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
         )
         .await?;
     // In the order in which all transactions lock lanes.
-    let lock = "SELECT l.webhook, l.lane FROM webhooks w JOIN lanes l ON l.webhook = w.id
-         WHERE w.tenant = $1 AND l.pool <> $2 ORDER BY l.webhook, l.lane FOR NO KEY UPDATE OF l";
+    let lock = "SELECT l.webhook_id, l.lane FROM webhooks w JOIN lanes l ON l.webhook_id = w.id
+         WHERE w.tenant_id = $1 AND l.pool <> $2 ORDER BY l.webhook_id, l.lane FOR NO KEY UPDATE OF l";
     let rows = tx.query(lock, &[&tenant.id.as_str(), &pool]).await?;
     let webhooks = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<WebhookId>>, _>>()?;
     let lanes = rows.iter().map(|row| plain(row, 1)).collect::<Result<Vec<String>, _>>()?;
     // The node that holds a lane may not serve the new pool.
     let move_lanes = "UPDATE lanes l SET pool = $3, held_by = NULL
-         FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-         WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
+         FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane)
+         WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"";
     tx.execute(move_lanes, &[&webhooks, &lanes, &pool]).await?;
     changes::append(&tx, &Change::Tenant(tenant.id.clone())).await?;
     Ok(changed == 1)
@@ -176,10 +177,10 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     // The new version refuses publishes whose fan-out was computed before; they then find the tenant deleted.
     let delete = "UPDATE tenants SET deleted_at = $2, config_version = config_version + 1
                   WHERE id = $1 AND deleted_at IS NULL";
-    let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL";
+    let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE tenant_id = $1 AND revoked_at IS NULL";
     let deleted = tx.execute(delete, &[&id.as_str(), &Col(now)]).await?;
     tx.execute(revoke, &[&id.as_str(), &Col(now)]).await?;
-    tx.execute("DELETE FROM unsubscribed WHERE tenant = $1", &[&id.as_str()]).await?;
+    tx.execute("DELETE FROM unsubscriptions WHERE tenant_id = $1", &[&id.as_str()]).await?;
     browser_sessions::delete_of_tenant(&tx, id).await?;
     mail_addresses::delete_tenant(&tx, id).await?;
     changes::append(&tx, &Change::Keys).await?;
@@ -205,7 +206,7 @@ async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
         return Ok(false);
     }
     tx.execute(
-        "INSERT INTO api_keys (id, tenant, name, hash, scopes, session, networks, created_at, expires_at)
+        "INSERT INTO api_keys (id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         &[
             &Col(key.id),
@@ -234,12 +235,13 @@ async fn list_keys(
     let rows = match tenant_id {
         Some(tenant_id) => {
             let listed =
-                keys!("WHERE tenant = $1 AND NOT session AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+                keys!("WHERE tenant_id = $1 AND NOT session AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
             session.query(listed, &[&tenant_id.as_str(), &after, &limit, &offset]).await?
         }
         None => {
-            let listed =
-                keys!("WHERE tenant IS NULL AND NOT session AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3");
+            let listed = keys!(
+                "WHERE tenant_id IS NULL AND NOT session AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
+            );
             session.query(listed, &[&after, &limit, &offset]).await?
         }
     };
@@ -248,7 +250,7 @@ async fn list_keys(
 
 async fn revoke_key(tx: Tx, tenant_id: Option<&TenantId>, id: KeyId, now: Time) -> Result<bool, Failure> {
     let revoke = "UPDATE api_keys SET revoked_at = $3
-                  WHERE id = $1 AND tenant IS NOT DISTINCT FROM $2 AND revoked_at IS NULL";
+                  WHERE id = $1 AND tenant_id IS NOT DISTINCT FROM $2 AND revoked_at IS NULL";
     let revoked = tx.execute(revoke, &[&Col(id), &tenant_id.map(TenantId::as_str), &Col(now)]).await?;
     if revoked == 1 {
         browser_sessions::delete_of_key(&tx, id).await?;

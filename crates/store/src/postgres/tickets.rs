@@ -22,20 +22,21 @@ use crate::{ClaimedDelivery, Epoch, StoreError, TicketEntry};
 /// if the payloads before it reach $5 bytes. Rows are looked up by id alone: with further conditions, the plan for
 /// a young table would scan the lane for each row. Webhooks that are blocked after $8, or whose assigned node is
 /// not $7, are skipped.
-const WANTED: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
-            d.webhook, d.format, d.attempt_count, d.created_at,
-            e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
+const WANTED: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
+            d.webhook_id, d.format, d.attempt_count, d.created_at,
+            e.id, e.tenant_id, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
                     - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace, e.hops
-     FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS k(delivery, webhook, lane, n)
+     FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS k(delivery_id, webhook_id, lane, n)
      CROSS JOIN LATERAL (
-         SELECT * FROM waiting w WHERE w.delivery = k.delivery LIMIT 1 FOR UPDATE SKIP LOCKED) w
-     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
-     WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.due <= $4
-         AND coalesce((SELECT h.epoch FROM homes h WHERE h.webhook = k.webhook), $7::bigint) = $7::bigint
+         SELECT * FROM waiting w WHERE w.delivery_id = k.delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED) w
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery_id LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
+     WHERE w.webhook_id = k.webhook_id AND w.lane = k.lane COLLATE \"C\" AND w.due <= $4
+         AND coalesce((SELECT h.epoch FROM webhook_assignments h
+         WHERE h.webhook_id = k.webhook_id), $7::bigint) = $7::bigint
          AND coalesce((SELECT CASE WHEN r.paused THEN $9::bigint ELSE greatest(r.hold_until, r.circuit_until) END
-                       FROM runtime r WHERE r.webhook = k.webhook), 0) <= $8::bigint";
+                       FROM webhook_runtime r WHERE r.webhook_id = k.webhook_id), 0) <= $8::bigint";
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.

@@ -12,11 +12,11 @@ use super::{
 macro_rules! take_over {
     ($which:literal) => {
         concat!(
-            "INSERT INTO undelivered (delivery, tenant, webhook, status, category, code)
-     SELECT id, tenant, webhook, status, failure_category, last_status_code FROM deliveries
+            "INSERT INTO undelivered (delivery_id, tenant_id, webhook_id, status, category, code)
+     SELECT id, tenant_id, webhook_id, status, failure_category, last_status_code FROM deliveries
      WHERE status <> $1 AND (status <> $2 OR failure_category IS NOT NULL)",
             $which,
-            " ON CONFLICT (delivery) DO UPDATE SET status = excluded.status, category = excluded.category,
+            " ON CONFLICT (delivery_id) DO UPDATE SET status = excluded.status, category = excluded.category,
             code = excluded.code
      WHERE (undelivered.status, undelivered.category, undelivered.code)
          IS DISTINCT FROM (excluded.status, excluded.category, excluded.code)"
@@ -26,7 +26,7 @@ macro_rules! take_over {
 const NOTE: &str = take_over!(" AND id = ANY($3::uuid[])");
 /// Inserts rows for all deliveries, after a copy.
 pub(super) const NOTE_ALL: &str = take_over!("");
-const CLEAR: &str = "DELETE FROM undelivered WHERE delivery = ANY($1::uuid[])";
+const CLEAR: &str = "DELETE FROM undelivered WHERE delivery_id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]

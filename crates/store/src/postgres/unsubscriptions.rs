@@ -29,8 +29,8 @@ impl Unsubscriptions for Postgres {
         kind: Option<NotificationKind>,
     ) -> StoreFuture<'_, usize> {
         Box::pin(async move {
-            let delete = "DELETE FROM unsubscribed
-                          WHERE tenant = $1 AND address = $2 AND ($3::text IS NULL OR kind = $3)";
+            let delete = "DELETE FROM unsubscriptions
+                          WHERE tenant_id = $1 AND address = $2 AND ($3::text IS NULL OR kind = $3)";
             let (tenant_id, address, kind) = (&tenant_id, &address, kind.map(NotificationKind::name));
             let values = &(tenant_id.as_str(), address.as_str(), kind);
             let write = |tx: Tx| async move { tx.execute(delete, &[&values.0, &values.1, &values.2]).await };
@@ -45,8 +45,8 @@ impl Unsubscriptions for Postgres {
         of: Vec<String>,
     ) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async move {
-            let found = "SELECT address FROM unsubscribed
-                         WHERE tenant = $1 AND kind = $2 AND address = ANY($3) ORDER BY address";
+            let found = "SELECT address FROM unsubscriptions
+                         WHERE tenant_id = $1 AND kind = $2 AND address = ANY($3) ORDER BY address";
             let (tenant_id, of) = (&tenant_id, &of);
             self.read(|session| async move {
                 let rows = session.query(found, &[&tenant_id.as_str(), &kind.name(), of]).await?;
@@ -74,7 +74,7 @@ async fn unsubscribe(
 ) -> Result<bool, Failure> {
     // The lock prevents a concurrent deletion of the tenant, which would leave this row behind.
     tenancy::lock(&tx, tenant_id).await?;
-    let note = "INSERT INTO unsubscribed (tenant, address, kind, at)
+    let note = "INSERT INTO unsubscriptions (tenant_id, address, kind, unsubscribed_at)
                 SELECT id, $2, $3, $4 FROM tenants WHERE id = $1 AND deleted_at IS NULL ON CONFLICT DO NOTHING";
     let noted = tx.execute(note, &[&tenant_id.as_str(), &address, &kind.name(), &Col(now)]).await?;
     Ok(noted == 1)
@@ -87,7 +87,8 @@ async fn list(
 ) -> Result<Vec<Unsubscription>, Failure> {
     let (address, kind) =
         page.after.as_ref().map_or(("", ""), |after| (after.address.as_str(), after.kind.name()));
-    let listed = "SELECT address, kind, at FROM unsubscribed WHERE tenant = $1 AND (address, kind) > ($2, $3)
+    let listed = "SELECT address, kind, unsubscribed_at FROM unsubscriptions WHERE tenant_id = $1
+         AND (address, kind) > ($2, $3)
                   ORDER BY address, kind LIMIT $4 OFFSET $5";
     let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
     let rows = session.query(listed, &[&tenant_id.as_str(), &address, &kind, &limit, &offset]).await?;

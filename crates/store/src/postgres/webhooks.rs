@@ -30,19 +30,19 @@ use crate::{
 macro_rules! webhooks {
     ($rest:literal) => {
         concat!(
-            "SELECT id, tenant, revision, state, spec, sealed, created_at, updated_at FROM webhooks ",
+            "SELECT id, tenant_id, revision, state, spec, sealed, created_at, updated_at FROM webhooks ",
             $rest
         )
     };
 }
 
 /// Deletes up to $2 waiting deliveries in locked lanes.
-const SWEEP: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
-         SELECT w.delivery FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
-             SELECT w.delivery FROM waiting w WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\"
-             ORDER BY w.place, w.seq LIMIT $2) w LIMIT $2))
-     RETURNING delivery, lane";
-const IS_AWAITED: &str = "SELECT 1 FROM waiting WHERE webhook = $1 LIMIT 1";
+const SWEEP: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
+         SELECT w.delivery_id FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
+             SELECT w.delivery_id FROM waiting w WHERE w.webhook_id = $1 AND w.lane = k.lane COLLATE \"C\"
+             ORDER BY w.sort_key, w.seq LIMIT $2) w LIMIT $2))
+     RETURNING delivery_id, lane";
+const IS_AWAITED: &str = "SELECT 1 FROM waiting WHERE webhook_id = $1 LIMIT 1";
 /// Webhooks are locked after tenants and before `webhook_runtime` rows.
 const LOCK: &str = "SELECT id FROM webhooks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE";
 
@@ -136,7 +136,7 @@ impl Webhooks for Postgres {
     fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
             self.read(|session| async move {
-                let rows = session.query(webhooks!("WHERE sweeping"), &[]).await?;
+                let rows = session.query(webhooks!("WHERE cancel_pending"), &[]).await?;
                 rows.iter().map(|row| Ok(read_webhook(row)?.webhook)).collect()
             })
             .await
@@ -227,7 +227,7 @@ async fn list(
     // Ids are listed in descending order, so the greatest possible id starts at the first row.
     let after = page.after.unwrap_or(WebhookId::from_bytes([0xff; 16]));
     let listed = webhooks!(
-        "WHERE tenant = $1 AND NOT deleted AND id < $2 AND NOT ($5::boolean AND managed_by_operator)
+        "WHERE tenant_id = $1 AND NOT deleted AND id < $2 AND NOT ($5::boolean AND managed_by_operator)
          ORDER BY id DESC LIMIT $3 OFFSET $4"
     );
     let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
@@ -244,11 +244,13 @@ async fn config_changes(
     limit: usize,
 ) -> Result<Option<(i64, bool, TenantRules, i64, Vec<SealedWebhook>)>, Failure> {
     // Read the version first: a webhook that changes after it has a higher revision and is read by the next call.
-    let now = "SELECT config_version, rules, types_version FROM tenants WHERE id = $1 AND deleted_at IS NULL";
+    let now =
+        "SELECT config_version, rules, event_types_version FROM tenants WHERE id = $1 AND deleted_at IS NULL";
     let Some(row) = session.query_opt(now, &[&tenant_id.as_str()]).await? else { return Ok(None) };
     let (now, rules, types_version) = (plain(&row, 0)?, from_json(&row, 1)?, plain(&row, 2)?);
     let changed = webhooks!(
-        "WHERE tenant = $1 AND revision > $2 AND revision <= $4 AND ($2 > 0 OR NOT deleted) ORDER BY revision LIMIT $3"
+        "WHERE tenant_id = $1 AND revision > $2 AND revision <= $4 AND ($2 > 0 OR NOT deleted) ORDER BY revision
+         LIMIT $3"
     );
     let rows = session.query(changed, &[&tenant_id.as_str(), &version, &(limit as i64), &now]).await?;
     let (mut webhooks, mut last) = (Vec::new(), now);
@@ -269,7 +271,7 @@ async fn sweep(
     limit: usize,
 ) -> Result<BatchProgress, Failure> {
     // Checked inside the transaction: a webhook that was enabled again keeps its deliveries.
-    let wanted = "SELECT 1 FROM webhooks WHERE id = $1 AND sweeping FOR NO KEY UPDATE";
+    let wanted = "SELECT 1 FROM webhooks WHERE id = $1 AND cancel_pending FOR NO KEY UPDATE";
     if !tx.exists(wanted, &[&Col(webhook_id)]).await? {
         return Ok(BatchProgress { changed: 0, finished: true });
     }
@@ -290,7 +292,7 @@ async fn sweep(
     // A lane that was created after the others were locked is left to the next step.
     let finished = swept.len() < limit && !tx.exists(IS_AWAITED, &[&Col(webhook_id)]).await?;
     if finished {
-        tx.execute("UPDATE webhooks SET sweeping = false WHERE id = $1", &[&Col(webhook_id)]).await?;
+        tx.execute("UPDATE webhooks SET cancel_pending = false WHERE id = $1", &[&Col(webhook_id)]).await?;
         runtime_state::delete_runtime(&tx, webhook_id).await?;
     }
     Ok(BatchProgress { changed: swept.len(), finished })
@@ -319,7 +321,7 @@ pub(super) async fn find(
     tenant_id: &TenantId,
     id: WebhookId,
 ) -> Result<Option<SealedVersion>, Failure> {
-    let found = webhooks!("WHERE id = $1 AND tenant = $2 AND NOT deleted");
+    let found = webhooks!("WHERE id = $1 AND tenant_id = $2 AND NOT deleted");
     let Some(row) = session.query_opt(found, &[&Col(id), &tenant_id.as_str()]).await? else {
         return Ok(None);
     };
@@ -353,13 +355,14 @@ async fn store_unpaused(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i
     let version: i64 = plain(&row, 0)?;
     runtime_state::clear_failures(tx, webhook).await?;
     tx.execute(
-        "INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at, deleted, sweeping,
+        "INSERT INTO webhooks (id, tenant_id, revision, state, spec, sealed, created_at, updated_at, deleted,
+         cancel_pending,
                                expires_at, managed_by_operator)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-         ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, revision = excluded.revision,
+         ON CONFLICT (id) DO UPDATE SET tenant_id = excluded.tenant_id, revision = excluded.revision,
              state = excluded.state, spec = excluded.spec, sealed = excluded.sealed,
              created_at = excluded.created_at, updated_at = excluded.updated_at, deleted = excluded.deleted,
-             sweeping = excluded.sweeping, expires_at = excluded.expires_at,
+             cancel_pending = excluded.cancel_pending, expires_at = excluded.expires_at,
              managed_by_operator = excluded.managed_by_operator",
         &[
             &Col(webhook.id),

@@ -9,8 +9,8 @@ use crate::{
 };
 
 const SELECT_STARTED_OBJECT: &str =
-    "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
-const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FROM archive
+    "SELECT object FROM archive_outbox WHERE object IS NOT NULL ORDER BY object LIMIT 1";
+const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FROM archive_outbox
      WHERE object IS ? AND (?2 IS NULL OR day = ?2) ORDER BY number";
 
 impl ArchiveOutbox for Sqlite {
@@ -24,14 +24,14 @@ impl ArchiveOutbox for Sqlite {
             }
             let waiting: i64 =
                 transaction
-                    .query_row("SELECT ifnull(sum(length(frame)), 0) FROM archive", (), |row| row.get(0))?;
-            let day = "SELECT day FROM archive ORDER BY number LIMIT 1";
+                    .query_row("SELECT ifnull(sum(length(frame)), 0) FROM archive_outbox", (), |row| row.get(0))?;
+            let day = "SELECT day FROM archive_outbox ORDER BY number LIMIT 1";
             let day: Option<String> = transaction.query_row(day, (), |row| row.get(0)).optional()?;
             let Some(day) = day.filter(|_| waiting >= min as i64) else { return Ok(None) };
             let (object, last) = join_frames(transaction, None, Some(&day), max)?;
             if let Some(object) = &object {
                 transaction.execute(
-                    "UPDATE archive SET object = ?1 WHERE object IS NULL AND day = ?2 AND number <= ?3",
+                    "UPDATE archive_outbox SET object = ?1 WHERE object IS NULL AND day = ?2 AND number <= ?3",
                     (&object.name, &day, last),
                 )?;
             }
@@ -41,7 +41,7 @@ impl ArchiveOutbox for Sqlite {
 
     fn object_stored(&self, name: String) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
-            transaction.execute("DELETE FROM archive WHERE object = ?", [name]).map(drop)
+            transaction.execute("DELETE FROM archive_outbox WHERE object = ?", [name]).map(drop)
         })
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn insert_frames(transaction: &Transaction<'_>, packing: FrameBuilder
     for frame in packing.frames().map_err(not_packed)? {
         transaction
             .prepare_cached(
-                "INSERT INTO archive (day, events, deliveries, attempts, frame) VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO archive_outbox (day, events, deliveries, attempts, frame) VALUES (?, ?, ?, ?, ?)",
             )?
             .execute((
                 &frame.day,

@@ -14,7 +14,8 @@ impl Audit for Sqlite {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
-                    "INSERT INTO audit (id, tenant, actor, key, address, action, object) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO audit (id, tenant_id, actor, key_id, address, action, object)
+                     VALUES (?, ?, ?, ?, ?, ?, ?)",
                 )?
                 .execute((
                     Col(entry.id),
@@ -54,10 +55,10 @@ impl Audit for Sqlite {
             let tenant = filter.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             connection
                 .prepare_cached(&format!(
-                    "SELECT id, tenant, actor, key, address, action, object, result, before, after FROM audit
+                    "SELECT id, tenant_id, actor, key_id, address, action, object, result, before, after FROM audit
                      WHERE id < ?1 AND id >= ?2 AND (?3 IS NULL OR substr(action, 1, length(?3)) = ?3)
                          AND (?4 IS NULL OR object = ?4) AND {} ORDER BY id DESC LIMIT ?6 OFFSET ?7",
-                    if tenant.is_some() { "tenant = ?5" } else { "?5 IS NULL" }
+                    if tenant.is_some() { "tenant_id = ?5" } else { "?5 IS NULL" }
                 ))?
                 .query_map(
                     (Col(before), Col(from), filter.action, filter.object, tenant, page.limit, page.offset),

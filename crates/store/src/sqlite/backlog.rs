@@ -10,32 +10,32 @@ use crate::{Backlog, BacklogCounts, BackloggedWebhooks};
 /// contains.
 const FREE: &str = "SELECT lane,
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
-                 WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place <= ?2 LIMIT ?3)),
+                 WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane AND w.sort_key <= ?2 LIMIT ?3)),
             (SELECT count(*) FROM (SELECT 1 FROM waiting w
-                 WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place > ?2 LIMIT ?3))
-     FROM lanes l WHERE l.webhook = ?1 AND l.lane >= 'A'";
-const HAS_ORDERS: &str = "SELECT 1 FROM lanes WHERE webhook = ?1 AND lane < 'A' LIMIT 1";
+                 WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane AND w.sort_key > ?2 LIMIT ?3))
+     FROM lanes l WHERE l.webhook_id = ?1 AND l.lane >= 'A'";
+const HAS_ORDERS: &str = "SELECT 1 FROM lanes WHERE webhook_id = ?1 AND lane < 'A' LIMIT 1";
 const IN_ORDER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
-     WHERE webhook = ?1 AND lane < 'A' LIMIT ?2)";
+     WHERE webhook_id = ?1 AND lane < 'A' LIMIT ?2)";
 /// Due times of the first delivery of each ordered lane that has no leased delivery.
-const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
-             ORDER BY w.place, w.seq LIMIT 1)
-     FROM lanes l WHERE l.webhook = ?1 AND l.lane < 'A' AND NOT EXISTS
-         (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A') LIMIT ?2";
+const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane
+             ORDER BY w.sort_key, w.seq LIMIT 1)
+     FROM lanes l WHERE l.webhook_id = ?1 AND l.lane < 'A' AND NOT EXISTS
+         (SELECT 1 FROM leased s WHERE s.webhook_id = l.webhook_id AND s.lane = l.lane AND s.lane < 'A') LIMIT ?2";
 const HAS_MANY: &str =
-    "SELECT 1 FROM webhooks WHERE tenant = ?1 AND deleted = 0 ORDER BY id LIMIT 1 OFFSET ?2";
-const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant = ?1 AND deleted = 0
+    "SELECT 1 FROM webhooks WHERE tenant_id = ?1 AND deleted = 0 ORDER BY id LIMIT 1 OFFSET ?2";
+const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant_id = ?1 AND deleted = 0
                        ORDER BY id LIMIT ?2) w
-     WHERE EXISTS (SELECT 1 FROM lanes l WHERE l.webhook = w.id)";
+     WHERE EXISTS (SELECT 1 FROM lanes l WHERE l.webhook_id = w.id)";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many lanes.
-const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
-         SELECT (SELECT min(webhook) FROM lanes WHERE webhook > x''), 1
+const OF_MANY: &str = "WITH RECURSIVE found(webhook_id, n) AS (
+         SELECT (SELECT min(webhook_id) FROM lanes WHERE webhook_id > x''), 1
          UNION ALL
-         SELECT (SELECT min(l.webhook) FROM lanes l WHERE l.webhook > found.webhook), found.n + 1
-         FROM found WHERE found.webhook IS NOT NULL AND found.n < ?2)
-     SELECT webhook, EXISTS (SELECT 1 FROM webhooks w
-                             WHERE w.id = found.webhook AND w.tenant = ?1 AND w.deleted = 0)
-     FROM found WHERE webhook IS NOT NULL";
+         SELECT (SELECT min(l.webhook_id) FROM lanes l WHERE l.webhook_id > found.webhook_id), found.n + 1
+         FROM found WHERE found.webhook_id IS NOT NULL AND found.n < ?2)
+     SELECT webhook_id, EXISTS (SELECT 1 FROM webhooks w
+                             WHERE w.id = found.webhook_id AND w.tenant_id = ?1 AND w.deleted = 0)
+     FROM found WHERE webhook_id IS NOT NULL";
 
 /// Statements whose cost must be proportional to the rows they return; a test checks their query plans.
 #[cfg(feature = "conformance")]

@@ -23,7 +23,9 @@ pub(super) fn append(transaction: &WriteTransaction<'_>, change: &Change) -> rus
         Change::Cancel(webhook_id, delivery_id) => (5, None, Some(*webhook_id), Some(*delivery_id)),
     };
     transaction
-        .prepare_cached("INSERT INTO changes (kind, tenant, webhook, delivery) VALUES (?, ?, ?, ?)")?
+        .prepare_cached(
+            "INSERT INTO change_log (kind, tenant_id, webhook_id, delivery_id) VALUES (?, ?, ?, ?)",
+        )?
         .execute((kind, tenant_id.map(TenantId::as_str), webhook_id.map(Col), delivery_id.map(Col)))?;
     Ok(())
 }
@@ -31,11 +33,11 @@ pub(super) fn append(transaction: &WriteTransaction<'_>, change: &Change) -> rus
 pub(super) fn read_since(connection: &Connection, since: Option<&ChangeCursor>) -> rusqlite::Result<Changes> {
     let Some(since) = since else {
         let mark =
-            connection.query_row("SELECT ifnull(max(number), 0) FROM changes", (), |row| row.get(0))?;
+            connection.query_row("SELECT ifnull(max(number), 0) FROM change_log", (), |row| row.get(0))?;
         return Ok(Changes { cursor: ChangeCursor::at(mark), changes: Vec::new() });
     };
     let mut changed = connection.prepare_cached(
-        "SELECT kind, tenant, webhook, delivery, number FROM changes WHERE number > ? ORDER BY number",
+        "SELECT kind, tenant_id, webhook_id, delivery_id, number FROM change_log WHERE number > ? ORDER BY number",
     )?;
     let mut rows = changed.query([since.position])?;
     let mut reported = Changes { cursor: since.clone(), changes: Vec::new() };
@@ -61,12 +63,12 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Change> {
 }
 
 pub(super) fn prune(transaction: &Transaction<'_>, before: &ChangeCursor) -> rusqlite::Result<()> {
-    transaction.execute("DELETE FROM changes WHERE number < ?", [before.position])?;
+    transaction.execute("DELETE FROM change_log WHERE number < ?", [before.position])?;
     Ok(())
 }
 
 /// Deletes all changes. Earlier versions also wrote them for stores that are not shared.
 pub(super) fn delete_all(connection: &Connection) -> rusqlite::Result<usize> {
     // Without WHERE: SQLite then frees whole pages instead of deleting row by row.
-    connection.execute("DELETE FROM changes", ())
+    connection.execute("DELETE FROM change_log", ())
 }

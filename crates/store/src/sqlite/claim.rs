@@ -19,28 +19,29 @@ use crate::{
     StoreFuture, TicketEntry,
 };
 
-const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes l
+const DUE_LANES: &str = "SELECT webhook_id, lane, wake_at FROM lanes l
      WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2
-         AND NOT EXISTS (SELECT 1 FROM homes h WHERE h.webhook = l.webhook AND h.epoch <> ?4)
+         AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> ?4)
      ORDER BY wake_at LIMIT ?3";
 const NEXT_WAKE: &str = "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held_by IS NULL AND wake_at > ?2";
 const DUE: &str =
-    "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
-            e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
+    "SELECT w.delivery_id, w.webhook_id, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
+            e.id, e.tenant_id, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
             e.priority, w.seq, e.trace, e.hops
-     FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
-     WHERE w.webhook = ?1 AND w.lane = ?2 ORDER BY w.place, w.seq LIMIT ?3";
+     FROM waiting w JOIN deliveries d ON d.id = w.delivery_id JOIN events e ON e.tenant_id = d.tenant_id
+     AND e.id = d.event_id
+     WHERE w.webhook_id = ?1 AND w.lane = ?2 ORDER BY w.sort_key, w.seq LIMIT ?3";
 /// Epoch of the node assigned to a webhook.
-pub(super) const HOME: &str = "SELECT epoch FROM homes WHERE webhook = ?";
+pub(super) const INSERT_ASSIGNMENT: &str = "SELECT epoch FROM webhook_assignments WHERE webhook_id = ?";
 /// Whether an epoch other than ?3 has leases of an ordered lane. Null if the lane has no leases.
 const SELECT_LEASED_ORDERS: &str =
-    "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
+    "SELECT max(epoch <> ?3) FROM leased WHERE webhook_id = ?1 AND lane = ?2 AND lane < 'A'";
 
 /// Scans by delivery id, since nearly all leases of an embedded store belong to its one live epoch.
 const OWNED_LEASES: &str =
-    "SELECT delivery FROM leased WHERE delivery > ?2 AND epoch = ?1 ORDER BY delivery LIMIT ?3";
-const OWNED_LANES: &str = "SELECT webhook, lane FROM lanes WHERE held_by = ?1 LIMIT ?2";
-const OWNED_ASSIGNMENTS: &str = "SELECT webhook FROM homes WHERE epoch = ?1 LIMIT ?2";
+    "SELECT delivery_id FROM leased WHERE delivery_id > ?2 AND epoch = ?1 ORDER BY delivery_id LIMIT ?3";
+const OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE held_by = ?1 LIMIT ?2";
+const OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = ?1 LIMIT ?2";
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.
@@ -49,7 +50,7 @@ pub(super) const HOT_STATEMENTS: [&str; 12] = [
     DUE_LANES,
     NEXT_WAKE,
     DUE,
-    HOME,
+    INSERT_ASSIGNMENT,
     SELECT_LEASED_ORDERS,
     lanes::HEAD,
     lanes::BLOCKED_UNTIL,
@@ -139,9 +140,12 @@ impl Claim for Sqlite {
 
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
-            let mut left = transaction.prepare_cached("DELETE FROM homes WHERE webhook = ? AND epoch = ?")?;
+            let mut left = transaction.prepare_cached(
+                "DELETE FROM webhook_assignments WHERE webhook_id = ?
+                 AND epoch = ?",
+            )?;
             let mut let_go = transaction
-                .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND held_by = ?")?;
+                .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook_id = ? AND held_by = ?")?;
             for webhook_id in webhooks {
                 left.execute((Col(webhook_id), epoch.0))?;
                 let_go.execute((Col(webhook_id), epoch.0))?;
@@ -188,7 +192,7 @@ pub(super) fn mark(
     delivery_id: DeliveryId,
 ) -> rusqlite::Result<bool> {
     let marked = transaction
-        .prepare_cached("UPDATE leased SET sending = 1 WHERE delivery = ? AND epoch = ?")?
+        .prepare_cached("UPDATE leased SET sending = 1 WHERE delivery_id = ? AND epoch = ?")?
         .execute((Col(delivery_id), epoch.0))?;
     Ok(marked == 1)
 }
@@ -203,8 +207,10 @@ fn claim_lane(
     let LaneKey { webhook_id, ref lane } = capacity.key;
     let code = lane.code();
     let nothing = LaneClaim { key: capacity.key.clone(), deliveries: Vec::new(), more: false };
-    let assigned_epoch: Option<i64> =
-        transaction.prepare_cached(HOME)?.query_row([Col(webhook_id)], |row| row.get(0)).optional()?;
+    let assigned_epoch: Option<i64> = transaction
+        .prepare_cached(INSERT_ASSIGNMENT)?
+        .query_row([Col(webhook_id)], |row| row.get(0))
+        .optional()?;
     if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0) {
         // Release the lane: the assigned node does not see lanes that another node holds.
         release_lane(transaction, &capacity.key, epoch)?;
@@ -242,7 +248,7 @@ fn claim_lane(
     let (deliveries, more) = take_due(transaction, now, capacity, bytes_left)?;
     if capacity.exclusive && assigned_epoch.is_none() && !deliveries.is_empty() {
         transaction
-            .prepare_cached("INSERT INTO homes (webhook, epoch) VALUES (?, ?)")?
+            .prepare_cached("INSERT INTO webhook_assignments (webhook_id, epoch) VALUES (?, ?)")?
             .execute((Col(webhook_id), epoch.0))?;
     }
     for claimed in &deliveries {
@@ -259,7 +265,7 @@ pub(super) fn lease(
     lane: &Lane,
     claimed: &ClaimedDelivery,
 ) -> rusqlite::Result<()> {
-    transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(claimed.id)])?;
+    transaction.prepare_cached("DELETE FROM waiting WHERE delivery_id = ?")?.execute([Col(claimed.id)])?;
     let rescued = RescueCounts { rescues: claimed.rescues, deaths: claimed.deaths };
     let position = LanePosition {
         delivery_id: claimed.id,
@@ -337,8 +343,8 @@ fn release(
 ) -> rusqlite::Result<bool> {
     let lease = transaction
         .prepare_cached(
-            "DELETE FROM leased WHERE delivery = ? AND epoch = ?
-             RETURNING webhook, lane, seq, rescues, deaths, cancel",
+            "DELETE FROM leased WHERE delivery_id = ? AND epoch = ?
+             RETURNING webhook_id, lane, seq, rescues, deaths, cancel",
         )?
         .query_row((Col(delivery_id), epoch.0), |row| {
             let position =
@@ -356,7 +362,7 @@ fn release(
 /// Clears the holder of a lane, if the epoch holds it.
 fn release_lane(transaction: &Transaction<'_>, key: &LaneKey, epoch: Epoch) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND lane = ? AND held_by = ?")?
+        .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook_id = ? AND lane = ? AND held_by = ?")?
         .execute((Col(key.webhook_id), key.lane.code(), epoch.0))?;
     Ok(())
 }

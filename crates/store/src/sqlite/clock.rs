@@ -14,23 +14,23 @@ const UPSERT_CONFIRMED_TIME: &str = "INSERT INTO clock (single, confirmed_at) VA
      ON CONFLICT (single) DO UPDATE SET confirmed_at = excluded.confirmed_at";
 const INCREMENT_CONFIRMATIONS: &str = "INSERT INTO clock (single, confirmations) VALUES (1, 1)
      ON CONFLICT (single) DO UPDATE SET confirmations = confirmations + 1 RETURNING confirmations";
-const SELECT_LANES: &str =
-    "SELECT webhook, lane FROM lanes WHERE (webhook, lane) > (?1, ?2) ORDER BY webhook, lane LIMIT ?3";
+const SELECT_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE (webhook_id, lane) > (?1, ?2)
+     ORDER BY webhook_id, lane LIMIT ?3";
 const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - ?4,
-         place = CASE WHEN lane < 'A' THEN place ELSE due - ?4 END
-     WHERE webhook = ?1 AND lane = ?2 AND due >= ?3 AND due < ?5";
+         sort_key = CASE WHEN lane < 'A' THEN sort_key ELSE due - ?4 END
+     WHERE webhook_id = ?1 AND lane = ?2 AND due >= ?3 AND due < ?5";
 const UPDATE_LANE: &str =
-    "UPDATE lanes SET wake_at = ?3 WHERE webhook = ?1 AND lane = ?2 AND wake_at > ?3 AND wake_at < ?4";
-const SELECT_HOLDS: &str = "SELECT webhook, hold_until, circuit FROM runtime
+    "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2 AND wake_at > ?3 AND wake_at < ?4";
+const SELECT_HOLDS: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
      WHERE hold_until >= ?1 AND hold_until < ?2 OR circuit_until >= ?1 AND circuit_until < ?2";
-const UPDATE_HOLD: &str = "UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1";
+const UPDATE_HOLD: &str = "UPDATE webhook_runtime SET hold_until = ?2 WHERE webhook_id = ?1";
 const UPDATE_CIRCUIT: &str =
-    "UPDATE runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook = ?1";
+    "UPDATE webhook_runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook_id = ?1";
 
 /// Lowers the generation of closed circuits that comes from the abandoned time; otherwise newer circuits would
 /// count as older.
 const UPDATE_GENERATIONS: &str =
-    "UPDATE runtime SET generation = ?1 WHERE generation > ?1 AND circuit IS NULL";
+    "UPDATE webhook_runtime SET generation = ?1 WHERE generation > ?1 AND circuit IS NULL";
 
 impl Clocks for Sqlite {
     fn clock_state(&self) -> StoreFuture<'_, ClockState> {

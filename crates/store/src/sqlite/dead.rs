@@ -16,13 +16,13 @@ use crate::{
 };
 
 /// Newest dead letters of a tenant, in the order of an index that contains all columns used.
-const NEWEST: &str = "SELECT webhook, event_type, category, reason, died_at FROM dead
-     WHERE tenant = ? AND delivery >= ? AND delivery < ? ORDER BY delivery DESC LIMIT ?";
-const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant = ? AND delivery >= ? AND delivery < ?
-     ORDER BY delivery DESC LIMIT 1 OFFSET ?";
+const NEWEST: &str = "SELECT webhook_id, event_type, category, reason, died_at FROM dead
+     WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ? ORDER BY delivery_id DESC LIMIT ?";
+const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ?
+     ORDER BY delivery_id DESC LIMIT 1 OFFSET ?";
 
 const SIZE: &str =
-    "SELECT count(*) FROM (SELECT 1 FROM dead WHERE tenant = ? ORDER BY delivery DESC LIMIT ?)";
+    "SELECT count(*) FROM (SELECT 1 FROM dead WHERE tenant_id = ? ORDER BY delivery_id DESC LIMIT ?)";
 
 /// Counts the rows that match a filter among the newest dead letters. It reads no more than the given maximum even
 /// if few of them match.
@@ -35,11 +35,11 @@ pub(super) fn count(
 ) -> rusqlite::Result<DeadCounts> {
     let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
     let mut sql = Sql::new(format!(
-        "SELECT webhook, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({NEWEST}) WHERE true"
+        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({NEWEST}) WHERE true"
     ));
-    sql.and_any("webhook", filter.webhooks.iter().copied().map(Col));
+    sql.and_any("webhook_id", filter.webhooks.iter().copied().map(Col));
     if filter.tenant_managed_only {
-        sql.push(&format!(" AND {}", is_tenant_managed("webhook")));
+        sql.push(&format!(" AND {}", is_tenant_managed("webhook_id")));
     }
     sql.and_any("event_type", filter.event_types.iter().cloned());
     sql.and_any("category", filter.failure_categories.iter().copied().map(Col));

@@ -13,18 +13,18 @@ use crate::{Erase, EraseResult, StoreFuture};
 #[cfg(feature = "conformance")]
 pub(super) const BOUNDED_STATEMENTS: [&str; 3] = [TO_ERASE, ANSWERED, ANSWERS];
 
-const TO_ERASE: &str = "SELECT id FROM events WHERE tenant = ? AND subject = ? AND erased_at IS NULL
+const TO_ERASE: &str = "SELECT id FROM events WHERE tenant_id = ? AND subject = ? AND erased_at IS NULL
      ORDER BY id LIMIT ?";
-const ANSWERED: &str = "SELECT d.id FROM deliveries d WHERE d.event = ? AND d.tenant = ? AND EXISTS
-         (SELECT 1 FROM attempts a WHERE a.delivery = d.id AND a.response_body_sample IS NOT NULL) LIMIT ?";
+const ANSWERED: &str = "SELECT d.id FROM deliveries d WHERE d.event_id = ? AND d.tenant_id = ? AND EXISTS
+         (SELECT 1 FROM attempts a WHERE a.delivery_id = d.id AND a.response_body_sample IS NOT NULL) LIMIT ?";
 const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
-     WHERE delivery = ? AND response_body_sample IS NOT NULL";
+     WHERE delivery_id = ? AND response_body_sample IS NOT NULL";
 
 impl Erase for Sqlite {
     fn erase(&self, tenant_id: TenantId, event_id: EventId, now: Time) -> StoreFuture<'_, EraseResult> {
         self.write(move |transaction| {
             let known = transaction
-                .prepare_cached("SELECT erased_at FROM events WHERE tenant = ? AND id = ?")?
+                .prepare_cached("SELECT erased_at FROM events WHERE tenant_id = ? AND id = ?")?
                 .query_row((tenant_id.as_str(), Col(event_id)), |row| get_opt(row, 0))
                 .optional()?;
             match known {
@@ -35,7 +35,8 @@ impl Erase for Sqlite {
             with_secure_delete(transaction, || {
                 transaction
                     .prepare_cached(
-                        "UPDATE events SET data = x'', metadata = NULL, erased_at = ?3 WHERE tenant = ?1 AND id = ?2",
+                        "UPDATE events SET data = x'', metadata = NULL, erased_at = ?3 WHERE tenant_id = ?1
+                         AND id = ?2",
                     )?
                     .execute((tenant_id.as_str(), Col(event_id), Col(now)))?;
                 delete_dead_letters(transaction, &tenant_id, event_id, now)?;
@@ -88,7 +89,7 @@ fn delete_dead_letters(
 ) -> rusqlite::Result<()> {
     let dead_letters = transaction
         .prepare_cached(
-            "UPDATE deliveries SET purged_at = ?3 WHERE event = ?1 AND tenant = ?2 AND status = ?4
+            "UPDATE deliveries SET purged_at = ?3 WHERE event_id = ?1 AND tenant_id = ?2 AND status = ?4
                  AND redriven_as IS NULL AND purged_at IS NULL RETURNING id",
         )?
         .query_map((Col(event_id), tenant_id.as_str(), Col(now), Col(DeliveryStatus::Dead)), |row| {
@@ -96,7 +97,7 @@ fn delete_dead_letters(
         })?
         .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
     for dead_letter in dead_letters {
-        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(dead_letter)])?;
+        transaction.prepare_cached("DELETE FROM dead WHERE delivery_id = ?")?.execute([Col(dead_letter)])?;
     }
     Ok(())
 }
@@ -123,6 +124,6 @@ pub(super) fn is_erased(
     event_id: EventId,
 ) -> rusqlite::Result<bool> {
     transaction
-        .prepare_cached("SELECT 1 FROM events WHERE tenant = ? AND id = ? AND erased_at IS NOT NULL")?
+        .prepare_cached("SELECT 1 FROM events WHERE tenant_id = ? AND id = ? AND erased_at IS NOT NULL")?
         .exists((tenant_id.as_str(), Col(event_id)))
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 const COLUMNS: &str =
-    "tenant, name, revision, archived, description, example, schema, created_at, updated_at";
+    "tenant_id, name, revision, archived, description, example, schema, created_at, updated_at";
 
 impl EventTypes for Sqlite {
     fn create_event_type(&self, event_type: EventType, max: usize) -> StoreFuture<'_, RegisterResult> {
@@ -23,7 +23,7 @@ impl EventTypes for Sqlite {
                 return Ok(RegisterResult::Exists);
             }
             let there: i64 = transaction
-                .prepare_cached("SELECT count(*) FROM event_types WHERE tenant = ?")?
+                .prepare_cached("SELECT count(*) FROM event_types WHERE tenant_id = ?")?
                 .query_row([tenant_id.as_str()], |row| row.get(0))?;
             if there >= max as i64 {
                 return Ok(RegisterResult::LimitReached);
@@ -56,7 +56,7 @@ impl EventTypes for Sqlite {
     fn delete_event_type(&self, tenant_id: TenantId, name: String) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let deleted = transaction
-                .prepare_cached("DELETE FROM event_types WHERE tenant = ? AND name = ?")?
+                .prepare_cached("DELETE FROM event_types WHERE tenant_id = ? AND name = ?")?
                 .execute((tenant_id.as_str(), name))?;
             if deleted == 1 {
                 next_version(transaction, &tenant_id)?;
@@ -80,7 +80,7 @@ impl EventTypes for Sqlite {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM event_types
-                     WHERE tenant = ?1 AND name > ?2 AND (?3 IS NULL OR archived = ?3)
+                     WHERE tenant_id = ?1 AND name > ?2 AND (?3 IS NULL OR archived = ?3)
                      ORDER BY name LIMIT ?4 OFFSET ?5"
                 ))?
                 .query_map((tenant_id.as_str(), after, archived, page.limit, page.offset), |row| {
@@ -99,7 +99,7 @@ impl EventTypes for Sqlite {
         self.read(move |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM event_types WHERE tenant = ? AND revision > ? ORDER BY revision LIMIT ?"
+                    "SELECT {COLUMNS} FROM event_types WHERE tenant_id = ? AND revision > ? ORDER BY revision LIMIT ?"
                 ))?
                 .query_map((tenant_id.as_str(), revision, limit as i64), read)?
                 .collect()
@@ -109,7 +109,7 @@ impl EventTypes for Sqlite {
     fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>> {
         self.read(move |connection| {
             connection
-                .prepare_cached("SELECT name FROM event_types WHERE tenant = ? ORDER BY name")?
+                .prepare_cached("SELECT name FROM event_types WHERE tenant_id = ? ORDER BY name")?
                 .query_map([tenant_id.as_str()], |row| row.get(0))?
                 .collect()
         })
@@ -120,7 +120,7 @@ impl EventTypes for Sqlite {
 fn next_version(transaction: &WriteTransaction<'_>, tenant_id: &TenantId) -> rusqlite::Result<Option<i64>> {
     let version = transaction
         .prepare_cached(
-            "UPDATE tenants SET config_version = config_version + 1, types_version = config_version + 1
+            "UPDATE tenants SET config_version = config_version + 1, event_types_version = config_version + 1
              WHERE id = ? AND deleted_at IS NULL RETURNING config_version",
         )?
         .query_row([tenant_id.as_str()], |row| row.get(0))
@@ -135,7 +135,7 @@ fn find(
     name: &str,
 ) -> rusqlite::Result<Option<VersionedType>> {
     connection
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM event_types WHERE tenant = ? AND name = ?"))?
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM event_types WHERE tenant_id = ? AND name = ?"))?
         .query_row((tenant_id.as_str(), name), read)
         .optional()
 }

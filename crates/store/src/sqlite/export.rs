@@ -134,8 +134,8 @@ fn facts(connection: &Connection) -> rusqlite::Result<SourceCounts> {
         pending: count("SELECT count(*) FROM deliveries WHERE status = 0")?,
         cancelled: count("SELECT count(*) FROM leased WHERE cancel IS NOT NULL")?,
         lanes: count(
-            "SELECT count(*) FROM (SELECT webhook, lane FROM waiting
-                                   UNION SELECT webhook, lane FROM leased WHERE cancel IS NULL)",
+            "SELECT count(*) FROM (SELECT webhook_id, lane FROM waiting
+                                   UNION SELECT webhook_id, lane FROM leased WHERE cancel IS NULL)",
         )?,
     })
 }
@@ -219,7 +219,8 @@ impl Reader {
         let select = step.select(after.is_some(), self.now);
         let key = after.unwrap_or_default();
         let key: Option<Vec<_>> = step.key.iter().zip(&key).map(|(c, text)| read_key(c.kind, text)).collect();
-        let key = key.ok_or_else(|| self.unreadable(&"the target has noted a key that is none"))?;
+        let key =
+            key.ok_or_else(|| self.unreadable(&"the copy progress of the target contains an invalid key"))?;
         let mut statement = self.connection.prepare(&select).map_err(unreadable)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(unreadable)?;
         let (mut filling, mut reported) = (Filling::new(step), false);

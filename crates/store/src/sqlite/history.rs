@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(super) const EVENT: &str =
-    "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
+    "SELECT id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
             priority, erased_at, trace, hops FROM events";
 
 pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
@@ -37,16 +37,17 @@ pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
 }
 
 pub(super) const DELIVERY: &str =
-    "SELECT d.id, d.tenant, d.event, e.event_type, d.webhook, d.round, d.status, d.attempt_count,
+    "SELECT d.id, d.tenant_id, d.event_id, e.event_type, d.webhook_id, d.round, d.status, d.attempt_count,
             d.last_status_code, d.failure_category, d.last_error, d.dead_reason, d.cancel_reason,
             d.created_at, d.ended_at, d.replay_of, d.redriven_as, w.due, d.priority,
             CASE WHEN w.lane < 'A' THEN coalesce(
-                (SELECT l.delivery FROM leased l WHERE l.webhook = w.webhook AND l.lane = w.lane AND l.lane < 'A'
+                (SELECT l.delivery_id FROM leased l WHERE l.webhook_id = w.webhook_id AND l.lane = w.lane
+                AND l.lane < 'A'
                  AND l.seq < w.seq ORDER BY l.seq LIMIT 1),
-                (SELECT f.delivery FROM waiting f WHERE f.webhook = w.webhook AND f.lane = w.lane
-                 ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at, d.format";
-pub(super) const WITH_EVENT: &str =
-    "JOIN events e ON e.tenant = d.tenant AND e.id = d.event LEFT JOIN waiting w ON w.delivery = d.id";
+                (SELECT f.delivery_id FROM waiting f WHERE f.webhook_id = w.webhook_id AND f.lane = w.lane
+                 ORDER BY f.sort_key, f.seq LIMIT 1)) END, d.purged_at, d.format";
+pub(super) const WITH_EVENT: &str = "JOIN events e ON e.tenant_id = d.tenant_id AND e.id = d.event_id
+     LEFT JOIN waiting w ON w.delivery_id = d.id";
 
 pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     let id = get(row, 0)?;
@@ -76,11 +77,11 @@ pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     })
 }
 
-const ATTEMPT: &str = "SELECT d.id, d.event, d.webhook, a.id, a.number, a.status, a.failure_category,
+const ATTEMPT: &str = "SELECT d.id, d.event_id, d.webhook_id, a.id, a.number, a.status, a.failure_category,
             a.http_status_code, a.error_message, a.custom_headers, a.response_headers, a.response_body_sample,
             a.dns_us, a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at,
             a.next_retry_at, a.worker, a.circuit
-     FROM deliveries d JOIN attempts a ON a.delivery = d.id";
+     FROM deliveries d JOIN attempts a ON a.delivery_id = d.id";
 
 fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
     let bytes = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<Vec<u8>>>(column)?.map(Into::into));
@@ -117,7 +118,7 @@ pub(super) fn find_event(
     id: EventId,
 ) -> rusqlite::Result<Option<StoredEvent>> {
     connection
-        .prepare_cached(&format!("{EVENT} WHERE id = ? AND tenant = ?"))?
+        .prepare_cached(&format!("{EVENT} WHERE id = ? AND tenant_id = ?"))?
         .query_row((Col(id), tenant_id.as_str()), read_event)
         .optional()
 }
@@ -158,7 +159,7 @@ impl History for Sqlite {
         self.list_for(tenant_id.clone(), move |connection| {
             connection
                 .prepare_cached(&format!(
-                    "{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ? AND d.tenant = ?"
+                    "{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ? AND d.tenant_id = ?"
                 ))?
                 .query_row((Col(id), tenant_id.as_str()), read_delivery)
                 .optional()
@@ -214,12 +215,12 @@ impl History for Sqlite {
     ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>> {
         self.list_for(tenant_id.clone(), move |connection| {
             let key = (Col(delivery_id), tenant_id.as_str());
-            let known = "SELECT 1 FROM deliveries WHERE id = ? AND tenant = ?";
+            let known = "SELECT 1 FROM deliveries WHERE id = ? AND tenant_id = ?";
             if !connection.prepare_cached(known)?.exists(key)? {
                 return Ok(None);
             }
             let mut attempts = connection
-                .prepare_cached(&format!("{ATTEMPT} WHERE d.id = ? AND d.tenant = ? ORDER BY a.number"))?;
+                .prepare_cached(&format!("{ATTEMPT} WHERE d.id = ? AND d.tenant_id = ? ORDER BY a.number"))?;
             attempts.query_map(key, read_attempt)?.collect::<rusqlite::Result<_>>().map(Some)
         })
     }
@@ -231,12 +232,12 @@ impl History for Sqlite {
     ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>> {
         self.list_for(tenant_id.clone(), move |connection| {
             let key = (Col(event_id), tenant_id.as_str());
-            let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ?";
+            let known = "SELECT 1 FROM events WHERE id = ? AND tenant_id = ?";
             if !connection.prepare_cached(known)?.exists(key)? {
                 return Ok(None);
             }
             let mut attempts = connection.prepare_cached(&format!(
-                "{ATTEMPT} WHERE d.event = ? AND d.tenant = ? ORDER BY d.created_at, d.id, a.number"
+                "{ATTEMPT} WHERE d.event_id = ? AND d.tenant_id = ? ORDER BY d.created_at, d.id, a.number"
             ))?;
             attempts.query_map(key, read_attempt)?.collect::<rusqlite::Result<_>>().map(Some)
         })

@@ -11,11 +11,12 @@ use crate::{Epoch, LaneKey};
 
 /// First delivery of a lane. In an ordered lane nothing behind it may start before it has ended.
 pub(super) const HEAD: &str =
-    "SELECT due FROM waiting WHERE webhook = ?1 AND lane = ?2 ORDER BY place, seq LIMIT 1";
+    "SELECT due FROM waiting WHERE webhook_id = ?1 AND lane = ?2 ORDER BY sort_key, seq LIMIT 1";
 pub(super) const BLOCKED_UNTIL: &str =
-    "SELECT paused, max(hold_until, circuit_until) FROM runtime WHERE webhook = ?";
-pub(super) const WAKE: &str = "UPDATE lanes SET wake_at = min(wake_at, ?3) WHERE webhook = ?1 AND lane = ?2";
-pub(super) const SELECT_LANE: &str = "UPDATE lanes SET wake_at = ?3 WHERE webhook = ?1 AND lane = ?2";
+    "SELECT paused, max(hold_until, circuit_until) FROM webhook_runtime WHERE webhook_id = ?";
+pub(super) const WAKE: &str =
+    "UPDATE lanes SET wake_at = min(wake_at, ?3) WHERE webhook_id = ?1 AND lane = ?2";
+pub(super) const SELECT_LANE: &str = "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2";
 
 /// Counters of a delivery whose nodes died.
 #[derive(Clone, Copy, Default)]
@@ -42,7 +43,8 @@ pub(super) fn lease(
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO leased (delivery, epoch, webhook, lane, seq, rescues, deaths) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, rescues, deaths)
+             VALUES (?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
             Col(position.delivery_id),
@@ -68,7 +70,7 @@ pub(super) fn wait(
     let code = position.lane.code();
     transaction
         .prepare_cached(
-            "INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
+            "INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at, rescues, deaths)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
@@ -148,8 +150,8 @@ pub(super) fn wake_next_in_order(
 fn open(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str, at: Time) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO lanes (webhook, lane, wake_at, pool) VALUES (?1, ?2, ?3, coalesce(
-                 (SELECT json_extract(t.rules, '$.pool') FROM webhooks w JOIN tenants t ON t.id = w.tenant
+            "INSERT INTO lanes (webhook_id, lane, wake_at, pool) VALUES (?1, ?2, ?3, coalesce(
+                 (SELECT json_extract(t.rules, '$.pool') FROM webhooks w JOIN tenants t ON t.id = w.tenant_id
                   WHERE w.id = ?1), ?4))",
         )?
         .execute((Col(webhook_id), code, Col(at), DEFAULT_POOL))?;
@@ -159,7 +161,7 @@ fn open(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str, at: Ti
 /// Deletes an empty lane.
 fn close(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("DELETE FROM lanes WHERE webhook = ? AND lane = ?")?
+        .prepare_cached("DELETE FROM lanes WHERE webhook_id = ? AND lane = ?")?
         .execute((Col(webhook_id), code))?;
     Ok(())
 }
@@ -183,7 +185,7 @@ pub(super) fn recompute_lane(
 ) -> rusqlite::Result<()> {
     let Some(due) = head(transaction, webhook_id, code)? else { return close(transaction, webhook_id, code) };
     transaction
-        .prepare_cached("UPDATE lanes SET wake_at = ?3, held_by = ?4 WHERE webhook = ?1 AND lane = ?2")?
+        .prepare_cached("UPDATE lanes SET wake_at = ?3, held_by = ?4 WHERE webhook_id = ?1 AND lane = ?2")?
         .execute((Col(webhook_id), code, Col(due.max(not_before)), holder.map(|epoch| epoch.0)))?;
     Ok(())
 }
@@ -199,7 +201,7 @@ pub(super) fn recompute_lanes(transaction: &Transaction<'_>, webhook_id: Webhook
 
 fn codes(transaction: &Transaction<'_>, webhook_id: WebhookId) -> rusqlite::Result<Vec<String>> {
     transaction
-        .prepare_cached("SELECT lane FROM lanes WHERE webhook = ?")?
+        .prepare_cached("SELECT lane FROM lanes WHERE webhook_id = ?")?
         .query_map([Col(webhook_id)], |row| row.get(0))?
         .collect()
 }

@@ -113,24 +113,25 @@ fn event_legs(
     let text = |text: Option<&str>| Box::new(text.unwrap_or_default().to_owned()) as Box<dyn ToSql>;
     match access_path {
         AccessPath::Event(event_id) => {
-            let select = "SELECT id FROM events WHERE tenant = ? AND id = ?";
+            let select = "SELECT id FROM events WHERE tenant_id = ? AND id = ?";
             vec![one(select, "id", vec![owned(tenant_id), Box::new(Col(event_id))])]
         }
         AccessPath::Key => {
-            let select = "SELECT id FROM events WHERE tenant = ? AND idempotency_key = ?";
+            let select = "SELECT id FROM events WHERE tenant_id = ? AND idempotency_key = ?";
             let mut legs = vec![one(select, "id", vec![owned(tenant_id), text(key)])];
             // The effective key of an event without an idempotency key is its id.
             if let Some(id) = key.and_then(|key| key.parse::<EventId>().ok()) {
-                let select = "SELECT id FROM events WHERE tenant = ? AND id = ? AND idempotency_key IS NULL";
+                let select =
+                    "SELECT id FROM events WHERE tenant_id = ? AND id = ? AND idempotency_key IS NULL";
                 legs.push(one(select, "id", vec![owned(tenant_id), Box::new(Col(id))]));
             }
             legs
         }
         AccessPath::Subject => {
-            let select = "SELECT id FROM events WHERE tenant = ? AND subject = ?";
+            let select = "SELECT id FROM events WHERE tenant_id = ? AND subject = ?";
             vec![one(select, "id", vec![owned(tenant_id), text(subject)])]
         }
-        _ => vec![one("SELECT id FROM events WHERE tenant = ?", "id", vec![owned(tenant_id)])],
+        _ => vec![one("SELECT id FROM events WHERE tenant_id = ?", "id", vec![owned(tenant_id)])],
     }
 }
 
@@ -146,20 +147,22 @@ fn legs(
     };
     let categories = || filter.failure_categories.iter().copied();
     let with = |value: Box<dyn ToSql>| vec![owned(tenant_id), value];
-    let by_category = "SELECT id FROM deliveries WHERE tenant = ? AND failure_category = ?";
+    let by_category = "SELECT id FROM deliveries WHERE tenant_id = ? AND failure_category = ?";
     match access_path {
-        AccessPath::Webhooks => of_webhooks("SELECT id FROM deliveries WHERE webhook = ?", "id"),
+        AccessPath::Webhooks => of_webhooks("SELECT id FROM deliveries WHERE webhook_id = ?", "id"),
         AccessPath::UndeliveredOfWebhooks => of_webhooks(
-            "SELECT id FROM deliveries WHERE webhook = ? AND (status >= 3 OR failure_category IS NOT NULL)",
+            "SELECT id FROM deliveries WHERE webhook_id = ? AND (status >= 3 OR failure_category IS NOT NULL)",
             "id",
         ),
         AccessPath::Pending => vec![
-            one("SELECT delivery FROM waiting WHERE true", "delivery", Vec::new()),
-            one("SELECT delivery FROM leased WHERE true", "delivery", Vec::new()),
+            one("SELECT delivery_id FROM waiting WHERE true", "delivery_id", Vec::new()),
+            one("SELECT delivery_id FROM leased WHERE true", "delivery_id", Vec::new()),
         ],
-        AccessPath::Leased => vec![one("SELECT delivery FROM leased WHERE true", "delivery", Vec::new())],
+        AccessPath::Leased => {
+            vec![one("SELECT delivery_id FROM leased WHERE true", "delivery_id", Vec::new())]
+        }
         AccessPath::Code(code) => vec![one(
-            "SELECT id FROM deliveries WHERE tenant = ? AND last_status_code = ? AND last_status_code >= 300",
+            "SELECT id FROM deliveries WHERE tenant_id = ? AND last_status_code = ? AND last_status_code >= 300",
             "id",
             with(Box::new(code)),
         )],
@@ -171,22 +174,28 @@ fn legs(
             .map(|category| one(by_category, "id", with(Box::new(Col(category)))))
             .collect(),
         AccessPath::Ended(status) => vec![one(
-            "SELECT id FROM deliveries WHERE tenant = ? AND status = ? AND status >= 3",
+            "SELECT id FROM deliveries WHERE tenant_id = ? AND status = ? AND status >= 3",
             "id",
             with(Box::new(Col(status))),
         )],
         AccessPath::Dead => {
-            vec![one("SELECT delivery FROM dead WHERE tenant = ?", "delivery", vec![owned(tenant_id)])]
+            vec![one(
+                "SELECT delivery_id FROM dead WHERE tenant_id = ?",
+                "delivery_id",
+                vec![owned(tenant_id)],
+            )]
         }
-        AccessPath::DeadOfWebhooks => of_webhooks("SELECT delivery FROM dead WHERE webhook = ?", "delivery"),
+        AccessPath::DeadOfWebhooks => {
+            of_webhooks("SELECT delivery_id FROM dead WHERE webhook_id = ?", "delivery_id")
+        }
         AccessPath::DeadOfTypes => {
-            let select = "SELECT delivery FROM dead WHERE tenant = ? AND event_type = ?";
+            let select = "SELECT delivery_id FROM dead WHERE tenant_id = ? AND event_type = ?";
             let types = filter.event_types.iter();
-            types.map(|name| one(select, "delivery", with(Box::new(name.clone())))).collect()
+            types.map(|name| one(select, "delivery_id", with(Box::new(name.clone())))).collect()
         }
         AccessPath::DeadOfCategories => {
-            let select = "SELECT delivery FROM dead WHERE tenant = ? AND category = ?";
-            categories().map(|kind| one(select, "delivery", with(Box::new(Col(kind))))).collect()
+            let select = "SELECT delivery_id FROM dead WHERE tenant_id = ? AND category = ?";
+            categories().map(|kind| one(select, "delivery_id", with(Box::new(Col(kind))))).collect()
         }
         AccessPath::Event(_) | AccessPath::Key | AccessPath::Subject | AccessPath::Tenant => {
             event_legs(access_path, tenant_id, filter.idempotency_key.as_deref(), filter.subject.as_deref())
@@ -222,9 +231,9 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
         }
         None => {}
     }
-    sql.and_any("d.webhook", filter.webhooks.iter().copied().map(Col));
+    sql.and_any("d.webhook_id", filter.webhooks.iter().copied().map(Col));
     if filter.tenant_managed_only {
-        sql.push(&format!(" AND {}", is_tenant_managed("d.webhook")));
+        sql.push(&format!(" AND {}", is_tenant_managed("d.webhook_id")));
     }
     sql.and_any("d.failure_category", filter.failure_categories.iter().copied().map(Col));
     if let Some(code) = filter.status_code {
@@ -248,7 +257,7 @@ fn own_webhooks(
     tenant_id: &TenantId,
     named: &[WebhookId],
 ) -> rusqlite::Result<Vec<WebhookId>> {
-    let newest = "SELECT tenant = ? FROM deliveries WHERE webhook = ? ORDER BY id DESC LIMIT 1";
+    let newest = "SELECT tenant_id = ? FROM deliveries WHERE webhook_id = ? ORDER BY id DESC LIMIT 1";
     let mut newest = connection.prepare_cached(newest)?;
     let mut own = Vec::new();
     for webhook_id in named {
@@ -309,14 +318,14 @@ fn wanted(
     let mut sql = match access_path.is_by_event() {
         // CROSS JOIN fixes the order of tables: the event first.
         true => Sql::new(format!(
-            "{DELIVERY} FROM events e CROSS JOIN deliveries d ON d.event = e.id
-             LEFT JOIN waiting w ON w.delivery = d.id WHERE e.id = ?"
+            "{DELIVERY} FROM events e CROSS JOIN deliveries d ON d.event_id = e.id
+             LEFT JOIN waiting w ON w.delivery_id = d.id WHERE e.id = ?"
         )),
         false => Sql::new(format!("{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ?")),
     };
-    sql.and("e.tenant = ?", tenant_id.as_str().to_owned());
+    sql.and("e.tenant_id = ?", tenant_id.as_str().to_owned());
     if dead {
-        sql.push(" AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery = d.id)");
+        sql.push(" AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery_id = d.id)");
     }
     ask_delivery(&mut sql, filter);
     if access_path.is_by_event() {
@@ -364,7 +373,7 @@ fn event_statements(
     let legs = event_legs(access_path, tenant_id, key.map(String::as_str), subject.map(String::as_str));
     let leading = leading(legs, IdRange::for_events(filter, after));
     let mut wanted = Sql::new(format!("{EVENT} e WHERE e.id = ?"));
-    wanted.and("e.tenant = ?", tenant_id.as_str().to_owned());
+    wanted.and("e.tenant_id = ?", tenant_id.as_str().to_owned());
     wanted.and_opt("e.source = ?", filter.source.clone());
     ask_event(&mut wanted, key, subject, &filter.event_types);
     (leading, wanted)

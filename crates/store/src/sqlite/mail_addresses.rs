@@ -17,28 +17,28 @@ use crate::{
 };
 
 const SELECT_ADDRESS: &str =
-    "SELECT tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at
-     FROM mail_addresses WHERE tenant = ?1 AND address = ?2";
+    "SELECT tenant_id, address, requested_at, requests, confirmed_at, confirmed_by, send_at
+     FROM email_addresses WHERE tenant_id = ?1 AND address = ?2";
 const UPSERT_REQUEST: &str =
-    "INSERT INTO mail_addresses (tenant, address, requested_at, requests, send_at) VALUES (?1, ?2, ?3, 1, ?3)
+    "INSERT INTO email_addresses (tenant_id, address, requested_at, requests, send_at) VALUES (?1, ?2, ?3, 1, ?3)
      ON CONFLICT DO UPDATE SET requested_at = ?3, requests = requests + 1, send_at = ?3";
-const SELECT_NEXT: &str = "SELECT min(send_at) FROM mail_addresses WHERE send_at IS NOT NULL";
-const TAKE_DUE: &str = "UPDATE mail_addresses SET send_at = NULL WHERE (tenant, address) IN (
-         SELECT tenant, address FROM mail_addresses WHERE send_at <= ?1 ORDER BY send_at LIMIT ?2)
-     RETURNING tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
-const UPDATE_SEND_AT: &str = "UPDATE mail_addresses SET send_at = ?3
-     WHERE tenant = ?1 AND address = ?2 AND confirmed_at IS NULL AND send_at IS NULL";
-const UPSERT_CONFIRMED: &str = "INSERT INTO mail_addresses (tenant, address, confirmed_at, confirmed_by)
+const SELECT_NEXT: &str = "SELECT min(send_at) FROM email_addresses WHERE send_at IS NOT NULL";
+const TAKE_DUE: &str = "UPDATE email_addresses SET send_at = NULL WHERE (tenant_id, address) IN (
+         SELECT tenant_id, address FROM email_addresses WHERE send_at <= ?1 ORDER BY send_at LIMIT ?2)
+     RETURNING tenant_id, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
+const UPDATE_SEND_AT: &str = "UPDATE email_addresses SET send_at = ?3
+     WHERE tenant_id = ?1 AND address = ?2 AND confirmed_at IS NULL AND send_at IS NULL";
+const UPSERT_CONFIRMED: &str = "INSERT INTO email_addresses (tenant_id, address, confirmed_at, confirmed_by)
      SELECT id, ?2, ?3, ?4 FROM tenants WHERE id = ?1 AND deleted_at IS NULL
      ON CONFLICT DO UPDATE SET confirmed_at = ?3, confirmed_by = ?4, send_at = NULL WHERE confirmed_at IS NULL";
-const SELECT_USAGE: &str = "SELECT usage FROM mail_usage WHERE scope = ?1 AND key = ?2 AND purpose = ?3";
-const UPSERT_USAGE: &str = "INSERT INTO mail_usage (scope, key, purpose, usage, updated_at)
+const SELECT_USAGE: &str = "SELECT usage FROM email_usage WHERE scope = ?1 AND key = ?2 AND purpose = ?3";
+const UPSERT_USAGE: &str = "INSERT INTO email_usage (scope, key, purpose, usage, updated_at)
      VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE SET usage = ?4, updated_at = ?5";
-const DELETE_UNCONFIRMED: &str = "DELETE FROM mail_addresses WHERE (tenant, address) IN (
-         SELECT tenant, address FROM mail_addresses
+const DELETE_UNCONFIRMED: &str = "DELETE FROM email_addresses WHERE (tenant_id, address) IN (
+         SELECT tenant_id, address FROM email_addresses
          WHERE confirmed_at IS NULL AND requested_at < ?1 ORDER BY requested_at LIMIT ?2)";
-const DELETE_USAGE: &str = "DELETE FROM mail_usage WHERE (scope, key, purpose) IN (
-         SELECT scope, key, purpose FROM mail_usage WHERE updated_at < ?1 ORDER BY updated_at LIMIT ?2)";
+const DELETE_USAGE: &str = "DELETE FROM email_usage WHERE (scope, key, purpose) IN (
+         SELECT scope, key, purpose FROM email_usage WHERE updated_at < ?1 ORDER BY updated_at LIMIT ?2)";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]

@@ -25,8 +25,8 @@ impl Maintenance for Sqlite {
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
-                "DELETE FROM idempotency WHERE (tenant, key_hash) IN
-                 (SELECT tenant, key_hash FROM idempotency WHERE expires_at <= ? LIMIT ?)",
+                "DELETE FROM idempotency_keys WHERE (tenant_id, key_hash) IN
+                 (SELECT tenant_id, key_hash FROM idempotency_keys WHERE expires_at <= ? LIMIT ?)",
                 (Col(now), limit as i64),
             )
         })
@@ -73,7 +73,7 @@ impl Maintenance for Sqlite {
             let mut waiting = [0; 3];
             // In the order of the index, so that nothing is sorted.
             let mut by_lane =
-                connection.prepare_cached("SELECT lane, count(*) FROM waiting GROUP BY webhook, lane")?;
+                connection.prepare_cached("SELECT lane, count(*) FROM waiting GROUP BY webhook_id, lane")?;
             let mut rows = by_lane.query(())?;
             while let Some(row) = rows.next()? {
                 let priority = match get(row, 0)? {
@@ -98,7 +98,7 @@ impl Maintenance for Sqlite {
             // Reads at most `dead` + 1 rows per tenant.
             let mut rows = connection.prepare_cached(
                 "SELECT count(*) FROM tenants WHERE EXISTS
-                 (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET ?)",
+                 (SELECT 1 FROM dead WHERE dead.tenant_id = tenants.id LIMIT 1 OFFSET ?)",
             )?;
             rows.query_row([dead as i64], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
         })

@@ -27,11 +27,11 @@ impl Nodes for Sqlite {
     fn heartbeat(&self, epoch: Epoch) -> StoreFuture<'_, ClusterView> {
         self.write(move |transaction| {
             let beaten = transaction
-                .prepare_cached("UPDATE nodes SET beats = beats + 1 WHERE epoch = ?")?
+                .prepare_cached("UPDATE nodes SET heartbeats = heartbeats + 1 WHERE epoch = ?")?
                 .execute([epoch.0])?;
             let nodes = transaction
                 .prepare_cached(
-                    "SELECT epoch, name, role, pools, beats, incarnation FROM nodes ORDER BY epoch",
+                    "SELECT epoch, name, role, pools, heartbeats, incarnation FROM nodes ORDER BY epoch",
                 )?
                 .query_map((), |row| {
                     Ok(Node {
@@ -59,7 +59,7 @@ impl Nodes for Sqlite {
                     "SELECT epoch FROM nodes WHERE epoch <> ?1
                      UNION SELECT epoch FROM leased WHERE epoch <> ?1
                      UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> ?1
-                     UNION SELECT epoch FROM homes WHERE epoch <> ?1",
+                     UNION SELECT epoch FROM webhook_assignments WHERE epoch <> ?1",
                 )?
                 .query_map([than.0], |row| row.get(0).map(Epoch))?
                 .collect()
@@ -68,7 +68,7 @@ impl Nodes for Sqlite {
 
     fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            let end = "DELETE FROM nodes WHERE epoch = ? AND beats = ?";
+            let end = "DELETE FROM nodes WHERE epoch = ? AND heartbeats = ?";
             transaction.execute(end, (epoch.0, beats)).map(|ended| ended == 1)
         })
     }
@@ -86,7 +86,7 @@ impl Nodes for Sqlite {
             let finished = orphans.len() < limit;
             if finished {
                 // Last, so that no other node is assigned before all leases of the dead epoch are back in their lanes.
-                transaction.execute("DELETE FROM homes WHERE epoch = ?", [dead.0])?;
+                transaction.execute("DELETE FROM webhook_assignments WHERE epoch = ?", [dead.0])?;
             }
             Ok(BatchProgress { changed: orphans.len(), finished })
         })
@@ -122,8 +122,8 @@ struct Orphan {
 fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rusqlite::Result<Vec<Orphan>> {
     transaction
         .prepare_cached(
-            "DELETE FROM leased WHERE delivery IN (SELECT delivery FROM leased WHERE epoch = ? LIMIT ?)
-             RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel",
+            "DELETE FROM leased WHERE delivery_id IN (SELECT delivery_id FROM leased WHERE epoch = ? LIMIT ?)
+             RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel",
         )?
         .query_map((dead.0, limit as i64), |row| {
             let position = LanePosition {

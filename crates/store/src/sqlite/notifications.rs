@@ -22,44 +22,54 @@ use crate::{
 };
 
 /// Adds an occurrence by the rules of `core::notification::grouping`.
-const NOTE: &str = "INSERT INTO standing (tenant, webhook, kind, due, count, first_at, last_at, facts)
+const UPSERT_GROUP: &str =
+    "INSERT INTO notification_groups (tenant_id, webhook_id, kind, due, count, first_at, last_at,
+         details)
      VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7)
      ON CONFLICT DO UPDATE SET
-         due = CASE WHEN due IS NULL THEN max(?4, quiet_until) ELSE due END,
+         due = CASE WHEN due IS NULL THEN max(?4, suppressed_until) ELSE due END,
          count = CASE WHEN due IS NULL THEN ?5 WHEN ?8 THEN count + ?5 ELSE max(count, ?5) END,
          first_at = CASE WHEN due IS NULL THEN ?4 ELSE min(first_at, ?4) END,
-         facts = CASE WHEN due IS NULL OR ?6 >= last_at THEN ?7 ELSE facts END,
+         details = CASE WHEN due IS NULL OR ?6 >= last_at THEN ?7 ELSE details END,
          last_at = CASE WHEN due IS NULL THEN ?6 ELSE max(last_at, ?6) END
-     WHERE ?8 OR ?6 >= quiet_until";
+     WHERE ?8 OR ?6 >= suppressed_until";
 /// The code of the opposite kind, for a kind that has one, is 3 minus its own code.
-const DUE: &str = "SELECT tenant, webhook, kind FROM standing s WHERE due <= ?1 AND NOT EXISTS (
-         SELECT 1 FROM standing o WHERE o.tenant = s.tenant AND o.webhook = s.webhook AND o.kind = 3 - s.kind
+const SELECT_DUE_GROUPS: &str =
+    "SELECT tenant_id, webhook_id, kind FROM notification_groups s WHERE due <= ?1 AND NOT EXISTS (
+         SELECT 1 FROM notification_groups o WHERE o.tenant_id = s.tenant_id AND o.webhook_id = s.webhook_id
+         AND o.kind = 3 - s.kind
              AND o.due > ?1)
      ORDER BY due LIMIT ?2";
-const OPEN: &str = "SELECT due, count, first_at, last_at, facts FROM standing
-     WHERE tenant = ? AND webhook = ? AND kind = ? AND due IS NOT NULL";
-const QUIET: &str = "UPDATE standing SET due = NULL, facts = '{}', quiet_until = ?4
-     WHERE tenant = ?1 AND webhook = ?2 AND kind = ?3";
-const MAKE: &str = "INSERT INTO notices (id, tenant, webhook, kind, count, first_at, last_at, facts, next_at)
+const SELECT_PENDING_GROUP: &str = "SELECT due, count, first_at, last_at, details FROM notification_groups
+     WHERE tenant_id = ? AND webhook_id = ? AND kind = ? AND due IS NOT NULL";
+const SUPPRESS_GROUP: &str =
+    "UPDATE notification_groups SET due = NULL, details = '{}', suppressed_until = ?4
+     WHERE tenant_id = ?1 AND webhook_id = ?2 AND kind = ?3";
+const INSERT_NOTIFICATION: &str =
+    "INSERT INTO notifications (id, tenant_id, webhook_id, kind, count, first_at, last_at, details,
+         next_attempt_at)
      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
-const NOTICE: &str =
-    "SELECT id, tenant, webhook, kind, count, first_at, last_at, facts, event, mail, tries, next_at,
-         error FROM notices";
-const NEXT: &str = "SELECT min((SELECT min(due) FROM standing WHERE due IS NOT NULL),
-         (SELECT min(next_at) FROM notices WHERE next_at IS NOT NULL)),
-     coalesce((SELECT min(due) FROM standing WHERE due IS NOT NULL),
-         (SELECT min(next_at) FROM notices WHERE next_at IS NOT NULL))";
-const TAKE: &str = "UPDATE notices SET next_at = ?2, tries = tries + 1 WHERE id IN (
-         SELECT id FROM notices WHERE next_at <= ?1 ORDER BY next_at, id LIMIT ?3)
-     RETURNING id, tenant, webhook, kind, count, first_at, last_at, facts, event, mail, tries, next_at, error";
-const OLD: &str = "DELETE FROM notices WHERE id IN (
-         SELECT id FROM notices WHERE id < ? AND next_at IS NULL ORDER BY id LIMIT ?)";
-const LONG_QUIET: &str = "DELETE FROM standing WHERE (tenant, webhook, kind) IN (
-         SELECT tenant, webhook, kind FROM standing WHERE due IS NULL AND quiet_until < ? LIMIT ?)";
+const SELECT_NOTIFICATION: &str =
+    "SELECT id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status, email_status, attempts,
+     next_attempt_at, error FROM notifications";
+const SELECT_NEXT_DUE: &str = "SELECT min((SELECT min(due) FROM notification_groups WHERE due IS NOT NULL),
+         (SELECT min(next_attempt_at) FROM notifications WHERE next_attempt_at IS NOT NULL)),
+     coalesce((SELECT min(due) FROM notification_groups WHERE due IS NOT NULL),
+         (SELECT min(next_attempt_at) FROM notifications WHERE next_attempt_at IS NOT NULL))";
+const CLAIM_NOTIFICATIONS: &str = "UPDATE notifications SET next_attempt_at = ?2, attempts = attempts + 1 WHERE id IN (
+         SELECT id FROM notifications WHERE next_attempt_at <= ?1 ORDER BY next_attempt_at, id LIMIT ?3)
+     RETURNING id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status, email_status,
+     attempts, next_attempt_at, error";
+const PRUNE_NOTIFICATIONS: &str = "DELETE FROM notifications WHERE id IN (
+         SELECT id FROM notifications WHERE id < ? AND next_attempt_at IS NULL ORDER BY id LIMIT ?)";
+const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE (tenant_id, webhook_id, kind) IN (
+         SELECT tenant_id, webhook_id, kind FROM notification_groups WHERE due IS NULL AND suppressed_until < ?
+         LIMIT ?)";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 5] = [DUE, NEXT, TAKE, OLD, LONG_QUIET];
+pub(super) const BOUNDED_STATEMENTS: [&str; 5] =
+    [SELECT_DUE_GROUPS, SELECT_NEXT_DUE, CLAIM_NOTIFICATIONS, PRUNE_NOTIFICATIONS, DELETE_SUPPRESSED_GROUPS];
 
 /// Adds occurrences to their groups, in the transaction that caused them.
 pub(super) fn record_occurrences<'a>(
@@ -67,7 +77,7 @@ pub(super) fn record_occurrences<'a>(
     occurrences: impl IntoIterator<Item = &'a Occurrence>,
 ) -> rusqlite::Result<()> {
     for ((tenant_id, webhook_id, kind), occurrences) in grouping::merge(occurrences) {
-        transaction.prepare_cached(NOTE)?.execute((
+        transaction.prepare_cached(UPSERT_GROUP)?.execute((
             tenant_id.as_str(),
             Col(webhook_id.unwrap_or(NO_WEBHOOK)),
             Col(kind),
@@ -88,7 +98,7 @@ impl Notifications for Sqlite {
 
     fn next_notification_at(&self) -> StoreFuture<'_, Option<Time>> {
         self.read(move |connection| {
-            connection.prepare_cached(NEXT)?.query_row((), |row| {
+            connection.prepare_cached(SELECT_NEXT_DUE)?.query_row((), |row| {
                 let (both, either): (Option<Time>, Option<Time>) = (get_opt(row, 0)?, get_opt(row, 1)?);
                 Ok(both.or(either))
             })
@@ -103,7 +113,7 @@ impl Notifications for Sqlite {
     ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let due = transaction
-                .prepare_cached(DUE)?
+                .prepare_cached(SELECT_DUE_GROUPS)?
                 .query_map((Col(now), fresh.len() as i64 / 2), read_key)?
                 .collect::<rusqlite::Result<Vec<GroupKey>>>()?;
             let mut open = Vec::new();
@@ -126,7 +136,7 @@ impl Notifications for Sqlite {
     ) -> StoreFuture<'_, Vec<StoredNotification>> {
         self.write(move |transaction| {
             let mut taken = transaction
-                .prepare_cached(TAKE)?
+                .prepare_cached(CLAIM_NOTIFICATIONS)?
                 .query_map((Col(now), Col(hold_until), limit as i64), read_notice)?
                 .collect::<rusqlite::Result<Vec<_>>>()?;
             taken.sort_by_key(|taken| taken.notification.id);
@@ -142,8 +152,8 @@ impl Notifications for Sqlite {
     ) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             let (this, other) = match channel {
-                Channel::Webhook => ("event", "mail"),
-                Channel::Email => ("mail", "event"),
+                Channel::Webhook => ("webhook_status", "email_status"),
+                Channel::Email => ("email_status", "webhook_status"),
             };
             let (telling, error, next_at) = match result {
                 ChannelResult::Done(telling, error) => (telling, error, None),
@@ -151,8 +161,9 @@ impl Notifications for Sqlite {
             };
             transaction
                 .prepare_cached(&format!(
-                    "UPDATE notices SET {this} = ?2, error = coalesce(?3, error),
-                         next_at = CASE WHEN ?2 <> 0 AND {other} <> 0 THEN NULL ELSE coalesce(?4, next_at) END
+                    "UPDATE notifications SET {this} = ?2, error = coalesce(?3, error),
+                         next_attempt_at = CASE WHEN ?2 <> 0 AND {other} <> 0 THEN NULL
+                         ELSE coalesce(?4, next_attempt_at) END
                      WHERE id = ?1 AND {this} = 0"
                 ))?
                 .execute((Col(id), Col(telling), error, next_at))?;
@@ -170,8 +181,9 @@ impl Notifications for Sqlite {
 
     fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
-            let old = transaction.execute(OLD, (Col(NotificationId::first_at(before)), limit as i64))?;
-            let quiet = transaction.execute(LONG_QUIET, (Col(before), limit as i64))?;
+            let old = transaction
+                .execute(PRUNE_NOTIFICATIONS, (Col(NotificationId::first_at(before)), limit as i64))?;
+            let quiet = transaction.execute(DELETE_SUPPRESSED_GROUPS, (Col(before), limit as i64))?;
             Ok(old.max(quiet))
         })
     }
@@ -184,7 +196,9 @@ fn list(
 ) -> rusqlite::Result<Vec<StoredNotification>> {
     let before = page.after.unwrap_or(NotificationId::from_bytes([0xff; 16]));
     connection
-        .prepare_cached(&format!("{NOTICE} WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"))?
+        .prepare_cached(&format!(
+            "{SELECT_NOTIFICATION} WHERE tenant_id = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"
+        ))?
         .query_map((tenant_id.as_str(), Col(before), page.limit, page.offset), read_notice)?
         .collect()
 }
@@ -206,7 +220,7 @@ fn read_folded(row: &Row<'_>, from: usize) -> rusqlite::Result<OccurrenceGroup> 
 fn read_open(transaction: &Transaction<'_>, key: GroupKey) -> rusqlite::Result<Option<PendingGroup>> {
     let (tenant_id, webhook_id, kind) = &key;
     let open = transaction
-        .prepare_cached(OPEN)?
+        .prepare_cached(SELECT_PENDING_GROUP)?
         .query_row((tenant_id.as_str(), Col(webhook_id.unwrap_or(NO_WEBHOOK)), Col(*kind)), |row| {
             Ok((get(row, 0)?, read_folded(row, 1)?))
         })
@@ -223,8 +237,8 @@ fn make(
     let (tenant, kind) = (notification.tenant_id.as_str(), Col(notification.kind));
     let webhook = Col(notification.webhook_id.unwrap_or(NO_WEBHOOK));
     let quiet_until = Col(now + intervals.for_kind(notification.kind));
-    transaction.prepare_cached(QUIET)?.execute((tenant, webhook, kind, quiet_until))?;
-    transaction.prepare_cached(MAKE)?.execute((
+    transaction.prepare_cached(SUPPRESS_GROUP)?.execute((tenant, webhook, kind, quiet_until))?;
+    transaction.prepare_cached(INSERT_NOTIFICATION)?.execute((
         Col(notification.id),
         tenant,
         notification.webhook_id.map(Col),

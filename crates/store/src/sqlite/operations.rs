@@ -17,9 +17,10 @@ use crate::{
     RedriveResult, Scan, ScanCursor, ScanPage, SettleProgress, StepResult, StoreFuture, Task,
 };
 
-const OPERATION: &str = "SELECT id, tenant, asked, state, created_by, created_at, start_at, began_at, finished_at,
-         updated_at, held_by, cursor_event, cursor_delivery, total, done, skipped, delivered, failed, cancelled,
-         errors, pace_from, pace_done FROM operations";
+const OPERATION: &str = "SELECT id, tenant_id, request, state, created_by, created_at, start_at, started_at,
+    finished_at,
+         updated_at, held_by, cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled,
+         errors, rate_since, rate_base FROM operations";
 
 fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
     let json = |column: usize, error: serde_json::Error| {
@@ -63,7 +64,8 @@ impl Operations for Sqlite {
                 .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             transaction
                 .prepare_cached(
-                    "INSERT INTO operations (id, tenant, asked, state, created_by, created_at, start_at, updated_at)
+                    "INSERT INTO operations (id, tenant_id, request, state, created_by, created_at, start_at,
+                     updated_at)
                      VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 )?
                 .execute((
@@ -83,7 +85,7 @@ impl Operations for Sqlite {
     fn operation(&self, tenant_id: TenantId, id: OperationId) -> StoreFuture<'_, Option<Operation>> {
         self.list_for(tenant_id.clone(), move |connection| {
             connection
-                .prepare_cached(&format!("{OPERATION} WHERE id = ? AND tenant = ?"))?
+                .prepare_cached(&format!("{OPERATION} WHERE id = ? AND tenant_id = ?"))?
                 .query_row((Col(id), tenant_id.as_str()), read_operation)
                 .optional()
         })
@@ -98,7 +100,7 @@ impl Operations for Sqlite {
             let before = page.after.unwrap_or(OperationId::from_bytes([0xff; 16]));
             connection
                 .prepare_cached(&format!(
-                    "{OPERATION} WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"
+                    "{OPERATION} WHERE tenant_id = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"
                 ))?
                 .query_map((tenant_id.as_str(), Col(before), page.limit, page.offset), read_operation)?
                 .collect()
@@ -119,9 +121,9 @@ impl Operations for Sqlite {
                 .prepare_cached(
                     "UPDATE operations SET state = :to, updated_at = :now,
                          finished_at = CASE WHEN :to = 'cancelled' THEN coalesce(finished_at, :now) END,
-                         open = CASE WHEN :to = 'cancelled' AND began_at IS NULL THEN 0 ELSE open END,
-                         pace_from = :now, pace_done = done
-                     WHERE id = :id AND tenant = :tenant AND state = :from",
+                         open = CASE WHEN :to = 'cancelled' AND started_at IS NULL THEN 0 ELSE open END,
+                         rate_since = :now, rate_base = done
+                     WHERE id = :id AND tenant_id = :tenant AND state = :from",
                 )?
                 .execute(named_params! {
                     ":id": Col(id), ":tenant": tenant_id.as_str(), ":from": from.name(), ":to": to.name(), ":now": Col(now),
@@ -150,8 +152,8 @@ impl Operations for Sqlite {
             for id in due.into_iter().filter(|id| !but.contains(id)).take(limit) {
                 transaction
                     .prepare_cached(
-                        "UPDATE operations SET held_by = ?2, pace_from = ?3, pace_done = done,
-                             began_at = coalesce(began_at, ?3),
+                        "UPDATE operations SET held_by = ?2, rate_since = ?3, rate_base = done,
+                             started_at = coalesce(started_at, ?3),
                              state = CASE WHEN state = 'scheduled' THEN 'running' ELSE state END WHERE id = ?1",
                     )?
                     .execute((Col(id), epoch.0, Col(now)))?;
@@ -187,8 +189,8 @@ impl Operations for Sqlite {
             transaction
                 .prepare_cached(
                     "UPDATE operations SET done = done + ?2, skipped = skipped + ?3, updated_at = ?4,
-                         cursor_event = coalesce(?5, cursor_event),
-                         cursor_delivery = CASE WHEN ?5 IS NULL THEN cursor_delivery ELSE ?6 END,
+                         cursor_event_id = coalesce(?5, cursor_event_id),
+                         cursor_delivery_id = CASE WHEN ?5 IS NULL THEN cursor_delivery_id ELSE ?6 END,
                          state = coalesce(?7, state) WHERE id = ?1",
                 )?
                 .execute((
@@ -257,7 +259,7 @@ impl Operations for Sqlite {
 fn is_held(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached(
-            "SELECT 1 FROM operations WHERE id = ? AND tenant = ? AND held_by = ? AND state = 'running'",
+            "SELECT 1 FROM operations WHERE id = ? AND tenant_id = ? AND held_by = ? AND state = 'running'",
         )?
         .exists((Col(step.id), step.tenant_id.as_str(), step.epoch.0))
 }
@@ -290,7 +292,7 @@ fn perform(
         }
         Task::Purge(delivery_id) => {
             let dead = transaction
-                .prepare_cached("DELETE FROM dead WHERE delivery = ? AND tenant = ?")?
+                .prepare_cached("DELETE FROM dead WHERE delivery_id = ? AND tenant_id = ?")?
                 .execute((Col(*delivery_id), tenant_id.as_str()))?;
             transaction
                 .prepare_cached("UPDATE deliveries SET purged_at = ? WHERE id = ? AND ?")?
@@ -311,7 +313,7 @@ fn perform(
 /// Tracks a queued delivery, so that the operation counts how it ends.
 fn follow(transaction: &Transaction<'_>, id: OperationId, delivery_id: DeliveryId) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("INSERT OR IGNORE INTO operation_items (operation, delivery) VALUES (?, ?)")?
+        .prepare_cached("INSERT OR IGNORE INTO operation_items (operation_id, delivery_id) VALUES (?, ?)")?
         .execute((Col(id), Col(delivery_id)))?;
     Ok(())
 }
@@ -333,9 +335,9 @@ fn settle(
     type Item = (DeliveryId, Option<DeliveryStatus>, Option<FailureCategory>);
     let items: Vec<Item> = transaction
         .prepare_cached(
-            "SELECT i.delivery, d.status, d.failure_category FROM operation_items i
-             LEFT JOIN deliveries d ON d.id = i.delivery
-             WHERE i.operation = ? AND i.delivery > ? ORDER BY i.delivery LIMIT ?",
+            "SELECT i.delivery_id, d.status, d.failure_category FROM operation_items i
+             LEFT JOIN deliveries d ON d.id = i.delivery_id
+             WHERE i.operation_id = ? AND i.delivery_id > ? ORDER BY i.delivery_id LIMIT ?",
         )?
         .query_map((Col(id), Col(after.unwrap_or(DeliveryId::from_bytes([0; 16]))), limit as i64), |row| {
             Ok((get(row, 0)?, get_opt(row, 1)?, get_opt(row, 2)?))
@@ -349,7 +351,7 @@ fn settle(
         }
         progress.record_end(*status, *category);
         transaction
-            .prepare_cached("DELETE FROM operation_items WHERE operation = ? AND delivery = ?")?
+            .prepare_cached("DELETE FROM operation_items WHERE operation_id = ? AND delivery_id = ?")?
             .execute((Col(id), Col(*delivery_id)))?;
     }
     if open < items.len() {

@@ -18,24 +18,25 @@ use crate::{
 
 /// Oldest events of the tenant, and whether each has a pending delivery.
 const OLD_EVENTS: &str =
-    "SELECT e.id, EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id AND d.status = ?5)
-     FROM events e WHERE e.tenant = ?1 AND e.id > ?2 AND e.id < ?3 ORDER BY e.id LIMIT ?4";
+    "SELECT e.id, EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = ?5)
+     FROM events e WHERE e.tenant_id = ?1 AND e.id > ?2 AND e.id < ?3 ORDER BY e.id LIMIT ?4";
 /// Dead letters of the tenant in the order of their ids, and whether each died before ?5.
-const OLD_DEAD: &str = "SELECT x.delivery, d.ended_at < ?5
-     FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery
-     WHERE x.tenant = ?1 AND x.delivery > ?2 AND x.delivery < ?3 ORDER BY x.delivery LIMIT ?4";
-const OF_EVENT: &str = "SELECT id FROM deliveries WHERE event = ? LIMIT ?";
-const IS_PENDING: &str = "SELECT 1 FROM deliveries WHERE event = ? AND status = ?";
-const WITH_PERIODS: &str = "SELECT p.webhook, (SELECT w.tenant FROM webhooks w WHERE w.id = p.webhook)
-     FROM circuit_periods p WHERE p.webhook > ? GROUP BY p.webhook ORDER BY p.webhook LIMIT ?";
-const FORGET_PERIODS: &str = "DELETE FROM circuit_periods WHERE (webhook, opened_at) IN
-         (SELECT webhook, opened_at FROM circuit_periods WHERE webhook = ?1 AND opened_at < ?2 AND ended_at < ?2
+const OLD_DEAD: &str = "SELECT x.delivery_id, d.ended_at < ?5
+     FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery_id
+     WHERE x.tenant_id = ?1 AND x.delivery_id > ?2 AND x.delivery_id < ?3 ORDER BY x.delivery_id LIMIT ?4";
+const OF_EVENT: &str = "SELECT id FROM deliveries WHERE event_id = ? LIMIT ?";
+const IS_PENDING: &str = "SELECT 1 FROM deliveries WHERE event_id = ? AND status = ?";
+const WITH_PERIODS: &str =
+    "SELECT p.webhook_id, (SELECT w.tenant_id FROM webhooks w WHERE w.id = p.webhook_id)
+     FROM circuit_periods p WHERE p.webhook_id > ? GROUP BY p.webhook_id ORDER BY p.webhook_id LIMIT ?";
+const PRUNE_PERIODS: &str = "DELETE FROM circuit_periods WHERE (webhook_id, opened_at) IN
+         (SELECT webhook_id, opened_at FROM circuit_periods WHERE webhook_id = ?1 AND opened_at < ?2 AND ended_at < ?2
           ORDER BY opened_at LIMIT ?3)";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const BOUNDED_STATEMENTS: [&str; 6] =
-    [OLD_EVENTS, OLD_DEAD, OF_EVENT, IS_PENDING, WITH_PERIODS, FORGET_PERIODS];
+    [OLD_EVENTS, OLD_DEAD, OF_EVENT, IS_PENDING, WITH_PERIODS, PRUNE_PERIODS];
 
 /// One page in this many stays free for new rows: growing the file again costs more than freeing them saves.
 const MIN_FREE_DIVISOR: i64 = 10;
@@ -57,7 +58,7 @@ impl Prune for Sqlite {
 
     fn oldest_event(&self, tenant_id: TenantId) -> StoreFuture<'_, Option<Time>> {
         self.read(move |connection| {
-            let oldest = "SELECT id FROM events WHERE tenant = ? ORDER BY id LIMIT 1";
+            let oldest = "SELECT id FROM events WHERE tenant_id = ? ORDER BY id LIMIT 1";
             let id = connection.prepare_cached(oldest)?.query_row([tenant_id.as_str()], |row| get(row, 0));
             Ok(id.optional()?.map(|id: EventId| id.time()))
         })
@@ -102,7 +103,7 @@ impl Prune for Sqlite {
     fn prune_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let mut forgotten = 0;
-            let mut forget = transaction.prepare_cached(FORGET_PERIODS)?;
+            let mut forget = transaction.prepare_cached(PRUNE_PERIODS)?;
             for (webhook_id, before) in old {
                 forgotten += forget.execute((Col(webhook_id), Col(before), (limit - forgotten) as i64))?;
                 if forgotten >= limit {
@@ -251,7 +252,10 @@ fn prune_dead(
             break;
         }
         // It may have been redriven since.
-        if transaction.prepare_cached("SELECT 1 FROM dead WHERE delivery = ?")?.exists([Col(delivery_id)])? {
+        if transaction
+            .prepare_cached("SELECT 1 FROM dead WHERE delivery_id = ?")?
+            .exists([Col(delivery_id)])?
+        {
             going.take_delivery(delivery_id)?;
         }
         last = Some(delivery_id);
@@ -305,7 +309,7 @@ impl<'a> PruneStep<'a> {
         }
         self.left.events += self
             .transaction
-            .prepare_cached("DELETE FROM events WHERE tenant = ? AND id = ?")?
+            .prepare_cached("DELETE FROM events WHERE tenant_id = ? AND id = ?")?
             .execute((tenant_id.as_str(), Col(event_id)))?;
         Ok(true)
     }
@@ -318,8 +322,8 @@ impl<'a> PruneStep<'a> {
         }
         let (transaction, key) = (self.transaction, [Col(delivery_id)]);
         self.left.attempts +=
-            transaction.prepare_cached("DELETE FROM attempts WHERE delivery = ?")?.execute(key)?;
-        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute(key)?;
+            transaction.prepare_cached("DELETE FROM attempts WHERE delivery_id = ?")?.execute(key)?;
+        transaction.prepare_cached("DELETE FROM dead WHERE delivery_id = ?")?.execute(key)?;
         self.left.deliveries +=
             transaction.prepare_cached("DELETE FROM deliveries WHERE id = ?")?.execute(key)?;
         Ok(())

@@ -114,7 +114,8 @@ fn key_taken(
 ) -> rusqlite::Result<Option<PublishResult>> {
     let holder = transaction
         .prepare_cached(
-            "SELECT event, body_hash FROM idempotency WHERE tenant = ?1 AND key_hash = ?2 AND expires_at > ?3",
+            "SELECT event_id, body_hash FROM idempotency_keys WHERE tenant_id = ?1 AND key_hash = ?2
+             AND expires_at > ?3",
         )?
         .query_row((event.tenant_id.as_str(), key_hash(event), Col(claim.confirmed_now)), |row| {
             Ok((get::<EventId>(row, 0)?, row.get::<_, [u8; 32]>(1)?))
@@ -127,13 +128,9 @@ fn key_taken(
 }
 
 fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &IdempotencyClaim) -> rusqlite::Result<()> {
-    transaction.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?)")?.execute((
-        event.tenant_id.as_str(),
-        key_hash(event),
-        Col(event.id),
-        claim.body_hash,
-        Col(claim.expires_at),
-    ))?;
+    transaction.prepare_cached("INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?)")?.execute(
+        (event.tenant_id.as_str(), key_hash(event), Col(event.id), claim.body_hash, Col(claim.expires_at)),
+    )?;
     Ok(())
 }
 
@@ -167,7 +164,7 @@ fn insert_delivery(
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
+            "INSERT INTO deliveries (id, tenant_id, event_id, webhook_id, round, status, format, priority, created_at)
              VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)",
         )?
         .execute((

@@ -105,9 +105,9 @@ pub(super) fn insert_dead_letter(
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO dead SELECT d.id, d.tenant, d.webhook, e.event_type, d.failure_category, d.dead_reason,
+            "INSERT INTO dead SELECT d.id, d.tenant_id, d.webhook_id, e.event_type, d.failure_category, d.dead_reason,
                     d.ended_at
-             FROM deliveries d JOIN events e ON e.tenant = d.tenant AND e.id = d.event WHERE d.id = ?",
+             FROM deliveries d JOIN events e ON e.tenant_id = d.tenant_id AND e.id = d.event_id WHERE d.id = ?",
         )?
         .execute([Col(delivery_id)])?;
     Ok(())
@@ -135,7 +135,7 @@ fn is_recorded(
     attempt: &Attempt,
 ) -> rusqlite::Result<bool> {
     transaction
-        .prepare_cached("SELECT 1 FROM attempts WHERE delivery = ? AND number = ? AND id = ?")?
+        .prepare_cached("SELECT 1 FROM attempts WHERE delivery_id = ? AND number = ? AND id = ?")?
         .exists((Col(outcome.delivery_id), attempt.number, Col(attempt.id)))
 }
 
@@ -153,8 +153,8 @@ struct Lease {
 fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Option<Lease>> {
     transaction
         .prepare_cached(
-            "DELETE FROM leased WHERE delivery = ? AND epoch = ?
-             RETURNING webhook, lane, seq, rescues, deaths, sending, cancel",
+            "DELETE FROM leased WHERE delivery_id = ? AND epoch = ?
+             RETURNING webhook_id, lane, seq, rescues, deaths, sending, cancel",
         )?
         .query_row((Col(outcome.delivery_id), outcome.epoch.0), |row| {
             Ok(Lease {
@@ -174,7 +174,7 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
 fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO leased (delivery, epoch, webhook, lane, seq, rescues, deaths, sending, cancel)
+            "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, rescues, deaths, sending, cancel)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((

@@ -39,7 +39,7 @@ impl Redrive for Sqlite {
     ) -> StoreFuture<'_, ReplayResult> {
         self.write(move |transaction| {
             let known = transaction
-                .prepare_cached("SELECT priority FROM events WHERE id = ? AND tenant = ?")?
+                .prepare_cached("SELECT priority FROM events WHERE id = ? AND tenant_id = ?")?
                 .query_row((Col(event_id), tenant_id.as_str()), |row| get(row, 0))
                 .optional()?;
             let Some(known) = known else { return Ok(ReplayResult::NotFound) };
@@ -117,7 +117,7 @@ pub(super) fn create_first_delivery(
     priority: Priority,
     now: Time,
 ) -> rusqlite::Result<bool> {
-    let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ? AND erased_at IS NULL";
+    let known = "SELECT 1 FROM events WHERE id = ? AND tenant_id = ? AND erased_at IS NULL";
     let is_known = transaction.prepare_cached(known)?.exists((Col(event_id), tenant_id.as_str()))?;
     if !is_known || last_round(transaction, event_id, round.webhook_id)?.is_some() {
         return Ok(false);
@@ -142,7 +142,7 @@ pub(super) fn cancel(
         return Ok((CancelResult::AlreadyEnded(previous.status), webhook_id));
     }
     let waited = transaction
-        .prepare_cached("DELETE FROM waiting WHERE delivery = ? RETURNING lane")?
+        .prepare_cached("DELETE FROM waiting WHERE delivery_id = ? RETURNING lane")?
         .query_row([Col(delivery_id)], |row| row.get::<_, String>(0))
         .optional()?;
     if let Some(lane) = waited {
@@ -152,7 +152,7 @@ pub(super) fn cancel(
         return Ok((CancelResult::Done, webhook_id));
     }
     transaction
-        .prepare_cached("UPDATE leased SET cancel = ? WHERE delivery = ?")?
+        .prepare_cached("UPDATE leased SET cancel = ? WHERE delivery_id = ?")?
         .execute((reason, Col(delivery_id)))?;
     changes::append(transaction, &Change::Cancel(previous.webhook_id, delivery_id))?;
     Ok((CancelResult::Requested, webhook_id))
@@ -183,7 +183,7 @@ struct PreviousRound {
     is_purged: bool,
 }
 
-const OLD: &str = "SELECT id, event, webhook, round, status, format, redriven_as, priority,
+const OLD: &str = "SELECT id, event_id, webhook_id, round, status, format, redriven_as, priority,
      purged_at IS NOT NULL FROM deliveries";
 
 fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<PreviousRound> {
@@ -206,7 +206,7 @@ fn find(
     delivery_id: DeliveryId,
 ) -> rusqlite::Result<Option<PreviousRound>> {
     transaction
-        .prepare_cached(&format!("{OLD} WHERE id = ? AND tenant = ?"))?
+        .prepare_cached(&format!("{OLD} WHERE id = ? AND tenant_id = ?"))?
         .query_row((Col(delivery_id), tenant_id.as_str()), read_old)
         .optional()
 }
@@ -217,7 +217,7 @@ fn last_round(
     webhook_id: WebhookId,
 ) -> rusqlite::Result<Option<PreviousRound>> {
     transaction
-        .prepare_cached(&format!("{OLD} WHERE event = ? AND webhook = ? ORDER BY round DESC LIMIT 1"))?
+        .prepare_cached(&format!("{OLD} WHERE event_id = ? AND webhook_id = ? ORDER BY round DESC LIMIT 1"))?
         .query_row((Col(event_id), Col(webhook_id)), read_old)
         .optional()
 }
@@ -230,7 +230,7 @@ fn make_due(
     now: Time,
 ) -> rusqlite::Result<()> {
     let waits = transaction
-        .prepare_cached("SELECT lane, due FROM waiting WHERE delivery = ?")?
+        .prepare_cached("SELECT lane, due FROM waiting WHERE delivery_id = ?")?
         .query_row([Col(previous.id)], |row| Ok((get::<Lane>(row, 0)?, get::<Time>(row, 1)?)))
         .optional()?;
     let Some((lane, due)) = waits else { return Ok(()) };
@@ -238,7 +238,7 @@ fn make_due(
     let new_lane = priority.map_or_else(|| lane.clone(), |priority| lane.with_priority(priority));
     let index = if lane.is_ordered() { 0 } else { due.millis() };
     transaction
-        .prepare_cached("UPDATE waiting SET lane = ?2, place = ?3, due = ?4 WHERE delivery = ?1")?
+        .prepare_cached("UPDATE waiting SET lane = ?2, sort_key = ?3, due = ?4 WHERE delivery_id = ?1")?
         .execute((Col(previous.id), new_lane.code(), index, Col(due)))?;
     if let Some(priority) = priority {
         transaction
@@ -263,7 +263,7 @@ fn add_round(
     transaction
         .prepare_cached(
             "INSERT INTO deliveries
-                 (id, tenant, event, webhook, round, status, format, priority, created_at, replay_of)
+                 (id, tenant_id, event_id, webhook_id, round, status, format, priority, created_at, replay_of)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
@@ -282,7 +282,7 @@ fn add_round(
         transaction
             .prepare_cached("UPDATE deliveries SET redriven_as = ? WHERE id = ?")?
             .execute((Col(round.id), Col(last.id)))?;
-        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(last.id)])?;
+        transaction.prepare_cached("DELETE FROM dead WHERE delivery_id = ?")?.execute([Col(last.id)])?;
     }
     // It gets a new sequence number: in an ordered lane it goes to the end.
     let seq = transaction

@@ -22,33 +22,35 @@ use crate::{
 
 /// Newest first, so that the cost of a page is proportional to its rows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
-     WHERE webhook = ?1 ORDER BY opened_at DESC LIMIT ?2";
+     WHERE webhook_id = ?1 ORDER BY opened_at DESC LIMIT ?2";
 const PERIODS_OF_TENANT: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
-     WHERE webhook = ?1 AND tenant = ?3 ORDER BY opened_at DESC LIMIT ?2";
-const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
-     WHERE tenant = ?1 AND (NOT ?3 OR NOT coalesce(
-         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook), 0))
+     WHERE webhook_id = ?1 AND tenant_id = ?3 ORDER BY opened_at DESC LIMIT ?2";
+const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id FROM circuit_periods
+     WHERE tenant_id = ?1 AND (NOT ?3 OR NOT coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id), 0))
      ORDER BY opened_at DESC LIMIT ?2";
-const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
-     WHERE tenant = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
-         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook), 0))
-     ORDER BY webhook LIMIT ?2";
-const OLDEST: &str = "SELECT l.webhook, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook = l.webhook)
-     FROM lanes l WHERE l.webhook > ?1 GROUP BY l.webhook ORDER BY l.webhook LIMIT ?2";
-const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN
-         (SELECT delivery FROM waiting WHERE webhook = ? AND created_at < ? ORDER BY created_at LIMIT ?)
-     RETURNING delivery, lane";
-const EXPIRED: &str = "SELECT tenant, id, state LIKE '{\"pending_verification\"%' FROM webhooks
+const CIRCUITS: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+    FROM webhook_runtime
+     WHERE tenant_id = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id), 0))
+     ORDER BY webhook_id LIMIT ?2";
+const OLDEST: &str =
+    "SELECT l.webhook_id, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook_id = l.webhook_id)
+     FROM lanes l WHERE l.webhook_id > ?1 GROUP BY l.webhook_id ORDER BY l.webhook_id LIMIT ?2";
+const EXPIRE: &str = "DELETE FROM waiting WHERE delivery_id IN
+         (SELECT delivery_id FROM waiting WHERE webhook_id = ? AND created_at < ? ORDER BY created_at LIMIT ?)
+     RETURNING delivery_id, lane";
+const EXPIRED: &str = "SELECT tenant_id, id, state LIKE '{\"pending_verification\"%' FROM webhooks
      WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?";
 const NEXT_TO_EXPIRE: &str =
     "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
-const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, tenant, opened_at, forced, counts)
+const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook_id, tenant_id, opened_at, forced, counts)
      SELECT ?1, ?5, ?2, ?3, ?4
      WHERE NOT EXISTS (SELECT 1 FROM circuit_periods INDEXED BY circuit_periods_open
-                       WHERE webhook = ?1 AND ended_at IS NULL)
+                       WHERE webhook_id = ?1 AND ended_at IS NULL)
      ON CONFLICT DO NOTHING";
 const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open SET ended_at = ?2
-     WHERE webhook = ?1 AND ended_at IS NULL";
+     WHERE webhook_id = ?1 AND ended_at IS NULL";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
@@ -57,7 +59,9 @@ pub(super) const BOUNDED_STATEMENTS: [&str; 9] =
 
 impl RuntimeState for Sqlite {
     fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>> {
-        self.read(|connection| connection.prepare_cached(TROUBLED)?.query_map((), read_runtime)?.collect())
+        self.read(|connection| {
+            connection.prepare_cached(SELECT_IMPAIRED)?.query_map((), read_runtime)?.collect()
+        })
     }
 
     fn get_runtime(&self, webhooks: Vec<WebhookId>) -> StoreFuture<'_, Vec<WebhookRuntime>> {
@@ -256,7 +260,7 @@ pub(super) fn clear_failures(transaction: &Transaction<'_>, webhook: &Webhook) -
         .optional()?;
     if was.is_some_and(|was| !was.receives_events()) && webhook.state.receives_events() {
         transaction
-            .prepare_cached("UPDATE runtime SET failing_since = NULL WHERE webhook = ?")?
+            .prepare_cached("UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = ?")?
             .execute([Col(webhook.id)])?;
     }
     Ok(())
@@ -266,7 +270,7 @@ pub(super) fn clear_failures(transaction: &Transaction<'_>, webhook: &Webhook) -
 pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
     let paused = webhook.state.is_holding();
     let was: Option<bool> = transaction
-        .prepare_cached("SELECT paused FROM runtime WHERE webhook = ?")?
+        .prepare_cached("SELECT paused FROM webhook_runtime WHERE webhook_id = ?")?
         .query_row([Col(webhook.id)], |row| row.get(0))
         .optional()?;
     if was.unwrap_or(false) == paused {
@@ -274,7 +278,7 @@ pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
     }
     ensure_runtime(transaction, &webhook.tenant_id, webhook.id)?;
     transaction
-        .prepare_cached("UPDATE runtime SET paused = ?2 WHERE webhook = ?1")?
+        .prepare_cached("UPDATE webhook_runtime SET paused = ?2 WHERE webhook_id = ?1")?
         .execute((Col(webhook.id), paused))?;
     lanes::recompute_lanes(transaction, webhook.id)
 }
@@ -292,13 +296,13 @@ pub(super) fn apply_effects<'a>(
             // The time of the first failure is kept, whichever failure is recorded last.
             transaction
                 .prepare_cached(
-                    "UPDATE runtime SET failing_since = coalesce(failing_since, ?2) WHERE webhook = ?1",
+                    "UPDATE webhook_runtime SET failing_since = coalesce(failing_since, ?2) WHERE webhook_id = ?1",
                 )?
                 .execute((Col(webhook_id), Col(since)))?;
         }
         Some(FailingChange::Recovered) => {
             transaction
-                .prepare_cached("UPDATE runtime SET failing_since = NULL WHERE webhook = ?1")?
+                .prepare_cached("UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = ?1")?
                 .execute([Col(webhook_id)])?;
         }
     }
@@ -309,7 +313,9 @@ pub(super) fn apply_effects<'a>(
     if let Some(until) = effects.hold_until {
         ensure_runtime(transaction, tenant_id, webhook_id)?;
         let held = transaction
-            .prepare_cached("UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1 AND hold_until < ?2")?
+            .prepare_cached(
+                "UPDATE webhook_runtime SET hold_until = ?2 WHERE webhook_id = ?1 AND hold_until < ?2",
+            )?
             .execute((Col(webhook_id), Col(until)))?;
         changed |= held == 1;
     }
@@ -333,7 +339,9 @@ fn ensure_runtime(
     webhook_id: WebhookId,
 ) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("INSERT INTO runtime (webhook, tenant) VALUES (?, ?) ON CONFLICT DO NOTHING")?
+        .prepare_cached(
+            "INSERT INTO webhook_runtime (webhook_id, tenant_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        )?
         .execute((Col(webhook_id), tenant_id.as_str()))?;
     Ok(())
 }
@@ -342,7 +350,7 @@ fn ensure_runtime(
 pub(super) fn delete_runtime(transaction: &Transaction<'_>, webhook_id: WebhookId) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "DELETE FROM runtime WHERE webhook = ?1 AND (SELECT deleted FROM webhooks WHERE id = ?1)",
+            "DELETE FROM webhook_runtime WHERE webhook_id = ?1 AND (SELECT deleted FROM webhooks WHERE id = ?1)",
         )?
         .execute([Col(webhook_id)])?;
     Ok(())
@@ -359,8 +367,8 @@ fn set_circuit(
     let json = (!circuit.is_default()).then(|| to_json(circuit)).transpose()?;
     let stored = transaction
         .prepare_cached(
-            "UPDATE runtime SET circuit = ?2, generation = ?3, circuit_until = ?4, circuit_since = ?5
-             WHERE webhook = ?1 AND generation <= ?3",
+            "UPDATE webhook_runtime SET circuit = ?2, generation = ?3, circuit_until = ?4, circuit_since = ?5
+             WHERE webhook_id = ?1 AND generation <= ?3",
         )?
         .execute((
             Col(webhook_id),
@@ -422,7 +430,7 @@ fn died(
     let mut dead = Vec::with_capacity(deliveries.len());
     for delivery_id in deliveries {
         let event_type = transaction
-            .prepare_cached("SELECT event_type FROM dead WHERE delivery = ?")?
+            .prepare_cached("SELECT event_type FROM dead WHERE delivery_id = ?")?
             .query_row([Col(delivery_id)], |row| row.get(0))?;
         dead.push((delivery_id, event_type));
     }
@@ -438,17 +446,19 @@ pub(super) fn occurrence_for<'a>(
 ) -> rusqlite::Result<Option<&'a Occurrence>> {
     let Some(occurrence) = occurrence else { return Ok(None) };
     let before: Option<SavedCircuit> = transaction
-        .prepare_cached("SELECT circuit FROM runtime WHERE webhook = ? AND circuit IS NOT NULL")?
+        .prepare_cached("SELECT circuit FROM webhook_runtime WHERE webhook_id = ? AND circuit IS NOT NULL")?
         .query_row([Col(webhook_id)], |row| from_json(row, 0))
         .optional()?;
     Ok(Some(occurrence)
         .filter(|occurrence| for_transition(before.as_ref(), circuit) == Some(occurrence.kind)))
 }
 
-const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
+const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+    FROM webhook_runtime
      WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
-const SELECT_RUNTIME: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
-     WHERE webhook = ? AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
+const SELECT_RUNTIME: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+    FROM webhook_runtime
+     WHERE webhook_id = ? AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
 fn read_runtime(row: &Row<'_>) -> rusqlite::Result<WebhookRuntime> {
     Ok(WebhookRuntime {

@@ -18,53 +18,46 @@ use super::{
 };
 use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures};
 
-const ROLLUPS: &str = "SELECT attempts, successes, categories, latencies, last_success_at, tenant, minute
-     FROM rollups WHERE webhook = ? AND minute >= ? ORDER BY minute";
+const ROLLUPS: &str = "SELECT attempts, successes, categories, latencies, last_success_at, tenant_id, minute
+     FROM rollups WHERE webhook_id = ? AND minute >= ? ORDER BY minute";
 const ROLLUP: &str = "SELECT attempts, successes, categories, latencies, last_success_at
-     FROM rollups WHERE webhook = ? AND minute = ?";
+     FROM rollups WHERE webhook_id = ? AND minute = ?";
 const NEW_ROLLUP: &str = "INSERT INTO rollups
-         (webhook, minute, tenant, attempts, successes, failed, categories, latencies, last_success_at)
+         (webhook_id, minute, tenant_id, attempts, successes, failed, categories, latencies, last_success_at)
      VALUES (?1, ?2, ?3, ?4, ?5, ?4 > ?5, ?6, ?7, ?8)";
 /// SQLite updates an index only if one of its columns changes.
 const SET_ROLLUP: &str =
     "UPDATE rollups SET attempts = ?3, successes = ?4, failed = ?3 > ?4, categories = ?5,
          latencies = ?6, last_success_at = ?7
-     WHERE webhook = ?1 AND minute = ?2";
+     WHERE webhook_id = ?1 AND minute = ?2";
 /// The newest minute with a success has the last success.
 const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
-     WHERE webhook = ? AND minute <= ? AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
-const FAILURES: &str = "SELECT webhook, minute, attempts - successes FROM rollups INDEXED BY rollups_failed
-     WHERE tenant = ? AND failed = 1 AND minute >= ? ORDER BY minute DESC LIMIT ?";
-const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE (webhook, minute) IN
-         (SELECT webhook, minute FROM rollups WHERE minute < ? LIMIT ?)";
+     WHERE webhook_id = ? AND minute <= ? AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
+const FAILURES: &str =
+    "SELECT webhook_id, minute, attempts - successes FROM rollups INDEXED BY rollups_failed
+     WHERE tenant_id = ? AND failed = 1 AND minute >= ? ORDER BY minute DESC LIMIT ?";
+const PRUNE_ROLLUPS: &str = "DELETE FROM rollups WHERE (webhook_id, minute) IN
+         (SELECT webhook_id, minute FROM rollups WHERE minute < ? LIMIT ?)";
 const TRAFFIC: &str =
     "SELECT attempts, successes, categories, latencies, last_success_at, delivered, dead, cancelled, start
-     FROM tenant_rollups WHERE tenant = ? AND grain = ? AND start >= ? ORDER BY start";
+     FROM tenant_rollups WHERE tenant_id = ? AND resolution = ? AND start >= ? ORDER BY start";
 const TRAFFIC_OF_ONE: &str =
     "SELECT attempts, successes, categories, latencies, last_success_at, delivered, dead, cancelled
-     FROM tenant_rollups WHERE tenant = ? AND grain = ? AND start = ?";
-const NEW_TRAFFIC: &str = "INSERT INTO tenant_rollups (tenant, grain, start, attempts, successes, categories,
-         latencies, last_success_at, delivered, dead, cancelled, kept_until)
+     FROM tenant_rollups WHERE tenant_id = ? AND resolution = ? AND start = ?";
+const NEW_TRAFFIC: &str =
+    "INSERT INTO tenant_rollups (tenant_id, resolution, start, attempts, successes, categories,
+         latencies, last_success_at, delivered, dead, cancelled, expires_at)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 const SET_TRAFFIC: &str = "UPDATE tenant_rollups SET attempts = ?4, successes = ?5, categories = ?6,
-         latencies = ?7, last_success_at = ?8, delivered = ?9, dead = ?10, cancelled = ?11, kept_until = ?12
-     WHERE tenant = ?1 AND grain = ?2 AND start = ?3";
-const FORGET_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE (tenant, grain, start) IN
-         (SELECT tenant, grain, start FROM tenant_rollups WHERE kept_until <= ? LIMIT ?)";
+         latencies = ?7, last_success_at = ?8, delivered = ?9, dead = ?10, cancelled = ?11, expires_at = ?12
+     WHERE tenant_id = ?1 AND resolution = ?2 AND start = ?3";
+const PRUNE_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE (tenant_id, resolution, start) IN
+         (SELECT tenant_id, resolution, start FROM tenant_rollups WHERE expires_at <= ? LIMIT ?)";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 9] = [
-    ROLLUPS,
-    ROLLUP,
-    SET_ROLLUP,
-    LAST_SUCCESS,
-    FAILURES,
-    FORGET_ROLLUPS,
-    TRAFFIC,
-    SET_TRAFFIC,
-    FORGET_TRAFFIC,
-];
+pub(super) const BOUNDED_STATEMENTS: [&str; 9] =
+    [ROLLUPS, ROLLUP, SET_ROLLUP, LAST_SUCCESS, FAILURES, PRUNE_ROLLUPS, TRAFFIC, SET_TRAFFIC, PRUNE_TRAFFIC];
 
 impl Statistics for Sqlite {
     fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()> {
@@ -156,11 +149,11 @@ impl Statistics for Sqlite {
     }
 
     fn prune_rollups(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
-        self.write(move |transaction| transaction.execute(FORGET_ROLLUPS, (Col(before), limit as i64)))
+        self.write(move |transaction| transaction.execute(PRUNE_ROLLUPS, (Col(before), limit as i64)))
     }
 
     fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
-        self.write(move |transaction| transaction.execute(FORGET_TRAFFIC, (Col(now), limit as i64)))
+        self.write(move |transaction| transaction.execute(PRUNE_TRAFFIC, (Col(now), limit as i64)))
     }
 }
 

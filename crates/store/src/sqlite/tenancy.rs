@@ -11,7 +11,7 @@ use super::{
 use crate::{ApiKey, Change, PageRequest, StoreFuture, Tenancy, Tenant};
 
 const KEY_COLUMNS: &str =
-    "id, tenant, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
+    "id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
      last_used_at";
 
 impl Tenancy for Sqlite {
@@ -35,7 +35,7 @@ impl Tenancy for Sqlite {
             // The node that holds a lane may not serve the new pool.
             transaction.execute(
                 "UPDATE lanes SET pool = ?2, held_by = NULL
-                 WHERE webhook IN (SELECT id FROM webhooks WHERE tenant = ?1) AND pool <> ?2",
+                 WHERE webhook_id IN (SELECT id FROM webhooks WHERE tenant_id = ?1) AND pool <> ?2",
                 (tenant.id.as_str(), tenant.rules.pool()),
             )?;
             changes::append(transaction, &Change::Tenant(tenant.id))?;
@@ -52,17 +52,17 @@ impl Tenancy for Sqlite {
                 (id.as_str(), Col(now)),
             )?;
             transaction.execute(
-                "UPDATE api_keys SET revoked_at = ?2 WHERE tenant = ?1 AND revoked_at IS NULL",
+                "UPDATE api_keys SET revoked_at = ?2 WHERE tenant_id = ?1 AND revoked_at IS NULL",
                 (id.as_str(), Col(now)),
             )?;
-            transaction.execute("DELETE FROM unsubscribed WHERE tenant = ?", [id.as_str()])?;
-            transaction.execute("DELETE FROM mail_addresses WHERE tenant = ?", [id.as_str()])?;
+            transaction.execute("DELETE FROM unsubscriptions WHERE tenant_id = ?", [id.as_str()])?;
+            transaction.execute("DELETE FROM email_addresses WHERE tenant_id = ?", [id.as_str()])?;
             transaction.execute(
-                "DELETE FROM browser_sessions WHERE key_hash IN (SELECT hash FROM api_keys WHERE tenant = ?)",
+                "DELETE FROM browser_sessions WHERE key_hash IN (SELECT hash FROM api_keys WHERE tenant_id = ?)",
                 [id.as_str()],
             )?;
             // A deleted tenant has no recipients any more.
-            transaction.execute("DELETE FROM standing WHERE tenant = ?", [id.as_str()])?;
+            transaction.execute("DELETE FROM notification_groups WHERE tenant_id = ?", [id.as_str()])?;
             changes::append(transaction, &Change::Keys)?;
             changes::append(transaction, &Change::Tenant(id))?;
             Ok(deleted == 1)
@@ -140,7 +140,8 @@ impl Tenancy for Sqlite {
         self.read_for_user(move |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {KEY_COLUMNS} FROM api_keys WHERE tenant IS ?1 AND session = 0 AND (?2 IS NULL OR id < ?2)
+                    "SELECT {KEY_COLUMNS} FROM api_keys WHERE tenant_id IS ?1 AND session = 0
+                     AND (?2 IS NULL OR id < ?2)
                      ORDER BY id DESC LIMIT ?3 OFFSET ?4"
                 ))?
                 .query_map(
@@ -154,7 +155,7 @@ impl Tenancy for Sqlite {
     fn revoke_key(&self, tenant_id: Option<TenantId>, id: KeyId, now: Time) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let revoked = transaction.execute(
-                "UPDATE api_keys SET revoked_at = ?3 WHERE id = ?1 AND tenant IS ?2 AND revoked_at IS NULL",
+                "UPDATE api_keys SET revoked_at = ?3 WHERE id = ?1 AND tenant_id IS ?2 AND revoked_at IS NULL",
                 (Col(id), tenant_id.as_ref().map(TenantId::as_str), Col(now)),
             )?;
             if revoked == 1 {

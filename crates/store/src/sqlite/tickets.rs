@@ -5,18 +5,19 @@ use redrive_core::Time;
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
-    claim::{HOME, lease, read_claimed},
+    claim::{INSERT_ASSIGNMENT, lease, read_claimed},
     convert::Col,
     lanes, nodes,
 };
 use crate::{ClaimedDelivery, Epoch, TicketEntry};
 
 const WANTED: &str =
-    "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
-            e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
+    "SELECT w.delivery_id, w.webhook_id, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
+            e.id, e.tenant_id, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
             e.priority, w.seq, e.trace, e.hops
-     FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
-     WHERE w.delivery = ?1 AND w.webhook = ?2 AND w.lane = ?3 AND w.due <= ?4";
+     FROM waiting w JOIN deliveries d ON d.id = w.delivery_id JOIN events e ON e.tenant_id = d.tenant_id
+     AND e.id = d.event_id
+     WHERE w.delivery_id = ?1 AND w.webhook_id = ?2 AND w.lane = ?3 AND w.due <= ?4";
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.
@@ -42,8 +43,10 @@ pub(super) fn take(
             break;
         }
         let webhook_id = one.key.webhook_id;
-        let assigned_epoch: Option<i64> =
-            transaction.prepare_cached(HOME)?.query_row([Col(webhook_id)], |row| row.get(0)).optional()?;
+        let assigned_epoch: Option<i64> = transaction
+            .prepare_cached(INSERT_ASSIGNMENT)?
+            .query_row([Col(webhook_id)], |row| row.get(0))
+            .optional()?;
         if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0)
             || lanes::blocked_until(transaction, webhook_id)? > now
         {

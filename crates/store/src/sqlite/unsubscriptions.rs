@@ -19,7 +19,7 @@ impl Unsubscriptions for Sqlite {
     ) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let noted = transaction.execute(
-                "INSERT INTO unsubscribed (tenant, address, kind, at)
+                "INSERT INTO unsubscriptions (tenant_id, address, kind, unsubscribed_at)
                  SELECT id, ?2, ?3, ?4 FROM tenants WHERE id = ?1 AND deleted_at IS NULL ON CONFLICT DO NOTHING",
                 (tenant_id.as_str(), address, kind.name(), Col(now)),
             )?;
@@ -35,7 +35,7 @@ impl Unsubscriptions for Sqlite {
     ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
-                "DELETE FROM unsubscribed WHERE tenant = ?1 AND address = ?2 AND (?3 IS NULL OR kind = ?3)",
+                "DELETE FROM unsubscriptions WHERE tenant_id = ?1 AND address = ?2 AND (?3 IS NULL OR kind = ?3)",
                 (tenant_id.as_str(), address, kind.map(NotificationKind::name)),
             )
         })
@@ -49,7 +49,7 @@ impl Unsubscriptions for Sqlite {
     ) -> StoreFuture<'_, Vec<String>> {
         self.read(move |connection| {
             let mut find = connection.prepare_cached(
-                "SELECT 1 FROM unsubscribed WHERE tenant = ?1 AND address = ?2 AND kind = ?3",
+                "SELECT 1 FROM unsubscriptions WHERE tenant_id = ?1 AND address = ?2 AND kind = ?3",
             )?;
             let mut found = Vec::new();
             for address in of {
@@ -71,7 +71,8 @@ impl Unsubscriptions for Sqlite {
                 page.after.map_or((String::new(), ""), |after| (after.address, after.kind.name()));
             connection
                 .prepare_cached(
-                    "SELECT address, kind, at FROM unsubscribed WHERE tenant = ?1 AND (address, kind) > (?2, ?3)
+                    "SELECT address, kind, unsubscribed_at FROM unsubscriptions WHERE tenant_id = ?1
+                     AND (address, kind) > (?2, ?3)
                      ORDER BY address, kind LIMIT ?4 OFFSET ?5",
                 )?
                 .query_map((tenant_id.as_str(), address, kind, page.limit, page.offset), read)?

@@ -22,7 +22,7 @@ use crate::{
     sealed::{SealedVersion, SealedWebhook},
 };
 
-const COLUMNS: &str = "id, tenant, revision, state, spec, sealed, created_at, updated_at";
+const COLUMNS: &str = "id, tenant_id, revision, state, spec, sealed, created_at, updated_at";
 
 impl Webhooks for Sqlite {
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
@@ -100,7 +100,7 @@ impl Webhooks for Sqlite {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks
-                     WHERE tenant = ?1 AND deleted = 0 AND (?2 IS NULL OR id < ?2)
+                     WHERE tenant_id = ?1 AND deleted = 0 AND (?2 IS NULL OR id < ?2)
                          AND NOT (?5 AND managed_by_operator)
                      ORDER BY id DESC LIMIT ?3 OFFSET ?4"
                 ))?
@@ -120,12 +120,13 @@ impl Webhooks for Sqlite {
             // One snapshot, so that the version and the webhooks are consistent.
             let snapshot = connection.unchecked_transaction()?;
             let now = snapshot
-                .prepare_cached("SELECT config_version, rules, types_version FROM tenants WHERE id = ? AND deleted_at IS NULL")?
+                .prepare_cached("SELECT config_version, rules, event_types_version FROM tenants WHERE id = ?
+                 AND deleted_at IS NULL")?
                 .query_row([tenant_id.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?, row.get(2)?)))
                 .optional()?;
             let Some((now, rules, types_version)) = now else { return Ok(None) };
             let mut changed = snapshot.prepare_cached(&format!(
-                "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)
+                "SELECT {COLUMNS} FROM webhooks WHERE tenant_id = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)
                  ORDER BY revision LIMIT ?3"
             ))?;
             let mut rows = changed.query((tenant_id.as_str(), version, limit as i64))?;
@@ -148,7 +149,7 @@ impl Webhooks for Sqlite {
     fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>> {
         self.read(|connection| {
             connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE sweeping = 1"))?
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE cancel_pending = 1"))?
                 .query_map((), |row| Ok(read_webhook(row)?.webhook))?
                 .collect()
         })
@@ -222,15 +223,15 @@ fn sweep(
 ) -> rusqlite::Result<BatchProgress> {
     // Checked inside the transaction: a webhook that was enabled again keeps its deliveries.
     let still_wanted = transaction
-        .prepare_cached("SELECT 1 FROM webhooks WHERE id = ? AND sweeping = 1")?
+        .prepare_cached("SELECT 1 FROM webhooks WHERE id = ? AND cancel_pending = 1")?
         .exists([Col(webhook_id)])?;
     if !still_wanted {
         return Ok(BatchProgress { changed: 0, finished: true });
     }
     let swept = transaction
         .prepare_cached(
-            "DELETE FROM waiting WHERE delivery IN (SELECT delivery FROM waiting WHERE webhook = ? LIMIT ?)
-             RETURNING delivery, lane",
+            "DELETE FROM waiting WHERE delivery_id IN (SELECT delivery_id FROM waiting WHERE webhook_id = ? LIMIT ?)
+             RETURNING delivery_id, lane",
         )?
         .query_map((Col(webhook_id), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<_>>>()?;
@@ -242,7 +243,7 @@ fn sweep(
     lanes::recompute_wake_for(transaction, webhook_id, swept.iter().map(|(_, lane): &(_, String)| lane))?;
     let finished = swept.len() < limit;
     if finished {
-        transaction.execute("UPDATE webhooks SET sweeping = 0 WHERE id = ?", [Col(webhook_id)])?;
+        transaction.execute("UPDATE webhooks SET cancel_pending = 0 WHERE id = ?", [Col(webhook_id)])?;
         runtime_state::delete_runtime(transaction, webhook_id)?;
     }
     Ok(BatchProgress { changed: swept.len(), finished })
@@ -263,7 +264,7 @@ pub(super) fn find(
 ) -> rusqlite::Result<Option<SealedVersion>> {
     connection
         .prepare_cached(&format!(
-            "SELECT {COLUMNS} FROM webhooks WHERE id = ? AND tenant = ? AND deleted = 0"
+            "SELECT {COLUMNS} FROM webhooks WHERE id = ? AND tenant_id = ? AND deleted = 0"
         ))?
         .query_row((Col(id), tenant_id.as_str()), |row| {
             Ok(SealedVersion { webhook: read_webhook(row)?, revision: row.get(2)? })
@@ -288,7 +289,7 @@ pub(super) fn store(
     runtime_state::clear_failures(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
-            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at, managed_by_operator)
+            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, cancel_pending, expires_at, managed_by_operator)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         ))?
         .execute((

@@ -240,7 +240,7 @@ impl WriterLoop {
     fn run_alone(&mut self, change: Box<dyn FnOnce(&mut Database) + Send>) {
         let database = &mut self.database;
         if catch_unwind(AssertUnwindSafe(|| change(database))).is_err() {
-            tracing::error!("a change of the store panicked; it was not made, and the writer continues");
+            tracing::error!("a write panicked and was rolled back; the writer continues");
         }
     }
 

@@ -175,7 +175,7 @@ async fn due_deliveries_are_found_by_index_only() {
     }
     let taken = sqlite::hot_statements().iter().find(|statement| statement.contains("FROM leased")).unwrap();
     let steps = plan(&connection, taken);
-    assert!(steps[0].ends_with("leased_in_order (webhook=? AND lane=?)"), "{steps:?}");
+    assert!(steps[0].ends_with("leased_in_order (webhook_id=? AND lane=?)"), "{steps:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -441,7 +441,7 @@ async fn audit_log_entry_cannot_be_changed() {
         .execute("INSERT INTO audit (id, actor, action, result) VALUES (x'01', 'a', 'b', 'done')", ())
         .unwrap();
     let error = other.execute("UPDATE audit SET actor = 'c'", ()).unwrap_err().to_string();
-    assert!(error.contains("never changed"), "{error}");
+    assert!(error.contains("immutable"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -538,7 +538,7 @@ async fn listings_use_indexes_and_sort_nothing() {
 
 fn count_changes(path: &Path) -> i64 {
     let connection = rusqlite::Connection::open(path).unwrap();
-    connection.query_row("SELECT count(*) FROM changes", (), |row| row.get(0)).unwrap()
+    connection.query_row("SELECT count(*) FROM change_log", (), |row| row.get(0)).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -564,7 +564,7 @@ fn change_feed_of_an_older_version_is_emptied_at_start() {
     let options = Options::at(folder.path().join("redrive.db")).with_vault(redrive_testkit::vault());
     drop(Sqlite::open(&options).unwrap());
     let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
-                INSERT INTO changes (kind) SELECT 3 FROM n";
+                INSERT INTO change_log (kind) SELECT 3 FROM n";
     rusqlite::Connection::open(&options.path).unwrap().execute(rows, ()).unwrap();
     assert_eq!(count_changes(&options.path), 10_000);
     drop(Sqlite::open(&options).unwrap());

@@ -169,7 +169,7 @@ async fn host_lists_apply_at_creation_and_when_connecting() {
             reached += 1;
         }
         write(&rules);
-        reported = hang_up(&redrive, "are in force", reported).await;
+        reported = hang_up(&redrive, "egress rules reloaded", reported).await;
         // Retries after a `dns` failure wait for seconds, so one attempt has to suffice.
         let tries = if seen.is_some() { 5 } else { 1 };
         let retries = json!({"retry_config": {"schedule": vec![0; tries]}});
@@ -192,11 +192,11 @@ async fn host_lists_apply_at_creation_and_when_connecting() {
         }
         assert_eq!(named.receiver.count(), reached, "{rules}");
         write_open();
-        reported = hang_up(&redrive, "are in force", reported).await;
+        reported = hang_up(&redrive, "egress rules reloaded", reported).await;
     }
     // An invalid configuration changes nothing.
     write("deny_hosts = [\"*\"]");
-    hang_up(&redrive, "the egress rules stay as they were", 0).await;
+    hang_up(&redrive, "egress rules unchanged", 0).await;
     for way in EgressPath::ALL {
         assert!(matches!(way.send(&api, &webhook).await, CallResult::Reached));
     }

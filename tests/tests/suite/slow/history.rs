@@ -155,8 +155,8 @@ async fn dead_letter_shows_its_recoverability() {
     assert_eq!(
         column(&dead, "recovery_hint"),
         [
-            "the endpoint refused it for good with 401; mend the endpoint's credentials, then send it again",
-            "every attempt was used, and the endpoint last answered 503; it may succeed once the endpoint has recovered",
+            "the endpoint rejected it with 401 (not retried); fix the endpoint's credentials, then resend",
+            "all attempts were used, and the endpoint last returned 503; it may succeed once the endpoint has recovered",
         ]
     );
 }

@@ -206,7 +206,7 @@ async fn email_survives_an_smtp_outage_and_a_kill() {
     smtp.resume_listening();
     redrive.restart().await;
     let emails = smtp.wait_for(1).await;
-    assert_eq!(emails[0].header("Subject"), "A delivery to 127.0.0.1 was given up");
+    assert_eq!(emails[0].header("Subject"), "A delivery to 127.0.0.1 is dead");
     assert_eq!(emails.len(), 1);
 }
 
@@ -261,7 +261,7 @@ async fn address_receives_nothing_before_its_holder_confirms_it() {
     let (_second, _) = refusing(&api, json!({"description": evil, "events": ["second.*"]})).await;
     api.publish("second.created", json!({})).await;
     let email = smtp.wait_until(|emails| emails.len() == 2).await.remove(1);
-    assert_eq!((email.to.len(), email.header("Subject")), (1, "A delivery to 127.0.0.1 was given up"));
+    assert_eq!((email.to.len(), email.header("Subject")), (1, "A delivery to 127.0.0.1 is dead"));
     assert!(email.text.contains("https[:]//evil[.]example/prize"), "{}", email.text);
     assert!(!email.text.contains("https://evil") && !email.html.contains("evil.example"), "{}", email.html);
 }
@@ -380,7 +380,7 @@ async fn test_email_is_sent_or_the_error_explained() {
     assert!(good.status.success(), "{}", message(&good));
     assert!(
         message(&good)
-            .contains("has taken a test mail from Redrive <redrive@sender.example> to jane@example.com")
+            .contains("accepted a test email from Redrive <redrive@sender.example> to jane@example.com")
     );
     assert_eq!(smtp.wait_for(1).await[0].header("Subject"), "Redrive can send mails");
     let bad = test_email(&smtp, Protection::StartTls, &login("wrong"));

@@ -124,7 +124,7 @@ async fn commands_printed_by_dev_work() {
     // The key is stored: a second start prints the same one.
     drop(redrive);
     let again = newcomer(folder.path()).await;
-    again.wait_output("The admin key is").await;
+    again.wait_output("Admin key: ").await;
     assert!(again.output().contains(key.trim()));
     let mode = std::fs::metadata(folder.path().join("redrive-data/admin.key")).unwrap();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);

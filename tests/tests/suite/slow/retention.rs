@@ -234,7 +234,7 @@ mod extended {
         let setup = settings.iter().fold(fast, |setup, (name, value)| setup.env(*name, *value));
         let redrive = Redrive::start_with(setup).await;
         let event = redrive.api().publish("order.created", json!({"n": 1})).await;
-        redrive.wait_output("stored in the archive").await;
+        redrive.wait_output("archive object stored").await;
         let mut command = std::process::Command::new(redrive_testkit::binary());
         let output = command.args(["archive", "cat"]).envs(settings).output().unwrap();
         let line: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -318,7 +318,8 @@ async fn endpoint_that_never_echoes_is_disabled_after_a_day() {
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    let over = api.wait_until("it is given up on", &path, |webhook| webhook["state"] == "disabled").await;
+    let over =
+        api.wait_until("the webhook is disabled", &path, |webhook| webhook["state"] == "disabled").await;
     assert_eq!(over["disabled_reason"], "the endpoint did not echo the challenge in time");
     assert!(receiver.count() > 5, "it was asked {} times", receiver.count());
     assert!(receiver.arrivals().iter().all(|one| one.json()["type"] == "redrive.challenge"));

@@ -254,7 +254,7 @@ async fn message_stays_queued_while_reject_queue_is_full() {
     vhost
         .publish_all("events", vec![(plain(), b"bad 1".to_vec()), (plain(), b"bad 2".to_vec()), numbered(0)])
         .await;
-    redrive.wait_output("cannot be put away either").await;
+    redrive.wait_output("moving a message to the reject queue failed").await;
     all_arrive(&receiver, 1).await;
     assert_eq!(vhost.depth("events.rejected").await, 1);
     eventually("one that stays", || async { (vhost.messages("events").await == 1).then_some(()) }).await;
@@ -308,7 +308,7 @@ async fn nodes_share_a_queue_and_take_over_messages_of_a_killed_node() {
     one.kill();
     all_arrive(&receiver, COUNT).await;
     is_empty(&vhost, "events").await;
-    assert!(!worker.output().contains("a source takes messages in"), "who only sends takes nothing in");
+    assert!(!worker.output().contains("source is consuming"), "a worker consumes no messages");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,11 +375,15 @@ async fn messages_wait_while_the_store_is_unavailable() {
     receiver.wait_for(10).await;
     postgres.kill().await;
     vhost.publish_all("events", (10..60).map(numbered).collect()).await;
-    redrive.wait_output("messages of a source wait").await;
+    redrive.wait_output("source paused: events cannot be stored").await;
     wait_for_metric(&redrive, r#"redrive_source_messages_waiting{source="shop"}"#, 20.0).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!((vhost.messages("events").await, vhost.depth("events.rejected").await), (50, 0));
-    assert_eq!(redrive.output().matches("messages of a source wait").count(), 1, "one line, not a flood");
+    assert_eq!(
+        redrive.output().matches("source paused: events cannot be stored").count(),
+        1,
+        "one line, not a flood"
+    );
     postgres.start_again().await;
     let started = Instant::now();
     assert_eq!(all_arrive(&receiver, 60).await, 60);
@@ -442,7 +446,7 @@ async fn messages_over_quota_or_without_tenant_wait() {
         (events.len() == 3).then_some(())
     })
     .await;
-    redrive.wait_output("its 3 events of today").await;
+    redrive.wait_output("its quota of 3 events per day").await;
     assert_eq!((vhost.messages("events").await, vhost.depth("events.rejected").await), (2, 0));
     api.patch("/v1/tenants/acme", json!({"quotas": {"max_events_per_day": 100}})).await.expect(200);
     is_empty(&vhost, "events").await;
@@ -459,11 +463,11 @@ async fn missing_queue_is_reported_and_awaited() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
     let redrive = Redrive::start_with(source(&vhost.url(), "")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
-    redrive.wait_output("there is no queue \\\"events\\\"; make it, or set declare = true").await;
+    redrive.wait_output("no queue \\\"events\\\"; create it, or set declare = true").await;
     vhost.declare("events").await;
-    redrive.wait_output("there is no queue \\\"events.rejected\\\"").await;
+    redrive.wait_output("no queue \\\"events.rejected\\\"").await;
     vhost.declare("events.rejected").await;
-    redrive.wait_output("a source takes messages in").await;
+    redrive.wait_output("source is consuming").await;
     vhost.publish_all("events", vec![numbered(0)]).await;
     all_arrive(&receiver, 1).await;
     // A queue that is deleted at run time is reported, and found again.

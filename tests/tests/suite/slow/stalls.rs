@@ -142,7 +142,7 @@ async fn wait_for_take_over(database: &Database, epoch: &str) {
     );
     while !database.query(&left).await.is_empty() {
         if started.elapsed() > Duration::from_secs(30) {
-            let nodes = database.query("SELECT epoch, name, beats, fence FROM nodes").await;
+            let nodes = database.query("SELECT epoch, name, heartbeats, fence FROM nodes").await;
             let leases =
                 database.query(&format!("SELECT *, xmin, xmax FROM leased WHERE epoch = {epoch}")).await;
             let sessions =

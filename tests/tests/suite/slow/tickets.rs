@@ -7,7 +7,7 @@ use redrive_testkit::{Postgres, RabbitMq, Receiver, Redrive, Reply, Setup};
 use redrive_tests::cluster::{LEASE, PublishLoad, assert_no_loss, duplicates, node, wait_until_settled};
 use serde_json::json;
 
-const GONE: &str = "no longer; ready work goes through the store until it does";
+const GONE: &str = "no longer; ready deliveries are claimed from the store until it does";
 
 /// Returns the sum of a metric over all series whose labels contain this text.
 async fn metric(node: &Redrive, name: &str, labels: &str) -> f64 {

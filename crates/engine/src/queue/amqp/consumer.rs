@@ -202,7 +202,7 @@ impl Inner {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut message, true) {
-                        tracing::warn!(%error, "what tickets name cannot be taken now");
+                        tracing::warn!(%error, "claiming deliveries of tickets failed; will retry");
                     }
                     if error == StoreError::Fenced {
                         self.membership.check_epoch_now();
@@ -347,7 +347,7 @@ impl TicketBroker {
                     self.metrics.rejected.inc();
                     if self.should_log() {
                         let queue = message.routing_key.as_str();
-                        tracing::warn!(%error, queue, "a message is no ticket, and goes to the rejected ones");
+                        tracing::warn!(%error, queue, "message is not a ticket; rejected");
                     }
                     let _ = message.acker.reject(BasicRejectOptions { requeue: false }).await;
                 }
@@ -409,7 +409,7 @@ async fn consume(
             return Err(BrokerError::Closed);
         }
         let name = broker.topology.queue(&queue.counter);
-        tracing::info!(queue = name, "a queue for tickets is gone; it is declared again");
+        tracing::info!(queue = name, "ticket queue is missing; declaring it again");
         queue = open(broker, connection, queue.counter).await?;
     }
 }

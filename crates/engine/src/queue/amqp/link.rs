@@ -101,7 +101,7 @@ impl BrokerLink {
         };
         tracing::warn!(
             broker = %broker.settings.broker.address(), %error,
-            "{} no longer; ready work goes through the store until it does{}{}",
+            "{} no longer; ready deliveries are claimed from the store until it does{}{}",
             name(self.which), if advice.is_some() { ". What to do: " } else { "" }, advice.unwrap_or_default(),
         );
     }

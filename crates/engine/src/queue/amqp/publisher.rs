@@ -254,7 +254,7 @@ impl TicketBroker {
             // The queue is full.
             Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => self.issuing.back_off(),
             Err(error) => {
-                tracing::debug!(error = describe_error(&error), "a ticket was not sent");
+                tracing::debug!(error = describe_error(&error), "publishing a ticket failed");
                 self.issuing.back_off();
             }
         }

@@ -49,7 +49,7 @@ async fn leases_of_dead_node_are_rescued_within_one_lease(on: On) {
     receiver.wait_for(2).await;
     assert_eq!(harness.store.stats().await.unwrap().leased, 20);
     let why = harness.engine.wait_reason(&harness.deliveries().await[0]).await.unwrap().unwrap();
-    assert_eq!(why.explanation, "it is on its way on another node");
+    assert_eq!(why.explanation, "queued on another node");
     doomed.kill();
     let killed = Instant::now();
     harness.until("all are delivered", all_are(DeliveryStatus::Delivered, 20)).await;

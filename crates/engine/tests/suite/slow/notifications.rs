@@ -320,7 +320,7 @@ async fn email_is_retried_until_sent_or_given_up() {
         .await;
     harness.clock.advance(3 * 24 * 3600 * SECOND);
     harness
-        .eventually("it is given up on, for all to see", async || {
+        .eventually("the notification is failed", async || {
             harness.clock.advance(SECOND);
             notices(&harness).await[0].email_status == ChannelStatus::Failed
         })

@@ -158,8 +158,7 @@ fn code_filter(text: &str) -> Result<CodeFilter, Problem> {
         None => text.parse().ok().filter(|code| (100..=999).contains(code)).map(CodeFilter::Exactly),
     };
     filter.ok_or_else(|| {
-        FieldError::new("status_code", "must be a status code such as 503, or a hundred of them such as 5xx")
-            .into()
+        FieldError::new("status_code", "must be a status code such as 503, or a class such as 5xx").into()
     })
 }
 

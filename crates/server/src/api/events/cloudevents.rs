@@ -104,13 +104,14 @@ pub(crate) fn structured(text: &[u8], body: &Bytes, tenant_id: TenantId) -> Resu
         Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
     })?;
     if members.contains_key("data_base64") {
-        let message = "is not taken: payloads are JSON; send data, or a reference to what is not JSON";
+        let message =
+            "is not supported, because payloads are JSON; send data, or a reference to the binary content";
         return Err(FieldError::new("data_base64", message).into());
     }
     let data = members.remove("data").map_or(Ok(Bytes::from_static(b"null")), |data| payload(data, body))?;
     let read = |(name, raw): (Cow<'_, str>, &RawValue)| match serde_json::from_str::<Value>(raw.get()) {
         Ok(value) => Ok((name.into_owned(), value)),
-        Err(_) => Err(FieldError::new(name.escape_debug().take(64).collect::<String>(), "cannot be read")),
+        Err(_) => Err(FieldError::new(name.escape_debug().take(64).collect::<String>(), "is not valid JSON")),
     };
     let attributes = members.into_iter().map(read).collect::<Result<_, _>>()?;
     Ok(draft(cloudevents::parse(attributes)?, data, tenant_id))

@@ -206,7 +206,7 @@ pub(crate) fn from_document(
     let mut input: EventInput<'_> = json(body)?;
     if input.tenant_id.as_deref().is_some_and(|named| named != tenant_id.as_str()) {
         let message =
-            format!("must be {tenant_id} or left out: events that come on this way are of that tenant");
+            format!("must be {tenant_id} or omitted, because events of this source belong to that tenant");
         return Err(FieldError::new("tenant_id", message).into());
     }
     input.idempotency_key = input.idempotency_key.or(beside.idempotency_key.map(Cow::Borrowed));
@@ -299,9 +299,9 @@ fn single(
 /// attributes in `ce-` headers and its data as the body.
 #[utoipa::path(
     post, path = "/v1/events", tag = "events",
-    params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeat gives the first event back")),
+    params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the first event")),
     request_body(content((EventInput<'_> = "application/json"), (CloudEvent = "application/cloudevents+json"))),
-    responses((status = 202, description = "Taken", body = PublishedView), (status = 200, description = "A repeat of an event that was taken before", body = PublishedView), ChangeProblems),
+    responses((status = 202, description = "Event accepted", body = PublishedView), (status = 200, description = "Duplicate: the event was already published with this idempotency key", body = PublishedView), ChangeProblems),
 )]
 pub(super) async fn publish(
     State(app): State<AppState>,
@@ -335,7 +335,7 @@ pub(super) async fn publish(
     request_body(content(
         (BatchInput<'_> = "application/json"), (Vec<CloudEvent> = "application/cloudevents-batch+json"),
     )),
-    responses((status = 202, description = "Judged one by one", body = BatchView), ChangeProblems),
+    responses((status = 202, description = "Result of each event", body = BatchView), ChangeProblems),
 )]
 pub(super) async fn publish_batch(
     State(app): State<AppState>,

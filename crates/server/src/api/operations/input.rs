@@ -48,7 +48,7 @@ pub(in crate::api) struct BatchFilter {
 fn named<T>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
     match list {
         Some(list) if list.is_empty() => {
-            Err(FieldError::new(field, "names nothing; leave it out if it does not matter").into())
+            Err(FieldError::new(field, "must not be empty; omit it to match everything").into())
         }
         list => Ok(list.unwrap_or_default()),
     }

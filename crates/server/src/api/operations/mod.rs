@@ -85,8 +85,8 @@ async fn retry_batch(
 #[utoipa::path(
     post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
     responses(
-        (status = 202, description = "Under way", body = OperationView),
-        (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
+        (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
+        (status = 200, description = "Result of the dry run", body = DryRunView),
         ChangeProblems,
     ),
 )]
@@ -107,8 +107,8 @@ async fn retry_dead(
 #[utoipa::path(
     post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
     responses(
-        (status = 202, description = "Under way", body = OperationView),
-        (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
+        (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
+        (status = 200, description = "Result of the dry run", body = DryRunView),
         ChangeProblems,
     ),
 )]
@@ -139,8 +139,8 @@ async fn finished_or_pending(app: &App, operation: redrive_store::Operation) -> 
     post, path = "/v1/deliveries/cancel-batch", tag = "deliveries", params(TenantQuery),
     request_body = CancelBatchInput,
     responses(
-        (status = 200, description = "Done; or `dry_run`: what it would do", body = inline(DoneOrDryRun)),
-        (status = 202, description = "Under way", body = OperationView),
+        (status = 200, description = "Operation completed, or result of the dry run", body = inline(DoneOrDryRun)),
+        (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
         ChangeProblems,
     ),
 )]
@@ -183,8 +183,8 @@ pub(super) enum DoneOrDryRun {
 #[utoipa::path(
     delete, path = "/v1/dlq", tag = "dlq", params(PurgeQuery),
     responses(
-        (status = 200, description = "Done; or `dry_run`: what it would do", body = inline(DoneOrDryRun)),
-        (status = 202, description = "Under way", body = OperationView),
+        (status = 200, description = "Operation completed, or result of the dry run", body = inline(DoneOrDryRun)),
+        (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
         ChangeProblems,
     ),
 )]
@@ -217,8 +217,8 @@ async fn purge(
     post, path = "/v1/webhooks/{id}/backfill", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = BackfillInput,
     responses(
-        (status = 202, description = "Under way", body = OperationView),
-        (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
+        (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
+        (status = 200, description = "Result of the dry run", body = DryRunView),
         ChangeProblems,
     ),
 )]
@@ -234,7 +234,7 @@ async fn backfill(
     if input.from.is_none() {
         return Err(FieldError::new(
             "from",
-            "name the time of the first event, such as 2026-01-01T00:00:00Z",
+            "is missing; set the time of the first event, such as 2026-01-01T00:00:00Z",
         )
         .into());
     }

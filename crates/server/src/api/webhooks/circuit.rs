@@ -108,7 +108,7 @@ impl CircuitInput {
         };
         let open = match action {
             Action::Reset if self.duration_seconds.is_some() => {
-                return refuse("does not go with reset, which is done at once; leave it out".into());
+                return refuse("is not allowed with reset, which takes effect immediately; omit it".into());
             }
             Action::Reset => return Ok(CircuitAction::Reset),
             Action::ForceOpen => true,
@@ -121,7 +121,7 @@ impl CircuitInput {
             }
             Some(seconds) => {
                 return refuse(format!(
-                    "is {seconds}; it must be from 1 to {MAX_FORCE_SECONDS}; leave it out to force it until further notice"
+                    "is {seconds}; it must be from 1 to {MAX_FORCE_SECONDS}; omit it to force the circuit until it is reset"
                 ));
             }
         };

@@ -140,7 +140,9 @@ impl AuthInput {
             known,
         ) {
             (REDACTED, Some(known)) => Ok(known.clone()),
-            (REDACTED, None) => Err(FieldError::new(field, "has no value yet")),
+            (REDACTED, None) => {
+                Err(FieldError::new(field, "is redacted, but no value is stored; send the value"))
+            }
             (given, _) => Ok(SecretString::new(given)),
         };
         match self {
@@ -189,7 +191,7 @@ impl WebhookInput {
     pub(super) fn wants_state(&self) -> Result<Option<InputState>, AppError> {
         match (self.state, self.active) {
             (Some(state), Some(active)) if active != (state == InputState::Active) => {
-                Err(FieldError::new("active", "contradicts state; give one of them").into())
+                Err(FieldError::new("active", "contradicts state; send only one of them").into())
             }
             (Some(state), _) => Ok(Some(state)),
             (None, Some(true)) => Ok(Some(InputState::Active)),
@@ -201,7 +203,7 @@ impl WebhookInput {
     fn owner(&self) -> Result<Option<Option<Owner>>, AppError> {
         match (&self.owner, &self.owner_id) {
             (Some(_), Some(_)) => {
-                Err(FieldError::new("owner_id", "is short for owner.id; give one of them").into())
+                Err(FieldError::new("owner_id", "is a shorthand for owner.id; send only one of them").into())
             }
             (None, Some(id)) => Ok(Some(Some(Owner { id: Some(id.clone()), ..Owner::default() }))),
             (owner, None) => Ok(owner.clone()),
@@ -210,7 +212,7 @@ impl WebhookInput {
 
     pub(crate) fn new_spec(&self) -> Result<WebhookSpec, AppError> {
         let Some(url) = self.url.clone() else {
-            return Err(FieldError::new("url", "is missing; say where events are to be sent").into());
+            return Err(FieldError::new("url", "is missing; set the URL that events are sent to").into());
         };
         let Some(events) = self.events.clone() else {
             return Err(
@@ -281,14 +283,16 @@ fn restore_redacted(
     let mut seen = BTreeSet::new();
     if let Some(twice) = given.keys().find(|name| !seen.insert(name.to_ascii_lowercase())) {
         let field = format!("headers.{}", twice.escape_debug());
-        return Err(FieldError::new(field, "is given twice; header names mean the same in any case").into());
+        return Err(FieldError::new(field, "is given twice; header names are case-insensitive").into());
     }
     let lower = |(name, value): (&String, &String)| (name.to_ascii_lowercase(), value.clone());
     let value = |(name, value): (String, String)| match (value.as_str(), known.get(&name)) {
         (REDACTED, Some(known)) => Ok((name, known.clone())),
-        (REDACTED, None) => {
-            Err(FieldError::new(format!("headers.{}", name.escape_debug()), "has no value yet").into())
-        }
+        (REDACTED, None) => Err(FieldError::new(
+            format!("headers.{}", name.escape_debug()),
+            "is redacted, but no value is stored; send the value",
+        )
+        .into()),
         _ => Ok((name, SecretString::new(value))),
     };
     given.iter().map(lower).map(value).collect()

@@ -97,7 +97,7 @@ pub(crate) async fn validate_draft(
 /// It receives every matching event that is acknowledged from then on.
 #[utoipa::path(
     post, path = "/v1/webhooks", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
-    responses((status = 201, description = "`secret` is shown this once, except to a portal session without the capability `secrets`", body = WebhookView), ChangeProblems),
+    responses((status = 201, description = "`secret` is returned only once, except to a portal session without the capability `secrets`", body = WebhookView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
@@ -295,7 +295,7 @@ pub(super) struct RotateInput {
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/rotate-secret", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = Option<RotateInput>,
-    responses((status = 200, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "`secret` is returned only once", body = WebhookView), ChangeProblems),
 )]
 async fn rotate_secret(
     State(app): State<AppState>,

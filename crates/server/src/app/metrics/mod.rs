@@ -34,7 +34,7 @@ pub fn register_build_info(registry: &mut Registry, node: &str, role: &str, stor
     ];
     registry.register(
         "redrive_build",
-        "What this node is and which version it runs",
+        "Version, node, role and store of this node",
         Info::new(labels.to_vec()),
     );
 }
@@ -88,7 +88,7 @@ impl App {
         }
         registry.register(
             "webhook_worker_pool_utilization",
-            "The share of this node's sending slots that is taken, shown for each pool it sends for",
+            "Share of this node's send slots in use, for each pool that it serves",
             pools,
         );
         let slots = if self.rules.pools.is_empty() { 0 } else { load.slots };
@@ -96,14 +96,14 @@ impl App {
         by_label(
             registry,
             "webhook_workers",
-            "This node's sending slots: active ones have a request whose outcome is not stored yet",
+            "Send slots of this node; active slots have a request whose outcome is not stored yet",
             "state",
             [("active".to_owned(), load.unsettled as u64), ("idle".to_owned(), idle as u64)],
         );
         gauge(
             registry,
             "redrive_deliveries_in_memory",
-            "Deliveries in this node's memory",
+            "Deliveries in the memory of this node",
             load.items as u64,
         );
         gauge(
@@ -113,7 +113,7 @@ impl App {
             load.unsettled as u64,
         );
         let reads = ConstCounter::new(self.store().read_count());
-        registry.register("redrive_store_reads", "Reads of the store that this node has run", reads);
+        registry.register("redrive_store_reads", "Reads of the store by this node", reads);
     }
 
     fn circuit_metrics(&self, registry: &mut Registry, counted: Option<&StoreCounts>) {
@@ -134,14 +134,14 @@ impl App {
         by_label(
             registry,
             "webhook_circuit_breaker_state",
-            "Circuits by state, of the whole store: over nodes take the max, not the sum",
+            "Circuits by state, of the whole store: aggregate over nodes with max, not sum",
             "state",
             by_state,
         );
         gauge(
             registry,
             "webhook_circuits_open_over_1h",
-            "Circuits that have been open for more than an hour, of the whole store: take the max, not the sum",
+            "Circuits that have been open for more than an hour, of the whole store: aggregate with max, not sum",
             circuits.open_over_an_hour as u64,
         );
     }
@@ -152,34 +152,34 @@ fn store_metrics(registry: &mut Registry, counted: &StoreCounts) {
     by_label(
         registry,
         "webhook_queue_depth",
-        "Deliveries waiting in the store, retries of later included; of the whole store: take the max, not the sum",
+        "Deliveries waiting in the store, including scheduled retries; of the whole store: aggregate with max, not sum",
         "priority",
         Priority::ALL
             .into_iter()
             .zip(vitals.waiting)
             .map(|(priority, count)| (priority.name().to_owned(), count)),
     );
-    let help = "Dead deliveries that were not redriven, of the whole store: take the max, not the sum";
+    let help = "Dead deliveries that were not redriven, of the whole store: aggregate with max, not sum";
     gauge(registry, "webhook_dlq_size", help, vitals.dead);
     let help = format!(
-        "Tenants with more than {TENANT_DLQ_THRESHOLD} dead letters, of the whole store: take the max, not the sum"
+        "Tenants with more than {TENANT_DLQ_THRESHOLD} dead letters, of the whole store: aggregate with max, not sum"
     );
     gauge(registry, "webhook_tenants_dlq_over_threshold", &help, counted.crowded);
-    let help = "Due deliveries held back by an open circuit, of the first hundred circuits and up to ten thousand of each; \
-         of the whole store: take the max, not the sum";
+    let help = "Due deliveries blocked by an open circuit, of the first hundred circuits and up to ten thousand of each; \
+         of the whole store: aggregate with max, not sum";
     gauge(registry, "webhook_circuit_blocked_deliveries", help, counted.blocked);
-    let help = "Deliveries leased to nodes, of the whole store: take the max, not the sum";
+    let help = "Deliveries leased to nodes, of the whole store: aggregate with max, not sum";
     gauge(registry, "redrive_deliveries_leased", help, vitals.leased);
-    let help = "Webhooks, of the whole store: take the max, not the sum";
+    let help = "Webhooks, of the whole store: aggregate with max, not sum";
     gauge(registry, "redrive_webhooks", help, vitals.webhooks);
     registry.register(
         "redrive_store_commits",
-        "Transactions that this node has committed in the store",
+        "Transactions that this node has committed",
         ConstCounter::new(vitals.commits),
     );
     registry.register(
         "redrive_store_statements",
-        "Statements that this node has sent to a database server",
+        "SQL statements that this node has sent",
         ConstCounter::new(vitals.statements),
     );
 }

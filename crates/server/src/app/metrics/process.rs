@@ -25,7 +25,7 @@ struct Process {
 
 /// Registers the metrics of this process.
 pub(super) fn list(registry: &mut Registry) {
-    let help = "Processor time used by this process";
+    let help = "CPU time used by this process";
     let used = clock::processor_time().as_secs_f64();
     registry.register("process_cpu_seconds", help, ConstCounter::new(used));
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -44,7 +44,7 @@ pub(super) fn list(registry: &mut Registry) {
     // Omitted if there is no limit.
     if let Some(limit) = getrlimit(Resource::Nofile).current {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        whole(registry, "process_max_fds", "How many file descriptors there may be", limit);
+        whole(registry, "process_max_fds", "Maximum number of open file descriptors", limit);
     }
 }
 
@@ -73,10 +73,10 @@ impl Process {
     }
 
     fn list(&self, registry: &mut Registry) {
-        let help = "When this process was started, since the Epoch";
+        let help = "Start time of this process, since the Unix epoch";
         registry.register("process_start_time_seconds", help, ConstGauge::new(self.started));
-        whole(registry, "process_resident_memory_bytes", "Memory in use", self.resident_bytes);
-        whole(registry, "process_virtual_memory_bytes", "Memory set aside", self.virtual_bytes);
+        whole(registry, "process_resident_memory_bytes", "Resident memory", self.resident_bytes);
+        whole(registry, "process_virtual_memory_bytes", "Virtual memory", self.virtual_bytes);
         whole(registry, "process_threads", "Threads of this process", self.threads);
     }
 }

@@ -73,8 +73,8 @@ impl App {
         }
         match timeout(MAX_AGE, self.query_store()).await {
             Ok(Ok(counted)) => *self.store_counter.last.lock() = Some(counted),
-            Ok(Err(error)) => tracing::debug!(%error, "the store could not be counted"),
-            Err(_) => tracing::debug!("the store could not be counted in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "counting in the store failed"),
+            Err(_) => tracing::debug!("counting in the store timed out"),
         }
     }
 

@@ -58,21 +58,21 @@ const DEFAULT_WEBHOOK: DemoWebhook = DemoWebhook {
 const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
     DemoWebhook {
         path: "order-service",
-        description: "Order service. A healthy receiver: takes everything at once",
+        description: "Order service. A healthy receiver: responds immediately",
         events: &["order.*", "invoice.*"],
         ..DEFAULT_WEBHOOK
     },
     DemoWebhook {
         path: "analytics",
         manner: Behavior::Slow,
-        description: "Analytics. A slow receiver: takes seconds, and now and then too many",
+        description: "Analytics. A slow receiver: responds after seconds, sometimes after the timeout",
         events: &["user.*", "invoice.paid"],
         ..DEFAULT_WEBHOOK
     },
     DemoWebhook {
         path: "crm",
         manner: Behavior::Flaky,
-        description: "CRM. A flaky receiver: fails every third time or so",
+        description: "CRM. A flaky receiver: fails about every third request",
         events: &["user.*", "order.created"],
         schedule: &[0, 500, 2_000, 8_000],
         ..DEFAULT_WEBHOOK
@@ -80,7 +80,7 @@ const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
     DemoWebhook {
         path: "partner-api",
         manner: Behavior::Limiting,
-        description: "Partner API. A receiver with a rate limit: answers 429 with Retry-After",
+        description: "Partner API. A receiver with a rate limit: returns 429 with Retry-After",
         events: &["swap.*", "order.shipped"],
         ..DEFAULT_WEBHOOK
     },
@@ -95,7 +95,7 @@ const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
     DemoWebhook {
         path: "chat-bot",
         manner: Behavior::Hostile,
-        description: "Chat bot. A hostile receiver: answers with scripts and binary rubbish",
+        description: "Chat bot. A hostile receiver: returns scripts and binary data",
         events: &["user.signed_up", "swap.*"],
         schedule: &[0, 1_000],
         opens_after: 10_000,
@@ -104,7 +104,7 @@ const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
     DemoWebhook {
         tenant: "acme",
         path: "acme-erp",
-        description: "Acme ERP. A healthy receiver: takes everything at once",
+        description: "Acme ERP. A healthy receiver: responds immediately",
         ..DEFAULT_WEBHOOK
     },
     DemoWebhook {
@@ -121,7 +121,7 @@ const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
     DemoWebhook {
         tenant: "acme",
         path: "acme-staging",
-        description: "Acme staging. Paused: resume it, and what waits is sent",
+        description: "Acme staging. Paused: resume it to send the waiting deliveries",
         events: &["invoice.overdue"],
         state: WebhookState::Paused,
         ..DEFAULT_WEBHOOK
@@ -130,7 +130,7 @@ const DEMO_WEBHOOKS: [DemoWebhook; 10] = [
         tenant: "globex",
         path: "globex-ledger",
         manner: Behavior::Flaky,
-        description: "Globex ledger. A flaky receiver: fails every third time or so",
+        description: "Globex ledger. A flaky receiver: fails about every third request",
         schedule: &[0, 500, 2_000, 8_000],
         ..DEFAULT_WEBHOOK
     },

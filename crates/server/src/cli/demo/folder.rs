@@ -40,7 +40,7 @@ impl Folder {
         if !is_empty && !path.join(DATABASE).exists() {
             let path = path.display();
             return Err(CliError::message(format!(
-                "--data: {path} holds something else than a demo's data; name a new folder, so that nothing is mixed up"
+                "--data: {path} contains other data than a demo's; name a new folder"
             )));
         }
         Ok(Self { path, temporary: false })
@@ -66,8 +66,8 @@ impl Folder {
     pub(super) fn describe(&self) -> String {
         let path = self.path.display();
         match self.temporary {
-            true => format!("Its data is in {path} and goes when it stops; --data DIR keeps it."),
-            false => format!("Its data is kept in {path}; the next demo with this folder goes on with it."),
+            true => format!("Data folder: {path}, deleted at exit. Use --data DIR to keep it."),
+            false => format!("Data folder: {path}, kept for the next demo with --data."),
         }
     }
 }
@@ -77,7 +77,7 @@ impl Drop for Folder {
         if self.temporary
             && let Err(error) = fs::remove_dir_all(&self.path)
         {
-            tracing::warn!(%error, folder = %self.path.display(), "the demo's folder could not be removed");
+            tracing::warn!(%error, folder = %self.path.display(), "removing the demo's data folder failed");
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct DemoArgs {
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     if !args.listen.ip().is_loopback() {
         return Err(CliError::message(
-            "--listen: a demo is for this machine alone, so it listens on loopback only, such as 127.0.0.1:8081",
+            "--listen: a demo listens on loopback only; use an address such as 127.0.0.1:8081",
         ));
     }
     let folder = Folder::open(args.data.as_deref())?;
@@ -78,7 +78,7 @@ impl Demo {
     /// Returns the notice printed at startup.
     pub(super) fn banner(&self) -> String {
         format!(
-            "This is a demo: its receivers on this machine and its events, {} a second, are made up.\n{}",
+            "This is a demo with simulated receivers and {} simulated events per second.\n{}",
             self.rate, self.data
         )
     }
@@ -101,7 +101,7 @@ impl Demo {
         all.for_each_concurrent(MAX_CONCURRENT, async |sample| {
             // A demo event that cannot be published, for instance because the disk is full, is dropped.
             if let Err(error) = publish(app, sample).await {
-                tracing::debug!(%error, event_type = sample.name, "a sample event was not taken");
+                tracing::debug!(%error, event_type = sample.name, "publishing a sample event failed");
             }
         })
         .await;

@@ -169,7 +169,7 @@ const INVOICE_OVERDUE: Kind = (
 
 const USER_SIGNED_UP: Kind = (
     "user.signed_up",
-    "Somebody has made an account and confirmed the e-mail address.",
+    "A user has created an account and confirmed the email address.",
     || object(&json!({"user_id": text(), "name": text(), "plan": {"enum": ["free", "team", "business"]}})),
     |rng| {
         let id = format!("usr_{}", rng.hex(12));
@@ -202,7 +202,7 @@ const SWAP_CONFIRMED: Kind = (
 
 const PAYOUT_SENT: Kind = (
     "payout.sent",
-    "Money is on its way to a bank account.",
+    "A payout was sent to a bank account.",
     || {
         let account =
             json!({"type": "string", "pattern": "^[0-9]{4}$", "description": "the last four digits"});

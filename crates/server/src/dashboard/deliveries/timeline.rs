@@ -184,7 +184,7 @@ fn phases(timings: &PhaseTimings) -> Vec<Phase> {
             let wait = ttfb.saturating_sub(connected);
             phases.push(Phase { class: "wait", name: "waiting for the first byte", micros: wait });
             let rest = timings.total.saturating_sub(ttfb.max(connected));
-            phases.push(Phase { class: "rest", name: "rest of the answer", micros: rest });
+            phases.push(Phase { class: "rest", name: "rest of the response", micros: rest });
         }
         None => {
             let rest = timings.total.saturating_sub(connected);

@@ -57,7 +57,7 @@ pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [Cha
     };
     let rows =
         [percentile("p50", "one", 50.0), percentile("p95", "two", 95.0), percentile("p99", "three", 99.0)];
-    let chart = Chart { title: "How long attempts took", unit: Unit::Millis, slots };
+    let chart = Chart { title: "Response time", unit: Unit::Millis, slots };
     [attempts, ChartWithLegend { chart: chart.lines(&rows), legend: chart::legend(&rows) }]
 }
 

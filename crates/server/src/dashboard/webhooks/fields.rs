@@ -217,7 +217,7 @@ impl Fields {
     /// Returns the kinds of retry schedule.
     pub(super) fn retry_modes(&self) -> Choices {
         vec![
-            (String::new(), "As the server has it"),
+            (String::new(), "Default"),
             ("schedule".into(), "At these times"),
             ("exponential".into(), "Longer and longer"),
         ]
@@ -226,7 +226,7 @@ impl Fields {
     /// Returns the choices of failures that are retried.
     pub(super) fn retries(&self) -> Choices {
         vec![
-            (String::new(), "As the server has it"),
+            (String::new(), "Default"),
             (name_of(RetryOn::Default), "All but permanent answers"),
             (name_of(RetryOn::All), "Every failure"),
         ]
@@ -234,11 +234,7 @@ impl Fields {
 
     /// Returns the choices for enabling the circuit breaker.
     pub(super) fn switches(&self) -> Choices {
-        vec![
-            (String::new(), "As the server has it"),
-            ("true".into(), "On"),
-            ("false".into(), "Off: it never opens"),
-        ]
+        vec![(String::new(), "Default"), ("true".into(), "On"), ("false".into(), "Off: it never opens")]
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn format(format: PayloadFormat) -> &'static str {
 /// Describes an ordering guarantee.
 pub(super) fn ordering(ordering: Ordering) -> &'static str {
     match ordering {
-        Ordering::None => "Each as soon as it can",
+        Ordering::None => "Unordered",
         Ordering::PerEventType => "In order within an event type",
         Ordering::Strict => "All in order",
     }
@@ -57,7 +57,7 @@ pub(super) fn setting_rows(
         ("webhook-signature", scheme(spec.signature.scheme).to_owned()),
         ("X-Webhook-Signature", header_format(spec.signature.header_format).to_owned()),
         ("Order", ordering(spec.ordering_guarantee).to_owned()),
-        ("Requests at once", spec.max_in_flight.map_or("as the server has it".into(), |max| max.to_string())),
+        ("Max concurrency", spec.max_in_flight.map_or("Default".into(), |max| max.to_string())),
     ];
     let mut add = |name, text: Option<String>| facts.extend(text.map(|text| (name, text)));
     add(

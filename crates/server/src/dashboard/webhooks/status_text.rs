@@ -59,10 +59,9 @@ pub(super) fn status_messages(webhook: &Webhook, health: &Health, now: Time) -> 
         notifications.push(healthy_message(&health.last_24_hours));
     }
     if let Some(since) = rotation_due_since(&webhook.secrets, now) {
-        let text =
-            "Its signing secret is older than 90 days. Rotate it: the old one goes on signing for a while.";
+        let text = "Its signing secret is due for rotation. The old secret stays valid during the overlap.";
         notifications
-            .push(StatusMessage::new("waiting", "A new secret is due", text).at("Due since", Some(since)));
+            .push(StatusMessage::new("waiting", "Secret rotation is due", text).at("Due since", Some(since)));
     }
     if let Some(end) =
         webhook.spec.expires_at.filter(|end| *end > now && end.duration_since(now) < EXPIRY_WARNING)
@@ -80,7 +79,7 @@ fn healthy_message(day: &Rollup) -> StatusMessage {
             "Nothing was sent in the last 24 hours",
             "Events go out as soon as they are published. Send a test event to see whether the endpoint takes them.",
         ),
-        _ => StatusMessage::new("good", "It takes what it is sent", "Events go out as they are published."),
+        _ => StatusMessage::new("good", "Healthy", "Events go out as they are published."),
     }
 }
 
@@ -112,7 +111,7 @@ fn about_state(state: &WebhookState) -> Option<StatusMessage> {
             "bad",
             "Disabled",
             format!(
-                "Why: {reason}. No deliveries are made. Mend the cause, enable it, and backfill what it has missed."
+                "Why: {reason}. No deliveries are made. Fix the cause, enable it, and backfill what it has missed."
             ),
         )),
         WebhookState::Deleted => Some(StatusMessage::new("off", "Deleted", "Its history stays.")),
@@ -138,7 +137,8 @@ fn about_circuit(circuit: &CircuitView) -> Option<StatusMessage> {
         CircuitState::Closed => None,
         CircuitState::Open => {
             let text = format!(
-                "{}. Deliveries wait, and no attempt is used up. Mend the endpoint, then reset the circuit or wait.",
+                "{}. Deliveries wait, and no attempt is used up. Fix the endpoint, then reset the circuit or wait for the \
+                 next probe.",
                 window(&circuit.counts)
             );
             let notification = StatusMessage::new("bad", "Its circuit is open", text);
@@ -211,7 +211,7 @@ fn advice(category: FailureCategory) -> (&'static str, &'static str) {
             ("the endpoint's name cannot be resolved", "Check the host in the URL, and its name server")
         }
         FailureCategory::Tls => (
-            "no secure connection could be made",
+            "no secure connection could be established",
             "Check the endpoint's certificate: it may be over, for another name, or sent without its chain",
         ),
         FailureCategory::RateLimit => {
@@ -292,11 +292,9 @@ mod tests {
         let failing = hour(1, &[(FailureCategory::Tls, 3), (FailureCategory::Dns, 1)]);
         let notification = about_failures(&failing, None).unwrap();
         assert_eq!(notification.title, "4 of 5 attempts failed in the last hour");
-        assert!(
-            notification
-                .text
-                .starts_with("Mostly: no secure connection could be made. Check the endpoint's certificate")
-        );
+        assert!(notification.text.starts_with(
+            "Mostly: no secure connection could be established. Check the endpoint's certificate"
+        ));
         assert_eq!(
             about_failures(&hour(99, &[(FailureCategory::Timeout, 1)]), None),
             None,

@@ -44,11 +44,11 @@ fn dead_delivery_email_has_expected_text() {
         until: None,
     };
     let email = render(&notification, &about(), Language::En).unwrap();
-    assert_eq!(email.subject, "A delivery to warehouse.example was given up");
+    assert_eq!(email.subject, "A delivery to warehouse.example is dead");
     assert_eq!(
         email.text,
-        "A delivery to warehouse[.]example died at 2026-11-16 00:10 UTC: it is not tried again by itself, and kept \
-         among the dead letters.\n\n\
+        "A delivery to warehouse[.]example was marked dead at 2026-11-16 00:10 UTC: it is not retried automatically, \
+         and is kept as a dead letter.\n\n\
          Webhook: warehouse[.]example (wh_02020202020202020202020202020202)\n\
          Description: orders to the warehouse\n\
          Tenant: Acme Inc. (acme)\n\
@@ -57,14 +57,14 @@ fn dead_delivery_email_has_expected_text() {
          When: 2026-11-16 00:10 UTC\n\
          Event type of the last: order[.]created\n\
          Delivery, the last: dlv_03030303030303030303030303030303\n\n\
-         What to do: Find out why the endpoint did not take them, repair it, and retry the dead letters before they are \
-         forgotten.\n\n\
+         What to do: Find out why the endpoint did not accept them, fix it, and resend the dead letters before \
+         their retention ends.\n\n\
          Open it in the dashboard: \
          https://hooks.example.com/dashboard/t/acme/dead?webhook_id=wh_02020202020202020202020202020202\n\n\
          -- \n\
-         You receive this because jane@example.com is set to receive notifications about acme. It was sent by a program; \
-         replies are not read.\n\
-         No more mails about deliveries that were given up: https://hooks.example.com/unsubscribe/TOKEN"
+         You receive this because jane@example.com is set to receive notifications about acme. This is an \
+         automated message; replies are not monitored.\n\
+         Unsubscribe from dead deliveries: https://hooks.example.com/unsubscribe/TOKEN"
     );
 }
 
@@ -72,9 +72,8 @@ fn dead_delivery_email_has_expected_text() {
 fn grouped_occurrences_use_plural_and_number_format_of_language() {
     let notification = notification(NotificationKind::DeliveryDead, 9_999);
     let english = render(&notification, &about(), Language::En).unwrap();
-    assert_eq!(english.subject, "9,999 deliveries to warehouse.example were given up");
-    let message =
-        "9,999 deliveries to warehouse[.]example died between 2026-11-15 23:59 UTC and 2026-11-16 00:10 UTC";
+    assert_eq!(english.subject, "9,999 deliveries to warehouse.example are dead");
+    let message = "9,999 deliveries to warehouse[.]example were marked dead between 2026-11-15 23:59 UTC and 2026-11-16 00:10 UTC";
     assert!(english.text.starts_with(message), "{}", english.text);
     let german = render(&notification, &about(), Language::De).unwrap();
     assert_eq!(german.subject, "9.999 Zustellungen an warehouse.example wurden aufgegeben");
@@ -90,13 +89,13 @@ fn every_kind_has_expected_subject() {
         |kind, count, language| render(&notification(kind, count), &about(), language).unwrap().subject;
     let webhook = "warehouse.example";
     let expected = [
-        (NotificationKind::CircuitOpened, format!("Requests to {webhook} are on hold")),
-        (NotificationKind::CircuitRecovered, format!("{webhook} works again")),
+        (NotificationKind::CircuitOpened, format!("Circuit opened for {webhook}: deliveries are paused")),
+        (NotificationKind::CircuitRecovered, format!("{webhook} has recovered")),
         (NotificationKind::WebhookDisabled, format!("{webhook} was disabled")),
-        (NotificationKind::DeliveryDead, format!("A delivery to {webhook} was given up")),
-        (NotificationKind::DnsFailing, format!("The host name of {webhook} cannot be looked up")),
-        (NotificationKind::SecretRotationDue, format!("The secret of {webhook} should be changed")),
-        (NotificationKind::QuotaReached, "A quota of acme is used up".to_owned()),
+        (NotificationKind::DeliveryDead, format!("A delivery to {webhook} is dead")),
+        (NotificationKind::DnsFailing, format!("DNS resolution is failing for {webhook}")),
+        (NotificationKind::SecretRotationDue, format!("Rotate the signing secret of {webhook}")),
+        (NotificationKind::QuotaReached, "Quota reached: acme".to_owned()),
     ];
     assert_eq!(expected.len(), NotificationKind::ALL.len());
     for (kind, message) in expected {
@@ -134,7 +133,7 @@ fn email_without_base_url_has_no_links_but_opt_out_text() {
     let email = render(&notification(NotificationKind::SecretRotationDue, 1), &about, Language::En).unwrap();
     assert!(!email.text.contains("http") && !email.html.contains("href"), "{}", email.text);
     assert!(email.text.contains("ask the administrator of acme to mute them"), "{}", email.text);
-    assert_eq!(email.subject, "The secret of wh_02020202020202020202020202020202 should be changed");
+    assert_eq!(email.subject, "Rotate the signing secret of wh_02020202020202020202020202020202");
 }
 
 #[test]
@@ -202,9 +201,9 @@ fn confirmation_email_has_fixed_text_and_one_link() {
         "The account acme at hooks.example.com asks to send notifications about its webhooks to this address.\n\n\
          hooks.example.com runs Redrive, which delivers webhooks (messages from one program to another) and writes to \
          the people who look after them when deliveries fail.\n\n\
-         If you want these e-mails, open the link and press the button on the page. The link works for 7 days.\n\n\
+         If you want these emails, open the link and press the button on the page. The link works for 7 days.\n\n\
          Confirm this address: https://hooks.example.com/redrive/confirm/TOKEN\n\n\
-         If you did not expect this e-mail, ignore it: without your confirmation no notifications are sent."
+         If you did not expect this email, ignore it: without your confirmation no notifications are sent."
     );
     let german = render_confirmation(&tenant_id, base, link, Language::De).unwrap();
     assert_eq!(german.subject, "Bestätigen Sie diese Adresse für Nachrichten von hooks.example.com");

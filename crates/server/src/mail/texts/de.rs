@@ -49,7 +49,7 @@ pub(super) const WORDS: MailTexts = MailTexts {
             one: "Eine Zustellung an {webhook} ist am {last} endgültig gescheitert: Sie wird nicht von selbst wiederholt und liegt bei den unzustellbaren.",
             many: "{count} Zustellungen an {webhook} sind zwischen {first} und {last} endgültig gescheitert: Sie werden nicht von selbst wiederholt und liegen bei den unzustellbaren.",
         },
-        next: "Finden Sie heraus, warum der Empfänger sie nicht angenommen hat, reparieren Sie ihn und wiederholen Sie die unzustellbaren, bevor sie vergessen werden.",
+        next: "Finden Sie heraus, warum der Empfänger sie nicht angenommen hat, reparieren Sie ihn und wiederholen Sie die unzustellbaren, bevor ihre Aufbewahrungsfrist endet.",
     },
     dns_failing: KindTexts {
         name: "Rechnernamen, die nicht aufgelöst werden",

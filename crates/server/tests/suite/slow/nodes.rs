@@ -69,7 +69,10 @@ async fn invalid_settings_errors_name_the_valid_values() {
     let message = refused(&check, &[postgres, ("REDRIVE_DATABASE_PASSWORD_FILE", "/nowhere/password")]).await;
     assert!(message.contains("database.password_file: /nowhere/password cannot be read"), "{message}");
     let message = refused(&["serve", "--role", "worker", "--database-url", "sqlite:no.db"], &[]).await;
-    assert!(message.contains("role: is worker, but a SQLite database belongs to one process"), "{message}");
+    assert!(
+        message.contains("role: is worker, but a SQLite database supports one process only"),
+        "{message}"
+    );
     let message = refused(&check, &[postgres, ("REDRIVE_ROLE", "boss")]).await;
     assert!(message.contains("write all, api or worker"), "{message}");
     let flag = redrive(&["serve", "--role", "boss"], &[]).await;
@@ -107,8 +110,8 @@ async fn schema_is_created_by_command_when_auto_migrate_is_off() {
     let migrate = ["migrate", "--database-url", &url];
     let made = redrive(&migrate, &[by_hand]).await;
     assert!(made.status.success(), "{}", stderr(&made));
-    assert_eq!(stdout(&made), "The schema was brought from version 0 to 1.\n");
-    assert_eq!(stdout(&redrive(&migrate, &[]).await), "The schema is at version 1 already.\n");
+    assert_eq!(stdout(&made), "The schema was migrated from version 0 to 1.\n");
+    assert_eq!(stdout(&redrive(&migrate, &[]).await), "The schema is already at version 1.\n");
     let node = Redrive::start_with(on(&database).env(by_hand.0, by_hand.1)).await;
     assert_eq!(node.api().get("/readyz").await.status, 200);
 
@@ -126,7 +129,7 @@ async fn single_node_publishes_and_delivers() {
     let kept = redrive.data_dir().join("redrive-data/admin.key");
     let key = std::fs::read_to_string(&kept).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
     let api = redrive.api().with_key(key.trim());
-    redrive.wait_output("The admin key is rdk_").await;
+    redrive.wait_output("Admin key: rdk_").await;
 
     api.create_webhook(&receiver.url(), Value::Null).await;
     let event = api.publish("order.created", json!({"order": 42})).await;
@@ -289,7 +292,7 @@ async fn hanging_database_fails_startup() {
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        message.contains(&format!("@{}/redrive cannot be used: no answer within 2s", proxy.address())),
+        message.contains(&format!("@{}/redrive cannot be used: no response within 2s", proxy.address())),
         "{message}"
     );
 

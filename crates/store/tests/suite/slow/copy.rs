@@ -91,7 +91,7 @@ impl Both {
 
     /// Asserts that the target contains the same as the source, and that all of it can be delivered.
     async fn assert_same(&self) {
-        assert_eq!(self.count("copying").await, 0);
+        assert_eq!(self.count("copy_progress").await, 0);
         let target = Postgres::open(&self.to()).await.unwrap();
         let source = Sqlite::open(&self.from()).unwrap();
         // Rescue the leases of the source as the copy did, with the same due time.

@@ -65,7 +65,7 @@ const LARGE: [&str; 11] = [
     "leased",
     "waiting",
     "lanes",
-    "idempotency",
+    "idempotency_keys",
     "rollups",
     "tenant_rollups",
     "circuit_periods",
@@ -75,10 +75,10 @@ const LARGE: [&str; 11] = [
 /// number of rows that one step of a listing reads (`c`).
 const SORTED: [&str; 5] = [
     "Sort Key: c.id DESC",
-    "Sort Key: l.webhook, l.lane",
-    "Sort Key: k.webhook, k.lane",
-    "Sort Key: k_2.webhook, k_2.lane",
-    "Sort Key: runtime.webhook",
+    "Sort Key: l.webhook_id, l.lane",
+    "Sort Key: k.webhook_id, k.lane",
+    "Sort Key: k_2.webhook_id, k_2.lane",
+    "Sort Key: webhook_runtime.webhook_id",
 ];
 
 /// Returns the lines of a plan that read a large table from end to end, or sort what could be large.
@@ -91,7 +91,7 @@ fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
     };
     // Pending deliveries are found by scanning `waiting` and `leased`.
     let among_pending =
-        ["deliveries that are not over", "deliveries under way", "walk what is pending"].contains(&name);
+        ["deliveries that are pending", "deliveries in flight", "scan pending deliveries"].contains(&name);
     let sorts = |at: usize| {
         !among_pending
             && lines[at].starts_with("Sort  ")

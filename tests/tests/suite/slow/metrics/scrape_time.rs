@@ -9,7 +9,7 @@ use serde_json::json;
 /// Creates 9,999 copies of the existing webhook in a hundred tenants. Through the API this would take minutes.
 const MANY: &str = "
     INSERT INTO tenants (id, created_at) SELECT 't' || n, 0 FROM generate_series(0, 99) n;
-    INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at)
+    INSERT INTO webhooks (id, tenant_id, revision, state, spec, sealed, created_at, updated_at)
         SELECT gen_random_uuid(), 't' || n % 100, revision, state, spec, sealed, created_at, updated_at
         FROM webhooks, generate_series(1, 9999) n;
     ANALYZE webhooks";
