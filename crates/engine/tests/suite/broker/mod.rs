@@ -47,6 +47,11 @@ impl Harness {
         if self.engine.broker_up().is_some() {
             self.broker_is(true).await;
         }
+        self.cluster_has(nodes).await;
+    }
+
+    /// Waits until the cluster has `nodes` nodes, and for the time in which all of them read it.
+    pub(crate) async fn cluster_has(&self, nodes: usize) {
         self.eventually("all nodes are there", async || {
             self.engine.nodes().await.is_ok_and(|found| found.len() == nodes)
         })

@@ -13,8 +13,8 @@ use redrive_core::{DeliveryStatus, Role, TenantId, cluster::ticket::CLAIM_GRACE,
 use redrive_engine::Settings;
 use redrive_testkit::{Proxy, RabbitMq, Receiver, Reply};
 
-/// Maximum time until a node uses a broker that is available again.
-const BACK: Duration = Duration::from_secs(10);
+/// Time within which nodes must notice that the broker is available again. They take seconds on an idle machine.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts an API node and a worker on one store with this broker.
 async fn pair(broker: &str) -> (Harness, Harness) {
@@ -157,7 +157,8 @@ async fn conflicting_queue_declaration_falls_back_to_store() {
     let cluster = TestCluster::on(On::Postgres).await;
     let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
     let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url()))).await;
-    api.is_set_up(2).await;
+    // The API node may be connected: it declares the queue only once it knows of a worker.
+    api.cluster_has(2).await;
     assert_eq!(worker.engine.broker_up(), Some(false));
     let receiver = Receiver::start().await;
     api.create_webhook(&receiver.url(), |_| {}).await;
@@ -168,7 +169,7 @@ async fn conflicting_queue_declaration_falls_back_to_store() {
     let deleted = Instant::now();
     worker.broker_is(true).await;
     api.broker_is(true).await;
-    assert!(deleted.elapsed() < BACK, "{:?}", deleted.elapsed());
+    assert!(deleted.elapsed() < RECONNECT_TIMEOUT, "{:?}", deleted.elapsed());
     tickets_work(&api, &receiver, 10, 10).await;
     worker.assert_settled().await;
 }
@@ -203,7 +204,7 @@ async fn restarted_broker_is_used_again() {
             for harness in [&api, &worker] {
                 harness.broker_is(true).await;
             }
-            assert!(back.elapsed() < BACK, "{:?}", back.elapsed());
+            assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
         };
         let publishing = async {
             for n in published..published + 200 {
@@ -242,7 +243,7 @@ async fn memory_alarm_of_broker_diverts_deliveries_to_store() {
     broker.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
     let back = Instant::now();
     api.eventually("tickets go out again", async || api.engine.issues_tickets()).await;
-    assert!(back.elapsed() < BACK, "{:?}", back.elapsed());
+    assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
     tickets_work(&api, &receiver, 60, 20).await;
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 80)).await;
     assert_eq!(receiver.count(), 80, "none was sent twice");
@@ -322,7 +323,7 @@ async fn hanging_broker_is_bypassed_and_used_again() {
     let back = Instant::now();
     api.eventually("tickets go out again", async || api.engine.issues_tickets()).await;
     worker.broker_is(true).await;
-    assert!(back.elapsed() < BACK, "{:?}", back.elapsed());
+    assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
     tickets_work(&api, &receiver, 120, 20).await;
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 140)).await;
     assert_eq!(receiver.count(), 140, "none was sent twice");
@@ -346,7 +347,7 @@ async fn node_starts_without_broker_and_uses_it_when_available() {
     for harness in [&api, &worker] {
         harness.broker_is(true).await;
     }
-    assert!(back.elapsed() < BACK, "{:?}", back.elapsed());
+    assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
     tickets_work(&api, &receiver, 20, 20).await;
     worker.assert_settled().await;
 }
@@ -396,7 +397,7 @@ mod extended {
             broker.ctl(&["list_queues", "name"]).await.matches(".tickets.default.").count() == 3
         })
         .await;
-        assert!(deleted.elapsed() < BACK, "{:?}", deleted.elapsed());
+        assert!(deleted.elapsed() < RECONNECT_TIMEOUT, "{:?}", deleted.elapsed());
         api.settle_time().await;
         tickets_work(&api, &receiver, published, 10).await;
         assert_eq!(receiver.count(), published + 10, "none was sent twice");

@@ -228,12 +228,21 @@ async fn claim_with_lost_commit_reply_is_undone_on_idle_node() {
     harness.publish(new).await;
     let capacity = LaneCapacity { exclusive: true, ..LaneCapacity::new(key, 10) };
 
+    // The undo may follow within milliseconds, so a trigger records that the claim was committed.
+    let (observer, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let trigger = "CREATE TABLE committed_claims (delivery_id uuid);
+        CREATE FUNCTION record_claim() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO committed_claims VALUES (NEW.delivery_id); RETURN NEW; END $$;
+        CREATE TRIGGER record_claim AFTER INSERT ON leased FOR EACH ROW EXECUTE FUNCTION record_claim()";
+    observer.batch_execute(trigger).await.unwrap();
     proxy.lose_reply_to(b"COMMIT");
-    let committed = eventually("the claim is committed", Duration::from_secs(10), async || {
-        harness.store().stats().await.unwrap().leased == 1
-    });
-    let (claimed, ()) = tokio::join!(through.claim(epoch, at(1), vec![capacity.clone()], 1 << 20), committed);
+    let claimed = through.claim(epoch, at(1), vec![capacity.clone()], 1 << 20).await;
     assert!(matches!(claimed, Err(StoreError::Unavailable(_))), "{claimed:?}");
+    eventually("the claim is committed", Duration::from_secs(10), async || {
+        observer.query("SELECT FROM committed_claims", &[]).await.unwrap().len() == 1
+    })
+    .await;
 
     // The node does nothing further, and still the lease, the lane and the assignment are released.
     eventually("another node may claim it", Duration::from_secs(10), async || {
@@ -263,7 +272,7 @@ async fn changes_are_read_once_despite_long_transaction() {
         assert_eq!(again.changes, [], "what was read is not read again");
         cursor = again.cursor;
     }
-    foreign.batch_execute("INSERT INTO changes (kind) VALUES (3); COMMIT").await.unwrap();
+    foreign.batch_execute("INSERT INTO change_log (kind) VALUES (3); COMMIT").await.unwrap();
     let late = harness.store().changes(Some(cursor)).await.unwrap();
     assert_eq!(late.changes, [Change::Keys], "a change of the oldest transaction is not missed");
     assert_eq!(harness.store().changes(Some(late.cursor)).await.unwrap().changes, []);
@@ -328,7 +337,11 @@ async fn lease_that_changes_during_a_rescue_is_rescued() {
     let (mut client, connection) =
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    let store = store(database.url()).await;
+    // The rescue waits for a lock here, so the timeouts must outlast a busy machine.
+    let timeout = Duration::from_secs(10);
+    let with_long_timeouts =
+        Options { connect_timeout: timeout, statement_timeout: timeout, ..options(database.url()) };
+    let store: Arc<dyn Store> = Arc::new(Postgres::open(&with_long_timeouts).await.unwrap());
     let harness = bench(store.clone(), database).await;
     for time in 0..3 {
         harness.publish(harness.new_event(at(time), InitialState::Leased)).await;
