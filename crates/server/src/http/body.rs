@@ -3,6 +3,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -16,6 +17,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use redrive_engine::clock;
 use tokio::time::Sleep;
+
+use super::timeouts::ConnectionTimer;
 
 /// Time that every body has regardless of its size, within the overall timeout.
 const BODY_GRACE: Duration = Duration::from_secs(10);
@@ -63,12 +66,25 @@ pub(super) struct PacedBody<B> {
     timeout: Duration,
     pace: Option<Pace>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// The connection that is notified when the whole body has been read.
+    connection: Option<Arc<ConnectionTimer>>,
 }
 
 impl<B> PacedBody<B> {
     /// Wraps a body that must arrive within `timeout` and at the minimum rate.
     pub(super) fn new(body: B, timeout: Duration) -> Self {
-        Self { body, timeout, pace: None, timer: None }
+        Self { body, timeout, pace: None, timer: None, connection: None }
+    }
+
+    /// Notifies this connection when the whole body has been read.
+    pub(super) fn with_connection(self, connection: Arc<ConnectionTimer>) -> Self {
+        Self { connection: Some(connection), ..self }
+    }
+
+    fn mark_read(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.body_read();
+        }
     }
 
     /// Waits until the deadline, which is extended while bytes arrive.
@@ -103,19 +119,24 @@ where
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 // The clock is not read for a body that arrived together with its header.
-                if !this.body.is_end_stream() {
+                if this.body.is_end_stream() {
+                    this.mark_read();
+                } else {
                     let now = clock::monotonic_now();
                     let (started, timeout) = (now, this.timeout);
-                    let concurrency = this.pace.get_or_insert(Pace { started, timeout, received: 0 });
-                    concurrency.received += frame.data_ref().map_or(0, |data| data.len() as u64);
-                    if now >= concurrency.deadline() {
+                    let pace = this.pace.get_or_insert(Pace { started, timeout, received: 0 });
+                    pace.received += frame.data_ref().map_or(0, |data| data.len() as u64);
+                    if now >= pace.deadline() {
                         return Poll::Ready(Some(Err(BodyError::TooSlow)));
                     }
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(_))) => Poll::Ready(Some(Err(BodyError::Incomplete))),
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(None) => {
+                this.mark_read();
+                Poll::Ready(None)
+            }
             Poll::Pending => this.poll_deadline(cx).map(|()| Some(Err(BodyError::TooSlow))),
         }
     }
@@ -239,8 +260,15 @@ mod tests {
     proptest! {
         #[test]
         fn collected_body_is_complete_and_buffer_is_bounded(
-            parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40_000), 0..8),
+            lengths in proptest::collection::vec(1..40_000_usize, 0..8),
         ) {
+            let bytes: Vec<u8> = (0..lengths.iter().sum()).map(|position: usize| (position % 251) as u8).collect();
+            let mut rest = &bytes[..];
+            let parts: Vec<Vec<u8>> = lengths.iter().map(|length| {
+                let (part, after) = rest.split_at(*length);
+                rest = after;
+                part.to_vec()
+            }).collect();
             let whole = parts.concat();
             let mut read = Collected::new(whole.len());
             for part in &parts {

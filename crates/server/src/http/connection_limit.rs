@@ -32,13 +32,13 @@ impl ConnectionLimiter {
     pub(super) fn try_acquire(
         &self,
         capacity: OwnedSemaphorePermit,
-        whose: Option<IpAddr>,
+        address: Option<IpAddr>,
     ) -> Option<ConnectionPermit> {
-        let counted = match whose {
+        let counted = match address {
             Some(address) => Some(self.count(address)?),
             None => None,
         };
-        Some(ConnectionPermit { _counted: counted, _room: capacity })
+        Some(ConnectionPermit { _counted: counted, _capacity: capacity })
     }
 
     /// Counts a connection from this address, or a request that a proxy forwards for it, until the result is dropped.
@@ -64,7 +64,7 @@ struct AddressCounts {
 /// Permit of a connection, released when dropped.
 pub(super) struct ConnectionPermit {
     _counted: Option<Counted>,
-    _room: OwnedSemaphorePermit,
+    _capacity: OwnedSemaphorePermit,
 }
 
 /// One connection or forwarded request, counted for its address until dropped.

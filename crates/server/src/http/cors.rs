@@ -32,9 +32,9 @@ impl Cors {
 
     /// Returns the response to a preflight request, or `None` if the request is not one.
     pub(super) fn preflight(request: &Parts) -> Option<Response<Body>> {
-        let asks = request.method == Method::OPTIONS
+        let is_preflight = request.method == Method::OPTIONS
             && request.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-        asks.then(|| {
+        is_preflight.then(|| {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::NO_CONTENT;
             let headers = response.headers_mut();

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -25,12 +26,18 @@ use super::{
     cors::Cors,
     headers::{self, ResponseKind},
     request_id::RequestId,
+    timeouts::ConnectionTimer,
 };
 use crate::api::{self, Problem};
 
 impl HttpServer {
     /// Handles a request that came over a connection from `peer`.
-    pub(super) async fn exchange(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    pub(super) async fn exchange(
+        &self,
+        request: Request<Incoming>,
+        peer: IpAddr,
+        connection: &Arc<ConnectionTimer>,
+    ) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         let id = self.ids.for_request(&parts.headers);
         let client = self.client(peer, &parts.headers);
@@ -47,7 +54,8 @@ impl HttpServer {
                 parts.extensions.insert(scheme);
                 parts.extensions.insert(id.clone());
                 let span = tracing::debug_span!("request", request_id = id.as_str(), %method, path = loggable_path(uri.path()));
-                let request = Request::from_parts(parts, Body::new(PacedBody::new(body, self.body_timeout)));
+                let body = PacedBody::new(body, self.body_timeout).with_connection(connection.clone());
+                let request = Request::from_parts(parts, Body::new(body));
                 catch_panic(self.router.clone().call(request).instrument(span)).await
             }
         };
@@ -116,11 +124,11 @@ impl HttpBody for CountedBody {
 }
 
 /// Runs a handler and turns a panic into a 500 response, so that it ends only this request.
-async fn catch_panic(answering: impl Future<Output = Result<Response<Body>, Infallible>>) -> Response<Body> {
-    let mut answering = pin!(answering);
+async fn catch_panic(response: impl Future<Output = Result<Response<Body>, Infallible>>) -> Response<Body> {
+    let mut response = pin!(response);
     let caught = std::future::poll_fn(|cx| {
         // The future is not polled again after a panic, so its inconsistent state is never observed.
-        match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx))) {
+        match catch_unwind(AssertUnwindSafe(|| response.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(Ok(response))) => Poll::Ready(Some(response)),
             Err(_) => Poll::Ready(None),

@@ -21,7 +21,11 @@ use std::{
 };
 
 use axum::Router;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    body::{Body as HttpBody, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use prometheus_client::metrics::counter::Counter;
@@ -115,11 +119,11 @@ pub(crate) async fn serve(
             () = stop.cancelled() => break,
         };
         match accepted {
-            Ok(Some((stream, peer, position))) => {
+            Ok(Some((stream, peer, permit))) => {
                 let (surface, stop) = (surface.clone(), stop.clone());
                 connections.spawn(async move {
                     accept_tls(stream, peer, surface, stop).await;
-                    drop(position);
+                    drop(permit);
                 });
             }
             Ok(None) => {}
@@ -146,15 +150,15 @@ async fn accept(
     let (stream, peer) = listener.accept().await?;
     // This, and the write below, fail only if the connection is already closed.
     let _ = stream.set_nodelay(true);
-    let whose = (!surface.trusts(peer.ip())).then(|| peer.ip());
-    let Some(position) = surface.connections.try_acquire(capacity, whose) else {
+    let counted_address = (!surface.trusts(peer.ip())).then(|| peer.ip());
+    let Some(permit) = surface.connections.try_acquire(capacity, counted_address) else {
         tracing::debug!(%peer, "connection rejected: too many from this address");
         if surface.tls.is_none() {
             let _ = stream.try_write(TOO_MANY_CONNECTIONS);
         }
         return Ok(None);
     };
-    Ok(Some((stream, peer, position)))
+    Ok(Some((stream, peer, permit)))
 }
 
 /// Performs the TLS handshake if TLS is configured, then handles the connection.
@@ -181,10 +185,10 @@ where
     let service = service_fn({
         let watch = watch.clone();
         move |request: axum::http::Request<Incoming>| {
-            watch.request_started();
+            watch.request_started(!request.body().is_end_stream());
             let (surface, watch) = (surface.clone(), watch.clone());
             async move {
-                let response = surface.exchange(request, peer.ip()).await;
+                let response = surface.exchange(request, peer.ip(), &watch).await;
                 watch.response_ready();
                 Ok::<_, std::convert::Infallible>(response)
             }

@@ -46,11 +46,11 @@ impl RequestIds {
     pub(super) fn for_request(&self, headers: &HeaderMap) -> RequestId {
         match headers.get(X_REQUEST_ID) {
             Some(given) if is_plain(given.as_bytes()) => RequestId(given.clone()),
-            _ => self.make(),
+            _ => self.generate(),
         }
     }
 
-    fn make(&self) -> RequestId {
+    fn generate(&self) -> RequestId {
         let mut text = [0; 4 + 12 + 12];
         let number = self.next.fetch_add(1, Relaxed) & 0xffff_ffff_ffff;
         // The text fits exactly and has only plain characters.
@@ -88,11 +88,11 @@ mod tests {
     #[test]
     fn generated_ids_are_unique() {
         let ids = RequestIds::new();
-        let made = [ids.make(), ids.make(), RequestIds::new().make()];
+        let generated = [ids.generate(), ids.generate(), RequestIds::new().generate()];
         assert!(
-            made.iter().all(|id| id.as_str().len() == 28 && is_plain(id.as_str().as_bytes())),
-            "{made:?}"
+            generated.iter().all(|id| id.as_str().len() == 28 && is_plain(id.as_str().as_bytes())),
+            "{generated:?}"
         );
-        assert!(made[0] != made[1] && made[1] != made[2]);
+        assert!(generated[0] != generated[1] && generated[1] != generated[2]);
     }
 }

@@ -4,19 +4,32 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use redrive_engine::clock;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
 
 use crate::config::Server;
 
 /// Minimum average rate at which a client must read a response, in bytes per millisecond.
 const MIN_WRITE_BYTES_PER_MS: u64 = 16;
+/// Maximum time for which input is discarded after a response to a request whose body was not read.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of bytes that are discarded in that time.
+const MAX_LINGER_BYTES: usize = 16 << 20;
+const LINGER_READ_BYTES: usize = 8 * 1024;
+/// Reads after which a lingering close lets other tasks run.
+const MAX_LINGER_READS_PER_POLL: usize = 16;
 
 /// Timeouts of a client.
 #[derive(Clone, Copy, Debug)]
@@ -131,17 +144,26 @@ impl State {
 pub(super) struct ConnectionTimer {
     timeouts: ClientTimeouts,
     state: Mutex<State>,
+    /// The current request has a body that was not read to its end.
+    has_unread_body: AtomicBool,
 }
 
 impl ConnectionTimer {
     /// Creates the timer of a new connection, which waits for its first request.
     pub(super) fn begin(timeouts: ClientTimeouts) -> Arc<Self> {
-        Arc::new(Self { timeouts, state: Mutex::new(State::begin(&timeouts, clock::monotonic_now())) })
+        let state = Mutex::new(State::begin(&timeouts, clock::monotonic_now()));
+        Arc::new(Self { timeouts, state, has_unread_body: AtomicBool::new(false) })
     }
 
     /// Records that processing of a request begins.
-    pub(super) fn request_started(&self) {
+    pub(super) fn request_started(&self, has_body: bool) {
+        self.has_unread_body.store(has_body, Relaxed);
         self.state.lock().request_started();
+    }
+
+    /// Records that the whole body of the current request was read.
+    pub(super) fn body_read(&self) {
+        self.has_unread_body.store(false, Relaxed);
     }
 
     /// Records that a request was processed.
@@ -168,11 +190,18 @@ impl ConnectionTimer {
 pub(super) struct TimedStream<S> {
     stream: S,
     watch: Arc<ConnectionTimer>,
+    linger: Option<Linger>,
+}
+
+/// Progress of a lingering close: the write half is shut down, and input is read and discarded.
+struct Linger {
+    timer: Pin<Box<Sleep>>,
+    discarded_bytes: usize,
 }
 
 impl<S> TimedStream<S> {
     pub(super) fn new(stream: S, watch: Arc<ConnectionTimer>) -> Self {
-        Self { stream, watch }
+        Self { stream, watch, linger: None }
     }
 
     fn wrote(&self, outcome: &Poll<io::Result<usize>>) {
@@ -203,7 +232,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.wrote(&outcome);
@@ -233,8 +262,40 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         flushed
     }
 
+    /// Shuts the write half down. If the body of the last request was not read, input is discarded until the client
+    /// closes, within limits: closing a socket with unread input resets the connection, and the client would lose
+    /// the response that says why its request was rejected.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        if this.linger.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            if !this.watch.has_unread_body.load(Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let linger = this.linger.get_or_insert_with(|| Linger {
+            timer: Box::pin(tokio::time::sleep(LINGER_TIMEOUT)),
+            discarded_bytes: 0,
+        });
+        let mut scratch = [0; LINGER_READ_BYTES];
+        for _ in 0..MAX_LINGER_READS_PER_POLL {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut this.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    linger.discarded_bytes += buffer.filled().len();
+                    if linger.discarded_bytes >= MAX_LINGER_BYTES {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => return linger.timer.as_mut().poll(cx).map(Ok),
+            }
+        }
+        if linger.timer.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -165,11 +165,11 @@ impl CertificateWatcher {
                 _ = hangup.recv() => {}
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
-            let looked = tokio::task::spawn_blocking(move || {
+            let checked = tokio::task::spawn_blocking(move || {
                 self.check();
                 self
             });
-            self = looked.await.map_err(io::Error::other)?;
+            self = checked.await.map_err(io::Error::other)?;
         }
     }
 

@@ -39,7 +39,7 @@ async fn one_answer(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     while !text.ends_with("ok\n") {
         let mut bytes = [0; 1024];
-        let count = timeout(WAIT_TIMEOUT, stream.read(&mut bytes)).await.expect("no answer").unwrap();
+        let count = timeout(WAIT_TIMEOUT, stream.read(&mut bytes)).await.expect("no response").unwrap();
         assert!(count > 0, "ended after {text:?}");
         text += &String::from_utf8_lossy(&bytes[..count]);
     }
@@ -281,6 +281,39 @@ async fn oversized_form_is_rejected_before_it_is_read() {
 }
 
 #[tokio::test]
+async fn client_that_writes_its_whole_body_reads_why_it_was_rejected() {
+    let redrive = Redrive::start().await;
+    let key = format!("authorization: Bearer {}\r\n", redrive.key());
+    for (authorization, expected) in [(key.as_str(), "HTTP/1.1 413 "), ("", "HTTP/1.1 401 ")] {
+        let mut stream = connect(&redrive).await;
+        let head = format!(
+            "POST /v1/events HTTP/1.1\r\nhost: x\r\n{authorization}content-type: application/json\r\n\
+             content-length: 4194304\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server responds to the header alone. A client that writes first must still be able to read it.
+        for _ in 0..64 {
+            stream.write_all(&[b'x'; 65_536]).await.expect("the server discards the rest of the body");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let response = rest(&mut stream).await;
+        assert!(response.starts_with(expected), "{response}");
+    }
+}
+
+#[tokio::test]
+async fn client_that_never_stops_sending_a_rejected_body_is_disconnected() {
+    let redrive = Redrive::start().await;
+    let mut stream = connect(&redrive).await;
+    let head =
+        b"POST /dashboard/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+                 content-length: 1000000000000\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let flood = async { while stream.write_all(&[b'x'; 65_536]).await.is_ok() {} };
+    timeout(WAIT_TIMEOUT, flood).await.expect("the server still reads");
+}
+
+#[tokio::test]
 async fn slowly_sent_login_form_times_out() {
     let redrive = impatient("BODY").await;
     let mut stream = connect(&redrive).await;
@@ -328,7 +361,7 @@ async fn requests_per_client_behind_a_trusted_proxy_are_limited() {
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut response = [0; 25];
-        timeout(WAIT_TIMEOUT, stream.read_exact(&mut response)).await.expect("no answer in time").unwrap();
+        timeout(WAIT_TIMEOUT, stream.read_exact(&mut response)).await.expect("no response in time").unwrap();
         assert_eq!(response.as_slice(), b"HTTP/1.1 100 Continue\r\n\r\n");
         stream.write_all(b"key=").await.unwrap();
         stream
