@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Retries many dead letters in bulk at a set rate, kills the server on the way, and says what came of it.
+"""Retries many dead letters in bulk at a set rate, kills the server in between, and prints the results.
 
     bench/bulk.py --bin target/release/redrive --letters 100000 --rate 1000 --kills 2
-    bench/bulk.py --bin target/release/redrive --letters 1000000 --rate 0        # as fast as it goes
+    bench/bulk.py --bin target/release/redrive --letters 1000000 --rate 0        # unlimited
 
-Prints one JSON object. `rate` is that of arrivals while the server was up and at work, from a second after its start
+Prints one JSON object. `rate` is that of arrivals while the server was running, from a second after its start
 to its end; `second_rounds` and `delivered` must equal `letters`, and `missing` and `left_dead` be 0. Without kills,
-`arrived_twice` must be 0 as well; what was in flight at a kill is sent again.
+`arrived_twice` must be 0 as well; requests in flight at a kill are sent again.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import time
 
 
 class Receiver(asyncio.Protocol):
-    """Answers every request with the status of the moment, and remembers which event came when."""
+    """Responds to every request with `status`, and records the time of each event."""
 
     status, arrived = 400, []
 
@@ -76,10 +76,10 @@ class Server:
             headers["authorization"] = "Bearer " + open(path_of_key.stdout.split()[0]).read().strip()
         connection = http.client.HTTPConnection("127.0.0.1", 18090, timeout=60)
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-        answer = connection.getresponse()
-        data = answer.read()
+        response = connection.getresponse()
+        data = response.read()
         connection.close()
-        return answer.status, json.loads(data or b"null") if key else data
+        return response.status, json.loads(data or b"null") if key else data
 
     def memory(self, field="VmRSS"):
         for line in open(f"/proc/{self.process.pid}/status"):
@@ -93,27 +93,27 @@ class Server:
 
 
 def seed(server, letters):
-    """Publishes so many events, and waits until all are dead."""
+    """Publishes `letters` events, and waits until all are dead."""
     webhook = {"url": "http://127.0.0.1:18091/", "events": ["*"], "max_in_flight": 64}
     webhook["circuit_breaker_config"] = {"enabled": False}
-    status, made = server.call("POST", "/v1/webhooks", webhook)
-    assert status == 201, made
+    status, created = server.call("POST", "/v1/webhooks", webhook)
+    assert status == 201, created
     for start in range(0, letters, 1000):
         events = [{"event_type": "order.paid", "data": n} for n in range(start, min(start + 1000, letters))]
-        status, answer = server.call("POST", "/v1/events/batch", {"events": events})
-        assert status == 202, answer
+        status, response = server.call("POST", "/v1/events/batch", {"events": events})
+        assert status == 202, response
     while dead(server) < letters:
         time.sleep(1)
 
 
 def dead(server):
-    figures = server.call("GET", "/metrics", key=False)[1].decode()
-    return next(int(line.split()[1]) for line in figures.splitlines() if line.startswith("webhook_dlq_size "))
+    metrics = server.call("GET", "/metrics", key=False)[1].decode()
+    return next(int(line.split()[1]) for line in metrics.splitlines() if line.startswith("webhook_dlq_size "))
 
 
 def retry(server, options):
-    asked = {"rate_limit": {"requests_per_second": options.rate}} if options.rate else {}
-    operation = server.call("POST", "/v1/dlq/retry-batch", asked)[1]["id"]
+    body = {"rate_limit": {"requests_per_second": options.rate}} if options.rate else {}
+    operation = server.call("POST", "/v1/dlq/retry-batch", body)[1]["id"]
     path, spans, up = f"/v1/dlq/batch-operations/{operation}", [], time.monotonic()
     marks = [options.letters * (n + 1) // (options.kills + 1) for n in range(options.kills)]
     while True:
@@ -134,7 +134,7 @@ def retry(server, options):
     return now, spans
 
 
-def judge(operation, spans, server, options):
+def summarize(operation, spans, server, options):
     times = [at for at, _ in Receiver.arrived]
     inside = sum(any(begin <= at < end for begin, end in spans) for at in times)
     counts = {}
@@ -142,7 +142,7 @@ def judge(operation, spans, server, options):
         counts[event] = counts.get(event, 0) + 1
     return {
         "letters": options.letters,
-        "asked_rate": options.rate,
+        "requested_rate": options.rate,
         "rate": round(inside / sum(max(end - begin, 0.001) for begin, end in spans), 1),
         "kills": options.kills,
         "second_rounds": operation["progress"]["queued"],
@@ -160,10 +160,10 @@ async def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--letters", type=int, default=100_000)
-    parser.add_argument("--rate", type=int, default=1_000, help="0: as fast as it goes")
+    parser.add_argument("--rate", type=int, default=1_000, help="0: unlimited")
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--database-url")
-    parser.add_argument("--home", help="a folder with the dead letters of an earlier run, which was cut short")
+    parser.add_argument("--home", help="a folder with the dead letters of an earlier run, which was interrupted")
     options = parser.parse_args()
     options.bin = os.path.abspath(options.bin)
     home = options.home or tempfile.mkdtemp(prefix="redrive-bulk-", dir=os.environ.get("RB_DIR"))
@@ -178,7 +178,7 @@ async def main():
         server.peak, options.before = 0, server.memory()
         Receiver.status = 200
         operation, spans = await asyncio.to_thread(retry, server, options)
-        print(json.dumps(judge(operation, spans, server, options), indent=2))
+        print(json.dumps(summarize(operation, spans, server, options), indent=2))
     finally:
         server.kill(signal.SIGTERM)
         shutil.rmtree(home)

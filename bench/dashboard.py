@@ -1,11 +1,11 @@
-"""Somebody who is logged in to the dashboard, for the scripts beside this one."""
+"""Pages of the dashboard and its login, shared by the benchmark scripts."""
 
 import http.client
 import os
 import sys
 import urllib.parse
 
-# Every page; `{…}` is filled with facts about what is there.
+# Every page; `{…}` is replaced by ids of existing objects.
 PAGES = [
     "/dashboard/t/default",
     "/dashboard/t/default?range=30d",
@@ -29,13 +29,13 @@ PAGES = [
 
 
 def log_in(address):
-    """The cookie of a new session. The admin key is in REDRIVE_ADMIN_KEY."""
+    """Returns the cookie of a new session. The admin key is in REDRIVE_ADMIN_KEY."""
     connection = http.client.HTTPConnection(address, timeout=30)
     form = urllib.parse.urlencode({"key": os.environ["REDRIVE_ADMIN_KEY"], "next": ""})
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     connection.request("POST", "/dashboard/login", body=form, headers=headers)
-    answer = connection.getresponse()
-    answer.read()
-    if answer.status != 303:
-        sys.exit(f"logging in was answered {answer.status}")
-    return answer.getheader("Set-Cookie").split(";")[0]
+    response = connection.getresponse()
+    response.read()
+    if response.status != 303:
+        sys.exit(f"login returned {response.status}")
+    return response.getheader("Set-Cookie").split(";")[0]

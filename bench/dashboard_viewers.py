@@ -1,8 +1,8 @@
-"""Keeps pages of the dashboard open, as many tabs do, and reads what they are sent until it is ended.
+"""Keeps pages of the dashboard open, as many browser tabs would, and reads their updates until it is stopped.
 
 Usage: dashboard_viewers.py HOST:PORT COUNT
-Half of them show the same few pages, which are rendered once for all who look; the others each show something else.
-Says how many updates came when it is told to stop (TERM).
+Half of them show the same few pages, which are rendered once for all viewers; the others each show a different page.
+Prints the number of updates when it is stopped (SIGTERM).
 """
 
 import json
@@ -14,10 +14,10 @@ import urllib.parse
 
 from dashboard import log_in
 
-WATCHED = ["/dashboard/t/default", "/dashboard/t/default/webhooks", "/dashboard/t/default/deliveries"]
+SHARED_PAGES = ["/dashboard/t/default", "/dashboard/t/default/webhooks", "/dashboard/t/default/deliveries"]
 
 
-def listen(address, cookie, page):
+def open_stream(address, cookie, page):
     host, port = address.rsplit(":", 1)
     opened = socket.create_connection((host, int(port)))
     path = f"/dashboard/live?page={urllib.parse.quote(page, safe='')}"
@@ -28,17 +28,17 @@ def listen(address, cookie, page):
 def page_of(tab):
     if tab % 2:
         return f"/dashboard/t/default/deliveries?event_type=bench.number{tab}"
-    return WATCHED[tab // 2 % len(WATCHED)]
+    return SHARED_PAGES[tab // 2 % len(SHARED_PAGES)]
 
 
 def main():
     address, count = sys.argv[1], int(sys.argv[2])
-    cookie, tabs, told = log_in(address), selectors.DefaultSelector(), {"pages": count, "updates": 0, "bytes": 0}
+    cookie, tabs, received = log_in(address), selectors.DefaultSelector(), {"pages": count, "updates": 0, "bytes": 0}
     for tab in range(count):
-        tabs.register(listen(address, cookie, page_of(tab)), selectors.EVENT_READ)
+        tabs.register(open_stream(address, cookie, page_of(tab)), selectors.EVENT_READ)
 
     def end(*_):
-        print(json.dumps(told), flush=True)
+        print(json.dumps(received), flush=True)
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, end)
@@ -48,8 +48,8 @@ def main():
             data = key.fileobj.recv(1 << 16)
             if not data:
                 tabs.unregister(key.fileobj)
-            told["updates"] += data.count(b"event: part")
-            told["bytes"] += len(data)
+            received["updates"] += data.count(b"event: part")
+            received["bytes"] += len(data)
     sys.exit("the server has closed every page")
 
 

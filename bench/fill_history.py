@@ -1,8 +1,8 @@
-"""Fills an embedded store with finished deliveries: what fill_history.sql does for PostgreSQL, row for row.
+"""Fills an SQLite database with finished deliveries, as fill_history.sql does for PostgreSQL, row for row.
 
 Usage: fill_history.py DATABASE N DAYS
-It writes past the API, so it must follow the schema (crates/store/src/sqlite/migrations) and the numbers that
-stand for states. The database must have webhooks, and no server may have it open.
+It bypasses the API, so it must follow the schema (crates/store/src/sqlite/migrations) and the numeric codes
+of states. The database must have webhooks, and no server may have it open.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import sys
 import time
 
 BATCH = 20_000
-# Those of the tables that are filled in part.
+# Columns of the tables of which only some columns are filled.
 COLUMNS = {
     "events": "id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, priority, metadata, data",
     "deliveries": "id, tenant_id, event_id, webhook_id, round, status, format, priority, attempt_count, "
@@ -26,7 +26,7 @@ def id_at(ms, salt, n):
 
 
 def fill(store, count, days):
-    hooks = [row[0] for row in store.execute("SELECT id FROM webhooks WHERE deleted = 0 ORDER BY id")]
+    webhooks = [row[0] for row in store.execute("SELECT id FROM webhooks WHERE deleted = 0 ORDER BY id")]
     (first,) = store.execute("SELECT next_seq FROM tenants WHERE id = 'default'").fetchone()
     newest, apart = int(time.time() * 1000) - 60_000, days * 86_400_000 // count
     for begin in range(0, count, BATCH):
@@ -34,17 +34,17 @@ def fill(store, count, days):
         for n in range(begin, min(begin + BATCH, count)):
             ms = newest - (count - 1 - n) * apart
             event, delivery = id_at(ms, "event", n), id_at(ms, "delivery", n)
-            hook, died, rare = hooks[n % len(hooks)], n % 1000 == 7, n % 100 == 7
+            webhook, died, rare = webhooks[n % len(webhooks)], n % 1000 == 7, n % 100 == 7
             kind = "bench.rare" if n % 10_000 == 7 else "bench.history"
             data = ('{"seq":"%022d","pad":"' % n).ljust(510, "x") + '"}'
             key, subject = (f"key-{n}", f"subject-{n % 1000}") if rare else (None, None)
             rows["events"].append(
                 (event, "default", first + n, kind, ms, key, None, subject, 2, None, data.encode())
             )
-            ended = (3, 500, 2, "the endpoint answered 500", 2) if died else (2, 200, None, None, None)
+            ended = (3, 500, 2, "the endpoint returned 500", 2) if died else (2, 200, None, None, None)
             status, code, category, error, reason = ended
             rows["deliveries"].append(
-                (delivery, "default", event, hook, 1, status, 1, 2, 1, code, category, error, reason, None, ms,
+                (delivery, "default", event, webhook, 1, status, 1, 2, 1, code, category, error, reason, None, ms,
                  ms + 2, None, None)
             )
             rows["attempts"].append(
@@ -52,7 +52,7 @@ def fill(store, count, days):
                  b"content-length: 0\n", None, None, None, None, 300, 300, ms, ms + 1, None, 0, "history#1")
             )
             if died:
-                rows["dead"].append((delivery, "default", hook, kind, category, reason, ms + 2))
+                rows["dead"].append((delivery, "default", webhook, kind, category, reason, ms + 2))
         with store:
             for table, values in rows.items():
                 if values:

@@ -51,9 +51,9 @@ SELECT pg_temp.make_months(now() - :days * interval '1 day');
 -- The rows to insert, oldest first; the newest is one minute old.
 CREATE TEMP TABLE past AS
 SELECT n, ms, pg_temp.id_at(ms, 'event', n) AS event, pg_temp.id_at(ms, 'delivery', n) AS delivery,
-       pg_temp.id_at(ms + 2, 'attempt', n) AS attempt, hooks.ids[1 + n % cardinality(hooks.ids)] AS webhook,
+       pg_temp.id_at(ms + 2, 'attempt', n) AS attempt, webhook_list.ids[1 + n % cardinality(webhook_list.ids)] AS webhook,
        n % 1000 = 7 AS died
-FROM (SELECT array_agg(id ORDER BY id) AS ids FROM webhooks WHERE NOT deleted) AS hooks,
+FROM (SELECT array_agg(id ORDER BY id) AS ids FROM webhooks WHERE NOT deleted) AS webhook_list,
      generate_series(0, :n - 1) AS n,
      LATERAL (SELECT (extract(epoch FROM now()) * 1000)::bigint - 60000
                      - (:n - 1 - n) * (:days * 86400000::bigint / :n) AS ms) AS time;
@@ -73,7 +73,7 @@ INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, prior
     last_status_code, failure_category, last_error, dead_reason, created_at, ended_at)
 SELECT delivery, 'default', event, webhook, 1, CASE WHEN died THEN 3 ELSE 2 END, 1, 2, 1,
        CASE WHEN died THEN 500 ELSE 200 END, CASE WHEN died THEN 2 END,
-       CASE WHEN died THEN 'the endpoint answered 500'::bytea END, CASE WHEN died THEN 2 END, ms, ms + 2
+       CASE WHEN died THEN 'the endpoint returned 500'::bytea END, CASE WHEN died THEN 2 END, ms, ms + 2
 FROM past ORDER BY n;
 INSERT INTO dead (delivery, tenant, webhook, event_type, category, reason, died_at)
 SELECT delivery, 'default', webhook, CASE WHEN n % 10000 = 7 THEN 'bench.rare' ELSE 'bench.history' END, 2, 2, ms + 2
@@ -85,7 +85,7 @@ SELECT delivery, 'default', webhook, 3, 2, 500 FROM past WHERE died ORDER BY n;
 INSERT INTO attempts (delivery, number, id, status, failure_category, http_status_code, error_message,
     response_headers, ttfb_us, total_us, scheduled_at, executed_at, circuit, worker)
 SELECT delivery, 1, attempt, CASE WHEN died THEN 3 ELSE 1 END, CASE WHEN died THEN 2 END,
-       CASE WHEN died THEN 500 ELSE 200 END, CASE WHEN died THEN 'the endpoint answered 500'::bytea END,
+       CASE WHEN died THEN 500 ELSE 200 END, CASE WHEN died THEN 'the endpoint returned 500'::bytea END,
        convert_to(E'content-length: 0\n', 'UTF8'), 300, 300, ms, ms + 1, 0, 'history#1'
 FROM past ORDER BY n;
 

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # The cases of `bench/run --flow-control`, which sources this file. A case is named WHO-WHAT: `gated` is Redrive with
-# every gate set so wide that it never closes, `redrive` the same program with nothing set, `baseline` the
+# every limit set so high that it is never reached, `redrive` the same program with nothing set, `baseline` the
 # older one.
 
-# 64 in flight, not 5 as by default: gates are to be measured, not round trips.
+# 64 in flight instead of the default 5, so that flow control is measured and not round trips.
 wide='{"max_in_flight":64}'
 gated_webhook='{"max_in_flight":64,"rate_limit":{"requests_per_minute":6000000,"burst":1000000},
     "circuit_breaker_config":{"enabled":true}}'
-# A storm is meant to fail 20,000 times in a row; an open circuit would hold it back.
+# A storm is meant to fail 20,000 times in a row; an open circuit would block it.
 storm_webhook='{"max_in_flight":64,"circuit_breaker_config":{"enabled":false}}'
 gate_settings=(
     REDRIVE_LIMITS_TENANT_REQUESTS_PER_MINUTE=6000000
@@ -33,16 +33,16 @@ run_gates() {
     for who in "${whos[@]}"; do idle "$who"; done
 }
 
-# Better to fail now than in the middle: every setting, and a webhook with every field.
+# Checks at the start that the program has every setting and every webhook field.
 check_gates() {
-    say 'are there gates? (RB_PLAIN=1 leaves their fields and settings out)'
+    say 'checking flow control settings (RB_PLAIN=1 omits them)'
     local webhook
     start gated "$work/check"
     await_ready gated
     load_for gated
     for webhook in "$gated_webhook" "$storm_webhook"; do
         "${command_load[@]}" --events 0 --webhook-extra "$webhook" >"$work/load.json" ||
-            fail gated 'has no such gates'
+            fail gated 'does not have these settings'
     done
     stop TERM
 }
@@ -61,11 +61,11 @@ run_gate() { # CASE
     esac
 }
 
-# Memory of a sender whose webhooks have nothing to do, with none of them and with many.
+# Memory of a sender with idle webhooks: with none and with many.
 idle() { # NAME
     local name=$1 dir=$work/$1-idle empty registered restarted
     say "$name: $idle_webhooks idle webhooks"
-    # Each start but the first finds a database, as those to be compared must.
+    # Each start but the first uses an existing database, so that the starts are comparable.
     start "$name" "$dir"
     await_ready "$name"
     stop TERM
@@ -74,7 +74,7 @@ idle() { # NAME
     empty=$(resting_kb "$name")
     load_for "$name"
     "${command_load[@]}" --events 0 --fanout $idle_webhooks >"$work/load.json" ||
-        fail "$name" 'did not take the webhooks'
+        fail "$name" 'did not accept the webhooks'
     registered=$(resting_kb "$name")
     stop TERM
     start "$name" "$dir"

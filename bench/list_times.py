@@ -1,11 +1,10 @@
-"""Times the first page of every query about the past, and every page of the dashboard, each on an otherwise idle
+"""Times the first page of every listing, and every page of the dashboard, each on an otherwise idle
 sender.
 
 Usage: list_times.py HOST:PORT [TIMES]
-Prints {"listings": [{"query", "rows", "median_ms", "worst_ms"}, ...], "pages": [{"page", "bytes", ...}]}. A page of what is rare may be short and
-say where to go on: see docs/adr/0026. The admin key is in REDRIVE_ADMIN_KEY.
-The newest delivery says which event, webhook and delivery are asked about; a query that needs one where there
-is none is left out.
+Prints {"listings": [{"query", "rows", "median_ms", "worst_ms"}, ...], "pages": [{"page", "bytes", ...}]}. A page of rare
+matches may be short and have a cursor: see docs/adr/0026. The admin key is in REDRIVE_ADMIN_KEY.
+The ids in the queries are those of the newest delivery; a query whose id does not exist is skipped.
 """
 
 import http.client
@@ -63,38 +62,38 @@ QUERIES = [
 
 
 class Api:
-    """One connection that is kept alive: what is timed is the question, not the handshake."""
+    """A keep-alive connection, so that requests are timed without the handshake."""
 
     def __init__(self, address):
         self.connection = http.client.HTTPConnection(address, timeout=120)
         self.headers = {"Authorization": f"Bearer {os.environ.get('REDRIVE_ADMIN_KEY', '')}"}
 
     def fetch(self, path, headers):
-        """The answer's body, and the milliseconds it took to come."""
+        """Returns the body of the response and the time in milliseconds."""
         began = time.monotonic()
         self.connection.request("GET", path, headers=headers)
-        answer = self.connection.getresponse()
-        body = answer.read()
+        response = self.connection.getresponse()
+        body = response.read()
         took = (time.monotonic() - began) * 1000
-        if answer.status != 200:
-            sys.exit(f"GET {path} was answered {answer.status}: {body[:300].decode(errors='replace')}")
+        if response.status != 200:
+            sys.exit(f"GET {path} returned {response.status}: {body[:300].decode(errors='replace')}")
         return body, took
 
     def get(self, path):
-        """The answer's `data`, and the milliseconds it took to come."""
+        """Returns the `data` of the response and the time in milliseconds."""
         body, took = self.fetch(path, self.headers)
         try:
             return json.loads(body)["data"], took
         except ValueError:
-            # The relay of a self-check answers every question with its counters.
+            # The relay of a self-check responds to every request with its counters.
             return [], took
 
 
 def time_one(api, path, times):
-    """The first time counts too: that is what somebody who looks once gets."""
-    answers = [api.get(path)]
-    answers += [api.get(path) for _ in range(times - 1)]
-    return {"rows": len(answers[0][0]), **times_of([answer[1] for answer in answers])}
+    """Times a query. The first request counts too, since it is what a single user experiences."""
+    responses = [api.get(path)]
+    responses += [api.get(path) for _ in range(times - 1)]
+    return {"rows": len(responses[0][0]), **times_of([response[1] for response in responses])}
 
 
 def times_of(took):
@@ -102,7 +101,7 @@ def times_of(took):
 
 
 def time_pages(api, facts, times):
-    """How long each page of the dashboard takes, and how large it is."""
+    """Returns the time and size of each page of the dashboard."""
     cookie, pages = {"Cookie": log_in(sys.argv[1])}, []
     for page in PAGES:
         try:
@@ -120,8 +119,8 @@ def main():
     # From its own event's time on: one event, or the few of its millisecond.
     facts = newest[0] | {"from": newest[0]["created_at"]} if newest else {}
     if newest:
-        hooks, _ = api.get("/v1/webhooks?limit=5")
-        facts["webhooks"] = ",".join(hook["id"] for hook in hooks)
+        webhooks, _ = api.get("/v1/webhooks?limit=5")
+        facts["webhooks"] = ",".join(webhook["id"] for webhook in webhooks)
     listings = []
     for query in QUERIES:
         try:

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What `bench/run --store postgres` needs beside the rest, sourced by it: one throwaway server, a database for
-# every case, and a past.
+# Functions for `bench/run --store postgres`, which sources this file: one throwaway server, a database for
+# every case, and the history.
 
 pg_pid='' pg_major=0
 
@@ -18,7 +18,7 @@ find_postgres() {
     exit 1
 }
 
-# Runs one of its programs as the server's user: it refuses to work for root.
+# Runs one of its programs as the server's user, since it refuses to run as root.
 as_server() { # PROGRAM arguments…
     local program=$pg_bin/$1
     shift
@@ -27,8 +27,7 @@ as_server() { # PROGRAM arguments…
     fi
 }
 
-# Beside what the benchmark must lay down, the settings are those of a new installation, with as much cache as a
-# small machine can spare.
+# Settings that the benchmark does not fix are those of a new installation, with a cache for a small machine.
 start_postgres() {
     local version
     find_postgres
@@ -40,7 +39,7 @@ start_postgres() {
         chown postgres "$pg_data"
     fi
     as_server initdb -D "$pg_data" -U redrive -A trust -E UTF8 --locale=C.UTF-8 >>"$work/postgres.log" 2>&1 ||
-        fail postgres 'cannot be set up (set RB_DIR to where its user may go?)'
+        fail postgres 'cannot be set up (set RB_DIR to a directory that its user can access?)'
     cat >>"$pg_data/postgresql.conf" <<CONF
 listen_addresses = '127.0.0.1'
 port = $pg_port
@@ -60,14 +59,14 @@ CONF
     record case=server "version=\"${version%% *}\"" </dev/null
 }
 
-# It is thrown away, and need not leave anything in order.
+# The server is throwaway, so it is killed.
 stop_postgres() {
     [[ -n $pg_pid ]] || return 0
     as_server pg_ctl -D "$pg_data" -s -m immediate stop || true
     pg_pid=''
 }
 
-# Processor time of the server and of all its processes, those that have ended included.
+# Processor time of the server and of all its processes, including ended ones.
 pg_ticks() {
     { cat /proc/[0-9]*/stat 2>/dev/null || true; } | sed 's/ (.*) / /' | awk -v server="$pg_pid" '
         $1 == server { sum += $13 + $14 + $15 + $16 }
@@ -77,7 +76,7 @@ pg_ticks() {
 
 # --- databases -----------------------------------------------------------------------------------------
 
-# The command that talks to a database, into $psql.
+# Sets $psql to the command that queries a database.
 psql_of() { # DATABASE
     psql=("$pg_bin/psql" -h 127.0.0.1 -p "$pg_port" -U redrive -d "$1" -qAtX -v ON_ERROR_STOP=1)
 }
@@ -88,7 +87,7 @@ sql() { # STATEMENT
     "${psql[@]}" -c "$1"
 }
 
-# The directory of a case stands for a database of that name.
+# The database of a case is named after its directory.
 database_of() { # DIR
     local name=${1##*/}
     printf '%s\n' "${name//-/_}"
@@ -98,15 +97,15 @@ database_url() { printf 'postgres://redrive@127.0.0.1:%s/%s\n' "$pg_port" "$(dat
 
 pg_bytes() { sql "SELECT pg_database_size('$(database_of "$1")')"; } # DIR
 
-# The command that puts a new database, or a copy of $template, in the place of an old one, into $renewal. It
-# ends with a checkpoint, or one case would pay for what the case before it wrote.
+# Sets $renewal to the command that replaces a database by a new one, or by a copy of $template. It ends with a
+# checkpoint, so that no case includes the cost of writes of the previous one.
 pg_renewal_of() { # DIR
     local psql name copy=''
     name=$(database_of "$1")
     psql_of postgres
     if [[ -n $template ]]; then
         copy="TEMPLATE $template"
-        # Where there is a choice, the other way would write the whole copy to the log as well.
+        # The other strategy, where the server has one, would also write the whole copy to the log.
         ((pg_major < 15)) || copy+=' STRATEGY file_copy'
     fi
     renewal=("${psql[@]}" -c 'SET client_min_messages = warning' -c "DROP DATABASE IF EXISTS \"$name\" WITH (FORCE)"
@@ -115,22 +114,22 @@ pg_renewal_of() { # DIR
 
 has_database() { [[ $(sql "SELECT 1 FROM pg_database WHERE datname = '$(database_of "$1")'") == 1 ]]; } # DIR
 
-# --- a past --------------------------------------------------------------------------------------------
+# --- history -------------------------------------------------------------------------------------------
 
 # Fills the database `filled`, of which the cases get copies.
 fill_history() {
     local dir=$work/filled psql at
-    say "a past of $history deliveries"
+    say "a history of $history deliveries"
     renew "$dir"
     start redrive "$dir"
     await_ready redrive
-    # The past has webhooks of its own, which want nothing of what the load publishes.
+    # The history has its own webhooks, which do not subscribe to the events of the load.
     for ((at = 0; at < 10; at++)); do
         post redrive /v1/webhooks '{"url":"http://127.0.0.1:2/past","events":["bench.history"]}'
     done
     stop TERM
     if ((self_check)); then
-        say 'self-check: the tables of the relay are others, and stay empty'
+        say 'self-check: the relay has other tables, which stay empty'
         return
     fi
     if [[ $store == sqlite ]]; then
@@ -148,7 +147,7 @@ list_times() {
     say 'first pages of the history'
     start redrive "$work/filled"
     await_ready redrive
-    python3 "$here/list_times.py" "$api" 20 >"$work/listings.json" || fail redrive 'does not tell its history'
+    python3 "$here/list_times.py" "$api" 20 >"$work/listings.json" || fail redrive 'does not return its history'
     record case=listings "deliveries=$history" <"$work/listings.json"
     stop TERM
 }

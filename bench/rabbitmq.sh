@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What `bench/run --amqp` needs beside the rest, sourced by it: one throwaway RabbitMQ server, with Erlang's directory
-# of nodes to itself.
+# Functions for `bench/run --amqp`, which sources this file: one throwaway RabbitMQ server with its own port mapper
+# (epmd).
 
 mq_pid=''
 
@@ -16,7 +16,7 @@ find_rabbitmq() {
     exit 1
 }
 
-# Beside where it is and what it listens to, the settings are those of a new installation.
+# Except for its paths and ports, the settings are those of a new installation.
 start_rabbitmq() {
     local user=() waited
     find_rabbitmq
@@ -33,7 +33,7 @@ start_rabbitmq() {
         chown -R rabbitmq "$mq_data"
         user=(--reuid rabbitmq --regid rabbitmq --clear-groups)
     fi
-    # The directory of nodes ends with the server that it is for: its parent becomes that server.
+    # The port mapper ends with its server, because its parent process becomes that server.
     (
         cd "$mq_data"
         export HOME=$mq_data RABBITMQ_NODENAME=redrive-bench@localhost RABBITMQ_MNESIA_BASE=$mq_data/mnesia \
@@ -56,7 +56,7 @@ start_rabbitmq() {
     fail rabbitmq 'does not start'
 }
 
-# It is thrown away, and need not leave anything in order.
+# The server is throwaway, so it is killed.
 stop_rabbitmq() {
     [[ -n $mq_pid ]] || return 0
     kill -KILL "$mq_pid" 2>/dev/null || true

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What `bench/run --redis` needs beside the rest, sourced by it: one throwaway Redis server that keeps nothing.
+# Functions for `bench/run --redis`, which sources this file: one throwaway Redis server without persistence.
 
 redis_pid=''
 

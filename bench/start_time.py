@@ -1,4 +1,4 @@
-"""Measures the milliseconds from exec until a sender answers GET /readyz with 200.
+"""Measures the milliseconds from exec until a sender responds to GET /readyz with 200.
 
 Usage: start_time.py HOST:PORT TIMES [-- RENEWAL…] -- COMMAND…
 Prints {"start_ms": [...]}. RENEWAL is a command that is run before each start.
@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 
-PATIENCE_S = 30
+READY_TIMEOUT_S = 30
 
 
 def is_ready(address):
-    """One question on a connection of its own; refused while nobody listens yet."""
+    """Sends one request on a new connection; returns False if the connection is refused."""
     try:
         with socket.create_connection(address, timeout=1) as connection:
             connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
@@ -28,9 +28,9 @@ def time_one(address, command):
     sender = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not is_ready(address):
-            if sender.poll() is not None or time.monotonic() - began > PATIENCE_S:
+            if sender.poll() is not None or time.monotonic() - began > READY_TIMEOUT_S:
                 sys.exit(f"not ready after {time.monotonic() - began:.1f} s: {' '.join(command)}")
-            # Short enough to resolve a millisecond, and it leaves the sender its core.
+            # Short enough to resolve a millisecond, and long enough to leave the core to the sender.
             time.sleep(0.0003)
         return round((time.monotonic() - began) * 1000, 1)
     finally:
@@ -43,7 +43,7 @@ def time_one(address, command):
 
 
 def groups(words):
-    """The words between one `--` and the next."""
+    """Splits words at each `--`."""
     found = [[]]
     for word in words:
         if word == "--":

@@ -14,17 +14,17 @@ TITLES = {
     "redrive-batch": "redrive, batches of 100",
     "relay-paced": "relay",
     "redrive-paced": "redrive, 64 in flight",
-    "gated-full": "gates wide open",
+    "gated-full": "limits never reached",
     "baseline-full": "baseline",
 }
 FULL = ["loopback", "relay-full", "redrive-full", "redrive-default", "redrive-fanout", "redrive-batch"]
 PACED = ["relay-paced", "redrive-paced"]
 COSTS = ["txn/dlv", "µs CPU/dlv"]
-# Of a sender on a server: what it asks of the server, and what that takes there.
+# Costs of a sender on a database server: its statements, and the processor time of the server.
 SERVER_COSTS = ["stmt/dlv", "µs PG/dlv"]
-# Where Redis is shared: batches sent to it, and what they take there.
+# Costs of a shared Redis: batches sent to it, and its processor time.
 REDIS_COSTS = ["trips/dlv", "µs Redis/dlv"]
-WHOS = ["gated", "redrive", "baseline"]
+SENDERS = ["gated", "redrive", "baseline"]
 TICKS_PER_S = 100
 
 
@@ -48,7 +48,7 @@ def against(runs, relay, value):
 
 
 def rows(title, head, body):
-    """Prints one block: the first column to the left, figures to the right."""
+    """Prints one block: the first column left-aligned, the others right-aligned."""
     table = [head, *body]
     widths = [max(len(row[at]) for row in table) for at in range(len(head))]
     print(f"\n{title}")
@@ -124,8 +124,8 @@ def latency(cases):
     rows("1,000 events/s; latency counts from the scheduled time", head, body)
 
 
-def promises(cases):
-    """Sums over all rounds: one lost event is too many to be averaged away."""
+def guarantees(cases):
+    """Prints sums over all rounds, because an average would hide a single lost event."""
     head = ["", "acked", "missing", "duplicates", "errors", "stray"]
     body = []
     for case in [case for case in cases if "acked" in cases[case].get(1, {})]:
@@ -133,7 +133,7 @@ def promises(cases):
         total = lambda key: f"{sum(run[key] for run in runs):,}"
         body.append([case, *map(total, ("acked", "missing", "duplicates", "errors", "stray"))])
     if body:
-        rows("Promises kept, all rounds together", head, body)
+        rows("Guarantees, all rounds together", head, body)
 
 
 def beside_payload(run):
@@ -204,37 +204,37 @@ def history(cases):
         past = f"{filled['deliveries']:,} deliveries, {filled['database_bytes'] / 1e9:.1f} GB"
         if "redrive-full" in cases:
             body = beside(cases, ("redrive-full", "empty tables"), ("history-full", past))
-            rows("A past in the tables: full load", head, body)
+            rows("History in the tables: full load", head, body)
         if "prune-full" in cases:
-            head[3] = "of kept"
-            body = beside(cases, ("history-full", f"{past}, kept"), ("prune-full", "while it is forgotten"))
-            rows("Forgetting: full load", head, body)
+            head[3] = "of unpruned"
+            body = beside(cases, ("history-full", f"{past}, not pruned"), ("prune-full", "while it is pruned"))
+            rows("Pruning: full load", head, body)
     if "listings" in cases:
         body = [
             [page["query"], str(page["rows"]), f"{page['median_ms']:.2f}", f"{page['worst_ms']:.2f}"]
             for page in cases["listings"][1]["listings"]
         ]
-        rows("A past in the tables: first pages", ["", "rows", "median ms", "worst ms"], body)
+        rows("History in the tables: first pages", ["", "rows", "median ms", "worst ms"], body)
         body = [
             [page["page"], f"{page['bytes'] / 1000:.1f}", f"{page['median_ms']:.2f}", f"{page['worst_ms']:.2f}"]
             for page in cases["listings"][1].get("pages", [])
         ]
         if body:
-            rows("A past in the tables: pages of the dashboard", ["", "kB", "median ms", "worst ms"], body)
+            rows("History in the tables: pages of the dashboard", ["", "kB", "median ms", "worst ms"], body)
 
 
-def watched(cases):
-    if "watched-full" in cases:
-        head = ["", "acks/s", "arrivals/s", "of unseen", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
-        body = beside(cases, ("redrive-full", "nobody looks"), ("watched-full", "pages are open"))
-        rows("The dashboard is looked at: full load", head, body)
+def dashboard(cases):
+    if "dashboard-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of no viewers", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        body = beside(cases, ("redrive-full", "no pages open"), ("dashboard-full", "pages are open"))
+        rows("Open dashboard pages: full load", head, body)
 
 
-def telling(cases):
-    if "telling-full" in cases:
-        head = ["", "acks/s", "arrivals/s", "of silent", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
-        body = beside(cases, ("redrive-full", "tells nobody"), ("telling-full", "tells everything"))
-        rows("Figures, spans and a JSON log: full load", head, body)
+def observability(cases):
+    if "observability-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of off", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        body = beside(cases, ("redrive-full", "off"), ("observability-full", "on"))
+        rows("Metrics, spans and a JSON log: full load", head, body)
 
 
 def shared(cases):
@@ -251,7 +251,7 @@ def shared(cases):
 
 def who_did(cases, what):
     """The cases of one scenario, each with who was measured."""
-    return [(who, cases[f"{who}-{what}"]) for who in WHOS if f"{who}-{what}" in cases]
+    return [(who, cases[f"{who}-{what}"]) for who in SENDERS if f"{who}-{what}" in cases]
 
 
 def gates_full(cases):
@@ -327,7 +327,7 @@ def idle(cases):
 
 
 def doubts(cases):
-    """Says of every run what makes its figures doubtful."""
+    """Prints the reasons why results of a run are doubtful."""
     reasons = {
         "missing": "deliveries did not arrive in time",
         "errors": "events were not acknowledged",
@@ -340,7 +340,7 @@ def doubts(cases):
                 if run.get(key):
                     print(f"\n{case}, round {at}: {run[key]:,} {reason}")
             if run.get("noisy", {}).get("errors"):
-                print(f"\n{case}, round {at}: {run['noisy']['errors']:,} events of the noise were refused")
+                print(f"\n{case}, round {at}: {run['noisy']['errors']:,} events of the noisy tenant were rejected")
 
 
 def main():
@@ -353,17 +353,17 @@ def main():
     if "server" in cases:
         print(f"PostgreSQL {cases['server'][1]['version']}")
     if "split-full" in cases or "history-full" in cases:
-        blocks = [split, history, promises]
+        blocks = [split, history, guarantees]
     elif "shared-full" in cases:
-        blocks = [shared, promises]
-    elif "watched-full" in cases:
-        blocks = [watched, promises]
-    elif "telling-full" in cases:
-        blocks = [telling, promises]
+        blocks = [shared, guarantees]
+    elif "dashboard-full" in cases:
+        blocks = [dashboard, guarantees]
+    elif "observability-full" in cases:
+        blocks = [observability, guarantees]
     elif any(case.startswith("relay-") for case in cases):
-        blocks = [throughput, latency, promises, memory, start]
+        blocks = [throughput, latency, guarantees, memory, start]
     else:
-        blocks = [gates_full, neighbours, storms, idle, promises]
+        blocks = [gates_full, neighbours, storms, idle, guarantees]
     for block in [*blocks, doubts]:
         block(cases)
 

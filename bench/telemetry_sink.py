@@ -1,8 +1,8 @@
-"""Takes in what Redrive tells others while it works, as a collector, a mail server and a Prometheus would.
+"""Receives telemetry of Redrive during a benchmark: a trace collector, and a scraper of its metrics.
 
 Usage: telemetry_sink.py OTLP_PORT HOST:PORT
-Answers every POST to OTLP_PORT with 200, and scrapes HOST:PORT/metrics every second.
-Says how much came when it is told to stop (TERM).
+Responds to every POST to OTLP_PORT with 200, and scrapes HOST:PORT/metrics every second.
+Prints the amounts received when it is stopped (SIGTERM).
 """
 
 import http.server
@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.request
 
-told = {"batches": 0, "span_bytes": 0, "scrapes": 0, "slowest_scrape_ms": 0.0}
+received = {"batches": 0, "span_bytes": 0, "scrapes": 0, "slowest_scrape_ms": 0.0}
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
@@ -23,8 +23,8 @@ class Collector(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         size = int(self.headers.get("Content-Length", 0))
         self.rfile.read(size)
-        told["batches"] += 1
-        told["span_bytes"] += size
+        received["batches"] += 1
+        received["span_bytes"] += size
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -37,16 +37,16 @@ def scrape(address):
     request = urllib.request.Request(f"http://{address}/metrics")
     while True:
         begun = time.monotonic()
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            answer.read()
+        with urllib.request.urlopen(request, timeout=10) as response:
+            response.read()
         took = (time.monotonic() - begun) * 1000
-        told["scrapes"] += 1
-        told["slowest_scrape_ms"] = round(max(told["slowest_scrape_ms"], took), 1)
+        received["scrapes"] += 1
+        received["slowest_scrape_ms"] = round(max(received["slowest_scrape_ms"], took), 1)
         time.sleep(1)
 
 
 def end(*_):
-    print(json.dumps(told), flush=True)
+    print(json.dumps(received), flush=True)
     os._exit(0)
 
 

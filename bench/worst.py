@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures what other tenants notice while one tenant sends the worst input of each kind.
+"""Measures the latency of other tenants while one tenant sends the worst input of each kind.
 
     bench/worst.py --bin target/release/redrive --seconds 10
 
-Another tenant publishes at a steady pace on one connection, and `/healthz` is asked on another one: first alone, then
+Another tenant publishes at a steady pace on one connection, and `/healthz` is requested on another one: first alone, then
 beside each kind of input on `--connections` connections. Prints a table of the median and the 99th percentile in
 milliseconds, and the ratio of the latter to that of the run alone. The goal is a ratio of at most 2.
 """
@@ -55,10 +55,10 @@ def request(connection, method, path, key, body):
 
 
 def admin(key, path, body):
-    status, answer = request(connect(), "POST", path, key, json.dumps(body))
+    status, response = request(connect(), "POST", path, key, json.dumps(body))
     if status != 201:
-        raise SystemExit(f"{path}: {status} {answer.decode()}")
-    return json.loads(answer)
+        raise SystemExit(f"{path}: {status} {response.decode()}")
+    return json.loads(response)
 
 
 def tenant(key, name):
@@ -72,7 +72,7 @@ def listed(item, size):
 
 
 def kinds(key):
-    """The worst input of each kind: the path and the body to send."""
+    """Returns the worst input of each kind: the path and the body to send."""
     trees = ["[" + ",".join("[[]]" if n >> bit & 1 else "[]" for bit in range(16)) + "]" for n in range(4000)]
     schemas = {
         "plain": ({"type": "array"}, "[1]"),
@@ -103,11 +103,11 @@ def kinds(key):
     return inputs
 
 
-def measure(seconds, pause, ask):
+def measure(seconds, pause, call):
     connection, times, end = connect(), [], time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()
-        ask(connection)
+        call(connection)
         times.append((time.monotonic() - began) * 1000)
         time.sleep(pause)
     return sorted(times)
@@ -116,21 +116,21 @@ def measure(seconds, pause, ask):
 def beside(options, globex):
     results = {}
 
-    def run(name, pause, ask):
-        results[name] = measure(options.seconds, pause, ask)
+    def run(name, pause, call):
+        results[name] = measure(options.seconds, pause, call)
 
     publish = json.dumps({"event_type": "order.created", "data": {"n": 1}})
 
     def publishes(connection):
-        status, answer = request(connection, "POST", "/v1/events", globex, publish)
-        assert status == 202, answer
+        status, response = request(connection, "POST", "/v1/events", globex, publish)
+        assert status == 202, response
 
-    def asks(connection):
+    def check_health(connection):
         status, _ = request(connection, "GET", "/healthz", None, None)
         assert status == 200
 
     threads = [threading.Thread(target=run, args=("publish", 0.005, publishes)),
-               threading.Thread(target=run, args=("healthz", 0.005, asks))]
+               threading.Thread(target=run, args=("healthz", 0.005, check_health))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -139,7 +139,7 @@ def beside(options, globex):
 
 
 def attack(options, acme, path, body, stop, statuses):
-    """One connection that sends the same input again and again, in a process of its own: it must not slow the
+    """Sends the same input repeatedly on one connection, in a separate process so that it does not slow the
     measurement down."""
     code = ("import http.client,sys\n"
             "path,key,port=sys.argv[1:4]\n"
@@ -177,7 +177,7 @@ def main():
         inputs = kinds(acme)
         beside(argparse.Namespace(seconds=1), globex)
         alone = None
-        print("| one tenant sends | answers | publish p50 | p99 | of alone | /healthz p50 | p99 | of alone |")
+        print("| one tenant sends | responses | publish p50 | p99 | of alone | /healthz p50 | p99 | of alone |")
         print("|---|---|---|---|---|---|---|---|")
         for name, path, body in [("nothing", None, None), *inputs]:
             stop, statuses, attackers = threading.Event(), {}, []
@@ -191,14 +191,14 @@ def main():
             stop.set()
             for attacker in attackers:
                 attacker.join()
-            figures = {what: (percentile(times, 0.5), percentile(times, 0.99)) for what, times in results.items()}
-            alone = alone or figures
-            answers = ", ".join(f"{count} × {status}" for status, count in sorted(statuses.items())) or "–"
+            percentiles = {what: (percentile(times, 0.5), percentile(times, 0.99)) for what, times in results.items()}
+            alone = alone or percentiles
+            responses = ", ".join(f"{count} × {status}" for status, count in sorted(statuses.items())) or "–"
             cells = []
             for what in ("publish", "healthz"):
-                median, tail = figures[what]
+                median, tail = percentiles[what]
                 cells += [f"{median:.1f}", f"{tail:.1f}", f"{tail / alone[what][1]:.1f}×"]
-            print(f"| {name} | {answers} | " + " | ".join(cells) + " |", flush=True)
+            print(f"| {name} | {responses} | " + " | ".join(cells) + " |", flush=True)
     finally:
         process.terminate()
         process.wait()

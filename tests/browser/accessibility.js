@@ -1,110 +1,110 @@
 // Every page, in both themes, on desktop and phone: no serious accessibility violation, and no overflowing
 // element.
 "use strict";
-const { assert, flaws, story } = require("./lib");
+const { assert, pageViolations, scenario } = require("./lib");
 
-const LONG = `Orders to the warehouse, ${"and to everybody else ".repeat(8)}`;
+const LONG = `Orders to the warehouse, ${"and to all other places ".repeat(8)}`;
 const KILOBYTE = 1024;
 
-story(async (stage) => {
+scenario(async (fixture) => {
   const found = [];
   // All pages are checked before anything is reported.
-  const looksRight = async (page) => found.push(...(await flaws(page)));
-  const visitor = await stage.visitor();
-  const door = await visitor.tab();
+  const checkPage = async (page) => found.push(...(await pageViolations(page)));
+  const visitor = await fixture.visitor();
+  const loginPage = await visitor.tab();
 
-  await stage.scene("the doors", async () => {
+  await fixture.step("login pages", async () => {
     visitor.allow(/status of 401/);
-    await door.goto("/dashboard/login");
-    await looksRight(door);
-    await door.getByLabel("API key").fill("rdk_wrong");
-    await door.getByRole("button", { name: "Log in" }).click();
-    await door.getByRole("alert").waitFor();
-    await looksRight(door);
-    await door.goto("/portal");
-    await looksRight(door);
+    await loginPage.goto("/dashboard/login");
+    await checkPage(loginPage);
+    await loginPage.getByLabel("API key").fill("rdk_wrong");
+    await loginPage.getByRole("button", { name: "Log in" }).click();
+    await loginPage.getByRole("alert").waitFor();
+    await checkPage(loginPage);
+    await loginPage.goto("/portal");
+    await checkPage(loginPage);
   });
 
-  const { visitor: inside, page } = await stage.loggedIn();
+  const { visitor: inside, page } = await fixture.loggedIn();
 
   /** Loads a page, checks its transfer size, and checks its accessibility and layout. */
-  async function look(where) {
-    const asked = [];
-    const keep = (request) => asked.push(request);
-    page.on("requestfinished", keep);
+  async function visit(where) {
+    const requests = [];
+    const record = (request) => requests.push(request);
+    page.on("requestfinished", record);
     assert.equal((await page.goto(where)).status(), 200, where);
-    page.off("requestfinished", keep);
+    page.off("requestfinished", record);
     let bytes = 0;
-    for (const request of asked) bytes += (await request.sizes()).responseBodySize;
+    for (const request of requests) bytes += (await request.sizes()).responseBodySize;
     if (bytes > 100 * KILOBYTE) found.push(`${where} takes ${bytes} bytes`);
-    await looksRight(page);
+    await checkPage(page);
   }
 
-  await stage.scene("before anything has happened", async () => {
-    for (const room of ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types", "/operations"]) {
-      await look(stage.home + room);
+  await fixture.step("pages without data", async () => {
+    for (const section of ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types", "/operations"]) {
+      await visit(fixture.home + section);
     }
   });
 
-  const receiver = await stage.receiver(({ body }) => ({ status: JSON.parse(body).data.status, body: `{"x": "${"x".repeat(5000)}"}` }));
+  const receiver = await fixture.receiver(({ body }) => ({ status: JSON.parse(body).data.status, body: `{"x": "${"x".repeat(5000)}"}` }));
   const circuit = { minimum_throughput: 5 };
-  const webhook = await stage.webhook(receiver.url, { description: LONG, circuit_breaker_config: circuit, filter: { path: "/status", gte: 0 } });
-  await stage.webhook(`${receiver.url}/${"long".repeat(60)}`, { state: "paused", events: ["paused.*"] });
-  await stage.api("POST", "/v1/event-types", { name: "order.created", description: LONG, example: { status: 200 }, schema: { type: "object" } });
-  const dead = await stage.publish(`order.${"long".repeat(20)}`, { status: 400, text: "long".repeat(500) });
-  for (const status of [200, 200, 500, 500, 500, 500]) await stage.publish("order.created", { status });
-  await stage.publish("paused.created", { status: 200 });
-  await stage.eventually("an open circuit", `/v1/webhooks/${webhook.id}/health`, (health) => health.circuit.state === "open");
-  const deliveries = (await stage.eventually("a dead letter", "/v1/dlq", (found) => found.data.length === 1)).data;
-  const operation = await stage.api("POST", "/v1/dlq/retry-batch", { start_at: "2100-01-01T00:00:00Z" });
+  const webhook = await fixture.webhook(receiver.url, { description: LONG, circuit_breaker_config: circuit, filter: { path: "/status", gte: 0 } });
+  await fixture.webhook(`${receiver.url}/${"long".repeat(60)}`, { state: "paused", events: ["paused.*"] });
+  await fixture.api("POST", "/v1/event-types", { name: "order.created", description: LONG, example: { status: 200 }, schema: { type: "object" } });
+  const dead = await fixture.publish(`order.${"long".repeat(20)}`, { status: 400, text: "long".repeat(500) });
+  for (const status of [200, 200, 500, 500, 500, 500]) await fixture.publish("order.created", { status });
+  await fixture.publish("paused.created", { status: 200 });
+  await fixture.eventually("an open circuit", `/v1/webhooks/${webhook.id}/health`, (health) => health.circuit.state === "open");
+  const deliveries = (await fixture.eventually("a dead letter", "/v1/dlq", (found) => found.data.length === 1)).data;
+  const operation = await fixture.api("POST", "/v1/dlq/retry-batch", { start_at: "2100-01-01T00:00:00Z" });
 
-  await stage.scene("webhooks", async () => {
-    await look(stage.home);
-    await look(`${stage.home}/webhooks`);
-    await look(`${stage.home}/webhooks/${webhook.id}`);
-    await look(`${stage.home}/webhooks/${webhook.id}/edit`);
-    await look(`${stage.home}/webhooks/new`);
+  await fixture.step("webhooks", async () => {
+    await visit(fixture.home);
+    await visit(`${fixture.home}/webhooks`);
+    await visit(`${fixture.home}/webhooks/${webhook.id}`);
+    await visit(`${fixture.home}/webhooks/${webhook.id}/edit`);
+    await visit(`${fixture.home}/webhooks/new`);
   });
 
-  await stage.scene("deliveries, events and dead letters", async () => {
-    await look(`${stage.home}/deliveries`);
-    await look(`${stage.home}/deliveries/${deliveries[0].id}`);
-    await look(`${stage.home}/events`);
-    await look(`${stage.home}/events/${dead.id}`);
-    await look(`${stage.home}/dead`);
+  await fixture.step("deliveries, events and dead letters", async () => {
+    await visit(`${fixture.home}/deliveries`);
+    await visit(`${fixture.home}/deliveries/${deliveries[0].id}`);
+    await visit(`${fixture.home}/events`);
+    await visit(`${fixture.home}/events/${dead.id}`);
+    await visit(`${fixture.home}/dead`);
     await page.getByRole("button", { name: /Resend all/ }).click();
     await page.getByText(/1 delivery/).waitFor();
-    await looksRight(page);
-    await look(`${stage.home}/operations`);
-    await look(`${stage.home}/operations/${operation.id}`);
+    await checkPage(page);
+    await visit(`${fixture.home}/operations`);
+    await visit(`${fixture.home}/operations/${operation.id}`);
   });
 
-  await stage.scene("event types", async () => {
-    await look(`${stage.home}/event-types`);
-    await look(`${stage.home}/event-types/order.created`);
-    await look(`${stage.home}/event-types/order.created/edit`);
-    await look(`${stage.home}/publish?type=order.created`);
+  await fixture.step("event types", async () => {
+    await visit(`${fixture.home}/event-types`);
+    await visit(`${fixture.home}/event-types/order.created`);
+    await visit(`${fixture.home}/event-types/order.created/edit`);
+    await visit(`${fixture.home}/publish?type=order.created`);
   });
 
-  await stage.scene("the rooms of admins", async () => {
-    for (const room of ["tenants", "tenants/default", "new-tenant", "keys", "keys?tenant=default", "audit", "settings"]) {
-      await look(`/dashboard/admin/${room}`);
+  await fixture.step("admin pages", async () => {
+    for (const section of ["tenants", "tenants/default", "new-tenant", "keys", "keys?tenant=default", "audit", "settings"]) {
+      await visit(`/dashboard/admin/${section}`);
     }
   });
 
-  await stage.scene("a page that is not there", async () => {
+  await fixture.step("a missing page", async () => {
     inside.allow(/status of 404/);
     await page.goto("/dashboard/nothing/here");
-    await looksRight(page);
+    await checkPage(page);
   });
 
-  await stage.scene("the keyboard alone reaches the page and its parts", async () => {
-    await page.goto(`${stage.home}/deliveries`);
+  await fixture.step("the page is reachable by keyboard", async () => {
+    await page.goto(`${fixture.home}/deliveries`);
     await page.keyboard.press("Tab");
     assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to content");
     await page.keyboard.press("Enter");
     assert.equal(await page.evaluate(() => document.activeElement.id), "main");
   });
 
-  await stage.scene("nothing was found on any of them", async () => assert.deepEqual(found, []));
+  await fixture.step("no page has a violation", async () => assert.deepEqual(found, []));
 });

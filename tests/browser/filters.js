@@ -1,30 +1,30 @@
 // Finding objects: combined filters, pagination, URLs that can be shared, and links between objects.
 "use strict";
-const { assert, follow, story } = require("./lib");
+const { assert, follow, scenario } = require("./lib");
 
-story(async (stage) => {
-  const receiver = await stage.receiver(({ body }) => ({ status: JSON.parse(body).data.status ?? 200 }));
-  const webhook = await stage.webhook(receiver.url, { description: "Everything", retry_config: { schedule: [0, 3600] } });
-  const second = await stage.webhook(receiver.url.replace("/hook", "/second"), { description: "Only users", events: ["user.*"] });
+scenario(async (fixture) => {
+  const receiver = await fixture.receiver(({ body }) => ({ status: JSON.parse(body).data.status ?? 200 }));
+  const webhook = await fixture.webhook(receiver.url, { description: "Everything", retry_config: { schedule: [0, 3600] } });
+  const second = await fixture.webhook(receiver.url.replace("/webhook", "/second"), { description: "Only users", events: ["user.*"] });
   const events = Array.from({ length: 60 }, (_, n) => ({
     event_type: n % 3 ? "order.created" : "user.created",
     subject: `customer-${n}`,
     data: { status: n % 10 ? 200 : 500, n },
   }));
-  await stage.api("POST", "/v1/events/batch", { events });
-  const tried = (page) => page.data.length === 80 && page.data.every((one) => one.attempt_count === 1);
-  await stage.eventually("all tried", "/v1/deliveries?limit=100", tried);
-  const { page, visitor } = await stage.loggedIn();
+  await fixture.api("POST", "/v1/events/batch", { events });
+  const allAttempted = (page) => page.data.length === 80 && page.data.every((one) => one.attempt_count === 1);
+  await fixture.eventually("one attempt of each delivery", "/v1/deliveries?limit=100", allAttempted);
+  const { page, visitor } = await fixture.loggedIn();
   const rows = () => page.locator("tbody tr");
 
-  await stage.scene("a choice from a list applies at once, and empty fields stay out of the address", async () => {
+  await fixture.step("a choice from a list applies immediately, and empty fields are left out of the URL", async () => {
     await page.getByRole("combobox", { name: "Status" }).selectOption("pending");
     await page.waitForURL(/\?status=pending$/);
     assert.equal(await rows().count(), 8);
     await rows().first().getByText("next attempt").waitFor();
   });
 
-  await stage.scene("filters combine", async () => {
+  await fixture.step("filters combine", async () => {
     await page.getByLabel("Event type").fill("user.created");
     await follow(page, page.getByRole("button", { name: "Apply" }));
     assert.equal(await rows().count(), 4);
@@ -35,51 +35,51 @@ story(async (stage) => {
     assert.equal(await rows().count(), 25);
   });
 
-  await stage.scene("pages go on where the last one ended, back in the browser works, and addresses can be shared", async () => {
-    const seen = [];
+  await fixture.step("pages continue after the last row, back navigation works, and URLs can be shared", async () => {
+    const listed = [];
     const ids = () => rows().evaluateAll((found) => found.map((row) => row.id));
-    seen.push(...(await ids()));
+    listed.push(...(await ids()));
     while (await page.getByRole("link", { name: "Older" }).count()) {
       await follow(page, page.getByRole("link", { name: "Older" }));
-      seen.push(...(await ids()));
+      listed.push(...(await ids()));
     }
-    assert.equal(seen.length, 80);
-    assert.equal(new Set(seen).size, 80);
+    assert.equal(listed.length, 80);
+    assert.equal(new Set(listed).size, 80);
     const last = await ids();
     const shared = await visitor.tab();
     await shared.goto(page.url());
     assert.deepEqual(await shared.locator("tbody tr").evaluateAll((found) => found.map((row) => row.id)), last);
     await shared.close();
     await page.goBack();
-    assert.deepEqual(await ids(), seen.slice(50, 75));
+    assert.deepEqual(await ids(), listed.slice(50, 75));
   });
 
-  await stage.scene("a delivery says why it waits, and can be retried and called off", async () => {
-    await page.goto(`${stage.home}/deliveries?status=pending&webhook_id=${webhook.id}&event_type=order.created`);
+  await fixture.step("a delivery shows why it waits, and can be retried and cancelled", async () => {
+    await page.goto(`${fixture.home}/deliveries?status=pending&webhook_id=${webhook.id}&event_type=order.created`);
     await follow(page, rows().first().getByRole("link").first());
-    await page.getByText(/It waits for its next attempt, due in (1 h|\d+ min)/).waitFor();
+    await page.getByText(/Waiting for the next attempt, due in (1 h|\d+ min)/).waitFor();
     await page.getByText("Attempt 1", { exact: true }).waitFor();
-    await page.getByRole("img", { name: /in all/ }).first().waitFor();
+    await page.getByRole("img", { name: /in total/ }).first().waitFor();
     await page.getByRole("button", { name: "Retry now" }).click();
     await page.getByText("Attempt 2", { exact: true }).waitFor();
-    await page.goto(`${stage.home}/deliveries?status=pending&webhook_id=${webhook.id}`);
+    await page.goto(`${fixture.home}/deliveries?status=pending&webhook_id=${webhook.id}`);
     await follow(page, rows().first().getByRole("link").first());
-    await page.getByRole("button", { name: "Cancel" }).click();
-    await page.getByRole("dialog").getByRole("button", { name: "Cancel it" }).click();
+    await page.getByRole("button", { name: "Cancel delivery" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel delivery" }).click();
     await page.locator(".head .badge", { hasText: "cancelled" }).waitFor();
   });
 
-  await stage.scene("a request can be copied as curl, without its secrets", async () => {
+  await fixture.step("a request can be copied as curl, without its secrets", async () => {
     await visitor.context.grantPermissions(["clipboard-read", "clipboard-write"]);
     await page.locator(".head").getByRole("link", { name: "Copy as curl" }).click();
     await page.getByText(/Copied\./).waitFor();
     const copied = await page.evaluate(() => navigator.clipboard.readText());
     assert.match(copied, /^curl /);
-    assert.ok(copied.includes(receiver.url.replace("/hook", "")), copied);
-    assert.ok(!/v1,[A-Za-z0-9+/=]{20}/.test(copied), "the signature is left out");
+    assert.ok(copied.includes(receiver.url.replace("/webhook", "")), copied);
+    assert.ok(!/v1,[A-Za-z0-9+/=]{20}/.test(copied), "the signature is redacted");
   });
 
-  await stage.scene("an event is found by its subject, its payload can be searched, and it is replayed to one webhook", async () => {
+  await fixture.step("an event is found by its subject, its payload is searched, and it is resent to one webhook", async () => {
     await follow(page, page.getByRole("navigation", { name: "Main navigation" }).getByRole("link", { name: "Events", exact: true }));
     await page.getByLabel("Subject").fill("customer-3");
     await follow(page, page.getByRole("button", { name: "Apply" }));
@@ -89,7 +89,7 @@ story(async (stage) => {
     await page.getByText("1 of 1", { exact: true }).waitFor();
     const before = receiver.arrivals.length;
     const choice = page.getByRole("group", { name: "Webhooks" });
-    assert.ok(await page.getByRole("button", { name: "Resend", exact: true }).isDisabled(), "nobody is chosen yet");
+    assert.ok(await page.getByRole("button", { name: "Resend", exact: true }).isDisabled(), "no webhook is selected");
     await choice.getByLabel(/second/).check();
     await page.getByRole("button", { name: "Resend", exact: true }).click();
     await receiver.wait(before + 1);

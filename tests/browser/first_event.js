@@ -1,18 +1,18 @@
 // From an empty installation to the first event: create a webhook, send a test event, see it delivered.
 "use strict";
-const { assert, follow, story } = require("./lib");
+const { assert, follow, scenario } = require("./lib");
 
-story(async (stage) => {
-  const receiver = await stage.receiver();
-  const { page } = await stage.loggedIn(stage.home);
+scenario(async (fixture) => {
+  const receiver = await fixture.receiver();
+  const { page } = await fixture.loggedIn(fixture.home);
 
-  await stage.scene("an empty overview leads through the first steps, and shows each as done by itself", async () => {
+  await fixture.step("an empty overview guides through the first steps, and marks each as done", async () => {
     const steps = page.locator("#first-run");
     await steps.getByLabel("URL").fill(receiver.url);
     await steps.getByRole("button", { name: "Create" }).click();
-    const once = page.getByRole("dialog");
-    assert.match(await once.locator("code").innerText(), /^whsec_/);
-    await once.getByRole("button", { name: "Done, I have it" }).click();
+    const dialog = page.getByRole("dialog");
+    assert.match(await dialog.locator("code").innerText(), /^whsec_/);
+    await dialog.getByRole("button", { name: "Done" }).click();
     await steps.getByRole("button", { name: "Send a test event" }).click();
     await steps.getByText("Done: events arrive").waitFor();
     await steps.locator("#step-arrival").getByText("delivered").waitFor();
@@ -20,7 +20,7 @@ story(async (stage) => {
     assert.equal(arrival.headers["content-type"], "application/json");
   });
 
-  await stage.scene("the form tells what is wrong while it is written", async () => {
+  await fixture.step("the form shows errors while it is filled in", async () => {
     await follow(page, page.getByRole("link", { name: "Webhooks", exact: true }));
     await follow(page, page.getByRole("link", { name: "New webhook" }));
     await page.getByLabel("URL", { exact: true }).fill("ftp://example.com");
@@ -29,50 +29,50 @@ story(async (stage) => {
     await page.locator("#f-url-fault").waitFor({ state: "detached" });
     await page.getByLabel("Event types", { exact: true }).fill("order.*");
     await page.getByRole("button", { name: "Add", exact: true }).click();
-    await page.getByText("Looks good.").waitFor();
+    await page.getByText("All fields are valid.").waitFor();
   });
 
-  await stage.scene("a webhook is created, and its secret is shown only once", async () => {
+  await fixture.step("a webhook is created, and its secret is shown only once", async () => {
     await page.getByLabel("Description").fill("Orders to the warehouse");
     await page.getByRole("button", { name: "Create webhook" }).click();
-    await page.getByRole("heading", { name: "The webhook is there" }).waitFor();
+    await page.getByRole("heading", { name: "Webhook created" }).waitFor();
     const secret = await page.locator("[data-secret]").innerText();
     assert.match(secret, /^whsec_/);
     await page.getByRole("button", { name: "Send a test event" }).click();
-    await page.getByText(/Delivered: it answered 200/).waitFor();
+    await page.getByText(/Delivered: the endpoint returned 200/).waitFor();
     await receiver.wait(2);
-    await follow(page, page.getByRole("link", { name: "To the webhook" }));
+    await follow(page, page.getByRole("link", { name: "View webhook" }));
     await page.getByRole("heading", { name: "Orders to the warehouse" }).waitFor();
-    assert.ok(!(await page.content()).includes(secret), "never again");
+    assert.ok(!(await page.content()).includes(secret), "the secret is not shown again");
   });
 
-  await stage.scene("its page shows what arrives, live", async () => {
+  await fixture.step("the page of the webhook shows new deliveries live", async () => {
     const recent = page.getByRole("region", { name: "Recent deliveries" });
     await recent.getByRole("row").filter({ hasText: "redrive.test" }).getByText("delivered").waitFor();
-    await stage.publish("order.created", { total: 42 });
+    await fixture.publish("order.created", { total: 42 });
     await recent.getByRole("row").filter({ hasText: "order.created" }).getByText("delivered").waitFor();
   });
 
-  await stage.scene("a test can be sent from there, and its delivery can be looked at", async () => {
+  await fixture.step("a test event can be sent from the page, and its delivery viewed", async () => {
     await page.getByRole("button", { name: "Send a test" }).click();
     const dialog = page.getByRole("dialog", { name: "Send a test event" });
     await dialog.getByLabel("Payload (JSON)").fill('{"hello": "there"}');
     await dialog.getByRole("button", { name: "Send", exact: true }).click();
-    await dialog.getByText(/Delivered: it answered 200/).waitFor();
-    const came = await receiver.wait(5);
-    assert.deepEqual(JSON.parse(came.at(-1).body).data, { hello: "there" });
-    await follow(page, dialog.getByRole("link", { name: "See the delivery" }));
+    await dialog.getByText(/Delivered: the endpoint returned 200/).waitFor();
+    const arrivals = await receiver.wait(5);
+    assert.deepEqual(JSON.parse(arrivals.at(-1).body).data, { hello: "there" });
+    await follow(page, dialog.getByRole("link", { name: "View delivery" }));
     await page.getByRole("heading", { name: "redrive.test" }).waitFor();
     await page.getByText("hello").first().waitFor();
   });
 
-  await stage.scene("it can be changed, paused, resumed and deleted", async () => {
+  await fixture.step("a webhook can be changed, paused, resumed and deleted", async () => {
     await follow(page, page.getByRole("link", { name: "Webhooks", exact: true }));
     await follow(page, page.getByRole("link", { name: "Orders to the warehouse" }));
     await follow(page, page.getByRole("link", { name: "Edit" }));
-    await page.getByLabel("Description").fill("Orders to nobody");
+    await page.getByLabel("Description").fill("Orders without receiver");
     await follow(page, page.getByRole("button", { name: "Save" }));
-    await page.getByRole("heading", { name: "Orders to nobody" }).waitFor();
+    await page.getByRole("heading", { name: "Orders without receiver" }).waitFor();
     const badge = (state) => page.locator(".head .badge", { hasText: state }).first().waitFor();
     await page.getByRole("button", { name: "Pause" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
@@ -80,10 +80,10 @@ story(async (stage) => {
     await page.getByRole("button", { name: "Resume" }).click();
     await badge("active");
     await page.getByRole("button", { name: "Delete" }).click();
-    await page.getByRole("dialog").getByRole("button", { name: "Not now" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
     await page.getByRole("button", { name: "Delete" }).click();
     await follow(page, page.getByRole("dialog").getByRole("button", { name: "Delete" }));
     await page.getByRole("heading", { name: "Webhooks" }).waitFor();
-    assert.equal(await page.getByText("Orders to nobody").count(), 0);
+    assert.equal(await page.getByText("Orders without receiver").count(), 0);
   });
 });

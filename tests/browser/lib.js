@@ -11,10 +11,10 @@ const path = require("node:path");
 const readline = require("node:readline");
 const { chromium } = require("playwright-core");
 
-/** The timeout of every wait, in milliseconds. */
-const PATIENCE = 20_000;
-/** The timeout of a whole scenario, in milliseconds. */
-const LONGEST = 200_000;
+/** Timeout of every wait, in milliseconds. */
+const WAIT_TIMEOUT_MS = 20_000;
+/** Timeout of a whole scenario, in milliseconds. */
+const SCENARIO_TIMEOUT_MS = 200_000;
 const DESKTOP = { width: 1280, height: 800 };
 const PHONE = { width: 375, height: 812 };
 const AXE = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -24,7 +24,7 @@ const CHROMIUMS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/g
 function chromiumPath() {
   const known = [process.env.REDRIVE_CHROMIUM, ...CHROMIUMS].filter(Boolean);
   const found = known.find((file) => fs.existsSync(file));
-  if (!found) throw new Error("there is no Chromium here; on Debian: sudo apt-get install chromium (or set REDRIVE_CHROMIUM)");
+  if (!found) throw new Error("Chromium was not found; on Debian: sudo apt-get install chromium (or set REDRIVE_CHROMIUM)");
   return found;
 }
 
@@ -36,8 +36,8 @@ function launch() {
 
 /** A user with a separate browser context. Every error in it is a fault, unless the scenario allowed it. */
 class Visitor {
-  constructor(stage, context) {
-    Object.assign(this, { stage, context, faults: [], allowed: [] });
+  constructor(fixture, context) {
+    Object.assign(this, { fixture, context, faults: [], allowed: [] });
   }
 
   /** Allows errors in this scenario: texts that match one of the patterns are not faults. */
@@ -52,7 +52,7 @@ class Visitor {
   /** Opens another tab. */
   async tab() {
     const page = await this.context.newPage();
-    page.setDefaultTimeout(PATIENCE);
+    page.setDefaultTimeout(WAIT_TIMEOUT_MS);
     page.on("console", (message) => {
       if (message.type() === "error") this.#fault(`console: ${message.text()} (${message.location().url})`);
     });
@@ -64,7 +64,7 @@ class Visitor {
     page.on("popup", (popup) => this.#fault(`popup: ${popup.url()}`));
     page.on("request", (request) => {
       const { protocol, origin } = new URL(request.url());
-      if (protocol.startsWith("http") && origin !== this.stage.url) this.#fault(`request elsewhere: ${request.url()}`);
+      if (protocol.startsWith("http") && origin !== this.fixture.url) this.#fault(`request elsewhere: ${request.url()}`);
     });
     page.on("requestfailed", (request) => {
       const why = request.failure()?.errorText ?? "";
@@ -77,14 +77,14 @@ class Visitor {
   /** Throws if there was a fault since the last check. */
   check() {
     const faults = this.faults.splice(0);
-    assert.deepEqual(faults, [], "the browser noticed faults");
+    assert.deepEqual(faults, [], "the browser recorded faults");
   }
 }
 
-/** An endpoint that records requests. `answer` may be changed at any time. */
+/** An endpoint that records requests. `respond` may be changed at any time. */
 class Receiver {
-  constructor(answer) {
-    Object.assign(this, { answer, arrivals: [], waiting: [] });
+  constructor(respond) {
+    Object.assign(this, { respond, arrivals: [], waiting: [] });
     this.server = http.createServer((request, response) => {
       const parts = [];
       request.on("data", (part) => parts.push(part));
@@ -94,7 +94,7 @@ class Receiver {
 
   #arrived(arrival, response) {
     this.arrivals.push(arrival);
-    const { status = 200, headers = {}, body = "" } = this.answer(arrival);
+    const { status = 200, headers = {}, body = "" } = this.respond(arrival);
     response.writeHead(status, headers).end(body);
     this.waiting = this.waiting.filter(([count, done]) => this.arrivals.length < count || done(this.arrivals));
   }
@@ -104,19 +104,19 @@ class Receiver {
     if (this.arrivals.length >= count) return this.arrivals;
     let timer;
     const late = new Promise((_, fail) => {
-      const why = () => fail(new Error(`waited in vain for ${count} arrivals; there were ${this.arrivals.length}`));
-      timer = setTimeout(why, PATIENCE);
+      const failLate = () => fail(new Error(`expected ${count} requests; ${this.arrivals.length} arrived within the timeout`));
+      timer = setTimeout(failLate, WAIT_TIMEOUT_MS);
     });
-    const came = new Promise((done) => this.waiting.push([count, (all) => void done(all)]));
-    return Promise.race([came, late]).finally(() => clearTimeout(timer));
+    const arrived = new Promise((done) => this.waiting.push([count, (all) => void done(all)]));
+    return Promise.race([arrived, late]).finally(() => clearTimeout(timer));
   }
 }
 
 /** The fixture of a scenario: its own server, and a browser. */
-class Stage {
+class Fixture {
   constructor(settings, browser) {
     Object.assign(this, settings, { browser, visitors: [], receivers: [], home: "/dashboard/t/default" });
-    this.answers = readline.createInterface({ input: process.stdin });
+    this.replies = readline.createInterface({ input: process.stdin });
   }
 
   /** Creates a visitor without cookies or stored data. Takes the options of a Playwright context. */
@@ -140,9 +140,9 @@ class Stage {
   /** Calls the API with the admin key, or with another key. */
   async api(method, where, body, key = this.key) {
     const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
-    const answer = await fetch(this.url + where, { method, headers, body: body && JSON.stringify(body) });
-    const text = await answer.text();
-    assert.ok(answer.ok, `${method} ${where} answered ${answer.status}: ${text}`);
+    const response = await fetch(this.url + where, { method, headers, body: body && JSON.stringify(body) });
+    const text = await response.text();
+    assert.ok(response.ok, `${method} ${where} returned ${response.status}: ${text}`);
     return text && JSON.parse(text);
   }
 
@@ -158,51 +158,51 @@ class Stage {
 
   /** Polls the API until `condition` holds for the response. */
   async eventually(what, where, condition) {
-    const until = Date.now() + PATIENCE;
+    const until = Date.now() + WAIT_TIMEOUT_MS;
     for (;;) {
-      const answer = await this.api("GET", where);
-      if (condition(answer)) return answer;
-      assert.ok(Date.now() < until, `waited in vain for ${what}: ${JSON.stringify(answer).slice(0, 1000)}`);
+      const body = await this.api("GET", where);
+      if (condition(body)) return body;
+      assert.ok(Date.now() < until, `timed out waiting for ${what}: ${JSON.stringify(body).slice(0, 1000)}`);
       await new Promise((done) => setTimeout(done, 20));
     }
   }
 
-  /** Starts an endpoint that responds with the `{ status, headers, body }` that `answer` returns. */
-  async receiver(answer = () => ({ status: 200 })) {
-    const receiver = new Receiver(answer);
+  /** Starts an endpoint that responds with the `{ status, headers, body }` that `respond` returns. */
+  async receiver(respond = () => ({ status: 200 })) {
+    const receiver = new Receiver(respond);
     await new Promise((done) => receiver.server.listen(0, "127.0.0.1", done));
-    receiver.url = `http://127.0.0.1:${receiver.server.address().port}/hook`;
+    receiver.url = `http://127.0.0.1:${receiver.server.address().port}/webhook`;
     this.receivers.push(receiver);
     return receiver;
   }
 
   /** Asks the test process to control the server: "stop" or "start". */
-  async have(what) {
-    const answer = once(this.answers, "line");
-    process.stdout.write(`>> ${what}\n`);
-    assert.deepEqual(await answer, ["done"]);
+  async controlServer(action) {
+    const reply = once(this.replies, "line");
+    process.stdout.write(`>> ${action}\n`);
+    assert.deepEqual(await reply, ["done"]);
   }
 
   /** Runs one step. Afterwards no visitor may have recorded a fault. */
-  async scene(name, play) {
-    const began = Date.now();
+  async step(name, run) {
+    const startedAt = Date.now();
     try {
-      await play();
+      await run();
       for (const visitor of this.visitors) visitor.check();
     } catch (error) {
-      throw new Error(`it went wrong where ${name}`, { cause: error });
+      throw new Error(`step failed: ${name}`, { cause: error });
     }
-    console.log(`  ${name} (${Date.now() - began} ms)`);
+    console.log(`  ${name} (${Date.now() - startedAt} ms)`);
   }
 
   /** Saves screenshots of all open tabs, to diagnose a failure. */
-  async keepPictures() {
+  async saveScreenshots() {
     const pages = this.visitors.flatMap((visitor) => visitor.context.pages());
     fs.mkdirSync(this.pictures, { recursive: true });
     for (const [number, page] of pages.entries()) {
       const file = path.join(this.pictures, `${path.basename(process.argv[1], ".js")}-${number}.png`);
-      const kept = await page.screenshot({ path: file, timeout: 5_000 }).catch(() => null);
-      if (kept) console.log(`  seen at the end: ${file} (${page.url()})`);
+      const saved = await page.screenshot({ path: file, timeout: 5_000 }).catch(() => null);
+      if (saved) console.log(`  final screenshot: ${file} (${page.url()})`);
     }
     for (const visitor of this.visitors) for (const fault of visitor.faults) console.log(`  fault: ${fault}`);
   }
@@ -213,7 +213,7 @@ class Stage {
       server.closeAllConnections();
       server.close();
     }
-    this.answers.close();
+    this.replies.close();
     process.stdin.destroy();
   }
 }
@@ -226,16 +226,16 @@ async function follow(page, link) {
 }
 
 /** Returns the serious and critical accessibility violations that axe finds on a page. */
-async function hurdles(page) {
+async function accessibilityViolations(page) {
   // Injected through the browser's own interface, so the page's content security policy stays in force.
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
-  const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
-  return grave.flatMap(({ id, help, nodes }) => nodes.map((node) => `${id} (${help}): ${node.html}`));
+  const severe = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+  return severe.flatMap(({ id, help, nodes }) => nodes.map((node) => `${id} (${help}): ${node.html}`));
 }
 
 /** Returns the elements that overflow the page to the side, so that the whole page scrolls. */
-function sticksOut(page) {
+function overflowingElements(page) {
   return page.evaluate(() => {
     const { scrollWidth, clientWidth } = document.documentElement;
     if (scrollWidth <= clientWidth) return [];
@@ -245,15 +245,15 @@ function sticksOut(page) {
 }
 
 /** Returns accessibility violations and overflowing elements of a page, in both themes, on desktop and phone. */
-async function flaws(page) {
+async function pageViolations(page) {
   const found = new Set();
   // Colours are the same on a phone, so one theme is enough there.
   for (const [colorScheme, size] of [["light", DESKTOP], ["dark", DESKTOP], ["dark", PHONE]]) {
     await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
     await page.setViewportSize(size);
     const where = `${page.url()} in ${colorScheme} at ${size.width} px`;
-    for (const hurdle of await hurdles(page)) found.add(`${where}: ${hurdle}`);
-    for (const wide of await sticksOut(page)) found.add(`${where}: too wide: ${wide}`);
+    for (const violation of await accessibilityViolations(page)) found.add(`${where}: ${violation}`);
+    for (const wide of await overflowingElements(page)) found.add(`${where}: too wide: ${wide}`);
   }
   await page.emulateMedia({ colorScheme: null, reducedMotion: null });
   await page.setViewportSize(DESKTOP);
@@ -261,21 +261,21 @@ async function flaws(page) {
 }
 
 /** Runs a scenario, and ends the process with status 0 if it succeeded. */
-async function story(play) {
+async function scenario(run) {
   setTimeout(() => {
-    console.log(`the story took longer than ${LONGEST / 1000} s`);
+    console.log(`the scenario took longer than ${SCENARIO_TIMEOUT_MS / 1000} s`);
     process.exit(1);
-  }, LONGEST).unref();
-  const stage = new Stage(JSON.parse(process.env.REDRIVE_STAGE), await launch());
+  }, SCENARIO_TIMEOUT_MS).unref();
+  const fixture = new Fixture(JSON.parse(process.env.REDRIVE_FIXTURE), await launch());
   try {
-    await play(stage);
+    await run(fixture);
   } catch (error) {
     console.log(error);
-    await stage.keepPictures();
+    await fixture.saveScreenshots();
     process.exitCode = 1;
   } finally {
-    await stage.close();
+    await fixture.close();
   }
 }
 
-module.exports = { assert, flaws, follow, hurdles, launch, sticksOut, story, DESKTOP, PATIENCE, PHONE };
+module.exports = { assert, accessibilityViolations, follow, launch, overflowingElements, pageViolations, scenario, DESKTOP, PHONE };

@@ -1,16 +1,16 @@
 // Logging in with a key or a link, logging out, and the theme that the user has chosen.
 "use strict";
-const { assert, story } = require("./lib");
+const { assert, scenario } = require("./lib");
 
-story(async (stage) => {
-  const visitor = await stage.visitor({ colorScheme: "light" });
+scenario(async (fixture) => {
+  const visitor = await fixture.visitor({ colorScheme: "light" });
   const page = await visitor.tab();
   const logIn = async (key) => {
     await page.getByLabel("API key").fill(key);
     await page.getByRole("button", { name: "Log in" }).click();
   };
 
-  await stage.scene("a wrong key shows an error", async () => {
+  await fixture.step("a wrong key shows an error", async () => {
     visitor.allow(/status of 401/);
     await page.goto("/dashboard");
     await logIn("rdk_wrong");
@@ -18,20 +18,20 @@ story(async (stage) => {
     assert.match(page.url(), /\/dashboard\/login/);
   });
 
-  await stage.scene("whoever is asked for a key goes on where they wanted", async () => {
-    await page.goto(`${stage.home}/deliveries?status=dead`);
-    await logIn(stage.key);
+  await fixture.step("login continues to the requested page", async () => {
+    await page.goto(`${fixture.home}/deliveries?status=dead`);
+    await logIn(fixture.key);
     await page.getByRole("heading", { name: "Deliveries" }).waitFor();
-    assert.equal(page.url(), `${stage.url}${stage.home}/deliveries?status=dead`);
+    assert.equal(page.url(), `${fixture.url}${fixture.home}/deliveries?status=dead`);
     assert.equal(await page.getByRole("combobox", { name: "Status" }).inputValue(), "dead");
   });
 
-  await stage.scene("no script can read the session", async () => {
+  await fixture.step("no script can read the session", async () => {
     assert.equal(await page.evaluate(() => document.cookie), "");
-    assert.ok(!(await page.content()).includes(stage.key));
+    assert.ok(!(await page.content()).includes(fixture.key));
   });
 
-  await stage.scene("the theme that was chosen stays", async () => {
+  await fixture.step("the chosen theme is kept", async () => {
     const theme = () =>
       page.evaluate(() => {
         const [red, green, blue] = getComputedStyle(document.documentElement).backgroundColor.match(/\d+/g).map(Number);
@@ -47,29 +47,29 @@ story(async (stage) => {
     assert.equal(await theme(), "light");
   });
 
-  await stage.scene("whoever has logged out is asked again, also when going back", async () => {
+  await fixture.step("after logout every page requires a login, also on back navigation", async () => {
     await page.getByRole("button", { name: "Log out" }).click();
     await page.getByLabel("API key").waitFor();
-    await page.goto(`${stage.home}/deliveries`);
+    await page.goto(`${fixture.home}/deliveries`);
     await page.getByLabel("API key").waitFor();
     await page.goBack();
     await page.getByLabel("API key").waitFor();
   });
 
-  await stage.scene("a link logs in, and its key is neither in the address nor sent in one", async () => {
-    const seen = [];
-    page.on("request", (request) => seen.push(request.url()));
-    await page.goto(`/dashboard/login#${stage.key}`);
+  await fixture.step("a link logs in, and its key is in no URL that is shown or sent", async () => {
+    const urls = [];
+    page.on("request", (request) => urls.push(request.url()));
+    await page.goto(`/dashboard/login#${fixture.key}`);
     await page.getByRole("navigation", { name: "Main navigation" }).waitFor();
-    assert.ok(!page.url().includes(stage.key), page.url());
-    assert.ok(seen.length > 3 && seen.every((url) => !url.split("#")[0].includes(stage.key)), seen.join(" "));
+    assert.ok(!page.url().includes(fixture.key), page.url());
+    assert.ok(urls.length > 3 && urls.every((url) => !url.split("#")[0].includes(fixture.key)), urls.join(" "));
     // The key is not in the browser history either.
     await page.goBack();
-    assert.ok(!page.url().includes(stage.key), page.url());
+    assert.ok(!page.url().includes(fixture.key), page.url());
   });
 
-  await stage.scene("a link of another user asks before it replaces the session", async () => {
-    const other = await stage.api("POST", "/v1/admin-keys", { name: "another user" });
+  await fixture.step("a link of another user asks before it replaces the session", async () => {
+    const other = await fixture.api("POST", "/v1/admin-keys", { name: "another user" });
     visitor.allow(/status of 409/);
     await page.goto(`/dashboard/login#${other.key}`);
     await page.getByRole("heading", { name: "Switch sessions?" }).waitFor();
@@ -87,9 +87,9 @@ story(async (stage) => {
     await page.getByLabel("API key").waitFor();
   });
 
-  await stage.scene("a link that is not good any more says so", async () => {
-    await page.goto("/portal#rdp_over");
+  await fixture.step("an expired link shows an error", async () => {
+    await page.goto("/portal#rdp_expired");
     await page.getByRole("alert").getByText("invalid, revoked or expired").waitFor();
-    assert.ok(!page.url().includes("rdp_over"), page.url());
+    assert.ok(!page.url().includes("rdp_expired"), page.url());
   });
 });

@@ -16,7 +16,7 @@ ${["system-ui", "sans", "sans-serif"].map((family) => `<match target="pattern">
 <edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match>`).join("\n")}
 </fontconfig>`;
 /** The maximum size of a screenshot, in bytes. */
-const MOST = 150_000;
+const MAX_BYTES = 150_000;
 const DESKTOP = { width: 1280, height: 860 };
 const PHONE = { width: 375, height: 812 };
 
@@ -27,25 +27,25 @@ async function demo(binary) {
     const link = line.match(/Dashboard: (\S+)/)?.[1];
     if (link) return { child, link: new URL(link) };
   }
-  throw new Error("the demo ended before it said where it is");
+  throw new Error("the demo ended before it printed its URL");
 }
 
 /** Finds the pages for screenshots through the API, and returns their paths by name. */
 async function subjects({ origin, hash }) {
   const get = async (where) => {
-    const answer = await fetch(origin + where, { headers: { authorization: `Bearer ${hash.slice(1)}` } });
-    assert.ok(answer.ok, `${where} answered ${answer.status}`);
-    return (await answer.json()).data;
+    const response = await fetch(origin + where, { headers: { authorization: `Bearer ${hash.slice(1)}` } });
+    assert.ok(response.ok, `${where} returned ${response.status}`);
+    return (await response.json()).data;
   };
   const flaky = (await get("/v1/webhooks")).find((webhook) => webhook.metadata.demo === "crm");
-  const tried = await get(`/v1/deliveries?webhook_id=${flaky.id}&status=delivered&limit=200`);
-  const most = tried.reduce((one, other) => (other.attempt_count > one.attempt_count ? other : one));
+  const delivered = await get(`/v1/deliveries?webhook_id=${flaky.id}&status=delivered&limit=200`);
+  const slowest = delivered.reduce((one, other) => (other.attempt_count > one.attempt_count ? other : one));
   const home = "/dashboard/t/default";
   return {
     overview: home,
     webhooks: `${home}/webhooks`,
     webhook: `${home}/webhooks/${flaky.id}`,
-    delivery: `${home}/deliveries/${most.id}`,
+    delivery: `${home}/deliveries/${slowest.id}`,
     "dead-letters": "/dashboard/t/acme/dead",
   };
 }
@@ -56,12 +56,12 @@ async function picture(page, file) {
   for (let quality = 90; quality > 30; quality -= 10) {
     const { data } = await session.send("Page.captureScreenshot", { format: "webp", quality });
     const bytes = Buffer.from(data, "base64");
-    if (bytes.length > MOST) continue;
+    if (bytes.length > MAX_BYTES) continue;
     fs.writeFileSync(file, bytes);
     console.log(`${file}: ${bytes.length} bytes, quality ${quality}`);
     return;
   }
-  throw new Error(`${file} does not fit into ${MOST} bytes`);
+  throw new Error(`${file} does not fit into ${MAX_BYTES} bytes`);
 }
 
 /** Takes all screenshots with one set of browser options. */
@@ -89,7 +89,7 @@ async function main([binary, folder, minutes]) {
   try {
     console.log(`the demo runs for ${minutes} minutes`);
     await Promise.race([ended, new Promise((done) => setTimeout(done, minutes * 60_000))]);
-    assert.equal(child.exitCode, null, "the demo has ended by itself");
+    assert.equal(child.exitCode, null, "the demo ended unexpectedly");
     fs.mkdirSync(folder, { recursive: true });
     const wanted = await subjects(link);
     for (const colorScheme of ["light", "dark"]) {

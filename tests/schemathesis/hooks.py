@@ -1,7 +1,7 @@
-"""Puts ids of real things into most of the requests, which would ask for things that do not exist otherwise.
+"""Puts ids of existing objects into most requests, because random ids would only lead to 404.
 
-What there is, by kind, is in the JSON file that $REDRIVE_THINGS names. How often each operation gave each status
-is written to the one that $REDRIVE_TALLY names, so that whoever runs this knows that answers were more than errors.
+The ids, by kind, are in the JSON file that $REDRIVE_THINGS names. The number of responses by operation and status is
+written to the file that $REDRIVE_TALLY names, so that the caller can check that each operation also succeeded.
 """
 
 import atexit
@@ -17,14 +17,14 @@ from schemathesis.generation.meta import TestPhase
 with open(os.environ["REDRIVE_THINGS"]) as file:
     THINGS = json.load(file)
 
-# One request in so many stays as it was made.
-AS_IT_WAS = 4
+# One request in this many is sent as generated.
+UNCHANGED_INTERVAL = 4
 
 TALLY = collections.defaultdict(collections.Counter)
 
 
-def roll(case, salt):
-    """A number that is the same for the same request, so that a run can be repeated."""
+def hash_of(case, salt):
+    """Returns a number that is the same for the same request, so that a run can be repeated."""
     text = f"{salt} {case.method} {case.path} {case.path_parameters} {case.query} {case.body}"
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
@@ -37,14 +37,14 @@ def real_path(case, number):
     parameters = case.path_parameters or {}
     kind = "".join(case.path.split("/")[2:3])
     if "delivery_id" in parameters:
-        # A delivery goes with its webhook.
+        # A delivery is only found under its own webhook.
         parameters["id"], parameters["delivery_id"] = one_of("pairs", number)
     elif case.method == "DELETE" and case.path == "/v1/tenants/{id}":
-        # Others have to be there for the other operations.
-        parameters["id"] = one_of("doomed", number)
+        # The other tenants are needed by the other operations.
+        parameters["id"] = one_of("disposable-tenants", number)
     elif case.path == "/v1/webhooks/{id}" and case.method == "DELETE" or case.path.endswith("/disable"):
-        # Nothing can be sent again to a webhook that is gone, or off.
-        parameters["id"] = one_of("fleeting", number)
+        # A deleted or disabled webhook could not be used by the other operations.
+        parameters["id"] = one_of("disposable-webhooks", number)
     elif case.path == "/v1/events/{id}/erase":
         parameters["id"] = one_of("erasable", number)
     elif "id" in parameters and kind in THINGS:
@@ -64,35 +64,35 @@ def real_query(case, number):
 def real_body(case, number):
     without_tenant(case.body)
     if case.path == "/v1/portal-sessions" and isinstance(case.body, dict):
-        # The one that has to name a tenant.
+        # This operation requires a tenant.
         case.body["tenant_id"] = one_of("tenants", number)
     for part in (case.body, case.body.get("filter")) if isinstance(case.body, dict) else ():
         if isinstance(part, dict) and part.get("webhook_ids"):
             part["webhook_ids"] = [one_of("webhooks", number)]
 
 
-def spare(case):
-    """Bulk operations over everything would leave nothing for the others to be tried on."""
+def restrict_bulk(case):
+    """Restricts bulk operations to unused event types, since other operations need the existing objects."""
     if case.path.endswith("-batch") and not case.meta.is_negative_at(ParameterLocation.BODY):
         body = case.body if isinstance(case.body, dict) else {}
-        case.body = {**body, "filter": {"event_types": ["nobody.subscribed"]}}
+        case.body = {**body, "filter": {"event_types": ["no.subscribers"]}}
         case.media_type = "application/json"
 
 
-def spare_tenant(case):
-    """The tenant that others rely on stays: its name is learned from listings, too."""
+def protect_tenants(case):
+    """Deletes a disposable tenant instead of one that other operations need: listings return those names too."""
     parameters = case.path_parameters or {}
     if case.method == "DELETE" and case.path == "/v1/tenants/{id}" and parameters.get("id") in THINGS["tenants"]:
-        parameters["id"] = one_of("doomed", roll(case, "spare"))
+        parameters["id"] = one_of("disposable-tenants", hash_of(case, "tenant"))
 
 
 def without_tenant(fields):
-    """Almost every tenant that is made up does not exist, and neither does what it is asked for."""
+    """Removes the tenant: a generated one does not exist, so no object would be found in it."""
     if isinstance(fields, dict):
         fields.pop("tenant_id", None)
 
 
-PLACES = {
+SETTERS = {
     ParameterLocation.PATH: real_path,
     ParameterLocation.QUERY: real_query,
     ParameterLocation.BODY: real_body,
@@ -101,22 +101,22 @@ PLACES = {
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    spare_tenant(case)
+    protect_tenants(case)
     if case.meta is None:
         return
-    # There the ids are of what was made the step before, which has to be looked for where it was made.
+    # In this phase the ids come from the previous step, in the default tenant.
     if case.meta.phase.name == TestPhase.STATEFUL:
         without_tenant(case.query)
         without_tenant(case.body)
-        spare(case)
+        restrict_bulk(case)
         return
-    for place, put in PLACES.items():
-        number = roll(case, place.value)
-        # What is wrong on purpose stays wrong.
-        if number % AS_IT_WAS and not case.meta.is_negative_at(place):
-            put(case, number // AS_IT_WAS)
-    spare(case)
-    spare_tenant(case)
+    for place, set_ids in SETTERS.items():
+        number = hash_of(case, place.value)
+        # Values that are invalid on purpose are not replaced.
+        if number % UNCHANGED_INTERVAL and not case.meta.is_negative_at(place):
+            set_ids(case, number // UNCHANGED_INTERVAL)
+    restrict_bulk(case)
+    protect_tenants(case)
 
 
 @schemathesis.hook

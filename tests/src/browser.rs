@@ -16,7 +16,7 @@ use tokio::{
 /// The packages of the scripts, with exact versions.
 const PACKAGES: &str = include_str!("../browser/package.json");
 /// The prefix of an output line by which a script requests an action.
-const ASKS: &str = ">> ";
+const REQUEST_PREFIX: &str = ">> ";
 
 /// Runs a scenario on this server; panics with its output if it fails.
 pub async fn play(story: &str, redrive: &mut Redrive) {
@@ -29,7 +29,7 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
     let mut child = Command::new("node")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("browser").join(format!("{story}.js")))
         .env("NODE_PATH", modules)
-        .env("REDRIVE_STAGE", context.to_string())
+        .env("REDRIVE_FIXTURE", context.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -38,21 +38,21 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
     let mut responses = child.stdin.take().expect("stdin is piped");
     let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
     let mut message = String::new();
-    while let Some(line) = lines.next_line().await.expect("stories print text") {
-        let Some(request) = line.strip_prefix(ASKS) else {
+    while let Some(line) = lines.next_line().await.expect("the output of a story is UTF-8") {
+        let Some(request) = line.strip_prefix(REQUEST_PREFIX) else {
             message += &format!("{line}\n");
             continue;
         };
         match request {
             "stop" => redrive.kill(),
             "start" => redrive.restart().await,
-            other => panic!("{story} asks for {other:?}, which nobody knows"),
+            other => panic!("{story} requests {other:?}, which is unknown"),
         }
         // The script may have ended already; its exit status then has the result.
         responses.write_all(b"done\n").await.ok();
     }
-    let status = child.wait().await.expect("node can be waited for");
-    assert!(status.success(), "{story} did not go well ({status}):\n{message}");
+    let status = child.wait().await.expect("cannot wait for node");
+    assert!(status.success(), "{story} failed ({status}):\n{message}");
 }
 
 /// Returns the folder of the scripts' packages.

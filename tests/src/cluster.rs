@@ -122,7 +122,7 @@ async fn publish(
 /// Waits until no delivery is pending, and returns all deliveries.
 pub async fn wait_until_settled(api: &Api) -> Vec<Value> {
     let over = |page: &Value| page["data"].as_array().is_some_and(Vec::is_empty);
-    api.wait_until("every delivery to be over", "/v1/deliveries?status=pending&limit=1", over).await;
+    api.wait_until("every delivery has ended", "/v1/deliveries?status=pending&limit=1", over).await;
     let mut deliveries = Vec::new();
     let mut path = "/v1/deliveries?limit=500".to_owned();
     loop {
@@ -146,7 +146,7 @@ pub fn assert_no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Receive
     }
     assert_eq!(deliveries.len(), webhooks * acked.len(), "one delivery for each event and webhook");
     let arrived: HashSet<_> = arrivals.iter().map(|one| (one.webhook_id(), &*one.path)).collect();
-    assert_eq!(arrived.len(), webhooks * acked.len(), "every one of them arrived");
+    assert_eq!(arrived.len(), webhooks * acked.len(), "every delivery was received");
     for arrival in arrivals {
         let body = arrival.json();
         assert_eq!(by_event.get(arrival.webhook_id()).copied(), body["data"]["key"].as_str(), "{body}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{attempts_of, column, delivery_of, id, text, wait_for_delivery};
 
 /// The one message that a tenant gets for a refused URL, whatever is or is not at the address.
-pub const REFUSAL_TEXT: &str = "the URL's host, port or address is one that requests may not go to";
+pub const REFUSAL_TEXT: &str = "the URL's host, port or address is blocked";
 /// The message that a tenant gets for a name that does not exist, is denied, or resolves to a refused address.
 pub const NO_SUCH_NAME: &str = "the URL's host name has no address";
 /// The message that a tenant gets if plain http is off.
@@ -82,11 +82,11 @@ async fn challenge(api: &Api, webhook: &Value) -> CallResult {
     api.post(&format!("{path}/verify"), json!({})).await.expect(200);
     let request =
         |webhook: &Value| !webhook["verification"]["last_error"].is_null() || webhook["state"] == "active";
-    let webhook = api.wait_until("it was asked for an echo", &path, request).await;
+    let webhook = api.wait_until("the challenge was sent", &path, request).await;
     // Ends the verification whatever its result, so that the other paths work again.
     api.patch(&path, json!({"verify_url": false})).await.expect(200);
     match webhook["verification"]["last_error"].as_str() {
-        Some(message) if !message.starts_with("the endpoint answered 2") => {
+        Some(message) if !message.starts_with("the endpoint returned 2") => {
             CallResult::NotVerified(message.to_owned())
         }
         _ => CallResult::Reached,
@@ -113,7 +113,7 @@ pub fn production() -> Setup {
 
 /// Returns the port of a receiver.
 pub fn port_of(receiver: &Receiver) -> u16 {
-    receiver.url().rsplit(':').next().unwrap().trim_end_matches("/hook").parse().unwrap()
+    receiver.url().rsplit(':').next().unwrap().trim_end_matches("/webhook").parse().unwrap()
 }
 
 /// Asserts that a URL is refused on every path: when the webhook is created, or by three attempts and then dead.
@@ -165,7 +165,7 @@ pub fn was_refused_as(path: EgressPath, url: &str, called: CallResult, message: 
     let (delivery, attempts) = match called {
         CallResult::Failed(delivery, attempts) => (delivery, attempts),
         CallResult::NotVerified(text) => {
-            return assert_eq!(text, message, "{path:?} to {url}: the same words for all");
+            return assert_eq!(text, message, "{path:?} to {url}: the message is the same for all");
         }
         called => panic!("{path:?} to {url}: {called:?}"),
     };
@@ -179,9 +179,9 @@ pub fn was_refused_as(path: EgressPath, url: &str, called: CallResult, message: 
     assert_eq!(column(&attempts, "status"), ["failed", "failed", "exhausted"], "{url}");
     for attempt in &attempts {
         assert_eq!(attempt["failure_category"], "blocked_address", "{url}");
-        assert_eq!(attempt["error_message"], message, "{url}: the same words for all");
+        assert_eq!(attempt["error_message"], message, "{url}: the message is the same for all");
         assert_eq!(attempt["http_status_code"], Value::Null, "{url}");
-        assert_eq!(attempt["connect_ms"], Value::Null, "{url}: nothing was dialled");
+        assert_eq!(attempt["connect_ms"], Value::Null, "{url}: no connection was opened");
     }
 }
 

@@ -27,7 +27,7 @@ pub fn id(object: &Value) -> &str {
 
 /// Returns a value that must be a string.
 pub fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("expected a text, not {value}"))
+    value.as_str().unwrap_or_else(|| panic!("expected a string, not {value}"))
 }
 
 /// Returns the entries of a listing.
@@ -37,7 +37,7 @@ pub fn entries(page: &Value) -> Vec<Value> {
 
 /// Converts a time of the API to milliseconds since the Unix epoch.
 pub fn millis(time: &Value) -> i64 {
-    Time::parse(text(time)).unwrap_or_else(|| panic!("{time} is no time")).millis()
+    Time::parse(text(time)).unwrap_or_else(|| panic!("{time} is not a time")).millis()
 }
 
 /// Formats an HTTP date from seconds since the Unix epoch.

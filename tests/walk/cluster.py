@@ -29,12 +29,12 @@ def wait_until(what, timeout, is_true):
     end = time.monotonic() + timeout
     while not is_true():
         if time.monotonic() > end:
-            raise RuntimeError(f"waited {timeout} s in vain: {what}")
+            raise RuntimeError(f"not within {timeout} s: {what}")
         time.sleep(0.1)
 
 
 class Postgres:
-    """A server that keeps nothing after the walk. PostgreSQL does not run as root: the user `postgres` runs it then."""
+    """A throwaway server. PostgreSQL refuses to run as root, so root starts it as the user `postgres`."""
 
     def __init__(self, folder):
         self.folder = folder / "postgres"
@@ -90,7 +90,7 @@ class Postgres:
 
 
 class Node:
-    """One process of the real binary, over all its restarts."""
+    """One node: a process of the real binary, across its restarts."""
 
     def __init__(self, binary, folder, name, database_url):
         self.name, self.binary, self.folder = name, binary, folder / name
@@ -127,7 +127,7 @@ class Node:
         self.process.wait()
 
     def end(self):
-        """Asks the process to stop, and kills it if it has not stopped in time."""
+        """Sends SIGTERM, and SIGKILL if the process has not stopped in time."""
         self.send(signal.SIGTERM)
         try:
             self.process.wait(30)

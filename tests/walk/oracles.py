@@ -1,4 +1,4 @@
-"""What must hold once faults have stopped, checked from outside."""
+"""Invariants that must hold once faults have stopped, checked from outside."""
 
 import collections
 import time
@@ -10,7 +10,7 @@ MAX_ATTEMPT_CHECKS = 1500
 
 
 def check(cluster, receivers, state, settle_seconds):
-    """Lets everything move, waits until nothing is pending, and returns the failures."""
+    """Unblocks all deliveries, waits until none is pending, and returns the failures."""
     failures = list(state.failures)
     receivers.calm()
     cluster.recover()
@@ -31,7 +31,7 @@ def check(cluster, receivers, state, settle_seconds):
 
 
 def release_everything(node, failures):
-    """Takes away whatever a walker put in the way of deliveries."""
+    """Reverts every setting of the walkers that blocks or delays deliveries."""
     for tenant in TENANTS:
         expect(node, failures, "PATCH", f"/v1/tenants/{tenant}", {"pool": "default", "rate_limit": None})
         for webhook in listing(node, f"/v1/webhooks?tenant_id={tenant}"):
@@ -48,7 +48,7 @@ def release_everything(node, failures):
 
 
 def wait_until_settled(node, settle_seconds):
-    """Returns the deliveries that are still pending when the time is over."""
+    """Returns the deliveries that are still pending after the timeout."""
     end = time.monotonic() + settle_seconds
     while True:
         left = [one for tenant in TENANTS for one in pending(node, tenant)]
@@ -57,7 +57,7 @@ def wait_until_settled(node, settle_seconds):
         if not left and not running or time.monotonic() > end:
             return left
         for tenant in {one["tenant_id"] for one in left if one["waiting_on"] in ("schedule", "rate_limit")}:
-            # A 429 holds a webhook for a minute. What waits after a failure is made due.
+            # A 429 holds a webhook for a minute. Retries that wait for their time are made due now.
             body = {"filter": {"statuses": ["pending"]}}
             node.call("POST", f"/v1/deliveries/retry-batch?tenant_id={tenant}", body)
         time.sleep(3)
@@ -69,36 +69,36 @@ def pending(node, tenant):
 
 
 def listing(node, path):
-    """All pages of a listing."""
+    """Returns the entries of all pages of a listing."""
     found, cursor = [], None
     while True:
         part = path + (f"{'&' if '?' in path else '?'}cursor={cursor}" if cursor else "")
-        status, answer = node.call("GET", part)
+        status, response = node.call("GET", part)
         if status != 200:
             time.sleep(1)
-            status, answer = node.call("GET", part)
+            status, response = node.call("GET", part)
         if status != 200:
-            raise RuntimeError(f"GET {part}: {status} {answer}")
-        found += answer["data"]
-        cursor = answer["next_cursor"]
+            raise RuntimeError(f"GET {part}: {status} {response}")
+        found += response["data"]
+        cursor = response["next_cursor"]
         if not cursor:
             return found
 
 
 def expect(node, failures, method, path, body=None):
     for _ in range(10):
-        status, answer = node.call(method, path, body)
+        status, response = node.call(method, path, body)
         if status is not None and status < 300:
             return
         if status not in (None, 409, 429, 503):
             break
         time.sleep(0.5)
     if status != 409:
-        failures.append(f"{method} {path} after the faults: {status} {answer}")
+        failures.append(f"{method} {path} after the faults: {status} {response}")
 
 
 def export_deliveries(node):
-    """All deliveries by event."""
+    """Returns all deliveries by event."""
     deliveries = collections.defaultdict(list)
     for tenant in TENANTS:
         for one in node.lines(f"/v1/deliveries/export?tenant_id={tenant}"):
@@ -107,7 +107,7 @@ def export_deliveries(node):
 
 
 def check_events(receivers, state, deliveries, failures):
-    """Every acknowledged event has its deliveries, all of them have ended, and what is delivered has arrived."""
+    """Checks that every acknowledged event has its deliveries, all have ended, and delivered ones were received."""
     names = {webhook_id: name for webhook_id, name in state.control.values()}
     for key, (tenant, event_id, promised, is_duplicate) in state.acked.items():
         rounds = deliveries.get(event_id, [])
@@ -121,33 +121,33 @@ def check_events(receivers, state, deliveries, failures):
         has_arrived = receivers.arrivals[(name, key)] > 0
         statuses = {one["status"] for one in own}
         if not has_arrived and not statuses & {"dead", "cancelled"}:
-            failures.append(f"{event_id} ({key}) has not arrived at {name} and is {statuses}")
+            failures.append(f"{event_id} ({key}) was not received by {name} and is {statuses}")
         is_erased = event_id in state.erased or (tenant, state.subjects.get(event_id)) in state.erased_subjects
         for one in own:
             if one["status"] == "cancelled" and one["id"] not in state.cancelled and not is_erased:
-                failures.append(f"{one['id']} of {event_id} ({key}) was cancelled, and no walker asked for it")
+                failures.append(f"{one['id']} of {event_id} ({key}) was cancelled without a request by a walker")
         for one in rounds:
             if one["status"] == "delivered" and one["webhook_id"] in names and not has_arrived:
-                failures.append(f"{one['id']} of {event_id} ({key}) is delivered and has not arrived at {name}")
+                failures.append(f"{one['id']} of {event_id} ({key}) is delivered but was not received by {name}")
 
 
 def check_attempts(node, deliveries, failures):
-    """The attempts of a delivery are numbered from 1 without gaps, and as many as the delivery says."""
+    """Checks that attempts are numbered from 1 without gaps, and that their number is `attempt_count`."""
     tried = [one for rounds in deliveries.values() for one in rounds if one["attempt_count"] > 1]
     step = max(1, len(tried) // MAX_ATTEMPT_CHECKS)
     for one in tried[::step]:
-        status, answer = node.call("GET", f"/v1/deliveries/{one['id']}/attempts?tenant_id={one['tenant_id']}")
+        status, response = node.call("GET", f"/v1/deliveries/{one['id']}/attempts?tenant_id={one['tenant_id']}")
         if status != 200:
-            failures.append(f"the attempts of {one['id']} cannot be read: {status} {answer}")
+            failures.append(f"the attempts of {one['id']} cannot be read: {status} {response}")
             continue
-        attempts = [attempt for attempt in answer["data"] if attempt["status"] != "circuit_blocked"]
+        attempts = [attempt for attempt in response["data"] if attempt["status"] != "circuit_blocked"]
         numbers = [attempt["number"] for attempt in attempts]
         if numbers != list(range(1, one["attempt_count"] + 1)):
             failures.append(f"{one['id']} has {one['attempt_count']} attempts with the numbers {numbers}")
 
 
 def check_tables(postgres, failures):
-    """Nothing is pending, so nothing is leased, waits, or is in a lane."""
+    """Checks that the queue tables are empty, since no delivery is pending."""
     for table in ["leased", "waiting", "lanes"]:
         count = postgres.query(f"SELECT count(*) FROM {table}")
         if count != "0":
@@ -165,7 +165,7 @@ def check_logs(cluster, failures):
             failures.append(f"PostgreSQL found {deadlocks} deadlocks, see {cluster.postgres.log}")
 
 
-def figures(cluster, receivers, state, options):
+def statistics(cluster, receivers, state, options):
     counts = state.counts
     return {
         "seed": options.seed,

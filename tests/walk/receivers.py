@@ -1,4 +1,4 @@
-"""Receivers whose behaviour changes during the walk. A request is an arrival only if it was answered with a 2xx."""
+"""Receivers whose behaviour changes during the walk. A request is an arrival only if it got a 2xx."""
 
 import collections
 import http.server
@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 
-# What a receiver may do with a request, and how often each is chosen when behaviours change.
+# Behaviours of a receiver, and their weights when one is chosen at random.
 BEHAVIOURS = {"respond": 6, "fail": 2, "hang": 1, "reset": 1, "gone": 1, "too_many": 1, "flaky": 3}
 HANG_SECONDS = 3
 
@@ -33,7 +33,7 @@ class Receivers:
         self.behaviours[name] = behaviour
 
     def calm(self):
-        """From now on every receiver responds."""
+        """Makes every receiver respond with success from now on."""
         self.is_calm = True
 
     def behaviour(self, name):

@@ -1,4 +1,4 @@
-"""What the walkers do. Each thread decides by a random generator of its own, which the seed determines."""
+"""Steps of the walkers. Each thread has its own random generator, derived from the seed."""
 
 import collections
 import random
@@ -11,7 +11,7 @@ TENANTS = ["default", "acme", "zebra"]
 TYPES = ["order.created", "order.paid", "invoice.sent", "user.deleted"]
 SUBJECTS = ["customer-1", "customer-2", "customer-3"]
 MAX_WEBHOOKS = 6
-# Short waits, so that a run of a minute sees retries and deaths.
+# Short delays, so that a run of a minute includes retries and dead deliveries.
 RETRY = {"base_delay_ms": 200, "backoff_multiplier": 2, "max_attempts": 6, "max_delay_ms": 2000, "timeout_ms": 1500}
 BREAKER = {"minimum_throughput": 5}
 ORDERINGS = ["none", "per_event_type", "strict"]
@@ -19,7 +19,7 @@ PRIORITIES = ["high", "normal", "low"]
 
 
 class State:
-    """What all threads know: webhooks, acknowledged events, and what was counted."""
+    """State shared by all threads: webhooks, acknowledged events, and counters."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -33,7 +33,7 @@ class State:
         self.counts = collections.Counter()
         self.failures = []
         self.names = 0
-        # Deliveries that a walker asked to cancel, and events that it may have erased.
+        # Deliveries that a walker cancelled, and events that it may have erased.
         self.cancelled = set()
         self.erased = set()
         self.erased_subjects = set()
@@ -49,7 +49,7 @@ class State:
 
 
 class Stepper(threading.Thread):
-    """A thread that makes one decision after the other until it is stopped."""
+    """A thread that runs random steps until it is stopped."""
 
     def __init__(self, name, seed, cluster, receivers, state, stop):
         super().__init__(name=name, daemon=True)
@@ -60,41 +60,41 @@ class Stepper(threading.Thread):
         while not self.stop.is_set():
             try:
                 self.step()
-            except Exception as error:  # A bug of the walk must not pass for a quiet run.
+            except Exception as error:  # A bug in the walk must fail the run.
                 self.state.failures.append(f"{self.name}: {type(error).__name__}: {error}")
                 self.stop.wait(1)
 
     def call(self, method, path, body=None, tenant=None):
-        """Calls a random node. A 500 is a failure; having no response, or a 503, is what faults cause."""
+        """Calls a random node. A 500 is a failure; no response or a 503 is expected during faults."""
         node = self.random.choice(self.cluster.nodes)
         if tenant:
             path += ("&" if "?" in path else "?") + f"tenant_id={tenant}"
-        status, answer = node.call(method, path, body)
+        status, response = node.call(method, path, body)
         self.state.count(f"status {status}")
         if status == 500:
-            self.state.failures.append(f"{method} {path} on {node.name}: 500 {answer}")
-        return status, answer
+            self.state.failures.append(f"{method} {path} on {node.name}: 500 {response}")
+        return status, response
 
     def tenant(self):
         return self.random.choice(TENANTS)
 
 
 class Publisher(Stepper):
-    """Publishes one by one and in batches, with and without keys, and repeats what was not acknowledged."""
+    """Publishes single events and batches, with and without keys, and repeats unacknowledged ones."""
 
     published = 0
 
     def set_up(self):
-        """Creates the tenants, and for each a webhook that nothing but faults ever happens to."""
+        """Creates the tenants, and for each a control webhook that no walker changes."""
         for tenant in TENANTS:
             if tenant != "default":
                 self.call("POST", "/v1/tenants", {"id": tenant})
             name = f"control-{tenant}"
             body = {"url": self.receivers.url(name), "events": ["*"], "payload_format": "data", "retry_config": RETRY}
-            status, answer = self.call("POST", "/v1/webhooks", body, tenant)
+            status, response = self.call("POST", "/v1/webhooks", body, tenant)
             if status != 201:
-                raise RuntimeError(f"no webhook could be created: {status} {answer}")
-            self.state.control[tenant] = (answer["id"], name)
+                raise RuntimeError(f"no webhook could be created: {status} {response}")
+            self.state.control[tenant] = (response["id"], name)
 
     def step(self):
         tenant = self.tenant()
@@ -105,7 +105,7 @@ class Publisher(Stepper):
             left = self.publish(tenant, events)
             if not left or self.stop.is_set():
                 break
-            # Only what has a key can be published again without risk.
+            # Only events with a key can be published again without creating a duplicate.
             events = [event for event in left if "idempotency_key" in event]
             self.stop.wait(0.2)
         self.stop.wait(self.random.uniform(0, 0.1))
@@ -124,38 +124,38 @@ class Publisher(Stepper):
     def publish(self, tenant, events):
         """Returns the events that were not acknowledged."""
         if len(events) == 1:
-            status, answer = self.call("POST", "/v1/events", events[0], tenant)
-            answers = [dict(answer or {}, status=status)]
+            status, response = self.call("POST", "/v1/events", events[0], tenant)
+            responses = [dict(response or {}, status=status)]
         else:
-            status, answer = self.call("POST", "/v1/events/batch", {"events": events}, tenant)
-            answers = answer["data"] if status in (200, 202, 207) and answer else [{"status": status}] * len(events)
+            status, response = self.call("POST", "/v1/events/batch", {"events": events}, tenant)
+            responses = response["data"] if status in (200, 202, 207) and response else [{"status": status}] * len(events)
         left = []
-        for event, answer in zip(events, answers):
-            if answer["status"] in (200, 202):
-                self.acknowledged(tenant, event, answer)
-            elif answer["status"] in (None, 503, 429):
+        for event, response in zip(events, responses):
+            if response["status"] in (200, 202):
+                self.acknowledged(tenant, event, response)
+            elif response["status"] in (None, 503, 429):
                 left.append(event)
         return left
 
-    def acknowledged(self, tenant, event, answer):
+    def acknowledged(self, tenant, event, response):
         key = event["data"]["key"]
         with self.state.lock:
-            if key in self.state.acked and self.state.acked[key][1] != answer["id"]:
-                self.state.failures.append(f"{key} was acknowledged as {self.state.acked[key][1]} and {answer['id']}")
-            self.state.acked[key] = (tenant, answer["id"], answer.get("deliveries"), answer["duplicate"])
+            if key in self.state.acked and self.state.acked[key][1] != response["id"]:
+                self.state.failures.append(f"{key} was acknowledged as {self.state.acked[key][1]} and {response['id']}")
+            self.state.acked[key] = (tenant, response["id"], response.get("deliveries"), response["duplicate"])
             if "subject" in event:
-                self.state.subjects[answer["id"]] = event["subject"]
-            self.state.recent.append((tenant, answer["id"], event))
-            self.state.counts["duplicates acknowledged"] += answer["duplicate"]
+                self.state.subjects[response["id"]] = event["subject"]
+            self.state.recent.append((tenant, response["id"], event))
+            self.state.counts["duplicates acknowledged"] += response["duplicate"]
 
     def publish_duplicate(self):
         with self.state.lock:
             tenant, event_id, event = self.random.choice(list(self.state.recent))
         if "idempotency_key" not in event:
             return
-        status, answer = self.call("POST", "/v1/events", event, tenant)
-        if status in (200, 202) and (not answer["duplicate"] or answer["id"] != event_id):
-            self.state.failures.append(f"the key of {event_id} was used again for {answer}")
+        status, response = self.call("POST", "/v1/events", event, tenant)
+        if status in (200, 202) and (not response["duplicate"] or response["id"] != event_id):
+            self.state.failures.append(f"the key of {event_id} was used again for {response}")
 
 
 class Walker(Stepper):
@@ -164,7 +164,7 @@ class Walker(Stepper):
     STEPS = {
         "create_webhook": 6, "patch_webhook": 8, "switch_webhook": 12, "delete_webhook": 3, "change_circuit": 6,
         "rotate_secret": 2, "test_webhook": 2, "change_receiver": 8, "find_deliveries": 10, "retry": 8, "cancel": 6,
-        "replay": 5, "bulk": 8, "turn_operation": 3, "backfill": 2, "purge": 2, "erase": 2, "change_tenant": 3,
+        "replay": 5, "bulk": 8, "change_operation": 3, "backfill": 2, "purge": 2, "erase": 2, "change_tenant": 3,
         "event_types": 3, "list": 6, "keys": 1,
     }
 
@@ -175,13 +175,13 @@ class Walker(Stepper):
         self.stop.wait(self.random.uniform(0, 0.1))
 
     def webhook(self):
-        """A tenant and one of its webhooks, or None."""
+        """Returns a random tenant with one of its webhooks, or None for the webhook."""
         tenant = self.tenant()
         with self.state.lock:
             known = list(self.state.webhooks[tenant])
         return (tenant, *self.random.choice(known)) if known else (tenant, None, None)
 
-    def gates(self):
+    def flow_control(self):
         body = {"ordering_guarantee": self.random.choice(ORDERINGS)}
         body["max_in_flight"] = self.random.choice([None, 1, 2, 10])
         limit = {"requests_per_minute": self.random.choice([600, 6000, 60000]), "burst": self.random.choice([1, 50])}
@@ -195,16 +195,16 @@ class Walker(Stepper):
                 return
         events = self.random.choice([["*"], ["order.*"], TYPES[:2], ["invoice.sent"]])
         body = {"url": self.receivers.url(name), "events": events, "payload_format": "data", "retry_config": RETRY}
-        body.update(self.gates(), circuit_breaker_config=BREAKER)
-        status, answer = self.call("POST", "/v1/webhooks", body, tenant)
+        body.update(self.flow_control(), circuit_breaker_config=BREAKER)
+        status, response = self.call("POST", "/v1/webhooks", body, tenant)
         if status == 201:
             with self.state.lock:
-                self.state.webhooks[tenant].append((answer["id"], name))
+                self.state.webhooks[tenant].append((response["id"], name))
 
     def patch_webhook(self):
         tenant, webhook_id, _ = self.webhook()
         if webhook_id:
-            self.call("PATCH", f"/v1/webhooks/{webhook_id}", self.gates(), tenant)
+            self.call("PATCH", f"/v1/webhooks/{webhook_id}", self.flow_control(), tenant)
 
     def switch_webhook(self):
         tenant, webhook_id, _ = self.webhook()
@@ -246,10 +246,10 @@ class Walker(Stepper):
     def find_deliveries(self):
         tenant = self.tenant()
         status = self.random.choice(["pending", "dead", "delivered", "cancelled"])
-        code, answer = self.call("GET", f"/v1/deliveries?status={status}&limit=20", None, tenant)
+        code, response = self.call("GET", f"/v1/deliveries?status={status}&limit=20", None, tenant)
         if code == 200:
             with self.state.lock:
-                self.state.deliveries.extend((tenant, one["id"]) for one in answer["data"])
+                self.state.deliveries.extend((tenant, one["id"]) for one in response["data"])
 
     def delivery(self):
         with self.state.lock:
@@ -288,12 +288,12 @@ class Walker(Stepper):
             self.follow(tenant, self.call("POST", path, body, tenant))
 
     def follow(self, tenant, response):
-        status, answer = response
-        if status in (200, 202) and answer and "id" in answer:
+        status, response = response
+        if status in (200, 202) and response and "id" in response:
             with self.state.lock:
-                self.state.operations.append((tenant, answer["id"]))
+                self.state.operations.append((tenant, response["id"]))
 
-    def turn_operation(self):
+    def change_operation(self):
         with self.state.lock:
             found = self.random.choice(list(self.state.operations)) if self.state.operations else None
         if found:
@@ -332,7 +332,7 @@ class Walker(Stepper):
         limit = {"requests_per_minute": 60000, "burst": 100}
         changes = [{"name": "renamed"}, {"rate_limit": limit}, {"rate_limit": None}, {"max_in_flight": 20}]
         changes += [{"max_in_flight": None}, {"quotas": {"max_events_per_day": 10_000_000}}, {"quotas": None}]
-        # Nodes serve the pool `default` alone: deliveries wait while their tenant is in another one.
+        # Nodes serve only the pool `default`: deliveries wait while their tenant is in another one.
         changes += [{"pool": "other"}, {"pool": "default"}, {"pool": "default"}]
         self.call("PATCH", f"/v1/tenants/{tenant}", self.random.choice(changes))
 
@@ -351,13 +351,13 @@ class Walker(Stepper):
 
     def keys(self):
         tenant = self.random.choice(TENANTS[1:])
-        status, answer = self.call("POST", f"/v1/tenants/{tenant}/api-keys", {"name": "walk"})
+        status, response = self.call("POST", f"/v1/tenants/{tenant}/api-keys", {"name": "walk"})
         if status == 201:
-            self.call("DELETE", f"/v1/tenants/{tenant}/api-keys/{answer['id']}")
+            self.call("DELETE", f"/v1/tenants/{tenant}/api-keys/{response['id']}")
 
 
 class Faults(Stepper):
-    """Kills, freezes, restarts and disconnects one node after the other; the others go on."""
+    """Kills, freezes, restarts or disconnects one node at a time; the other nodes continue."""
 
     def step(self):
         self.stop.wait(self.random.uniform(1, 6))

@@ -36,7 +36,7 @@ pub(crate) struct PublishStats {
     /// Events that were not acknowledged, by status code of the response; 0 if there was no response.
     pub(crate) refused: BTreeMap<u16, usize>,
     /// The first such response, for diagnosis.
-    pub(crate) complaint: Option<String>,
+    pub(crate) first_error: Option<String>,
 }
 
 impl Default for PublishStats {
@@ -45,9 +45,9 @@ impl Default for PublishStats {
             started_at: 0,
             ended: 0,
             acknowledged: 0,
-            ack_us: Histogram::new(3).expect("three digits are allowed"),
+            ack_us: Histogram::new(3).expect("three significant digits are valid"),
             refused: BTreeMap::new(),
-            complaint: None,
+            first_error: None,
         }
     }
 }
@@ -61,7 +61,7 @@ impl PublishStats {
     fn refuse(&mut self, status: u16, events: usize, body: &[u8]) {
         if events > 0 {
             *self.refused.entry(status).or_default() += events;
-            self.complaint.get_or_insert_with(|| format!("{status} {}", String::from_utf8_lossy(body)));
+            self.first_error.get_or_insert_with(|| format!("{status} {}", String::from_utf8_lossy(body)));
         }
     }
 
@@ -71,7 +71,7 @@ impl PublishStats {
         for (status, events) in other.refused {
             *self.refused.entry(status).or_default() += events;
         }
-        self.complaint = self.complaint.take().or(other.complaint);
+        self.first_error = self.first_error.take().or(other.first_error);
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn publish(
 ) -> Result<PublishStats, Box<dyn Error>> {
     let timeout = timeout(stream, ledger.events());
     let published = tokio::time::timeout(timeout, publish_all(sender, stream, ledger, stop)).await;
-    published.map_err(|_| format!("{} was not published after {timeout:?}", stream.event_type))?
+    published.map_err(|_| format!("{} was not published within {timeout:?}", stream.event_type))?
 }
 
 async fn publish_all(
@@ -231,15 +231,15 @@ fn accepted(response: &Message<'_>, batch: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn answer(status: &'static str, body: &'static str) -> Message<'static> {
+    fn response(status: &'static str, body: &'static str) -> Message<'static> {
         Message { first_line: status.as_bytes(), body: body.as_bytes(), close: false }
     }
 
     #[test]
     fn batch_response_is_evaluated_per_item() {
         let body = r#"{"data":[{"id":"a"},{"error":{"code":"x"}},{"status":409},{"id":"b","error":null}]}"#;
-        assert_eq!(accepted(&answer("HTTP/1.1 202 Accepted", body), 4), [0, 3]);
-        assert_eq!(accepted(&answer("HTTP/1.1 202 Accepted", "{}"), 1), [0]);
-        assert!(accepted(&answer("HTTP/1.1 503 Busy", body), 4).is_empty());
+        assert_eq!(accepted(&response("HTTP/1.1 202 Accepted", body), 4), [0, 3]);
+        assert_eq!(accepted(&response("HTTP/1.1 202 Accepted", "{}"), 1), [0]);
+        assert!(accepted(&response("HTTP/1.1 503 Busy", body), 4).is_empty());
     }
 }

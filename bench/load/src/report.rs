@@ -76,8 +76,8 @@ pub(crate) fn delivery_guarantees(books: &RunLog, played: &[&StreamResult]) -> V
         duplicates += totals.duplicates;
         refused += totals.refused;
     }
-    if let Some(complaint) = played.iter().find_map(|played| played.stats.complaint.as_ref()) {
-        eprintln!("first answer that was no acknowledgement: {complaint}");
+    if let Some(first_error) = played.iter().find_map(|played| played.stats.first_error.as_ref()) {
+        eprintln!("first response that is not an acknowledgement: {first_error}");
     }
     if missing > 0 {
         eprintln!("{missing} deliveries of acknowledged events did not arrive in time");

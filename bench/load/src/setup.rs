@@ -53,10 +53,10 @@ impl<'a> Api<'a> {
         let request = wire::post(path, self.sender.api, &self.sender.key, &body.to_string());
         let exchange = tokio::time::timeout(CONNECT_TIMEOUT, self.wire.exchange(request.as_bytes()));
         let response =
-            exchange.await.map_err(|_| format!("POST {path} was not answered in {CONNECT_TIMEOUT:?}"))??;
+            exchange.await.map_err(|_| format!("POST {path}: no response within {CONNECT_TIMEOUT:?}"))??;
         if !(200..300).contains(&response.status()) {
             let text = String::from_utf8_lossy(response.body);
-            return Err(format!("POST {path} was answered {}: {text}", response.status()).into());
+            return Err(format!("POST {path} returned {}: {text}", response.status()).into());
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ pub(crate) async fn create_webhooks(sender: &Sender, load: &Load) -> Result<(), 
     let extra = fields(&sender.webhook_extra)?;
     let mut api = Api::connect(sender).await?;
     for webhook in 0..load.fanout {
-        let path = format!("/hook/{webhook}");
+        let path = format!("/webhook/{webhook}");
         let resolved = WebhookRequest { tenant: None, path, events: &["bench.event"], extra: extra.clone() };
         api.create_webhook(resolved).await?;
     }
@@ -78,6 +78,6 @@ pub(crate) async fn create_webhooks(sender: &Sender, load: &Load) -> Result<(), 
 pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, Box<dyn Error>> {
     match serde_json::from_str(text)? {
         Value::Object(fields) => Ok(fields),
-        _ => Err(format!("{text} should be a JSON object").into()),
+        _ => Err(format!("{text} is not a JSON object").into()),
     }
 }

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn incomplete_message_is_not_returned() {
-        let whole = b"POST /hook/12 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbodyPOST";
+        let whole = b"POST /webhook/12 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbodyPOST";
         for cut in 0..whole.len() - 4 {
             assert_eq!(frame(&whole[..cut]).unwrap(), None, "cut at {cut}");
         }

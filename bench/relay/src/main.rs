@@ -36,7 +36,7 @@ struct Options {
     #[arg(long, default_value = "reference-relay.db")]
     database: String,
     /// URL to which every event is delivered.
-    #[arg(long, default_value = "http://127.0.0.1:9321/hook/0")]
+    #[arg(long, default_value = "http://127.0.0.1:9321/webhook/0")]
     sink: Uri,
     /// Threads for HTTP; SQLite uses one more. One is fastest on two cores shared with publishers and receiver.
     #[arg(long, default_value_t = 1)]

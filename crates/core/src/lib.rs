@@ -1,8 +1,8 @@
 //! The decision logic of Redrive.
 //!
 //! Everything here is a pure function of its arguments: time and random values are passed in, and decisions are
-//! returned as data. No async, no I/O, no clock, no global randomness. Each policy decision is made in exactly
-//! one place of this crate; the engine applies it.
+//! returned as data. No async, no I/O, no clock, no global randomness. Exactly one place of this crate
+//! makes each policy decision, and the engine applies it.
 
 // Placed in this crate because all others depend on it: a build on Windows fails here first, with only this
 // message.

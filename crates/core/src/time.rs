@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Time::parse(&text).ok_or_else(|| {
-            de::Error::custom(format!("\"{text}\" is no RFC 3339 time, such as 2026-01-31T12:00:00Z"))
+            de::Error::custom(format!("\"{text}\" is not an RFC 3339 time, such as 2026-01-31T12:00:00Z"))
         })
     }
 }
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for HumanDuration {
             Err(_) => None,
         };
         span.ok_or_else(|| {
-            de::Error::custom("expected seconds as a number, or a text such as \"250ms\", \"30s\", \"5m\", \"2h\", \"5d\"; at most one year")
+            de::Error::custom("expected seconds as a number, or a string such as \"250ms\", \"30s\", \"5m\", \"2h\", \"5d\"; at most one year")
         })
     }
 }
@@ -165,7 +165,7 @@ impl utoipa::PartialSchema for HumanDuration {
             .schema_type(Type::String)
             .pattern(Some(r"^([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h|d)$"))
             .examples(["30s"]);
-        let description = "Seconds, or a text with a unit: 250ms, 30s, 5m, 2h, 5d. At most a year.";
+        let description = "Seconds, or a string with a unit: 250ms, 30s, 5m, 2h, 5d. At most a year.";
         OneOfBuilder::new().item(seconds).item(text).description(Some(description)).into()
     }
 }

@@ -190,7 +190,7 @@ impl Inner {
     }
 }
 
-/// Builds the request for hyper, and the marker that tells whether its body was written.
+/// Builds the request for hyper, and the marker that shows whether its body was written.
 fn prepare(outbound: OutboundRequest) -> (Request<Full<Payload>>, Arc<()>) {
     let OutboundRequest { target, mut headers, body, timeout: _, owner: _ } = outbound;
     for name in &FRAMING {

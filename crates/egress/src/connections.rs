@@ -1,6 +1,6 @@
 //! Bounds the open connections per IP address, over all hosts, webhooks and tenants.
 //!
-//! One owner (a tenant) never gets all of an address's connections: see [`redrive_core::fairness::may_take`].
+//! One owner (a tenant) never gets all of an address's connections: see [`redrive_core::dispatch::fairness::may_take`].
 
 use std::{
     collections::HashMap,
@@ -145,7 +145,7 @@ mod tests {
         while let Some(permit) = connections.acquire(HERE, 1, SHORT).await {
             held.push(permit);
         }
-        assert_eq!(held.len(), 8, "four times what is left");
+        assert_eq!(held.len(), 8, "four times the free connections");
         assert!(connections.acquire(HERE, 2, SHORT).await.is_some());
     }
 

@@ -79,7 +79,7 @@ struct Dialer {
     own_listeners: Vec<SocketAddr>,
     connect_timeout: Duration,
     /// Maximum size of a response, headers and body.
-    max_answer: usize,
+    max_read_bytes: usize,
     stopwatch: fn() -> Duration,
 }
 
@@ -94,7 +94,7 @@ impl Connector {
             refusals: Default::default(),
             own_listeners: config.own_listeners,
             connect_timeout: config.connect_timeout,
-            max_answer: config.max_response_bytes + 2 * MAX_BUFFER_BYTES,
+            max_read_bytes: config.max_response_bytes + 2 * MAX_BUFFER_BYTES,
             stopwatch: config.monotonic_clock,
         })))
     }
@@ -106,10 +106,10 @@ impl Connector {
 
     /// Retires all connections opened so far: idle ones after the grace period, the others when their exchange ends.
     pub(crate) fn retire_connections(&self) {
-        let made = std::mem::take(&mut *self.0.open_connections.lock());
+        let open = std::mem::take(&mut *self.0.open_connections.lock());
         tokio::spawn(async move {
             sleep(RETIRE_GRACE).await;
-            for link in made.iter().filter_map(Weak::upgrade) {
+            for link in open.iter().filter_map(Weak::upgrade) {
                 link.retire();
             }
         });
@@ -173,7 +173,7 @@ impl Dialer {
         let (socket, permit) = self.connect_checked(&addresses, port, request, phases).await?;
         let stream = match is_https {
             true => self.encrypt(host, socket, permit, phases).await?,
-            false => Stream::plain(socket, permit, *phases, self.max_answer),
+            false => Stream::plain(socket, permit, *phases, self.max_read_bytes),
         };
         self.track(stream.link());
         // `Client::set_rules` replaces the rules before it collects connections, so a connection opened concurrently is
@@ -193,13 +193,13 @@ impl Dialer {
 
     /// Tracks a connection. Closed ones are removed before the list would grow.
     fn track(&self, link: &Arc<ConnectionState>) {
-        let mut made = self.open_connections.lock();
-        if made.len() == made.capacity() {
-            made.retain(|link| link.strong_count() > 0);
-            let alive = made.len();
-            made.reserve(alive.max(64));
+        let mut open = self.open_connections.lock();
+        if open.len() == open.capacity() {
+            open.retain(|link| link.strong_count() > 0);
+            let alive = open.len();
+            open.reserve(alive.max(64));
         }
-        made.push(Arc::downgrade(link));
+        open.push(Arc::downgrade(link));
     }
 
     /// Resolves a host name. All returned addresses are allowed by the returned rules.
@@ -244,14 +244,14 @@ impl Dialer {
         addresses: &[IpAddr],
     ) -> Result<(), ConnectError> {
         let Destination { is_https, host, port } = *to;
-        let judged = rules.check_scheme(is_https).and_then(|()| rules.check_name(host, port));
-        judged.map_err(|why| self.refuse(to, None, why))?;
+        let result = rules.check_scheme(is_https).and_then(|()| rules.check_name(host, port));
+        result.map_err(|why| self.refuse(to, None, why))?;
         for address in addresses {
-            let judged = match is_own_listener(&self.own_listeners, *address, port) {
+            let result = match is_own_listener(&self.own_listeners, *address, port) {
                 true => Err(EgressDenied::OwnListener),
                 false => rules.check_address(*address),
             };
-            judged.map_err(|why| self.refuse(to, Some(*address), why))?;
+            result.map_err(|why| self.refuse(to, Some(*address), why))?;
         }
         Ok(())
     }
@@ -322,11 +322,12 @@ impl Dialer {
         let name = without_brackets(host).trim_end_matches('.');
         let name = ServerName::try_from(name).map_err(|_| ConnectError::NoSuchName)?.to_owned();
         let start = (self.stopwatch)();
-        let shaken = timeout(self.connect_timeout, self.tls.connect(name, socket)).await;
+        let handshake = timeout(self.connect_timeout, self.tls.connect(name, socket)).await;
         phases.tls = Some((self.stopwatch)().saturating_sub(start));
-        let stream =
-            shaken.map_err(|_| ConnectError::HandshakeStalled)?.map_err(|error| handshake_cause(&error))?;
-        Ok(Stream::tls(stream, permit, *phases, self.max_answer))
+        let stream = handshake
+            .map_err(|_| ConnectError::HandshakeStalled)?
+            .map_err(|error| handshake_cause(&error))?;
+        Ok(Stream::tls(stream, permit, *phases, self.max_read_bytes))
     }
 }
 
@@ -423,6 +424,6 @@ mod tests {
             assert!(matches!(dialer.guard(&rules, &named, &mixed), Err(ConnectError::NoSuchName)));
         }
         assert!(matches!(dialer.guard(&rules, &literal, &[bad]), Err(ConnectError::Refused)));
-        assert_eq!(dialer.refusals[0].load(Relaxed), 3, "the operator's counter has them all");
+        assert_eq!(dialer.refusals[0].load(Relaxed), 3, "every denial is counted for the operator");
     }
 }

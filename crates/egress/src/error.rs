@@ -11,7 +11,7 @@ use crate::{stream::Phases, tls};
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A root certificate is unusable.
-    #[error("a root certificate cannot be used: {0}; give each as one X.509 certificate in DER form")]
+    #[error("root certificate cannot be used: {0}; each must be one X.509 certificate in DER form")]
     Root(#[source] rustls::Error),
     /// The TLS library refused its setup.
     #[error("TLS cannot be set up: {0}")]
@@ -22,7 +22,7 @@ pub enum SetupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
     /// It is not a valid URL.
-    #[error("is not a valid URL; give one like https://example.com/webhooks")]
+    #[error("is not a valid URL; use the form https://example.com/webhooks")]
     Unparsable,
     /// It is neither `http` nor `https`.
     #[error("must begin with https:// or http://")]
@@ -85,10 +85,10 @@ fn describe(failure: SendFailure, message: impl Into<String>) -> DescribedFailur
 }
 
 /// Describes an exchange that reached its deadline.
-pub(crate) fn timed_out(answering: bool) -> DescribedFailure {
-    let message = match answering {
-        true => "the receiver did not finish its answer in time",
-        false => "the receiver did not answer in time",
+pub(crate) fn timed_out(has_response: bool) -> DescribedFailure {
+    let message = match has_response {
+        true => "the endpoint did not finish its response in time",
+        false => "the endpoint did not respond in time",
     };
     describe(SendFailure::Timeout, message)
 }
@@ -106,10 +106,10 @@ pub(crate) fn no_response(error: &(dyn Error + 'static)) -> DescribedFailure {
     if let Some(fault) = tls_fault(error) {
         return describe(SendFailure::Tls, tls::explain(fault));
     }
-    let closed = || describe(SendFailure::Reset, "the receiver closed the connection before answering");
+    let closed = || describe(SendFailure::Reset, "the endpoint closed the connection before responding");
     match find::<hyper::Error>(error) {
         Some(error) if error.is_parse_too_large() => {
-            describe(SendFailure::Protocol, "the headers of the receiver's answer are too large")
+            describe(SendFailure::Protocol, "the headers of the endpoint's response are too large")
         }
         Some(error) if error.is_parse() => not_http(),
         Some(error) if error.is_incomplete_message() || error.is_canceled() || error.is_closed() => closed(),
@@ -127,7 +127,7 @@ pub(crate) fn no_response(error: &(dyn Error + 'static)) -> DescribedFailure {
 pub(crate) fn body_failure(error: &hyper::Error) -> DescribedFailure {
     match find::<io::Error>(error) {
         Some(error) if is_malformed(error) => not_http(),
-        _ => describe(SendFailure::Truncated, "the receiver's answer was cut off midway"),
+        _ => describe(SendFailure::Truncated, "the endpoint's response was cut off"),
     }
 }
 
@@ -138,35 +138,31 @@ fn is_malformed(error: &io::Error) -> bool {
 }
 
 fn not_http() -> DescribedFailure {
-    describe(SendFailure::Protocol, "the receiver's answer is not valid HTTP/1.1")
+    describe(SendFailure::Protocol, "the endpoint's response is not valid HTTP/1.1")
 }
 
 fn no_connection(occurrence: &ConnectError) -> DescribedFailure {
     match occurrence {
-        ConnectError::Refused => describe(
-            SendFailure::BlockedAddress,
-            "the URL's host, port or address is one that requests may not go to",
-        ),
+        ConnectError::Refused => {
+            describe(SendFailure::BlockedAddress, "the URL's host, port or address is blocked")
+        }
         ConnectError::PlainHttp => describe(
             SendFailure::BlockedAddress,
             "this installation sends to https:// only; change the webhook's URL",
         ),
-        ConnectError::AddressBusy => describe(
-            SendFailure::HostBusy,
-            "too many connections to the receiver's address are open from here",
-        ),
+        ConnectError::AddressBusy => {
+            describe(SendFailure::HostBusy, "too many connections to the endpoint's address are open")
+        }
         ConnectError::NoSuchName => describe(SendFailure::Dns, "the URL's host name has no address"),
         ConnectError::ResolverFailed => {
             describe(SendFailure::Dns, "the URL's host name could not be resolved")
         }
-        ConnectError::Unreachable => {
-            describe(SendFailure::Connect, "no connection to the receiver could be made")
-        }
+        ConnectError::Unreachable => describe(SendFailure::Connect, "connecting to the endpoint failed"),
         ConnectError::HandshakeStalled => {
-            describe(SendFailure::Timeout, "the receiver did not finish the TLS handshake in time")
+            describe(SendFailure::Timeout, "the endpoint did not finish the TLS handshake in time")
         }
         ConnectError::HandshakeClosed => {
-            describe(SendFailure::Reset, "the receiver closed the connection during the TLS handshake")
+            describe(SendFailure::Reset, "the endpoint closed the connection during the TLS handshake")
         }
         ConnectError::Tls(error) => describe(SendFailure::Tls, tls::explain(error)),
     }

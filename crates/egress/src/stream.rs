@@ -128,7 +128,7 @@ impl ConnectionState {
     }
 }
 
-/// A request body. hyper drops it once it is written, which tells an exchange whether its own request was sent,
+/// A request body. hyper drops it once it is written, which shows an exchange whether its own request was sent,
 /// independent of others on the same connection.
 pub(crate) struct Payload {
     bytes: Bytes,

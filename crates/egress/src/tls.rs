@@ -29,15 +29,15 @@ pub(crate) fn client_config(roots: Roots) -> Result<Arc<ClientConfig>, SetupErro
 pub(crate) fn explain(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(fault) => {
-            format!("the receiver's certificate {}", explain_certificate(fault))
+            format!("the endpoint's certificate {}", explain_certificate(fault))
         }
-        Error::NoCertificatesPresented => "the receiver presented no certificate".into(),
-        Error::AlertReceived(alert) => format!("the receiver refused the TLS handshake ({alert:?})"),
+        Error::NoCertificatesPresented => "the endpoint presented no certificate".into(),
+        Error::AlertReceived(alert) => format!("the endpoint refused the TLS handshake ({alert:?})"),
         Error::PeerIncompatible(_) => {
-            "the receiver offers no TLS version or cipher in common; it needs TLS 1.2 or 1.3".into()
+            "the endpoint shares no TLS version or cipher with Redrive; it must support TLS 1.2 or 1.3".into()
         }
-        Error::InvalidMessage(_) => "the receiver does not speak TLS on this port".into(),
-        _ => "the TLS connection to the receiver failed".into(),
+        Error::InvalidMessage(_) => "the endpoint does not speak TLS on this port".into(),
+        _ => "the TLS connection to the endpoint failed".into(),
     }
 }
 

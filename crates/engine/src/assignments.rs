@@ -12,7 +12,7 @@ use redrive_core::{
 use redrive_store::{LaneKey, StoreError};
 
 use crate::{
-    Inner, clock::monotonic_now, dispatch::WebhookCaps, ids::ById, membership::NodeEpoch,
+    Inner, clock::monotonic_now, dispatch::WebhookLimits, ids::ById, membership::NodeEpoch,
     registry::ResolvedWebhook,
 };
 
@@ -100,9 +100,9 @@ impl Inner {
 
     /// Returns the limits of a webhook on this node: its whole `max_in_flight` if it needs an assigned node, else this
     /// node's share.
-    pub(crate) fn webhook_caps<'a>(&self, webhook: &'a ResolvedWebhook) -> WebhookCaps<'a> {
+    pub(crate) fn webhook_limits<'a>(&self, webhook: &'a ResolvedWebhook) -> WebhookLimits<'a> {
         let max = webhook.max_in_flight as usize;
-        WebhookCaps {
+        WebhookLimits {
             webhook_id: webhook.id,
             tenant_id: &webhook.tenant.id,
             max_in_flight: if self.needs_assignment(webhook) {
@@ -123,21 +123,21 @@ impl Inner {
     }
 
     /// Releases queued deliveries of a webhook that needs an assigned node, if that is not this node.
-    pub(crate) fn return_to_assigned_node(self: &Arc<Self>, webhook: &ResolvedWebhook) {
+    pub(crate) fn release_to_assigned_node(self: &Arc<Self>, webhook: &ResolvedWebhook) {
         if self.needs_assignment(webhook) && !self.membership.assignments.has(webhook.id) {
-            let actions = self.dispatch.return_queued(webhook.id);
+            let actions = self.dispatcher.release_queued(webhook.id);
             self.apply_actions(actions);
         }
     }
 
     /// Applies new limit shares after the number of nodes has changed.
     pub(crate) fn shares_changed(self: &Arc<Self>) {
-        let actions = self.dispatch.set_host_limit(self.host_limit());
+        let actions = self.dispatcher.set_host_limit(self.host_limit());
         self.apply_actions(actions);
-        for webhook_id in self.dispatch.webhooks() {
+        for webhook_id in self.dispatcher.webhooks() {
             if let Some(webhook) = self.registry.webhook(webhook_id) {
-                self.return_to_assigned_node(&webhook);
-                let actions = self.dispatch.set_caps(self.webhook_caps(&webhook));
+                self.release_to_assigned_node(&webhook);
+                let actions = self.dispatcher.set_webhook_limits(self.webhook_limits(&webhook));
                 self.apply_actions(actions);
             }
         }
@@ -163,10 +163,10 @@ impl Inner {
             && !self.needs_assignment(webhook)
         {
             // Other nodes use their shares from now on, so this node must be within its own.
-            return self.dispatch.sending(webhook_id) <= self.webhook_caps(webhook).max_in_flight;
+            return self.dispatcher.in_flight_count(webhook_id) <= self.webhook_limits(webhook).max_in_flight;
         }
-        let quiet = self.dispatch.is_webhook_idle(webhook_id);
-        if self.dispatch.is_draining() {
+        let quiet = self.dispatcher.is_webhook_idle(webhook_id);
+        if self.dispatcher.is_draining() {
             return quiet;
         }
         // Tokens used and probes sent are known to this node only.

@@ -39,8 +39,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(crate) const REDRIVE_HOPS: HeaderName = HeaderName::from_static(hops::HEADER);
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
-/// Delay of a delivery that is returned to the store because the connection limit of its address was reached.
-const HOST_BUSY_DELAY: Duration = Duration::from_secs(1);
+/// Delay of a delivery that is released to the store because the connection limit of its address was reached.
+const CONNECTION_LIMIT_DELAY: Duration = Duration::from_secs(1);
 
 /// An attempt and its result.
 pub(crate) struct AttemptResult {
@@ -69,10 +69,10 @@ impl Inner {
     pub(crate) async fn deliver(self: Arc<Self>, delivery: LeasedDelivery, admission: Admission) {
         match self.pre_send_check(&delivery, &admission.webhook).await {
             Ok(PreSendCheck::Send) => {
-                let result = self.attempt(&delivery, &admission.webhook).await;
+                let result = self.send_request(&delivery, &admission.webhook).await;
                 match result.response() {
                     AttemptResponse::Failed(SendFailure::HostBusy) => {
-                        self.put_back_busy(delivery, admission).await
+                        self.release_for_connection_limit(delivery, admission).await
                     }
                     _ => self.record_attempt(delivery, admission, result).await,
                 }
@@ -82,9 +82,9 @@ impl Inner {
                 let result = self.failed_without_request(&delivery, SendFailure::SenderDied, message);
                 self.record_attempt(delivery, admission, result).await;
             }
-            Ok(PreSendCheck::Finish(ending)) => {
+            Ok(PreSendCheck::Finish(end)) => {
                 self.release_admission(&delivery, admission).await;
-                self.record_without_attempt(delivery, ending);
+                self.record_without_attempt(delivery, end);
             }
             Ok(PreSendCheck::LeaseLost) => {
                 self.release_admission(&delivery, admission).await;
@@ -104,12 +104,16 @@ impl Inner {
         }
     }
 
-    /// Returns a delivery to the store because the connection limit of its address was reached. No request was sent,
+    /// Releases a delivery to the store because the connection limit of its address was reached. No request was sent,
     /// so this is not an attempt and says nothing about the endpoint.
-    async fn put_back_busy(self: &Arc<Self>, mut delivery: LeasedDelivery, admission: Admission) {
+    async fn release_for_connection_limit(
+        self: &Arc<Self>,
+        mut delivery: LeasedDelivery,
+        admission: Admission,
+    ) {
         self.metrics.host_busy.inc();
         self.release_admission(&delivery, admission).await;
-        delivery.due = delivery.due.max(self.clock.now() + HOST_BUSY_DELAY);
+        delivery.due = delivery.due.max(self.clock.now() + CONNECTION_LIMIT_DELAY);
         self.release_one(delivery);
     }
 
@@ -130,33 +134,35 @@ impl Inner {
                 self.persist_circuit_later(change.tenant_id, change.webhook_id, change.saved, occurrence);
             }
         }
-        self.free_slot(delivery);
+        self.free_webhook_slot(delivery);
     }
 
     /// Updates the retry concurrency controller and applies a changed limit of concurrent retries.
     pub(crate) fn adjust_retry_concurrency(
         self: &Arc<Self>,
-        learn: impl FnOnce(&mut RetryConcurrency, usize, Duration),
+        update: impl FnOnce(&mut RetryConcurrency, usize, Duration),
     ) {
-        let retries = self.dispatch.retries_in_flight();
-        let window = {
+        let retries = self.dispatcher.unsettled_retries();
+        let changed_limit = {
             let mut concurrency = self.retry_concurrency.lock();
             let before = concurrency.limit();
-            learn(&mut concurrency, retries, monotonic_now());
-            Some(concurrency.limit()).filter(|window| *window != before)
+            update(&mut concurrency, retries, monotonic_now());
+            Some(concurrency.limit()).filter(|limit| *limit != before)
         };
-        if let Some(window) = window {
-            let actions = self.dispatch.set_retry_limit(window);
+        if let Some(limit) = changed_limit {
+            let actions = self.dispatcher.set_retry_limit(limit);
             self.apply_actions(actions);
         }
     }
 
-    pub(crate) fn free_slot(self: &Arc<Self>, delivery: &LeasedDelivery) {
-        let actions = self.dispatch.free_webhook_slot(delivery.webhook_id, delivery.id);
+    /// Frees the webhook's slot of a delivery: its request has ended, or is not sent.
+    pub(crate) fn free_webhook_slot(self: &Arc<Self>, delivery: &LeasedDelivery) {
+        let actions = self.dispatcher.free_webhook_slot(delivery.webhook_id, delivery.id);
         self.apply_actions(actions);
     }
 
-    async fn attempt(
+    /// Sends the request of one attempt, and returns its result.
+    async fn send_request(
         self: &Arc<Self>,
         delivery: &LeasedDelivery,
         webhook: &ResolvedWebhook,
@@ -179,16 +185,16 @@ impl Inner {
         };
         let body = delivery.format.render(&delivery.event);
         let request = OutboundRequest {
-            headers: self.headers(delivery, webhook, id, executed_at, &body),
+            headers: self.build_headers(delivery, webhook, id, executed_at, &body),
             target,
             body,
-            timeout: webhook.policy.timeout(delivery.attempt),
+            timeout: webhook.retry_policy.timeout(delivery.attempt),
             owner: webhook.tenant.key,
         };
         let started = monotonic_now();
         let exchange = tokio::select! {
             exchange = self.egress.post(request) => exchange,
-            () = self.cancel_requests.cancelled() => cut_off(started),
+            () = self.cancel_requests.cancelled() => shutdown_failure(started),
         };
         self.metrics.record_exchange(&exchange.timings);
         if exchange.result.is_err() {
@@ -225,7 +231,7 @@ impl Inner {
         Some(trace.traceparent(span))
     }
 
-    fn headers(
+    fn build_headers(
         &self,
         delivery: &LeasedDelivery,
         webhook: &ResolvedWebhook,
@@ -240,29 +246,29 @@ impl Inner {
         let mut headers = HeaderMap::with_capacity(16 + webhook.headers.as_ref().map_or(0, |own| own.len()));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(delivery.format.content_type()));
         let own = [
-            (header::USER_AGENT, text(&self.settings.user_agent)),
+            (header::USER_AGENT, header_from_str(&self.settings.user_agent)),
             (WEBHOOK_TIMESTAMP, HeaderValue::from(at.secs())),
-            (WEBHOOK_SIGNATURE, owned(signatures.webhook_signature)),
-            (X_WEBHOOK_ID, owned(webhook.id.to_string())),
-            (X_WEBHOOK_EVENT, text(&delivery.event.event_type)),
-            (X_WEBHOOK_DELIVERY, owned(delivery.id.to_string())),
+            (WEBHOOK_SIGNATURE, header_from_string(signatures.webhook_signature)),
+            (X_WEBHOOK_ID, header_from_string(webhook.id.to_string())),
+            (X_WEBHOOK_EVENT, header_from_str(&delivery.event.event_type)),
+            (X_WEBHOOK_DELIVERY, header_from_string(delivery.id.to_string())),
             (X_WEBHOOK_ATTEMPT, HeaderValue::from(delivery.attempt)),
-            (X_WEBHOOK_TIMESTAMP, owned(at.to_string())),
-            (X_WEBHOOK_SIGNATURE, owned(signatures.x_webhook_signature)),
-            (X_IDEMPOTENCY_KEY, text(key)),
-            (WEBHOOK_ID, owned(event_id)),
+            (X_WEBHOOK_TIMESTAMP, header_from_string(at.to_string())),
+            (X_WEBHOOK_SIGNATURE, header_from_string(signatures.x_webhook_signature)),
+            (X_IDEMPOTENCY_KEY, header_from_str(key)),
+            (WEBHOOK_ID, header_from_string(event_id)),
             (REDRIVE_HOPS, HeaderValue::from(u16::from(hops::next(delivery.event.hops)))),
         ];
         headers.extend(own);
         for (name, value) in delivery.format.headers(&delivery.event) {
             if let Ok(name) = HeaderName::try_from(name) {
-                headers.insert(name, owned(value));
+                headers.insert(name, header_from_string(value));
             }
         }
         if let Some(traceparent) = self.traceparent(&delivery.event, id) {
-            headers.insert(TRACEPARENT, owned(traceparent));
+            headers.insert(TRACEPARENT, header_from_string(traceparent));
             let state = delivery.event.trace.as_ref().and_then(|trace| trace.state());
-            headers.extend(state.map(|state| (TRACESTATE, text(state))));
+            headers.extend(state.map(|state| (TRACESTATE, header_from_str(state))));
         }
         for (name, value) in webhook.headers.iter().flat_map(|own| own.iter()) {
             headers.insert(name.clone(), value.clone());
@@ -271,16 +277,16 @@ impl Inner {
     }
 }
 
-pub(crate) fn text(text: &str) -> HeaderValue {
+pub(crate) fn header_from_str(text: &str) -> HeaderValue {
     // Keys may contain non-ASCII text; a header value takes its bytes. Values validated on publish never fail here.
     HeaderValue::from_bytes(text.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
-pub(crate) fn owned(text: String) -> HeaderValue {
+pub(crate) fn header_from_string(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
 }
 
-fn cut_off(started: Duration) -> Exchange {
+fn shutdown_failure(started: Duration) -> Exchange {
     let failed = EgressFailure {
         failure: SendFailure::DrainDeadline,
         message: "the request was cut off because the server was shutting down".into(),

@@ -16,7 +16,7 @@ use redrive_store::{Store, StoreError, VersionedType};
 
 use crate::{
     Inner,
-    checking::{BatchProgress, COMPILE_WORK},
+    checking::{BatchCheckBudget, COMPILE_WORK},
     publish::PublishError,
 };
 
@@ -118,7 +118,7 @@ impl Inner {
         &self,
         event: &Event,
         status: &TypeStatus,
-        batch: Option<&BatchProgress>,
+        batch: Option<&BatchCheckBudget>,
     ) -> Result<(), PublishError> {
         let rule = match status {
             TypeStatus::Unrestricted => return Ok(()),

@@ -106,8 +106,8 @@ impl Inner {
 
     /// Applies the changes of other nodes after a cursor, until the engine stops.
     pub(crate) async fn run_change_feed(self: Arc<Self>, mut cursor: ChangeCursor) {
-        let mut trail = CursorHistory::default();
-        let mut unsure = BTreeSet::new();
+        let mut cursors = CursorHistory::default();
+        let mut to_refresh = BTreeSet::new();
         let mut read_at = monotonic_now();
         loop {
             tokio::time::sleep(MIN_POLL_INTERVAL).await;
@@ -119,9 +119,9 @@ impl Inner {
             let missed = self.membership.change_signal.missed.swap(false, Relaxed);
             let rewrapped = missed || monotonic_now().saturating_sub(read_at) > RESYNC_AFTER;
             let read = if rewrapped {
-                self.resync(&mut unsure).await
+                self.resync(&mut to_refresh).await
             } else {
-                self.apply_changes(&cursor, &mut unsure).await
+                self.apply_changes(&cursor, &mut to_refresh).await
             };
             match read {
                 Ok(next) => (cursor, read_at) = (next, monotonic_now()),
@@ -131,7 +131,7 @@ impl Inner {
                     continue;
                 }
             }
-            if let Some(old) = trail.record(monotonic_now(), &cursor)
+            if let Some(old) = cursors.record(monotonic_now(), &cursor)
                 && let Err(error) = self.store.prune_changes(old).await
             {
                 tracing::debug!(%error, "pruning the change feed failed; will retry");
@@ -143,10 +143,10 @@ impl Inner {
     async fn apply_changes(
         self: &Arc<Self>,
         since: &ChangeCursor,
-        unsure: &mut BTreeSet<WebhookId>,
+        to_refresh: &mut BTreeSet<WebhookId>,
     ) -> Result<ChangeCursor, StoreError> {
         let reported = self.store.changes(Some(since.clone())).await?;
-        let mut gates = unsure.clone();
+        let mut gates = to_refresh.clone();
         let mut tenants: BTreeMap<TenantId, Vec<WebhookId>> = BTreeMap::new();
         let mut cancelled = Vec::new();
         for change in reported.changes {
@@ -165,7 +165,7 @@ impl Inner {
         for (tenant_id, webhooks) in tenants {
             self.refresh_tenant(&tenant_id, &webhooks).await?;
         }
-        *unsure = self.refresh_runtime(gates).await?;
+        *to_refresh = self.refresh_runtime(gates).await?;
         for (webhook_id, delivery_id) in cancelled {
             self.release_cancelled(webhook_id, delivery_id);
         }
@@ -173,9 +173,12 @@ impl Inner {
     }
 
     /// Reloads everything that is cached on this node.
-    async fn resync(self: &Arc<Self>, unsure: &mut BTreeSet<WebhookId>) -> Result<ChangeCursor, StoreError> {
+    async fn resync(
+        self: &Arc<Self>,
+        to_refresh: &mut BTreeSet<WebhookId>,
+    ) -> Result<ChangeCursor, StoreError> {
         let cursor = self.store.changes(None).await?.cursor;
-        let here = self.dispatch.webhooks();
+        let here = self.dispatcher.webhooks();
         let mut gates: BTreeSet<WebhookId> = self.coordination.tracked_webhooks().into_iter().collect();
         gates.extend(self.store.list_runtime().await?.into_iter().map(|runtime| runtime.webhook_id));
         gates.extend(&here);
@@ -198,7 +201,7 @@ impl Inner {
             self.apply_webhook_change(webhook_id);
         }
         self.membership.change_signal.keys_changed();
-        *unsure = self.refresh_runtime(gates).await?;
+        *to_refresh = self.refresh_runtime(gates).await?;
         Ok(cursor)
     }
 
@@ -222,7 +225,7 @@ impl Inner {
         self: &Arc<Self>,
         webhooks: BTreeSet<WebhookId>,
     ) -> Result<BTreeSet<WebhookId>, StoreError> {
-        let mut unsure = BTreeSet::new();
+        let mut to_refresh = BTreeSet::new();
         let webhooks: Vec<_> = webhooks.into_iter().collect();
         for part in webhooks.chunks(BATCH_SIZE) {
             // Local transitions from here on may be newer than the state that is read.
@@ -232,25 +235,30 @@ impl Inner {
             for webhook_id in part {
                 let runtime = found.remove(webhook_id);
                 let webhook = match self.registry.webhook(*webhook_id) {
-                    None if runtime.is_some() => self.registry.find(&*self.store, *webhook_id).await?,
+                    None if runtime.is_some() => self.registry.get_or_load(&*self.store, *webhook_id).await?,
                     webhook => webhook,
                 };
                 let Some(webhook) = webhook else { continue };
-                let learnt = self.coordination.merge_stored(&webhook, runtime, since, self.clock.now());
-                if learnt == RuntimeChange::Stale {
-                    unsure.insert(*webhook_id);
+                let runtime_change =
+                    self.coordination.merge_stored(&webhook, runtime, since, self.clock.now());
+                if runtime_change == RuntimeChange::Stale {
+                    to_refresh.insert(*webhook_id);
                 }
-                self.apply_runtime_change(&webhook, learnt);
+                self.apply_runtime_change(&webhook, runtime_change);
             }
         }
         if !webhooks.is_empty() {
             self.gate_wakeup.notify_one();
         }
-        Ok(unsure)
+        Ok(to_refresh)
     }
 
-    pub(crate) fn apply_runtime_change(self: &Arc<Self>, webhook: &ResolvedWebhook, learnt: RuntimeChange) {
-        match learnt {
+    pub(crate) fn apply_runtime_change(
+        self: &Arc<Self>,
+        webhook: &ResolvedWebhook,
+        runtime_change: RuntimeChange,
+    ) {
+        match runtime_change {
             RuntimeChange::Stale | RuntimeChange::Unchanged => {}
             RuntimeChange::AskRedis => {
                 if let (Some(shared), Some(webhook)) =
@@ -260,9 +268,9 @@ impl Inner {
                 }
             }
             RuntimeChange::Blocked(until) => self.park(webhook, Some(until)),
-            RuntimeChange::Unblocked(trickle) => {
-                self.return_to_assigned_node(webhook);
-                let actions = self.dispatch.unpark(self.webhook_caps(webhook), trickle);
+            RuntimeChange::Unblocked(probe_limit) => {
+                self.release_to_assigned_node(webhook);
+                let actions = self.dispatcher.unpark(self.webhook_limits(webhook), probe_limit);
                 self.apply_actions(actions);
                 self.scheduler_wakeup.wake();
             }
@@ -273,7 +281,7 @@ impl Inner {
     /// which has the reason, ends it. If its request is in flight, the store reports the cancellation when the outcome
     /// is recorded.
     fn release_cancelled(self: &Arc<Self>, webhook_id: WebhookId, delivery_id: DeliveryId) {
-        if let Some(queued) = self.dispatch.take_cancelled(webhook_id, delivery_id) {
+        if let Some(queued) = self.dispatcher.take_cancelled(webhook_id, delivery_id) {
             self.release_one(queued);
         }
     }
@@ -285,16 +293,16 @@ mod tests {
 
     #[test]
     fn changes_are_pruned_after_retention() {
-        let mut trail = CursorHistory::default();
-        let mut forgotten = Vec::new();
+        let mut cursors = CursorHistory::default();
+        let mut pruned_positions = Vec::new();
         for second in 0..=1_200 {
-            let old = trail.record(Duration::from_secs(second), &ChangeCursor::at(second as i64));
-            forgotten.extend(old.map(|cursor| (second, cursor.position)));
+            let old = cursors.record(Duration::from_secs(second), &ChangeCursor::at(second as i64));
+            pruned_positions.extend(old.map(|cursor| (second, cursor.position)));
         }
         let expected: Vec<_> = (600..=1_200).step_by(60).map(|at| (at, at as i64 - 600)).collect();
-        assert_eq!(forgotten, expected);
+        assert_eq!(pruned_positions, expected);
         assert_eq!(
-            trail.record(Duration::from_secs(9_999), &ChangeCursor::at(2_000)),
+            cursors.record(Duration::from_secs(9_999), &ChangeCursor::at(2_000)),
             Some(ChangeCursor::at(1_200))
         );
     }

@@ -42,9 +42,9 @@ pub(crate) fn checking_slots() -> TenantSlots {
     })
 }
 
-/// Progress of the publishes of one batch and the work of their checks; shared by all of them.
+/// Work that the checks of one batch may still cost, and the progress of its publishes; shared by all of them.
 #[derive(Debug)]
-pub struct BatchProgress {
+pub struct BatchCheckBudget {
     /// Remaining work budget.
     left: AtomicU64,
     /// Work done on the runtime since the last yield.
@@ -55,7 +55,7 @@ pub struct BatchProgress {
     current_version: AtomicI64,
 }
 
-impl Default for BatchProgress {
+impl Default for BatchCheckBudget {
     fn default() -> Self {
         Self {
             left: AtomicU64::new(MAX_BATCH_WORK),
@@ -66,7 +66,7 @@ impl Default for BatchProgress {
     }
 }
 
-impl BatchProgress {
+impl BatchCheckBudget {
     /// Counts work done on the runtime outside the engine, such as parsing the batch itself.
     pub fn add_inline_work(&self, work: u64) {
         self.inline.fetch_add(work, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Inner {
         &self,
         tenant_id: &TenantId,
         work: u64,
-        batch: Option<&BatchProgress>,
+        batch: Option<&BatchCheckBudget>,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PublishError> {
         if let Some(batch) = batch {
@@ -196,19 +196,19 @@ mod tests {
 
     #[test]
     fn batch_beyond_its_budget_is_refused() {
-        let batch = BatchProgress::default();
+        let batch = BatchCheckBudget::default();
         assert_eq!(batch.charge(MAX_BATCH_WORK - 10), Ok(()));
         assert_eq!(batch.charge(11), Err(PublishError::BatchTooCostly));
-        assert_eq!(batch.charge(10), Ok(()), "a smaller one still fits");
+        assert_eq!(batch.charge(10), Ok(()), "a smaller check still fits");
     }
 
     #[test]
     fn batch_yields_after_little_work() {
-        let batch = BatchProgress::default();
+        let batch = BatchCheckBudget::default();
         batch.add_inline_work(MAX_INLINE_WORK / 2);
         assert!(!batch.must_yield());
         batch.add_inline_work(1);
-        assert!(batch.must_yield() && !batch.must_yield(), "counted from zero again");
+        assert!(batch.must_yield() && !batch.must_yield(), "the work counter restarts at zero");
         batch.hand_over();
         assert!(batch.take_handed_over() && !batch.take_handed_over());
     }

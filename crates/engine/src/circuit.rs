@@ -24,8 +24,8 @@ impl Inner {
     pub(crate) fn apply_report_effects(self: &Arc<Self>, webhook: &ResolvedWebhook, changed: &ReportEffects) {
         if let Some(change) = &changed.circuit {
             self.apply_circuit_change(webhook, change);
-        } else if changed.probe_cap.is_some() {
-            let actions = self.dispatch.unpark(self.webhook_caps(webhook), changed.probe_cap);
+        } else if changed.probe_limit.is_some() {
+            let actions = self.dispatcher.unpark(self.webhook_limits(webhook), changed.probe_limit);
             self.apply_actions(actions);
         }
         self.gate_wakeup.notify_one();
@@ -40,7 +40,7 @@ impl Inner {
         match change.saved.blocked_until() {
             Some(until) => self.park(webhook, Some(until)),
             None => {
-                let actions = self.dispatch.unpark(self.webhook_caps(webhook), change.probe_cap);
+                let actions = self.dispatcher.unpark(self.webhook_limits(webhook), change.probe_limit);
                 self.apply_actions(actions);
             }
         }
@@ -105,12 +105,12 @@ impl Inner {
     }
 
     /// Called before deliveries of a webhook are claimed. If a transition of its circuit is due, unblocks the webhook
-    /// with the cap of the new state, without performing the transition: not every node that claims may perform it.
+    /// with the probe limit of the new state, without performing the transition: not every node that claims may do so.
     pub(crate) fn open_for_due_probe(self: &Arc<Self>, webhook: &ResolvedWebhook) {
         if self.membership.is_shared()
-            && let Some(trickle) = self.coordination.preview_transition(webhook, self.clock.now())
+            && let Some(probe_limit) = self.coordination.preview_transition(webhook, self.clock.now())
         {
-            let actions = self.dispatch.unpark(self.webhook_caps(webhook), trickle);
+            let actions = self.dispatcher.unpark(self.webhook_limits(webhook), probe_limit);
             self.apply_actions(actions);
         }
     }
@@ -130,7 +130,7 @@ impl Inner {
     fn owns_circuit_timer(&self, webhook_id: WebhookId) -> bool {
         !self.membership.is_shared()
             || self.membership.assignments.has(webhook_id)
-            || self.dispatch.has_deliveries(webhook_id)
+            || self.dispatcher.has_deliveries(webhook_id)
     }
 
     /// Restores circuits, holds and failures from the store. Nothing is sent before that.
@@ -142,12 +142,12 @@ impl Inner {
                 continue;
             }
             // Load the webhook first: transitions of its circuit depend on its policy.
-            let webhook = self.registry.find(&*self.store, runtime.webhook_id).await?;
+            let webhook = self.registry.get_or_load(&*self.store, runtime.webhook_id).await?;
             self.coordination.restore(runtime, now);
             if let Some(webhook) = webhook
-                && let Some(trickle) = self.coordination.probe_capacity(&webhook)
+                && let Some(probe_limit) = self.coordination.refresh_probe_limit(&webhook)
             {
-                self.dispatch.unpark(self.webhook_caps(&webhook), Some(trickle));
+                self.dispatcher.unpark(self.webhook_limits(&webhook), Some(probe_limit));
             }
         }
         Ok(())
@@ -166,16 +166,17 @@ impl Inner {
             for webhook in ticked.half_open {
                 // A probe may have been lost: admit another one.
                 let actions = self
-                    .dispatch
-                    .unpark(self.webhook_caps(&webhook), self.coordination.probe_capacity(&webhook));
+                    .dispatcher
+                    .unpark(self.webhook_limits(&webhook), self.coordination.refresh_probe_limit(&webhook));
                 self.apply_actions(actions);
             }
             for (webhook, change) in ticked.changes {
                 self.apply_and_persist(&webhook, change);
             }
-            let actions = self.dispatch.expire_holds(now);
+            let actions = self.dispatcher.expire_blocks(now);
             self.apply_actions(actions);
-            let next = [self.dispatch.next_wake(), self.coordination.next_tick()].into_iter().flatten().min();
+            let next =
+                [self.dispatcher.next_wake(), self.coordination.next_tick()].into_iter().flatten().min();
             tokio::select! {
                 () = self.clock.sleep_until(next.unwrap_or_default()), if next.is_some_and(|at| at < Time::FAR_FUTURE) => {}
                 () = self.gate_wakeup.notified() => {}
@@ -194,7 +195,9 @@ impl Engine {
         action: CircuitAction,
     ) -> Result<bool, StoreError> {
         let inner = &self.0;
-        let Some(webhook) = inner.registry.find(&*inner.store, webhook_id).await? else { return Ok(false) };
+        let Some(webhook) = inner.registry.get_or_load(&*inner.store, webhook_id).await? else {
+            return Ok(false);
+        };
         if webhook.tenant.id != *tenant_id {
             return Ok(false);
         }
@@ -238,12 +241,12 @@ impl Engine {
 
     /// Returns the number of circuits in each state.
     pub fn circuits(&self) -> Circuits {
-        let census = self.0.coordination.count_circuits(self.0.clock.now());
+        let counts = self.0.coordination.count_circuits(self.0.clock.now());
         Circuits {
-            closed: self.0.registry.len().saturating_sub(census.open + census.half_open),
-            half_open: census.half_open,
-            open: census.open,
-            open_over_an_hour: census.open_over_an_hour,
+            closed: self.0.registry.len().saturating_sub(counts.open + counts.half_open),
+            half_open: counts.half_open,
+            open: counts.open,
+            open_over_an_hour: counts.open_over_an_hour,
         }
     }
 

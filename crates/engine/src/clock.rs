@@ -6,7 +6,10 @@
 //! clock. [`Clock::now`] is for scheduling; [`Clock::confirmed_now`] must be used for everything that destroys
 //! data.
 
-#![allow(clippy::disallowed_methods, reason = "this is where clocks and dice live")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the only module that reads clocks and generates random values"
+)]
 
 use std::{
     sync::{
@@ -49,7 +52,7 @@ struct System {
     origins: RwLock<Origins>,
     discipline: Mutex<Option<ClockDiscipline>>,
     /// Number of times that time was set back; wakes sleepers.
-    set_backs: AtomicU64,
+    clock_steps: AtomicU64,
 }
 
 /// Times at the start of the clock, in milliseconds.
@@ -89,20 +92,20 @@ impl System {
         time.max(origins.floor.saturating_mul(NANOS_PER_MILLI))
     }
 
-    /// Sets the time. It stands still instead of going back, unless `is_set_back`.
-    fn set(&self, scheduling: i64, confirmed: i64, is_set_back: bool) {
+    /// Sets the time. It stands still instead of going back, unless `is_step_back`.
+    fn set(&self, scheduling: i64, confirmed: i64, is_step_back: bool) {
         let mut origins = self.origins.write();
         let latest = (origins.scheduling + self.elapsed_ms()).max(origins.floor);
-        *origins = Origins { scheduling, confirmed, floor: if is_set_back { i64::MIN } else { latest } };
+        *origins = Origins { scheduling, confirmed, floor: if is_step_back { i64::MIN } else { latest } };
         drop(origins);
-        if is_set_back {
-            self.set_backs.fetch_add(1, Relaxed);
+        if is_step_back {
+            self.clock_steps.fetch_add(1, Relaxed);
         }
     }
 
     fn apply(&self, discipline: &ClockDiscipline, event: Option<ClockEvent>) {
-        let is_set_back = event.is_some_and(|event| event.set_back.is_some());
-        self.set(discipline.scheduling_offset(), discipline.confirmed_offset(), is_set_back);
+        let is_step_back = event.is_some_and(|event| event.clock_step.is_some());
+        self.set(discipline.scheduling_offset(), discipline.confirmed_offset(), is_step_back);
     }
 }
 
@@ -134,7 +137,7 @@ impl Clock {
             skew,
             origins: RwLock::new(origins),
             discipline: Mutex::new(None),
-            set_backs: AtomicU64::new(0),
+            clock_steps: AtomicU64::new(0),
         })))
     }
 
@@ -244,7 +247,7 @@ impl Clock {
     /// # Panics
     /// If it is not a manual clock.
     pub fn advance(&self, by: Duration) {
-        let Kind::Manual(manual) = &self.0 else { panic!("only a manual clock can be moved") };
+        let Kind::Manual(manual) = &self.0 else { panic!("only a manual clock can be advanced") };
         manual.millis.fetch_add(by.as_millis() as i64, Relaxed);
         manual.moved.notify_waiters();
     }
@@ -253,8 +256,8 @@ impl Clock {
     pub async fn sleep_until(&self, at: Time) {
         match &self.0 {
             Kind::System(system) => {
-                let set_backs = system.set_backs.load(Relaxed);
-                while self.now() < at && system.set_backs.load(Relaxed) == set_backs {
+                let clock_steps = system.clock_steps.load(Relaxed);
+                while self.now() < at && system.clock_steps.load(Relaxed) == clock_steps {
                     let wait = at.duration_since(self.now()).as_secs_f64() / system.speed;
                     // Sleeps in short steps, since the clock may be corrected in between, and rounds up, since waking early
                     // would find nothing due.

@@ -50,11 +50,12 @@ impl Inner {
     /// Marks expired deliveries dead that are queued in memory, waiting for a token or a slot.
     fn expire_queued(self: &Arc<Self>) {
         let now = self.clock.confirmed_now();
-        let over = self.dispatch.take_expired(|delivery| {
+        let expired_deliveries = self.dispatcher.take_expired(|delivery| {
             let webhook = self.registry.webhook(delivery.webhook_id);
-            webhook.is_some_and(|webhook| now >= decide::give_up_at(delivery.created_at, &webhook.policy))
+            webhook
+                .is_some_and(|webhook| now >= decide::give_up_at(delivery.created_at, &webhook.retry_policy))
         });
-        for delivery in over {
+        for delivery in expired_deliveries {
             self.record_without_attempt(delivery, NextState::Dead { reason: DeadReason::Expired }.into());
         }
     }
@@ -72,12 +73,12 @@ impl Inner {
     }
 
     async fn expire_webhook_deliveries(&self, webhook_id: WebhookId, oldest: Time) -> Result<(), StoreError> {
-        let Some(webhook) = self.registry.find(&*self.store, webhook_id).await? else { return Ok(()) };
+        let Some(webhook) = self.registry.get_or_load(&*self.store, webhook_id).await? else { return Ok(()) };
         let now = self.clock.confirmed_now();
-        let timeout = webhook.policy.give_up_after.as_duration().as_millis() as i64;
+        let timeout = webhook.retry_policy.give_up_after.as_duration().as_millis() as i64;
         // Deliveries created exactly `give_up_after` ago or earlier are expired.
-        let made_before = Time::from_millis(now.millis() - timeout + 1);
-        if oldest >= made_before {
+        let created_before = Time::from_millis(now.millis() - timeout + 1);
+        if oldest >= created_before {
             return Ok(());
         }
         loop {
@@ -89,7 +90,7 @@ impl Inner {
                 occurrence(&webhook.tenant.id, Some(webhook_id), NotificationKind::DeliveryDead, now, facts);
             let step = self
                 .store
-                .expire_deliveries(webhook_id, made_before, now, BATCH_SIZE, Some(occurrence))
+                .expire_deliveries(webhook_id, created_before, now, BATCH_SIZE, Some(occurrence))
                 .await?;
             if step.changed > 0 {
                 self.notifier.wake();
@@ -161,9 +162,9 @@ impl Inner {
         let disable = |webhook: &mut Webhook| {
             // `expires_at` may have been extended since the page was read, or another node has already disabled the
             // webhook.
-            let over = webhook.spec.expires_at.is_some_and(|at| at <= confirmed_now);
+            let is_expired = webhook.spec.expires_at.is_some_and(|at| at <= confirmed_now);
             let is_on = matches!(webhook.state, WebhookState::Active | WebhookState::Paused);
-            if !is_on || !over {
+            if !is_on || !is_expired {
                 return Err(());
             }
             webhook.state = WebhookState::Disabled(REASON_EXPIRED.into());

@@ -11,11 +11,11 @@ use redrive_store::{NextState, StoreError};
 use crate::{
     Inner,
     coordination::{
-        AdmissionRequest, Grant, LocalDecision,
-        redis::{GrantWithSlot, RedisAdmissionRequest, RedisCoordinator, Slot},
+        AdmissionDecision, AdmissionRequest, LocalDecision,
+        redis::{DecisionWithSlot, RedisAdmissionRequest, RedisCoordinator, Slot},
     },
     dispatch::{Deferral, DeferredDelivery, DispatchActions, LeasedDelivery},
-    record::Ending,
+    record::EndWithoutAttempt,
     registry::ResolvedWebhook,
 };
 
@@ -34,7 +34,7 @@ pub(crate) enum PreSendCheck {
     /// Send the request.
     Send,
     /// End the delivery without a request.
-    Finish(Ending),
+    Finish(EndWithoutAttempt),
     /// Too many nodes died while sending it: record a failed attempt.
     Poison,
     /// The lease belongs to another node.
@@ -58,7 +58,7 @@ const PROBE_GRACE: Duration = Duration::from_secs(10);
 const CLOSED: CircuitState = CircuitState::Closed;
 
 fn probe_timeout(delivery: &LeasedDelivery, webhook: &ResolvedWebhook) -> Duration {
-    webhook.policy.timeout(delivery.attempt) + PROBE_GRACE
+    webhook.retry_policy.timeout(delivery.attempt) + PROBE_GRACE
 }
 
 impl Inner {
@@ -75,11 +75,11 @@ impl Inner {
             if actions.start.is_empty() {
                 return;
             }
-            let refused = self.start(actions.start);
-            if refused.is_empty() {
+            let deferred = self.start(actions.start);
+            if deferred.is_empty() {
                 return;
             }
-            actions = self.dispatch.defer(refused);
+            actions = self.dispatcher.defer(deferred);
             // A deferred delivery may need an earlier wake-up than the one that is set.
             self.gate_wakeup.notify_one();
         }
@@ -87,17 +87,18 @@ impl Inner {
 
     /// Parks a webhook that is blocked until `until`, or for an unknown time if `None`.
     pub(crate) fn park(self: &Arc<Self>, webhook: &ResolvedWebhook, until: Option<Time>) {
-        let actions = self.dispatch.park(self.webhook_caps(webhook), parked_until(until, self.clock.now()));
+        let actions =
+            self.dispatcher.park(self.webhook_limits(webhook), parked_until(until, self.clock.now()));
         self.apply_actions(actions);
         self.gate_wakeup.notify_one();
     }
 
     /// Requests admission for all deliveries in one call and starts those that are admitted. Returns the others.
     fn start(self: &Arc<Self>, start: Vec<LeasedDelivery>) -> Vec<DeferredDelivery> {
-        if !self.membership.may_send() {
+        if !self.membership.node_may_send() {
             return start
                 .into_iter()
-                .map(|delivery| DeferredDelivery { delivery, how: Deferral::SuspendNode })
+                .map(|delivery| DeferredDelivery { delivery, deferral: Deferral::SuspendNode })
                 .collect();
         }
         let (now, confirmed_now) = (self.clock.now(), self.clock.confirmed_now());
@@ -131,7 +132,7 @@ impl Inner {
         known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
         now: Time,
     ) -> Vec<DeferredDelivery> {
-        let asks: Vec<_> = known
+        let requests: Vec<_> = known
             .iter()
             .map(|(delivery, webhook)| AdmissionRequest {
                 webhook,
@@ -139,23 +140,25 @@ impl Inner {
                 probe_timeout: probe_timeout(delivery, webhook),
             })
             .collect();
-        let grants = self.coordination.admit(&asks, now);
-        drop(asks);
+        let decisions = self.coordination.admit(&requests, now);
+        drop(requests);
         // In fallback each node uses its share of the slots. Slots in use are reported to Redis when it is available
         // again.
-        let count = |webhook: &ResolvedWebhook| {
+        let acquire_fallback_slot = |webhook: &ResolvedWebhook| {
             self.redis
                 .as_ref()
                 .map(|shared| shared.slots.acquire_in_fallback(webhook.id, webhook.max_in_flight))
         };
-        let granted = known.into_iter().zip(grants).map(|((delivery, webhook), grant)| {
-            let slot = matches!(grant, Grant::Go { .. }).then(|| count(&webhook)).flatten();
-            ((delivery, webhook), (grant, slot))
+        let decided = known.into_iter().zip(decisions).map(|((delivery, webhook), decision)| {
+            let slot = matches!(decision, AdmissionDecision::Go { .. })
+                .then(|| acquire_fallback_slot(&webhook))
+                .flatten();
+            ((delivery, webhook), (decision, slot))
         });
-        self.start_admitted(granted, now)
+        self.start_admitted(decided, now)
     }
 
-    /// Starts deliveries of webhooks without limits or blocks if this node holds a slot for them, and requests
+    /// Starts deliveries of webhooks without limits or blocks if this node has a slot for them, and requests
     /// admission from Redis for the others in one call.
     fn admit_through_redis(
         self: &Arc<Self>,
@@ -163,25 +166,25 @@ impl Inner {
         known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
         now: Time,
     ) -> Vec<DeferredDelivery> {
-        let (mut waits, mut request) = (Vec::new(), Vec::new());
+        let (mut waits, mut undecided) = (Vec::new(), Vec::new());
         for (delivery, webhook) in known {
             match self.coordination.decide_locally(&webhook, now) {
-                LocalDecision::Wait(grant) => waits.push(((delivery, webhook), (grant, None))),
+                LocalDecision::Wait(decision) => waits.push(((delivery, webhook), (decision, None))),
                 LocalDecision::Go => match shared.slots.try_acquire(webhook.id, webhook.max_in_flight) {
                     slot @ Some(_) => {
                         self.spawn(delivery, Admission { webhook, probe: None, circuit: CLOSED, slot })
                     }
-                    None => request.push((delivery, webhook, None)),
+                    None => undecided.push((delivery, webhook, None)),
                 },
                 LocalDecision::AskRedis => {
                     let slot = shared.slots.try_acquire(webhook.id, webhook.max_in_flight);
-                    request.push((delivery, webhook, slot));
+                    undecided.push((delivery, webhook, slot));
                 }
             }
         }
-        if !request.is_empty() {
+        if !undecided.is_empty() {
             let inner = self.clone();
-            self.runtime.spawn(async move { inner.request_admission(shared, request).await });
+            self.runtime.spawn(async move { inner.request_admission(shared, undecided).await });
         }
         self.start_admitted(waits, now)
     }
@@ -190,34 +193,33 @@ impl Inner {
     async fn request_admission(
         self: Arc<Self>,
         shared: Arc<RedisCoordinator>,
-        request: Vec<(LeasedDelivery, Arc<ResolvedWebhook>, Option<Slot>)>,
+        undecided: Vec<(LeasedDelivery, Arc<ResolvedWebhook>, Option<Slot>)>,
     ) {
-        let asks = request.iter().map(|(delivery, webhook, slot)| RedisAdmissionRequest {
+        let requests = undecided.iter().map(|(delivery, webhook, slot)| RedisAdmissionRequest {
             webhook: webhook.clone(),
             event_id: delivery.event.id,
             probe_timeout: probe_timeout(delivery, webhook).as_millis() as u64,
             has_slot: slot.is_some(),
         });
-        let given = shared.admit(asks.collect()).await;
+        let decisions = shared.admit(requests.collect()).await;
         let now = self.clock.now();
-        let refused = match given {
-            Ok(given) => {
-                let granted =
-                    request.into_iter().zip(given).map(|((delivery, webhook, had), (grant, slot))| {
-                        (
-                            (delivery, webhook),
-                            (grant, slot.or(had.filter(|_| matches!(grant, Grant::Go { .. })))),
-                        )
-                    });
-                self.start_admitted(granted, now)
+        let deferred = match decisions {
+            Ok(decisions) => {
+                let decided = undecided.into_iter().zip(decisions).map(
+                    |((delivery, webhook, had), (decision, slot))| {
+                        let is_admitted = matches!(decision, AdmissionDecision::Go { .. });
+                        ((delivery, webhook), (decision, slot.or(had.filter(|_| is_admitted))))
+                    },
+                );
+                self.start_admitted(decided, now)
             }
             Err(_) => self.admit_locally(
-                request.into_iter().map(|(delivery, webhook, _)| (delivery, webhook)).collect(),
+                undecided.into_iter().map(|(delivery, webhook, _)| (delivery, webhook)).collect(),
                 now,
             ),
         };
-        if !refused.is_empty() {
-            let actions = self.dispatch.defer(refused);
+        if !deferred.is_empty() {
+            let actions = self.dispatcher.defer(deferred);
             self.apply_actions(actions);
             self.gate_wakeup.notify_one();
         }
@@ -226,19 +228,19 @@ impl Inner {
     /// Starts the admitted deliveries. Returns the others.
     fn start_admitted(
         self: &Arc<Self>,
-        granted: impl IntoIterator<Item = ((LeasedDelivery, Arc<ResolvedWebhook>), GrantWithSlot)>,
+        decided: impl IntoIterator<Item = ((LeasedDelivery, Arc<ResolvedWebhook>), DecisionWithSlot)>,
         now: Time,
     ) -> Vec<DeferredDelivery> {
-        let mut refused = Vec::new();
-        for ((delivery, webhook), (grant, slot)) in granted {
-            match grant {
-                Grant::Go { probe, circuit } => {
+        let mut deferred = Vec::new();
+        for ((delivery, webhook), (decision, slot)) in decided {
+            match decision {
+                AdmissionDecision::Go { probe, circuit } => {
                     self.spawn(delivery, Admission { webhook, probe, circuit, slot })
                 }
-                Grant::Wait { until, why, scope } => {
-                    self.metrics.record_hold(why);
-                    let how = match (why, until) {
-                        (WaitingOn::RateLimit, Some(until)) if !self.is_endpoint_hold(&webhook, now) => {
+                AdmissionDecision::Wait { until, reason, scope } => {
+                    self.metrics.record_hold(reason);
+                    let deferral = match (reason, until) {
+                        (WaitingOn::RateLimit, Some(until)) if !self.is_retry_after(&webhook, now) => {
                             Deferral::Hold(scope, until)
                         }
                         // Other nodes use all slots; one will be free shortly.
@@ -247,17 +249,19 @@ impl Inner {
                             Deferral::ParkWebhook(parked_until(until, now))
                         }
                         // Other blocks are recorded in the store, which keeps the delivery until they end.
-                        _ => Deferral::ReturnOne(delivery.due),
+                        _ => Deferral::ReleaseOne(delivery.due),
                     };
-                    refused.push(DeferredDelivery { delivery, how });
+                    deferred.push(DeferredDelivery { delivery, deferral });
                 }
-                Grant::Probed { until } => {
-                    refused.push(DeferredDelivery { delivery, how: Deferral::ReturnOne(until) })
+                AdmissionDecision::Probed { until } => {
+                    deferred.push(DeferredDelivery { delivery, deferral: Deferral::ReleaseOne(until) })
                 }
-                Grant::NoProbe => refused.push(DeferredDelivery { delivery, how: Deferral::NoProbe }),
+                AdmissionDecision::NoProbe => {
+                    deferred.push(DeferredDelivery { delivery, deferral: Deferral::NoProbe })
+                }
             }
         }
-        refused
+        deferred
     }
 
     fn spawn(self: &Arc<Self>, delivery: LeasedDelivery, admission: Admission) {
@@ -266,33 +270,33 @@ impl Inner {
     }
 
     /// Returns whether the wait comes from a 429 response of the endpoint and not from an empty token bucket.
-    fn is_endpoint_hold(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
-        self.coordination.held_until(webhook.id, now).is_some()
+    fn is_retry_after(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
+        self.coordination.retry_after_until(webhook.id, now).is_some()
     }
 
     /// Starts a delivery whose webhook is not cached on this node, or was deleted.
     fn start_unknown(self: &Arc<Self>, delivery: LeasedDelivery) {
         let inner = self.clone();
         self.runtime.spawn(async move {
-            match inner.registry.find(&*inner.store, delivery.webhook_id).await {
+            match inner.registry.get_or_load(&*inner.store, delivery.webhook_id).await {
                 Ok(Some(webhook)) if webhook.state.cancel_reason().is_none() => {
                     // The webhook is cached now: queue the delivery again.
-                    let how = Deferral::Hold(redrive_core::dispatch::gate::Scope::Webhook, inner.clock.now());
-                    let actions = inner.dispatch.defer(vec![DeferredDelivery { delivery, how }]);
+                    let deferral = Deferral::Hold(redrive_core::dispatch::gate::Scope::Webhook, inner.clock.now());
+                    let actions = inner.dispatcher.defer(vec![DeferredDelivery { delivery, deferral }]);
                     inner.apply_actions(actions);
                     inner.gate_wakeup.notify_one();
                 }
                 Ok(webhook) => {
                     let reason = webhook.and_then(|webhook| webhook.state.cancel_reason().map(str::to_owned));
-                    inner.free_slot(&delivery);
+                    inner.free_webhook_slot(&delivery);
                     let reason = reason.unwrap_or_else(|| "the webhook is gone".into());
-                    inner.record_without_attempt(delivery, Ending::for_ended_webhook(reason));
+                    inner.record_without_attempt(delivery, EndWithoutAttempt::for_inactive_webhook(reason));
                 }
                 Err(error) => {
                     tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
                     "store read failed; delivery returned to the queue");
-                    inner.free_slot(&delivery);
+                    inner.free_webhook_slot(&delivery);
                     inner.release_one(delivery);
                 }
             }
@@ -308,10 +312,10 @@ impl Inner {
         if delivery.epoch.is_ended() {
             return Ok(PreSendCheck::LeaseLost);
         }
-        if let Some(ending) = end_before_send(delivery, webhook, self.clock.confirmed_now()) {
-            return Ok(PreSendCheck::Finish(ending));
+        if let Some(end) = end_before_send(delivery, webhook, self.clock.confirmed_now()) {
+            return Ok(PreSendCheck::Finish(end));
         }
-        if delivery.deaths >= decide::MAX_SENDER_DEATHS {
+        if delivery.sender_deaths >= decide::MAX_SENDER_DEATHS {
             return Ok(PreSendCheck::Poison);
         }
         // Only a delivery that was rescued from a dead node is worth an extra write before it is sent.
@@ -319,11 +323,11 @@ impl Inner {
             return Ok(PreSendCheck::LeaseLost);
         }
         // The delivery may have been cancelled since it was started.
-        if let Some(reason) = self.dispatch.cancel_reason(delivery.id) {
+        if let Some(reason) = self.dispatcher.cancel_reason(delivery.id) {
             return Ok(PreSendCheck::Finish(NextState::Cancelled { reason }.into()));
         }
         // The checks above may have outlasted the send lease.
-        Ok(if self.membership.may_send() { PreSendCheck::Send } else { PreSendCheck::LeaseUncertain })
+        Ok(if self.membership.node_may_send() { PreSendCheck::Send } else { PreSendCheck::LeaseUncertain })
     }
 }
 
@@ -333,16 +337,16 @@ fn end_before_send(
     delivery: &LeasedDelivery,
     webhook: &ResolvedWebhook,
     confirmed_now: Time,
-) -> Option<Ending> {
+) -> Option<EndWithoutAttempt> {
     if let Some(reason) = webhook.state.cancel_reason() {
-        return Some(Ending::for_ended_webhook(reason));
+        return Some(EndWithoutAttempt::for_inactive_webhook(reason));
     }
     if delivery.event.is_erased() {
         return Some(NextState::Cancelled { reason: REASON_ERASED.into() }.into());
     }
     if webhook.has_expired(confirmed_now) {
-        return Some(Ending::for_ended_webhook(crate::expiry::REASON_EXPIRED));
+        return Some(EndWithoutAttempt::for_inactive_webhook(crate::expiry::REASON_EXPIRED));
     }
-    let too_old = confirmed_now >= decide::give_up_at(delivery.created_at, &webhook.policy);
+    let too_old = confirmed_now >= decide::give_up_at(delivery.created_at, &webhook.retry_policy);
     too_old.then(|| NextState::Dead { reason: DeadReason::Expired }.into())
 }

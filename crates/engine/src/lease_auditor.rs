@@ -1,4 +1,4 @@
-//! Lease audit: finds leases, lane holds and assignments that this epoch owns according to the store but that this
+//! Lease audit: finds leases, claimed lanes and assignments that this epoch owns according to the store but that this
 //! node's memory does not know. A delivery with such a lease is never sent, nor are its successors in an ordered
 //! lane; otherwise only the end of the epoch would free it.
 //!
@@ -32,29 +32,29 @@ const MAX_LOGGED_IDS: usize = 10;
 /// Counts transfers: operations that may commit leases and have not handed them to the dispatcher yet. Counted in two
 /// phases, so that a check waits for those that were open when it read, and not for later ones.
 #[derive(Default)]
-pub(crate) struct Transfers {
+pub(crate) struct LeaseTransfers {
     phase: AtomicUsize,
     open: [AtomicUsize; 2],
 }
 
 /// Open transfer; it ends on drop.
-pub(crate) struct Transfer {
-    transfers: Arc<Transfers>,
+pub(crate) struct LeaseTransfer {
+    transfers: Arc<LeaseTransfers>,
     phase: usize,
 }
 
-impl Drop for Transfer {
+impl Drop for LeaseTransfer {
     fn drop(&mut self) {
         self.transfers.open[self.phase].fetch_sub(1, SeqCst);
     }
 }
 
-impl Transfers {
-    /// Opens a transfer. Must be called before the store call that may commit leases.
-    pub(crate) fn open(self: &Arc<Self>) -> Transfer {
+impl LeaseTransfers {
+    /// Begins a transfer. Must be called before the store call that may commit leases.
+    pub(crate) fn begin(self: &Arc<Self>) -> LeaseTransfer {
         let phase = self.phase.load(SeqCst) % 2;
         self.open[phase].fetch_add(1, SeqCst);
-        Transfer { transfers: self.clone(), phase }
+        LeaseTransfer { transfers: self.clone(), phase }
     }
 
     /// Waits until all transfers that are open now have ended. Returns false if that takes longer than `timeout`.
@@ -127,29 +127,29 @@ impl Inner {
         let is_comparable = || {
             self.membership.current_epoch().epoch == epoch
                 && !self.membership.current_epoch().is_ended()
-                && !self.dispatch.is_draining()
+                && !self.dispatcher.is_draining()
         };
         if !is_comparable() {
             return Ok(None);
         }
         let (mut unknown, mut after, mut read) = (Unknown::default(), None, 0);
-        while read < self.settings.max_items {
+        while read < self.settings.max_deliveries {
             let owned = self.store.owned_by(epoch, after, PAGE_SIZE).await?;
             read += owned.leases.len();
             let is_last = owned.leases.len() < PAGE_SIZE;
             after = owned.leases.last().copied();
-            unknown.leases.extend(owned.leases.into_iter().filter(|id| !self.dispatch.owns(*id)));
+            unknown.leases.extend(owned.leases.into_iter().filter(|id| !self.dispatcher.tracks_lease(*id)));
             unknown.lanes.extend(owned.lanes);
             unknown.assignments.extend(owned.assignments);
             if is_last {
                 break;
             }
         }
-        if !self.transfers.wait_for_open(TRANSFER_TIMEOUT).await || !is_comparable() {
+        if !self.lease_transfers.wait_for_open(TRANSFER_TIMEOUT).await || !is_comparable() {
             return Ok(None);
         }
-        unknown.leases.retain(|id| !self.dispatch.owns(*id));
-        unknown.lanes.retain(|key| !self.dispatch.knows_lane(key));
+        unknown.leases.retain(|id| !self.dispatcher.tracks_lease(*id));
+        unknown.lanes.retain(|key| !self.dispatcher.tracks_lane(key));
         unknown.assignments.retain(|webhook_id| !self.membership.assignments.has(*webhook_id));
         Ok(Some(unknown))
     }
@@ -173,13 +173,13 @@ impl Inner {
         assignments.iter().for_each(|webhook_id| self.membership.assignments.assign(*webhook_id));
         self.metrics.recovered("lane", lanes.len());
         for key in lanes {
-            let webhook = self.registry.find(&*self.store, key.webhook_id).await.ok().flatten();
+            let webhook = self.registry.get_or_load(&*self.store, key.webhook_id).await.ok().flatten();
             let actions = match &webhook {
-                Some(webhook) => self.dispatch.adopt_lane(self.webhook_caps(webhook), &key.lane),
-                // The webhook was deleted: the lane needs no exclusive holder.
+                Some(webhook) => self.dispatcher.resume_lane(self.webhook_limits(webhook), &key.lane),
+                // The webhook was deleted: no node needs to claim the lane exclusively.
                 None => {
                     let left = self.store.release_assignments(epoch, vec![key.webhook_id]).await;
-                    left.unwrap_or_else(|error| tracing::debug!(%error, "lane is still held; will retry"));
+                    left.unwrap_or_else(|error| tracing::debug!(%error, "lane is still claimed; will retry"));
                     continue;
                 }
             };
@@ -203,13 +203,13 @@ mod tests {
 
     #[tokio::test]
     async fn check_waits_for_open_transfers_only() {
-        let transfers = Arc::new(Transfers::default());
+        let transfers = Arc::new(LeaseTransfers::default());
         let short = Duration::from_millis(60);
-        assert!(transfers.wait_for_open(short).await, "nothing is open");
-        let before = transfers.open();
+        assert!(transfers.wait_for_open(short).await, "no transfer is open");
+        let before = transfers.begin();
         assert!(!transfers.wait_for_open(short).await);
-        let later = transfers.open();
-        assert!(!transfers.wait_for_open(short).await, "the first one is still open");
+        let later = transfers.begin();
+        assert!(!transfers.wait_for_open(short).await, "the first transfer is still open");
         drop(before);
         let waiting = tokio::spawn({
             let transfers = transfers.clone();
@@ -217,7 +217,7 @@ mod tests {
         });
         drop(later);
         assert!(waiting.await.is_ok_and(|ended| ended));
-        let _later = transfers.open();
+        let _later = transfers.begin();
         assert!(!transfers.wait_for_open(short).await);
     }
 }

@@ -9,7 +9,7 @@
 //! `catalogue` holds the event types of a tenant and is checked before anything is stored. `checking` runs
 //! expensive checks on a few threads, which tenants share through `tenant_slots`.
 //!
-//! With other nodes on the same store: `cluster` sends heartbeats and rescues leases of dead nodes, `change_feed`
+//! With other nodes on the same store: `membership` sends heartbeats and rescues leases of dead nodes, `change_feed`
 //! reads the changes of other nodes, `assignments` are webhooks that only one node sends to, `limit_shares`
 //! divides common limits, `redis_sync` has Redis count them instead. `lease_auditor` recovers what this node owns
 //! in the store and does not know in memory.
@@ -68,7 +68,7 @@ use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
 use tokio::sync::Notify;
 
-pub use checking::{BatchProgress, MAX_BATCH_WORK, MAX_INLINE_WORK};
+pub use checking::{BatchCheckBudget, MAX_BATCH_WORK, MAX_INLINE_WORK};
 pub use circuit::Circuits;
 pub use coordination::{CircuitAction, redis::TokenReply};
 pub use dispatch::{Load, TenantInMemory};
@@ -88,8 +88,8 @@ pub use webhooks::ChangeError;
 use crate::{
     clock::Clock,
     coordination::{LocalCoordinator, redis::RedisCoordinator},
-    dispatch::Dispatch,
-    lease_auditor::Transfers,
+    dispatch::Dispatcher,
+    lease_auditor::LeaseTransfers,
     limit_shares::LimitShares,
     membership::Membership,
     notify::Notifier,
@@ -112,7 +112,7 @@ struct Inner {
     settings: Settings,
     metrics: Metrics,
     registry: Registry,
-    dispatch: Dispatch,
+    dispatcher: Dispatcher,
     coordination: Arc<LocalCoordinator>,
     /// Coordinator through Redis, which decides for all nodes; `None` without Redis.
     redis: Option<Arc<RedisCoordinator>>,
@@ -126,8 +126,8 @@ struct Inner {
     expiry_wakeup: Notify,
     /// Slots for verification challenges.
     verifying: TenantSlots,
-    /// Serializes the cancellation of deliveries of ended webhooks.
-    sweeping: tokio::sync::Mutex<()>,
+    /// Serializes the cancellation of deliveries of inactive webhooks.
+    cancelling: tokio::sync::Mutex<()>,
     /// Bulk operations that this node runs.
     operations: OperationRunner,
     /// Slots of the threads for expensive checks.
@@ -139,7 +139,7 @@ struct Inner {
     /// Outcomes that the store has not accepted yet.
     unrecorded: UnrecordedOutcomes,
     /// Operations that may commit leases and have not handed them to the dispatcher yet.
-    transfers: Arc<Transfers>,
+    lease_transfers: Arc<LeaseTransfers>,
     /// Wakes the scheduler.
     scheduler_wakeup: Wakeup,
     /// Cluster membership of this node, with its current epoch.
@@ -178,6 +178,6 @@ impl Engine {
 
     /// Returns how many deliveries and requests this node holds, and their limits.
     pub fn load(&self) -> Load {
-        self.0.dispatch.load()
+        self.0.dispatcher.load()
     }
 }

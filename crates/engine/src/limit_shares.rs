@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(
             shares.global_rate(),
             Some(RateLimit::per_minute(3)),
-            "a node that sends nothing gets nothing"
+            "a node that does not send has no share"
         );
         assert!(!shares.update(Epoch(7), &nodes.iter().collect::<Vec<_>>()));
     }
@@ -175,7 +175,7 @@ mod tests {
         shares.update(Epoch(7), &nodes.iter().collect::<Vec<_>>());
         assert!(
             !shares.has_allowance(LimitShare::WHOLE, || None),
-            "of two a minute the third of three gets none"
+            "with two per minute, the third of three nodes gets none"
         );
         shares.update(Epoch(5), &nodes.iter().collect::<Vec<_>>());
         let share = shares.pool_share(0);

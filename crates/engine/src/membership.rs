@@ -71,7 +71,7 @@ pub(crate) struct Membership {
     first: AtomicBool,
     /// Signals that a new epoch has been taken.
     epoch_renewed: Notify,
-    pulse: Mutex<SendLease>,
+    send_lease: Mutex<SendLease>,
     /// Triggers a heartbeat immediately because the epoch may have ended.
     check_requested: Notify,
     /// Pools served by live nodes, with the number of nodes.
@@ -104,7 +104,7 @@ impl Membership {
             epoch: RwLock::new(epoch),
             first: AtomicBool::new(!shared),
             epoch_renewed: Notify::new(),
-            pulse: Mutex::new(initial_lease(lease, at)),
+            send_lease: Mutex::new(initial_lease(lease, at)),
             check_requested: Notify::new(),
             pools: RwLock::default(),
             rescuing: Mutex::default(),
@@ -131,8 +131,8 @@ impl Membership {
     }
 
     /// Returns whether a request may start now. A node that cannot renew its lease may have been declared dead.
-    pub(crate) fn may_send(&self) -> bool {
-        !self.shared || self.pulse.lock().may_send(monotonic_now())
+    pub(crate) fn node_may_send(&self) -> bool {
+        !self.shared || self.send_lease.lock().may_send(monotonic_now())
     }
 
     /// Triggers a heartbeat now, which detects whether the epoch has ended.
@@ -179,9 +179,9 @@ fn has_changed(before: &Option<String>, now: &Option<String>) -> bool {
 
 /// Creates the send lease of a new epoch. Joining counts as a heartbeat.
 fn initial_lease(lease: Duration, joined: Duration) -> SendLease {
-    let mut pulse = SendLease::new(lease);
-    pulse.renew(joined);
-    pulse
+    let mut send_lease = SendLease::new(lease);
+    send_lease.renew(joined);
+    send_lease
 }
 
 /// Returns the time of the store's clock, if it has one. A heartbeat without an epoch reads it and changes
@@ -211,8 +211,8 @@ impl Inner {
         let mut watch =
             HeartbeatState { observer, suspects: Vec::new(), requested_at: Duration::ZERO, server: None };
         self.heartbeat(&mut watch).await;
-        let beating = tokio::spawn(self.clone().run_heartbeat(watch));
-        *self.membership.heartbeat_task.lock() = Some(beating);
+        let task = tokio::spawn(self.clone().run_heartbeat(watch));
+        *self.membership.heartbeat_task.lock() = Some(task);
     }
 
     async fn run_heartbeat(self: Arc<Self>, mut watch: HeartbeatState) {
@@ -228,9 +228,9 @@ impl Inner {
 
     /// Waits until the heartbeat loop has ended. The engine must have been stopped before.
     pub(crate) async fn heartbeat_stopped(&self) {
-        let beating = self.membership.heartbeat_task.lock().take();
-        if let Some(beating) = beating {
-            let _ = beating.await;
+        let task = self.membership.heartbeat_task.lock().take();
+        if let Some(task) = task {
+            let _ = task.await;
         }
     }
 
@@ -263,8 +263,8 @@ impl Inner {
             self.rejoin(&epoch).await;
             return;
         }
-        let beat = Heartbeat { sent, received: responded_at, store_time: cluster.time };
-        if !membership.pulse.lock().heartbeat(beat) {
+        let confirmed = Heartbeat { sent, received: responded_at, store_time: cluster.time };
+        if !membership.send_lease.lock().heartbeat(confirmed) {
             tracing::warn!(
                 "the store's clock advanced further than this node's; this node was paused, or the store's clock \
                  jumped; nothing is sent before the next heartbeat"
@@ -285,7 +285,7 @@ impl Inner {
         if self.shares.update(epoch.epoch, &alive) {
             self.shares_changed();
         }
-        let actions = self.dispatch.resume_node();
+        let actions = self.dispatcher.resume_node();
         self.apply_actions(actions);
         let is_first = alive.first().is_some_and(|node| node.epoch == epoch.epoch);
         membership.first.store(is_first, Relaxed);
@@ -317,14 +317,14 @@ impl Inner {
         }
     }
 
-    /// Rescues the leases of a dead epoch, unless its heartbeat counter has advanced beyond `beats`. Runs in its own
+    /// Rescues the leases of a dead epoch, unless its heartbeat counter has advanced beyond `counter`. Runs in its own
     /// task, because this node's heartbeats must continue.
-    fn take_over_epoch(self: &Arc<Self>, dead: Epoch, beats: Option<i64>) {
+    fn take_over_epoch(self: &Arc<Self>, dead: Epoch, counter: Option<i64>) {
         if self.membership.rescuing.lock().insert(dead) {
             let inner = self.clone();
             self.runtime.spawn(async move {
-                let is_over = match beats {
-                    Some(beats) => inner.store.end_epoch(dead, beats).await,
+                let is_over = match counter {
+                    Some(counter) => inner.store.end_epoch(dead, counter).await,
                     None => Ok(true),
                 };
                 if is_over == Ok(true) {
@@ -342,7 +342,7 @@ impl Inner {
     async fn leave_former_server(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, cluster: &ClusterView) -> bool {
         tracing::warn!(
             epoch = epoch.epoch.0,
-            "database server changed (fail-over); rejoining with a new epoch and reloading"
+            "database server changed (failover); rejoining with a new epoch and reloading"
         );
         self.membership.change_signal.server_changed();
         if !self.rejoin(epoch).await {
@@ -361,14 +361,14 @@ impl Inner {
     async fn rejoin(self: &Arc<Self>, epoch: &Arc<NodeEpoch>) -> bool {
         epoch.end();
         self.membership.assignments.clear();
-        let actions = self.dispatch.discard_ended_epoch();
+        let actions = self.dispatcher.discard_ended_epoch();
         self.apply_actions(actions);
         if self.stop.is_cancelled() {
             return false;
         }
         match join(&*self.store, &self.clock, &self.settings).await {
             Ok((epoch, at)) => {
-                *self.membership.pulse.lock() = initial_lease(self.membership.lease, at);
+                *self.membership.send_lease.lock() = initial_lease(self.membership.lease, at);
                 tracing::info!(epoch = epoch.epoch.0, "this node rejoined");
                 *self.membership.epoch.write() = epoch;
                 self.membership.epoch_renewed.notify_waiters();

@@ -50,7 +50,7 @@ const CLAIM_TTL: Duration = Duration::from_secs(10);
 const CLAIM_TTL_WITH_MAIL: Duration = Duration::from_secs(60);
 /// Timeout of one attempt to send the emails of a notification; shorter than its claim.
 const MAIL_TIMEOUT: Duration = Duration::from_secs(50);
-/// Time after which sending a notification as email is given up.
+/// Age of a notification after which a failed email is not retried.
 const MAIL_GIVE_UP_AFTER: Duration = Duration::from_secs(3 * 24 * 3600);
 /// Maximum number of notifications being sent as email concurrently, and the delay of further ones.
 const MAX_CONCURRENT_MAILS: usize = 64;
@@ -229,11 +229,12 @@ impl Inner {
         }
         let fresh =
             (0..2 * BATCH_SIZE).map(|_| NotificationId::new(now, &clock::random_id_bytes())).collect();
-        let made = self.store.create_notifications(now, self.settings.group_intervals, fresh).await?;
+        let created_count =
+            self.store.create_notifications(now, self.settings.group_intervals, fresh).await?;
         let hold = if self.settings.mailer.is_some() { CLAIM_TTL_WITH_MAIL } else { CLAIM_TTL };
         let (taken, since) =
             (self.store.claim_notifications(now, now + hold, BATCH_SIZE).await?, monotonic_now());
-        let more = made + taken.len() > 0;
+        let more = created_count + taken.len() > 0;
         let mut failed = None;
         // A notification that fails must not block the ones after it.
         for notification in taken {
@@ -267,14 +268,14 @@ impl Inner {
             self.spawn_mail(&notification, webhook.clone(), since).await?;
         }
         if notification.webhook_status == ChannelStatus::Pending {
-            let result = match self.publish_notice(&notification, webhook.as_ref()).await {
+            let result = match self.publish_notification(&notification, webhook.as_ref()).await {
                 Err(StoreError::InvalidItem(why)) => ChannelResult::Done(ChannelStatus::Failed, Some(why)),
                 result => result?,
             };
             if let ChannelResult::Done(ChannelStatus::Failed, error) = &result {
                 let (tenant_id, error) =
                     (&notification.notification.tenant_id, error.as_deref().unwrap_or_default());
-                tracing::error!(notice_id = %id, %tenant_id, error, "publishing a notification event failed permanently");
+                tracing::error!(notification_id = %id, %tenant_id, error, "publishing a notification event failed permanently");
             }
             self.metrics.notifications.count(Channel::Webhook, &result);
             self.store.record_notification_result(id, Channel::Webhook, result).await?;
@@ -298,7 +299,7 @@ impl Inner {
         let Ok(turn) = self.notifier.mailing.clone().try_acquire_owned() else {
             let later = ChannelResult::RetryAt(
                 self.clock.now() + MAIL_BUSY_DELAY,
-                "many other mails are on their way".into(),
+                "too many emails are being sent at the moment".into(),
             );
             return self.store.record_notification_result(id, Channel::Email, later).await;
         };
@@ -308,7 +309,7 @@ impl Inner {
             let result = inner.send_mail(&post, notification, webhook, left).await;
             inner.metrics.notifications.count(Channel::Email, &result);
             if let Err(error) = inner.store.record_notification_result(id, Channel::Email, result).await {
-                tracing::warn!(notice_id = %id, %error, "storing the result of an email failed; the email will be sent again");
+                tracing::warn!(notification_id = %id, %error, "storing the result of an email failed; the email will be sent again");
             }
             drop(turn);
         });
@@ -328,7 +329,7 @@ impl Inner {
         webhook: Option<Webhook>,
         left: Duration,
     ) -> ChannelResult {
-        let (id, tries, tenant_id) = (
+        let (id, attempts, tenant_id) = (
             notification.notification.id,
             notification.attempts,
             notification.notification.tenant_id.clone(),
@@ -343,7 +344,7 @@ impl Inner {
                 return ChannelResult::Done(ChannelStatus::Sent, Some(why));
             }
             Ok(Ok(Mailed::Suppressed(why))) => {
-                tracing::debug!(notice_id = %id, %tenant_id, reason = why, "notification email suppressed");
+                tracing::debug!(notification_id = %id, %tenant_id, reason = why, "notification email suppressed");
                 return ChannelResult::Done(ChannelStatus::Suppressed, Some(why));
             }
             Ok(Ok(Mailed::Unconfirmed)) => {
@@ -353,25 +354,25 @@ impl Inner {
             Ok(Ok(Mailed::NoRecipients)) => return ChannelResult::Done(ChannelStatus::NoRecipients, None),
             Ok(Err(MailError::Transient(why))) => (why, false),
             Ok(Err(MailError::Permanent(why))) => (why, true),
-            Err(_) => (format!("not all of its mails were sent within {} s", MAIL_TIMEOUT.as_secs()), false),
+            Err(_) => (format!("not all of its emails were sent within {} s", MAIL_TIMEOUT.as_secs()), false),
         };
         let why: String = why.chars().filter(|char| *char != '\0').take(MAX_ERROR_CHARS).collect();
         let now = self.clock.now();
         if never || self.clock.confirmed_now().duration_since(id.time()) >= MAIL_GIVE_UP_AFTER {
-            tracing::error!(notice_id = %id, %tenant_id, error = why, "sending a notification email failed permanently");
+            tracing::error!(notification_id = %id, %tenant_id, error = why, "sending a notification email failed permanently");
             return ChannelResult::Done(ChannelStatus::Failed, Some(why));
         }
         // One warning per outage; each notification has its own state.
         if self.notifier.mail_failing.swap(true, Relaxed) {
-            tracing::debug!(notice_id = %id, %tenant_id, attempt = tries, error = why, "sending an email failed; will retry");
+            tracing::debug!(notification_id = %id, %tenant_id, attempt = attempts, error = why, "sending an email failed; will retry");
         } else {
-            tracing::warn!(notice_id = %id, %tenant_id, attempt = tries, error = why, "sending notification emails failed; will retry");
+            tracing::warn!(notification_id = %id, %tenant_id, attempt = attempts, error = why, "sending notification emails failed; will retry");
         }
-        ChannelResult::RetryAt(now + retry_delay(tries), why)
+        ChannelResult::RetryAt(now + retry_delay(attempts), why)
     }
 
     /// Publishes a notification as an event, with its id as the idempotency key so that it is published once.
-    async fn publish_notice(
+    async fn publish_notification(
         self: &Arc<Self>,
         stored: &StoredNotification,
         webhook: Option<&Webhook>,
@@ -392,7 +393,7 @@ impl Inner {
         self.registry.refresh(&*self.store, &notification.tenant_id).await?;
         let wanted = self
             .registry
-            .fan_out(&*self.store, &notification.tenant_id, &event_type, subject.as_deref(), None)
+            .match_webhooks(&*self.store, &notification.tenant_id, &event_type, subject.as_deref(), None)
             .await?;
         if wanted.is_none_or(|wanted| wanted.webhooks.is_empty()) {
             return unknown;
@@ -415,7 +416,7 @@ impl Inner {
             hops: 0,
         };
         match Engine(self.clone()).publish_operational(draft).await {
-            // The webhook may have changed between two tries; the event was then published with its earlier state.
+            // The webhook may have changed between two attempts; the event was then published with its earlier state.
             Ok(_) | Err(PublishError::KeyReused(_)) => Ok(ChannelResult::Done(ChannelStatus::Sent, None)),
             Err(PublishError::NoTenant) => unknown,
             Err(PublishError::Store(error)) => Err(error),
@@ -424,11 +425,11 @@ impl Inner {
     }
 }
 
-/// Returns the delay before the next try after `tries` tries.
-fn retry_delay(tries: u32) -> Duration {
+/// Returns the delay before the next attempt after `attempts` attempts.
+fn retry_delay(attempts: u32) -> Duration {
     let mut backoff = OutageBackoff::default();
     let mut wait = backoff.next_delay(clock::random_unit());
-    for _ in 1..tries.min(100) {
+    for _ in 1..attempts.min(100) {
         wait = backoff.next_delay(clock::random_unit());
     }
     wait

@@ -27,8 +27,8 @@ const ARCHIVE_BATCH_ROWS: usize = 500;
 const NOTIFICATION_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Bytes of free space reclaimed per step.
 const RECLAIM_BYTES: usize = 256 * 1024;
-/// Number of tries to drop a partition that is in use, and the delay between them.
-const PARTITION_DROP_TRIES: usize = 20;
+/// Number of attempts to drop a partition that is in use, and the delay between them.
+const PARTITION_DROP_ATTEMPTS: usize = 20;
 const PARTITION_DROP_DELAY: Duration = Duration::from_millis(500);
 
 impl Inner {
@@ -101,7 +101,7 @@ impl<'a> Pruner<'a> {
         }
         self.periods(&cutoffs).await?;
         self.prune_notifications().await?;
-        self.mail_addresses().await?;
+        self.email_addresses().await?;
         self.update_oldest_event(&cutoffs).await?;
         self.reclaim_space().await?;
         let PruneCounts { events, deliveries, attempts } = self.left;
@@ -200,8 +200,8 @@ impl<'a> Pruner<'a> {
     }
 
     async fn drop_months(&mut self, before: Time, only_empty: bool) -> Result<(), StoreError> {
-        let mut tries = 0;
-        while tries < PARTITION_DROP_TRIES && !self.should_stop() {
+        let mut busy_count = 0;
+        while busy_count < PARTITION_DROP_ATTEMPTS && !self.should_stop() {
             let started = monotonic_now();
             let rows = self.stride.rows();
             match self.inner.store.drop_oldest_partition(before, only_empty, rows).await? {
@@ -212,7 +212,7 @@ impl<'a> Pruner<'a> {
                     self.pause(started).await;
                 }
                 PartitionDrop::Busy => {
-                    tries += 1;
+                    busy_count += 1;
                     tokio::time::sleep(PARTITION_DROP_DELAY).await;
                 }
             }
@@ -235,9 +235,9 @@ impl<'a> Pruner<'a> {
                 .collect();
             loop {
                 let (started, rows) = (monotonic_now(), self.stride.rows());
-                let forgotten = self.inner.store.prune_periods(old.clone(), rows).await?;
+                let pruned_rows = self.inner.store.prune_periods(old.clone(), rows).await?;
                 self.pause(started).await;
-                if forgotten < rows || self.should_stop() {
+                if pruned_rows < rows || self.should_stop() {
                     break;
                 }
             }
@@ -249,13 +249,13 @@ impl<'a> Pruner<'a> {
     }
 
     /// Prunes addresses that were never confirmed, and email usage that no limit counts any more.
-    async fn mail_addresses(&mut self) -> Result<(), StoreError> {
+    async fn email_addresses(&mut self) -> Result<(), StoreError> {
         let now = self.inner.clock.confirmed_now();
         let (unconfirmed, usage) =
             (now.saturating_sub(UNCONFIRMED_RETENTION), now.saturating_sub(USAGE_RETENTION));
         while !self.should_stop() {
             let (started, rows) = (monotonic_now(), self.stride.rows());
-            if self.inner.store.prune_mail_addresses(unconfirmed, usage, rows).await? < rows {
+            if self.inner.store.prune_email_addresses(unconfirmed, usage, rows).await? < rows {
                 break;
             }
             self.pause(started).await;

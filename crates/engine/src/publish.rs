@@ -16,22 +16,22 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    IdempotencyClaim, InitialState, NewDelivery, NewEvent, OrderedPosition, PublishResult, StoreError,
+    IdempotencyReservation, InitialState, NewDelivery, NewEvent, OrderedPosition, PublishResult, StoreError,
 };
 use tokio::sync::oneshot;
 
 use crate::{
     Engine, Inner,
-    checking::BatchProgress,
+    checking::BatchCheckBudget,
     clock,
     dispatch::LeasedDelivery,
     membership::NodeEpoch,
     queue::amqp::TicketItem,
-    registry::{FanOut, ResolvedWebhook},
+    registry::{MatchedWebhooks, ResolvedWebhook},
 };
 
 /// Number of fan-outs before giving up if the tenant's configuration keeps changing.
-const MAX_FAN_OUTS: usize = 20;
+const MAX_FAN_OUT_ATTEMPTS: usize = 20;
 /// Number of times that a publish waits for a new epoch.
 const MAX_EPOCH_WAITS: usize = 3;
 
@@ -84,14 +84,14 @@ pub enum PublishError {
     #[error(transparent)]
     Invalid(#[from] FieldError),
     /// The event type is reserved for Redrive.
-    #[error("event types beginning with \"redrive.\" are published by Redrive alone")]
+    #[error("event types starting with \"redrive.\" are reserved for Redrive")]
     Reserved,
     /// The payload violates the schema of its type.
     #[error(transparent)]
     SchemaViolation(FieldError),
     /// The tenant allows only registered event types, and this one is not registered.
     #[error(
-        "the event type {0} is not registered, and this tenant publishes registered types alone; register it with \
+        "the event type {0} is not registered, and this tenant accepts only registered types; register it with \
          POST /v1/event-types, or publish one that GET /v1/event-types lists"
     )]
     Unregistered(Box<str>),
@@ -105,7 +105,7 @@ pub enum PublishError {
     KeyReused(EventId),
     /// Checking the batch of this event costs too much.
     #[error(
-        "checking the events of this batch by their schemas and filters takes too much work, and this one was not taken; \
+        "checking the events of this batch against schemas and filters takes too much work; this event was not published: \
          publish it in a smaller batch"
     )]
     BatchTooCostly,
@@ -136,19 +136,19 @@ impl Engine {
         if event_type::is_reserved(&draft.event_type) && draft.only_webhook.is_none() {
             return Err(PublishError::Reserved);
         }
-        self.publish_checked(draft, Context::default()).await
+        self.validate_and_publish(draft, PublishContext::default()).await
     }
 
     /// Publishes an event of a batch.
     pub async fn publish_in_batch(
         &self,
         draft: EventDraft,
-        batch: &BatchProgress,
+        batch: &BatchCheckBudget,
     ) -> Result<PublishReceipt, PublishError> {
         if event_type::is_reserved(&draft.event_type) {
             return Err(PublishError::Reserved);
         }
-        self.publish_checked(draft, Context { batch: Some(batch), position: None }).await
+        self.validate_and_publish(draft, PublishContext { batch: Some(batch), position: None }).await
     }
 
     /// Publishes an event that is stored after all events before it in an order. Fails if one of those fails.
@@ -160,7 +160,7 @@ impl Engine {
         if event_type::is_reserved(&draft.event_type) {
             return Err(PublishError::Reserved);
         }
-        self.publish_checked(draft, Context { position: Some(&position), batch: None }).await
+        self.validate_and_publish(draft, PublishContext { position: Some(&position), batch: None }).await
     }
 
     /// Publishes an operational event of Redrive.
@@ -168,16 +168,16 @@ impl Engine {
         &self,
         draft: EventDraft,
     ) -> Result<PublishReceipt, PublishError> {
-        self.publish_checked(draft, Context::default()).await
+        self.validate_and_publish(draft, PublishContext::default()).await
     }
 
-    async fn publish_checked(
+    async fn validate_and_publish(
         &self,
         draft: EventDraft,
-        context: Context<'_>,
+        context: PublishContext<'_>,
     ) -> Result<PublishReceipt, PublishError> {
         let inner = &self.0;
-        let (event, only) = inner.event(draft);
+        let (event, only) = inner.build_event(draft);
         event.validate()?;
         let event = Arc::new(event);
         let publishing = inner.trace_publish(&event);
@@ -192,32 +192,34 @@ impl Engine {
         &self,
         event: &Arc<Event>,
         only: Option<WebhookId>,
-        context: Context<'_>,
+        context: PublishContext<'_>,
     ) -> Result<PublishReceipt, PublishError> {
         let inner = &self.0;
-        let mut renewals = 0;
-        for _ in 0..MAX_FAN_OUTS {
+        let mut epoch_waits = 0;
+        for _ in 0..MAX_FAN_OUT_ATTEMPTS {
             let store = &*inner.store;
             let subject = event.subject.as_deref();
-            let fan_out =
-                inner.registry.fan_out(store, &event.tenant_id, &event.event_type, subject, only).await?;
-            let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
-            fan_out.webhooks.retain(|webhook| !webhook.has_expired(inner.clock.confirmed_now()));
-            inner.apply_payload_filters(event, only, &mut fan_out.webhooks, context.batch).await?;
-            let deliveries = fan_out.webhooks.len();
+            let matched = inner
+                .registry
+                .match_webhooks(store, &event.tenant_id, &event.event_type, subject, only)
+                .await?;
+            let Some(mut matched) = matched else { return Err(PublishError::NoTenant) };
+            matched.webhooks.retain(|webhook| !webhook.has_expired(inner.clock.confirmed_now()));
+            inner.apply_payload_filters(event, only, &mut matched.webhooks, context.batch).await?;
+            let deliveries = matched.webhooks.len();
             // Redrive's own event types are in no catalogue.
             if only.is_none()
                 && !event_type::is_reserved(&event.event_type)
-                && let Err(refused) = inner.check_event_type(event, &fan_out.type_status, context.batch).await
+                && let Err(refused) = inner.check_event_type(event, &matched.type_status, context.batch).await
             {
-                match inner.recheck_catalogue(event, fan_out, refused, context.batch).await? {
+                match inner.recheck_catalogue(event, matched, refused, context.batch).await? {
                     Some(receipt) => return Ok(receipt),
                     None => continue,
                 }
             }
             // Read after the checks, which may take a while: the epoch must be the current one.
             let epoch = inner.membership.current_epoch();
-            match inner.commit(&epoch, event, fan_out, context).await? {
+            match inner.commit(&epoch, event, matched, context).await? {
                 PublishResult::ConfigChanged => inner.registry.refresh(store, &event.tenant_id).await?,
                 PublishResult::New { sequence_number } => {
                     inner.metrics.published.inc();
@@ -233,8 +235,8 @@ impl Engine {
                 PublishResult::KeyReused { event_id } => return Err(PublishError::KeyReused(event_id)),
                 PublishResult::NoTenant => return Err(PublishError::NoTenant),
                 PublishResult::Fenced => {
-                    renewals += 1;
-                    if renewals > MAX_EPOCH_WAITS || !inner.wait_for_new_epoch(&epoch).await {
+                    epoch_waits += 1;
+                    if epoch_waits > MAX_EPOCH_WAITS || !inner.wait_for_new_epoch(&epoch).await {
                         return Err(StoreError::Fenced.into());
                     }
                     true
@@ -247,13 +249,13 @@ impl Engine {
 
 /// The batch or the order that a publish belongs to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Context<'a> {
+struct PublishContext<'a> {
     position: Option<&'a OrderedPosition>,
-    batch: Option<&'a BatchProgress>,
+    batch: Option<&'a BatchCheckBudget>,
 }
 
 /// One delivery to be stored; capacity is reserved for it if its initial state is leased.
-struct Planned {
+struct PlannedDelivery {
     id: DeliveryId,
     webhook: Arc<ResolvedWebhook>,
     lane: Lane,
@@ -263,7 +265,8 @@ struct Planned {
 }
 
 impl Inner {
-    fn event(&self, draft: EventDraft) -> (Event, Option<WebhookId>) {
+    /// Builds the event, and returns it with its only recipient if it has one.
+    fn build_event(&self, draft: EventDraft) -> (Event, Option<WebhookId>) {
         let now = self.clock.now();
         let id = EventId::new(now, &clock::random_id_bytes());
         let event = Event {
@@ -300,21 +303,21 @@ impl Inner {
     async fn recheck_catalogue(
         self: &Arc<Self>,
         event: &Arc<Event>,
-        fan_out: FanOut,
+        matched: MatchedWebhooks,
         refused: PublishError,
-        batch: Option<&BatchProgress>,
+        batch: Option<&BatchCheckBudget>,
     ) -> Result<Option<PublishReceipt>, PublishError> {
         // The check was not executed, so its failure says nothing about the event.
         if matches!(refused, PublishError::Store(_) | PublishError::BatchTooCostly) {
             return Err(refused);
         }
-        let version = fan_out.version;
+        let version = matched.version;
         if event.idempotency_key.is_some() {
             // Version -1 never matches, so this only checks the idempotency key and stores nothing.
-            let nowhere = FanOut { version: -1, webhooks: Vec::new(), ..fan_out };
+            let key_check_only = MatchedWebhooks { version: -1, webhooks: Vec::new(), ..matched };
             let epoch = self.membership.current_epoch();
             if let PublishResult::Duplicate { event_id } =
-                self.commit(&epoch, event, nowhere, Context::default()).await?
+                self.commit(&epoch, event, key_check_only, PublishContext::default()).await?
             {
                 return Ok(Some(self.duplicate_receipt(event_id)));
             }
@@ -343,21 +346,21 @@ impl Inner {
         event: &Arc<Event>,
         only: Option<WebhookId>,
         webhooks: &mut Vec<Arc<ResolvedWebhook>>,
-        batch: Option<&BatchProgress>,
+        batch: Option<&BatchCheckBudget>,
     ) -> Result<(), PublishError> {
         let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
         if passes_always || !webhooks.iter().any(|webhook| webhook.has_filter()) {
             return Ok(());
         }
         let work = Filter::work(webhooks.iter().filter_map(|webhook| webhook.filter()), &event.data);
-        let (event, mut request) = (event.clone(), std::mem::take(webhooks));
+        let (event, mut candidates) = (event.clone(), std::mem::take(webhooks));
         let tenant_id = event.tenant_id.clone();
-        let ask = move || {
+        let filter_webhooks = move || {
             let payload = Payload::new(&event.data);
-            request.retain(|webhook| webhook.passes_filter(&payload));
-            request
+            candidates.retain(|webhook| webhook.passes_filter(&payload));
+            candidates
         };
-        *webhooks = self.run_work(&tenant_id, work, batch, ask).await?;
+        *webhooks = self.run_work(&tenant_id, work, batch, filter_webhooks).await?;
         Ok(())
     }
 
@@ -366,8 +369,8 @@ impl Inner {
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
-        fan_out: FanOut,
-        context: Context<'_>,
+        matched: MatchedWebhooks,
+        context: PublishContext<'_>,
     ) -> Result<PublishResult, StoreError> {
         let position = context.position;
         if let Some(ordered) = position {
@@ -375,16 +378,17 @@ impl Inner {
         }
         let started = clock::monotonic_now();
         let traced = self.nanos_if_sampled(event);
-        let transfer = self.transfers.open();
-        let planned = self.plan(event, fan_out.webhooks);
+        // Open until the leases are handed to the dispatcher, so that the lease auditor does not suspect them.
+        let transfer = self.lease_transfers.begin();
+        let planned = self.plan(event, matched.webhooks);
         let new = NewEvent {
             event: event.clone(),
-            claim: event.idempotency_key.as_ref().map(|_| IdempotencyClaim {
+            idempotency: event.idempotency_key.as_ref().map(|_| IdempotencyReservation {
                 body_hash: event.body_hash(),
                 expires_at: event.timestamp + self.settings.idempotency_window,
                 confirmed_now: self.clock.confirmed_now(),
             }),
-            config_version: fan_out.version,
+            config_version: matched.version,
             epoch: epoch.epoch,
             deliveries: planned
                 .iter()
@@ -398,14 +402,14 @@ impl Inner {
                 .collect(),
             order: position.cloned(),
         };
-        let (answer, reply) = oneshot::channel();
+        let (reply_to, reply) = oneshot::channel();
         let (inner, event, epoch) = (self.clone(), event.clone(), epoch.clone());
         let done = Box::new(move |result: Result<PublishResult, StoreError>| {
             inner.trace_commit(&event, traced, &result);
-            inner.committed(&epoch, &event, planned, started, &result);
+            inner.on_committed(&epoch, &event, planned, started, &result);
             drop(transfer);
             // The publisher may have disconnected; its event is published nevertheless.
-            let _ = answer.send(result);
+            let _ = reply_to.send(result);
         });
         self.store.publish(new, done);
         if let Some(batch) = context.batch {
@@ -418,13 +422,13 @@ impl Inner {
     }
 
     /// Decides the initial state of each delivery, and reserves capacity for those that are sent immediately.
-    fn plan(&self, event: &Event, webhooks: Vec<Arc<ResolvedWebhook>>) -> Vec<Planned> {
-        let weight = event.memory_bytes();
+    fn plan(&self, event: &Event, webhooks: Vec<Arc<ResolvedWebhook>>) -> Vec<PlannedDelivery> {
+        let bytes = event.memory_bytes();
         let issues_tickets = self.issues_tickets();
         let plan = |webhook: Arc<ResolvedWebhook>| {
             let ordering = webhook.ordering;
             let lane = Lane::for_new_delivery(ordering, &event.event_type, event.priority, false);
-            let wait = webhook.policy.first_delay();
+            let wait = webhook.retry_policy.first_delay();
             let ticketed = issues_tickets && wait.is_zero() && self.wants_ticket(&webhook, &lane);
             let initial_state = if !wait.is_zero() {
                 InitialState::Waiting(event.timestamp + wait)
@@ -432,14 +436,14 @@ impl Inner {
                 // If no node claims it by its ticket, it is claimed from the store after this time.
                 InitialState::Waiting(event.timestamp + CLAIM_GRACE)
             } else if self.may_send_immediately(&webhook, &lane)
-                && self.dispatch.reserve(self.webhook_caps(&webhook), &lane, weight)
+                && self.dispatcher.reserve(self.webhook_limits(&webhook), &lane, bytes)
             {
                 InitialState::Leased
             } else {
                 InitialState::Waiting(event.timestamp)
             };
             // A delivery id has the time of its event, so that both are pruned together.
-            Planned {
+            PlannedDelivery {
                 id: DeliveryId::new(event.timestamp, &clock::random_id_bytes()),
                 webhook,
                 lane,
@@ -450,21 +454,22 @@ impl Inner {
         webhooks.into_iter().map(plan).collect()
     }
 
-    fn committed(
+    /// Hands committed deliveries to the dispatcher, or frees the capacity that was reserved for them.
+    fn on_committed(
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
-        planned: Vec<Planned>,
+        planned: Vec<PlannedDelivery>,
         started: Duration,
         result: &Result<PublishResult, StoreError>,
     ) {
         match result {
             Ok(PublishResult::New { .. }) => self.dispatch_leased(epoch, event, planned, started),
             _ => {
-                let weight = event.memory_bytes();
+                let bytes = event.memory_bytes();
                 for planned in planned.iter().filter(|planned| planned.initial_state == InitialState::Leased)
                 {
-                    self.dispatch.unreserve(planned.webhook.id, &planned.lane, 1, weight);
+                    self.dispatcher.unreserve(planned.webhook.id, &planned.lane, 1, bytes);
                 }
             }
         }
@@ -479,7 +484,7 @@ impl Inner {
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
-        planned: Vec<Planned>,
+        planned: Vec<PlannedDelivery>,
         started: Duration,
     ) {
         let ticketed = planned.iter().filter(|planned| planned.ticketed).map(|planned| TicketItem {
@@ -493,7 +498,7 @@ impl Inner {
             if let InitialState::Waiting(due) = planned.initial_state {
                 self.scheduler_wakeup.wake_at(due);
                 if due <= event.timestamp && self.may_send_immediately(&planned.webhook, &planned.lane) {
-                    let actions = self.dispatch.mark_behind(planned.webhook.id, &planned.lane);
+                    let actions = self.dispatcher.mark_backlogged(planned.webhook.id, &planned.lane);
                     self.apply_actions(actions);
                 }
             }
@@ -510,11 +515,11 @@ impl Inner {
                 created_at: event.timestamp,
                 due: event.timestamp,
                 rescues: 0,
-                deaths: 0,
+                sender_deaths: 0,
                 started_at: Some(started),
             },
         );
-        let actions = self.dispatch.accept_published(leased);
+        let actions = self.dispatcher.enqueue_published(leased);
         self.apply_actions(actions);
     }
 

@@ -34,7 +34,7 @@ use crate::{
     registry::ResolvedWebhook,
 };
 
-/// Interval between tries to record outcomes in a failed store.
+/// Interval between attempts to record outcomes in a failed store.
 pub(crate) const RECORD_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Interval between pings of an idle store, and their timeout.
@@ -46,25 +46,26 @@ pub(crate) const REASON_GONE: &str = "the endpoint returned 410 Gone";
 pub(crate) struct PendingOutcome {
     outcome: Arc<Outcome>,
     delivery: LeasedDelivery,
-    verdict: Option<(ResponseClass, Arc<ResolvedWebhook>)>,
+    response_class: Option<(ResponseClass, Arc<ResolvedWebhook>)>,
 }
 
 /// End of a delivery without a request.
-pub(crate) struct Ending {
+pub(crate) struct EndWithoutAttempt {
     next: NextState,
-    requires_ended_webhook: bool,
+    /// Whether the store must verify that the webhook is inactive.
+    requires_inactive_webhook: bool,
 }
 
-impl Ending {
-    /// Creates a cancellation because of the webhook's state, which the store verifies.
-    pub(crate) fn for_ended_webhook(reason: impl Into<String>) -> Self {
-        Self { next: NextState::Cancelled { reason: reason.into() }, requires_ended_webhook: true }
+impl EndWithoutAttempt {
+    /// Creates a cancellation because the webhook is inactive, which the store verifies.
+    pub(crate) fn for_inactive_webhook(reason: impl Into<String>) -> Self {
+        Self { next: NextState::Cancelled { reason: reason.into() }, requires_inactive_webhook: true }
     }
 }
 
-impl From<NextState> for Ending {
+impl From<NextState> for EndWithoutAttempt {
     fn from(next: NextState) -> Self {
-        Self { next, requires_ended_webhook: false }
+        Self { next, requires_inactive_webhook: false }
     }
 }
 
@@ -72,7 +73,8 @@ impl From<NextState> for Ending {
 #[derive(Default)]
 pub(crate) struct UnrecordedOutcomes {
     pending: Mutex<Vec<PendingOutcome>>,
-    open_details: Notify,
+    /// Wakes the loop that records them after the store failed.
+    retry_wakeup: Notify,
 }
 
 impl Inner {
@@ -87,24 +89,25 @@ impl Inner {
         drop(admission.slot.take());
         let now = self.clock.now();
         let webhook = &admission.webhook;
-        let decision = classify(&result.response(), &webhook.policy, now);
-        let requested = self.dispatch.cancel_reason(delivery.id);
-        let is_requested = requested.is_some();
-        let cancel = requested.or_else(|| self.webhook_cancel_reason(&delivery));
-        let decided = self.decide(&delivery, webhook, &decision, cancel.is_some());
-        let report = self.build_report(&admission, &result, &decision, &decided, cancel.is_some());
+        let response_class = classify(&result.response(), &webhook.retry_policy, now);
+        let requested_reason = self.dispatcher.cancel_reason(delivery.id);
+        let cancel_requested = requested_reason.is_some();
+        let cancel = requested_reason.or_else(|| self.webhook_cancel_reason(&delivery));
+        let decided = self.decide(&delivery, webhook, &response_class, cancel.is_some());
+        let report = self.build_report(&admission, &result, &response_class, &decided, cancel.is_some());
         let changed = self.report_attempt(webhook, report).await;
-        let disable = self.disable(&decided, &changed, category(&decision).is_some());
+        let disable_reason =
+            self.disable_reason(&decided, &changed, failure_category(&response_class).is_some());
         self.apply_report_effects(webhook, &changed);
         // Parked before the slot is freed: queued deliveries return to the store and wait there until this outcome is
         // recorded or refused. The webhook counts as disabled only after the store has confirmed it.
-        if disable.is_some() {
+        if disable_reason.is_some() {
             self.park(webhook, None);
         }
         if let Some(until) = decided.hold_until {
             self.park(webhook, Some(until));
         }
-        self.free_slot(&delivery);
+        self.free_webhook_slot(&delivery);
         let reported = changed.circuit.as_ref().and_then(occurrences::circuit_transition);
         let effects = WebhookEffects {
             circuit: changed.circuit.map(|change| Box::new(change.saved)),
@@ -112,7 +115,7 @@ impl Inner {
             failing: changed.failing,
         };
         let (traced, timings) = (result.started_nanos, result.exchange.timings);
-        let mut attempt = self.build_attempt(&delivery, &admission, result, &decision, &decided);
+        let mut attempt = self.build_attempt(&delivery, &admission, result, &response_class, &decided);
         self.trace_attempt(&delivery, &admission.webhook, traced, &attempt, &timings);
         if cancel.as_deref() == Some(REASON_ERASED) {
             // The response may repeat the erased payload.
@@ -126,21 +129,21 @@ impl Inner {
             attempt.error_message.as_deref(),
             now,
         ));
-        let because = |why: &String| {
-            occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, why, now)
+        let webhook_disabled = |reason: &String| {
+            occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, reason, now)
         };
-        occurrences.extend(disable.as_ref().map(because));
-        let next = next(&decided.decision, cancel.clone());
+        occurrences.extend(disable_reason.as_ref().map(webhook_disabled));
+        let next = next_state(&decided.decision, cancel.clone());
         let outcome = Outcome {
             epoch: delivery.epoch.epoch,
             delivery_id: delivery.id,
             tenant_id: delivery.event.tenant_id.clone(),
             webhook_id: delivery.webhook_id,
-            requires_ended_webhook: matches!(next, NextState::Cancelled { .. }) && !is_requested,
+            requires_inactive_webhook: matches!(next, NextState::Cancelled { .. }) && !cancel_requested,
             next,
             attempt: Some(attempt),
             saw_cancel: cancel.is_some(),
-            disable: disable.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
+            disable: disable_reason.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
             effects,
             occurrences,
             at: now,
@@ -148,7 +151,7 @@ impl Inner {
         self.submit(PendingOutcome {
             outcome: Arc::new(outcome),
             delivery,
-            verdict: Some((decision, admission.webhook)),
+            response_class: Some((response_class, admission.webhook)),
         });
     }
 
@@ -157,40 +160,45 @@ impl Inner {
         &self,
         admission: &Admission,
         result: &AttemptResult,
-        decision: &ResponseClass,
+        response_class: &ResponseClass,
         decided: &DecisionEffects,
         cancelled: bool,
     ) -> AttemptReport {
         let now = self.clock.now();
-        let category = category(decision);
+        let category = failure_category(response_class);
         self.rollups.record_attempt(&admission.webhook, result.exchange.timings.total, category, now);
         if category == Some(FailureCategory::Dns) {
             self.track_dns_failure(admission.webhook.id, &admission.webhook.tenant.id);
         }
         // A request that was cut by the drain deadline, or failed after its cancellation, says nothing about the
         // endpoint.
-        let ours =
+        let cut_by_drain =
             matches!(&result.exchange.result, Err(failed) if failed.failure == SendFailure::DrainDeadline);
-        let tells_nothing = category.is_some() && (cancelled || ours);
+        let is_inconclusive = category.is_some() && (cancelled || cut_by_drain);
         AttemptReport {
-            call: if tells_nothing { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
+            call: if is_inconclusive { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
             probe: admission.probe,
-            success: (!tells_nothing).then_some(category.is_none()),
+            success: (!is_inconclusive).then_some(category.is_none()),
             hold_until: decided.hold_until,
         }
     }
 
     /// Returns the reason to disable the webhook, if there is one.
-    fn disable(&self, decided: &DecisionEffects, changed: &ReportEffects, failed: bool) -> Option<String> {
+    fn disable_reason(
+        &self,
+        decided: &DecisionEffects,
+        changed: &ReportEffects,
+        failed: bool,
+    ) -> Option<String> {
         if decided.disable_webhook {
             return Some(REASON_GONE.to_owned());
         }
-        let at_most = self.settings.disable_after;
+        let disable_after = self.settings.disable_after;
         let confirmed_now = self.clock.confirmed_now();
-        if !failed || !should_disable(changed.failing_since, at_most, confirmed_now) {
+        if !failed || !should_disable(changed.failing_since, disable_after, confirmed_now) {
             return None;
         }
-        let length = match at_most.unwrap_or_default().as_secs() {
+        let length = match disable_after.unwrap_or_default().as_secs() {
             secs if secs % 86_400 == 0 => format!("{} days", secs / 86_400),
             secs => format!("{secs} seconds"),
         };
@@ -198,10 +206,10 @@ impl Inner {
     }
 
     /// Records the end of a delivery without a request.
-    pub(crate) fn record_without_attempt(self: &Arc<Self>, delivery: LeasedDelivery, ending: Ending) {
-        let Ending { next, requires_ended_webhook } = ending;
+    pub(crate) fn record_without_attempt(self: &Arc<Self>, delivery: LeasedDelivery, end: EndWithoutAttempt) {
+        let EndWithoutAttempt { next, requires_inactive_webhook } = end;
         let at = self.clock.now();
-        let died = match &next {
+        let dead_occurrence = match &next {
             NextState::Dead { reason } => occurrences::delivery_dead(&delivery, *reason, None, at),
             _ => None,
         };
@@ -213,13 +221,13 @@ impl Inner {
             attempt: None,
             next,
             saw_cancel: true,
-            requires_ended_webhook,
+            requires_inactive_webhook,
             disable: None,
             effects: WebhookEffects::default(),
-            occurrences: died.into_iter().collect(),
+            occurrences: dead_occurrence.into_iter().collect(),
             at,
         };
-        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: None });
+        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class: None });
     }
 
     /// Drops a delivery whose lease belongs to another node.
@@ -248,17 +256,17 @@ impl Inner {
         &self,
         delivery: &LeasedDelivery,
         webhook: &ResolvedWebhook,
-        decision: &ResponseClass,
+        response_class: &ResponseClass,
         cancel_requested: bool,
     ) -> DecisionEffects {
-        let situation = AttemptContext {
+        let context = AttemptContext {
             attempt: delivery.attempt,
             created_at: delivery.created_at,
             confirmed_now: self.clock.confirmed_now(),
             cancel_requested,
-            policy: &webhook.policy,
+            policy: &webhook.retry_policy,
         };
-        decide(&situation, decision, self.clock.now(), clock::random_unit())
+        decide(&context, response_class, self.clock.now(), clock::random_unit())
     }
 
     fn build_attempt(
@@ -266,11 +274,11 @@ impl Inner {
         delivery: &LeasedDelivery,
         admission: &Admission,
         result: AttemptResult,
-        decision: &ResponseClass,
+        response_class: &ResponseClass,
         decided: &DecisionEffects,
     ) -> Attempt {
-        let timings = phases(&result.exchange.timings);
-        let failure_category = category(decision);
+        let timings = to_phase_timings(&result.exchange.timings);
+        let failure_category = failure_category(response_class);
         let (id, executed_at) = (result.id, result.executed_at);
         let mut attempt = Attempt {
             id,
@@ -279,7 +287,7 @@ impl Inner {
             failure_category,
             http_status_code: None,
             error_message: None,
-            custom_headers: self.custom_headers(delivery, &admission.webhook, id),
+            custom_headers: self.recorded_request_headers(delivery, &admission.webhook, id),
             response_headers: None,
             response_body_sample: None,
             timings,
@@ -296,7 +304,7 @@ impl Inner {
             Ok(response) => {
                 attempt.http_status_code = Some(response.status);
                 attempt.error_message =
-                    failure_category.map(|_| format!("the endpoint answered {}", response.status));
+                    failure_category.map(|_| format!("the endpoint returned {}", response.status));
                 attempt.response_headers = Some(header_lines(&response).into());
                 attempt.response_body_sample =
                     (!response.body_sample.is_empty()).then_some(response.body_sample);
@@ -326,7 +334,7 @@ impl Inner {
                 self.on_recorded(&pending, pending.outcome.disable.is_some())
             }
             Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, reason),
-            Ok(RecordResult::WebhookNotEnded) => self.decide_without_end(pending),
+            Ok(RecordResult::WebhookStillActive) => self.decide_without_webhook_cancel(pending),
             Ok(RecordResult::Fenced) => {
                 self.persist_effects(&pending.outcome);
                 self.refresh_after_disable(&pending.outcome, false);
@@ -418,7 +426,7 @@ impl Inner {
 
     /// Settles a delivery. If it is still pending, its successors in an ordered lane wait as well.
     pub(crate) fn settle_delivery(self: &Arc<Self>, delivery: &LeasedDelivery, still_waits: bool) {
-        let actions = self.dispatch.settle(delivery, still_waits);
+        let actions = self.dispatcher.settle(delivery, still_waits);
         self.apply_actions(actions);
         if matches!(delivery.lane, Lane::Unordered { retry: true, .. }) {
             self.adjust_retry_concurrency(|concurrency, retries, now| {
@@ -429,34 +437,34 @@ impl Inner {
 
     /// Decides again because the delivery was cancelled between the decision and its recording.
     fn decide_again(self: &Arc<Self>, pending: PendingOutcome, reason: String) {
-        let PendingOutcome { outcome, delivery, verdict: decision } = pending;
+        let PendingOutcome { outcome, delivery, response_class } = pending;
         let mut outcome = Outcome::clone(&outcome);
         outcome.saw_cancel = true;
-        if let (Some((decision, webhook)), Some(attempt)) = (&decision, &mut outcome.attempt) {
-            let decided = self.decide(&delivery, webhook, decision, true);
+        if let (Some((response_class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) {
+            let decided = self.decide(&delivery, webhook, response_class, true);
             attempt.status = attempt_status(&decided.decision);
             attempt.next_retry_at = None;
             if reason == REASON_ERASED {
                 attempt.response_body_sample = None;
             }
-            outcome.next = next(&decided.decision, Some(reason));
+            outcome.next = next_state(&decided.decision, Some(reason));
         }
-        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: decision });
+        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
     }
 
-    /// Decides again because the delivery was to be cancelled for an ended webhook, and the stored webhook has not
-    /// ended: the cache was outdated. Reloads the webhook; then an attempt is decided without the cancellation, and a
-    /// delivery without an attempt returns to its lane.
-    fn decide_without_end(self: &Arc<Self>, pending: PendingOutcome) {
-        let PendingOutcome { outcome, delivery, verdict: decision } = pending;
+    /// Decides again because the delivery was to be cancelled for an inactive webhook, and the stored webhook is still
+    /// active: the cache was outdated. Reloads the webhook; then an attempt is decided without the cancellation, and a
+    /// delivery without an attempt is released.
+    fn decide_without_webhook_cancel(self: &Arc<Self>, pending: PendingOutcome) {
+        let PendingOutcome { outcome, delivery, response_class } = pending;
         let inner = self.clone();
         self.runtime.spawn(async move {
             inner.reload_webhook(&outcome.tenant_id, outcome.webhook_id).await;
             let mut outcome = Outcome::clone(&outcome);
-            let (Some((failure, webhook)), Some(attempt)) = (&decision, &mut outcome.attempt) else {
+            let (Some((class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) else {
                 return inner.release_one(delivery);
             };
-            let decided = inner.decide(&delivery, webhook, failure, false);
+            let decided = inner.decide(&delivery, webhook, class, false);
             attempt.status = attempt_status(&decided.decision);
             attempt.next_retry_at = match decided.decision {
                 Decision::Retry { at } => Some(at),
@@ -464,15 +472,15 @@ impl Inner {
             };
             let error = attempt.error_message.as_deref();
             outcome.occurrences.extend(occurrences::delivery_dead_by(&delivery, &decided, error, outcome.at));
-            outcome.next = next(&decided.decision, None);
-            outcome.requires_ended_webhook = false;
+            outcome.next = next_state(&decided.decision, None);
+            outcome.requires_inactive_webhook = false;
             outcome.saw_cancel = false;
-            inner.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: decision });
+            inner.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
         });
     }
 
     fn retry_without_details(self: &Arc<Self>, pending: PendingOutcome, why: &str) {
-        let PendingOutcome { outcome, delivery, verdict: decision } = pending;
+        let PendingOutcome { outcome, delivery, response_class } = pending;
         let mut outcome = Outcome::clone(&outcome);
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
@@ -484,7 +492,7 @@ impl Inner {
                 attempt.response_headers = None;
                 attempt.response_body_sample = None;
                 attempt.custom_headers = None;
-                self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, verdict: decision });
+                self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
             }
             // The lease stays in the store: the delivery is rescued and sent again after the next start.
             _ => {
@@ -496,7 +504,7 @@ impl Inner {
                 self.refresh_after_disable(&outcome, false);
                 self.settle_delivery(&delivery, true);
                 // Keeps the lease auditor from releasing it, which would send it again every few minutes.
-                self.dispatch.retain_owned(delivery.id);
+                self.dispatcher.keep_tracking_lease(delivery.id);
             }
         }
     }
@@ -505,8 +513,8 @@ impl Inner {
         if self.metrics.store.record_failure() {
             tracing::error!("store is not accepting writes; sending suspended");
         }
-        self.dispatch.store_failed();
-        self.unrecorded.open_details.notify_one();
+        self.dispatcher.store_failed();
+        self.unrecorded.retry_wakeup.notify_one();
     }
 
     /// Pings the store if no result was recorded for a while; otherwise an outage would be noticed only by the next
@@ -525,7 +533,7 @@ impl Inner {
     pub(crate) async fn run_outcome_retry(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = self.unrecorded.open_details.notified() => {}
+                () = self.unrecorded.retry_wakeup.notified() => {}
                 () = tokio::time::sleep(STORE_PING_INTERVAL) => {
                     self.ping_store_if_idle().await;
                     continue;
@@ -543,7 +551,7 @@ impl Inner {
             for pending in kept {
                 self.submit(pending);
             }
-            let actions = self.dispatch.store_recovered();
+            let actions = self.dispatcher.store_recovered();
             self.apply_actions(actions);
             self.scheduler_wakeup.wake();
             // Limits the rate of retries if the store accepts pings but no outcomes.
@@ -552,7 +560,7 @@ impl Inner {
     }
 }
 
-fn next(decision: &Decision, cancel: Option<String>) -> NextState {
+fn next_state(decision: &Decision, cancel: Option<String>) -> NextState {
     match decision {
         Decision::Delivered => NextState::Delivered,
         Decision::Retry { at } => NextState::Retry { due: *at },
@@ -569,14 +577,14 @@ fn attempt_status(decision: &Decision) -> AttemptStatus {
     }
 }
 
-fn category(decision: &ResponseClass) -> Option<FailureCategory> {
-    match decision {
+fn failure_category(response_class: &ResponseClass) -> Option<FailureCategory> {
+    match response_class {
         ResponseClass::Success => None,
         ResponseClass::Failed(failure) => Some(failure.category),
     }
 }
 
-fn phases(timings: &Timings) -> PhaseTimings {
+fn to_phase_timings(timings: &Timings) -> PhaseTimings {
     let micros = |duration: Duration| u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
     PhaseTimings {
         dns: timings.dns.map(micros),
@@ -590,7 +598,7 @@ fn phases(timings: &Timings) -> PhaseTimings {
 impl Inner {
     /// Returns the headers that not every request has: those of the format and the trace, and the names of the
     /// webhook's custom headers. Their values may be credentials and are not stored.
-    fn custom_headers(
+    fn recorded_request_headers(
         &self,
         delivery: &LeasedDelivery,
         webhook: &ResolvedWebhook,

@@ -37,7 +37,7 @@ const MAX_BATCH_DELAY: Duration = Duration::from_millis(20);
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Time that a stopping node waits for Redis.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum delay between two tries to connect; short, so that an available Redis is used soon.
+/// Maximum delay between two attempts to connect; short, so that an available Redis is used soon.
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(3);
 /// Uptime after which a connection counts as stable: backoff and logging are reset.
 const STABLE_AFTER: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ impl Inner {
         match reported {
             Ok(reported) => ReportEffects {
                 circuit: reported.change,
-                probe_cap: reported.trickle,
+                probe_limit: reported.probe_limit,
                 ..self.coordination.record_without_circuit(webhook, report, now)
             },
             Err(_) => self.coordination.record_attempt(webhook, report, now),
@@ -86,35 +86,35 @@ impl Inner {
 
     /// Keeps the connection to Redis until the engine stops.
     pub(crate) async fn run_redis_sync(self: Arc<Self>, shared: Arc<RedisCoordinator>, mut link: RedisLink) {
-        let (mut away_since, mut backoff) = (monotonic_now(), OutageBackoff::default());
+        let (mut down_since, mut backoff) = (monotonic_now(), OutageBackoff::default());
         // What was logged last, so that a flapping Redis causes two log records and no more.
-        let (mut said_away, mut said_back) = (None, false);
+        let (mut logged_error, mut logged_up) = (None, false);
         let server = link.server();
         loop {
             match link.connect(self.clock.now()).await {
                 Ok(()) => {
-                    self.on_redis_up(&shared, monotonic_now().saturating_sub(away_since)).await;
-                    if !said_back {
+                    self.on_redis_up(&shared, monotonic_now().saturating_sub(down_since)).await;
+                    if !logged_up {
                         tracing::info!(
                             server,
                             "Redis is available; limits and circuits are shared through it"
                         );
                     }
                     let started = monotonic_now();
-                    let Some((error, unanswered)) = self.exchange_batches(&shared, &mut link).await else {
+                    let Some((error, lost_batch)) = self.exchange_batches(&shared, &mut link).await else {
                         return;
                     };
-                    away_since = monotonic_now();
-                    self.on_redis_down(&shared, unanswered);
-                    let steady = away_since.saturating_sub(started) >= STABLE_AFTER;
-                    said_back = !steady;
+                    down_since = monotonic_now();
+                    self.on_redis_down(&shared, lost_batch);
+                    let steady = down_since.saturating_sub(started) >= STABLE_AFTER;
+                    logged_up = !steady;
                     if steady {
                         backoff.reset();
-                        said_away = None;
+                        logged_error = None;
                     }
-                    log_redis_down(&server, &error, &mut said_away);
+                    log_redis_down(&server, &error, &mut logged_error);
                 }
-                Err(error) => log_redis_down(&server, &error, &mut said_away),
+                Err(error) => log_redis_down(&server, &error, &mut logged_error),
             }
             tokio::select! {
                 () = sleep(backoff.next_delay(random_unit()).min(MAX_RECONNECT_DELAY)) => {}
@@ -124,13 +124,13 @@ impl Inner {
     }
 
     /// Leaves fallback: Redis decides from now on, and gets the circuits that changed during the outage.
-    async fn on_redis_up(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, away: Duration) {
-        let moved_by_others = match away > STARTUP_GRACE {
+    async fn on_redis_up(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, outage: Duration) {
+        let changed_by_peers = match outage > STARTUP_GRACE {
             true => self.store.list_runtime().await.unwrap_or_default(),
             false => Vec::new(),
         };
         let now = self.clock.now();
-        for runtime in moved_by_others {
+        for runtime in changed_by_peers {
             // Transitions that other nodes stored and this node has not read yet; those nodes may be dead.
             if let Some(webhook) = self.registry.webhook(runtime.webhook_id) {
                 self.coordination.merge_stored(
@@ -141,10 +141,10 @@ impl Inner {
                 );
             }
         }
-        let troubled = self.coordination.circuits_to_resend(&|webhook_id| self.registry.webhook(webhook_id));
+        let to_resend = self.coordination.circuits_to_resend(&|webhook_id| self.registry.webhook(webhook_id));
         self.coordination.delegate_to_redis();
-        shared.mark_up(away > STARTUP_GRACE);
-        for webhook in troubled {
+        shared.mark_up(outage > STARTUP_GRACE);
+        for webhook in to_resend {
             shared.refresh_circuit_later(webhook);
         }
         self.shares.set_undivided(true);
@@ -156,11 +156,11 @@ impl Inner {
 
     /// Enters fallback, as in a cluster without Redis. Pending requests fail only after the switch, so whatever they
     /// start next uses the fallback limits.
-    fn on_redis_down(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, unanswered: PreparedBatch) {
+    fn on_redis_down(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, lost_batch: PreparedBatch) {
         shared.mark_down();
         self.coordination.enter_fallback(self.clock.now());
         self.shares.set_undivided(false);
-        drop(unanswered);
+        drop(lost_batch);
         shared.fail_pending();
         self.metrics.redis_up.set(0);
         self.metrics.redis_fallback.set(1);
@@ -176,7 +176,7 @@ impl Inner {
         shared: &Arc<RedisCoordinator>,
         link: &mut RedisLink,
     ) -> Option<(RedisError, PreparedBatch)> {
-        let hearing = tokio::spawn(self.clone().run_peer_subscriber(shared.clone(), link.subscriber()));
+        let subscriber = tokio::spawn(self.clone().run_peer_subscriber(shared.clone(), link.subscriber()));
         let mut started: Option<Time> = None;
         let mut sent = monotonic_now();
         let ended = loop {
@@ -192,9 +192,9 @@ impl Inner {
             sent = monotonic_now();
             self.metrics.redis_round_trips.inc();
             match link.send(taken, shared, self.clock.now()).await {
-                Ok((heard, memory)) => {
-                    for heard in heard {
-                        self.apply_circuit_update(heard);
+                Ok((updates, memory)) => {
+                    for update in updates {
+                        self.apply_circuit_update(update);
                     }
                     if started.replace(memory).is_some_and(|before| before != memory) {
                         // Redis started a new state (its data was lost, or a node returned from fallback):
@@ -212,35 +212,35 @@ impl Inner {
             }
             sleep(MIN_BATCH_INTERVAL).await;
         };
-        hearing.abort();
+        subscriber.abort();
         ended
     }
 
     /// Applies an update of a circuit.
-    fn apply_circuit_update(self: &Arc<Self>, heard: CircuitUpdate) {
-        let CircuitUpdate { webhook, runtime_change: learnt, change, trickle } = heard;
+    fn apply_circuit_update(self: &Arc<Self>, update: CircuitUpdate) {
+        let CircuitUpdate { webhook, runtime_change, change, probe_limit } = update;
         if let Some(change) = change {
             self.apply_and_persist(&webhook, change);
-        } else if let (RuntimeChange::Unchanged, Some(trickle)) = (learnt, trickle) {
+        } else if let (RuntimeChange::Unchanged, Some(probe_limit)) = (runtime_change, probe_limit) {
             // A probe may have been lost: allow another one.
-            let actions = self.dispatch.unpark(self.webhook_caps(&webhook), Some(trickle));
+            let actions = self.dispatcher.unpark(self.webhook_limits(&webhook), Some(probe_limit));
             self.apply_actions(actions);
         } else {
-            self.apply_runtime_change(&webhook, learnt);
+            self.apply_runtime_change(&webhook, runtime_change);
         }
         self.gate_wakeup.notify_one();
     }
 
     /// Handles messages of other nodes until aborted.
-    async fn run_peer_subscriber(self: Arc<Self>, shared: Arc<RedisCoordinator>, ear: PeerSubscriber) {
+    async fn run_peer_subscriber(self: Arc<Self>, shared: Arc<RedisCoordinator>, subscriber: PeerSubscriber) {
         loop {
-            if let Ok(mut hearing) = ear.listen().await {
+            if let Ok(mut messages) = subscriber.listen().await {
                 // Messages may have been missed before the subscription.
                 self.scheduler_wakeup.wake();
                 self.membership.change_signal.notify();
                 // A connection without messages for this long may be dead.
-                while let Ok(Some(signal)) = timeout(SUBSCRIBER_TIMEOUT, hearing.next()).await {
-                    match signal {
+                while let Ok(Some(message)) = timeout(SUBSCRIBER_TIMEOUT, messages.next()).await {
+                    match message {
                         PeerMessage::Work => self.scheduler_wakeup.wake(),
                         PeerMessage::Change => self.membership.change_signal.notify(),
                         PeerMessage::Slots(webhook_id, nodes) => shared.on_slot_demand(webhook_id, nodes),

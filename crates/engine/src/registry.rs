@@ -70,7 +70,7 @@ pub struct ResolvedWebhook {
     /// Ordering guarantee of its deliveries.
     pub ordering: Ordering,
     /// Retry policy with the server's defaults filled in; shared by all webhooks that use the defaults.
-    pub policy: Arc<RetryPolicy>,
+    pub retry_policy: Arc<RetryPolicy>,
     /// Circuit breaker policy with the server's defaults filled in; shared in the same way.
     pub breaker: Arc<BreakerPolicy>,
     /// Maximum number of concurrent requests.
@@ -83,7 +83,7 @@ pub struct ResolvedWebhook {
     subjects: Box<[String]>,
     filter: Option<Box<Filter>>,
     /// Time of the next action of the expiry loop: verification or expiry.
-    due_at: Option<Time>,
+    next_action_at: Option<Time>,
     expires_at: Option<Time>,
     rate_limit: Option<RateLimit>,
     /// Parsed target, created at first use; `None` if the URL is unusable.
@@ -94,11 +94,11 @@ pub struct ResolvedWebhook {
 
 impl ResolvedWebhook {
     fn new(webhook: Webhook, version: i64, tenant: Arc<TenantContext>, defaults: &Defaults) -> Self {
-        let webhook_due = webhook.next_action_at();
+        let next_action_at = webhook.next_action_at();
         let spec = webhook.spec;
         let caps = &defaults.settings.caps;
         // Validated when the webhook was saved; defaults and caps that changed since must not make it fail.
-        let policy = match spec.retry_config == RetryConfig::default() {
+        let retry_policy = match spec.retry_config == RetryConfig::default() {
             true => defaults.retry.clone(),
             false => match spec.retry_config.resolve(&defaults.retry) {
                 Ok(policy) => Arc::new(caps.capped_policy(&policy)),
@@ -130,7 +130,7 @@ impl ResolvedWebhook {
             signature: spec.signature,
             secrets: webhook.secrets.iter().cloned().collect(),
             ordering: spec.ordering_guarantee,
-            policy,
+            retry_policy,
             breaker,
             max_in_flight,
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
@@ -138,7 +138,7 @@ impl ResolvedWebhook {
             events: spec.events.iter().cloned().collect(),
             subjects: spec.subjects.iter().cloned().collect(),
             filter: spec.filter.map(Box::new),
-            due_at: webhook_due,
+            next_action_at,
             expires_at: spec.expires_at,
             rate_limit,
             target: OnceLock::new(),
@@ -191,8 +191,8 @@ impl ResolvedWebhook {
     }
 
     /// Returns whether the expiry loop has an action scheduled for it.
-    pub(crate) fn expires(&self) -> bool {
-        self.due_at.is_some()
+    pub(crate) fn has_scheduled_action(&self) -> bool {
+        self.next_action_at.is_some()
     }
 }
 
@@ -204,11 +204,12 @@ struct TenantConfig {
     subscriptions: Subscriptions,
     catalogue: Arc<Catalogue>,
     /// Whether only registered event types may be published.
-    strict: bool,
+    strict_event_types: bool,
 }
 
 impl TenantConfig {
-    fn put(&mut self, webhook: Arc<ResolvedWebhook>) {
+    /// Inserts or replaces a webhook; a deleted one is removed.
+    fn insert(&mut self, webhook: Arc<ResolvedWebhook>) {
         let id = webhook.id;
         if let Some(old) = self.webhooks.remove(&id) {
             self.subscriptions.remove(id, old.subscription_criteria());
@@ -223,11 +224,17 @@ impl TenantConfig {
 }
 
 /// Webhooks that receive an event, with the configuration version.
-pub(crate) struct FanOut {
+pub(crate) struct MatchedWebhooks {
     pub(crate) version: i64,
     pub(crate) webhooks: Vec<Arc<ResolvedWebhook>>,
     /// Catalogue entry of the event type.
     pub(crate) type_status: TypeStatus,
+}
+
+/// Event type settings of a tenant, read with its changes.
+struct CatalogueUpdate {
+    catalogue: Arc<Catalogue>,
+    strict_event_types: bool,
 }
 
 /// Cache entry of one webhook.
@@ -251,7 +258,7 @@ impl CacheEntry {
 pub struct Registry {
     tenants: RwLock<HashMap<TenantId, Arc<RwLock<TenantConfig>>>>,
     by_id: RwLock<ById<WebhookId, CacheEntry>>,
-    tenancies: RwLock<HashMap<TenantId, Arc<TenantContext>>>,
+    tenant_contexts: RwLock<HashMap<TenantId, Arc<TenantContext>>>,
     shares: Arc<LimitShares>,
     defaults: Defaults,
 }
@@ -283,8 +290,8 @@ impl Registry {
             breaker: Arc::new(settings.breaker),
             settings,
         };
-        let (tenants, by_id, tenancies) = Default::default();
-        Self { tenants, by_id, tenancies, shares, defaults }
+        let (tenants, by_id, tenant_contexts) = Default::default();
+        Self { tenants, by_id, tenant_contexts, shares, defaults }
     }
 
     /// Checks a webhook's settings against this server's defaults and the operator's caps. Values unchanged from `old`
@@ -316,12 +323,12 @@ impl Registry {
     }
 
     /// Returns the cached settings of a tenant.
-    pub fn tenancy(&self, tenant_id: &TenantId) -> Arc<TenantContext> {
-        if let Some(known) = self.tenancies.read().get(tenant_id) {
+    pub fn tenant_context(&self, tenant_id: &TenantId) -> Arc<TenantContext> {
+        if let Some(known) = self.tenant_contexts.read().get(tenant_id) {
             return known.clone();
         }
-        let mut tenancies = self.tenancies.write();
-        tenancies
+        let mut contexts = self.tenant_contexts.write();
+        contexts
             .entry(tenant_id.clone())
             .or_insert_with(|| {
                 let settings = &self.defaults.settings;
@@ -376,7 +383,7 @@ impl Registry {
     }
 
     /// Returns a webhook, from the store if it is not cached.
-    pub(crate) async fn find(
+    pub(crate) async fn get_or_load(
         &self,
         store: &dyn Store,
         id: WebhookId,
@@ -389,11 +396,11 @@ impl Registry {
             // The webhook needs the settings of its tenant.
             self.refresh(store, &webhook.tenant_id).await?;
         }
-        Ok(Some(self.webhook(id).unwrap_or_else(|| self.remember(webhook, 0))))
+        Ok(Some(self.webhook(id).unwrap_or_else(|| self.insert(webhook, 0))))
     }
 
     /// Loads these webhooks of a tenant into the cache, including deleted ones, unless they are there.
-    pub(crate) async fn load(
+    pub(crate) async fn load_missing(
         &self,
         store: &dyn Store,
         tenant_id: &TenantId,
@@ -406,7 +413,7 @@ impl Registry {
         }
         for webhook in store.webhooks_by_id(unknown).await? {
             if webhook.tenant_id == *tenant_id && self.webhook(webhook.id).is_none() {
-                self.remember(webhook, 0);
+                self.insert(webhook, 0);
             }
         }
         Ok(())
@@ -414,14 +421,14 @@ impl Registry {
 
     /// Returns the webhooks that receive this event; `only` names one webhook whatever it subscribes to. Returns
     /// `None` if the tenant does not exist.
-    pub(crate) async fn fan_out(
+    pub(crate) async fn match_webhooks(
         &self,
         store: &dyn Store,
         tenant_id: &TenantId,
         event_type: &str,
         subject: Option<&str>,
         only: Option<WebhookId>,
-    ) -> Result<Option<FanOut>, StoreError> {
+    ) -> Result<Option<MatchedWebhooks>, StoreError> {
         let known = self.tenants.read().get(tenant_id).cloned();
         let config = match known {
             Some(config) => config,
@@ -437,8 +444,8 @@ impl Registry {
             None => config.subscriptions.matching(event_type, subject),
         };
         let webhooks = ids.iter().filter_map(|id| config.webhooks.get(id).cloned()).collect();
-        let status = config.catalogue.status_of(event_type, config.strict);
-        Ok(Some(FanOut { version: config.version, webhooks, type_status: status }))
+        let type_status = config.catalogue.status_of(event_type, config.strict_event_types);
+        Ok(Some(MatchedWebhooks { version: config.version, webhooks, type_status }))
     }
 
     /// Loads a tenant's webhooks if they are not cached.
@@ -474,13 +481,14 @@ impl Registry {
                 }
                 return Ok(false);
             };
-            let strict = changes.rules.strict_event_types;
-            let catalogue = match catalogue.version == changes.types_version {
+            let strict_event_types = changes.rules.strict_event_types;
+            let catalogue = match catalogue.version == changes.event_types_version {
                 true => catalogue,
-                false => Arc::new(catalogue.refresh(store, tenant_id, changes.types_version).await?),
+                false => Arc::new(catalogue.refresh(store, tenant_id, changes.event_types_version).await?),
             };
-            self.tenancy(tenant_id).set(changes.rules);
-            self.apply(tenant_id, known, changes.version, changes.webhooks, Some((catalogue, strict)));
+            self.tenant_context(tenant_id).set(changes.rules);
+            let update = CatalogueUpdate { catalogue, strict_event_types };
+            self.apply(tenant_id, known, changes.version, changes.webhooks, Some(update));
             if !changes.more {
                 return Ok(true);
             }
@@ -501,9 +509,10 @@ impl Registry {
         since: i64,
         version: i64,
         webhooks: Vec<Webhook>,
-        reported: Option<(Arc<Catalogue>, bool)>,
+        catalogue_update: Option<CatalogueUpdate>,
     ) {
-        let hooks: Vec<_> = webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
+        let resolved_webhooks: Vec<_> =
+            webhooks.into_iter().map(|webhook| self.insert(webhook, version)).collect();
         let config = self.tenants.read().get(tenant_id).cloned();
         let config = match config {
             Some(config) => config,
@@ -514,11 +523,12 @@ impl Registry {
         if config.version > version || config.version < since {
             return;
         }
-        for resolved in hooks {
-            config.put(resolved);
+        for resolved in resolved_webhooks {
+            config.insert(resolved);
         }
-        if let Some((catalogue, strict)) = reported {
-            (config.catalogue, config.strict) = (catalogue, strict);
+        if let Some(update) = catalogue_update {
+            config.catalogue = update.catalogue;
+            config.strict_event_types = update.strict_event_types;
         }
         config.version = version;
     }
@@ -538,15 +548,16 @@ impl Registry {
             };
             let version = changes.version;
             for webhook in changes.webhooks {
-                let tenancy = self.tenancy(tenant_id);
-                fresh.put(Arc::new(ResolvedWebhook::new(webhook, version, tenancy, &self.defaults)));
+                let context = self.tenant_context(tenant_id);
+                fresh.insert(Arc::new(ResolvedWebhook::new(webhook, version, context, &self.defaults)));
             }
             known = version;
-            self.tenancy(tenant_id).set(changes.rules.clone());
-            fresh.strict = changes.rules.strict_event_types;
+            self.tenant_context(tenant_id).set(changes.rules.clone());
+            fresh.strict_event_types = changes.rules.strict_event_types;
             if !changes.more {
                 let catalogue = Catalogue::default();
-                fresh.catalogue = Arc::new(catalogue.refresh(store, tenant_id, changes.types_version).await?);
+                fresh.catalogue =
+                    Arc::new(catalogue.refresh(store, tenant_id, changes.event_types_version).await?);
                 fresh.version = version;
                 break;
             }
@@ -573,30 +584,32 @@ impl Registry {
         self.refresh(store, tenant_id).await?;
         let Some(before) = self.webhook(id) else { return Ok(()) };
         let Some(webhook) = store.webhooks_by_id(vec![id]).await?.pop() else { return Ok(()) };
-        let tenancy = self.tenancy(&webhook.tenant_id);
-        let found = Arc::new(ResolvedWebhook::new(webhook, before.version, tenancy, &self.defaults));
+        let context = self.tenant_context(&webhook.tenant_id);
+        let found = Arc::new(ResolvedWebhook::new(webhook, before.version, context, &self.defaults));
         if !self.webhook(id).is_some_and(|now| Arc::ptr_eq(&now, &before)) {
             return Ok(());
         }
-        self.keep(&found);
+        self.insert_if_newer(&found);
         let config = self.tenants.read().get(tenant_id).cloned();
         if let Some(config) = config {
             let mut config = config.write();
             if config.webhooks.get(&id).is_some_and(|known| known.version == found.version) {
-                config.put(found);
+                config.insert(found);
             }
         }
         Ok(())
     }
 
-    fn remember(&self, webhook: Webhook, version: i64) -> Arc<ResolvedWebhook> {
-        let tenancy = self.tenancy(&webhook.tenant_id);
-        let resolved = Arc::new(ResolvedWebhook::new(webhook, version, tenancy, &self.defaults));
-        self.keep(&resolved);
+    /// Resolves a webhook and caches it unless a newer version is cached.
+    fn insert(&self, webhook: Webhook, version: i64) -> Arc<ResolvedWebhook> {
+        let context = self.tenant_context(&webhook.tenant_id);
+        let resolved = Arc::new(ResolvedWebhook::new(webhook, version, context, &self.defaults));
+        self.insert_if_newer(&resolved);
         resolved
     }
 
-    fn keep(&self, webhook: &Arc<ResolvedWebhook>) {
+    /// Caches a webhook unless a newer version is cached.
+    fn insert_if_newer(&self, webhook: &Arc<ResolvedWebhook>) {
         let mut by_id = self.by_id.write();
         if by_id.get(&webhook.id).is_none_or(|entry| entry.version() <= webhook.version) {
             let entry = match webhook.state {

@@ -28,7 +28,7 @@ impl Inner {
             for part in deliveries.chunks(RELEASE_BATCH_SIZE) {
                 inner.release(part).await;
                 for delivery in part {
-                    inner.dispatch.returned(delivery);
+                    inner.dispatcher.released(delivery);
                 }
             }
             inner.scheduler_wakeup.wake();

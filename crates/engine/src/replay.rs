@@ -34,7 +34,7 @@ pub enum ReplayError {
     #[error("there is no such webhook: {0}")]
     NoWebhook(WebhookId),
     /// The event went to no webhook, or to none that receives events now.
-    #[error("no webhook that the event went to gets events now; name the webhooks to send it to")]
+    #[error("no webhook that the event was sent to accepts events now; name the webhooks to send it to")]
     NoTarget,
     /// A delivery of the event to one of the webhooks is still pending.
     #[error("delivery {0} of this event is still pending; retry or cancel it first")]
@@ -61,7 +61,7 @@ impl Engine {
         let Some(old) = self.0.store.delivery(tenant_id.clone(), delivery_id).await? else {
             return Ok(RedriveResult::NotFound);
         };
-        let webhook = self.0.registry.find(&*self.0.store, old.webhook_id).await?;
+        let webhook = self.0.registry.get_or_load(&*self.0.store, old.webhook_id).await?;
         let options = RedriveOptions {
             // A delivery id has the time of its event, as has the id of the previous round.
             id: DeliveryId::new(delivery_id.time(), &clock::random_id_bytes()),
@@ -122,7 +122,7 @@ impl Engine {
         webhooks.dedup();
         let mut rounds = Vec::with_capacity(webhooks.len());
         for webhook_id in webhooks {
-            let webhook = self.0.registry.find(&*self.0.store, webhook_id).await?;
+            let webhook = self.0.registry.get_or_load(&*self.0.store, webhook_id).await?;
             // A round for any other webhook would be cancelled immediately.
             if let Some(webhook) = webhook.filter(|webhook| webhook.state.receives_events()) {
                 rounds.push(NewRound {
@@ -149,7 +149,7 @@ impl Engine {
         for id in ids {
             let found = self.0.store.webhook(tenant_id.clone(), id).await?;
             let Some(Versioned { webhook, .. }) = found else { return Err(ReplayError::NoWebhook(id)) };
-            let resolved = self.0.registry.find(&*self.0.store, id).await?;
+            let resolved = self.0.registry.get_or_load(&*self.0.store, id).await?;
             rounds.push(NewRound {
                 id: DeliveryId::new(event_id.time(), &clock::random_id_bytes()),
                 webhook_id: id,
@@ -189,7 +189,7 @@ impl Inner {
         delivery_id: DeliveryId,
         reason: String,
     ) {
-        if let Some(queued) = self.dispatch.cancel(webhook_id, delivery_id, reason.clone()) {
+        if let Some(queued) = self.dispatcher.cancel(webhook_id, delivery_id, reason.clone()) {
             self.record_without_attempt(queued, NextState::Cancelled { reason }.into());
         }
     }

@@ -86,8 +86,8 @@ impl FlushBatch {
     /// Returns the minute and hour rows of tenants for this batch.
     fn traffic(&self) -> Vec<TenantRollup> {
         let mut sums: BTreeMap<(TenantId, Resolution, Time), Traffic> = BTreeMap::new();
-        for grain in Resolution::ALL {
-            let key = |tenant_id: &TenantId, at| (tenant_id.clone(), grain, grain.start(at));
+        for resolution in Resolution::ALL {
+            let key = |tenant_id: &TenantId, at| (tenant_id.clone(), resolution, resolution.start(at));
             for one in &self.minutes {
                 sums.entry(key(&one.tenant_id, one.minute)).or_default().sent.merge(&one.rollup);
             }
@@ -95,9 +95,9 @@ impl FlushBatch {
                 sums.entry(key(tenant_id, *minute)).or_default().ended.add(*ended);
             }
         }
-        let row = |((tenant_id, grain, start), traffic)| {
-            let kept_until = Resolution::kept_until(grain, start);
-            TenantRollup { tenant_id, grain, start, kept_until, traffic }
+        let row = |((tenant_id, resolution, start), traffic)| {
+            let expires_at = Resolution::expires_at(resolution, start);
+            TenantRollup { tenant_id, resolution, start, expires_at, traffic }
         };
         sums.into_iter().map(row).collect()
     }
@@ -138,16 +138,16 @@ impl RollupBuffer {
         let mut sums: BTreeMap<Time, Traffic> = BTreeMap::new();
         let mut add = |one: &MinuteRollup| sums.entry(one.minute).or_default().sent.merge(&one.rollup);
         self.sent.lock().tenant_rollups(tenant_id).for_each(&mut add);
-        let going = self.going();
-        going.minutes.iter().filter(|one| one.tenant_id == *tenant_id).for_each(add);
+        let batch = self.flushing_batch();
+        batch.minutes.iter().filter(|one| one.tenant_id == *tenant_id).for_each(add);
         let mut add = |all: &BTreeMap<(TenantId, Time), EndedCounts>| {
             let from = (tenant_id.clone(), Time::default());
-            for ((_, minute), ended) in all.range(from..).take_while(|((whose, _), _)| whose == tenant_id) {
+            for ((_, minute), ended) in all.range(from..).take_while(|((tenant, _), _)| tenant == tenant_id) {
                 sums.entry(*minute).or_default().ended.add(*ended);
             }
         };
         add(&self.ended.lock());
-        add(&going.ended);
+        add(&batch.ended);
         sums
     }
 
@@ -160,11 +160,11 @@ impl RollupBuffer {
             }
         };
         self.sent.lock().tenant_rollups(tenant_id).for_each(&mut add);
-        self.going().minutes.iter().filter(|one| one.tenant_id == *tenant_id).for_each(add);
+        self.flushing_batch().minutes.iter().filter(|one| one.tenant_id == *tenant_id).for_each(add);
         failed
     }
 
-    fn going(&self) -> Arc<FlushBatch> {
+    fn flushing_batch(&self) -> Arc<FlushBatch> {
         self.flushing.lock().clone().unwrap_or_default()
     }
 
@@ -173,8 +173,8 @@ impl RollupBuffer {
             let sent = self.sent.lock();
             webhooks.iter().filter_map(|webhook_id| sent.webhooks.get(webhook_id).cloned()).collect()
         };
-        let going = self.going();
-        found.extend(going.minutes.iter().filter(|one| webhooks.contains(&one.webhook_id)).cloned());
+        let batch = self.flushing_batch();
+        found.extend(batch.minutes.iter().filter(|one| webhooks.contains(&one.webhook_id)).cloned());
         found
     }
 
@@ -193,11 +193,11 @@ impl RollupBuffer {
             && let Some(tenant_id) = sent.by_tenant.keys().next().cloned()
         {
             let capacity = BATCH_SIZE - part.minutes.len();
-            let Entry::Occupied(mut whose) = sent.by_tenant.entry(tenant_id) else { break };
-            let left = whose.get().len().saturating_sub(capacity);
-            let taken = whose.get_mut().split_off(left);
+            let Entry::Occupied(mut webhooks) = sent.by_tenant.entry(tenant_id) else { break };
+            let left = webhooks.get().len().saturating_sub(capacity);
+            let taken = webhooks.get_mut().split_off(left);
             if left == 0 {
-                whose.remove();
+                webhooks.remove();
             }
             part.minutes.extend(taken.iter().filter_map(|webhook_id| sent.webhooks.remove(webhook_id)));
         }
@@ -270,7 +270,7 @@ impl Inner {
 
     pub(crate) async fn flush_rollups(&self) {
         // One flush at a time: `flushing` holds one batch, and the flush at shutdown must not replace it.
-        let _turn = self.rollups.turn.lock().await;
+        let _guard = self.rollups.turn.lock().await;
         for _ in 0..self.rollups.steps_to_go() {
             let Some(part) = self.rollups.take() else { return };
             let stored = self.store.add_rollups(part.minutes.clone(), part.traffic()).await;
@@ -307,15 +307,15 @@ impl Engine {
     pub async fn traffic(
         &self,
         tenant_id: TenantId,
-        grain: Resolution,
+        resolution: Resolution,
         from: Time,
     ) -> Result<Vec<(Time, Traffic)>, StoreError> {
-        let (inner, tenant_id, from) = (&self.0, &tenant_id, grain.start(from));
+        let (inner, tenant_id, from) = (&self.0, &tenant_id, resolution.start(from));
         let check = || -> StoreFuture<'_, _> {
             Box::pin(async move {
                 let counted = inner.rollups.traffic_of(tenant_id).into_iter();
-                let counted = counted.map(|(minute, counted)| (grain.start(minute), counted));
-                let mut traffic = inner.store.traffic(tenant_id.clone(), grain, from).await?;
+                let counted = counted.map(|(minute, counted)| (resolution.start(minute), counted));
+                let mut traffic = inner.store.traffic(tenant_id.clone(), resolution, from).await?;
                 traffic.extend(counted.filter(|(start, _)| *start >= from));
                 Ok(traffic)
             })
@@ -444,16 +444,16 @@ mod tests {
 
         let mut rows: BTreeMap<(String, Resolution, Time), Traffic> = BTreeMap::new();
         let first = health.take();
-        assert_eq!(health.traffic_of(&tenant("acme")).len(), 3, "what is going is still seen");
+        assert_eq!(health.traffic_of(&tenant("acme")).len(), 3, "a batch being stored is still counted");
         for part in std::iter::successors(first, |_| health.take()) {
             for row in part.traffic() {
-                assert_eq!(row.kept_until, row.start + row.grain.retention());
-                let key = (row.tenant_id.as_str().to_owned(), row.grain, row.start);
+                assert_eq!(row.expires_at, row.start + row.resolution.retention());
+                let key = (row.tenant_id.as_str().to_owned(), row.resolution, row.start);
                 rows.entry(key).or_default().merge(&row.traffic);
             }
         }
-        let seen = |name: &str, grain, start| {
-            let one = &rows[&(name.to_owned(), grain, start)];
+        let seen = |name: &str, resolution, start| {
+            let one = &rows[&(name.to_owned(), resolution, start)];
             (one.sent.attempts, one.sent.successes, one.ended.delivered, one.ended.dead, one.ended.cancelled)
         };
         assert_eq!(seen("acme", Resolution::Minute, at(0)), (3, 3, 3, 0, 0));
@@ -475,8 +475,8 @@ mod tests {
             let mut sent = health.sent.lock();
             let mut id = [0; 16];
             id[12..].copy_from_slice(&n.to_be_bytes());
-            let whose = tenant(if n % 5 == 0 { "acme" } else { "globex" });
-            sent.entry(&whose, WebhookId::from_bytes(id), at(0)).rollup.add(1000, None, at(1));
+            let tenant_id = tenant(if n % 5 == 0 { "acme" } else { "globex" });
+            sent.entry(&tenant_id, WebhookId::from_bytes(id), at(0)).rollup.add(1000, None, at(1));
         }
         for minute in 0..1500 {
             health.record_ended(&tenant("acme"), DeliveryStatus::Delivered, 1, at(60 * minute));
@@ -490,7 +490,7 @@ mod tests {
         let mut parts = Vec::new();
         health.restore(&health.take().unwrap());
         health.finish_flush();
-        assert_eq!(seen(), (500, 1500), "it is here again");
+        assert_eq!(seen(), (500, 1500), "the failed batch is in memory again");
         while let Some(part) = health.take() {
             assert!(part.minutes.len() <= BATCH_SIZE && part.ended.len() <= BATCH_SIZE);
             health.finish_flush();

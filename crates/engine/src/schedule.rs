@@ -1,5 +1,5 @@
 //! Scheduler: claims from the store at the next due time, when a lane has capacity again, or when woken. Also
-//! rescues, cancels for ended webhooks, and runs maintenance.
+//! rescues, cancels for inactive webhooks, and runs maintenance.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ const MAX_POLL_INTERVAL_SHARED: Duration = Duration::from_secs(1);
 /// Delay after a failure of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Deliveries moved per step of a rescue or a cancellation.
-const RESCUE_BATCH_SIZE: usize = 1_000;
+const MOVE_BATCH_SIZE: usize = 1_000;
 /// Idempotency keys pruned per step.
 const PRUNE_BATCH_SIZE: usize = 2_000;
 /// Retention of ended bulk operations.
@@ -62,8 +62,8 @@ impl Inner {
     /// Claims due deliveries until the engine stops.
     pub(crate) async fn run_scheduler(self: Arc<Self>) {
         loop {
-            let nap_until = match self.claim_due().await {
-                Ok(ClaimResult::Claimed) => continue_unless_stopped(&self).await,
+            let next_claim_at = match self.claim_due().await {
+                Ok(ClaimResult::Claimed) => yield_and_read_clock(&self).await,
                 Ok(ClaimResult::Idle(next)) => next,
                 Err(error) => {
                     tracing::warn!(%error, "claiming due deliveries failed; will retry");
@@ -77,7 +77,7 @@ impl Inner {
             if self.stop.is_cancelled() {
                 return;
             }
-            self.wait_for_work(nap_until).await;
+            self.wait_for_work(next_claim_at).await;
         }
     }
 
@@ -127,7 +127,7 @@ impl Inner {
     pub(crate) async fn rescue(&self, dead: Epoch) {
         let mut rescued = 0;
         loop {
-            let step = match self.store.rescue(dead, self.clock.now(), RESCUE_BATCH_SIZE).await {
+            let step = match self.store.rescue(dead, self.clock.now(), MOVE_BATCH_SIZE).await {
                 Ok(step) => step,
                 Err(error) => {
                     tracing::warn!(%error, "rescuing orphaned deliveries failed; will retry");
@@ -146,28 +146,28 @@ impl Inner {
         }
     }
 
-    /// Cancels the waiting deliveries of ended webhooks, in small steps.
-    pub(crate) async fn cancel_for_ended_webhooks(self: Arc<Self>) {
+    /// Cancels the waiting deliveries of webhooks that receive no more events, in small steps.
+    pub(crate) async fn cancel_for_inactive_webhooks(self: Arc<Self>) {
         // One run at a time; concurrent runs would only compete for the same rows.
-        let _turn = self.sweeping.lock().await;
+        let _guard = self.cancelling.lock().await;
         loop {
-            let over = match self.store.webhooks_to_sweep().await {
-                Ok(over) if over.is_empty() => return,
-                Ok(over) => over,
+            let inactive_webhooks = match self.store.webhooks_to_sweep().await {
+                Ok(inactive_webhooks) if inactive_webhooks.is_empty() => return,
+                Ok(inactive_webhooks) => inactive_webhooks,
                 Err(_) => {
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                     continue;
                 }
             };
-            for webhook in over {
+            for webhook in inactive_webhooks {
                 let reason = webhook.state.cancel_reason().unwrap_or_default();
                 let now = self.clock.now();
-                match self.store.cancel_pending(webhook.id, reason.to_owned(), now, RESCUE_BATCH_SIZE).await {
-                    Ok(BatchProgress { changed: moved_count, .. }) => {
+                match self.store.cancel_pending(webhook.id, reason.to_owned(), now, MOVE_BATCH_SIZE).await {
+                    Ok(BatchProgress { changed: cancelled, .. }) => {
                         self.rollups.record_ended(
                             &webhook.tenant_id,
                             DeliveryStatus::Cancelled,
-                            moved_count as u64,
+                            cancelled as u64,
                             now,
                         );
                     }
@@ -209,7 +209,8 @@ impl Inner {
     }
 }
 
-async fn continue_unless_stopped(inner: &Inner) -> Option<Time> {
+/// Yields to other tasks and returns the current time as the time of the next claim.
+async fn yield_and_read_clock(inner: &Inner) -> Option<Time> {
     // Due now: the wait that follows ends immediately.
     tokio::task::yield_now().await;
     Some(inner.clock.now())

@@ -47,11 +47,11 @@ pub struct Settings {
     /// Time of uninterrupted failure after which a webhook is disabled; `None` for never.
     pub disable_after: Option<Duration>,
     /// Maximum number of deliveries in memory; further ones wait in the store.
-    pub max_items: usize,
+    pub max_deliveries: usize,
     /// Maximum payload bytes in memory.
     pub max_bytes: usize,
     /// Maximum number of deliveries in memory per lane.
-    pub max_lane_items: usize,
+    pub max_lane_deliveries: usize,
     /// Validity of idempotency keys.
     pub idempotency_window: Duration,
     /// Retention of ended data.
@@ -117,9 +117,9 @@ impl Default for Settings {
             breaker: BreakerPolicy::default(),
             pools: vec![DEFAULT_POOL.into()],
             disable_after: Some(Duration::from_secs(5 * 24 * 3600)),
-            max_items: 20_000,
+            max_deliveries: 20_000,
             max_bytes: 64 << 20,
-            max_lane_items: 2_000,
+            max_lane_deliveries: 2_000,
             idempotency_window: Duration::from_secs(24 * 3600),
             retention: Retention::default(),
             archive: false,

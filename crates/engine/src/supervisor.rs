@@ -21,7 +21,7 @@ use crate::{
         LocalCoordinator,
         redis::{RedisCoordinator, RedisLink},
     },
-    dispatch::{Dispatch, DispatchLimits},
+    dispatch::{DispatchLimits, Dispatcher},
     limit_shares::LimitShares,
     membership::{self, Membership},
     notify::Notifier,
@@ -53,11 +53,11 @@ impl Engine {
         // Taken before anything else is read, so that every later change is in the change feed after this cursor.
         let cursor = store.changes(None).await?.cursor;
         let shares = Arc::new(LimitShares::new(settings.served_pools(), settings.global_rate_limit));
-        let bounds = DispatchLimits {
+        let limits = DispatchLimits {
             max_in_flight: settings.max_in_flight,
-            max_items: settings.max_items,
+            max_deliveries: settings.max_deliveries,
             max_bytes: settings.max_bytes,
-            lane_items: settings.max_lane_items,
+            max_lane_deliveries: settings.max_lane_deliveries,
             host_max_in_flight: settings.host_max_in_flight.unwrap_or(usize::MAX),
         };
         let local = Arc::new(LocalCoordinator::new(shares.clone()));
@@ -79,16 +79,16 @@ impl Engine {
             gate_wakeup: Notify::new(),
             expiry_wakeup: Notify::new(),
             verifying: verification::verification_slots(),
-            sweeping: tokio::sync::Mutex::new(()),
+            cancelling: tokio::sync::Mutex::new(()),
             operations: OperationRunner::default(),
             checking: checking_slots(),
             largest_inline_work: AtomicU64::new(0),
-            dispatch: Dispatch::new(bounds),
+            dispatcher: Dispatcher::new(limits),
             metrics: Metrics::new(metrics, settings.breakdowns, link.is_some()),
             notifier: Notifier::default(),
             unrecorded: UnrecordedOutcomes::default(),
             scheduler_wakeup: Wakeup::new(),
-            transfers: Arc::default(),
+            lease_transfers: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
             cancel_requests: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -118,7 +118,7 @@ impl Engine {
         tokio::spawn(inner.clone().run_gate_timer());
         tokio::spawn(inner.clone().run_expiry());
         tokio::spawn(inner.clone().run_rollup_flush());
-        tokio::spawn(inner.clone().cancel_for_ended_webhooks());
+        tokio::spawn(inner.clone().cancel_for_inactive_webhooks());
         tokio::spawn(inner.clone().run_operations());
         if inner.settings.role.sends() {
             tokio::spawn(inner.clone().run_scheduler());
@@ -138,7 +138,7 @@ impl Engine {
     /// the rest as failed attempts. Publishing continues; see [`Engine::stop`].
     pub async fn drain(&self, deadline: Duration) {
         let inner = &self.0;
-        let queued = inner.dispatch.drain();
+        let queued = inner.dispatcher.drain();
         for part in queued.chunks(RELEASE_BATCH_SIZE) {
             for (epoch, ids) in group_by_epoch(part) {
                 if let Err(error) = inner.store.release(epoch, inner.clock.now(), ids).await {
@@ -146,7 +146,7 @@ impl Engine {
                 }
             }
             for delivery in part {
-                inner.dispatch.returned(delivery);
+                inner.dispatcher.released(delivery);
             }
         }
         if tokio::time::timeout(deadline, self.wait_until_settled()).await.is_err() {

@@ -43,7 +43,7 @@ impl TenantContext {
     pub(crate) fn new(id: TenantId, settings: &Settings, shares: Arc<LimitShares>) -> Self {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
-        let tenancy = Self {
+        let context = Self {
             id,
             key: hasher.finish(),
             rules: RwLock::default(),
@@ -52,8 +52,8 @@ impl TenantContext {
             default_rate: settings.tenant_rate_limit,
             default_max_in_flight: settings.tenant_max_in_flight.unwrap_or(usize::MAX),
         };
-        tenancy.set(TenantRules::default());
-        tenancy
+        context.set(TenantRules::default());
+        context
     }
 
     pub(crate) fn set(&self, rules: TenantRules) {

@@ -203,10 +203,10 @@ mod tests {
         let held = slots.try_acquire(&acme).unwrap();
         assert!(slots.try_acquire(&acme).is_none());
         let other = slots.try_acquire(&globex).unwrap();
-        assert!(slots.try_acquire(&tenant("initech")).is_none(), "all are in use");
+        assert!(slots.try_acquire(&tenant("initech")).is_none(), "all slots are in use");
         drop((held, other));
         assert!(slots.try_acquire(&acme).is_some());
-        assert!(slots.0.state.lock().tenants.is_empty(), "idle tenants are not kept");
+        assert!(slots.0.state.lock().tenants.is_empty(), "idle tenants use no memory");
     }
 
     #[tokio::test]
@@ -239,7 +239,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        assert!(slots.acquire(&tenant("acme")).await.is_err(), "no more requests of one tenant wait");
+        assert!(slots.acquire(&tenant("acme")).await.is_err(), "further requests of one tenant are refused");
         drop((held, order));
         let mut names = Vec::new();
         while let Some(name) = served.recv().await {

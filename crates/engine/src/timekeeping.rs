@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     Time,
-    cluster::clock_discipline::{ClockEvent, ClockEventKind, SetBack},
+    cluster::clock_discipline::{ClockEvent, ClockEventKind, ClockStep},
 };
 use redrive_store::{LaneCursor, Store, StoreError};
 
@@ -22,11 +22,11 @@ const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(3);
 /// Interval at which the confirmed time is stored for the next start.
 const STORE_INTERVAL: Duration = Duration::from_secs(20);
 /// Time for the other nodes to see that a jump was undone before stored due times are shifted.
-const SET_BACK_DELAY: Duration = Duration::from_secs(5);
+const CLOCK_STEP_DELAY: Duration = Duration::from_secs(5);
 /// Lanes whose due times are shifted per step, unless that takes too long.
-const SET_BACK_LANES: usize = 500;
+const CLOCK_STEP_LANES: usize = 500;
 /// Delay before shifting is retried after a failure of the store.
-const SET_BACK_RETRY_DELAY: Duration = Duration::from_secs(1);
+const CLOCK_STEP_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// State of the clock at the start of a node.
 pub(crate) struct Timekeeping {
@@ -85,7 +85,7 @@ impl Inner {
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%error, "the store could not be asked whether the clock was confirmed")
+                tracing::debug!(%error, "reading the clock confirmation failed; will retry")
             }
         }
     }
@@ -107,7 +107,7 @@ impl Inner {
 
     /// Logs a clock event, and shifts scheduled times if time went back.
     pub(crate) fn handle_clock_event(self: &Arc<Self>, event: Option<ClockEvent>) {
-        let Some(ClockEvent { kind, jump_ms, set_back }) = event else { return };
+        let Some(ClockEvent { kind, jump_ms, clock_step }) = event else { return };
         let jump_seconds = jump_ms as f64 / 1000.0;
         match kind {
             ClockEventKind::Detected => {
@@ -128,8 +128,8 @@ impl Inner {
             }
         }
         self.metrics.clock_jump.set(self.clock.unconfirmed_jump_ms().unwrap_or_default() as f64 / 1000.0);
-        if let Some(set_back) = set_back {
-            self.set_back(set_back);
+        if let Some(clock_step) = clock_step {
+            self.adjust_for_clock_step(clock_step);
         }
         // Wakes all tasks that sleep until a time.
         self.scheduler_wakeup.wake();
@@ -138,46 +138,48 @@ impl Inner {
     }
 
     /// Shifts times that were scheduled by the abandoned time, in memory and in the store, after time went back.
-    fn set_back(self: &Arc<Self>, set_back: SetBack) {
-        self.coordination.set_back(&set_back);
-        self.dispatch.set_back(&set_back);
+    fn adjust_for_clock_step(self: &Arc<Self>, clock_step: ClockStep) {
+        self.coordination.adjust_for_clock_step(&clock_step);
+        self.dispatcher.adjust_for_clock_step(&clock_step);
         let inner = self.clone();
         self.runtime.spawn(async move {
-            tokio::time::sleep(SET_BACK_DELAY).await;
-            let mut progress = SetBackProgress::default();
+            tokio::time::sleep(CLOCK_STEP_DELAY).await;
+            let mut progress = ClockStepProgress::default();
             while inner.membership.is_leader() && !inner.stop.is_cancelled() {
-                match inner.set_store_back(set_back, &mut progress).await {
+                match inner.adjust_store_for_clock_step(clock_step, &mut progress).await {
                     Ok(()) => {
                         tracing::info!("corrected due times set by a wrong clock");
                         break;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "correcting due times set by a wrong clock failed; will retry");
-                        tokio::time::sleep(SET_BACK_RETRY_DELAY).await;
+                        tokio::time::sleep(CLOCK_STEP_RETRY_DELAY).await;
                     }
                 }
             }
             // Another node may be shifting them instead; it needs as long as this node has waited.
-            tokio::time::sleep(SET_BACK_DELAY).await;
-            inner.coordination.end_set_back();
+            tokio::time::sleep(CLOCK_STEP_DELAY).await;
+            inner.coordination.end_clock_step();
         });
     }
 
     /// Shifts stored times that are not shifted yet. After a failure the next call continues where this one stopped:
-    /// rows that were shifted can still be later than `set_back.from`, and would be shifted twice.
-    async fn set_store_back(
+    /// rows that were shifted can still be later than `clock_step.from`, and would be shifted twice.
+    async fn adjust_store_for_clock_step(
         &self,
-        set_back: SetBack,
-        progress: &mut SetBackProgress,
+        clock_step: ClockStep,
+        progress: &mut ClockStepProgress,
     ) -> Result<(), StoreError> {
         if !progress.holds_are_moved {
-            self.store.set_holds_back(set_back).await?;
+            self.store.adjust_holds_for_clock_step(clock_step).await?;
             progress.holds_are_moved = true;
         }
         loop {
             let after = progress.last_lane.clone();
-            let step =
-                self.store.set_due_back(set_back, self.clock.now(), after, progress.lanes_per_step).await;
+            let step = self
+                .store
+                .adjust_due_for_clock_step(clock_step, self.clock.now(), after, progress.lanes_per_step)
+                .await;
             if matches!(step, Err(StoreError::TooSlow)) {
                 progress.lanes_per_step = (progress.lanes_per_step / 4).max(1);
             }
@@ -192,16 +194,16 @@ impl Inner {
 }
 
 /// Progress of shifting due times in the store.
-struct SetBackProgress {
+struct ClockStepProgress {
     holds_are_moved: bool,
     last_lane: Option<LaneCursor>,
     /// Lanes shifted per transaction; reduced after a transaction that took too long.
     lanes_per_step: usize,
 }
 
-impl Default for SetBackProgress {
+impl Default for ClockStepProgress {
     fn default() -> Self {
-        Self { holds_are_moved: false, last_lane: None, lanes_per_step: SET_BACK_LANES }
+        Self { holds_are_moved: false, last_lane: None, lanes_per_step: CLOCK_STEP_LANES }
     }
 }
 

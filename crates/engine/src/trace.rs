@@ -178,7 +178,7 @@ impl Drop for PublishSpan {
                 span.attributes.extend(receipt.deliveries.map(|count| ("redrive.deliveries", number(count))));
             }
             Some(Err(error)) => span.error = Some(error),
-            None => span.error = Some("the publisher went away before it had its answer".into()),
+            None => span.error = Some("the publisher disconnected before the response".into()),
         }
         recording.emit(span);
     }
@@ -216,7 +216,7 @@ impl Inner {
         Some(PublishSpan { inner: self.clone(), event: event.clone(), became: None })
     }
 
-    /// Emits the span of a commit that was submitted to the store at `began`.
+    /// Emits the span of a commit that was submitted to the store at `started`.
     pub(crate) fn trace_commit(
         &self,
         event: &Event,
@@ -236,7 +236,7 @@ impl Inner {
         recording.emit(span);
     }
 
-    /// Emits the spans of an attempt that started at `began`, with its dispatch and phases.
+    /// Emits the spans of an attempt that started at `started`, with its dispatch and phases.
     pub(crate) fn trace_attempt(
         &self,
         leased: &LeasedDelivery,
@@ -295,7 +295,7 @@ impl Inner {
         span.attributes.push(("redrive.status", text(status.name())));
         span.attributes.push(("redrive.attempts", number(attempts)));
         if status == DeliveryStatus::Dead {
-            span.error = Some("the delivery was given up on".into());
+            span.error = Some("the delivery is dead".into());
         }
         recording.emit(span);
     }

@@ -1,4 +1,4 @@
-//! Endpoint verification: sends a challenge that the endpoint must echo, so that no one is sent events unasked.
+//! Endpoint verification: sends a challenge that the endpoint must echo before it receives events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     ChangeError, Engine, Inner,
     attempt::{
         WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, X_WEBHOOK_EVENT, X_WEBHOOK_ID, X_WEBHOOK_SIGNATURE,
-        owned, text,
+        header_from_str, header_from_string,
     },
     clock,
     expiry::HOST_BUSY_RETRY_DELAY,
@@ -41,7 +41,7 @@ struct HostSlot {
 
 impl Drop for HostSlot {
     fn drop(&mut self) {
-        let actions = self.inner.dispatch.free_host(&self.tenant_id, self.host);
+        let actions = self.inner.dispatcher.free_host(&self.tenant_id, self.host);
         self.inner.apply_actions(actions);
     }
 }
@@ -75,7 +75,7 @@ pub(crate) enum VerifyResult {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum EchoError {
     /// No connection to its address was free; no request was sent.
-    NotAsked,
+    NotSent,
     /// Error text for the owner.
     Failed(String),
 }
@@ -90,7 +90,7 @@ impl Inner {
         now: Time,
     ) -> Result<VerifyResult, StoreError> {
         self.registry.load_tenant(&*self.store, tenant_id).await?;
-        if !self.settings.role.sends() || !self.registry.tenancy(tenant_id).is_pool_served_here() {
+        if !self.settings.role.sends() || !self.registry.tenant_context(tenant_id).is_pool_served_here() {
             return Ok(VerifyResult::NotDue);
         }
         let resolved = self.registry.webhook(webhook_id);
@@ -101,7 +101,7 @@ impl Inner {
         let Some(host_slot) = self.take_host_slot(tenant_id, webhook_id) else {
             return Ok(VerifyResult::HostBusy);
         };
-        let asks = |webhook: &mut Webhook| {
+        let start_challenge = |webhook: &mut Webhook| {
             let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
             if verification.next > now {
                 return Err(());
@@ -115,12 +115,14 @@ impl Inner {
             };
             Ok(())
         };
-        let webhook =
-            match Engine(self.clone()).change_webhook_automatically(tenant_id, webhook_id, asks).await {
-                Ok(webhook) => webhook,
-                Err(ChangeError::NotFound | ChangeError::Rejected(())) => return Ok(VerifyResult::NotDue),
-                Err(ChangeError::Store(error)) => return Err(error),
-            };
+        let webhook = match Engine(self.clone())
+            .change_webhook_automatically(tenant_id, webhook_id, start_challenge)
+            .await
+        {
+            Ok(webhook) => webhook,
+            Err(ChangeError::NotFound | ChangeError::Rejected(())) => return Ok(VerifyResult::NotDue),
+            Err(ChangeError::Store(error)) => return Err(error),
+        };
         if matches!(webhook.state, WebhookState::PendingVerification(_)) {
             let inner = self.clone();
             self.runtime.spawn(async move {
@@ -138,7 +140,7 @@ impl Inner {
     fn take_host_slot(self: &Arc<Self>, tenant_id: &TenantId, webhook_id: WebhookId) -> Option<HostSlot> {
         let host = self.registry.webhook(webhook_id).map(|webhook| webhook.host()).unwrap_or_default();
         let slot = || HostSlot { inner: self.clone(), tenant_id: tenant_id.clone(), host };
-        self.dispatch.take_host(tenant_id, host).then(slot)
+        self.dispatcher.take_host(tenant_id, host).then(slot)
     }
 
     async fn verify(self: Arc<Self>, webhook: Webhook) {
@@ -156,7 +158,7 @@ impl Inner {
                     webhook.spec.verified_url = Some(url.clone());
                     webhook.state = WebhookState::Active;
                 }
-                Err(EchoError::NotAsked) => *verification = verification.not_asked(retry_at),
+                Err(EchoError::NotSent) => *verification = verification.with_unsent_challenge(retry_at),
                 Err(EchoError::Failed(why)) => verification.last_error = Some(why.clone()),
             }
             Ok(())
@@ -180,7 +182,7 @@ impl Inner {
         let challenge = clock::secret_hex();
         let body = challenge_body(&challenge);
         let headers = self.challenge_headers(webhook, &body);
-        let owner = self.registry.tenancy(&webhook.tenant_id).key;
+        let owner = self.registry.tenant_context(&webhook.tenant_id).key;
         let exchange = self
             .egress
             .post(OutboundRequest { target, headers, body, timeout: CHALLENGE_TIMEOUT, owner })
@@ -189,14 +191,13 @@ impl Inner {
             self.metrics.set_egress_refused(self.egress.refusals());
         }
         let response = exchange.result.map_err(|failed| match failed.failure {
-            SendFailure::HostBusy => EchoError::NotAsked,
+            SendFailure::HostBusy => EchoError::NotSent,
             _ => EchoError::Failed(failed.message),
         })?;
         match is_echo(&challenge, response.status, &response.body_sample) {
             true => Ok(()),
             false => {
-                let why =
-                    format!("the endpoint answered {} and did not send the challenge back", response.status);
+                let why = format!("the endpoint returned {} and did not echo the challenge", response.status);
                 Err(EchoError::Failed(why))
             }
         }
@@ -211,12 +212,12 @@ impl Inner {
         let signed = signature::sign(webhook.spec.signature, &secrets, &id, now, body);
         [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
-            (header::USER_AGENT, text(&self.settings.user_agent)),
-            (WEBHOOK_ID, text(&id)),
+            (header::USER_AGENT, header_from_str(&self.settings.user_agent)),
+            (WEBHOOK_ID, header_from_str(&id)),
             (WEBHOOK_TIMESTAMP, HeaderValue::from(now.secs())),
-            (WEBHOOK_SIGNATURE, owned(signed.webhook_signature)),
-            (X_WEBHOOK_SIGNATURE, owned(signed.x_webhook_signature)),
-            (X_WEBHOOK_ID, owned(webhook.id.to_string())),
+            (WEBHOOK_SIGNATURE, header_from_string(signed.webhook_signature)),
+            (X_WEBHOOK_SIGNATURE, header_from_string(signed.x_webhook_signature)),
+            (X_WEBHOOK_ID, header_from_string(webhook.id.to_string())),
             (X_WEBHOOK_EVENT, HeaderValue::from_static(CHALLENGE_EVENT_TYPE)),
         ]
         .into_iter()

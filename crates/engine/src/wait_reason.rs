@@ -6,7 +6,7 @@ use redrive_core::{
     TenantId, Time, WebhookId,
     cluster::ticket,
     dispatch::gate::{GateDecision, GateInput, Scope, Slots, WaitingOn, decide},
-    protection::breaker::{CircuitState, CircuitView, Permit},
+    protection::breaker::{CircuitDecision, CircuitState, CircuitView},
     webhook::WebhookState,
 };
 use redrive_store::{Delivery, StoreError};
@@ -41,8 +41,8 @@ pub struct GateStatus {
     pub state: WebhookState,
     /// Circuit.
     pub circuit: CircuitView,
-    /// End of the hold after a 429 response of the endpoint.
-    pub held_until: Option<Time>,
+    /// End of the pause after a 429 response of the endpoint.
+    pub retry_after_until: Option<Time>,
     /// Time of the first of the current consecutive failures.
     pub failing_since: Option<Time>,
     /// What its due deliveries wait for; `None` if only for their turn.
@@ -58,19 +58,19 @@ impl Engine {
     pub async fn wait_reason(&self, delivery: &Delivery) -> Result<Option<WaitReason>, StoreError> {
         let inner = &self.0;
         if delivery.due.is_none() {
-            match inner.dispatch.memory_state(delivery.webhook_id, delivery.id) {
+            match inner.dispatcher.memory_state(delivery.webhook_id, delivery.id) {
                 Some(MemoryState::InFlight) => return Ok(None),
                 None if inner.membership.is_shared() => return Ok(Some(capacity(ON_OTHER_NODE))),
                 Some(MemoryState::Queued) | None => {}
             }
         }
         let now = inner.clock.now();
-        let Some(webhook) = inner.registry.find(&*inner.store, delivery.webhook_id).await? else {
+        let Some(webhook) = inner.registry.get_or_load(&*inner.store, delivery.webhook_id).await? else {
             return Ok(Some(capacity("the webhook was deleted; the delivery will be cancelled")));
         };
         let blocked = inner.delivery_wait_reason(&webhook, delivery, now);
         // A delivery in the grace period of its ticket is ready, not scheduled.
-        let delay = webhook.policy.first_delay();
+        let delay = webhook.retry_policy.first_delay();
         let due = delivery
             .due
             .map(|due| ticket::displayed_due(delivery.created_at, due, delivery.attempt_count, delay));
@@ -94,7 +94,7 @@ impl Engine {
     /// Returns what blocks a webhook now. Returns `None` if the webhook does not exist.
     pub async fn gate_status(&self, webhook_id: WebhookId) -> Result<Option<GateStatus>, StoreError> {
         let inner = &self.0;
-        let webhook = inner.registry.find(&*inner.store, webhook_id).await?;
+        let webhook = inner.registry.get_or_load(&*inner.store, webhook_id).await?;
         let Some(webhook) = webhook else { return Ok(None) };
         self.refresh_circuit(&webhook).await;
         Ok(Some(inner.gate_status(&webhook)))
@@ -107,10 +107,10 @@ impl Engine {
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, GateStatus>, StoreError> {
         let inner = &self.0;
-        inner.registry.load(&*inner.store, tenant_id, webhooks).await?;
+        inner.registry.load_missing(&*inner.store, tenant_id, webhooks).await?;
         let mut views = HashMap::new();
         for webhook_id in webhooks.iter().copied() {
-            let webhook = inner.registry.find(&*inner.store, webhook_id).await?;
+            let webhook = inner.registry.get_or_load(&*inner.store, webhook_id).await?;
             if let Some(webhook) = webhook.filter(|webhook| webhook.tenant.id == *tenant_id) {
                 views.insert(webhook_id, inner.gate_status(&webhook));
             }
@@ -120,7 +120,7 @@ impl Engine {
 
     /// Returns the counts of a tenant's deliveries in this node's memory.
     pub fn in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
-        self.0.dispatch.tenant_in_memory(tenant_id)
+        self.0.dispatcher.tenant_in_memory(tenant_id)
     }
 }
 
@@ -129,12 +129,12 @@ impl Inner {
         let now = self.clock.now();
         let snapshot = self.coordination.snapshot(webhook, now);
         let waiting = self.webhook_wait_reason(webhook, &snapshot, true, now);
-        let usage = self.dispatch.usage(self.webhook_caps(webhook));
+        let usage = self.dispatcher.usage(self.webhook_limits(webhook));
         GateStatus {
             state: webhook.state.clone(),
             wait_reason: waiting.map(|(_, waiting)| waiting),
             circuit: snapshot.circuit,
-            held_until: snapshot.held_until,
+            retry_after_until: snapshot.retry_after_until,
             failing_since: snapshot.failing_since,
             in_flight: usage.webhook,
             queued: usage.queued,
@@ -149,8 +149,8 @@ impl Inner {
     ) -> Option<WaitReason> {
         let snapshot = self.coordination.snapshot(webhook, now);
         let (on, mut waiting) =
-            self.webhook_wait_reason(webhook, &snapshot, delivery.behind.is_none(), now)?;
-        if let (WaitingOn::Order, Some(first)) = (on, delivery.behind) {
+            self.webhook_wait_reason(webhook, &snapshot, delivery.predecessor.is_none(), now)?;
+        if let (WaitingOn::Order, Some(first)) = (on, delivery.predecessor) {
             waiting.explanation = format!("waiting for {first}, the previous delivery of its ordering key");
         }
         Some(waiting)
@@ -163,9 +163,9 @@ impl Inner {
         first: bool,
         now: Time,
     ) -> Option<(WaitingOn, WaitReason)> {
-        let caps = self.webhook_caps(webhook);
-        let usage = self.dispatch.usage(caps);
-        let max = caps.max_in_flight;
+        let limits = self.webhook_limits(webhook);
+        let usage = self.dispatcher.usage(limits);
+        let max = limits.max_in_flight;
         let slots = |used: usize, max: usize| Slots {
             used: u32::try_from(used).unwrap_or(u32::MAX),
             max: u32::try_from(max).unwrap_or(u32::MAX),
@@ -175,8 +175,8 @@ impl Inner {
             // Served by any node, whether or not this node has a share of the limits.
             pool_served: webhook.tenant.is_pool_served_here()
                 || self.membership.serves(&webhook.tenant.pool()),
-            held_until: snapshot.held_until,
-            circuit: permit(&snapshot.circuit, now),
+            retry_after_until: snapshot.retry_after_until,
+            circuit: circuit_decision(&snapshot.circuit, now),
             order: first,
             webhook_slots: slots(usage.webhook, max),
             tenant_slots: slots(usage.tenant, webhook.tenant.max_in_flight()),
@@ -187,10 +187,10 @@ impl Inner {
             global_token: snapshot.tokens[2],
             now,
         };
-        let GateDecision::Wait { until, why, scope } = decide(&facts) else { return None };
-        let explanation = match why {
+        let GateDecision::Wait { until, reason, scope } = decide(&facts) else { return None };
+        let explanation = match reason {
             WaitingOn::CircuitOpen => describe_circuit(&snapshot.circuit),
-            WaitingOn::RateLimit => match (snapshot.held_until, scope) {
+            WaitingOn::RateLimit => match (snapshot.retry_after_until, scope) {
                 (Some(until), _) => format!("endpoint returned 429; held until {until}"),
                 (None, Scope::Webhook) => "the webhook's rate limit is exhausted".into(),
                 (None, Scope::Tenant) => "the tenant's rate limit is exhausted".into(),
@@ -213,28 +213,28 @@ impl Inner {
             }
             WaitingOn::Capacity => "this node has reached its limit of requests in flight".into(),
             WaitingOn::Pool => {
-                format!("no node serves the pool \"{}\"", webhook.tenant.pool())
+                format!("no worker serves the pool \"{}\"", webhook.tenant.pool())
             }
             WaitingOn::Schedule => "its next attempt is not due yet".into(),
         };
-        Some((why, WaitReason { on: why, until, explanation }))
+        Some((reason, WaitReason { on: reason, until, explanation }))
     }
 }
 
 /// Returns what the circuit would decide for a delivery now, without asking it, which could use up a probe.
-fn permit(circuit: &CircuitView, now: Time) -> Permit {
+fn circuit_decision(circuit: &CircuitView, now: Time) -> CircuitDecision {
     if let Some(forced) = &circuit.forced {
         let over = forced.until.is_some_and(|until| until <= now);
         return match forced.open && !over {
-            true => Permit::Wait { until: forced.until, forced: true },
-            false => Permit::Go,
+            true => CircuitDecision::Wait { until: forced.until, forced: true },
+            false => CircuitDecision::Go,
         };
     }
     match circuit.state {
-        CircuitState::Closed => Permit::Go,
-        CircuitState::Open => Permit::Wait { until: circuit.next_half_open_at, forced: false },
+        CircuitState::Closed => CircuitDecision::Go,
+        CircuitState::Open => CircuitDecision::Wait { until: circuit.next_half_open_at, forced: false },
         // Either all probes are in flight, or this delivery is about to become one.
-        CircuitState::HalfOpen => Permit::Wait { until: None, forced: false },
+        CircuitState::HalfOpen => CircuitDecision::Wait { until: None, forced: false },
     }
 }
 
@@ -247,7 +247,7 @@ fn describe_circuit(circuit: &CircuitView) -> String {
     let counts = &circuit.counts;
     let mostly =
         counts.most_frequent().map_or(String::new(), |category| format!(", mostly with {}", category.name()));
-    let failed = format!("{} of {} calls failed{mostly}", counts.failed, counts.total);
+    let failed = format!("{} of {} attempts failed{mostly}", counts.failed, counts.total);
     match circuit.next_half_open_at {
         Some(next) => format!("circuit open since {since}, {failed}; next probe at {next}"),
         None => {

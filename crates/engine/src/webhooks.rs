@@ -8,7 +8,7 @@ use redrive_core::{
 };
 use redrive_store::{Outcome, StoreError, Tenant, UpdateResult, Versioned};
 
-use crate::{Engine, Inner, notify::occurrences::webhook_disabled_by_change, record::Ending};
+use crate::{Engine, Inner, notify::occurrences::webhook_disabled_by_change, record::EndWithoutAttempt};
 
 /// Delay before a failed read of a webhook is repeated.
 const RELOAD_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -107,8 +107,8 @@ impl Engine {
 impl Engine {
     /// Returns the maximum number of attempts of a webhook's deliveries; `None` if the webhook is not known.
     pub async fn max_attempts(&self, webhook_id: WebhookId) -> Option<u32> {
-        let webhook = self.0.registry.find(&*self.0.store, webhook_id).await;
-        webhook.ok().flatten().map(|webhook| webhook.policy.max_attempts())
+        let webhook = self.0.registry.get_or_load(&*self.0.store, webhook_id).await;
+        webhook.ok().flatten().map(|webhook| webhook.retry_policy.max_attempts())
     }
 }
 
@@ -119,7 +119,7 @@ impl Engine {
         tenant_id: &TenantId,
         webhooks: &[WebhookId],
     ) -> Result<(), StoreError> {
-        self.0.registry.load(&*self.0.store, tenant_id, webhooks).await
+        self.0.registry.load_missing(&*self.0.store, tenant_id, webhooks).await
     }
 }
 
@@ -155,8 +155,8 @@ impl Engine {
 impl Inner {
     /// Applies a change of a tenant's settings, which are in the cache by now.
     pub(crate) fn tenant_changed(self: &Arc<Self>, tenant_id: &TenantId) {
-        let max = self.registry.tenancy(tenant_id).max_in_flight();
-        let actions = self.dispatch.tenant_changed(tenant_id, max);
+        let max = self.registry.tenant_context(tenant_id).max_in_flight();
+        let actions = self.dispatcher.tenant_changed(tenant_id, max);
         self.apply_actions(actions);
         self.scheduler_wakeup.wake();
     }
@@ -167,16 +167,17 @@ impl Inner {
             return self.cancel_pending(webhook_id, &WebhookState::Deleted);
         };
         self.cancel_pending(webhook_id, &webhook.state);
-        if webhook.expires() {
+        if webhook.has_scheduled_action() {
             self.expiry_wakeup.notify_one();
         }
         if webhook.state.is_holding() {
             self.park(&webhook, None);
         } else {
-            self.return_to_assigned_node(&webhook);
+            self.release_to_assigned_node(&webhook);
             // If its circuit is open, the next admission check parks it again.
-            let actions =
-                self.dispatch.unpark(self.webhook_caps(&webhook), self.coordination.probe_capacity(&webhook));
+            let actions = self
+                .dispatcher
+                .unpark(self.webhook_limits(&webhook), self.coordination.refresh_probe_limit(&webhook));
             self.apply_actions(actions);
         }
         self.scheduler_wakeup.wake();
@@ -187,10 +188,10 @@ impl Inner {
     /// small steps, those in the store.
     fn cancel_pending(self: &Arc<Self>, webhook_id: WebhookId, state: &WebhookState) {
         let Some(reason) = state.cancel_reason() else { return };
-        for queued in self.dispatch.take_queued(webhook_id) {
-            self.record_without_attempt(queued, Ending::for_ended_webhook(reason));
+        for queued in self.dispatcher.take_queued(webhook_id) {
+            self.record_without_attempt(queued, EndWithoutAttempt::for_inactive_webhook(reason));
         }
-        self.runtime.spawn(self.clone().cancel_for_ended_webhooks());
+        self.runtime.spawn(self.clone().cancel_for_inactive_webhooks());
     }
 
     /// Reloads a webhook after an outcome that was to disable it, whether the store did so, refused, or did not record

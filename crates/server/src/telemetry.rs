@@ -54,7 +54,7 @@ pub(crate) fn check(level: &str) -> Result<(), String> {
 pub(crate) fn start(log: &Log) -> SuppressedLines {
     // The library's own log is off: the engine logs an unavailable broker once.
     let filter = EnvFilter::new(format!("lapin=off,{}", log.level));
-    let (repeats, left_out) = log_throttle::limited();
+    let (repeats, suppressed) = log_throttle::limited();
     let filter = filter.and(repeats);
     let ansi = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let registry = tracing_subscriber::registry();
@@ -74,5 +74,5 @@ pub(crate) fn start(log: &Log) -> SuppressedLines {
         let location = panic.location().map(ToString::to_string);
         tracing::error!(location, error = panic.payload_as_str(), "panic in task");
     }));
-    left_out
+    suppressed
 }

@@ -386,12 +386,12 @@ mod tests {
         assert_eq!(full.page(), Some(ListingPage { found: vec![2, 3, 4], stopped: None }));
         let mut rare = walk(3, 0);
         assert!(rare.add(MAX_SKIPPED_ROWS - 1, [], 1));
-        assert!(rare.add(1, [7], 2), "what is found is no detour");
+        assert!(rare.add(1, [7], 2), "matching rows do not count as skipped");
         assert!(!rare.add(1, [], 3));
         assert_eq!(rare.page(), Some(ListingPage { found: vec![7], stopped: Some(3) }));
         let mut skipping = walk(3, 5);
         assert!(!skipping.add(MAX_SKIPPED_ROWS + 9, [1, 2], 1));
-        assert_eq!(skipping.page(), None, "nobody knows what to leave out");
+        assert_eq!(skipping.page(), None, "the offset cannot be applied to a partial page");
         assert_eq!(walk(0, 5).missing(), 0);
     }
 }

@@ -146,7 +146,7 @@ pub(crate) fn find_out_of_order<'a>(batch: impl Iterator<Item = &'a NewEvent>) -
 }
 
 /// Calls the callback with a result. A panic in the callback is caught: it must not end the writer or prevent the
-/// callbacks of the other results of the batch. The panic hook has counted and logged it.
+/// callbacks of the other results of the batch. The panic handler of the process has counted and logged it.
 pub(crate) fn complete<T>(done: Completion<T>, result: Result<T, StoreError>) {
     if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
         tracing::error!("the callback of a commit panicked; the other results of its batch are reported");
@@ -222,7 +222,7 @@ mod tests {
         };
         assert_eq!(gathered(&[1, 2]), [1, 2]);
         assert_eq!(gathered(&[1, 2, 3, 4]), [1, 2, 3]);
-        assert_eq!(gathered(&[99, 99, 1]), [99, 99], "the one that crosses the line is the last");
+        assert_eq!(gathered(&[99, 99, 1]), [99, 99], "the item that crosses the limit is the last");
     }
 
     #[test]
@@ -235,12 +235,9 @@ mod tests {
         );
         assert!(half.try_acquire(10) && half.try_acquire(10));
         assert!(!half.try_acquire(10), "two are half of the items");
-        assert!(
-            whole.try_acquire(10) && !whole.try_acquire(10),
-            "what did not fit into the half is still in the queue"
-        );
+        assert!(whole.try_acquire(10) && !whole.try_acquire(10), "an item that did not fit is still queued");
         half.release(10);
-        assert!(whole.try_acquire(10), "an item that leaves the half leaves the queue");
+        assert!(whole.try_acquire(10), "releasing an item also releases its place in the queue");
         assert!(half.try_acquire(40) && !half.try_acquire(1), "50 are half of the bytes");
     }
 

@@ -1,4 +1,4 @@
-//! Errors of a store, as far as callers need to tell them apart.
+//! Errors of a store that callers distinguish.
 
 /// Reason why a store operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -7,13 +7,13 @@ pub enum StoreError {
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// More writes are waiting than the store accepts.
-    #[error("the store has more to write than it can take on")]
+    #[error("the write queue of the store is full")]
     Overloaded,
     /// An earlier event of the same order was not stored, so this one was not either.
     #[error("an event before this one was not stored; publish again from that one on")]
     OutOfOrder,
     /// The caller's epoch has ended: its deliveries belong to other nodes now.
-    #[error("this node's epoch is over")]
+    #[error("this node's epoch has ended")]
     Fenced,
     /// A resource of the request is occupied: another transaction has locked it, or too many requests like it are
     /// running. The store itself works.
@@ -23,10 +23,10 @@ pub enum StoreError {
     #[error("the query took too long and was stopped")]
     TooSlow,
     /// The offset of a listing cannot be reached because matches are too rare. A retry gets the same result.
-    #[error("what is wanted is too rare for so many of it to be left out")]
+    #[error("the offset is too large for matches this rare")]
     OffsetTooFar,
     /// This item can never be stored; the other items of its batch are not affected.
-    #[error("the store refused an item: {0}")]
+    #[error("the store rejected an item: {0}")]
     InvalidItem(String),
 }
 

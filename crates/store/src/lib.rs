@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
-    cluster::clock_discipline::SetBack,
+    cluster::clock_discipline::ClockStep,
     delivery::{bulk_operation::OperationState, lane::Priority},
     maintenance::durability::Durability,
     notification::{NotificationKind, Occurrence, confirmation::ConfirmedBy, grouping::GroupIntervals},
@@ -242,7 +242,7 @@ pub trait Statistics {
     fn traffic(
         &self,
         tenant_id: TenantId,
-        grain: Resolution,
+        resolution: Resolution,
         from: Time,
     ) -> StoreFuture<'_, Vec<(Time, Traffic)>>;
     /// Returns the number of failed attempts from this time on, by webhook. Reads at most the latest `max` minute
@@ -565,7 +565,7 @@ pub trait MailAddresses {
         now: Time,
     ) -> StoreFuture<'_, bool>;
     /// Returns the state of these addresses of a tenant, by address: for the tenant's own users.
-    fn mail_addresses(
+    fn email_addresses(
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
@@ -583,7 +583,7 @@ pub trait MailAddresses {
     fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()>;
     /// Deletes up to `limit` unconfirmed addresses whose last request was before the first time, and up to `limit`
     /// records of usage that were last changed before the second.
-    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize>;
+    fn prune_email_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
 /// Unsubscriptions of email addresses. They are deleted with their tenant.
@@ -669,16 +669,16 @@ pub trait Clocks {
     fn confirm_clock(&self) -> StoreFuture<'_, i64>;
     /// Moves the due times of up to `limit` lanes after this one, if they may have been computed from the time before
     /// the clock was set back, and wakes those lanes now. Returns the last lane, or `None` if there were fewer.
-    fn set_due_back(
+    fn adjust_due_for_clock_step(
         &self,
-        set_back: SetBack,
+        clock_step: ClockStep,
         now: Time,
         after: Option<LaneCursor>,
         limit: usize,
     ) -> StoreFuture<'_, Option<LaneCursor>>;
     /// Moves holds and circuit times that were computed from the time before the clock was set back. A forced circuit
     /// keeps its end.
-    fn set_holds_back(&self, set_back: SetBack) -> StoreFuture<'_, usize>;
+    fn adjust_holds_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize>;
 }
 
 /// Maintenance and health.

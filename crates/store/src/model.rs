@@ -6,9 +6,9 @@ mod claim;
 mod clock;
 mod dead;
 mod deliveries;
+mod email_addresses;
 mod event_types;
 mod history;
-mod mail_addresses;
 mod nodes;
 mod notifications;
 mod operations;
@@ -24,7 +24,7 @@ mod webhooks;
 
 pub(crate) use self::runtime_state::BacklogCounts;
 pub use self::{
-    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, history::*,
-    mail_addresses::*, nodes::*, notifications::*, operations::*, publish::*, record::*, redrive::*,
+    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, email_addresses::*,
+    event_types::*, history::*, nodes::*, notifications::*, operations::*, publish::*, record::*, redrive::*,
     retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*, webhooks::*,
 };

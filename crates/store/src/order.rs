@@ -134,7 +134,7 @@ mod tests {
         });
         order.advance(0);
         tokio::task::yield_now().await;
-        assert!(!second.is_finished(), "position 1 is still to come");
+        assert!(!second.is_finished(), "position 1 is still expected");
         order.leave_out(1).await;
         assert_eq!(second.await.unwrap(), Ok(()));
         order.advance(0);
@@ -157,10 +157,10 @@ mod tests {
         assert!(order.is_broken());
         assert_eq!(behind.await.unwrap(), Err(StoreError::OutOfOrder));
         assert_eq!(order.wait_for_turn(2).await, Err(StoreError::OutOfOrder));
-        assert_eq!(order.wait_for_turn(1).await, Ok(()), "what comes before the failure is stored");
+        assert_eq!(order.wait_for_turn(1).await, Ok(()), "events before the failure are stored");
         at(4).break_off();
         assert!(at(2).is_refused() && !at(1).is_refused(), "a later failure changes nothing");
         at(1).break_off();
-        assert!(at(1).is_refused() && !at(0).is_refused(), "an earlier failure refuses more");
+        assert!(at(1).is_refused() && !at(0).is_refused(), "an earlier failure rejects more events");
     }
 }

@@ -50,7 +50,7 @@ impl WebhookSealer {
         let contents = self.vault()?.open(&webhook.tenant_id, webhook.id, &sealed).map_err(refused)?;
         match confidential::restore_plaintext(&mut webhook, &contents) {
             Some(()) => Ok(webhook),
-            None => Err(StoreError::InvalidItem(format!("the webhook {} makes no sense", webhook.id))),
+            None => Err(StoreError::InvalidItem(format!("the stored webhook {} is invalid", webhook.id))),
         }
     }
 

@@ -100,7 +100,7 @@ impl Api {
         match tokio::time::timeout(WAIT_TIMEOUT, response).await {
             Ok(Ok((status, headers, body))) => Ok(ApiResponse { status, headers, body, request: requested }),
             Ok(Err(error)) => Err(format!("{requested}: {error}")),
-            Err(_) => Err(format!("{requested}: no answer within {WAIT_TIMEOUT:?}")),
+            Err(_) => Err(format!("{requested}: no response within {WAIT_TIMEOUT:?}")),
         }
     }
 
@@ -158,7 +158,7 @@ impl Api {
             }
             if started.elapsed() > WAIT_TIMEOUT {
                 let last = response.map_or_else(|error| error, |response| response.describe());
-                panic!("waited {WAIT_TIMEOUT:?} in vain for {what}; at last, {last}");
+                panic!("not within {WAIT_TIMEOUT:?}: {what}; last response: {last}");
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -220,7 +220,7 @@ impl ApiResponse {
     }
 
     fn describe(&self) -> String {
-        format!("{} answered {}: {}", self.request, self.status, String::from_utf8_lossy(&self.body))
+        format!("{} returned {}: {}", self.request, self.status, String::from_utf8_lossy(&self.body))
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
 
     fn api(receiver: &Receiver) -> Api {
         let url = receiver.url();
-        let address = url.trim_start_matches("http://").trim_end_matches("/hook");
+        let address = url.trim_start_matches("http://").trim_end_matches("/webhook");
         Api::new(address.parse().unwrap(), "rdk_one")
     }
 
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    #[should_panic(expected = "expected 200, but GET /v1/x answered 418: short and stout")]
+    #[should_panic(expected = "expected 200, but GET /v1/x returned 418: short and stout")]
     async fn unexpected_status_panics_with_the_response() {
         let receiver = Receiver::with(|_| Reply::status(418).body("short and stout")).await;
         api(&receiver).get("/v1/x").await.expect(200);

@@ -65,11 +65,11 @@ impl Canary {
         let own = plain(own.local_addr().expect("a connected socket has an address"));
         let accepted = |peers: &Vec<SocketAddr>| peers.contains(&own).then_some(());
         self.peers.wait_for(WAIT_TIMEOUT, accepted).await.expect("the canary does not accept");
-        let strangers = self.peers.change(|peers| {
+        let connections = self.peers.change(|peers| {
             peers.retain(|peer| *peer != own);
             peers.clone()
         });
-        assert!(strangers.is_empty(), "the canary at {} was reached from {strangers:?}", self.address);
+        assert!(connections.is_empty(), "the canary at {} was reached from {connections:?}", self.address);
     }
 }
 

@@ -62,7 +62,7 @@ impl Collector {
         Self { receiver: Receiver::start().await }
     }
 
-    /// Starts a collector that responds as `answer` returns.
+    /// Starts a collector that responds as `response` returns.
     pub async fn with(response: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self { receiver: Receiver::with(response).await }
     }
@@ -99,7 +99,7 @@ fn spans(arrivals: &[ReceivedRequest]) -> Vec<ReceivedSpan> {
 fn read(arrival: &ReceivedRequest) -> Vec<ReceivedSpan> {
     assert_eq!((&*arrival.method, &*arrival.path), ("POST", "/v1/traces"));
     assert_eq!(arrival.header("content-type"), Some("application/x-protobuf"));
-    let request = ExportTraceServiceRequest::decode(&arrival.body[..]).expect("a request of OTLP");
+    let request = ExportTraceServiceRequest::decode(&arrival.body[..]).expect("an OTLP request");
     let mut details = Vec::new();
     for of_resource in request.resource_spans {
         let resource = of_resource.resource.map(|resource| table(resource.attributes)).unwrap_or_default();

@@ -104,7 +104,7 @@ impl Dns {
     /// queries.
     pub fn script(&self, name: &str, lines: impl IntoIterator<Item = DnsReply>) {
         let lines: Vec<DnsReply> = lines.into_iter().collect();
-        assert!(!lines.is_empty(), "a script needs something to say");
+        assert!(!lines.is_empty(), "a script needs at least one reply");
         self.scripts.lock().insert(name.to_owned(), NameScript { lines, queries: HashMap::new() });
     }
 
@@ -152,7 +152,7 @@ async fn serve_stream(mut stream: TcpStream, scripts: Scripts) -> Option<()> {
 fn reply(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let query = question.queries.first()?.clone();
-    let say = next_line(scripts, query.name(), query.query_type());
+    let reply = next_line(scripts, query.name(), query.query_type());
     let mut message = Message::response(question.metadata.id, question.metadata.op_code);
     message.metadata.recursion_desired = true;
     message.metadata.recursion_available = true;
@@ -163,7 +163,7 @@ fn reply(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>> 
     };
     let named = |name: &str| Name::from_ascii(format!("{name}.")).unwrap();
     let alias = |to: &Name| Record::from_rdata(query.name().clone(), 0, RData::CNAME(CNAME(to.clone())));
-    match &say {
+    match &reply {
         DnsReply::Addresses(all) | DnsReply::TruncatedBytes(all) => {
             message.answers = found(query.name(), all)
         }
@@ -179,10 +179,10 @@ fn reply(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>> 
         DnsReply::NoSuchName => message.metadata.response_code = ResponseCode::NXDomain,
         DnsReply::ServerFailure => message.metadata.response_code = ResponseCode::ServFail,
         DnsReply::NoReply => return None,
-        DnsReply::Garbage => return Some(b"\xff\xfe this is no answer \x00\x01\x02".to_vec()),
+        DnsReply::Garbage => return Some(b"\xff\xfe this is no reply \x00\x01\x02".to_vec()),
     }
     let mut bytes = message.to_vec().unwrap();
-    if matches!(say, DnsReply::TruncatedBytes(_)) {
+    if matches!(reply, DnsReply::TruncatedBytes(_)) {
         bytes.truncate(bytes.len() - 3);
     }
     Some(bytes)

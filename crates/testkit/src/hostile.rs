@@ -110,7 +110,7 @@ impl MisbehavingReceiver {
 
     /// Returns the URL to send requests to.
     pub fn url(&self) -> String {
-        let url = self.server.url_at("/hook");
+        let url = self.server.url_at("/webhook");
         match self.hostility {
             Misbehavior::TlsStall => url.replacen("http://", "https://", 1),
             _ => url,
@@ -283,7 +283,7 @@ mod tests {
     async fn each_misbehavior_is_visible_to_a_plain_client() {
         for hostility in Misbehavior::ALL {
             let hostile = MisbehavingReceiver::start(hostility).await;
-            let request = b"POST /hook HTTP/1.1\r\nhost: x\r\nContent-Length: 5\r\n\r\nhello";
+            let request = b"POST /webhook HTTP/1.1\r\nhost: x\r\nContent-Length: 5\r\n\r\nhello";
             let (end, response) = ask(&hostile, request).await;
             let (expected, start) = match hostility {
                 SlowHeaders => (End::StillOpen, "HTT"),
@@ -315,7 +315,7 @@ mod tests {
     #[tokio::test]
     async fn response_can_arrive_while_the_request_is_being_sent() {
         let hostile = MisbehavingReceiver::start(RespondsBeforeReading).await;
-        let head = b"POST /hook HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n";
+        let head = b"POST /webhook HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n";
         let request = [&head[..], &vec![b'x'; 32 << 20]].concat();
         let (end, response) = ask(&hostile, &request).await;
         assert!(response.starts_with(b"HTTP/1.1 200 OK"), "{end:?}");

@@ -71,7 +71,7 @@ impl Prometheus {
         match response["data"]["resultType"].as_str() {
             Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: number(&result[1]) }],
             Some("vector") => result.as_array().expect("a vector is a list").iter().map(sample).collect(),
-            other => panic!("{expression}: an answer of type {other:?}"),
+            other => panic!("{expression}: a result of type {other:?}"),
         }
     }
 

@@ -209,12 +209,12 @@ mod tests {
     }
 
     /// Sends a word and expects it back.
-    async fn said_back(stream: &mut TcpStream) -> io::Result<()> {
+    async fn exchange(stream: &mut TcpStream) -> io::Result<()> {
         stream.write_all(b"hello").await?;
-        heard(stream).await
+        read_echo(stream).await
     }
 
-    async fn heard(stream: &mut TcpStream) -> io::Result<()> {
+    async fn read_echo(stream: &mut TcpStream) -> io::Result<()> {
         let mut response = [0; 5];
         tokio::time::timeout(WAIT_TIMEOUT, stream.read_exact(&mut response)).await.unwrap()?;
         assert_eq!(&response, b"hello");
@@ -246,12 +246,12 @@ mod tests {
     async fn refuse_resets_existing_and_new_connections() {
         let (_server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
-        said_back(&mut before).await.unwrap();
+        exchange(&mut before).await.unwrap();
         proxy.refuse();
         assert!(is_reset(&mut before).await);
         assert!(is_reset(&mut connected(&proxy).await).await);
         proxy.pass();
-        said_back(&mut connected(&proxy).await).await.unwrap();
+        exchange(&mut connected(&proxy).await).await.unwrap();
         assert_eq!(proxy.connection_count(), 3);
     }
 
@@ -259,18 +259,18 @@ mod tests {
     async fn cut_resets_only_existing_connections() {
         let (_server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
-        said_back(&mut before).await.unwrap();
+        exchange(&mut before).await.unwrap();
         proxy.cut();
         let mut after = connected(&proxy).await;
         assert!(is_reset(&mut before).await);
-        said_back(&mut after).await.unwrap();
+        exchange(&mut after).await.unwrap();
     }
 
     #[tokio::test]
     async fn stall_holds_all_bytes_and_loses_none() {
         let (_server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
-        said_back(&mut before).await.unwrap();
+        exchange(&mut before).await.unwrap();
         proxy.stall();
         let mut during = connected(&proxy).await;
         for stream in [&mut before, &mut during] {
@@ -278,8 +278,8 @@ mod tests {
             assert!(tokio::time::timeout(MOMENT, stream.read(&mut [0])).await.is_err());
         }
         proxy.pass();
-        heard(&mut before).await.unwrap();
-        heard(&mut during).await.unwrap();
+        read_echo(&mut before).await.unwrap();
+        read_echo(&mut during).await.unwrap();
 
         proxy.stall();
         before.write_all(b"hello").await.unwrap();
@@ -293,17 +293,17 @@ mod tests {
         let mut stream = connected(&proxy).await;
         proxy.delay(MOMENT);
         let started = Instant::now();
-        said_back(&mut stream).await.unwrap();
+        exchange(&mut stream).await.unwrap();
         assert!(started.elapsed() >= 2 * MOMENT);
         proxy.pass();
-        said_back(&mut stream).await.unwrap();
+        exchange(&mut stream).await.unwrap();
     }
 
     #[tokio::test]
     async fn server_shutdown_is_visible_through_the_proxy() {
         let (server, proxy) = echo().await;
         let mut before = connected(&proxy).await;
-        said_back(&mut before).await.unwrap();
+        exchange(&mut before).await.unwrap();
         drop(server);
         assert_eq!(before.read(&mut [0]).await.unwrap_or(0), 0);
         assert!(is_reset(&mut connected(&proxy).await).await);

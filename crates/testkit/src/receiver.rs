@@ -42,7 +42,7 @@ impl Receiver {
         Self::with(move |_| Reply::status(status)).await
     }
 
-    /// Starts a receiver that calls `answer` for the response to each request.
+    /// Starts a receiver that calls `response` for the response to each request.
     pub async fn with(response: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
         let state = Arc::new(WatchCell::new(State { arrivals: Vec::new(), response: Arc::new(response) }));
         let served = Arc::clone(&state);
@@ -59,7 +59,7 @@ impl Receiver {
 
     /// Returns the URL to send requests to.
     pub fn url(&self) -> String {
-        self.url_at("/hook")
+        self.url_at("/webhook")
     }
 
     /// Returns the URL of this receiver with another path.
@@ -93,10 +93,7 @@ impl Receiver {
             }
             let count = self.count();
             if count == seen {
-                panic!(
-                    "waited {WAIT_TIMEOUT:?} in vain for at least {n} arrivals; {}",
-                    summarize(&self.arrivals())
-                );
+                panic!("not within {WAIT_TIMEOUT:?}: at least {n} requests; {}", summarize(&self.arrivals()));
             }
             seen = count;
         }
@@ -113,7 +110,7 @@ impl Receiver {
         let check = |state: &State| condition(&state.arrivals).then(|| state.arrivals.clone());
         match self.state.wait_for(WAIT_TIMEOUT, check).await {
             Some(arrivals) => arrivals,
-            None => panic!("waited {WAIT_TIMEOUT:?} in vain for {what}; {}", summarize(&self.arrivals())),
+            None => panic!("not within {WAIT_TIMEOUT:?}: {what}; {}", summarize(&self.arrivals())),
         }
     }
 }
@@ -121,7 +118,7 @@ impl Receiver {
 /// Formats the requests received as a few lines for a panic message.
 fn summarize(arrivals: &[ReceivedRequest]) -> String {
     const SHOWN: usize = 20;
-    let mut text = format!("{} requests arrived", arrivals.len());
+    let mut text = format!("{} requests received", arrivals.len());
     for arrival in arrivals.iter().take(SHOWN) {
         let id = arrival.header("webhook-id").unwrap_or("no webhook-id");
         let body = String::from_utf8_lossy(&arrival.body);
@@ -160,14 +157,14 @@ impl ReceivedRequest {
     /// Parses the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| {
-            panic!("arrival #{} is not JSON ({error}): {}", self.number, String::from_utf8_lossy(&self.body))
+            panic!("request #{} is not JSON ({error}): {}", self.number, String::from_utf8_lossy(&self.body))
         })
     }
 
     /// Returns the `webhook-id` header: the event's id, the same on every retry.
     pub fn webhook_id(&self) -> &str {
         self.header("webhook-id").unwrap_or_else(|| {
-            panic!("arrival #{} has no webhook-id header: {:?}", self.number, self.headers)
+            panic!("request #{} has no webhook-id header: {:?}", self.number, self.headers)
         })
     }
 }
@@ -244,7 +241,7 @@ impl Latch {
 
     /// Waits until the latch is open.
     pub async fn wait_open(&self) {
-        self.0.subscribe().wait_for(|open| *open).await.expect("the gate outlives who waits at it");
+        self.0.subscribe().wait_for(|open| *open).await.expect("the latch outlives its waiters");
     }
 }
 
@@ -303,13 +300,13 @@ mod tests {
     #[tokio::test]
     async fn requests_are_recorded() {
         let receiver = Receiver::start().await;
-        assert!(receiver.url().ends_with("/hook"));
+        assert!(receiver.url().ends_with("/webhook"));
         let headers = [("Webhook-Id", "evt_1"), ("x-two", "a"), ("x-two", "b")];
-        let response = client(&receiver).raw("POST", "/hook?a=b", &headers, r#"{"n":1}"#).await;
+        let response = client(&receiver).raw("POST", "/webhook?a=b", &headers, r#"{"n":1}"#).await;
         assert_eq!((response.status, response.body.len()), (200, 0));
 
         let arrival = &receiver.wait_for(1).await[0];
-        assert_eq!((arrival.number, &*arrival.method, &*arrival.path), (1, "POST", "/hook?a=b"));
+        assert_eq!((arrival.number, &*arrival.method, &*arrival.path), (1, "POST", "/webhook?a=b"));
         assert_eq!(arrival.webhook_id(), "evt_1");
         assert_eq!(arrival.headers.iter().filter(|(name, _)| name == "x-two").count(), 2);
         assert_eq!(arrival.json(), json!({"n": 1}));
@@ -362,7 +359,7 @@ mod tests {
             .map(|(client, n)| {
                 tokio::spawn(async move {
                     for m in 0..10 {
-                        client.post("/hook", json!([n, m])).await.expect(200);
+                        client.post("/webhook", json!([n, m])).await.expect(200);
                     }
                 })
             })
@@ -379,12 +376,12 @@ mod tests {
     #[tokio::test]
     async fn summary_of_many_requests_is_short() {
         let receiver = Receiver::start().await;
-        assert_eq!(summarize(&receiver.arrivals()), "0 requests arrived");
+        assert_eq!(summarize(&receiver.arrivals()), "0 requests received");
         for _ in 0..21 {
-            client(&receiver).raw("POST", "/hook", &[("webhook-id", "evt_1")], "hello").await;
+            client(&receiver).raw("POST", "/webhook", &[("webhook-id", "evt_1")], "hello").await;
         }
         let text = summarize(&receiver.arrivals());
-        assert!(text.starts_with("21 requests arrived\n  #1 POST /hook [evt_1] hello\n"), "{text}");
+        assert!(text.starts_with("21 requests received\n  #1 POST /webhook [evt_1] hello\n"), "{text}");
         assert!(text.ends_with("\n  … and 1 more"), "{text}");
     }
 

@@ -39,12 +39,12 @@ pub struct Redis {
 impl Redis {
     /// Starts a new, empty server.
     pub async fn start() -> Self {
-        Self::make(false).await
+        Self::start_server(false).await
     }
 
     /// Starts a new server with TLS and a certificate for 127.0.0.1 and localhost from its own certificate authority.
     pub async fn start_with_tls() -> Self {
-        Self::make(true).await
+        Self::start_server(true).await
     }
 
     /// Returns the URL, with TLS if the server supports it.
@@ -83,7 +83,7 @@ impl Redis {
     /// Runs a command and returns the reply as text, one line per list element. Panics if it fails.
     pub async fn command(&self, words: &[&str]) -> String {
         let request = tokio::time::timeout(WAIT_TIMEOUT, ask(self.plain, words)).await;
-        let reply = request.unwrap_or_else(|_| panic!("{words:?}: no answer within {WAIT_TIMEOUT:?}"));
+        let reply = request.unwrap_or_else(|_| panic!("{words:?}: no reply within {WAIT_TIMEOUT:?}"));
         reply.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
@@ -114,7 +114,7 @@ impl Redis {
         self.keeper.as_mut().expect("the server runs").freeze(false);
     }
 
-    async fn make(tls: bool) -> Self {
+    async fn start_server(tls: bool) -> Self {
         let mut redis = blocking(move || {
             let folder = TempDir::with_prefix("redrive-test-redis-").expect("no temporary directory");
             if tls {
@@ -218,7 +218,7 @@ async fn reply(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let Some((kind, rest)) = line.trim_end().split_at_checked(1) else {
-        return Err(io::Error::other("an answer without a kind"));
+        return Err(io::Error::other("a reply without a type"));
     };
     let count = || rest.parse::<i64>().map_err(io::Error::other);
     match kind {

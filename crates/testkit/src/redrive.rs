@@ -125,7 +125,7 @@ impl Setup {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        child.wait_with_output().expect("cannot read what redrive said")
+        child.wait_with_output().expect("cannot read the output of redrive")
     }
 
     fn start(&self, data_dir: &Path, listen: SocketAddr) -> Child {
@@ -173,7 +173,7 @@ pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("REDRIVE_BIN") {
         return named.into();
     }
-    let test = std::env::current_exe().expect("a test knows where it is");
+    let test = std::env::current_exe().expect("a test has an executable path");
     test.ancestors().nth(2).expect("a test runs inside the target directory").join("redrive")
 }
 
@@ -263,14 +263,14 @@ impl Redrive {
     pub async fn wait_output(&self, text: &str) {
         let check = |printed: &ProcessOutput| printed.text.contains(text).then_some(());
         let found = self.printed.wait_for(WAIT_TIMEOUT, check).await;
-        assert!(found.is_some(), "waited {WAIT_TIMEOUT:?} in vain for the output {text:?}");
+        assert!(found.is_some(), "not within {WAIT_TIMEOUT:?}: the output {text:?}");
     }
 
     /// Waits until this text was printed `times` times; panics after `WAIT_TIMEOUT`.
     pub async fn wait_output_times(&self, text: &str, times: usize) {
         let check = |printed: &ProcessOutput| (printed.text.matches(text).count() >= times).then_some(());
         let found = self.printed.wait_for(WAIT_TIMEOUT, check).await;
-        assert!(found.is_some(), "waited {WAIT_TIMEOUT:?} in vain for the output {text:?}, {times} times");
+        assert!(found.is_some(), "not within {WAIT_TIMEOUT:?}: the output {text:?}, {times} times");
     }
 
     /// Kills the process with `SIGKILL` and waits until it has ended.

@@ -1,4 +1,4 @@
-"""A mail server that prints what it gets as lines of JSON, and fails as it is told on its standard input."""
+"""An SMTP server that prints each email as a line of JSON, and reads commands for its replies from stdin."""
 import asyncio
 import email
 import email.policy
@@ -14,15 +14,16 @@ from aiosmtpd.smtp import SMTP, AuthResult
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 kind, user, password = sys.argv[1:4]
-answers = {"": ""}
+# Reply to each recipient by address; "" is the default. An empty reply accepts the recipient.
+replies = {"": ""}
 
 
-def say(**what):
-    print(json.dumps(what), flush=True)
+def report(**fields):
+    print(json.dumps(fields), flush=True)
 
 
-def told(message):
-    """What is to be known of a mail, as Python's own parser reads it."""
+def describe(message):
+    """Returns the headers, parts, texts and defects of an email, as parsed by Python's standard library."""
     parts = list(message.walk())
     defects = [str(defect) for part in parts for defect in part.defects]
     defects += [f"{name}: {d}" for name, value in message.items() for d in getattr(value, "defects", [])]
@@ -39,24 +40,24 @@ def told(message):
 
 class Handler:
     async def handle_RCPT(self, server, session, envelope, address, options):
-        answer = answers.get(address) or answers[""]
-        if answer == "hang":
+        reply = replies.get(address) or replies[""]
+        if reply == "hang":
             await asyncio.sleep(3600)
-        if answer:
-            return answer
+        if reply:
+            return reply
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
     async def handle_DATA(self, server, session, envelope):
         message = email.message_from_bytes(envelope.content, policy=email.policy.default)
         tls = kind == "tls" or session.ssl is not None
-        say(mail={"from": envelope.mail_from, "to": envelope.rcpt_tos, "tls": tls, **told(message)})
-        return "250 kept"
+        report(email={"from": envelope.mail_from, "to": envelope.rcpt_tos, "tls": tls, **describe(message)})
+        return "250 OK"
 
 
 def authenticate(server, session, envelope, mechanism, data):
-    good = (data.login.decode(), data.password.decode()) == (user, password)
-    return AuthResult(success=good, handled=good)
+    matches = (data.login.decode(), data.password.decode()) == (user, password)
+    return AuthResult(success=matches, handled=matches)
 
 
 context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -74,7 +75,7 @@ class Server(SMTP):
         super().connection_lost(error)
 
 
-class Front(Controller):
+class ServerController(Controller):
     def factory(self):
         options = {"enable_SMTPUTF8": True}
         if user:
@@ -84,33 +85,33 @@ class Front(Controller):
         return Server(self.handler, **options)
 
 
-def begin(port):
-    front = Front(Handler(), hostname="127.0.0.1", port=port, ssl_context=context if kind == "tls" else None)
-    front.start()
-    return front, front.server.sockets[0].getsockname()[1]
+def start(port):
+    controller = ServerController(Handler(), hostname="127.0.0.1", port=port, ssl_context=context if kind == "tls" else None)
+    controller.start()
+    return controller, controller.server.sockets[0].getsockname()[1]
 
 
-def free():
+def free_port():
     import socket
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-front, port = begin(free())
-say(port=port)
+controller, port = start(free_port())
+report(port=port)
 for line in sys.stdin:
     command, _, rest = line.rstrip("\n").partition(" ")
-    if command == "answer":
-        answers[""] = rest
+    if command == "reply":
+        replies[""] = rest
     elif command == "to":
-        address, _, answer = rest.partition(" ")
-        answers[address] = answer
+        address, _, reply = rest.partition(" ")
+        replies[address] = reply
     elif command == "down":
-        loop = front.loop
+        loop = controller.loop
         for transport in list(connections):
             loop.call_soon_threadsafe(transport.abort)
-        front.stop()
+        controller.stop()
     elif command == "up":
-        front, port = begin(port)
-    say(done=command)
+        controller, port = start(port)
+    report(done=command)

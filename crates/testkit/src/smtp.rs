@@ -117,33 +117,33 @@ impl Smtp {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("cannot start the mail server");
-        let commands = Mutex::new(child.stdin.take().expect("it listens"));
-        let output = BufReader::new(child.stdout.take().expect("it speaks"));
+            .expect("cannot start the SMTP server");
+        let commands = Mutex::new(child.stdin.take().expect("stdin is piped"));
+        let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let emails: Arc<Mutex<Vec<ReceivedMail>>> = Arc::default();
         let (sender, replies) = std::sync::mpsc::channel();
-        let kept = emails.clone();
+        let recorded = emails.clone();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let line: Value = serde_json::from_str(&line).unwrap_or_default();
-                match line["mail"].is_object() {
-                    true => kept.lock().push(ReceivedMail::read(&line["mail"])),
+                match line["email"].is_object() {
+                    true => recorded.lock().push(ReceivedMail::read(&line["email"])),
                     false => drop(sender.send(line)),
                 }
             }
         });
         let mut server = Self { child, commands, port: 0, emails, replies, folder };
         server.port = u16::try_from(server.reply()["port"].as_u64().unwrap_or_default()).unwrap_or_default();
-        assert_ne!(server.port, 0, "the mail server has no port");
+        assert_ne!(server.port, 0, "the SMTP server has no port");
         server
     }
 
     fn reply(&self) -> Value {
-        self.replies.recv_timeout(WAIT_TIMEOUT).expect("the mail server does not answer")
+        self.replies.recv_timeout(WAIT_TIMEOUT).expect("the SMTP server does not reply")
     }
 
     fn command(&self, command: &str) {
-        writeln!(self.commands.lock(), "{command}").expect("the mail server is gone");
+        writeln!(self.commands.lock(), "{command}").expect("the SMTP server is gone");
         self.reply();
     }
 
@@ -177,10 +177,10 @@ impl Smtp {
         env
     }
 
-    /// Sets the reply to every recipient: `451 4.3.0 not now`, `550 5.1.1 nobody here`, `hang` for no reply, or empty
+    /// Sets the reply to every recipient: `451 4.3.0 not now`, `550 5.1.1 unknown mailbox`, `hang` for no reply, or empty
     /// for success.
     pub fn reply_with(&self, response: &str) {
-        self.command(&format!("answer {response}"));
+        self.command(&format!("reply {response}"));
     }
 
     /// Sets the reply to one recipient.
@@ -215,7 +215,7 @@ impl Smtp {
             emails.iter().filter(to).filter_map(ReceivedMail::confirmation_path).next_back()
         };
         let emails = self.wait_until(|emails| path_for(emails).is_some()).await;
-        let path = path_for(&emails).expect("it was waited for");
+        let path = path_for(&emails).expect("the confirmation email was received");
         let form = [("content-type", "application/x-www-form-urlencoded")];
         let response = api.without_key().raw("POST", &path, &form, "").await;
         assert_eq!(response.status, 200, "{path} does not confirm");
@@ -235,7 +235,11 @@ impl Smtp {
             if wanted(&emails) {
                 return emails;
             }
-            assert!(Instant::now() < end, "the mails did not come; {} have: {emails:#?}", emails.len());
+            assert!(
+                Instant::now() < end,
+                "the emails were not received within the timeout; {} were: {emails:#?}",
+                emails.len()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -34,13 +34,13 @@ impl Events {
                 line.clear();
             }
         };
-        timeout(WAIT_TIMEOUT, end).await.expect("the stream goes on");
+        timeout(WAIT_TIMEOUT, end).await.expect("the stream is open");
     }
 
     async fn line(&mut self) -> String {
         let mut line = String::new();
         let read = timeout(WAIT_TIMEOUT, self.0.read_line(&mut line)).await;
-        assert!(read.expect("waited in vain for an event").unwrap() > 0, "the stream has ended");
+        assert!(read.expect("no event within the timeout").unwrap() > 0, "the stream has ended");
         line.trim_end_matches(['\r', '\n']).to_owned()
     }
 

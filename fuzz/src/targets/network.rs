@@ -155,10 +155,10 @@ pub(crate) const FORWARDED: Target = Target {
 fn forwarded(input: &[u8]) {
     let trusted: Vec<IpNet> = ["10.0.0.0/8", "fd00::/8"].iter().filter_map(|net| net.parse().ok()).collect();
     let lines = || input.split(|byte| *byte == b'\n');
-    let stranger = IpAddr::from([203, 0, 113, 9]);
+    let untrusted = IpAddr::from([203, 0, 113, 9]);
     assert_eq!(
-        forwarded::client_address(stranger, &trusted, lines()),
-        stranger,
+        forwarded::client_address(untrusted, &trusted, lines()),
+        untrusted,
         "an untrusted peer is the client"
     );
     let proxy = IpAddr::from([10, 0, 0, 1]);
@@ -172,7 +172,7 @@ fn forwarded(input: &[u8]) {
             let with_port = || hop.parse().ok().map(|address: std::net::SocketAddr| address.ip());
             bare.parse().ok().or_else(with_port).map(|address: IpAddr| address.to_canonical())
         });
-        assert!(named.any(|address| address == client), "{client} is nowhere");
+        assert!(named.any(|address| address == client), "{client} is in no header");
     }
 }
 
@@ -227,7 +227,7 @@ fn cookie(input: &[u8]) {
     let whole = format!("redrive_session={session}");
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut pairs = lines.flat_map(|line| line.split(';')).map(str::trim);
-    assert!(pairs.any(|pair| pair.ends_with(&whole)), "{session} is nowhere");
+    assert!(pairs.any(|pair| pair.ends_with(&whole)), "{session} is in no cookie");
 }
 
 pub(crate) const QUERY: Target = Target {

@@ -53,7 +53,7 @@ fn filter(input: &[u8]) {
     let (rule, data) = halves(input);
     let Ok(filter) = Filter::parse(&text(rule)) else { return };
     let again = Filter::parse(filter.text());
-    assert!(again.is_ok(), "a filter cannot be read again");
+    assert!(again.is_ok(), "a printed filter cannot be parsed");
     for data in [data, rule, b"{}", b"null"] {
         let payload = Payload::new(data);
         let matches = filter.matches(&payload);
@@ -161,7 +161,7 @@ pub(crate) const EVENT_TYPE: Target = Target {
     weight: 20,
 };
 
-/// Checks that a pattern matches what a second implementation says.
+/// Checks that a pattern matches as a second implementation does.
 fn event_type(input: &[u8]) {
     let (pattern, name) = halves(input);
     let (pattern, name) = (text(pattern), text(name));

@@ -96,7 +96,8 @@ async fn request_has_all_headers_and_the_envelope() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let headers = json!({"X-Team": "payments", "Authorization": "Bearer s3cret"});
-    let webhook = api.create_webhook(&receiver.url_at("/hook?x=1&y=%20"), json!({"headers": headers})).await;
+    let webhook =
+        api.create_webhook(&receiver.url_at("/webhook?x=1&y=%20"), json!({"headers": headers})).await;
     assert_eq!(webhook["headers"], json!({"x-team": "[redacted]", "authorization": "[redacted]"}));
     let event = json!({
         "event_type": "order.created", "data": {"order": 42}, "source": "checkout \"2\"", "subject": "order-42",
@@ -106,11 +107,11 @@ async fn request_has_all_headers_and_the_envelope() {
     let delivery = wait_for_event_status(&api, &event, "delivered").await;
     let arrival = receiver.wait_for(1).await.remove(0);
 
-    assert_eq!((&*arrival.method, &*arrival.path), ("POST", "/hook?x=1&y=%20"));
+    assert_eq!((&*arrival.method, &*arrival.path), ("POST", "/webhook?x=1&y=%20"));
     let unix: i64 = arrival.header("webhook-timestamp").unwrap().parse().unwrap();
     let version = format!("Redrive/{}", env!("CARGO_PKG_VERSION"));
     let length = arrival.body.len().to_string();
-    let host = receiver.url().trim_start_matches("http://").trim_end_matches("/hook").to_owned();
+    let host = receiver.url().trim_start_matches("http://").trim_end_matches("/webhook").to_owned();
     for (name, value) in [
         ("host", &*host),
         ("content-type", "application/json"),
@@ -261,7 +262,7 @@ async fn changed_webhook_gets_new_events_in_the_new_format() {
     let change = json!({"url": other.url(), "payload_format": "data", "events": ["order.*"]});
     let changed = api.patch(&path, change).await.expect(200);
     assert_eq!(changed["url"], other.url());
-    assert_eq!(changed["metadata"], json!({"a": "1"}), "what was not named stays");
+    assert_eq!(changed["metadata"], json!({"a": "1"}), "an omitted field is unchanged");
     assert_eq!(changed["retry_config"], webhook["retry_config"]);
     // A pending delivery goes to the new URL with the body it was created with.
     api.post(&format!("/v1/deliveries/{}/retry", id(&pending)), json!({})).await.expect(202);
@@ -276,7 +277,7 @@ async fn changed_webhook_gets_new_events_in_the_new_format() {
     assert_eq!((&put["description"], &put["url"]), (&json!("mine"), &json!(other.url())));
     assert_eq!(api.patch(&path, json!({"urll": "x"})).await.status, 400);
     assert_eq!(api.patch(&path, json!({"url": "not a url"})).await.status, 400);
-    assert_eq!(api.get(&path).await.expect(200), put, "a refused change changes nothing");
+    assert_eq!(api.get(&path).await.expect(200), put, "a rejected change has no effect");
 }
 
 #[tokio::test]
@@ -532,7 +533,7 @@ async fn waiting_delivery_shows_its_wait_reason() {
     gate.open();
     for delivery in [first, second] {
         let over = |delivery: &Value| delivery["status"] == "delivered" && delivery["waiting_on"].is_null();
-        wait_for_delivery(&api, id(&delivery), "both to be delivered", over).await;
+        wait_for_delivery(&api, id(&delivery), "both are delivered", over).await;
     }
 }
 
@@ -554,7 +555,7 @@ async fn tenants_are_isolated() {
         let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
         tenants.push((api, webhook, event, delivery, operation));
     }
-    assert_eq!(receiver.count(), 2, "each event went to its own tenant's webhook alone");
+    assert_eq!(receiver.count(), 2, "each event went only to the webhook of its own tenant");
     let (acme, own, ..) = &tenants[0];
     let (globex, webhook, event, delivery, operation) = &tenants[1];
 
@@ -571,7 +572,7 @@ async fn tenants_are_isolated() {
             "dlq" => id(operation),
             "tenants" | "admin-keys" | "portal-sessions" | "" => continue,
             _ if !path.contains('{') => continue,
-            _ => panic!("say here what {path} identifies"),
+            _ => panic!("add what {path} identifies"),
         };
         if !path.contains('{') {
             continue;

@@ -39,7 +39,7 @@ fn entries(page: &Value) -> &[Value] {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string"))
 }
 
 /// Returns a tenant's webhook by name.
@@ -113,7 +113,7 @@ async fn demo_starts_empty_unless_a_folder_is_given() {
     let folder = TempDir::new().unwrap();
     let (one, api) = start(folder.path(), &["--rate", "1"]).await;
     let (other, others) = start(folder.path(), &["--rate", "1"]).await;
-    assert_eq!(folders(folder.path()), 2, "each has its own");
+    assert_eq!(folders(folder.path()), 2, "each demo has its own data");
     assert_eq!(one.api().with_key(&key_in(&other.output(), &other)).get("/v1/webhooks").await.status, 401);
     let ids = [webhook(&api, "default", "crm").await, webhook(&others, "default", "crm").await];
     assert_ne!(ids[0]["id"], ids[1]["id"]);
@@ -128,7 +128,7 @@ async fn demo_starts_empty_unless_a_folder_is_given() {
     assert!(kept.wait_exit(Duration::from_secs(10)).await.success());
     let (_again, again) = start(folder.path(), &["--rate", "1", "--data", "kept"]).await;
     let second = webhook(&again, "acme", "acme-erp").await;
-    assert_eq!(first["id"], second["id"], "it goes on with what is there");
+    assert_eq!(first["id"], second["id"], "the demo continues with the stored data");
     assert_ne!(first["url"], second["url"], "the receivers are elsewhere");
     assert_eq!(again.get(&event).await.status, 200, "{event}");
     let all = again.get("/v1/webhooks?tenant_id=acme").await.expect(200);

@@ -63,7 +63,7 @@ async fn delivery_over_address_limit_is_returned_without_an_attempt() {
     while !metrics_of(&api).await.lines().any(is_put_back) {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert_eq!(slow.count(), 1, "both names lead to one address");
+    assert_eq!(slow.count(), 1, "both names resolve to one address");
     gate.open();
     for delivery in &deliveries {
         let delivery = wait_for_status(&api, id(delivery), "delivered").await;
@@ -92,7 +92,7 @@ async fn challenge_without_free_connection_counts_no_attempt() {
     }
     assert_eq!(echo.count(), 0);
     gate.open();
-    api.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.wait_until("the webhook is verified", &path, |webhook| webhook["state"] == "active").await;
     assert_eq!(echo.count(), 1);
 }
 

@@ -41,7 +41,7 @@ async fn requests_in_flight_finish_and_queued_deliveries_are_sent_once() {
     gate.open();
     assert_eq!(redrive.wait_exit(MAX_CONCURRENT).await.code(), Some(0));
     let sent = receiver.count();
-    assert!(sent < events.len(), "most were only queued");
+    assert!(sent < events.len(), "most deliveries were only queued");
 
     redrive.restart().await;
     let api = redrive.api();
@@ -54,7 +54,11 @@ async fn requests_in_flight_finish_and_queued_deliveries_are_sent_once() {
     let first = wait_for_event_status(&api, &events[0], "delivered").await;
     let worker = attempts_of(&api, id(&first)).await[0]["worker"].clone();
     let last = wait_for_event_status(&api, &events[5], "delivered").await;
-    assert_ne!(attempts_of(&api, id(&last)).await[0]["worker"], worker, "another process sent the rest");
+    assert_ne!(
+        attempts_of(&api, id(&last)).await[0]["worker"],
+        worker,
+        "another process sent the remaining deliveries"
+    );
 }
 
 #[tokio::test]
@@ -145,8 +149,8 @@ async fn publishes_during_shutdown_are_rejected_or_delivered() {
     let lost: Vec<_> = acked.iter().filter(|event| !arrived.contains_key(*event)).collect();
     assert!(lost.is_empty(), "{} of {} lost: {lost:?}", lost.len(), acked.len());
     let twice: Vec<_> = arrived.iter().filter(|(_, count)| **count > 1).collect();
-    assert!(twice.is_empty(), "sent twice although nothing was cut: {twice:?}");
-    println!("drain: {} acknowledged, {} arrived, none twice", acked.len(), arrived.len());
+    assert!(twice.is_empty(), "sent twice although no request was aborted: {twice:?}");
+    println!("drain: {} acknowledged, {} received, none twice", acked.len(), arrived.len());
 }
 
 #[tokio::test]

@@ -35,10 +35,10 @@ async fn payload_must_match_the_schema_of_its_type() {
     let api = redrive.api();
     api.create_webhook(&receiver.url(), json!({})).await;
     let example = json!({"id": "o-1", "items": [{"count": 2}]});
-    let made = json!({"name": "order.created", "description": "Somebody ordered", "example": example, "schema": order_schema()});
-    let made = api.post("/v1/event-types", made).await.expect(201);
+    let created = json!({"name": "order.created", "description": "An order was placed", "example": example, "schema": order_schema()});
+    let created = api.post("/v1/event-types", created).await.expect(201);
     assert_eq!(
-        (&made["schema"], &made["example"], &made["archived"]),
+        (&created["schema"], &created["example"], &created["archived"]),
         (&order_schema(), &example, &json!(false))
     );
 
@@ -65,7 +65,7 @@ async fn payload_must_match_the_schema_of_its_type() {
     let taken = api.post("/v1/events", &keyed).await.expect(202);
     let path = "/v1/event-types/order.created";
     let refused = api.patch(path, json!({"schema": {"required": ["total"]}})).await;
-    assert_eq!(refusal(&refused).1, "example", "an example has to fit as well");
+    assert_eq!(refusal(&refused).1, "example", "an example must match the schema");
     let stricter = json!({"schema": {"required": ["total"]}, "example": null});
     assert_eq!(api.patch(path, stricter).await.expect(200)["schema"], json!({"required": ["total"]}));
     publish(&api, "order.created", example.clone()).await.expect(400);
@@ -144,8 +144,8 @@ async fn read_only_callers_cannot_change_the_catalogue() {
     for (name, archived) in
         [("order.paid", false), ("order.created", false), ("order.old", true), ("a", false)]
     {
-        let made = json!({"name": name, "archived": archived, "tenant_id": "acme"});
-        admin.post("/v1/event-types", made).await.expect(201);
+        let created = json!({"name": name, "archived": archived, "tenant_id": "acme"});
+        admin.post("/v1/event-types", created).await.expect(201);
     }
     let session = admin.post("/v1/portal-sessions", json!({"tenant_id": "acme"})).await.expect(201);
     let key = admin.post("/v1/tenants/acme/api-keys", json!({"scopes": ["read"]})).await.expect(201);
@@ -174,7 +174,7 @@ async fn read_only_callers_cannot_change_the_catalogue() {
     assert_eq!(
         entries(&admin.get("/v1/event-types").await.expect(200)),
         [] as [Value; 0],
-        "tenants have their own"
+        "each tenant has its own event types"
     );
     let log = entries(&admin.get("/v1/audit-log?action=event_type.").await.expect(200));
     assert_eq!(column(&log, "object_id"), ["a", "order.old", "order.created", "order.paid"]);
@@ -190,13 +190,13 @@ async fn invalid_event_type_is_rejected_with_its_field() {
         (
             json!({"schema": {"properties": {"a": {"$ref": "https://example.com/a.json"}}}}),
             "schema/properties/a/$ref",
-            "nothing is fetched",
+            "never fetched",
         ),
-        (json!({"schema": {"$ref": "file:///etc/passwd"}}), "schema/$ref", "nothing is fetched"),
+        (json!({"schema": {"$ref": "file:///etc/passwd"}}), "schema/$ref", "never fetched"),
         (
             json!({"schema": {"properties": {"child": {"$ref": "#"}}}}),
             "schema/properties/child/$ref",
-            "contains itself",
+            "recursive",
         ),
         (
             json!({"schema": {"properties": {"a": {"type": "strng"}}}}),

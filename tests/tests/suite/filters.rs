@@ -78,7 +78,7 @@ async fn invalid_filter_is_rejected_with_its_path() {
     let deep = (0..20).fold(json!({"path": "/a", "eq": 1}), |inner, _| json!({"not": inner}));
     for (filter, field, says) in [
         (json!({"path": "/a", "greater": 1}), "filter.greater", "did you mean \\\"gt\\\""),
-        (json!({"all": [{"path": "amount", "gte": 1}]}), "filter.all[0].path", "begins with /"),
+        (json!({"all": [{"path": "amount", "gte": 1}]}), "filter.all[0].path", "starts with /"),
         (json!({"any": []}), "filter.any", "at least one"),
         (json!("amount > 5"), "filter", "must be an object"),
         (deep, "filter.not.not.not.not.not.not.not.not.not.not", "too deeply"),
@@ -159,11 +159,11 @@ mod slow {
                 .push(arrival.json()["data"]["n"].as_i64().unwrap());
         }
         let expected = (0..SWAPS as i64).map(|swap| (format!("/swap-{swap}"), vec![swap, swap])).collect();
-        assert_eq!(got, expected, "each got its own swap's events and no others");
+        assert_eq!(got, expected, "each webhook got the events of its own swap and no others");
 
         for webhook in webhooks.iter().step_by(2) {
             let path = format!("/v1/webhooks/{}", id(webhook));
-            let over = api.wait_until("it expires", &path, |one| one["state"] == "disabled").await;
+            let over = api.wait_until("the webhook expires", &path, |one| one["state"] == "disabled").await;
             assert_eq!(over["disabled_reason"], "expired", "{over:#}");
             let late = millis(&over["updated_at"]) - millis(&webhook["expires_at"]);
             // The server's clock runs sixty times as fast as real time.

@@ -93,12 +93,12 @@ async fn circuit_opens_survives_a_kill_recovers_and_shows_its_history() {
     assert_eq!((&delivery["status"], &delivery["waiting_on"]), (&json!("pending"), &json!("circuit_open")));
     assert_eq!(delivery["next_attempt_at"], circuit["next_half_open_at"]);
     let words = text(&delivery["waiting_explanation"]);
-    assert!(words.contains("5 of 5 calls failed, mostly with server_error"), "{words}");
+    assert!(words.contains("5 of 5 attempts failed, mostly with server_error"), "{words}");
 
     works.store(true, SeqCst);
     redrive.restart().await;
     let again = api.get(&format!("/v1/webhooks/{}/health", id(&webhook))).await.expect(200);
-    assert_eq!(again["circuit"]["state"], "open", "a kill does not close it: {again:#}");
+    assert_eq!(again["circuit"]["state"], "open", "a kill does not close the circuit: {again:#}");
     assert_eq!(receiver.count(), 5);
 
     all_delivered(&api).await;
@@ -144,8 +144,10 @@ async fn circuit_is_forced_and_reset_manually() {
     assert!(!forced["forced"]["until"].is_null(), "{forced:#}");
     let event = api.publish("order.created", json!({"n": 1})).await;
     let delivery = delivery_of(&api, &event).await;
-    let waiting =
-        wait_for_delivery(&api, id(&delivery), "held back", |one| one["waiting_on"] == "circuit_open").await;
+    let waiting = wait_for_delivery(&api, id(&delivery), "blocked by the forced circuit", |one| {
+        one["waiting_on"] == "circuit_open"
+    })
+    .await;
     assert!(text(&waiting["waiting_explanation"]).contains("forced open by"), "{waiting:#}");
     assert_eq!(receiver.count(), 0);
     assert_eq!(api.patch(&path, json!({"action": "reset"})).await.expect(200)["state"], "closed");
@@ -193,7 +195,7 @@ async fn strict_order_survives_kills() {
     all_delivered(&api).await;
     let mut order = numbers(&receiver);
     order.dedup();
-    assert_eq!(order, (0..70).collect::<Vec<_>>(), "one after the other, each until it was delivered");
+    assert_eq!(order, (0..70).collect::<Vec<_>>(), "the deliveries are sent one after another in order");
 }
 
 #[tokio::test]
@@ -244,7 +246,11 @@ async fn pause_parks_deliveries_and_resume_sends_them_in_order() {
     let webhook = api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;
     let path = |verb: &str| format!("/v1/webhooks/{}/{verb}", id(&webhook));
     assert_eq!(api.post(&path("pause"), json!({})).await.expect(200)["state"], "paused");
-    assert_eq!(api.post(&path("pause"), json!({})).await.expect(200)["state"], "paused", "twice is once");
+    assert_eq!(
+        api.post(&path("pause"), json!({})).await.expect(200)["state"],
+        "paused",
+        "a repeated request changes nothing"
+    );
     let events = publish(&api, 0..20).await;
     let parked = delivery_of(&api, &events[7]).await;
     assert_eq!((&parked["waiting_on"], &parked["next_attempt_at"]), (&json!("paused"), &Value::Null));
@@ -359,7 +365,7 @@ async fn high_priority_goes_first_and_can_be_set_on_retry() {
     assert_eq!((&high["priority"], &high["waiting_on"]), (&json!("high"), &json!("in_flight_limit")));
     gate.open();
     receiver.wait_for(4).await;
-    assert_eq!(numbers(&receiver), [0, 3, 2, 1], "the first was under way already");
+    assert_eq!(numbers(&receiver), [0, 3, 2, 1], "the first request was already in flight");
 
     api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
     let over = delivery_of(&api, &events[0]).await;
@@ -403,7 +409,7 @@ async fn rate_limited_key_gets_retry_after() {
     for n in 0..12 {
         let response = api.get("/v1/webhooks").await;
         *statuses.entry(response.status).or_insert(0) += 1;
-        assert_eq!(response.header("ratelimit-limit"), Some("60"), "answer {n}");
+        assert_eq!(response.header("ratelimit-limit"), Some("60"), "response {n}");
         assert!(
             response.header("ratelimit-remaining").is_some() && response.header("ratelimit-reset").is_some()
         );
@@ -427,7 +433,7 @@ async fn webhook_expires() {
     let webhook = api.create_webhook(&receiver.url(), json!({"expires_at": soon})).await;
     assert_eq!(webhook["expires_at"], json!(soon));
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    let expired = api.wait_until("it expires", &path, |one| one["state"] == "disabled").await;
+    let expired = api.wait_until("the webhook expires", &path, |one| one["state"] == "disabled").await;
     assert!(expired.to_string().contains("expired"), "{expired:#}");
     let past = api.patch(&path, json!({"expires_at": "2020-01-01T00:00:00Z"})).await;
     assert!(wait_text(&past).contains("expires_at"), "{}", wait_text(&past));

@@ -65,7 +65,7 @@ async fn different_body_with_the_same_key_is_a_conflict() {
         assert_eq!((response.status, &*response.problem()), (409, "idempotency_key_reused"), "{other}");
         assert!(
             response.json()["detail"].as_str().unwrap().contains(id(&first)),
-            "it says which event has the key"
+            "the response has the id of the event with the key"
         );
     }
     assert_eq!(entries(&api.get("/v1/events").await.expect(200)).len(), 1);

@@ -100,8 +100,11 @@ async fn repeated_refusals_are_throttled_and_counted() {
         .iter()
         .map(|line| line["suppressed"].as_u64().unwrap())
         .sum();
-    println!("{EVENTS} refusals: {written} lines, {suppressed} left out, {} lines in all", lines.len());
-    assert_eq!(written as u64 + suppressed, EVENTS as u64, "every one is written or counted");
+    println!(
+        "{EVENTS} refusals: {written} logged, {suppressed} suppressed, {} log records in total",
+        lines.len()
+    );
+    assert_eq!(written as u64 + suppressed, EVENTS as u64, "every refusal is logged or counted");
     assert!((1..=40).contains(&written) && lines.len() <= 120, "{lines:#?}");
 }
 

@@ -3,7 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "a failed test says where, and tests read the clock"
+    reason = "a failed assertion shows its place, and tests read the clock"
 )]
 
 mod architecture;

@@ -236,7 +236,7 @@ async fn dead_delivery_is_redriven_in_a_new_round() {
     assert_eq!(second["attempt_count"], 1, "a new round begins with its own first attempt");
     let first = wait_for_status(&api, id(&first), "dead").await;
     assert_eq!(first["redriven_as"], second["id"]);
-    assert!(!is_in_dlq(&api, id(&first)).await, "redriven ones leave the list");
+    assert!(!is_in_dlq(&api, id(&first)).await, "a redriven delivery is no longer a dead letter");
     assert!(is_in_dlq(&api, id(&second)).await);
     let again = api.post(&format!("/v1/deliveries/{}/retry", id(&first)), json!({})).await;
     assert_eq!((again.status, &*again.problem()), (409, "already_redriven"));
@@ -311,7 +311,7 @@ async fn failures_below_http_are_categorized() {
     for (url, category, attempts, reason) in [
         (tls.as_str(), "tls", 3, "tls_limit"),
         (closed.as_str(), "network", 5, "exhausted"),
-        ("http://no-such-name.invalid/hook", "dns", 5, "exhausted"),
+        ("http://no-such-name.invalid/webhook", "dns", 5, "exhausted"),
     ] {
         let webhook = api.create_webhook(url, retries(&[0.0, 1.0, 1.0, 1.0, 1.0])).await;
         let event = api.publish("order.created", json!({})).await;
@@ -341,7 +341,7 @@ async fn pending_delivery_is_cancelled() {
     let delivery = wait_for_status(&api, id(&delivery), "cancelled").await;
     assert_eq!(delivery["cancel_reason"], "cancelled by request");
     assert!(delivery["next_attempt_at"].is_null() && delivery["waiting_on"].is_null());
-    assert_eq!(delivery["failure_category"], "server_error", "what went wrong before stays visible");
+    assert_eq!(delivery["failure_category"], "server_error", "the last error stays visible");
     let again = api.post(&path, json!({})).await;
     assert_eq!((again.status, &*again.problem()), (409, "delivery_already_ended"));
 
@@ -365,7 +365,7 @@ async fn request_in_flight_of_cancelled_delivery_finishes() {
         let delivery = delivery_of(&api, &event).await;
         let response =
             api.post(&format!("/v1/deliveries/{}/cancel", id(&delivery)), json!({})).await.expect(202);
-        assert_eq!(response["status"], "in_flight", "the request is still under way");
+        assert_eq!(response["status"], "in_flight", "the request is still in flight");
         gate.open();
         let delivery = wait_for_status(&api, id(&delivery), expected).await;
         let attempts = attempts_of(&api, id(&delivery)).await;
@@ -410,7 +410,7 @@ async fn retry_of_pending_delivery_makes_it_due_now() {
     assert_eq!((replay.status, &*replay.problem()), (409, "delivery_pending"));
 
     let response = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
-    assert_eq!(response["delivery_id"], delivery["id"], "the same one, not a new round");
+    assert_eq!(response["delivery_id"], delivery["id"], "the same delivery and not a new round");
     let delivery = wait_for_status(&api, id(&delivery), "delivered").await;
     assert_eq!((&delivery["attempt_count"], &delivery["round"]), (&json!(2), &json!(1)));
     assert_eq!(deliveries_of(&api, &event).await.len(), 1);
@@ -450,7 +450,7 @@ async fn attempt_record_is_complete() {
         shows_what_was_sent(attempt, &arrival);
     }
     assert!(attempts[0]["connect_ms"].is_number());
-    assert_eq!(attempts[0]["error_message"], "the endpoint answered 500");
+    assert_eq!(attempts[0]["error_message"], "the endpoint returned 500");
     assert_eq!(attempts[0]["retry_reason"], "server_error");
     assert!(millis(&attempts[0]["next_retry_at"]) > millis(&attempts[0]["executed_at"]));
     let sample = text(&attempts[0]["response_body_sample"]);

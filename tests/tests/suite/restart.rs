@@ -58,7 +58,7 @@ async fn requests_in_flight_at_a_kill_are_sent_again() {
     for event in &events {
         let delivery = wait_for_event_status(&api, event, "delivered").await;
         let attempts = attempts_of(&api, id(&delivery)).await;
-        assert_eq!(column(&attempts, "number"), [1], "what was cut by a kill was never recorded");
+        assert_eq!(column(&attempts, "number"), [1], "a request interrupted by a kill is not recorded");
         let sent: Vec<_> =
             receiver.arrivals().into_iter().filter(|arrival| arrival.webhook_id() == id(event)).collect();
         assert_eq!(sent.len(), if under_way.contains(id(event)) { 2 } else { 1 });
@@ -110,7 +110,7 @@ async fn keys_survive_a_restart_and_revoked_ones_stay_rejected() {
     assert_eq!((allowed(&admin, &keys[0]).await, allowed(&admin, &keys[1]).await), (200, 200));
     let path = format!("/v1/tenants/acme/api-keys/{}", id(&keys[1]));
     admin.delete(&path).await.expect(204);
-    assert_eq!(allowed(&admin, &keys[1]).await, 401, "at once");
+    assert_eq!(allowed(&admin, &keys[1]).await, 401, "a revocation applies immediately");
     assert_eq!(admin.delete(&path).await.status, 404);
 
     redrive.restart().await;
@@ -134,7 +134,7 @@ async fn second_process_on_the_same_database_is_refused() {
         message.contains("in use by another redrive process") && message.contains("--database-url"),
         "{message}"
     );
-    assert_eq!(redrive.api().get("/readyz").await.status, 200, "the first is not disturbed");
+    assert_eq!(redrive.api().get("/readyz").await.status, 200, "the first process is not affected");
 }
 
 /// A small file system, unmounted when dropped.
@@ -212,16 +212,16 @@ async fn full_disk_rejects_publishes_and_recovers_by_itself() {
             break;
         }
     }
-    assert!(refused >= 20, "the disk was never full: {} were taken", acked.len());
+    assert!(refused >= 20, "the disk was never full: {} events were accepted", acked.len());
     assert!(unready >= 3, "ready although {refused} publishes in a row were refused");
     assert!(!acked.is_empty());
     assert_eq!(api.get("/healthz").await.status, 200, "alive");
-    assert!(api.get("/v1/events").await.status < 500, "what is there can still be read");
+    assert!(api.get("/v1/events").await.status < 500, "stored data can still be read");
 
     std::fs::remove_file(ballast).unwrap();
     let started = std::time::Instant::now();
     while api.get("/readyz").await.status != 200 {
-        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "it does not recover");
+        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the server does not recover");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let after = api.publish("disk.healed", json!({})).await;

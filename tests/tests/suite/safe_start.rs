@@ -36,7 +36,10 @@ async fn refuses_to_start(setup: Setup) -> String {
     let ended = setup.run_to_end().await;
     let message = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{message}");
-    assert!(!String::from_utf8_lossy(&ended.stdout).contains("listening"), "it listened first");
+    assert!(
+        !String::from_utf8_lossy(&ended.stdout).contains("listening"),
+        "the server listened before it refused"
+    );
     message
 }
 

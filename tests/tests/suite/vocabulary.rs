@@ -10,7 +10,7 @@ use std::{
 const IDENTIFIERS: &[(&str, &str)] = &[
     ("Hook", "ResolvedWebhook, or Webhook"),
     ("Tried", "AttemptResult"),
-    ("Whom", "WebhookCaps"),
+    ("Whom", "WebhookLimits"),
     ("Says", "LocalDecision"),
     ("Desk", "the thing itself: WriterLoop, PublishChannel, PendingOps"),
     ("Office", "TicketBroker"),
@@ -30,7 +30,7 @@ const IDENTIFIERS: &[(&str, &str)] = &[
     ("BREATH", "a MIN_…_INTERVAL"),
     ("LAST_WORDS", "a …_FLUSH_TIMEOUT"),
     ("carry_out", "apply_actions, or run"),
-    ("take_in", "accept"),
+    ("take_in", "enqueue_…"),
     ("tell_all", "report_attempt"),
     ("foresee", "preview_transition"),
     ("call_off", "cancel"),

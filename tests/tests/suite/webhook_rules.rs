@@ -114,7 +114,7 @@ async fn own_public_host_is_refused_at_creation_and_when_sending() {
         .await;
     is_stopped(&mut redrive).await;
 
-    let public_url = receiver.url().trim_end_matches("/hook").to_owned() + "/redrive";
+    let public_url = receiver.url().trim_end_matches("/webhook").to_owned() + "/redrive";
     let redrive = Redrive::start_with(setup().env("REDRIVE_SERVER_PUBLIC_URL", &public_url)).await;
     let api = redrive.api();
     assert_refusal_text(
@@ -163,7 +163,7 @@ async fn forwarding_loops_end() {
     one.api().publish("order.created", json!({"n": 1})).await;
     // Published with 0 hops, then with 1 to 5; the sixth publish is rejected.
     let is_dead = |page: &Value| entries(page).iter().any(|delivery| delivery["status"] == "dead");
-    let dead = other.api().wait_until("the circle ends", "/v1/deliveries?status=dead", is_dead).await;
+    let dead = other.api().wait_until("the loop ends", "/v1/deliveries?status=dead", is_dead).await;
     let dead = entries(&dead);
     assert_eq!(dead.len(), 1);
     let attempts = attempts_of(&other.api(), id(&dead[0])).await;
@@ -251,7 +251,7 @@ async fn value_over_cap_is_rejected_and_stored_value_is_limited() {
     });
     assert_eq!(*effective, expected);
     // The webhook's other fields can still be changed.
-    api.patch(&path, json!({"description": "still there"})).await.expect(200);
+    api.patch(&path, json!({"description": "the object still exists"})).await.expect(200);
     let event = api.publish("order.created", json!(1)).await;
     let delivery = delivery_of(&api, &event).await;
     let dead = wait_for_status(&api, id(&delivery), "dead").await;
@@ -307,9 +307,9 @@ async fn portal_session_must_verify_and_cannot_raise_limits() {
     .await;
     let plain = json!({"url": receiver.url(), "events": ["*"], "verify_url": false});
     let customer = session(&redrive, json!(["manage_endpoints", "secrets"])).await;
-    let made = customer.post("/v1/webhooks", &plain).await.expect(201);
-    assert_eq!((&made["verify_url"], &made["state"]), (&json!(true), &json!("pending_verification")));
-    let path = format!("/v1/webhooks/{}", id(&made));
+    let created = customer.post("/v1/webhooks", &plain).await.expect(201);
+    assert_eq!((&created["verify_url"], &created["state"]), (&json!(true), &json!("pending_verification")));
+    let path = format!("/v1/webhooks/{}", id(&created));
     assert_eq!(customer.patch(&path, json!({"verify_url": false})).await.expect(200)["verify_url"], true);
     for change in [
         json!({"max_in_flight": 1}),
@@ -342,9 +342,9 @@ async fn portal_session_must_verify_and_cannot_raise_limits() {
     let never = Setup::new().env("REDRIVE_WEBHOOKS_REQUIRE_VERIFICATION", "never");
     let never = Redrive::start_with(never).await;
     let customer = session(&never, json!(["manage_endpoints"])).await;
-    let made = customer.post("/v1/webhooks", &plain).await.expect(201);
+    let created = customer.post("/v1/webhooks", &plain).await.expect(201);
     assert_eq!(
-        (&made["state"], made.get("secret")),
+        (&created["state"], created.get("secret")),
         (&json!("active"), None),
         "no secret without the capability"
     );
@@ -371,7 +371,8 @@ async fn operator_managed_webhook_is_hidden_from_portal_sessions() {
     let shown = api.create_webhook(&receiver.url(), json!({"retry_config": once})).await;
     assert_eq!((&hidden["managed_by"], &shown["managed_by"]), (&json!("operator"), &json!("tenant")));
     let event = api.publish("order.created", json!(1)).await;
-    let deliveries = api.wait_until("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let deliveries =
+        api.wait_until("both deliveries are dead", "/v1/dlq", |page| entries(page).len() == 2).await;
     let to = |webhook: &Value| {
         let deliveries = entries(&deliveries);
         let delivery = deliveries.iter().find(|delivery| delivery["webhook_id"] == webhook["id"]);
@@ -462,12 +463,13 @@ async fn operator_managed_webhook_is_hidden_from_portal_sessions() {
     // Operations on all webhooks leave out the operator's.
     let again = customer.post(&format!("{event_path}/replay"), json!({})).await.expect(202);
     assert!(!again.to_string().contains(&dead_hidden));
-    let all = api.wait_until("the replay dies", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let all =
+        api.wait_until("the replayed delivery is dead", "/v1/dlq", |page| entries(page).len() == 2).await;
     assert!(entries(&all).iter().any(|delivery| delivery["id"] == dead_hidden.as_str()));
     let dry = customer.delete("/v1/dlq?dry_run=true").await.expect(200);
     assert_eq!(dry["total"], 1);
     customer.delete("/v1/dlq").await;
-    let left = api.wait_until("the purge is over", "/v1/dlq", |page| entries(page).len() == 1).await;
+    let left = api.wait_until("the purge is completed", "/v1/dlq", |page| entries(page).len() == 1).await;
     assert_eq!(entries(&left)[0]["id"], dead_hidden.as_str());
     assert_ne!(dead_hidden, dead_shown);
 
@@ -498,7 +500,7 @@ async fn session_pages_are_full_despite_operator_managed_webhooks() {
     assert_eq!(
         ids(&list("limit=2&offset=1".into()).await),
         shown[1..3],
-        "an offset counts what is shown alone"
+        "an offset counts visible webhooks only"
     );
     let (mut walked, mut query) = (Vec::new(), "limit=1".to_owned());
     loop {
@@ -550,7 +552,7 @@ async fn portal_pages_offer_what_the_session_may_do() {
     let operators = json!({"managed_by": "operator", "description": "operator's own", "retry_config": once});
     let hidden = api.create_webhook(&receiver.url(), operators).await;
     let event = api.publish("order.created", json!(1)).await;
-    let dead = api.wait_until("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let dead = api.wait_until("both deliveries are dead", "/v1/dlq", |page| entries(page).len() == 2).await;
     let to = |webhook: &Value| {
         let dead = entries(&dead);
         id(dead.iter().find(|delivery| delivery["webhook_id"] == webhook["id"]).unwrap()).to_owned()

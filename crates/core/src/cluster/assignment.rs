@@ -49,7 +49,7 @@ mod tests {
         assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, senders: 0, ..FREE }));
         assert!(
             needs_assigned_node(&AssignmentInput { ordered: true, senders: 1, ..FREE }),
-            "others may join at any time"
+            "another node may join at any time"
         );
     }
 }

@@ -14,7 +14,7 @@ use crate::time::Time;
 
 mod state;
 
-pub use state::{ClockEvent, ClockEventKind, ClockReading, SetBack};
+pub use state::{ClockEvent, ClockEventKind, ClockReading, ClockStep};
 
 /// A difference up to this is slewed; a larger one is a jump.
 pub const MAX_SLEW_DIFFERENCE: Duration = Duration::from_secs(2);
@@ -57,6 +57,33 @@ struct Followed {
 }
 
 /// The state of one node's clock. All offsets are milliseconds between the monotonic clock and a time.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use redrive_core::{
+///     Time,
+///     cluster::clock_discipline::{ClockDiscipline, ClockReading},
+/// };
+///
+/// let reading = |at: u64, jump: u64| ClockReading {
+///     monotonic: Duration::from_secs(at),
+///     time: Time::from_secs(1_700_000_000) + Duration::from_secs(at + jump),
+///     round_trip: Duration::ZERO,
+/// };
+/// let (mut clock, _) = ClockDiscipline::start(reading(0, 0), None);
+/// let before = clock.confirmed_offset();
+/// // The clock jumps a day ahead. After half a minute scheduling follows; what deletes data does not.
+/// for at in 1..=31 {
+///     clock.observe(reading(at, 86_400));
+/// }
+/// assert_eq!((clock.scheduling_offset(), clock.confirmed_offset()), (before + 86_400_000, before));
+/// // The jump has held for an hour: it is confirmed.
+/// for at in 32..=3_601 {
+///     clock.observe(reading(at, 86_400));
+/// }
+/// assert_eq!(clock.confirmed_offset(), before + 86_400_000);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClockDiscipline {
     confirmed: i64,
@@ -94,7 +121,7 @@ impl ClockDiscipline {
         if offset > last {
             discipline.followed = Some(Followed { offset, first_time: reading.time });
         }
-        let event = ClockEvent { kind: ClockEventKind::Detected, jump_ms: offset - last, set_back: None };
+        let event = ClockEvent { kind: ClockEventKind::Detected, jump_ms: offset - last, clock_step: None };
         (discipline, Some(event))
     }
 
@@ -128,7 +155,7 @@ impl ClockDiscipline {
             None => Suspect { offset, since: at, readings: 1 },
         };
         self.suspect = Some(suspect);
-        self.judge(suspect, at)
+        self.evaluate(suspect, at)
     }
 
     /// Records that an operator confirmed the time that the clock shows now. Returns `None` if there was no jump.
@@ -167,7 +194,7 @@ impl ClockDiscipline {
             return Some(ClockEvent {
                 kind: ClockEventKind::Undone,
                 jump_ms: over.offset - self.confirmed,
-                set_back: None,
+                clock_step: None,
             });
         };
         self.returns += 1;
@@ -182,15 +209,15 @@ impl ClockDiscipline {
     fn unfollow(&mut self, followed: Followed, at: i64) -> ClockEvent {
         self.followed = None;
         let jump_ms = followed.offset - self.confirmed;
-        let set_back = SetBack {
+        let clock_step = ClockStep {
             // Times before the jump was followed were not computed from the wrong clock.
             from: followed.first_time.max(Time::from_millis(at + self.confirmed)),
             by: Duration::from_millis(jump_ms.unsigned_abs()),
         };
-        ClockEvent { kind: ClockEventKind::Undone, jump_ms, set_back: Some(set_back) }
+        ClockEvent { kind: ClockEventKind::Undone, jump_ms, clock_step: Some(clock_step) }
     }
 
-    fn judge(&mut self, suspect: Suspect, at: i64) -> Option<ClockEvent> {
+    fn evaluate(&mut self, suspect: Suspect, at: i64) -> Option<ClockEvent> {
         let held = at - suspect.since;
         let agreed = held >= millis(AGREEMENT_DURATION) && suspect.readings >= MIN_AGREEING_READINGS;
         let ahead = suspect.offset - self.confirmed;
@@ -208,19 +235,19 @@ impl ClockDiscipline {
         }
         let is_new = suspect.readings == MIN_REPORTED_READINGS
             && self.followed.is_none_or(|f| f.offset != suspect.offset);
-        is_new.then_some(ClockEvent { kind: ClockEventKind::Detected, jump_ms: ahead, set_back: None })
+        is_new.then_some(ClockEvent { kind: ClockEventKind::Detected, jump_ms: ahead, clock_step: None })
     }
 
     fn follow(&mut self, suspect: Suspect, at: i64) -> ClockEvent {
         let before = self.scheduling_offset();
         let (offset, time) = (suspect.offset, |offset: i64| Time::from_millis(at + offset));
         let first_time = self.followed.map_or(time(offset), |followed| followed.first_time.min(time(offset)));
-        let set_back = (offset < before).then(|| SetBack {
+        let clock_step = (offset < before).then(|| ClockStep {
             from: self.followed.map_or(time(offset), |followed| followed.first_time).max(time(offset)),
             by: Duration::from_millis((before - offset).unsigned_abs()),
         });
         self.followed = Some(Followed { offset, first_time });
-        ClockEvent { kind: ClockEventKind::Followed, jump_ms: offset - self.confirmed, set_back }
+        ClockEvent { kind: ClockEventKind::Followed, jump_ms: offset - self.confirmed, clock_step }
     }
 
     fn accept(&mut self, offset: i64, at: i64) -> ClockEvent {
@@ -232,8 +259,8 @@ impl ClockDiscipline {
         self.confirmed = offset;
         (self.is_lower_bound, self.followed, self.suspect, self.returns) = (false, None, None, 0);
         let by = Duration::from_millis((before - offset).unsigned_abs());
-        let set_back = (offset < before).then_some(SetBack { from, by });
-        ClockEvent { kind: ClockEventKind::Confirmed, jump_ms, set_back }
+        let clock_step = (offset < before).then_some(ClockStep { from, by });
+        ClockEvent { kind: ClockEventKind::Confirmed, jump_ms, clock_step }
     }
 }
 

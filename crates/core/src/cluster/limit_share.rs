@@ -28,6 +28,16 @@ impl LimitShare {
     /// expressed, so with fewer requests than nodes the last nodes get nothing; rounding up would exceed the limit.
     /// A burst is at least one, since a burst of zero would block all requests: the bursts add up to at most the
     /// limit's burst, or to one per node if that is more.
+    ///
+    /// ```
+    /// use redrive_core::{cluster::limit_share::LimitShare, protection::limiter::RateLimit};
+    ///
+    /// let shares = [0, 1, 2].map(|index| LimitShare { index, senders: 3 });
+    /// assert_eq!(shares.map(|share| share.split_count(10)), [4, 3, 3]);
+    /// // Two requests per minute for three nodes: the third node sends nothing.
+    /// let rates = shares.map(|share| share.split_rate(RateLimit::per_minute(2)).is_some());
+    /// assert_eq!(rates, [true, true, false]);
+    /// ```
     pub fn split_rate(self, limit: RateLimit) -> Option<RateLimit> {
         let part = |total: u32| self.split_count(total as usize) as u32;
         let requests_per_minute = part(limit.requests_per_minute);
@@ -67,7 +77,7 @@ mod tests {
         assert_eq!(parts(11, 3), [4, 4, 3]);
         assert_eq!(parts(2, 3), [1, 1, 0]);
         assert_eq!(parts(0, 2), [0, 0]);
-        assert_eq!(LimitShare { index: 0, senders: 0 }.split_count(7), 7, "nobody is as good as alone");
+        assert_eq!(LimitShare { index: 0, senders: 0 }.split_count(7), 7, "no sender counts as one");
     }
 
     #[test]

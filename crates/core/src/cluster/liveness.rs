@@ -44,11 +44,26 @@ impl FailureDetector {
     ///
     /// The result refers to the counters that were read. A node may have recovered since, so the caller must act
     /// only if the counter in the store is still the one that was read.
-    pub fn observe(&mut self, at: Duration, beats: impl IntoIterator<Item = (i64, i64)>) -> Vec<i64> {
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use redrive_core::cluster::liveness::FailureDetector;
+    ///
+    /// let ms = Duration::from_millis;
+    /// let mut detector = FailureDetector::new(ms(1_000));
+    /// assert!(detector.observe(ms(0), [(1, 7), (2, 7)]).is_empty());
+    /// assert!(detector.observe(ms(500), [(1, 7), (2, 8)]).is_empty());
+    /// // The counter of epoch 1 has not changed for a whole lease.
+    /// assert_eq!(detector.observe(ms(1_000), [(1, 7), (2, 9)]), [1]);
+    /// // After a gap in the reads no node is declared dead before another whole lease has passed.
+    /// assert!(detector.observe(ms(9_000), [(1, 7), (2, 9)]).is_empty());
+    /// ```
+    pub fn observe(&mut self, at: Duration, heartbeats: impl IntoIterator<Item = (i64, i64)>) -> Vec<i64> {
         let steady = self.last_read.is_some_and(|last| at.saturating_sub(last) <= self.lease / 2);
         self.last_read = Some(at);
         let before = std::mem::take(&mut self.last_seen);
-        for (epoch, counter) in beats {
+        for (epoch, counter) in heartbeats {
             let same = before.get(&epoch).filter(|sighting| steady && sighting.counter == counter);
             self.last_seen.insert(epoch, same.copied().unwrap_or(LastSeen { counter, since: at }));
         }
@@ -95,22 +110,22 @@ impl SendLease {
     /// If the store's clock advanced by more than half a lease further than this node's, the node was paused with
     /// its clock (a suspended virtual machine), or the store's clock jumped. A paused node may have been declared
     /// dead, so nothing is sent until the next heartbeat has been confirmed.
-    pub fn heartbeat(&mut self, beat: Heartbeat) -> bool {
-        let is_paused = match (self.last, beat.store_time) {
+    pub fn heartbeat(&mut self, heartbeat: Heartbeat) -> bool {
+        let is_paused = match (self.last, heartbeat.store_time) {
             (Some(last), Some(now)) => {
                 let by_store = now.duration_since(last.store_time.unwrap_or(now));
-                let here = beat.received.saturating_sub(last.sent);
+                let here = heartbeat.received.saturating_sub(last.sent);
                 by_store > here + self.lease / 2
             }
             _ => false,
         };
-        if beat.store_time.is_some() {
-            self.last = Some(beat);
+        if heartbeat.store_time.is_some() {
+            self.last = Some(heartbeat);
         }
         if is_paused {
             self.sent = None;
         } else {
-            self.renew(beat.sent);
+            self.renew(heartbeat.sent);
         }
         !is_paused
     }
@@ -151,8 +166,12 @@ mod tests {
         assert!(observer.observe(ms(550), [(1, 7), (2, 8)]).is_empty());
         assert!(observer.observe(ms(1049), [(1, 7), (2, 9)]).is_empty());
         assert_eq!(observer.observe(ms(1050), [(1, 7), (2, 9)]), [1]);
-        assert_eq!(observer.observe(ms(1100), [(1, 7), (2, 9)]), [1], "until it is listed no longer");
-        assert!(observer.observe(ms(1200), [(1, 8), (2, 9)]).is_empty(), "it was alive after all");
+        assert_eq!(
+            observer.observe(ms(1100), [(1, 7), (2, 9)]),
+            [1],
+            "reported until the epoch is no longer listed"
+        );
+        assert!(observer.observe(ms(1200), [(1, 8), (2, 9)]).is_empty(), "a changed counter means alive");
     }
 
     #[test]
@@ -179,19 +198,27 @@ mod tests {
         let mut observer = observer();
         observer.observe(ms(0), [(1, 7), (2, 7)]);
         observer.observe(ms(500), [(1, 7), (2, 7)]);
-        assert!(observer.observe(ms(1001), [(1, 7), (2, 7)]).is_empty(), "the reads were interrupted");
+        assert!(
+            observer.observe(ms(1001), [(1, 7), (2, 7)]).is_empty(),
+            "interrupted reads declare no node dead"
+        );
         assert!(observer.observe(ms(1501), [(1, 7), (2, 8)]).is_empty());
         assert_eq!(observer.observe(ms(2001), [(1, 7), (2, 9)]), [1]);
     }
 
     #[test]
     fn node_may_send_for_half_a_lease_after_heartbeat() {
-        let mut pulse = SendLease::new(ms(LEASE));
-        assert!(!pulse.may_send(ms(0)));
-        pulse.renew(ms(100));
-        assert!(pulse.may_send(ms(100)) && pulse.may_send(ms(600)) && !pulse.may_send(ms(601)));
-        pulse.renew(ms(50));
-        assert!(pulse.may_send(ms(600)), "a late answer to an earlier beat takes nothing away");
+        let mut send_lease = SendLease::new(ms(LEASE));
+        assert!(!send_lease.may_send(ms(0)));
+        send_lease.renew(ms(100));
+        assert!(
+            send_lease.may_send(ms(100)) && send_lease.may_send(ms(600)) && !send_lease.may_send(ms(601))
+        );
+        send_lease.renew(ms(50));
+        assert!(
+            send_lease.may_send(ms(600)),
+            "a late reply to an earlier heartbeat does not shorten the lease"
+        );
     }
 
     fn heartbeat(sent: u64, store_time: i64) -> Heartbeat {
@@ -201,31 +228,31 @@ mod tests {
 
     #[test]
     fn paused_node_sends_after_the_next_heartbeat() {
-        let mut pulse = SendLease::new(ms(LEASE));
-        assert!(pulse.heartbeat(heartbeat(0, 0)) && pulse.heartbeat(heartbeat(200, 200)));
+        let mut send_lease = SendLease::new(ms(LEASE));
+        assert!(send_lease.heartbeat(heartbeat(0, 0)) && send_lease.heartbeat(heartbeat(200, 200)));
         // The node and its clock were paused for a minute.
-        assert!(!pulse.heartbeat(heartbeat(400, 60_400)));
-        assert!(!pulse.may_send(ms(410)));
-        assert!(pulse.heartbeat(heartbeat(600, 60_600)));
-        assert!(pulse.may_send(ms(610)));
+        assert!(!send_lease.heartbeat(heartbeat(400, 60_400)));
+        assert!(!send_lease.may_send(ms(410)));
+        assert!(send_lease.heartbeat(heartbeat(600, 60_600)));
+        assert!(send_lease.may_send(ms(610)));
     }
 
     #[test]
     fn pause_is_measured_to_the_millisecond() {
         // From the first sent to the second received: 210 ms; half a lease more is allowed.
         for (store_time, may_send) in [(210, true), (710, true), (711, false), (-5000, true)] {
-            let mut pulse = SendLease::new(ms(LEASE));
-            pulse.heartbeat(heartbeat(0, 0));
-            assert_eq!(pulse.heartbeat(heartbeat(200, store_time)), may_send, "{store_time}");
-            assert_eq!(pulse.may_send(ms(210)), may_send, "{store_time}");
+            let mut send_lease = SendLease::new(ms(LEASE));
+            send_lease.heartbeat(heartbeat(0, 0));
+            assert_eq!(send_lease.heartbeat(heartbeat(200, store_time)), may_send, "{store_time}");
+            assert_eq!(send_lease.may_send(ms(210)), may_send, "{store_time}");
         }
     }
 
     #[test]
     fn heartbeat_without_a_store_time_counts() {
-        let mut pulse = SendLease::new(ms(LEASE));
-        assert!(pulse.heartbeat(Heartbeat { store_time: None, ..heartbeat(0, 0) }));
-        assert!(pulse.may_send(ms(0)));
+        let mut send_lease = SendLease::new(ms(LEASE));
+        assert!(send_lease.heartbeat(Heartbeat { store_time: None, ..heartbeat(0, 0) }));
+        assert!(send_lease.may_send(ms(0)));
     }
 
     /// A read of the other node's counter, and the action that follows.
@@ -291,10 +318,10 @@ mod tests {
     fn reads(steps: Vec<(u64, u64, u64, u64)>, outages: &Outages) -> Vec<Read> {
         let mut response = 0;
         let mut reads = Vec::new();
-        for (pause, there, back, until_acted) in steps {
-            let looked = response + pause + there;
-            response = looked + back;
-            reads.push(Read { started_at: looked, finished_at: response, acted: response + until_acted });
+        for (pause, request_delay, reply_delay, until_acted) in steps {
+            let read_at = response + pause + request_delay;
+            response = read_at + reply_delay;
+            reads.push(Read { started_at: read_at, finished_at: response, acted: response + until_acted });
         }
         reads.retain(|read| outages.is_up(read.started_at));
         reads
@@ -306,25 +333,25 @@ mod tests {
         /// For arbitrary delays, losses and pauses: a node that is declared dead has started no request for half a lease.
         #[test]
         fn dead_node_has_stopped_sending_half_a_lease_before(
-            beats in vec((pause(), delay()), 0..40),
+            heartbeats in vec((pause(), delay()), 0..40),
             steps in vec((pause(), delay(), delay(), delay()), 1..60),
             outages in outages(1..2000),
         ) {
             let mut sent = 0;
-            let mut beats: Vec<(u64, u64)> = beats.into_iter().map(|(pause, delay)| {
+            let mut heartbeats: Vec<(u64, u64)> = heartbeats.into_iter().map(|(pause, delay)| {
                 sent += pause;
                 (sent, sent + delay)
             }).collect();
-            beats.retain(|(_, committed)| outages.is_up(*committed));
-            let commits: Vec<u64> = beats.iter().map(|(_, committed)| *committed).collect();
+            heartbeats.retain(|(_, committed)| outages.is_up(*committed));
+            let commits: Vec<u64> = heartbeats.iter().map(|(_, committed)| *committed).collect();
             for death in deaths(&commits, &reads(steps, &outages)) {
                 // Worst case: the result of each heartbeat arrived immediately.
-                let mut pulse = SendLease::new(ms(LEASE));
-                beats.iter().filter(|(_, committed)| *committed <= death).for_each(|(sent, _)| {
-                    pulse.renew(ms(*sent));
+                let mut send_lease = SendLease::new(ms(LEASE));
+                heartbeats.iter().filter(|(_, committed)| *committed <= death).for_each(|(sent, _)| {
+                    send_lease.renew(ms(*sent));
                 });
-                prop_assert!(!pulse.may_send(ms(death)));
-                prop_assert!(!pulse.may_send(ms(death - LEASE / 2) + Duration::from_nanos(1)));
+                prop_assert!(!send_lease.may_send(ms(death)));
+                prop_assert!(!send_lease.may_send(ms(death - LEASE / 2) + Duration::from_nanos(1)));
             }
         }
 
@@ -352,10 +379,10 @@ mod tests {
         fn stopped_node_is_declared_dead_if_reads_succeed(
             (interval, steps) in (1..=LEASE / 2)
                 .prop_flat_map(|interval| (Just(interval), vec(interval.div_ceil(2)..=interval, 1..20))),
-            beats in vec(1..=250u64, 0..20),
+            heartbeats in vec(1..=250u64, 0..20),
         ) {
             let mut at = 0;
-            let commits: Vec<u64> = beats.into_iter().map(|pause| {
+            let commits: Vec<u64> = heartbeats.into_iter().map(|pause| {
                 at += pause;
                 at
             }).collect();

@@ -1,4 +1,4 @@
-//! Rules of a node among others: roles, failure detection, time, assignments and shares of limits.
+//! Rules for nodes of a cluster: roles, failure detection, time, assignments and shares of limits.
 
 pub mod assignment;
 pub mod clock_discipline;

@@ -1,5 +1,5 @@
-//! Tickets: messages that tell workers which deliveries are ready to be claimed. A ticket is a hint, and the store
-//! is the source of truth: a lost, duplicate, late or wrong ticket costs time only.
+//! Tickets: messages that name deliveries ready to be claimed. A ticket is a hint, and the store is the source of
+//! truth: a lost, duplicate, late or wrong ticket costs time only.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -40,16 +40,16 @@ impl Default for Ticket {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTicket {
     /// The message exceeds the maximum size of a ticket.
-    #[error("it has {0} bytes, and a ticket has {MAX_BYTES} at the most")]
+    #[error("ticket has {0} bytes; at most {MAX_BYTES} are allowed")]
     TooLarge(usize),
     /// The message is not a ticket.
-    #[error("it is no ticket ({0})")]
+    #[error("message is not a ticket: {0}")]
     Unreadable(String),
     /// The ticket has a format version that this node does not support.
-    #[error("it is of version {0}, and this node reads version {VERSION}")]
+    #[error("ticket has version {0}; this node reads version {VERSION}")]
     Version(u32),
     /// The ticket names too many deliveries.
-    #[error("it names {0} deliveries, and a ticket names {MAX_DELIVERIES_ON_READ} at the most")]
+    #[error("ticket names {0} deliveries; at most {MAX_DELIVERIES_ON_READ} are allowed")]
     LimitReached(usize),
 }
 
@@ -159,7 +159,11 @@ mod tests {
         assert_eq!(Ticket::decode(&vec![b' '; 300_000]), Err(Bad::TooLarge(300_000)));
         assert_eq!(Ticket::decode(&ticket(1, 1_001).encode()), Err(Bad::LimitReached(1_001)));
         let full = ticket(100, 10);
-        assert_eq!(Ticket::decode(&full.encode()), Ok(full), "as many as may be read do fit");
+        assert_eq!(
+            Ticket::decode(&full.encode()),
+            Ok(full),
+            "the maximum number of deliveries fits into the maximum size"
+        );
         assert_eq!(Ticket::decode(br#"{"v":1,"ready":{},"more":1}"#), Ok(Ticket::default()));
     }
 
@@ -167,7 +171,10 @@ mod tests {
     fn node_with_slow_clock_accepts_fresh_ticket() {
         let (issued, behind) = (time(100_000), time(100_000 - 5_000));
         assert!(issued + CLAIM_GRACE <= due_limit(behind));
-        assert!(issued + CLAIM_GRACE + Duration::from_secs(6) > due_limit(issued), "it was put off");
+        assert!(
+            issued + CLAIM_GRACE + Duration::from_secs(6) > due_limit(issued),
+            "a delivery due later is not claimed"
+        );
     }
 
     #[test]
@@ -175,8 +182,8 @@ mod tests {
         let grace = CLAIM_GRACE.as_millis() as i64;
         let shown = |due, attempts, delay| displayed_due(time(1_000), time(due), attempts, delay).millis();
         assert_eq!(shown(1_000 + grace, 0, Duration::ZERO), 1_000);
-        assert_eq!(shown(1_001 + grace, 0, Duration::ZERO), 1_001 + grace, "it was put off since");
-        assert_eq!(shown(1_000 + grace, 0, CLAIM_GRACE), 1_000 + grace, "its webhook wants it so");
+        assert_eq!(shown(1_001 + grace, 0, Duration::ZERO), 1_001 + grace, "it was rescheduled");
+        assert_eq!(shown(1_000 + grace, 0, CLAIM_GRACE), 1_000 + grace, "the webhook has a first delay");
         assert_eq!(shown(1_000 + grace, 1, Duration::ZERO), 1_000 + grace, "it is a retry");
         assert_eq!(shown(500, 0, Duration::ZERO), 500);
     }

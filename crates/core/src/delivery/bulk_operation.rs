@@ -125,20 +125,20 @@ impl OperationState {
 
     /// Returns the state after an action, or why the action is not allowed. An operation that had started continues
     /// immediately when it is resumed.
-    pub fn apply(self, turn: OperationAction, has_begun: bool) -> Result<Self, &'static str> {
-        match (self, turn) {
+    pub fn apply(self, action: OperationAction, has_started: bool) -> Result<Self, &'static str> {
+        match (self, action) {
             (Self::Scheduled | Self::Running | Self::Paused, OperationAction::Pause) => Ok(Self::Paused),
-            (Self::Paused, OperationAction::Resume) if has_begun => Ok(Self::Running),
+            (Self::Paused, OperationAction::Resume) if has_started => Ok(Self::Running),
             (Self::Paused | Self::Scheduled, OperationAction::Resume) => Ok(Self::Scheduled),
             (Self::Running, OperationAction::Resume) => Ok(Self::Running),
             (Self::Scheduled | Self::Running | Self::Paused | Self::Cancelled, OperationAction::Cancel) => {
                 Ok(Self::Cancelled)
             }
             (Self::Delivering, _) => {
-                Err("everything is queued already; cancel the deliveries themselves if they are not wanted")
+                Err("all its deliveries are queued already; cancel the deliveries instead")
             }
             (Self::Completed, _) => Err("it is completed"),
-            (Self::Cancelled, _) => Err("it is cancelled; begin a new one"),
+            (Self::Cancelled, _) => Err("it is cancelled; start a new one"),
         }
     }
 }
@@ -194,7 +194,7 @@ impl Selection {
             if count > MAX_SELECTION_VALUES {
                 return Err(FieldError::new(
                     field,
-                    format!("names {count}; at most {MAX_SELECTION_VALUES} are allowed"),
+                    format!("has {count} values; at most {MAX_SELECTION_VALUES} are allowed"),
                 ));
             }
         }
@@ -256,7 +256,7 @@ pub struct Candidate {
     pub is_operator_managed: bool,
 }
 
-/// Returns whether an operation that started at `began` selects a delivery. Only deliveries that existed by
+/// Returns whether an operation that started at `started` selects a delivery. Only deliveries that existed by
 /// then, and had ended by then if they have ended, are selected: rounds created later by this or another
 /// operation are not.
 pub fn selects(kind: OperationKind, selection: &Selection, started: Time, one: &Candidate) -> bool {
@@ -359,15 +359,15 @@ mod tests {
         }
         let redriven = Candidate { is_redriven: true, ..candidate() };
         assert!(!takes(retry, &redriven) && !takes(purge, &redriven));
-        let made_meanwhile =
+        let created_later =
             Candidate { created_at: started_at(), ended_at: Some(started_at()), ..candidate() };
-        assert!(!takes(retry, &made_meanwhile));
-        let died_meanwhile = Candidate { ended_at: Some(Time::from_millis(11)), ..candidate() };
-        assert!(!takes(retry, &died_meanwhile));
+        assert!(!takes(retry, &created_later));
+        let ended_later = Candidate { ended_at: Some(Time::from_millis(11)), ..candidate() };
+        assert!(!takes(retry, &ended_later));
         let pending = Candidate { status: DeliveryStatus::Pending, ended_at: None, ..candidate() };
         assert!(takes(retry, &pending) && takes(OperationKind::Cancel, &pending) && !takes(purge, &pending));
-        let untried = Candidate { failure_category: None, ..pending };
-        assert!(!takes(retry, &untried) && takes(OperationKind::Cancel, &untried));
+        let unattempted = Candidate { failure_category: None, ..pending };
+        assert!(!takes(retry, &unattempted) && takes(OperationKind::Cancel, &unattempted));
         let delivered =
             Candidate { status: DeliveryStatus::Delivered, failure_category: None, ..candidate() };
         assert!(
@@ -398,7 +398,10 @@ mod tests {
         let pending = Candidate { status: DeliveryStatus::Pending, dead_reason: None, ..candidate() };
         for wanted in [true, false] {
             let what = recoverable(wanted);
-            assert!(!selects(OperationKind::Retry, &what, started_at(), &pending), "it is about the dead");
+            assert!(
+                !selects(OperationKind::Retry, &what, started_at(), &pending),
+                "`recoverable` selects dead deliveries only"
+            );
         }
     }
 
@@ -415,15 +418,23 @@ mod tests {
     #[test]
     fn operation_actions_follow_state_machine() {
         use OperationState::*;
-        let turned = |state: OperationState, turn| state.apply(turn, true).ok();
-        assert_eq!(turned(Scheduled, OperationAction::Pause), Some(Paused));
-        assert_eq!(turned(Paused, OperationAction::Resume), Some(Running));
-        assert_eq!(Paused.apply(OperationAction::Resume, false), Ok(Scheduled), "its time may not have come");
-        assert_eq!(turned(Running, OperationAction::Cancel), Some(Cancelled));
-        assert_eq!(turned(Cancelled, OperationAction::Cancel), Some(Cancelled), "twice is once");
+        let applied = |state: OperationState, action| state.apply(action, true).ok();
+        assert_eq!(applied(Scheduled, OperationAction::Pause), Some(Paused));
+        assert_eq!(applied(Paused, OperationAction::Resume), Some(Running));
+        assert_eq!(
+            Paused.apply(OperationAction::Resume, false),
+            Ok(Scheduled),
+            "its start time may be in the future"
+        );
+        assert_eq!(applied(Running, OperationAction::Cancel), Some(Cancelled));
+        assert_eq!(
+            applied(Cancelled, OperationAction::Cancel),
+            Some(Cancelled),
+            "a second cancel changes nothing"
+        );
         for state in [Delivering, Completed, Cancelled] {
-            assert_eq!(turned(state, OperationAction::Pause), None, "{}", state.name());
-            assert_eq!(turned(state, OperationAction::Resume), None, "{}", state.name());
+            assert_eq!(applied(state, OperationAction::Pause), None, "{}", state.name());
+            assert_eq!(applied(state, OperationAction::Resume), None, "{}", state.name());
         }
         for state in OperationState::ALL {
             assert_eq!(OperationState::parse(state.name()), Some(state));
@@ -448,7 +459,7 @@ mod tests {
             let (mut pacer, mut now, mut sent) = (Pacer::new(Some(rate), start), start, 0u64);
             for wait in waits {
                 let go = pacer.allowed(now, usize::MAX);
-                prop_assert!(go == 0 || pacer.next_at() <= now, "one goes only when its time has come");
+                prop_assert!(go == 0 || pacer.next_at() <= now, "nothing is allowed before next_at");
                 pacer.record(go, now);
                 sent += go as u64;
                 let elapsed = now.duration_since(start).as_millis() as u64;

@@ -61,7 +61,7 @@ pub struct DecisionEffects {
     pub hold_until: Option<Time>,
 }
 
-/// Decides what an attempt's verdict means for its delivery. `random` is uniform in [0, 1).
+/// Decides what the response class of an attempt means for its delivery. `random` is uniform in [0, 1).
 pub fn decide(
     situation: &AttemptContext<'_>,
     class: &ResponseClass,
@@ -166,7 +166,10 @@ mod tests {
         let now = created() + Duration::from_secs(140 * DAY);
         let failure = ResponseClass::Failed(failed(FailureCategory::ServerError));
         let decided = decide(&situation(1, &policy), &failure, now, 0.5);
-        assert!(matches!(decided.decision, Decision::Retry { at } if at > now), "the jump is not confirmed");
+        assert!(
+            matches!(decided.decision, Decision::Retry { at } if at > now),
+            "an unconfirmed jump expires nothing"
+        );
         let confirmed = AttemptContext { confirmed_now: now, ..situation(1, &policy) };
         assert_eq!(decide(&confirmed, &failure, now, 0.5).decision, Decision::Dead(DeadReason::Expired));
     }
@@ -185,8 +188,8 @@ mod tests {
             |secs, at_most| should_disable(Some(created()), at_most, created() + Duration::from_secs(secs));
         assert!(!failed_for(DAY - 1, Some(day)));
         assert!(failed_for(DAY, Some(day)));
-        assert!(!failed_for(1_000 * DAY, None), "never, if there is no length");
-        assert!(!should_disable(None, Some(day), created()), "it does not fail");
+        assert!(!failed_for(1_000 * DAY, None), "without a limit a webhook is never disabled");
+        assert!(!should_disable(None, Some(day), created()), "the webhook is not failing");
     }
 
     #[test]
@@ -198,9 +201,13 @@ mod tests {
             hold.map(|until| until.duration_since(created()).as_secs())
         };
         let secs = |secs| Some(Duration::from_secs(secs));
-        assert_eq!(held(FailureCategory::RateLimit, secs(5)), Some(5), "what it asked for");
-        assert_eq!(held(FailureCategory::RateLimit, secs(86_400)), Some(300), "within reason");
-        assert_eq!(held(FailureCategory::RateLimit, None), Some(60), "the shortest wait after a 429");
+        assert_eq!(held(FailureCategory::RateLimit, secs(5)), Some(5), "Retry-After is used");
+        assert_eq!(
+            held(FailureCategory::RateLimit, secs(86_400)),
+            Some(300),
+            "Retry-After is capped at max_delay_ms"
+        );
+        assert_eq!(held(FailureCategory::RateLimit, None), Some(60), "the minimum delay after a 429");
         assert_eq!(held(FailureCategory::ServerError, secs(5)), None);
     }
 

@@ -37,7 +37,7 @@ impl Priority {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Ordering {
-    /// None: each delivery is sent as soon as possible.
+    /// No order: each delivery is sent as soon as possible.
     #[default]
     None,
     /// Deliveries of one event type, in the order of publishing.
@@ -66,6 +66,17 @@ pub const CLASS_COUNT: usize = 6;
 
 impl Lane {
     /// Returns the lane of a new delivery.
+    ///
+    /// ```
+    /// use redrive_core::delivery::lane::{Lane, Ordering, Priority};
+    ///
+    /// let lane = Lane::for_new_delivery(Ordering::None, "order.paid", Priority::High, false);
+    /// assert_eq!((lane.class(), lane.for_retry().class()), (0, 3));
+    /// // An ordered delivery stays in its lane when it is retried, and its priority is ignored.
+    /// let ordered = Lane::for_new_delivery(Ordering::PerEventType, "order.paid", Priority::High, false);
+    /// assert_eq!(ordered.for_retry(), ordered);
+    /// assert_eq!(ordered.with_priority(Priority::Low).class(), Priority::Normal as usize);
+    /// ```
     pub fn for_new_delivery(
         ordering: Ordering,
         event_type: &str,

@@ -20,7 +20,7 @@ pub enum DeliveryStatus {
     InFlight,
     /// The endpoint responded 2xx.
     Delivered,
-    /// Given up; listed as a dead letter until it is redriven, purged or pruned.
+    /// No longer attempted; listed as a dead letter until it is redriven, purged or pruned.
     Dead,
     /// Cancelled before it was delivered.
     Cancelled,
@@ -119,7 +119,7 @@ mod tests {
         ] {
             assert!(from.may_become(to), "{from:?} -> {to:?}");
         }
-        assert!(!Pending.may_become(Delivered), "nothing is delivered without a request");
+        assert!(!Pending.may_become(Delivered), "a delivery is never delivered without a request");
         assert!(!Pending.may_become(Pending));
         assert!(!InFlight.may_become(InFlight));
     }

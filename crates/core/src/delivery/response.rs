@@ -1,6 +1,6 @@
 //! Classification of an attempt's response: success, or a failure of a category, temporary or permanent.
 //!
-//! Every possible response is classified; there is no unexpected input.
+//! Every status code and every failure to get one maps to a category.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -151,6 +151,33 @@ pub enum ResponseClass {
 }
 
 /// Classifies a response under a webhook's policy. `now` is used to convert a `Retry-After` date into a delay.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use redrive_core::{
+///     Time,
+///     delivery::{
+///         response::{AttemptResponse, ResponseClass, classify},
+///         retry::RetryPolicy,
+///     },
+/// };
+///
+/// let policy = RetryPolicy::default();
+/// let failure = |code| {
+///     let response = AttemptResponse::Status { code, retry_after: Some("120") };
+///     match classify(&response, &policy, Time::from_secs(1_000)) {
+///         ResponseClass::Success => panic!("{code} is a success"),
+///         ResponseClass::Failed(failure) => failure,
+///     }
+/// };
+/// // `Retry-After` counts for 429 and 503 only.
+/// assert_eq!(failure(503).retry_after, Some(Duration::from_secs(120)));
+/// assert_eq!(failure(500).retry_after, None);
+/// // 404 is permanent by default; 410 also disables the webhook. Redirects are failures and are not followed.
+/// assert!(failure(404).permanent && !failure(404).gone && failure(410).gone);
+/// assert!(!failure(302).permanent);
+/// ```
 pub fn classify(response: &AttemptResponse<'_>, policy: &RetryPolicy, now: Time) -> ResponseClass {
     match *response {
         AttemptResponse::Status { code: 200..=299, .. } => ResponseClass::Success,
@@ -212,7 +239,7 @@ mod tests {
         Time::from_millis(NOW)
     }
 
-    fn judge(code: u16, retry_after: Option<&str>) -> Option<Failure> {
+    fn failure_class(code: u16, retry_after: Option<&str>) -> Option<Failure> {
         match classify(&AttemptResponse::Status { code, retry_after }, &RetryPolicy::default(), now()) {
             ResponseClass::Success => None,
             ResponseClass::Failed(failure) => Some(failure),
@@ -248,27 +275,27 @@ mod tests {
             (u16::MAX, ServerError, false),
         ] {
             let expected = Failure { category, permanent, retry_after: None, gone: code == 410 };
-            assert_eq!(judge(code, None), Some(expected), "{code}");
+            assert_eq!(failure_class(code, None), Some(expected), "{code}");
         }
-        assert!((200..300).all(|code| judge(code, Some("5")).is_none()));
+        assert!((200..300).all(|code| failure_class(code, Some("5")).is_none()));
     }
 
     #[test]
     fn policy_decides_which_failures_are_permanent() {
-        let judge = |policy: &RetryPolicy, code| match classify(
+        let failure_class = |policy: &RetryPolicy, code| match classify(
             &AttemptResponse::Status { code, retry_after: None },
             policy,
             now(),
         ) {
-            ResponseClass::Success => panic!("{code} is no success"),
+            ResponseClass::Success => panic!("{code} is not a success"),
             ResponseClass::Failed(failure) => (failure.permanent, failure.gone),
         };
         let all = RetryPolicy { retry_on: RetryOn::All, ..RetryPolicy::default() };
-        assert_eq!(judge(&all, 404), (false, false));
-        assert_eq!(judge(&all, 410), (false, true), "gone is gone, whatever is retried");
+        assert_eq!(failure_class(&all, 404), (false, false));
+        assert_eq!(failure_class(&all, 410), (false, true), "410 means gone regardless of retry_on");
         let own = RetryPolicy { permanent_status_codes: vec![302, 500], ..RetryPolicy::default() };
-        let judged = [302, 500, 404, 410].map(|code| judge(&own, code));
-        assert_eq!(judged, [(true, false), (true, false), (false, false), (false, true)]);
+        let classified = [302, 500, 404, 410].map(|code| failure_class(&own, code));
+        assert_eq!(classified, [(true, false), (true, false), (false, false), (false, true)]);
     }
 
     #[test]
@@ -294,9 +321,9 @@ mod tests {
 
     #[test]
     fn only_429_and_503_may_request_a_delay() {
-        let request = |code| judge(code, Some("120")).and_then(|failure| failure.retry_after);
-        let heard: Vec<u16> = (0..=u16::MAX).filter(|code| request(*code).is_some()).collect();
-        assert_eq!(heard, [429, 503]);
+        let request = |code| failure_class(code, Some("120")).and_then(|failure| failure.retry_after);
+        let with_delay: Vec<u16> = (0..=u16::MAX).filter(|code| request(*code).is_some()).collect();
+        assert_eq!(with_delay, [429, 503]);
         assert_eq!(request(429), Some(Duration::from_secs(120)));
     }
 
@@ -361,7 +388,7 @@ mod tests {
             let wait = parse_retry_after(&value, Time::from_millis(millis));
             prop_assert!(wait.is_none_or(|wait| wait <= HumanDuration::MAX.as_duration()), "{:?}", wait);
             let digits = !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit());
-            prop_assert!(wait.is_some() || !digits, "a number is always a wait");
+            prop_assert!(wait.is_some() || !digits, "a number is always a delay");
         }
 
         #[test]

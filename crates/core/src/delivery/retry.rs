@@ -1,6 +1,6 @@
 //! The retry policy of a webhook, and the delays and timeouts that follow from it.
 //!
-//! The random value is passed in as `random`. Whether to retry at all is decided in [`crate::decide`].
+//! The random value is passed in as `random`. Whether to retry at all is decided in [`crate::delivery::decide`].
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub enum RetryOn {
     /// The status codes in `permanent_status_codes`.
     #[default]
     Default,
-    /// None: everything but 2xx is retried.
+    /// No status codes: everything but 2xx is retried.
     All,
 }
 
@@ -142,6 +142,22 @@ impl RetryPolicy {
     /// Returns the delay between the failed attempt with this number (the first is 1) and the next one.
     ///
     /// `retry_after` is the delay that the endpoint requested, if it may request one; `random` is uniform in [0, 1).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use redrive_core::{FailureCategory, delivery::retry::RetryPolicy};
+    ///
+    /// let policy = RetryPolicy::default();
+    /// let delay = |category, retry_after| policy.delay(1, category, retry_after, 0.5);
+    /// // The schedule says 5 s after the first attempt, but after a 429 the delay is at least a minute.
+    /// assert_eq!(delay(FailureCategory::ServerError, None), Duration::from_secs(5));
+    /// assert!(delay(FailureCategory::RateLimit, None) >= Duration::from_secs(60));
+    /// // `Retry-After` lengthens a delay and never shortens it.
+    /// let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+    /// assert!(delay(FailureCategory::ServerError, Some(hour)) >= hour);
+    /// assert_eq!(delay(FailureCategory::ServerError, Some(second)), Duration::from_secs(5));
+    /// ```
     pub fn delay(
         &self,
         attempt: u32,
@@ -193,7 +209,7 @@ fn duration(millis: f64) -> Duration {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetryConfig {
-    /// The delay before each attempt, including the first, each in seconds or as a text with a unit
+    /// The delay before each attempt, including the first, each in seconds or as a string with a unit
     /// (`250ms`, `30s`, `5m`, `2h`, `5d`). Its length is the number of attempts. Cannot be combined with
     /// `base_delay_ms`, `backoff_multiplier` or `max_attempts`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -233,7 +249,7 @@ pub struct RetryConfig {
     /// Status codes that end a delivery immediately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permanent_status_codes: Option<Vec<u16>>,
-    /// How long after its creation a delivery expires, in seconds or as a text with a unit (`5d`).
+    /// How long after its creation a delivery expires, in seconds or as a string with a unit (`5d`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub give_up_after: Option<HumanDuration>,
 }
@@ -254,10 +270,10 @@ impl RetryConfig {
             min_delay_ms: defaults.min_delay_ms,
             retry_on: self.retry_on.unwrap_or(defaults.retry_on),
             permanent_status_codes: match &self.permanent_status_codes {
-                Some(codes) => checked_codes(codes)?,
+                Some(codes) => check_codes(codes)?,
                 None => defaults.permanent_status_codes.clone(),
             },
-            give_up_after: checked_give_up_after(self.give_up_after.unwrap_or(defaults.give_up_after))?,
+            give_up_after: check_give_up_after(self.give_up_after.unwrap_or(defaults.give_up_after))?,
         })
     }
 
@@ -267,10 +283,10 @@ impl RetryConfig {
         match &self.schedule {
             Some(_) if exponential => Err(FieldError::new(
                 "retry_config.schedule",
-                "cannot go together with base_delay_ms, backoff_multiplier or max_attempts; \
-                 drop either the schedule or those (a schedule's length is its number of attempts)",
+                "cannot be combined with base_delay_ms, backoff_multiplier or max_attempts; \
+                 remove the schedule, or remove those (the length of a schedule is its number of attempts)",
             )),
-            Some(schedule) => checked_schedule(schedule),
+            Some(schedule) => check_schedule(schedule),
             None if exponential => self.resolve_exponential(defaults),
             None => Ok(defaults.clone()),
         }
@@ -294,20 +310,20 @@ impl RetryConfig {
     }
 }
 
-fn checked_schedule(schedule: &[HumanDuration]) -> Result<Backoff, FieldError> {
+fn check_schedule(schedule: &[HumanDuration]) -> Result<Backoff, FieldError> {
     const FIELD: &str = "retry_config.schedule";
     if schedule.is_empty() || schedule.len() > MAX_ATTEMPTS as usize {
         let message = format!("has {} entries; it must have 1 to {MAX_ATTEMPTS}", schedule.len());
         return Err(FieldError::new(FIELD, message));
     }
     if let Some(index) = schedule.iter().position(|span| *span > HumanDuration::millis(WEEK_MS)) {
-        let message = format!("entry {} is longer than 7 days, the longest wait allowed", index + 1);
+        let message = format!("entry {} is longer than 7 days, the maximum delay", index + 1);
         return Err(FieldError::new(FIELD, message));
     }
     Ok(Backoff::Schedule(schedule.to_vec()))
 }
 
-fn checked_codes(codes: &[u16]) -> Result<Vec<u16>, FieldError> {
+fn check_codes(codes: &[u16]) -> Result<Vec<u16>, FieldError> {
     if let Some(code) = codes.iter().find(|code| !(300..=599).contains(*code)) {
         let message = format!("{code} cannot be permanent; only codes from 300 to 599 can");
         return Err(FieldError::new("retry_config.permanent_status_codes", message));
@@ -318,7 +334,7 @@ fn checked_codes(codes: &[u16]) -> Result<Vec<u16>, FieldError> {
     Ok(codes)
 }
 
-fn checked_give_up_after(span: HumanDuration) -> Result<HumanDuration, FieldError> {
+fn check_give_up_after(span: HumanDuration) -> Result<HumanDuration, FieldError> {
     if (HumanDuration::secs(1)..=HumanDuration::millis(30 * DAY_MS)).contains(&span) {
         return Ok(span);
     }
@@ -360,7 +376,7 @@ mod tests {
         let slower = RetryConfig { backoff_multiplier: Some(3.0), ..RetryConfig::default() };
         let expected =
             Backoff::Exponential { base_delay_ms: 30_000, backoff_multiplier: 3.0, max_attempts: 20 };
-        assert_eq!(slower.resolve(&policy).unwrap().backoff, expected, "the rest is as the defaults have it");
+        assert_eq!(slower.resolve(&policy).unwrap().backoff, expected, "other values come from the defaults");
         assert_eq!(resolve(r#"{"schedule": [1, "2m"]}"#).unwrap().max_attempts(), 2);
     }
 
@@ -372,8 +388,8 @@ mod tests {
         assert_eq!(policy.delay(1, Network, None, 1.0), secs(12));
         assert_eq!(policy.delay(1, RateLimit, None, 0.0), secs(60));
         assert_eq!(policy.delay(1, RateLimit, None, 1.0), secs(72));
-        assert_eq!(policy.delay(2, RateLimit, None, 0.0), secs(80), "the minimum does not rule here");
-        assert_eq!(policy.delay(3, RateLimit, None, 0.0), secs(60), "63 s less 20 % would be too soon");
+        assert_eq!(policy.delay(2, RateLimit, None, 0.0), secs(80), "the delay is above the minimum");
+        assert_eq!(policy.delay(3, RateLimit, None, 0.0), secs(60), "63 s less 20 % is below the minimum");
     }
 
     #[test]
@@ -383,10 +399,14 @@ mod tests {
         assert_eq!(waits, [secs(60), secs(5), secs(2), Duration::from_millis(256)]);
         assert_eq!(policy.delay(1, ServerError, Some(secs(3600)), 0.0), secs(1));
         assert_eq!(policy.delay(1, RateLimit, Some(Duration::MAX), 0.0), secs(60));
-        let patient = RetryPolicy::default();
-        assert_eq!(patient.delay(1, RateLimit, Some(secs(120)), 0.0), secs(120));
-        assert_eq!(patient.delay(1, RateLimit, Some(Duration::MAX), 0.0), secs(86_400));
-        assert_eq!(patient.delay(1, ServerError, Some(secs(1)), 0.5), secs(5), "it only ever raises");
+        let default = RetryPolicy::default();
+        assert_eq!(default.delay(1, RateLimit, Some(secs(120)), 0.0), secs(120));
+        assert_eq!(default.delay(1, RateLimit, Some(Duration::MAX), 0.0), secs(86_400));
+        assert_eq!(
+            default.delay(1, ServerError, Some(secs(1)), 0.5),
+            secs(5),
+            "Retry-After never shortens a delay"
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use crate::delivery::lane::CLASS_COUNT;
 
-/// Number of turns of each class while all of them have work, in the order of [`crate::lane::Lane::class`]: fresh
-/// high, normal and low, then retries of high, normal and low.
+/// Number of turns of each class while all of them have work, in the order of
+/// [`crate::delivery::lane::Lane::class`]: fresh high, normal and low, then retries of high, normal and low.
 pub const CLASS_WEIGHTS: [u32; CLASS_COUNT] = [64, 16, 4, 16, 4, 1];
 
 /// Cost of a turn of each class: a lower cost means more turns. Every weight divides the largest.
@@ -18,62 +18,97 @@ const CLASS_COSTS: [u64; CLASS_COUNT] = {
 };
 
 /// Weighted scheduler: each class is charged for its turns, and the class that was charged the least is next.
+///
+/// ```
+/// use redrive_core::dispatch::fairness::WeightedScheduler;
+///
+/// let mut scheduler = WeightedScheduler::default();
+/// // Only fresh deliveries of high and of low priority are ready: weights 64 and 4.
+/// let ready = [true, false, true, false, false, false];
+/// let mut turns = [0; 6];
+/// for _ in 0..17 {
+///     let class = scheduler.next(ready).unwrap();
+///     scheduler.charge(class);
+///     turns[class] += 1;
+/// }
+/// // Low priority is not starved: it gets one turn in 17.
+/// assert_eq!(turns, [16, 0, 1, 0, 0, 0]);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct WeightedScheduler {
-    paid: [u64; CLASS_COUNT],
+    /// Cost of the turns of each class so far, as in virtual-time fair queueing.
+    virtual_time: [u64; CLASS_COUNT],
 }
 
 impl WeightedScheduler {
     /// Returns the next class among those that are ready, or `None` if none is.
     pub fn next(&mut self, ready: [bool; CLASS_COUNT]) -> Option<usize> {
-        let next = (0..CLASS_COUNT).filter(|class| ready[*class]).min_by_key(|class| self.paid[*class])?;
-        let min = self.paid[next];
+        let next =
+            (0..CLASS_COUNT).filter(|class| ready[*class]).min_by_key(|class| self.virtual_time[*class])?;
+        let min = self.virtual_time[next];
         for class in (0..CLASS_COUNT).filter(|class| !ready[*class]) {
             // An idle class accumulates no credit.
-            self.paid[class] = self.paid[class].max(min);
+            self.virtual_time[class] = self.virtual_time[class].max(min);
         }
         Some(next)
     }
 
     /// Charges the class for its turn.
     pub fn charge(&mut self, class: usize) {
-        self.paid[class] += CLASS_COSTS[class];
+        self.virtual_time[class] += CLASS_COSTS[class];
     }
 }
 
-/// How many times the free capacity one tenant may hold.
+/// How many times the free capacity one tenant may hold: its `alpha`, see [`may_take`].
 pub const TENANT_FACTOR: usize = 4;
-/// How many times the free capacity all retries together may hold.
+/// How many times the free capacity all retries together may hold: their `alpha`, see [`may_take`].
 pub const RETRY_FACTOR: usize = 1;
 
-/// Returns whether a holder of `by_this` of the `used` slots may take another one.
+/// Returns whether a holder that has `held` of the `used` slots may take another one.
 ///
-/// No holder may have more than `factor` times the free slots. A single holder thus gets `factor / (factor + 1)`
-/// of the capacity; `k` holders that take in turns get equal shares and leave `1 / (factor * k + 1)`. A new
-/// holder therefore always finds a free slot if the capacity exceeds `factor * k`; and while slots are scarce,
-/// released ones go to holders that have few.
-pub fn may_take(capacity: usize, used: usize, by_this: usize, factor: usize) -> bool {
-    used < capacity && by_this < factor.saturating_mul(capacity - used)
+/// This is the dynamic-threshold scheme of shared-memory switches (Choudhury and Hahne): the limit of every holder
+/// is `alpha` times the free slots, so it falls as slots become scarce. A single holder thus gets
+/// `alpha / (alpha + 1)` of the capacity; `k` holders that take in turns get equal shares and leave
+/// `1 / (alpha * k + 1)`. A new holder therefore always finds a free slot if the capacity exceeds `alpha * k`; and
+/// while slots are scarce, released ones go to holders that have few.
+///
+/// ```
+/// use redrive_core::dispatch::fairness::{TENANT_FACTOR, may_take};
+///
+/// let mut used = 0;
+/// while may_take(100, used, used, TENANT_FACTOR) {
+///     used += 1;
+/// }
+/// // A tenant that is alone stops at 80 of 100 slots, although the others are free: another tenant finds a slot.
+/// assert_eq!(used, 80);
+/// assert!(may_take(100, used, 0, TENANT_FACTOR));
+/// ```
+pub fn may_take(capacity: usize, used: usize, held: usize, alpha: usize) -> bool {
+    used < capacity && held < alpha.saturating_mul(capacity - used)
 }
 
 /// Returns how many more slots a holder may take in one step; see [`may_take`].
-pub fn allowance(capacity: usize, used: usize, by_this: usize, factor: usize) -> usize {
-    if !may_take(capacity, used, by_this, factor) {
+pub fn allowance(capacity: usize, used: usize, held: usize, alpha: usize) -> usize {
+    if !may_take(capacity, used, held, alpha) {
         return 0;
     }
     // Each slot taken also reduces the holder's limit.
     let free = capacity - used;
-    ((factor.saturating_mul(free) - by_this) / (factor + 1)).clamp(1, free)
+    ((alpha.saturating_mul(free) - held) / (alpha + 1)).clamp(1, free)
 }
 
-/// Returns how many deliveries of one lane may be held in memory: enough to keep its requests going, at most a
+/// Returns how many deliveries of one lane may be in memory: enough to keep its requests going, at most a
 /// fraction of the free capacity, and at least a few. Even many slow webhooks of one tenant thus leave capacity
 /// for its fast ones. Retries are less urgent, and loading many of them would delay fresh deliveries.
 pub fn lane_capacity(capacity: usize, used: usize, max_in_flight: usize, retry: bool) -> usize {
     const FREE_DIVISOR: usize = 16;
-    const MIN_LANE_ITEMS: usize = 16;
-    let ahead = if retry { 2 } else { 32 };
-    max_in_flight.saturating_mul(ahead).min(capacity.saturating_sub(used) / FREE_DIVISOR).max(MIN_LANE_ITEMS)
+    const MIN_LANE_DELIVERIES: usize = 16;
+    // Queued deliveries per request that may be in flight.
+    let queue_factor = if retry { 2 } else { 32 };
+    max_in_flight
+        .saturating_mul(queue_factor)
+        .min(capacity.saturating_sub(used) / FREE_DIVISOR)
+        .max(MIN_LANE_DELIVERIES)
 }
 
 #[cfg(test)]
@@ -93,20 +128,24 @@ mod tests {
         }
     }
 
-    fn turns(turns: &mut WeightedScheduler, ready: [bool; CLASS_COUNT], picks: usize) -> [u32; CLASS_COUNT] {
+    fn turns(
+        scheduler: &mut WeightedScheduler,
+        ready: [bool; CLASS_COUNT],
+        picks: usize,
+    ) -> [u32; CLASS_COUNT] {
         let mut counts = [0; CLASS_COUNT];
-        (0..picks).filter_map(|_| turns.pick(ready)).for_each(|class| counts[class] += 1);
+        (0..picks).filter_map(|_| scheduler.pick(ready)).for_each(|class| counts[class] += 1);
         counts
     }
 
     #[test]
     fn allowance_matches_repeated_may_take() {
         for used in 0..=100 {
-            for by_this in 0..=used {
-                let at_one_go = allowance(100, used, by_this, 4);
-                let one_by_one = (0..).take_while(|n| may_take(100, used + n, by_this + n, 4)).count();
-                assert!(at_one_go <= one_by_one && (one_by_one == 0 || at_one_go > 0), "{used} {by_this}");
-                assert!(one_by_one - at_one_go <= 1, "{used} {by_this}: {at_one_go} of {one_by_one}");
+            for held in 0..=used {
+                let at_one_go = allowance(100, used, held, 4);
+                let one_by_one = (0..).take_while(|n| may_take(100, used + n, held + n, 4)).count();
+                assert!(at_one_go <= one_by_one && (one_by_one == 0 || at_one_go > 0), "{used} {held}");
+                assert!(one_by_one - at_one_go <= 1, "{used} {held}: {at_one_go} of {one_by_one}");
             }
         }
     }
@@ -122,10 +161,10 @@ mod tests {
         assert_eq!(
             lane_capacity(capacity, 0, 32, false),
             1_024,
-            "one that is let do much at once may be far ahead"
+            "a webhook with a high limit may queue more"
         );
         assert_eq!(lane_capacity(capacity, 0, 1, false), 32);
-        assert_eq!(lane_capacity(capacity, 0, 64, true), 128, "but not with retries");
+        assert_eq!(lane_capacity(capacity, 0, 64, true), 128, "retries may queue less");
     }
 
     #[test]
@@ -158,13 +197,13 @@ mod tests {
     }
 
     /// Lets holders take slots in turns until none may take more. Returns the slots of each.
-    fn greedy(capacity: usize, takers: usize, factor: usize) -> Vec<usize> {
+    fn greedy(capacity: usize, takers: usize, alpha: usize) -> Vec<usize> {
         let mut held = vec![0; takers];
         loop {
             let before: usize = held.iter().sum();
             for taker in 0..takers {
                 let used = held.iter().sum();
-                held[taker] += usize::from(may_take(capacity, used, held[taker], factor));
+                held[taker] += usize::from(may_take(capacity, used, held[taker], alpha));
             }
             if held.iter().sum::<usize>() == before {
                 return held;
@@ -177,7 +216,7 @@ mod tests {
         assert_eq!(greedy(100, 1, TENANT_FACTOR), [80]);
         assert_eq!(greedy(100, 1, RETRY_FACTOR), [50]);
         assert_eq!(greedy(90, 2, TENANT_FACTOR), [40, 40]);
-        assert_eq!(greedy(1, 1, RETRY_FACTOR), [1], "the last place is of use to somebody");
+        assert_eq!(greedy(1, 1, RETRY_FACTOR), [1], "the only slot may be taken");
         assert!(!may_take(0, 0, 0, 4) && !may_take(5, 5, 0, 4) && !may_take(5, 9, 0, 4));
         assert!(may_take(usize::MAX, 1, usize::MAX - 1, usize::MAX));
     }
@@ -220,30 +259,30 @@ mod tests {
 
         #[test]
         fn greedy_holders_get_equal_shares_and_leave_capacity(
-            capacity in 1..5000usize, takers in 1..20usize, factor in 1..8usize,
+            capacity in 1..5000usize, takers in 1..20usize, alpha in 1..8usize,
         ) {
-            let held = greedy(capacity, takers, factor);
+            let held = greedy(capacity, takers, alpha);
             let free = capacity - held.iter().sum::<usize>();
-            prop_assert!(free >= capacity / (factor * takers + 1));
+            prop_assert!(free >= capacity / (alpha * takers + 1));
             let (min, max) = (held.iter().min().unwrap(), held.iter().max().unwrap());
             prop_assert!(max - min <= 1);
-            if capacity > factor * takers {
-                prop_assert!(may_take(capacity, capacity - free, 0, factor));
+            if capacity > alpha * takers {
+                prop_assert!(may_take(capacity, capacity - free, 0, alpha));
             }
         }
 
         #[test]
         fn sequential_holders_each_leave_a_share_of_the_rest(
-            capacity in 1..5000usize, takers in 1..5u32, factor in 1..8usize,
+            capacity in 1..5000usize, takers in 1..5u32, alpha in 1..8usize,
         ) {
             let mut used = 0;
             for _ in 0..takers {
                 let mut held = 0;
-                while may_take(capacity, used, held, factor) {
+                while may_take(capacity, used, held, alpha) {
                     (used, held) = (used + 1, held + 1);
                 }
             }
-            prop_assert!(capacity - used >= capacity / (factor + 1).pow(takers));
+            prop_assert!(capacity - used >= capacity / (alpha + 1).pow(takers));
         }
     }
 }

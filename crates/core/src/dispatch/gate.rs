@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{protection::breaker::Permit, time::Time, webhook::WebhookState};
+use crate::{protection::breaker::CircuitDecision, time::Time, webhook::WebhookState};
 
 /// What a pending delivery waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,11 +94,11 @@ pub struct GateInput<'a> {
     pub state: &'a WebhookState,
     /// Whether this node serves the pool that the tenant is routed to.
     pub pool_served: bool,
-    /// Until when the endpoint requested a hold (429).
-    pub held_until: Option<Time>,
-    /// The circuit's permit. A probe id that is not returned in [`GateDecision::Go`] was not used and must be returned
+    /// Until when the endpoint requested a pause (429 with `Retry-After`).
+    pub retry_after_until: Option<Time>,
+    /// The circuit's decision. A probe id that is not returned in [`GateDecision::Go`] was not used and must be returned
     /// to the circuit.
-    pub circuit: Permit,
+    pub circuit: CircuitDecision,
     /// Whether the delivery is first in its order, or is not ordered.
     pub order: bool,
     /// Slots of the webhook.
@@ -132,7 +132,7 @@ pub enum GateDecision {
         /// Until when, always later than now; `None` if it waits for something other than time.
         until: Option<Time>,
         /// What it waits for.
-        why: WaitingOn,
+        reason: WaitingOn,
         /// Which other deliveries wait too.
         scope: Scope,
     },
@@ -140,8 +140,41 @@ pub enum GateDecision {
 
 /// Decides whether a request may be sent. Of several reasons to wait it returns the one that users can influence
 /// most.
+///
+/// ```
+/// use redrive_core::{
+///     Time,
+///     dispatch::gate::{GateDecision, GateInput, Scope, Slots, WaitingOn, decide},
+///     protection::breaker::CircuitDecision,
+///     webhook::WebhookState,
+/// };
+///
+/// let (now, free) = (Time::from_secs(1_000), Slots { used: 0, max: 5 });
+/// let mut input = GateInput {
+///     state: &WebhookState::Active,
+///     pool_served: true,
+///     retry_after_until: None,
+///     circuit: CircuitDecision::Probe(7),
+///     order: true,
+///     webhook_slots: free,
+///     tenant_slots: free,
+///     host_has_slot: true,
+///     node_slots: free,
+///     webhook_token: None,
+///     tenant_token: None,
+///     global_token: None,
+///     now,
+/// };
+/// assert_eq!(decide(&input), GateDecision::Go { probe: Some(7) });
+/// // Of several reasons one is returned: here the full webhook, not the missing token. The probe was not used, so
+/// // the caller must return it to the circuit.
+/// input.webhook_slots.used = 5;
+/// input.webhook_token = Some(Time::from_secs(1_001));
+/// let wait = GateDecision::Wait { until: None, reason: WaitingOn::InFlightLimit, scope: Scope::Webhook };
+/// assert_eq!(decide(&input), wait);
+/// ```
 pub fn decide(facts: &GateInput<'_>) -> GateDecision {
-    let wait = |why, scope| GateDecision::Wait { until: None, why, scope };
+    let wait = |reason, scope| GateDecision::Wait { until: None, reason, scope };
     // If the webhook is neither active nor paused, its deliveries are cancelled elsewhere; none is sent until then.
     if *facts.state != WebhookState::Active {
         return wait(WaitingOn::Paused, Scope::Webhook);
@@ -150,16 +183,20 @@ pub fn decide(facts: &GateInput<'_>) -> GateDecision {
         return wait(WaitingOn::Pool, Scope::Tenant);
     }
     let probe = match facts.circuit {
-        Permit::Go => None,
-        Permit::Probe(ticket) => Some(ticket),
-        Permit::Wait { until, .. } => {
-            // An outdated permit does not allow sending: wait briefly and ask the circuit again.
+        CircuitDecision::Go => None,
+        CircuitDecision::Probe(probe_id) => Some(probe_id),
+        CircuitDecision::Wait { until, .. } => {
+            // An outdated decision does not allow sending: wait briefly and ask the circuit again.
             let until = until.map(|until| until.max(facts.now + Duration::from_millis(1)));
-            return GateDecision::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook };
+            return GateDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook };
         }
     };
-    if let Some(until) = facts.held_until.filter(|until| *until > facts.now) {
-        return GateDecision::Wait { until: Some(until), why: WaitingOn::RateLimit, scope: Scope::Webhook };
+    if let Some(until) = facts.retry_after_until.filter(|until| *until > facts.now) {
+        return GateDecision::Wait {
+            until: Some(until),
+            reason: WaitingOn::RateLimit,
+            scope: Scope::Webhook,
+        };
     }
     if !facts.order {
         return wait(WaitingOn::Order, Scope::Webhook);
@@ -177,7 +214,9 @@ pub fn decide(facts: &GateInput<'_>) -> GateDecision {
         return wait(WaitingOn::Capacity, Scope::Node);
     }
     match longest_token_wait(facts) {
-        Some((until, scope)) => GateDecision::Wait { until: Some(until), why: WaitingOn::RateLimit, scope },
+        Some((until, scope)) => {
+            GateDecision::Wait { until: Some(until), reason: WaitingOn::RateLimit, scope }
+        }
         None => GateDecision::Go { probe },
     }
 }
@@ -205,8 +244,8 @@ mod tests {
     const CLEAR: GateInput<'static> = GateInput {
         state: &WebhookState::Active,
         pool_served: true,
-        held_until: None,
-        circuit: Permit::Go,
+        retry_after_until: None,
+        circuit: CircuitDecision::Go,
         order: true,
         webhook_slots: FREE,
         tenant_slots: FREE,
@@ -222,28 +261,28 @@ mod tests {
         Some(NOW + Duration::from_secs(seconds))
     }
 
-    fn wait(until: Option<Time>, why: WaitingOn, scope: Scope) -> GateDecision {
-        GateDecision::Wait { until, why, scope }
+    fn wait(until: Option<Time>, reason: WaitingOn, scope: Scope) -> GateDecision {
+        GateDecision::Wait { until, reason, scope }
     }
 
     #[test]
     fn gate_decides_go_when_nothing_blocks() {
         assert_eq!(decide(&CLEAR), GateDecision::Go { probe: None });
         assert_eq!(
-            decide(&GateInput { circuit: Permit::Probe(7), ..CLEAR }),
+            decide(&GateInput { circuit: CircuitDecision::Probe(7), ..CLEAR }),
             GateDecision::Go { probe: Some(7) }
         );
-        let over = GateInput { held_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
-        assert_eq!(decide(&over), GateDecision::Go { probe: None }, "what is due now holds no longer");
+        let over = GateInput { retry_after_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
+        assert_eq!(decide(&over), GateDecision::Go { probe: None }, "a pause that ends now does not block");
     }
 
     /// Applies each reason alone, from the lowest to the highest precedence, and together with all lower ones: the
     /// added reason must be the one returned.
     #[test]
     fn each_wait_reason_blocks_and_precedes_lower_ones() {
-        const OPEN: Permit = Permit::Wait { until: None, forced: true };
-        type Hold = fn(&mut GateInput<'_>);
-        let reasons: [(Hold, GateDecision); 12] = [
+        const OPEN: CircuitDecision = CircuitDecision::Wait { until: None, forced: true };
+        type Block = fn(&mut GateInput<'_>);
+        let reasons: [(Block, GateDecision); 12] = [
             (|f| f.global_token = at(1), wait(at(1), RateLimit, Scope::Node)),
             (|f| f.tenant_token = at(2), wait(at(2), RateLimit, Scope::Tenant)),
             (|f| f.webhook_token = at(3), wait(at(3), RateLimit, Scope::Webhook)),
@@ -252,18 +291,18 @@ mod tests {
             (|f| f.tenant_slots = OCCUPIED, wait(None, Capacity, Scope::Tenant)),
             (|f| f.webhook_slots = OCCUPIED, wait(None, InFlightLimit, Scope::Webhook)),
             (|f| f.order = false, wait(None, Order, Scope::Webhook)),
-            (|f| f.held_until = at(4), wait(at(4), RateLimit, Scope::Webhook)),
+            (|f| f.retry_after_until = at(4), wait(at(4), RateLimit, Scope::Webhook)),
             (|f| f.circuit = OPEN, wait(None, CircuitOpen, Scope::Webhook)),
             (|f| f.pool_served = false, wait(None, Pool, Scope::Tenant)),
             (|f| f.state = &WebhookState::Paused, wait(None, Paused, Scope::Webhook)),
         ];
         let mut all = CLEAR;
-        for (index, (hold, expected)) in reasons.into_iter().enumerate() {
+        for (index, (block, expected)) in reasons.into_iter().enumerate() {
             let mut alone = CLEAR;
-            hold(&mut alone);
+            block(&mut alone);
             assert_eq!(decide(&alone), expected, "reason {index} alone");
-            hold(&mut all);
-            assert_eq!(decide(&all), expected, "reason {index} with those after it");
+            block(&mut all);
+            assert_eq!(decide(&all), expected, "reason {index} with all lower ones");
         }
     }
 
@@ -277,7 +316,8 @@ mod tests {
 
     #[test]
     fn open_circuit_returns_wait_time() {
-        let gate_at = |until| decide(&GateInput { circuit: Permit::Wait { until, forced: false }, ..CLEAR });
+        let gate_at =
+            |until| decide(&GateInput { circuit: CircuitDecision::Wait { until, forced: false }, ..CLEAR });
         assert_eq!(gate_at(at(30)), wait(at(30), CircuitOpen, Scope::Webhook));
         let soon = Some(NOW + Duration::from_millis(1));
         assert_eq!(gate_at(Some(NOW)), wait(soon, CircuitOpen, Scope::Webhook));
@@ -292,8 +332,8 @@ mod tests {
 
     #[test]
     fn waiting_on_names_match_serialization() {
-        for why in WaitingOn::ALL {
-            assert_eq!(serde_json::to_string(&why).unwrap(), format!("\"{}\"", why.name()));
+        for reason in WaitingOn::ALL {
+            assert_eq!(serde_json::to_string(&reason).unwrap(), format!("\"{}\"", reason.name()));
         }
     }
 
@@ -305,11 +345,11 @@ mod tests {
         (0..4u32, 0..4u32).prop_map(|(used, max)| Slots { used, max })
     }
 
-    fn any_permit() -> impl Strategy<Value = Permit> {
+    fn any_circuit_decision() -> impl Strategy<Value = CircuitDecision> {
         prop_oneof![
-            Just(Permit::Go),
-            any::<u64>().prop_map(Permit::Probe),
-            (any_time(), any::<bool>()).prop_map(|(until, forced)| Permit::Wait { until, forced }),
+            Just(CircuitDecision::Go),
+            any::<u64>().prop_map(CircuitDecision::Probe),
+            (any_time(), any::<bool>()).prop_map(|(until, forced)| CircuitDecision::Wait { until, forced }),
         ]
     }
 
@@ -318,27 +358,27 @@ mod tests {
         fn go_requires_no_block_and_wait_time_is_in_the_future(
             (active, pool_served, order, host_has_slot) in
                 (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
-            circuit in any_permit(),
+            circuit in any_circuit_decision(),
             (webhook_slots, tenant_slots, node_slots) in (any_slots(), any_slots(), any_slots()),
-            (held_until, webhook_token, tenant_token, global_token) in
+            (retry_after_until, webhook_token, tenant_token, global_token) in
                 (any_time(), any_time(), any_time(), any_time()),
         ) {
             let state = if active { WebhookState::Active } else { WebhookState::Paused };
             let facts = GateInput {
-                state: &state, pool_served, held_until, circuit, order, webhook_slots, tenant_slots, host_has_slot,
+                state: &state, pool_served, retry_after_until, circuit, order, webhook_slots, tenant_slots, host_has_slot,
                 node_slots, webhook_token, tenant_token, global_token, now: NOW,
             };
             let slots = [webhook_slots, tenant_slots, node_slots];
-            let times = [held_until, webhook_token, tenant_token, global_token];
+            let times = [retry_after_until, webhook_token, tenant_token, global_token];
             let free = active && pool_served && order && host_has_slot
-                && !matches!(circuit, Permit::Wait { .. })
+                && !matches!(circuit, CircuitDecision::Wait { .. })
                 && slots.into_iter().all(|slots| slots.used < slots.max)
                 && times.into_iter().flatten().all(|time| time <= NOW);
             match decide(&facts) {
                 GateDecision::Go { probe } => {
                     prop_assert!(free);
-                    let ticket = if let Permit::Probe(ticket) = circuit { Some(ticket) } else { None };
-                    prop_assert_eq!(probe, ticket);
+                    let expected = if let CircuitDecision::Probe(probe_id) = circuit { Some(probe_id) } else { None };
+                    prop_assert_eq!(probe, expected);
                 }
                 GateDecision::Wait { until, .. } => {
                     prop_assert!(!free);

@@ -22,7 +22,8 @@ const DECREASE_FACTOR: f64 = 0.7;
 /// Smoothing factor of the baseline.
 const BASELINE_SMOOTHING: f64 = 0.02;
 
-/// Limit of concurrent retries.
+/// Adaptive limit of concurrent retries: it rises while fresh deliveries are sent as fast as without retries, and falls
+/// when they are not.
 #[derive(Clone, Debug)]
 pub struct RetryConcurrency {
     limit: f64,
@@ -31,12 +32,13 @@ pub struct RetryConcurrency {
     /// Fresh deliveries since the last adjustment, and the slow ones among them.
     samples: u32,
     slow: u32,
-    stepped: Duration,
+    /// Monotonic time of the last adjustment.
+    adjusted_at: Duration,
 }
 
 impl Default for RetryConcurrency {
     fn default() -> Self {
-        Self { limit: INITIAL_LIMIT, baseline_ms: None, samples: 0, slow: 0, stepped: Duration::ZERO }
+        Self { limit: INITIAL_LIMIT, baseline_ms: None, samples: 0, slow: 0, adjusted_at: Duration::ZERO }
     }
 }
 
@@ -45,12 +47,12 @@ impl RetryConcurrency {
     /// go back.
     pub fn on_fresh_sent(&mut self, wait: Duration, retries: usize, now: Duration) {
         let wait = wait.as_secs_f64() * 1000.0;
-        let calm = *self.baseline_ms.get_or_insert(wait);
-        if retries == 0 || wait < calm {
-            self.baseline_ms = Some(calm + (wait - calm) * BASELINE_SMOOTHING);
+        let baseline = *self.baseline_ms.get_or_insert(wait);
+        if retries == 0 || wait < baseline {
+            self.baseline_ms = Some(baseline + (wait - baseline) * BASELINE_SMOOTHING);
         }
         self.samples += 1;
-        self.slow += u32::from(wait > calm * SLOWDOWN_TOLERANCE + NEGLIGIBLE_DELAY_MS);
+        self.slow += u32::from(wait > baseline * SLOWDOWN_TOLERANCE + NEGLIGIBLE_DELAY_MS);
         self.adjust(now);
     }
 
@@ -69,14 +71,14 @@ impl RetryConcurrency {
     }
 
     fn adjust(&mut self, now: Duration) {
-        if now.saturating_sub(self.stepped) < ADJUST_INTERVAL {
+        if now.saturating_sub(self.adjusted_at) < ADJUST_INTERVAL {
             return;
         }
         self.limit = match self.slow * 4 > self.samples {
             true => (self.limit * DECREASE_FACTOR).max(MIN_LIMIT),
             false => (self.limit * INCREASE_FACTOR + 1.0).min(1e6),
         };
-        (self.samples, self.slow, self.stepped) = (0, 0, now);
+        (self.samples, self.slow, self.adjusted_at) = (0, 0, now);
     }
 }
 
@@ -89,7 +91,7 @@ mod tests {
     }
 
     /// Returns a limiter with a baseline of one millisecond.
-    fn calm() -> RetryConcurrency {
+    fn with_baseline() -> RetryConcurrency {
         let mut concurrency = RetryConcurrency::default();
         for at in 1..100 {
             concurrency.on_fresh_sent(millis(1.0), 0, millis(f64::from(at) * 10.0));
@@ -109,7 +111,7 @@ mod tests {
 
     #[test]
     fn limit_falls_while_fresh_deliveries_wait_and_rises_after() {
-        let mut concurrency = calm();
+        let mut concurrency = with_baseline();
         let mut at = 1_000.0;
         let mut live = |concurrency: &mut RetryConcurrency, wait: f64, steps: usize| {
             for _ in 0..steps {
@@ -127,11 +129,15 @@ mod tests {
 
     #[test]
     fn storm_does_not_raise_the_baseline() {
-        let mut concurrency = calm();
+        let mut concurrency = with_baseline();
         for at in 0..10_000 {
             concurrency.on_fresh_sent(millis(20.0), 5, millis(1_000.0 + f64::from(at)));
         }
-        assert_eq!(concurrency.limit(), MIN_LIMIT as usize, "it would open if this were the usual");
+        assert_eq!(
+            concurrency.limit(),
+            MIN_LIMIT as usize,
+            "the delay of a storm must not become the baseline"
+        );
     }
 
     #[test]

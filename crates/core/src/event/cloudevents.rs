@@ -145,7 +145,10 @@ pub fn parse(mut attributes: BTreeMap<String, Value>) -> Result<ParsedCloudEvent
     let source = required(&mut attributes, "source")?;
     check_plain_text("source", &source, MAX_SUBJECT_BYTES)?;
     if source.contains(char::is_whitespace) {
-        return Err(FieldError::new("source", "must be a reference to a URI, which has no spaces"));
+        return Err(FieldError::new(
+            "source",
+            "must be a URI reference without spaces, such as /shop or https://shop.example",
+        ));
     }
     let event_type = required(&mut attributes, "type")?;
     crate::event::event_type::validate(&event_type)
@@ -158,7 +161,7 @@ pub fn parse(mut attributes: BTreeMap<String, Value>) -> Result<ParsedCloudEvent
     let mut kept = Map::from_iter([("cloudevents_id".to_owned(), Value::from(id.as_str()))]);
     if let Some(time) = optional(&mut attributes, "time")? {
         if Time::parse(&time).is_none() {
-            return Err(FieldError::new("time", "must be a time of RFC 3339, such as 2026-11-15T12:00:00Z"));
+            return Err(FieldError::new("time", "must be an RFC 3339 time, such as 2026-11-15T12:00:00Z"));
         }
         kept.insert("cloudevents_time".to_owned(), time.into());
     }
@@ -202,7 +205,8 @@ fn dedup_key(source: &str, id: &str) -> Box<str> {
 }
 
 fn required(attributes: &mut BTreeMap<String, Value>, name: &'static str) -> Result<String, FieldError> {
-    optional(attributes, name)?.ok_or_else(|| FieldError::new(name, "is missing; every CloudEvent has one"))
+    optional(attributes, name)?
+        .ok_or_else(|| FieldError::new(name, "is missing; every CloudEvent must have this attribute"))
 }
 
 fn optional(
@@ -212,7 +216,7 @@ fn optional(
     match attributes.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(_) => Err(FieldError::new(name, "must be a text that is not empty")),
+        Some(_) => Err(FieldError::new(name, "must be a non-empty string")),
     }
 }
 
@@ -223,7 +227,7 @@ fn check_content_type(content_type: Option<String>) -> Result<(), FieldError> {
     if essence == "application/json" || essence == "text/json" || essence.ends_with("+json") {
         return Ok(());
     }
-    Err(FieldError::new("datacontenttype", "must be application/json, or be left out: payloads are JSON"))
+    Err(FieldError::new("datacontenttype", "must be application/json or omitted: payloads are JSON"))
 }
 
 fn extension(name: String, value: Value) -> Result<Option<(String, Value)>, FieldError> {
@@ -231,14 +235,14 @@ fn extension(name: String, value: Value) -> Result<Option<(String, Value)>, Fiel
     let shown: String = name.escape_debug().take(64).collect();
     if name.is_empty() || name.len() > MAX_EXTENSION || !name.bytes().all(allowed) {
         let message = format!(
-            "is no attribute of a CloudEvent; extensions have names of 1 to {MAX_EXTENSION} of a-z and 0-9"
+            "is not a CloudEvents attribute; extension names have 1 to {MAX_EXTENSION} characters of a-z and 0-9"
         );
         return Err(FieldError::new(shown, message));
     }
     match value {
         Value::Null => Ok(None),
         Value::Array(_) | Value::Object(_) => {
-            Err(FieldError::new(shown, "must be a text, a number, true or false, as every extension is"))
+            Err(FieldError::new(shown, "must be a string, a number, true or false"))
         }
         value => Ok(Some((name, value))),
     }
@@ -285,13 +289,17 @@ mod tests {
         // Examples from the HTTP binding.
         assert_eq!(in_header("Euro € 😀"), "Euro%20%E2%82%AC%20%F0%9F%98%80");
         assert_eq!(from_header(b"Euro%20%e2%82%ac%20%F0%9F%98%80").unwrap(), "Euro € 😀");
-        assert_eq!(from_header(b"100% %4g %").unwrap(), "100% %4g %", "what is no escape stands for itself");
+        assert_eq!(from_header(b"100% %4g %").unwrap(), "100% %4g %", "an invalid escape is kept as it is");
         assert_eq!(from_header(b"%ff"), None);
         let headers = headers(&event(Some("my shop"), Some("100% \"süß\"")));
         let value =
             |name: &str| headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
         assert_eq!(value("ce-specversion"), Some("1.0"));
-        assert_eq!(value("ce-source"), Some("my%2520shop"), "a reference to a URI, and that in a header");
+        assert_eq!(
+            value("ce-source"),
+            Some("my%2520shop"),
+            "percent-encoded as a URI reference, then as a header"
+        );
         assert_eq!(value("ce-subject"), Some("100%25%20%22s%C3%BC%C3%9F%22"));
     }
 

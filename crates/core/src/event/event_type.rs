@@ -57,7 +57,7 @@ impl Pattern {
             return Err(FieldError::new(
                 "events",
                 format!(
-                    "\"{text}\" is no event pattern; write a type (order.created), a prefix (order.*) or *"
+                    "\"{text}\" is not an event pattern; use a type (order.created), a prefix (order.*) or *"
                 ),
             ));
         }

@@ -12,10 +12,7 @@ pub const HEADER: &str = "redrive-hops";
 pub fn parse(text: &str) -> Result<u8, FieldError> {
     let digits = text.trim();
     if digits.is_empty() || digits.len() > 20 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(FieldError::new(
-            HEADER,
-            "must be a number such as 1; leave the header out for a new event",
-        ));
+        return Err(FieldError::new(HEADER, "must be a number such as 1; omit the header for a new event"));
     }
     Ok(digits.parse::<u128>().map_or(u8::MAX, |count| u8::try_from(count).unwrap_or(u8::MAX)))
 }

@@ -54,7 +54,7 @@ pub struct Event {
     pub metadata: Option<Bytes>,
     /// Trace that the event belongs to, if any. Boxed, since most events have none.
     pub trace: Option<Box<Trace>>,
-    /// Number of Redrive deliveries that led to this event before it was published here; see [`crate::hops`].
+    /// Number of Redrive deliveries that led to this event before it was published here; see [`hops`].
     pub hops: u8,
 }
 
@@ -69,7 +69,7 @@ impl Event {
             if key.is_empty() {
                 return Err(FieldError::new(
                     "idempotency_key",
-                    "must not be empty; leave it out to have one made",
+                    "must not be empty; omit it to get a generated key",
                 ));
             }
             check_plain_text("idempotency_key", key, MAX_IDEMPOTENCY_KEY)?;

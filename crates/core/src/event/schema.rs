@@ -65,6 +65,18 @@ impl SchemaViolation {
 
 impl Schema {
     /// Parses a schema. An error says where and why it is invalid.
+    ///
+    /// ```
+    /// use redrive_core::event::schema::Schema;
+    ///
+    /// let schema = Schema::parse(r#"{"required": ["id"]}"#).unwrap();
+    /// assert!(schema.check(br#"{"id": 1}"#).is_ok() && schema.check(b"{}").is_err());
+    /// // The cost of a schema must be bounded, so a schema that contains itself is rejected.
+    /// let recursive = r##"{"properties": {"child": {"$ref": "#"}}}"##;
+    /// assert_eq!(Schema::parse(recursive).unwrap_err().field, "schema/properties/child/$ref");
+    /// // A larger payload takes more work, by an upper bound that is known before it is checked.
+    /// assert!(schema.max_work(b"[1, 2, 3]") > schema.max_work(b"[]"));
+    /// ```
     pub fn parse(text: &str) -> Result<Self, FieldError> {
         if text.len() > MAX_BYTES {
             let size = text.len();
@@ -74,7 +86,7 @@ impl Schema {
             ));
         }
         let schema: Value = serde_json::from_str(text)
-            .map_err(|error| FieldError::new("schema", format!("cannot be read: {error}")))?;
+            .map_err(|error| FieldError::new("schema", format!("cannot be parsed as JSON: {error}")))?;
         let cost = cost::compute_cost(&schema)?;
         let validator = jsonschema::options()
             .with_draft(Draft::Draft202012)
@@ -109,13 +121,13 @@ impl Schema {
             return Err(SchemaViolation {
                 path: String::new(),
                 rule: None,
-                message: format!("is too large to be checked by such a schema: at most {max} bytes are"),
+                message: format!("is too large for this schema, which can check at most {max} bytes"),
             });
         }
         let value: Value = serde_json::from_slice(data).map_err(|error| SchemaViolation {
             path: String::new(),
             rule: None,
-            message: format!("cannot be checked by a schema: {error}"),
+            message: format!("cannot be checked by the schema: {error}"),
         })?;
         if self.validator.is_valid(&value) {
             return Ok(());
@@ -124,7 +136,9 @@ impl Schema {
             return Err(SchemaViolation {
                 path: String::new(),
                 rule: None,
-                message: "does not fit, and is too large to say where; try a smaller one".to_owned(),
+                message:
+                    "does not match the schema, and is too large to locate the error; test a smaller payload"
+                        .to_owned(),
             });
         }
         self.validator.validate(&value).map_err(|error| SchemaViolation {
@@ -138,7 +152,7 @@ impl Schema {
 fn refused(error: &ValidationError<'_>) -> FieldError {
     let location = format!("schema{}", error.instance_path());
     let message = shortened(&error.to_string());
-    FieldError::new(location, format!("is no JSON Schema of draft 2020-12 that can be used here: {message}"))
+    FieldError::new(location, format!("is not a supported JSON Schema (draft 2020-12): {message}"))
 }
 
 /// Truncates a message: it may contain values as large as a payload.
@@ -267,17 +281,17 @@ mod tests {
         let mut definitions: serde_json::Map<_, _> =
             (0..20).map(|n| (format!("d{n}"), twice(n + 1))).collect();
         definitions.insert("d20".into(), json!(true));
-        assert!(refused_at(&json!({"$ref": "#/$defs/d0", "$defs": definitions})).1.contains("too much"));
+        assert!(refused_at(&json!({"$ref": "#/$defs/d0", "$defs": definitions})).1.contains("too expensive"));
         let nested =
             (0..30).fold(json!(true), |inner, _| json!({"allOf": [inner], "unevaluatedProperties": false}));
-        assert!(refused_at(&nested).1.contains("too much"));
+        assert!(refused_at(&nested).1.contains("too expensive"));
         let patterns: Vec<_> = (0..400).map(|n| json!({"pattern": format!("a{n}")})).collect();
-        assert!(refused_at(&json!({"allOf": patterns})).1.contains("too much"));
-        assert!(refused_at(&json!({"pattern": "[ab]*a[ab]{9000}"})).1.contains("too much"));
+        assert!(refused_at(&json!({"allOf": patterns})).1.contains("too expensive"));
+        assert!(refused_at(&json!({"pattern": "[ab]*a[ab]{9000}"})).1.contains("too expensive"));
         let names: Vec<_> = (0..2_000).map(|n| format!("n{n}")).collect();
         let lists: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), json!([]))).collect();
-        assert!(refused_at(&json!({"dependentRequired": lists})).1.contains("too much"));
-        assert!(refused_at(&json!({"required": names})).1.contains("too much"));
+        assert!(refused_at(&json!({"dependentRequired": lists})).1.contains("too expensive"));
+        assert!(refused_at(&json!({"required": names})).1.contains("too expensive"));
         // Evaluated items are determined level by level, so that each level repeats all levels below it.
         let levels = (0..30).fold(json!({"enum": [1, 2, 3]}), |inner, _| json!({"allOf": [inner]}));
         let marked = schema(&json!({"allOf": [levels], "unevaluatedProperties": false}));

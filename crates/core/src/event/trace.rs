@@ -295,7 +295,11 @@ mod tests {
         }
         let later = "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
         let read = Trace::from_headers(later, "").unwrap();
-        assert_eq!(read.traceparent(read.parent.unwrap()), PARENT, "a later version is read as this one");
+        assert_eq!(
+            read.traceparent(read.parent.unwrap()),
+            PARENT,
+            "a later version is parsed like this version"
+        );
         assert!(!Trace::from_headers(&PARENT.replace("-01", "-00"), "").unwrap().is_sampled());
         assert_eq!(Trace::from_headers(&PARENT.replace("-01", "-ff"), "").unwrap().flags, 3);
     }
@@ -331,11 +335,7 @@ mod tests {
             started.is_sampled() && started.parent.is_none() && started.id == TraceId::for_event(event(7))
         );
         assert_ne!(TraceId::for_event(event(7)).to_string(), TraceId::for_event(event(8)).to_string());
-        assert_eq!(
-            format!("evt_{}", started.id),
-            event(7).to_string(),
-            "who knows the event knows its trace"
-        );
+        assert_eq!(format!("evt_{}", started.id), event(7).to_string(), "the trace id is the event id");
     }
 
     #[test]
@@ -385,12 +385,12 @@ mod tests {
 
     #[test]
     fn sample_size_matches_its_ratio() {
-        let made = |n: u64| {
+        let trace_id = |n: u64| {
             let mut random = [0; 10];
             random[2..].copy_from_slice(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
             TraceId::for_event(EventId::new(Time::from_millis(1), &random))
         };
-        let within = (0..100_000).filter(|n| made(*n).is_within(0.1)).count();
+        let within = (0..100_000).filter(|n| trace_id(*n).is_within(0.1)).count();
         assert!((9_800..10_200).contains(&within), "{within}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Delays between tries of an unavailable dependency. Each delay is a fifth longer than the one before, which
+/// Delays between attempts to reach an unavailable dependency. Each delay is a fifth longer than the one before, which
 /// makes it about a fifth of the outage so far: the end of an outage of one minute is noticed within ten
 /// seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,8 @@ impl OutageBackoff {
     pub const MAX_DELAY: Duration = Duration::from_secs(300);
     const GROWTH_FACTOR: f64 = 1.2;
 
-    /// Records a failure and returns the delay before the next try. `random` is from 0 up to 1 and shortens the delay
-    /// by up to a half.
+    /// Records a failure and returns the delay before the next attempt. `random` is from 0 up to 1 and shortens the
+    /// delay by up to a half.
     pub fn next_delay(&mut self, random: f64) -> Duration {
         // Beyond 1,000 failures the delay is at its maximum anyway.
         let grown = Self::GROWTH_FACTOR.powi(self.failures.min(1_000).cast_signed());
@@ -58,15 +58,18 @@ mod tests {
 
     #[test]
     fn delay_stays_near_a_fifth_of_the_outage_up_to_the_maximum() {
-        let (mut backoff, mut away) = (OutageBackoff::default(), Duration::ZERO);
-        while away < Duration::from_secs(3600) {
+        let (mut backoff, mut elapsed) = (OutageBackoff::default(), Duration::ZERO);
+        while elapsed < Duration::from_secs(3600) {
             let wait = backoff.next_delay(0.0);
             assert!(
-                away > Duration::from_secs(47) || wait <= Duration::from_secs(10),
-                "{wait:?} at {away:?}"
+                elapsed > Duration::from_secs(47) || wait <= Duration::from_secs(10),
+                "{wait:?} at {elapsed:?}"
             );
-            assert!(wait <= OutageBackoff::INITIAL_DELAY + away.mul_f64(0.2001), "{wait:?} at {away:?}");
-            away += wait;
+            assert!(
+                wait <= OutageBackoff::INITIAL_DELAY + elapsed.mul_f64(0.2001),
+                "{wait:?} at {elapsed:?}"
+            );
+            elapsed += wait;
         }
         assert_eq!(backoff.next_delay(0.0), OutageBackoff::MAX_DELAY);
     }
@@ -74,10 +77,10 @@ mod tests {
     proptest! {
         #[test]
         fn delay_stays_between_half_the_initial_and_the_maximum(
-            rolls in proptest::collection::vec(-1.0..2.0f64, 1..2_000),
+            randoms in proptest::collection::vec(-1.0..2.0f64, 1..2_000),
         ) {
             let mut backoff = OutageBackoff::default();
-            for random in rolls {
+            for random in randoms {
                 let wait = backoff.next_delay(random);
                 prop_assert!(wait >= OutageBackoff::INITIAL_DELAY / 2 && wait <= OutageBackoff::MAX_DELAY);
             }

@@ -49,7 +49,11 @@ mod tests {
         assert_eq!((written, repeats.take_suppressed()), (10, Some(990)));
         assert_eq!(repeats.take_suppressed(), None);
         assert!(!repeats.admit(at(14)) && repeats.admit(at(15)));
-        assert_eq!(repeats.take_suppressed(), Some(1), "a new time forgets nothing of the one before");
+        assert_eq!(
+            repeats.take_suppressed(),
+            Some(1),
+            "the suppressed count carries over to the next period"
+        );
     }
 
     proptest! {

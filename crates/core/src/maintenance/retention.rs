@@ -166,8 +166,8 @@ mod tests {
             Retention { events: None, dead_letters: None }.cutoffs(now),
             Cutoffs { events: None, dead: None }
         );
-        let longer_than_there_is_time = Retention { events: Some(Duration::MAX), dead_letters: None };
-        assert_eq!(longer_than_there_is_time.cutoffs(now).events, Some(Time::from_millis(0)));
+        let longer_than_all_time = Retention { events: Some(Duration::MAX), dead_letters: None };
+        assert_eq!(longer_than_all_time.cutoffs(now).events, Some(Time::from_millis(0)));
     }
 
     #[test]
@@ -190,7 +190,11 @@ mod tests {
         assert_eq!(row_prune_cutoff(time("2026-08-31T23:59:59Z"), earliest), start);
         let later = time("2026-09-01T00:00:00Z");
         assert_eq!(row_prune_cutoff(later, earliest), later);
-        assert_eq!(row_prune_cutoff(later, None), later, "somebody keeps everything: no month is dropped");
+        assert_eq!(
+            row_prune_cutoff(later, None),
+            later,
+            "with an unlimited retention no partition is dropped"
+        );
     }
 
     #[test]
@@ -214,11 +218,11 @@ mod tests {
             now in 0..4_000_000_000_000_i64,
             later in 0..4_000_000_000_000_i64,
             days in 1..40_000_u32,
-            made in 0..4_000_000_000_000_i64,
+            created in 0..4_000_000_000_000_i64,
         ) {
             let kept = Retention::default().for_tenant(&quotas(Some(days), Some(days)));
-            let old = |now: i64| kept.cutoffs(Time::from_millis(now)).events.unwrap() > Time::from_millis(made);
-            let age = now - made;
+            let old = |now: i64| kept.cutoffs(Time::from_millis(now)).events.unwrap() > Time::from_millis(created);
+            let age = now - created;
             prop_assert_eq!(old(now), age > i64::from(days) * 86_400_000);
             prop_assert!(!old(now) || old(now.max(later)));
         }

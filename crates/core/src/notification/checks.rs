@@ -46,25 +46,25 @@ mod tests {
     fn dns_is_failing_above_80_percent_of_at_least_ten_attempts() {
         assert!(!is_dns_failing(&window(0, 0)) && !is_dns_failing(&window(9, 9)), "too few");
         assert!(is_dns_failing(&window(10, 10)) && is_dns_failing(&window(10, 9)));
-        assert!(!is_dns_failing(&window(10, 8)), "just four fifths");
+        assert!(!is_dns_failing(&window(10, 8)), "exactly 80 percent");
         assert!(is_dns_failing(&window(1_000, 801)) && !is_dns_failing(&window(1_000, 800)));
         let mut others = window(10, 0);
         others.by_category[FailureCategory::Timeout as usize] = 10;
-        assert!(!is_dns_failing(&others), "other failures are none of these");
+        assert!(!is_dns_failing(&others), "other failures do not count");
     }
 
     #[test]
     fn rotation_due_depends_on_newest_secret() {
         let day = Duration::from_secs(86_400);
-        let made = |days: u32| LiveSecret {
+        let secret = |days: u32| LiveSecret {
             secret: Secret::from_bytes(&[1; 32]),
             created_at: Time::from_secs(days * 86_400),
             expires_at: None,
         };
         let at = |days: u32| Time::from_secs(days * 86_400);
-        assert!(!is_rotation_due(&[made(0)], 90 * day, at(89)));
-        assert!(is_rotation_due(&[made(0)], 90 * day, at(90)));
-        assert!(!is_rotation_due(&[made(60), made(0)], 90 * day, at(120)), "it was changed since");
+        assert!(!is_rotation_due(&[secret(0)], 90 * day, at(89)));
+        assert!(is_rotation_due(&[secret(0)], 90 * day, at(90)));
+        assert!(!is_rotation_due(&[secret(60), secret(0)], 90 * day, at(120)), "a newer secret replaced it");
         assert!(!is_rotation_due(&[], 90 * day, at(900)));
     }
 }

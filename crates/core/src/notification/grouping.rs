@@ -115,7 +115,7 @@ pub fn merge<'a>(
     for occurrence in occurrences {
         let key = (occurrence.tenant_id.clone(), occurrence.webhook_id, occurrence.kind);
         match merged.get_mut(&key) {
-            Some(folded) => folded.add(occurrence.kind, OccurrenceGroup::from_occurrence(occurrence)),
+            Some(group) => group.add(occurrence.kind, OccurrenceGroup::from_occurrence(occurrence)),
             None => drop(merged.insert(key, OccurrenceGroup::from_occurrence(occurrence))),
         }
     }
@@ -123,24 +123,46 @@ pub fn merge<'a>(
 }
 
 /// State of one group. The stores keep it in a row and must implement the same logic.
+///
+/// ```
+/// use redrive_core::{
+///     Time,
+///     notification::{
+///         NotificationKind, OccurrenceDetails,
+///         grouping::{GroupIntervals, GroupState, OccurrenceGroup},
+///     },
+/// };
+///
+/// let (kind, intervals) = (NotificationKind::DeliveryDead, GroupIntervals::default());
+/// let at = Time::from_secs(1_000);
+/// let once = || OccurrenceGroup { count: 1, first_at: at, last_at: at, facts: OccurrenceDetails::default() };
+/// let mut state = GroupState::default();
+/// state.add_occurrences(kind, once());
+/// assert_eq!(state.take_due(kind, at, &intervals), Some(once()));
+/// // Later occurrences wait for the end of the interval and are sent as one group.
+/// state.add_occurrences(kind, once());
+/// state.add_occurrences(kind, once());
+/// assert_eq!(state.take_due(kind, at, &intervals), None);
+/// assert_eq!(state.take_due(kind, at + intervals.usual, &intervals).unwrap().count, 2);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupState {
     /// The pending occurrences, and when they are due.
     pub open: Option<(OccurrenceGroup, Time)>,
     /// Until when nothing more is sent.
-    pub quiet_until: Time,
+    pub suppressed_until: Time,
 }
 
 impl GroupState {
     /// Adds occurrences.
     pub fn add_occurrences(&mut self, kind: NotificationKind, occurrences: OccurrenceGroup) {
-        if !kind.counts_repeats() && occurrences.last_at < self.quiet_until {
+        if !kind.counts_repeats() && occurrences.last_at < self.suppressed_until {
             return;
         }
         match &mut self.open {
             Some((open, _)) => open.add(kind, occurrences),
             None => {
-                let due = occurrences.first_at.max(self.quiet_until);
+                let due = occurrences.first_at.max(self.suppressed_until);
                 self.open = Some((occurrences, due));
             }
         }
@@ -153,9 +175,9 @@ impl GroupState {
         now: Time,
         intervals: &GroupIntervals,
     ) -> Option<OccurrenceGroup> {
-        let (folded, _) = self.open.take_if(|(_, due)| *due <= now)?;
-        self.quiet_until = now + intervals.for_kind(kind);
-        Some(folded)
+        let (group, _) = self.open.take_if(|(_, due)| *due <= now)?;
+        self.suppressed_until = now + intervals.for_kind(kind);
+        Some(group)
     }
 }
 
@@ -179,7 +201,7 @@ pub struct PendingGroup {
     /// Key of the group.
     pub key: GroupKey,
     /// The pending occurrences.
-    pub folded: OccurrenceGroup,
+    pub group: OccurrenceGroup,
     /// When they are due.
     pub due: Time,
 }
@@ -207,12 +229,12 @@ pub fn due_notifications(
         one.due <= now && counterpart.is_none_or(|other| !waits.contains(&other))
     };
     let mut due: Vec<_> = open.into_iter().filter(is_due).collect();
-    due.sort_by_key(|one| (one.folded.last_at, one.key.2));
+    due.sort_by_key(|one| (one.group.last_at, one.key.2));
     let mut ids = fresh;
     ids.sort_unstable();
     let notification_id = |(one, id): (PendingGroup, NotificationId)| {
         let (tenant_id, webhook_id, kind) = one.key;
-        let OccurrenceGroup { count, first_at, last_at, facts } = one.folded;
+        let OccurrenceGroup { count, first_at, last_at, facts } = one.group;
         Notification { id, tenant_id, webhook_id, kind, count, first_at, last_at, facts }
     };
     due.into_iter().zip(ids).map(notification_id).collect()
@@ -252,22 +274,29 @@ mod tests {
         assert_eq!(state.take_due(kind, at(4_599), &intervals), None);
         let digest = state.take_due(kind, at(4_600), &intervals).unwrap();
         assert_eq!((digest.count, digest.first_at, digest.last_at), (10, at(1_001), at(1_010)));
-        assert_eq!(digest.facts.message.as_deref(), Some("1010"), "of the last");
-        assert_eq!(state.take_due(kind, at(90_000), &intervals), None, "nothing is told of nothing");
+        assert_eq!(digest.facts.message.as_deref(), Some("1010"), "facts of the last occurrence");
+        assert_eq!(
+            state.take_due(kind, at(90_000), &intervals),
+            None,
+            "nothing is sent without an occurrence"
+        );
         state.add_occurrences(kind, once(90_000));
         assert!(
             state.take_due(kind, at(90_000), &intervals).is_some(),
-            "after a while it is the first again"
+            "after the interval an occurrence is the first again"
         );
     }
 
     #[test]
     fn dead_count_excludes_redrives_own_events() {
         let id = |n: u8| DeliveryId::from_bytes([n; 16]);
-        let dead =
-            vec![(id(2), "order.paid".to_owned()), (id(1), "order.made".into()), (id(3), "redrive.x".into())];
+        let dead = vec![
+            (id(2), "order.paid".to_owned()),
+            (id(1), "order.created".into()),
+            (id(3), "redrive.x".into()),
+        ];
         let counted = with_dead_count(cause(NotificationKind::DeliveryDead, 5, 1), dead).unwrap();
-        assert_eq!((counted.count, counted.facts.delivery_id), (2, Some(id(2))), "the last of them");
+        assert_eq!((counted.count, counted.facts.delivery_id), (2, Some(id(2))), "the last counted delivery");
         assert_eq!(counted.facts.event_type.as_deref(), Some("order.paid"));
         assert_eq!(
             with_dead_count(cause(NotificationKind::DeliveryDead, 5, 1), vec![(id(3), "redrive.x".into())]),
@@ -280,7 +309,7 @@ mod tests {
         let webhook_id = WebhookId::from_bytes([1; 16]);
         let open = |kind, secs, due| PendingGroup {
             key: (TenantId::default(), Some(webhook_id), kind),
-            folded: once(secs),
+            group: once(secs),
             due: at(due),
         };
         let ids = || vec![NotificationId::from_bytes([2; 16]), NotificationId::from_bytes([1; 16])];
@@ -310,7 +339,7 @@ mod tests {
         state.add_occurrences(kind, once(10));
         assert_eq!(state.take_due(kind, at(10), &intervals).unwrap().count, 1);
         state.add_occurrences(kind, once(7 * 86_400));
-        assert_eq!(state.take_due(kind, at(100 * 86_400), &intervals), None, "it was over by then");
+        assert_eq!(state.take_due(kind, at(100 * 86_400), &intervals), None, "the condition had ended");
         state.add_occurrences(kind, once(7 * 86_400 + 10));
         assert!(state.take_due(kind, at(7 * 86_400 + 10), &intervals).is_some());
     }
@@ -341,7 +370,7 @@ mod tests {
         opened: GroupState,
         recovered: GroupState,
         reported: (u64, u64),
-        last_word: Option<NotificationKind>,
+        last_sent: Option<NotificationKind>,
     }
 
     impl Circuit {
@@ -353,16 +382,16 @@ mod tests {
             let intervals = GroupIntervals::default();
             let opened = self.opened.take_due(NotificationKind::CircuitOpened, at(now), &intervals);
             let recovered = self.recovered.take_due(NotificationKind::CircuitRecovered, at(now), &intervals);
-            self.reported.0 += opened.as_ref().map_or(0, |folded| folded.count);
-            self.reported.1 += recovered.as_ref().map_or(0, |folded| folded.count);
+            self.reported.0 += opened.as_ref().map_or(0, |group| group.count);
+            self.reported.1 += recovered.as_ref().map_or(0, |group| group.count);
             let reported =
                 [(opened, NotificationKind::CircuitOpened), (recovered, NotificationKind::CircuitRecovered)];
             let last =
                 reported.into_iter().filter_map(|(reported, kind)| Some((reported?.facts.message, kind)));
             // At worst, several transitions at the same time are in the order of their kinds.
-            self.last_word = last
+            self.last_sent = last
                 .max_by_key(|(at, _)| at.as_ref().unwrap().parse::<u32>().unwrap())
-                .map_or(self.last_word, |(_, kind)| Some(kind));
+                .map_or(self.last_sent, |(_, kind)| Some(kind));
         }
     }
 
@@ -378,24 +407,24 @@ mod tests {
         ) {
             let intervals = GroupIntervals::default();
             let (mut state, mut now, mut caused, mut reported) = (GroupState::default(), 0, 0, Vec::new());
-            for (pass, count, look) in steps {
+            for (pass, count, check) in steps {
                 now += pass;
                 state.add_occurrences(kind, OccurrenceGroup { count: count.into(), ..once(now) });
                 caused += u64::from(count);
                 if reported.is_empty() {
-                    prop_assert!(state.open.as_ref().unwrap().1 <= at(now), "the first is due at once");
+                    prop_assert!(state.open.as_ref().unwrap().1 <= at(now), "the first is due immediately");
                 }
-                if look {
-                    reported.extend(state.take_due(kind, at(now), &intervals).map(|folded| (now, folded)));
+                if check {
+                    reported.extend(state.take_due(kind, at(now), &intervals).map(|group| (now, group)));
                 }
             }
             let end = now + 30 * 86_400;
-            reported.extend(state.take_due(kind, at(end), &intervals).map(|folded| (end, folded)));
+            reported.extend(state.take_due(kind, at(end), &intervals).map(|group| (end, group)));
             for pair in reported.windows(2) {
                 prop_assert!(at(pair[1].0).duration_since(at(pair[0].0)) >= intervals.for_kind(kind));
             }
             if kind.counts_repeats() {
-                prop_assert_eq!(reported.iter().map(|(_, folded)| folded.count).sum::<u64>(), caused);
+                prop_assert_eq!(reported.iter().map(|(_, group)| group.count).sum::<u64>(), caused);
             }
             prop_assert_eq!(state.open, None);
         }
@@ -406,22 +435,22 @@ mod tests {
         ) {
             let mut circuit = Circuit::default();
             let (mut now, mut is_open) = (0, false);
-            for (pass, looks) in transitions {
+            for (pass, check) in transitions {
                 now += pass;
                 is_open = !is_open;
                 match is_open {
                     true => circuit.opened.add_occurrences(NotificationKind::CircuitOpened, once(now)),
                     false => circuit.recovered.add_occurrences(NotificationKind::CircuitRecovered, once(now)),
                 }
-                if looks {
+                if check {
                     circuit.check(now);
                     prop_assert!(circuit.reported.1 <= circuit.reported.0, "{circuit:?}");
                 }
             }
             circuit.check(now + 86_400);
-            prop_assert_eq!(circuit.reported.0 - circuit.reported.1, u64::from(is_open), "in the end, everything was");
-            let last_word = if is_open { NotificationKind::CircuitOpened } else { NotificationKind::CircuitRecovered };
-            prop_assert_eq!(circuit.last_word, Some(last_word));
+            prop_assert_eq!(circuit.reported.0 - circuit.reported.1, u64::from(is_open), "the last state was sent");
+            let last_sent = if is_open { NotificationKind::CircuitOpened } else { NotificationKind::CircuitRecovered };
+            prop_assert_eq!(circuit.last_sent, Some(last_sent));
         }
 
         #[test]
@@ -432,10 +461,10 @@ mod tests {
             prop_assume!(kind.counts_repeats());
             let mut occurrences: Vec<_> = causes.into_iter().map(|(secs, count)| cause(kind, secs, count)).collect();
             occurrences.sort_by_key(|occurrence| occurrence.at);
-            let mut together = GroupState { quiet_until: at(quiet), ..GroupState::default() };
+            let mut together = GroupState { suppressed_until: at(quiet), ..GroupState::default() };
             let mut apart = together.clone();
-            for folded in merge(&occurrences).into_values() {
-                together.add_occurrences(kind, folded);
+            for group in merge(&occurrences).into_values() {
+                together.add_occurrences(kind, group);
             }
             for occurrence in &occurrences {
                 apart.add_occurrences(kind, OccurrenceGroup::from_occurrence(occurrence));

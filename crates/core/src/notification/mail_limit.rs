@@ -151,7 +151,7 @@ mod tests {
         let mut usage = MailUsage::default();
         let mut send = |millis| usage.reserve(&CONFIRMATIONS_PER_MAILBOX, at(millis));
         assert_eq!(send(0), Ok(()));
-        assert_eq!(send(HOUR - 1), Err(at(HOUR)), "the second is an hour later at the earliest");
+        assert_eq!(send(HOUR - 1), Err(at(HOUR)), "the second is sent at least an hour later");
         assert_eq!(send(HOUR), Ok(()));
         assert_eq!(send(3 * HOUR), Ok(()));
         let until = send(29 * DAY).unwrap_err();
@@ -206,7 +206,7 @@ mod tests {
                     Err(until) => {
                         prop_assert!(until > at(now) && usage == before);
                         let mut later = usage.clone();
-                        prop_assert!(later.reserve(&limit, until).is_ok(), "not free at the time that was named");
+                        prop_assert!(later.reserve(&limit, until).is_ok(), "no capacity at the returned time");
                     }
                 }
                 let text = serde_json::to_string(&usage).unwrap();

@@ -125,7 +125,7 @@ pub struct Occurrence {
 /// A notification about one occurrence or a group of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// The same id for every channel and every try.
+    /// The same id for every channel and every attempt.
     pub id: NotificationId,
     /// Tenant that it belongs to.
     pub tenant_id: TenantId,
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(reported(Some(Closed), Open), Some(NotificationKind::CircuitOpened));
         assert_eq!(reported(Some(Open), HalfOpen), None);
         assert_eq!(reported(Some(HalfOpen), Open), None, "another failed recovery");
-        assert_eq!(reported(Some(Open), Open), None, "the same once more");
+        assert_eq!(reported(Some(Open), Open), None, "an unchanged state");
         assert_eq!(reported(Some(HalfOpen), Closed), Some(NotificationKind::CircuitRecovered));
         assert_eq!(reported(Some(Open), Closed), Some(NotificationKind::CircuitRecovered));
         assert_eq!((reported(None, Closed), reported(Some(Closed), Closed)), (None, None));
@@ -218,7 +218,7 @@ mod tests {
         assert!(!of(&["*"]) && !of(&["order.*", "redriven.x"]) && !of(&[]));
         for kind in NotificationKind::ALL {
             assert!(event_type::is_reserved(&kind.event_type()));
-            assert!(!Pattern::All.matches(&kind.event_type()), "all but what is Redrive's own");
+            assert!(!Pattern::All.matches(&kind.event_type()), "`*` excludes reserved types");
         }
     }
 

@@ -81,16 +81,19 @@ impl TenantPreferences {
     /// Validates addresses and muted kinds.
     pub fn validate(&self) -> Result<(), FieldError> {
         if self.emails.len() > MAX_EMAILS {
-            return Err(FieldError::new("notifications.emails", format!("must be at most {MAX_EMAILS}")));
+            return Err(FieldError::new(
+                "notifications.emails",
+                format!("must list at most {MAX_EMAILS} addresses"),
+            ));
         }
         self.emails.iter().try_for_each(|email| check_email("notifications.emails", email))?;
-        check_mute("notifications.muted_kinds", &self.muted_kinds)
+        check_muted_kinds("notifications.muted_kinds", &self.muted_kinds)
     }
 }
 
 /// Returns an error for a list that names a kind twice.
-pub fn check_mute(field: &'static str, mute: &[NotificationKind]) -> Result<(), FieldError> {
-    let twice = mute.iter().enumerate().find(|(index, kind)| mute[..*index].contains(kind));
+pub fn check_muted_kinds(field: &'static str, muted_kinds: &[NotificationKind]) -> Result<(), FieldError> {
+    let twice = muted_kinds.iter().enumerate().find(|(index, kind)| muted_kinds[..*index].contains(kind));
     match twice {
         Some((_, kind)) => Err(FieldError::new(field, format!("names {} twice", kind.name()))),
         None => Ok(()),
@@ -100,10 +103,10 @@ pub fn check_mute(field: &'static str, mute: &[NotificationKind]) -> Result<(), 
 /// Validates an address: mail servers must accept it as it is, without quotes and without a display name.
 pub fn check_email(field: &'static str, email: &str) -> Result<(), FieldError> {
     check_plain_text(field, email, MAX_EMAIL_BYTES)?;
-    let refuse = || Err(FieldError::new(field, "is no e-mail address; write it as name@example.com"));
+    let rejected = || Err(FieldError::new(field, "is not an email address; use the form name@example.com"));
     // Quoted local parts may contain anything, and no mailbox in use has one.
     if email.chars().any(|c| c.is_whitespace() || "<>()[]\\,;:\"".contains(c)) {
-        return refuse();
+        return rejected();
     }
     match email.rsplit_once('@') {
         Some((name, domain))
@@ -113,7 +116,7 @@ pub fn check_email(field: &'static str, email: &str) -> Result<(), FieldError> {
         {
             Ok(())
         }
-        _ => refuse(),
+        _ => rejected(),
     }
 }
 
@@ -211,7 +214,7 @@ mod tests {
             |emails: &[String]| TenantPreferences { emails: emails.to_vec(), ..TenantPreferences::default() };
         assert_eq!(of(&many[1..]).validate(), Ok(()));
         assert_eq!(of(&many).validate().unwrap_err().field, "notifications.emails");
-        assert_eq!(of(&["nobody".into()]).validate().unwrap_err().field, "notifications.emails");
+        assert_eq!(of(&["ops".into()]).validate().unwrap_err().field, "notifications.emails");
         let twice = tenant(&[], &[NotificationKind::SecretRotationDue, NotificationKind::SecretRotationDue])
             .validate()
             .unwrap_err();
@@ -223,10 +226,10 @@ mod tests {
         let owner = owner(Some("Jane@Example.com"), &[]);
         let tenant =
             tenant(&["ops@example.com", "Jane@example.COM", "jane@example.com", "ops@EXAMPLE.com"], &[]);
-        let wishes = EffectivePreferences { tenant: &tenant, owner: Some(&owner) };
-        let messages = wishes.recipients(NotificationKind::DeliveryDead, &[]);
+        let preferences = EffectivePreferences { tenant: &tenant, owner: Some(&owner) };
+        let messages = preferences.recipients(NotificationKind::DeliveryDead, &[]);
         assert_eq!(messages, ["jane@example.com", "ops@example.com"]);
-        let messages = wishes.recipients(NotificationKind::DeliveryDead, &["ops@Example.com".into()]);
+        let messages = preferences.recipients(NotificationKind::DeliveryDead, &["ops@Example.com".into()]);
         assert_eq!(messages, ["jane@example.com"]);
         assert_eq!(
             EffectivePreferences { tenant: &TenantPreferences::default(), owner: None }
@@ -239,12 +242,12 @@ mod tests {
     fn muted_kind_has_no_recipients() {
         let by_owner = owner(Some("jane@example.com"), &[NotificationKind::DeliveryDead]);
         let by_tenant = tenant(&["ops@example.com"], &[NotificationKind::SecretRotationDue]);
-        let wishes = EffectivePreferences { tenant: &by_tenant, owner: Some(&by_owner) };
+        let preferences = EffectivePreferences { tenant: &by_tenant, owner: Some(&by_owner) };
         for kind in NotificationKind::ALL {
             let reported =
                 !matches!(kind, NotificationKind::DeliveryDead | NotificationKind::SecretRotationDue);
-            assert_eq!(wishes.wants(kind), reported, "{kind:?}");
-            assert_eq!(wishes.recipients(kind, &[]).len(), if reported { 2 } else { 0 }, "{kind:?}");
+            assert_eq!(preferences.wants(kind), reported, "{kind:?}");
+            assert_eq!(preferences.recipients(kind, &[]).len(), if reported { 2 } else { 0 }, "{kind:?}");
         }
         let other = EffectivePreferences { tenant: &by_tenant, owner: None };
         assert!(other.wants(NotificationKind::DeliveryDead), "another webhook is not muted");
@@ -290,9 +293,9 @@ mod tests {
             let mute: Vec<NotificationKind> = muted.into_iter().map(|index| NotificationKind::ALL[index]).collect();
             let tenant = TenantPreferences { emails: emails.clone(), muted_kinds: mute.clone(), language: None };
             let owner = owner(own.as_deref(), &[]);
-            let wishes = EffectivePreferences { tenant: &tenant, owner: Some(&owner) };
+            let preferences = EffectivePreferences { tenant: &tenant, owner: Some(&owner) };
             for kind in NotificationKind::ALL {
-                let messages = wishes.recipients(kind, &gone);
+                let messages = preferences.recipients(kind, &gone);
                 let unique: BTreeSet<_> = messages.iter().cloned().collect();
                 prop_assert_eq!(unique.len(), messages.len());
                 prop_assert!(!gone.iter().any(|gone| unique.contains(&normalize_address(gone))));

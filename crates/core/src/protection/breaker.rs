@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::{
-    cluster::clock_discipline::SetBack, delivery::response::FailureCategory, id::EventId, time::Time,
+    cluster::clock_discipline::ClockStep, delivery::response::FailureCategory, id::EventId, time::Time,
 };
 
 mod config;
@@ -22,9 +22,9 @@ use window::Window;
 /// Maximum time that a circuit stays open before the endpoint is probed.
 pub const MAX_SLEEP_WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// Whether a call may be made.
+/// Decision of the circuit about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permit {
+pub enum CircuitDecision {
     /// The call may be made.
     Go,
     /// The call may be made as a probe for recovery. The probe id must be passed to [`Circuit::record_call`] with
@@ -46,7 +46,7 @@ pub enum CallOutcome {
     Succeeded,
     /// The endpoint failed.
     Failed(FailureCategory),
-    /// Says nothing about the endpoint's health: response 429, denied address, cancelled, cut at the drain
+    /// Carries no information about the endpoint's health: response 429, denied address, cancelled, cut at the drain
     /// deadline, lost, or not made at all.
     Ignored,
 }
@@ -89,6 +89,28 @@ enum Phase {
 }
 
 /// The circuit of one webhook. Small while it is closed.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use redrive_core::{
+///     EventId, FailureCategory, Time,
+///     protection::breaker::{BreakerPolicy, CallOutcome, Circuit, CircuitState, CircuitDecision},
+/// };
+///
+/// let policy = BreakerPolicy { minimum_throughput: 2, ..BreakerPolicy::default() };
+/// let (now, timeout) = (Time::from_secs(1_000), Duration::from_secs(30));
+/// let mut circuit = Circuit::new(now);
+/// let failed = CallOutcome::from_category(Some(FailureCategory::ServerError));
+/// assert_eq!(circuit.record_call(&policy, now, failed, None), None);
+/// assert_eq!(circuit.record_call(&policy, now, failed, None).unwrap().to, CircuitState::Open);
+/// // A 429 says nothing about the endpoint's health, so it never opens a circuit.
+/// assert_eq!(CallOutcome::from_category(Some(FailureCategory::RateLimit)), CallOutcome::Ignored);
+/// // After the sleep window each event may be a probe only once.
+/// let (later, event_id) = (now + policy.sleep_window, EventId::from_bytes([1; 16]));
+/// assert!(matches!(circuit.may_call(&policy, later, event_id, timeout), CircuitDecision::Probe(_)));
+/// assert!(matches!(circuit.may_call(&policy, later, event_id, timeout), CircuitDecision::Wait { .. }));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Circuit {
     phase: Phase,
@@ -173,19 +195,19 @@ impl Circuit {
         now: Time,
         event_id: EventId,
         timeout: Duration,
-    ) -> Permit {
+    ) -> CircuitDecision {
         self.advance(policy, now);
         match (&self.forced, &mut self.phase) {
-            (Some(forced), _) if forced.open => Permit::Wait { until: forced.until, forced: true },
-            (_, Phase::Closed(_)) => Permit::Go,
-            (_, Phase::Open { until }) => Permit::Wait { until: Some(*until), forced: false },
+            (Some(forced), _) if forced.open => CircuitDecision::Wait { until: forced.until, forced: true },
+            (_, Phase::Closed(_)) => CircuitDecision::Go,
+            (_, Phase::Open { until }) => CircuitDecision::Wait { until: Some(*until), forced: false },
             (_, Phase::HalfOpen(half_open)) => {
                 half_open.admit(policy, self.generation, event_id, now, now + timeout)
             }
         }
     }
 
-    /// Records the outcome of a call. `probe` is the id from its permit, `None` for an ordinary call.
+    /// Records the outcome of a call. `probe` is the id from its decision, `None` for an ordinary call.
     pub fn record_call(
         &mut self,
         policy: &BreakerPolicy,
@@ -213,7 +235,7 @@ impl Circuit {
                 // A probe past its deadline is lost, even if no tick has removed it yet.
                 half_open.expire(now);
                 // Calls without a probe id were sent before the circuit opened and do not count.
-                probe.into_iter().for_each(|ticket| half_open.record_result(ticket, success, now));
+                probe.into_iter().for_each(|probe_id| half_open.record_result(probe_id, success, now));
             }
             // A call that completes while the circuit is open was sent before it opened.
             _ => {}
@@ -222,9 +244,9 @@ impl Circuit {
     }
 
     /// Takes back a probe that was not sent. Makes and reports no transition.
-    pub fn cancel_probe(&mut self, now: Time, ticket: u64) {
+    pub fn cancel_probe(&mut self, now: Time, probe_id: u64) {
         if let Phase::HalfOpen(half_open) = &mut self.phase {
-            half_open.record_result(ticket, None, now);
+            half_open.record_result(probe_id, None, now);
         }
     }
 
@@ -326,9 +348,9 @@ impl Circuit {
         }
     }
 
-    /// Returns how many deliveries may be held for a half-open circuit: the probes in flight and those that may
-    /// still be sent.
-    pub fn max_held(&self, policy: &BreakerPolicy) -> Option<usize> {
+    /// Returns how many deliveries may be in memory for a half-open circuit: the probes in flight and those that may
+    /// still be sent. Returns `None` if the circuit is not half-open.
+    pub fn probe_limit(&self, policy: &BreakerPolicy) -> Option<usize> {
         match &self.phase {
             Phase::HalfOpen(half_open) if policy.enabled => {
                 Some(half_open.in_flight() + half_open.probes_left(policy) as usize)
@@ -365,16 +387,16 @@ impl Circuit {
     }
 
     /// Shifts planned times after the clock was set back. The end of a forced state is kept.
-    pub fn set_back(&mut self, set_back: &SetBack) {
-        self.since = set_back.apply(self.since);
+    pub fn adjust_for_clock_step(&mut self, clock_step: &ClockStep) {
+        self.since = clock_step.apply(self.since);
         match &mut self.phase {
             Phase::Closed(window) => {
                 if let Some(window) = window {
-                    window.set_back(set_back);
+                    window.adjust_for_clock_step(clock_step);
                 }
             }
-            Phase::Open { until } => *until = set_back.apply(*until),
-            Phase::HalfOpen(half_open) => half_open.set_back(set_back),
+            Phase::Open { until } => *until = clock_step.apply(*until),
+            Phase::HalfOpen(half_open) => half_open.adjust_for_clock_step(clock_step),
         }
     }
 
@@ -410,7 +432,7 @@ impl Circuit {
             Phase::Open { .. } => {}
             Phase::HalfOpen(half_open) => {
                 half_open.expire(now);
-                match half_open.verdict(policy, now) {
+                match half_open.decision(policy, now) {
                     Some(true) => self.close(now),
                     Some(false) => {
                         let mut open_details = self.open_details.take().unwrap_or_default();

@@ -70,6 +70,24 @@ impl RateLimit {
 }
 
 /// Token bucket. It stores the tokens taken, not its capacity, so a changed limit applies from the next call.
+///
+/// ```
+/// use redrive_core::{
+///     Time,
+///     protection::limiter::{Bucket, RateLimit},
+/// };
+///
+/// let limit = RateLimit { requests_per_minute: 60, burst: Some(2) };
+/// let (mut bucket, now) = (Bucket::full(), Time::from_secs(1_000));
+/// bucket.take(&limit, now);
+/// bucket.take(&limit, now);
+/// assert_eq!(bucket.next_token_at(&limit, now), Some(Time::from_secs(1_001)));
+/// // A token that is taken before it is available leaves a debt.
+/// bucket.take(&limit, now);
+/// assert_eq!(bucket.next_token_at(&limit, now), Some(Time::from_secs(1_002)));
+/// // Idle time accumulates at most the burst.
+/// assert_eq!(bucket.remaining(&limit, Time::from_secs(2_000)), 2);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Bucket {
     /// Units taken and not refilled yet at `at`.
@@ -176,11 +194,7 @@ mod tests {
         assert_eq!(drain(&mut bucket, &limit, at(150)), 1);
         assert_eq!(bucket.next_token_at(&limit, at(150)), Some(at(200)));
         assert!(!bucket.is_full(&limit, at(399)) && bucket.is_full(&limit, at(400)));
-        assert_eq!(
-            drain(&mut bucket, &limit, at(1_000_000)),
-            3,
-            "a long pause saves up no more than the burst"
-        );
+        assert_eq!(drain(&mut bucket, &limit, at(1_000_000)), 3, "idle time accumulates at most the burst");
     }
 
     #[test]
@@ -199,7 +213,7 @@ mod tests {
             now = bucket.next_token_at(&limit, now).unwrap_or(now);
             bucket.take(&limit, now);
         }
-        assert_eq!(now, at(60_000), "with room for a fraction the rate is exact");
+        assert_eq!(now, at(60_000), "with capacity for a fraction the rate is exact");
     }
 
     #[test]
@@ -235,14 +249,14 @@ mod tests {
         assert_eq!(drain(&mut bucket, &narrow, at(0)), 10);
         assert_eq!(bucket.remaining(&wide, at(0)), 90);
         let fast = limit(60_000, 10);
-        assert_eq!(bucket.next_token_at(&fast, at(0)), Some(at(1)), "the wait is at the new rate");
+        assert_eq!(bucket.next_token_at(&fast, at(0)), Some(at(1)), "the delay follows the new rate");
     }
 
     #[test]
     fn clock_set_back_does_not_block() {
         let (limit, mut bucket) = (limit(60, 1), Bucket::full());
         bucket.take(&limit, at(0));
-        assert_eq!(bucket.next_token_at(&limit, at(-900)), Some(at(1000)), "a late caller wins nothing");
+        assert_eq!(bucket.next_token_at(&limit, at(-900)), Some(at(1000)), "an older time gains no token");
         assert_eq!(bucket.next_token_at(&limit, at(-3_600_000)), None);
         bucket.take(&limit, at(-3_600_000));
         assert_eq!(bucket.next_token_at(&limit, at(-3_600_000)), Some(at(-3_599_000)));

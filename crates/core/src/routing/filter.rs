@@ -118,6 +118,21 @@ impl Filter {
     }
 
     /// Returns whether a payload passes.
+    ///
+    /// ```
+    /// use redrive_core::routing::filter::{Filter, Payload};
+    ///
+    /// let passes = |filter: &str, data: &str| {
+    ///     let filter = Filter::parse(filter).unwrap();
+    ///     filter.matches(&Payload::new(data.as_bytes()))
+    /// };
+    /// // Numbers are compared by value, and values of different types are never converted.
+    /// assert!(passes(r#"{"path": "/amount", "gte": 100}"#, r#"{"amount": 1e2}"#));
+    /// assert!(!passes(r#"{"path": "/amount", "gte": 100}"#, r#"{"amount": "200"}"#));
+    /// // A missing value equals nothing, not even null, so `ne` passes.
+    /// assert!(!passes(r#"{"path": "/amount", "eq": null}"#, "{}"));
+    /// assert!(passes(r#"{"path": "/amount", "ne": null}"#, "{}"));
+    /// ```
     pub fn matches(&self, payload: &Payload<'_>) -> bool {
         self.root.holds(payload)
     }

@@ -40,34 +40,34 @@ pub struct Subscriptions {
 
 impl Subscriptions {
     /// Indexes a webhook under each of its patterns and subjects.
-    pub fn add(&mut self, webhook_id: WebhookId, interest: SubscriptionCriteria<'_>) {
-        self.for_each_list(interest.subjects, |shelf| {
-            for pattern in interest.events {
-                shelf.entry(pattern.clone()).or_default().insert(webhook_id);
+    pub fn add(&mut self, webhook_id: WebhookId, criteria: SubscriptionCriteria<'_>) {
+        self.for_each_list(criteria.subjects, |index| {
+            for pattern in criteria.events {
+                index.entry(pattern.clone()).or_default().insert(webhook_id);
             }
         });
     }
 
     /// Removes a webhook; the criteria must equal those it was added with.
-    pub fn remove(&mut self, webhook_id: WebhookId, interest: SubscriptionCriteria<'_>) {
-        self.for_each_list(interest.subjects, |shelf| {
-            for pattern in interest.events {
-                if let Some(webhooks) = shelf.get_mut(pattern) {
+    pub fn remove(&mut self, webhook_id: WebhookId, criteria: SubscriptionCriteria<'_>) {
+        self.for_each_list(criteria.subjects, |index| {
+            for pattern in criteria.events {
+                if let Some(webhooks) = index.get_mut(pattern) {
                     webhooks.remove(&webhook_id);
                 }
             }
-            shelf.retain(|_, webhooks| !webhooks.is_empty());
+            index.retain(|_, webhooks| !webhooks.is_empty());
         });
-        self.by_subject.retain(|_, shelf| !shelf.is_empty());
+        self.by_subject.retain(|_, index| !index.is_empty());
     }
 
     /// Returns the webhooks that this event matches, each once, ordered by id.
     pub fn matching(&self, event_type: &str, subject: Option<&str>) -> Vec<WebhookId> {
-        let shelves = [Some(&self.any_subject), subject.and_then(|subject| self.by_subject.get(subject))];
+        let indexes = [Some(&self.any_subject), subject.and_then(|subject| self.by_subject.get(subject))];
         let mut found = Vec::new();
-        for shelf in shelves.into_iter().flatten() {
+        for index in indexes.into_iter().flatten() {
             for pattern in candidates(event_type) {
-                found.extend(shelf.get(&pattern).into_iter().flatten());
+                found.extend(index.get(&pattern).into_iter().flatten());
             }
         }
         found.sort_unstable();
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn removed_webhook_leaves_no_index_entries() {
         let (events, subjects) = (patterns(&["order.*"]), ["o1".to_owned()]);
-        let interest = SubscriptionCriteria { events: &events, subjects: &subjects };
+        let criteria = SubscriptionCriteria { events: &events, subjects: &subjects };
         let mut subscriptions = Subscriptions::default();
-        subscriptions.add(id(1), interest);
+        subscriptions.add(id(1), criteria);
         assert_eq!(subscriptions.matching("order.created", Some("o1")), [id(1)]);
         assert_eq!(subscriptions.matching("order.created", Some("o2")), []);
         assert_eq!(subscriptions.matching("order.created", None), []);
-        subscriptions.remove(id(1), interest);
+        subscriptions.remove(id(1), criteria);
         assert!(subscriptions.any_subject.is_empty() && subscriptions.by_subject.is_empty());
     }
 
@@ -137,8 +137,8 @@ mod tests {
         ]
     }
 
-    fn interest(wants: &(Vec<Pattern>, Vec<String>)) -> SubscriptionCriteria<'_> {
-        SubscriptionCriteria { events: &wants.0, subjects: &wants.1 }
+    fn criteria_from(criteria: &(Vec<Pattern>, Vec<String>)) -> SubscriptionCriteria<'_> {
+        SubscriptionCriteria { events: &criteria.0, subjects: &criteria.1 }
     }
 
     proptest! {
@@ -150,14 +150,14 @@ mod tests {
             event_type in "[ab](\\.[ab]){0,3}", subject in proptest::option::of("[xyz]"),
         ) {
             let mut subscriptions = Subscriptions::default();
-            for (n, wants) in webhooks.iter().enumerate() {
-                subscriptions.add(id(n as u8), interest(wants));
+            for (n, criteria) in webhooks.iter().enumerate() {
+                subscriptions.add(id(n as u8), criteria_from(criteria));
             }
-            for (n, wants) in webhooks.iter().enumerate().filter(|(n, _)| gone[*n]) {
-                subscriptions.remove(id(n as u8), interest(wants));
+            for (n, criteria) in webhooks.iter().enumerate().filter(|(n, _)| gone[*n]) {
+                subscriptions.remove(id(n as u8), criteria_from(criteria));
             }
             let expected: Vec<_> = (0..webhooks.len())
-                .filter(|n| !gone[*n] && interest(&webhooks[*n]).accepts(&event_type, subject.as_deref()))
+                .filter(|n| !gone[*n] && criteria_from(&webhooks[*n]).accepts(&event_type, subject.as_deref()))
                 .map(|n| id(n as u8))
                 .collect();
             prop_assert_eq!(subscriptions.matching(&event_type, subject.as_deref()), expected);

@@ -20,7 +20,7 @@ pub struct AddressRules {
 /// Why an address was denied. For the operator's log only: tenants get the same message for every address, so that
 /// they cannot map the internal network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{address} is not to be called: {range}")]
+#[error("{address} is blocked: {range}")]
 pub struct AddressDenied {
     /// The address in its canonical form.
     pub address: IpAddr,

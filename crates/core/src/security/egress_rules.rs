@@ -16,7 +16,7 @@ use url::{Host, Url};
 
 use crate::security::address::{self, AddressRules};
 
-/// Ports of protocols other than HTTP, such as mail servers, shells and databases: a request there could only do
+/// Ports of protocols other than HTTP, such as SMTP servers, shells and databases: a request there could only do
 /// harm. The list contains the ports that browsers block (the "bad ports" of the Fetch standard) and those of
 /// file shares, remote desktops, databases, caches and queues. Sorted, for the binary search.
 const NON_HTTP_PORTS: [u16; 95] = [
@@ -28,6 +28,19 @@ const NON_HTTP_PORTS: [u16; 95] = [
 ];
 
 /// The operator's rules about where requests may be sent.
+///
+/// ```
+/// use redrive_core::security::egress_rules::{EgressDenied, EgressRules};
+///
+/// let allow_hosts = vec!["*.example.com".parse().unwrap()];
+/// let rules = EgressRules { allow_hosts, ..EgressRules::default() };
+/// // A wildcard matches the names below a name, not the name itself.
+/// assert_eq!(rules.check_name("a.example.com", 443), Ok(()));
+/// assert_eq!(rules.check_name("example.com", 443), Err(EgressDenied::HostNotListed));
+/// // All checks must pass: an allowed name allows neither another protocol's port nor a private address.
+/// assert_eq!(rules.check_name("a.example.com", 5432), Err(EgressDenied::PortNotHttp(5432)));
+/// assert!(rules.check_address([10, 0, 0, 1].into()).is_err());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EgressRules {
     /// Allowed and denied addresses.
@@ -49,10 +62,10 @@ pub struct EgressRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EgressDenied {
     /// The port is not in the list of allowed ports.
-    #[error("port {0} is not among egress.ports")]
+    #[error("port {0} is not in egress.ports")]
     PortNotListed(u16),
     /// The port is known for another protocol than HTTP.
-    #[error("port {0} is not for HTTP; name it in egress.ports to allow it")]
+    #[error("port {0} is not an HTTP port; add it to egress.ports to allow it")]
     PortNotHttp(u16),
     /// The host is denied.
     #[error("the host is in egress.deny_hosts")]
@@ -64,7 +77,7 @@ pub enum EgressDenied {
     #[error("egress.allow_http is off")]
     PlainHttp,
     /// The host is that of `server.public_url`.
-    #[error("the host is that of server.public_url, which is this installation")]
+    #[error("the host is this installation itself (server.public_url)")]
     OwnHost,
     /// The name always refers to this machine, and loopback addresses are not allowed.
     #[error("the host is localhost, and loopback addresses are not in egress.allow_networks")]
@@ -264,19 +277,19 @@ impl FromStr for HostPattern {
         let bad = |why: &str| InvalidRule(format!("{text:?} {why}"));
         let (below, name) = text.strip_prefix("*.").map_or((false, text), |name| (true, name));
         if name.contains('*') {
-            return Err(bad("has a * elsewhere than before the first dot; write *.example.com"));
+            return Err(bad("has a * that is not its whole first label; use the form *.example.com"));
         }
         if name.contains(['/', ':', '@', '?', '#', '[', ']', '%']) {
-            return Err(bad("is more than a host; write its name alone, such as hooks.example.com"));
+            return Err(bad("must be a host name without scheme, port or path, such as hooks.example.com"));
         }
         match Host::parse(name.trim_end_matches('.')) {
             Ok(Host::Domain(name)) if name.split('.').all(|label| !label.is_empty()) => {
                 Ok(Self { below, name: normalize_host(&name) })
             }
             Ok(Host::Ipv4(_) | Host::Ipv6(_)) => {
-                Err(bad("is an address; say it with egress.allow_networks or egress.deny_networks"))
+                Err(bad("is an IP address; use egress.allow_networks or egress.deny_networks"))
             }
-            _ => Err(bad("is no host name; write one such as hooks.example.com or *.example.com")),
+            _ => Err(bad("is not a host name; use one such as hooks.example.com or *.example.com")),
         }
     }
 }
@@ -324,7 +337,7 @@ impl FromStr for PortRange {
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
             _ => Err(InvalidRule(format!(
-                "{text:?} is no port from 1 to 65535, nor a range of them; write 443 or 8000-8999"
+                "{text:?} is not a port or a port range; use ports from 1 to 65535, such as 443 or 8000-8999"
             ))),
         }
     }
@@ -422,7 +435,10 @@ mod tests {
         for address in ["93.184.215.14", "[2606:4700::1111]"] {
             assert_eq!(rules.check_name(address, 443), Err(EgressDenied::HostNotListed), "{address}");
         }
-        assert!(allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(), "no address");
+        assert!(
+            allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(),
+            "an allowed name does not allow an address"
+        );
     }
 
     fn owned_by(public_url: &str) -> EgressRules {
@@ -524,33 +540,33 @@ mod tests {
 
     #[test]
     fn invalid_host_pattern_is_rejected_with_hint() {
-        for (text, says) in [
-            ("", "no host name"),
-            (".", "no host name"),
-            ("*.", "no host name"),
-            ("*", "write *.example.com"),
-            ("a.*.example.com", "write *.example.com"),
-            ("*example.com", "write *.example.com"),
-            ("*.*.com", "write *.example.com"),
-            ("a..example.com", "no host name"),
-            ("a b", "no host name"),
-            ("https://example.com", "name alone"),
-            ("example.com:443", "name alone"),
-            ("example.com/x", "name alone"),
-            ("u@example.com", "name alone"),
+        for (text, expected) in [
+            ("", "not a host name"),
+            (".", "not a host name"),
+            ("*.", "not a host name"),
+            ("*", "use the form *.example.com"),
+            ("a.*.example.com", "use the form *.example.com"),
+            ("*example.com", "use the form *.example.com"),
+            ("*.*.com", "use the form *.example.com"),
+            ("a..example.com", "not a host name"),
+            ("a b", "not a host name"),
+            ("https://example.com", "without scheme, port or path"),
+            ("example.com:443", "without scheme, port or path"),
+            ("example.com/x", "without scheme, port or path"),
+            ("u@example.com", "without scheme, port or path"),
             ("10.0.0.1", "deny_networks"),
             ("0x7f.1", "deny_networks"),
-            ("[::1]", "name alone"),
+            ("[::1]", "without scheme, port or path"),
         ] {
             let message = text.parse::<HostPattern>().unwrap_err().to_string();
-            assert!(message.contains(says) && message.starts_with(&format!("{text:?}")), "{message}");
+            assert!(message.contains(expected) && message.starts_with(&format!("{text:?}")), "{message}");
         }
     }
 
     #[test]
     fn without_port_list_only_non_http_ports_are_denied() {
         let rules = EgressRules::default();
-        assert!(NON_HTTP_PORTS.is_sorted(), "or the search misses some");
+        assert!(NON_HTTP_PORTS.is_sorted(), "the binary search needs a sorted list");
         for port in [80, 443, 3000, 5000, 8000, 8080, 8443, 9000, 9200, 32768, 65535] {
             assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
         }
@@ -559,7 +575,7 @@ mod tests {
             assert_eq!(rules.check_name("a.example", port), refused, "{port}");
         }
         let ephemeral = NON_HTTP_PORTS.iter().filter(|port| **port >= 32_768).count();
-        assert_eq!(ephemeral, 0, "a port that systems hand out is nobody's in particular");
+        assert_eq!(ephemeral, 0, "ephemeral ports belong to no particular protocol");
     }
 
     #[test]
@@ -602,10 +618,10 @@ mod tests {
                 "example.org" => "example.org".to_owned(),
                 _ => format!("{}.example.org", labels.join(".")),
             };
-            let shouted = name.chars().enumerate().map(|(at, c)| {
+            let mixed_case = name.chars().enumerate().map(|(at, c)| {
                 if shout >> (at % 64) & 1 == 1 { c.to_ascii_uppercase() } else { c }
             });
-            let host: String = shouted.chain(std::iter::repeat_n('.', dots)).collect();
+            let host: String = mixed_case.chain(std::iter::repeat_n('.', dots)).collect();
             prop_assert_eq!(denying(&[pattern]).check_name(&host, 443), Err(EgressDenied::HostDenied));
             // The same through the URL parser, as in production.
             let url = Url::parse(&format!("https://{host}/")).unwrap();

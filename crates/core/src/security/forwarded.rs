@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(seen("10.0.0.1", &["198.51.100.1:4711"]), "198.51.100.1", "with a port");
         assert_eq!(seen("10.0.0.1", &["[2001:db8::7]:4711"]), "2001:db8::7");
         assert_eq!(seen("10.0.0.1", &["[2001:db8::7]"]), "2001:db8::7");
-        assert_eq!(seen("10.0.0.1", &[]), "10.0.0.1", "a proxy that adds nothing");
+        assert_eq!(seen("10.0.0.1", &[]), "10.0.0.1", "a proxy without the header");
     }
 
     #[test]
@@ -85,9 +85,9 @@ mod tests {
         assert_eq!(
             seen("10.0.0.1", &["1.1.1.1", "198.51.100.1, 10.0.0.2"]),
             "198.51.100.1",
-            "lines are one list"
+            "several header lines are one list"
         );
-        assert_eq!(seen("10.0.0.1", &["10.0.0.3, 10.0.0.2"]), "10.0.0.3", "callers from among the proxies");
+        assert_eq!(seen("10.0.0.1", &["10.0.0.3, 10.0.0.2"]), "10.0.0.3", "all entries are trusted proxies");
     }
 
     #[test]
@@ -111,17 +111,17 @@ mod tests {
 
         #[test]
         fn forged_entries_do_not_change_the_client(
-            spoofed in "[0-9a-f:., \\[\\]]{0,60}", stranger: std::net::Ipv4Addr, proxies in 0u8..4,
+            spoofed in "[0-9a-f:., \\[\\]]{0,60}", client: std::net::Ipv4Addr, proxies in 0u8..4,
         ) {
-            let stranger = IpAddr::V4(stranger);
-            prop_assume!(!is_trusted(stranger, &networks()));
-            let mut line = format!("{spoofed},{stranger}");
+            let client = IpAddr::V4(client);
+            prop_assume!(!is_trusted(client, &networks()));
+            let mut line = format!("{spoofed},{client}");
             for proxy in 0..proxies {
                 line += &format!(", 10.1.1.{proxy}");
             }
             let peer = "10.0.0.1".parse().unwrap();
-            prop_assert_eq!(client_address(peer, &networks(), [line.as_bytes()]), stranger);
-            prop_assert_eq!(client_address(stranger, &networks(), [line.as_bytes()]), stranger);
+            prop_assert_eq!(client_address(peer, &networks(), [line.as_bytes()]), client);
+            prop_assert_eq!(client_address(client, &networks(), [line.as_bytes()]), client);
         }
     }
 }

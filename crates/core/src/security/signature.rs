@@ -35,7 +35,7 @@ impl Secret {
         key.map(Self).ok_or_else(|| {
             FieldError::new(
                 "secret",
-                "must be whsec_ followed by 24 to 64 random bytes in base64; leave it out to get a new one",
+                "must be whsec_ followed by 24 to 64 random bytes in base64; omit it to get a generated one",
             )
         })
     }
@@ -171,6 +171,25 @@ pub struct Signatures {
 }
 
 /// Signs a request with every given secret. `secrets` is the result of [`live_secrets`], newest first.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use redrive_core::{
+///     Time,
+///     security::signature::{LiveSecret, Secret, SignatureConfig, live_secrets, rotate, sign},
+/// };
+///
+/// let (now, hour) = (Time::from_secs(1_700_000_000), Duration::from_secs(3600));
+/// let mut secrets = vec![LiveSecret { secret: Secret::from_bytes(&[1; 32]), created_at: now, expires_at: None }];
+/// rotate(&mut secrets, Secret::from_bytes(&[2; 32]), now, hour).unwrap();
+/// let count = |at| {
+///     let live: Vec<&Secret> = live_secrets(&secrets, at).collect();
+///     sign(SignatureConfig::default(), &live, "evt_1", at, b"{}").webhook_signature.split(' ').count()
+/// };
+/// // During a rotation requests are signed with both secrets, so that an endpoint may verify with either.
+/// assert_eq!((count(now), count(now + hour)), (2, 1));
+/// ```
 pub fn sign(
     config: SignatureConfig,
     secrets: &[&Secret],
@@ -207,8 +226,8 @@ fn compute_mac(keyed: &HmacSha256, pieces: &[&[u8]]) -> Tag {
 }
 
 fn standard(keyed: &[HmacSha256], message_id: &str, unix: &str, body: &[u8]) -> String {
-    const EACH: usize = " v1,".len() + 44;
-    let mut out = String::with_capacity(keyed.len() * EACH);
+    const BYTES_PER_SIGNATURE: usize = " v1,".len() + 44;
+    let mut out = String::with_capacity(keyed.len() * BYTES_PER_SIGNATURE);
     for key in keyed {
         out.push_str(if out.is_empty() { "v1," } else { " v1," });
         let tag = compute_mac(key, &[message_id.as_bytes(), b".", unix.as_bytes(), b".", body]);
@@ -218,9 +237,9 @@ fn standard(keyed: &[HmacSha256], message_id: &str, unix: &str, body: &[u8]) -> 
 }
 
 fn ed25519(secrets: &[&Secret], message_id: &str, unix: &str, body: &[u8]) -> String {
-    const EACH: usize = " v1a,".len() + 88;
+    const BYTES_PER_SIGNATURE: usize = " v1a,".len() + 88;
     let message = [message_id.as_bytes(), b".", unix.as_bytes(), b".", body].concat();
-    let mut out = String::with_capacity(secrets.len() * EACH);
+    let mut out = String::with_capacity(secrets.len() * BYTES_PER_SIGNATURE);
     for secret in secrets {
         out.push_str(if out.is_empty() { "v1a," } else { " v1a," });
         STANDARD.encode_string(secret.signing_key().sign(&message).to_bytes(), &mut out);
@@ -229,8 +248,8 @@ fn ed25519(secrets: &[&Secret], message_id: &str, unix: &str, body: &[u8]) -> St
 }
 
 fn timestamped(keyed: &[HmacSha256], unix: &str, body: &[u8]) -> String {
-    const EACH: usize = ",v1=".len() + 64;
-    let mut out = String::with_capacity("t=".len() + unix.len() + keyed.len() * EACH);
+    const BYTES_PER_SIGNATURE: usize = ",v1=".len() + 64;
+    let mut out = String::with_capacity("t=".len() + unix.len() + keyed.len() * BYTES_PER_SIGNATURE);
     out.push_str("t=");
     out.push_str(unix);
     for key in keyed {
@@ -275,7 +294,7 @@ pub fn rotate(
     overlap: Duration,
 ) -> Result<(), FieldError> {
     if secrets.iter().any(|old| old.secret == new) {
-        return Err(FieldError::new("secret", "is in use already; rotate to a new one"));
+        return Err(FieldError::new("secret", "is in use already; rotate to a new secret"));
     }
     let until = now + overlap;
     for old in secrets.iter_mut() {
@@ -382,8 +401,8 @@ mod tests {
         let live = LiveSecret { secret: counting(), created_at: at(), expires_at: None };
         assert_eq!(format!("{:?}", live.secret), "Secret(redacted)");
         assert!(!format!("{live:#?}").contains("AAEC"));
-        let slip = format!("{}!", counting().reveal());
-        assert!(!Secret::parse(&slip).unwrap_err().to_string().contains("AAEC"));
+        let mistyped = format!("{}!", counting().reveal());
+        assert!(!Secret::parse(&mistyped).unwrap_err().to_string().contains("AAEC"));
     }
 
     #[test]
@@ -455,16 +474,16 @@ mod tests {
             signed.x_webhook_signature,
             sign(STANDARD_CONFIG, &[&new, &old], "evt_1", at(), BODY).x_webhook_signature
         );
-        let stranger = Secret::from_bytes(&[9; 32]).public_key();
-        assert!(!verified(&stranger, "evt_1", at(), &signed.webhook_signature, BODY));
+        let other_key = Secret::from_bytes(&[9; 32]).public_key();
+        assert!(!verified(&other_key, "evt_1", at(), &signed.webhook_signature, BODY));
         assert_eq!(new.public_key().len(), "whpk_".len() + 44);
     }
 
     #[test]
     fn rotation_is_due_after_ninety_days() {
-        let made = Time::from_secs(1_000_000);
-        let mut secrets = vec![LiveSecret { secret: counting(), created_at: made, expires_at: None }];
-        let due = made + ROTATION_DUE_AFTER;
+        let created_at = Time::from_secs(1_000_000);
+        let mut secrets = vec![LiveSecret { secret: counting(), created_at, expires_at: None }];
+        let due = created_at + ROTATION_DUE_AFTER;
         assert_eq!(rotation_due_since(&secrets, Time::from_millis(due.millis() - 1)), None);
         assert_eq!(rotation_due_since(&secrets, due), Some(due));
         rotate(&mut secrets, older(), due, Duration::from_secs(60)).unwrap();
@@ -543,7 +562,7 @@ mod tests {
         rotate(&mut secrets, secret(2), now, hour).unwrap();
         assert_eq!(live_secrets(&secrets, now).count(), 2);
         assert_eq!(live_secrets(&secrets, now + hour).collect::<Vec<_>>(), [&secret(2)]);
-        assert!(rotate(&mut secrets, secret(1), now, hour).is_err(), "an old secret is not a new one");
+        assert!(rotate(&mut secrets, secret(1), now, hour).is_err(), "an old secret cannot be used again");
         // A longer overlap in a later rotation does not extend the expiry of the oldest secret.
         rotate(&mut secrets, secret(3), now, hour * 5).unwrap();
         assert_eq!(secrets[2].expires_at, Some(now + hour));

@@ -46,7 +46,7 @@ impl MasterKey {
         key.map(|key| Self(Zeroizing::new(key))).ok_or_else(|| {
             FieldError::new(
                 "master key",
-                "must be 32 random bytes in base64; make one with `redrive secrets new-key`",
+                "must be 32 random bytes in base64; create one with `redrive secrets new-key`",
             )
         })
     }
@@ -100,12 +100,12 @@ impl fmt::Display for MasterKeyId {
 pub enum UnsealError {
     /// It was sealed with a master key that is not configured.
     #[error(
-        "it is sealed with the master key {0}, which is not configured; \
-         name that key in secrets.additional_master_key_files"
+        "sealed with master key {0}, which is not configured; \
+         add its file to secrets.additional_master_key_files"
     )]
     UnknownKey(MasterKeyId),
     /// It was modified or truncated, or belongs to another tenant, webhook or purpose.
-    #[error("what is sealed was changed, or belongs to another webhook")]
+    #[error("sealed data was modified, or belongs to another webhook")]
     Broken,
 }
 
@@ -257,7 +257,7 @@ fn associated_data(tenant_id: &TenantId, webhook_id: WebhookId) -> Vec<u8> {
 
 fn encrypt(key: &MasterKey, nonce: &[u8; NONCE], contents: &[u8], associated_data: &[u8]) -> Vec<u8> {
     let sealed = key.cipher().encrypt(&XNonce::from(*nonce), Payload { msg: contents, aad: associated_data });
-    sealed.expect("what fits in memory can be sealed")
+    sealed.expect("data in memory is within the size limit of the cipher")
 }
 
 fn decrypt(

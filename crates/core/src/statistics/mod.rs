@@ -1,4 +1,4 @@
-//! What is counted about traffic, and how an installation is judged by it.
+//! Counters of traffic and attempts, and the findings about an installation that follow from them.
 
 pub mod rollup;
 pub mod status;

@@ -273,12 +273,12 @@ mod tests {
         rollup.add(30_000_000, Some(FailureCategory::Timeout), AT + Duration::from_secs(9));
         rollup.add(800, Some(FailureCategory::RateLimit), AT);
         assert_eq!((rollup.attempts, rollup.successes, rollup.success_rate()), (4, 2, Some(0.5)));
-        assert_eq!(rollup.last_success_at, Some(AT), "the latest, whenever it is heard of");
+        assert_eq!(rollup.last_success_at, Some(AT), "the latest success, in any order of arrival");
         assert_eq!(rollup.by_category, [1, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(
             (rollup.failures(), rollup.most_frequent()),
             (2, Some(FailureCategory::Timeout)),
-            "the first of equals"
+            "the first of several equal counts"
         );
         assert_eq!((Rollup::default().failures(), Rollup::default().most_frequent()), (0, None));
         assert_eq!(rollup.latencies.count(), 4);

@@ -138,7 +138,7 @@ impl StatusSnapshot {
         let mut findings = Findings::default();
         for pool in &self.unserved {
             let message =
-                format!("no node serves the pool \"{pool}\": start one with --role worker --pool {pool}");
+                format!("no worker serves the pool \"{pool}\": start one with --role worker --pool {pool}");
             findings.add(Level::Critical, "pool_unserved", message);
         }
         if let Some(waiting) = self.waiting.filter(|waiting| *waiting > QUEUE_DEPTH_CRITICAL) {
@@ -213,16 +213,21 @@ mod tests {
     fn values_at_their_limits_produce_no_findings() {
         assert_eq!(codes(&well()), []);
         assert_eq!(max_level(&well().findings()), Level::Ok);
-        assert_eq!(codes(&StatusSnapshot::default()), [], "what cannot be seen is not judged");
-        let away = StatusSnapshot { store_down: Some("away".into()), uncounted: true, ..well() };
-        assert_eq!(codes(&away), [(Level::Critical, "store_unavailable")], "and why is told once");
+        assert_eq!(codes(&StatusSnapshot::default()), [], "unknown values cause no finding");
+        let unavailable =
+            StatusSnapshot { store_down: Some("connection refused".into()), uncounted: true, ..well() };
+        assert_eq!(
+            codes(&unavailable),
+            [(Level::Critical, "store_unavailable")],
+            "the cause is reported once"
+        );
     }
 
     #[test]
     fn each_exceeded_limit_produces_one_finding() {
         let cases = [
             (
-                StatusSnapshot { store_down: Some("away".into()), ..well() },
+                StatusSnapshot { store_down: Some("connection refused".into()), ..well() },
                 (Level::Critical, "store_unavailable"),
             ),
             (StatusSnapshot { uncounted: true, ..well() }, (Level::Warning, "counts_unavailable")),

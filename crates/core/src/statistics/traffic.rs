@@ -91,7 +91,7 @@ impl Resolution {
     }
 
     /// Returns the end of the retention of the period that contains this time.
-    pub fn kept_until(self, at: Time) -> Time {
+    pub fn expires_at(self, at: Time) -> Time {
         self.start(at) + self.retention()
     }
 }
@@ -160,7 +160,7 @@ impl Range {
     }
 
     /// Returns the resolution of the rollups that the points are computed from.
-    pub const fn grain(self) -> Resolution {
+    pub const fn resolution(self) -> Resolution {
         match self {
             Self::Hour | Self::SixHours | Self::Day => Resolution::Minute,
             Self::Week | Self::Month => Resolution::Hour,
@@ -382,11 +382,11 @@ mod tests {
         let time = at("2026-03-01T10:17:42Z");
         assert_eq!(Resolution::Minute.start(time), at("2026-03-01T10:17:00Z"));
         assert_eq!(Resolution::Hour.start(time), at("2026-03-01T10:00:00Z"));
-        assert_eq!(Resolution::Minute.kept_until(time), at("2026-03-02T11:17:00Z"));
-        assert_eq!(Resolution::Hour.kept_until(time), at("2026-04-01T10:00:00Z"));
+        assert_eq!(Resolution::Minute.expires_at(time), at("2026-03-02T11:17:00Z"));
+        assert_eq!(Resolution::Hour.expires_at(time), at("2026-04-01T10:00:00Z"));
         for range in Range::ALL {
-            assert_eq!(range.step().as_secs() % range.grain().length().as_secs(), 0);
-            assert!(range.grain().retention() >= range.length() + range.grain().length());
+            assert_eq!(range.step().as_secs() % range.resolution().length().as_secs(), 0);
+            assert!(range.resolution().retention() >= range.length() + range.resolution().length());
         }
     }
 
@@ -434,7 +434,7 @@ mod tests {
             let kept: Vec<_> = kept
                 .into_iter()
                 .map(|(back, attempts, dead)| {
-                    (range.grain().start(now.saturating_sub(Duration::from_millis(back as u64))), traffic(attempts, dead))
+                    (range.resolution().start(now.saturating_sub(Duration::from_millis(back as u64))), traffic(attempts, dead))
                 })
                 .collect();
             let mut inside = Traffic::default();

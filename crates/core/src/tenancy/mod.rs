@@ -24,8 +24,8 @@ impl TenantId {
     /// Parses a tenant name.
     pub fn parse(text: &str) -> Result<Self, FieldError> {
         let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
-        let starts_well = text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
-        if text.len() > 64 || !starts_well || !text.bytes().all(allowed) {
+        let starts_alphanumeric = text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
+        if text.len() > 64 || !starts_alphanumeric || !text.bytes().all(allowed) {
             return Err(FieldError::new(
                 "tenant_id",
                 "must be 1 to 64 characters of a-z, 0-9, _ and -, and begin with a letter or digit",
@@ -109,7 +109,7 @@ impl TenantQuotas {
         match days.into_iter().find(|(_, days)| days.is_some_and(|days| days > MAX_RETENTION_DAYS)) {
             Some((field, _)) => Err(FieldError::new(
                 field,
-                format!("must be at most {MAX_RETENTION_DAYS} days, or 0 for ever"),
+                format!("must be at most {MAX_RETENTION_DAYS} days, or 0 for unlimited"),
             )),
             None => Ok(()),
         }
@@ -223,7 +223,7 @@ mod tests {
                 prop_assert_eq!(id.as_str(), text.as_str());
                 prop_assert!((1..=64).contains(&text.len()));
                 prop_assert!(text.bytes().all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')));
-                prop_assert!(check_pool(&text).is_ok(), "what names a tenant may name a pool");
+                prop_assert!(check_pool(&text).is_ok(), "a valid tenant name is a valid pool name");
             }
         }
     }

@@ -78,26 +78,26 @@ mod tests {
             before in 0i64..100, max in 0u32..20, steps in prop::collection::vec(0u8..4, 0..200),
         ) {
             let mut today = DailyUsage::new(Time::default(), before, before);
-            let (mut index, mut under_way) = (before, 0);
+            let (mut index, mut reserved) = (before, 0);
             for step in steps {
                 match step {
-                    0 | 1 => under_way += u32::from(today.reserve(max)),
-                    _ if under_way == 0 => {}
+                    0 | 1 => reserved += u32::from(today.reserve(max)),
+                    _ if reserved == 0 => {}
                     // The event is published, or not.
                     2 => {
                         index += 1;
-                        under_way -= 1;
+                        reserved -= 1;
                         today.commit(Some(index));
                     }
                     _ => {
-                        under_way -= 1;
+                        reserved -= 1;
                         today.commit(None);
                     }
                 }
-                prop_assert!(index - before + i64::from(under_way) <= i64::from(max));
+                prop_assert!(index - before + i64::from(reserved) <= i64::from(max));
             }
             // A failed publish returns its capacity.
-            for _ in 0..under_way {
+            for _ in 0..reserved {
                 today.commit(None);
             }
             let left = i64::from(max) - (index - before);

@@ -116,7 +116,7 @@ impl Caps {
             .flat_map(|schedule| schedule.iter().skip(1))
             .any(|delay| too_short(delay.as_duration()))
         {
-            return refuse("retry_config.schedule", "must have waits between attempts of");
+            return refuse("retry_config.schedule", "must have delays between attempts of");
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ mod tests {
         let raised = |new: &EffectiveLimits, old: &EffectiveLimits| new.raised_above(old, &default);
         assert_eq!(raised(&default, &default), None);
         let old = limits(20, None, r#"{"timeout_ms": 60000, "max_attempts": 20, "base_delay_ms": 1000}"#);
-        assert_eq!(raised(&old, &old), None, "what an operator allowed stays allowed");
+        assert_eq!(raised(&old, &old), None, "a value that an operator allowed stays allowed");
         assert_eq!(raised(&default, &old), None, "the default is always allowed");
         assert_eq!(raised(&old, &default), Some("max_in_flight"));
         assert_eq!(raised(&limits(10, None, "{}"), &default), Some("rate_limit.requests_per_minute"));

@@ -193,7 +193,10 @@ mod tests {
         let contents = to_plaintext(&webhook);
         let mut bare = Webhook { secrets: Vec::new(), ..webhook.clone() };
         bare.spec = serde_json::from_str(&serde_json::to_string(&webhook.spec).unwrap()).unwrap();
-        assert!(bare.spec.headers.is_empty() && bare.spec.auth.is_none(), "not in the open part");
+        assert!(
+            bare.spec.headers.is_empty() && bare.spec.auth.is_none(),
+            "confidential fields are not in the plain part"
+        );
         restore_plaintext(&mut bare, &contents).unwrap();
         assert_eq!(bare, webhook);
         assert!(restore_plaintext(&mut bare, b"{}").is_none());

@@ -17,7 +17,7 @@ use crate::{
     id::WebhookId,
     notification::{
         NotificationKind,
-        preferences::{check_email, check_mute},
+        preferences::{check_email, check_muted_kinds},
     },
     protection::{breaker::BreakerConfig, limiter::RateLimit},
     routing::{filter::Filter, subscription::SubscriptionCriteria},
@@ -176,14 +176,14 @@ impl WebhookSpec {
     /// Validates everything except the URL. A URL that was accepted once stays valid even if the operator's rules have
     /// changed: an owner must still be able to pause a webhook whose URL is no longer allowed.
     pub fn validate_without_url(&self) -> Result<(), FieldError> {
-        validate_interest(self)?;
+        validate_subscription(self)?;
         validate_headers(&self.headers)?;
         if let Some(auth) = &self.auth {
             auth.validate()?;
             if self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
                 return Err(FieldError::new(
                     "auth",
-                    "contradicts the header authorization; give one of them",
+                    "conflicts with the header authorization; set only one of them",
                 ));
             }
         }
@@ -193,7 +193,7 @@ impl WebhookSpec {
         if let Some(owner) = &self.owner {
             check_plain_text("owner.id", owner.id.as_deref().unwrap_or_default(), 256)?;
             owner.email.as_deref().map_or(Ok(()), |email| check_email("owner.email", email))?;
-            check_mute("owner.mute", &owner.muted_kinds)?;
+            check_muted_kinds("owner.muted_kinds", &owner.muted_kinds)?;
         }
         if self.max_in_flight.is_some_and(|n| !MAX_IN_FLIGHT_RANGE.contains(&n)) {
             let (min, max) = (MAX_IN_FLIGHT_RANGE.start(), MAX_IN_FLIGHT_RANGE.end());
@@ -204,7 +204,7 @@ impl WebhookSpec {
         }
         let notes: usize = self.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         if notes > 8192 {
-            return Err(FieldError::new("metadata", "must be at most 8192 bytes in all"));
+            return Err(FieldError::new("metadata", "must be at most 8192 bytes in total"));
         }
         Ok(())
     }
@@ -366,7 +366,7 @@ impl Webhook {
     }
 
     /// Returns whether pending deliveries to it may be cancelled: it is disabled, deleted or expired.
-    pub fn has_ended(&self, at: Time) -> bool {
+    pub fn is_inactive(&self, at: Time) -> bool {
         self.state.cancel_reason().is_some() || self.spec.expires_at.is_some_and(|end| end <= at)
     }
 
@@ -401,7 +401,7 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), FieldError> {
         return refuse("must not contain spaces, control characters or backslashes");
     }
     let Ok(url) = Url::parse(text) else {
-        return refuse("is not a URL; write it in full, such as https://example.com/webhooks");
+        return refuse("is not a URL; use the full form, such as https://example.com/webhooks");
     };
     match url.scheme() {
         "https" => {}
@@ -427,35 +427,35 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), FieldError> {
     if let Some(Host::Domain(name)) = url.host()
         && !name.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
     {
-        return refuse("names a host with a character that no host name can have");
+        return refuse("names a host with a character that is not valid in a host name");
     }
-    validate_reach(&url, &rules.egress)
+    validate_egress(&url, &rules.egress)
 }
 
 /// Refuses a URL that the egress rules would always deny. The message says whether the port or the host is the
 /// problem, but not which of the operator's rules denied it.
-fn validate_reach(url: &Url, rules: &EgressRules) -> Result<(), FieldError> {
+fn validate_egress(url: &Url, rules: &EgressRules) -> Result<(), FieldError> {
     let port = url.port_or_known_default().unwrap_or_default();
     let by_name = rules.check_name(url.host_str().unwrap_or_default(), port);
     let message = match by_name.and_then(|()| url.host().map_or(Ok(()), |host| rules.check_literal(&host))) {
         Ok(()) => return Ok(()),
         Err(EgressDenied::OwnHost) => {
-            "names the public host of this Redrive installation; events sent there would be published again without end"
+            "names the public host of this Redrive installation; events sent there would be published again in a loop"
                 .to_owned()
         }
         Err(EgressDenied::Localhost) => {
-            "names localhost, which is not called from here; use a host that is reachable from the internet".to_owned()
+            "names localhost, which is blocked; use a host that is reachable from the internet".to_owned()
         }
         // Only built-in special ranges are named; the operator's own networks are not disclosed.
         Err(EgressDenied::Address(refused)) if special_range(refused.address) == Some(refused.range) => format!(
-            "names the address {} ({}), which is not called from here; use a public one, or ask the operator to \
-             allow its network",
+            "names the address {} ({}), which is blocked; use a public address, or ask the operator to allow its \
+             network",
             refused.address, refused.range
         ),
         Err(EgressDenied::PortNotListed(port) | EgressDenied::PortNotHttp(port)) => {
-            format!("must not use port {port}, which is not called from here; ask the operator, or use 443")
+            format!("must not use port {port}, which is blocked; use 443, or ask the operator to allow it")
         }
-        Err(_) => "names a host that is not called from here; ask the operator".to_owned(),
+        Err(_) => "names a host that is blocked; ask the operator to allow it".to_owned(),
     };
     Err(FieldError::new("url", message))
 }
@@ -465,7 +465,7 @@ fn authority(url: &str) -> &str {
     rest.split(['/', '?', '#']).next().unwrap_or_default()
 }
 
-fn validate_interest(spec: &WebhookSpec) -> Result<(), FieldError> {
+fn validate_subscription(spec: &WebhookSpec) -> Result<(), FieldError> {
     if spec.events.is_empty() || spec.events.len() > MAX_EVENT_PATTERNS {
         return Err(FieldError::new(
             "events",
@@ -486,12 +486,12 @@ fn validate_interest(spec: &WebhookSpec) -> Result<(), FieldError> {
 
 fn validate_headers(headers: &BTreeMap<String, SecretString>) -> Result<(), FieldError> {
     if headers.len() > MAX_HEADERS {
-        return Err(FieldError::new("headers", format!("must be at most {MAX_HEADERS}")));
+        return Err(FieldError::new("headers", format!("must be at most {MAX_HEADERS} headers")));
     }
     for (name, value) in headers {
         let field = || format!("headers.{}", name.escape_debug());
         let Ok(parsed) = HeaderName::try_from(name.as_str()) else {
-            return Err(FieldError::new(field(), "is no valid HTTP header name"));
+            return Err(FieldError::new(field(), "is not a valid HTTP header name"));
         };
         let lower = parsed.as_str();
         if RESERVED_HEADERS.contains(&lower)

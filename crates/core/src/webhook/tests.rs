@@ -40,7 +40,7 @@ fn invalid_urls_are_refused() {
         assert!(validate_url(bad, &https()).is_err(), "{bad:?}");
     }
     assert!(validate_url(&format!("https://example.com/{}", "x".repeat(2048)), &https()).is_err());
-    assert_eq!(validate_url("http://93.184.215.14:9000/hook", &http()), Ok(()));
+    assert_eq!(validate_url("http://93.184.215.14:9000/webhooks", &http()), Ok(()));
     assert_eq!(validate_url("https://example.com/a@b", &https()), Ok(()));
 }
 
@@ -58,7 +58,7 @@ fn denied_urls_are_refused_without_disclosing_rules() {
     };
     let rules = UrlRules { egress: listed, ..http() };
     assert_eq!(message("https://hooks.example.com/", &rules), Ok(()));
-    assert_eq!(message("https://hooks.example.com:25/", &rules), Ok(()), "named, so allowed");
+    assert_eq!(message("https://hooks.example.com:25/", &rules), Ok(()), "a listed port is allowed");
     assert!(message("http://hooks.example.com/", &rules).unwrap_err().contains("port 80"));
     let hosts = ["inside.example.com", "INSIDE.example.com.", "example.org", "1.1.1.1", "[2606::1]"];
     let words = hosts.map(|host| message(&format!("https://{host}/"), &rules).unwrap_err());
@@ -141,7 +141,7 @@ fn origin_change_requires_credentials_to_be_supplied() {
         let all = SuppliedCredentials { auth: true, ..headers };
         assert_eq!(with(other).missing_credentials(&old, &all), [""; 0], "{other}");
         let bare = WebhookSpec { url: other.to_owned(), ..WebhookSpec::default() };
-        assert_eq!(bare.missing_credentials(&old, &nothing), [""; 0], "removed, so nothing is sent");
+        assert_eq!(bare.missing_credentials(&old, &nothing), [""; 0], "removed credentials are not sent");
     }
 }
 
@@ -170,7 +170,7 @@ fn reserved_headers_cannot_be_overridden() {
 }
 
 fn spec() -> WebhookSpec {
-    let url = "https://example.com/hook".to_owned();
+    let url = "https://example.com/webhooks".to_owned();
     WebhookSpec { url, events: vec![Pattern::All], ..WebhookSpec::default() }
 }
 
@@ -232,11 +232,15 @@ fn webhook_with_unverified_url_is_never_active() {
         new.set_pending_verification(old, now);
         new.state
     };
-    assert_eq!(after(to_verify(Active, "a", None), None), pending(false), "a new one gets no events");
+    assert_eq!(after(to_verify(Active, "a", None), None), pending(false), "a new webhook gets no events");
     let verified = to_verify(Active, "a", Some("a"));
     assert_eq!(after(verified.clone(), Some(&verified)), Active);
     let changed = to_verify(Active, "b", Some("a"));
-    assert_eq!(after(changed.clone(), Some(&verified)), pending(true), "events wait while it moves");
+    assert_eq!(
+        after(changed.clone(), Some(&verified)),
+        pending(true),
+        "events wait while the new URL is verified"
+    );
     // Neither disabling and enabling nor pausing and resuming bypasses the verification.
     let off = to_verify(Disabled("why".into()), "b", Some("a"));
     assert_eq!(after(changed.clone(), Some(&off)), pending(false));

@@ -12,7 +12,7 @@ use crate::time::Time;
 pub const CHALLENGE_EVENT_TYPE: &str = "redrive.challenge";
 /// Reason for disabling a webhook whose endpoint did not echo in time.
 pub const REASON_NOT_VERIFIED: &str = "the endpoint did not echo the challenge in time";
-/// Time after which verification of an endpoint is given up.
+/// Time after which an endpoint that did not echo is no longer challenged.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Minimum time between manual restarts of a verification, and between two challenges.
 const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(30);
@@ -72,9 +72,9 @@ impl Verification {
         Self { next, ..Self::begin(now, keeps_events) }
     }
 
-    /// Undoes a challenge that was not sent because no connection to the address was free: it does not count as a try,
-    /// and the next one is due at `next`.
-    pub fn not_asked(&self, next: Time) -> Self {
+    /// Undoes a challenge that was not sent because no connection to the address was free: it does not count as an
+    /// attempt, and the next one is due at `next`.
+    pub fn with_unsent_challenge(&self, next: Time) -> Self {
         let next = next.min(self.started_at + GIVE_UP_AFTER);
         Self { attempts: self.attempts.saturating_sub(1), next, ..self.clone() }
     }
@@ -134,7 +134,7 @@ mod tests {
         }
         assert_eq!(requests[..6], [0, 5, 35, 155, 755, 2555]);
         assert!(requests.is_sorted() && requests.len() < 40);
-        assert_eq!(verification.next, begin + GIVE_UP_AFTER, "and then it is over");
+        assert_eq!(verification.next, begin + GIVE_UP_AFTER, "verification ends after the last challenge");
         assert_eq!(verification.after_challenge(begin + GIVE_UP_AFTER), None);
     }
 
@@ -157,12 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn unsent_challenge_does_not_count_as_try() {
+    fn unsent_challenge_does_not_count_as_attempt() {
         let begin = Time::from_secs(1_000);
         let request = Verification::begin(begin, false).after_challenge(begin).unwrap();
         let soon = Time::from_secs(1_001);
-        assert_eq!(request.not_asked(soon), Verification { next: soon, ..Verification::begin(begin, false) });
-        assert_eq!(request.not_asked(Time::FAR_FUTURE).next, begin + GIVE_UP_AFTER);
+        assert_eq!(
+            request.with_unsent_challenge(soon),
+            Verification { next: soon, ..Verification::begin(begin, false) }
+        );
+        assert_eq!(request.with_unsent_challenge(Time::FAR_FUTURE).next, begin + GIVE_UP_AFTER);
     }
 
     #[test]

@@ -26,7 +26,10 @@ async fn canaries() -> (u16, Vec<TcpListener>) {
 
 async fn assert_silent(canaries: &[TcpListener]) {
     for canary in canaries {
-        assert!(timeout(Duration::from_millis(30), canary.accept()).await.is_err(), "a connection came");
+        assert!(
+            timeout(Duration::from_millis(30), canary.accept()).await.is_err(),
+            "a connection was accepted"
+        );
     }
 }
 
@@ -53,7 +56,7 @@ async fn loopback_is_refused_in_every_spelling() {
         }
     }
     messages.dedup();
-    assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
+    assert_eq!(messages.len(), 1, "refusal messages differ: {messages:?}");
     for name in ["localhost", "LOCALHOST", "localhost."] {
         let exchange = post(&client, outbound(&format!("http://{name}:{port}/"), LONG)).await;
         failed(exchange, SendFailure::Dns);
@@ -86,7 +89,7 @@ async fn refused_name_is_reported_like_a_name_that_does_not_exist() {
     }
     assert!(timings.dns.unwrap().as_millis() >= 100, "{timings:?}");
     let refused: u64 = named.client.refusals().into_iter().map(|(_, count)| count).sum();
-    assert_eq!(refused, 10, "the operator can tell");
+    assert_eq!(refused, 10, "the operator's counter has all refusals");
     named.assert_untouched().await;
 }
 
@@ -174,7 +177,7 @@ async fn allowed_name_is_resolved_and_timed() {
 
 #[tokio::test]
 async fn name_without_address_is_a_dns_failure() {
-    let exchange = post(&client(), outbound("http://nobody.invalid/", LONG)).await;
+    let exchange = post(&client(), outbound("http://missing.invalid/", LONG)).await;
     assert!(exchange.timings.dns.is_some());
     assert_eq!(exchange.timings.connect, None);
     failed(exchange, SendFailure::Dns);
@@ -406,7 +409,7 @@ async fn denied_hosts_and_ports_are_not_resolved() {
         }
     }
     messages.dedup();
-    assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
+    assert_eq!(messages.len(), 1, "refusal messages differ: {messages:?}");
     messages.clear();
     named.client.set_rules(EgressRules { ports: vec!["1-1023".parse().unwrap()], ..only_one() });
     for host in ["good.test", "GOOD.test", "good.test.", "127.0.0.1"] {
@@ -422,9 +425,9 @@ async fn denied_hosts_and_ports_are_not_resolved() {
     named.client.set_rules(EgressRules { networks: denied, ..only_one() });
     messages.push(failed(named.post("127.0.0.1").await, SendFailure::BlockedAddress).message);
     messages.dedup();
-    assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
+    assert_eq!(messages.len(), 1, "refusal messages differ: {messages:?}");
     failed(named.post("good.test").await, SendFailure::Dns);
-    assert_eq!(named.dns.queries("good.test"), 1, "its address is what is denied");
+    assert_eq!(named.dns.queries("good.test"), 1, "the address is denied, not the name");
     assert_eq!(named.receiver.connections(), 0);
 
     let allow_hosts = hosts(&["*.GOOD.test"]);
@@ -499,13 +502,17 @@ async fn connection_in_use_closes_after_exchange_when_rules_change() {
     .await;
     expect_response(post(&client, outbound(&idle.url(), LONG)).await);
     let (sender, request) = (client.clone(), outbound(&server.url(), LONG));
-    let under_way = tokio::spawn(async move { sender.post(request).await });
+    let in_flight = tokio::spawn(async move { sender.post(request).await });
     was_asked.recv().await.unwrap();
     client.set_rules(EgressRules::default());
     timeout(Duration::from_secs(1), was_left.recv()).await.expect("the idle connection is still open");
     failed(post(&client, outbound(&server.url(), LONG)).await, SendFailure::BlockedAddress);
     go.notify_one();
-    assert_eq!(expect_response(under_way.await.unwrap()).status, 200, "what was under way is not broken");
+    assert_eq!(
+        expect_response(in_flight.await.unwrap()).status,
+        200,
+        "the exchange in flight is not aborted"
+    );
     timeout(Duration::from_secs(1), notified.recv()).await.expect("the connection is still open");
     assert_eq!((server.connections(), idle.connections()), (1, 1));
 }
@@ -537,7 +544,7 @@ async fn constant_rule_changes_break_no_exchange() {
             broken += sent.unwrap();
         }
     }
-    assert!(broken <= 8 * 3, "{broken} were broken");
+    assert!(broken <= 8 * 3, "{broken} exchanges failed");
     assert_eq!(server.requests(), 8 * 300 - broken, "each was sent once");
     assert!(
         changes > 10 && server.connections() > 8,

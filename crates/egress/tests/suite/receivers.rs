@@ -115,7 +115,7 @@ async fn client_overrides_framing_headers_and_keeps_others() {
     expect_response(post(&client(), request).await);
 
     let seen = notified.recv().await.unwrap();
-    assert!(seen.starts_with("POST /hook?x=1 HTTP/1.1\r\n"), "{seen}");
+    assert!(seen.starts_with("POST /webhooks?x=1 HTTP/1.1\r\n"), "{seen}");
     assert!(seen.ends_with("\r\n\r\n{\"a\":1}"), "{seen}");
     assert!(seen.contains(&format!("host: {}\r\n", server.address)), "{seen}");
     assert!(seen.contains("content-length: 7\r\n") && seen.contains("x-custom: kept\r\n"), "{seen}");

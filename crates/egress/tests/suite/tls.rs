@@ -178,18 +178,21 @@ async fn connection_in_progress_is_rechecked_when_rules_change() {
     for (rules, allowed) in [(EgressRules::default(), false), (loopback(), true)] {
         client.set_rules(loopback());
         let (sender, request) = (client.clone(), outbound(&url, LONG));
-        let under_way = tokio::spawn(async move { sender.post(request).await });
+        let exchange_task = tokio::spawn(async move { sender.post(request).await });
         has_come.recv().await.unwrap();
         client.set_rules(rules);
         go.notify_one();
-        let exchange = under_way.await.unwrap();
+        let exchange = exchange_task.await.unwrap();
         match allowed {
             true => assert_eq!(expect_response(exchange).status, 200),
             false => {
-                assert_eq!(exchange.timings.connect, None, "nothing shows that the name exists");
+                assert_eq!(
+                    exchange.timings.connect, None,
+                    "the message does not reveal that the name exists"
+                );
                 failed(exchange, SendFailure::Dns);
             }
         }
-        assert_eq!(notified.recv().await.unwrap().is_some(), allowed, "what was sent");
+        assert_eq!(notified.recv().await.unwrap().is_some(), allowed, "the request that was sent");
     }
 }

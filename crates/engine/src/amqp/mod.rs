@@ -1,5 +1,5 @@
 //! Connections to the configured RabbitMQ server: URL, TLS, heartbeats and timeouts. Callers decide what is sent
-//! over a connection, and reconnect with [`redrive_core::backoff`] when it is lost.
+//! over a connection, and reconnect with [`redrive_core::maintenance::backoff`] when it is lost.
 
 mod transport;
 
@@ -36,9 +36,9 @@ pub struct BrokerUrl {
 impl BrokerUrl {
     /// Parses `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST[?cacertfile=PATH]`. Error messages never quote the URL.
     pub fn read(text: &str) -> Result<Self, String> {
-        let spelling = "write what is special in it as % and two digits, such as %40 for @ and %2F for /, and the \
-                        password best into a file";
-        let unreadable = |reason: &str| format!("cannot be read ({reason}); {spelling}");
+        let spelling =
+            "percent-encode special characters, such as %40 for @ and %2F for /, and prefer a password file";
+        let unreadable = |reason: &str| format!("cannot be parsed ({reason}); {spelling}");
         let encrypted = match text.split_once("://") {
             Some(("amqp", _)) => false,
             Some(("amqps", _)) => true,
@@ -46,21 +46,21 @@ impl BrokerUrl {
         };
         let url = Url::parse(text).map_err(|error| unreadable(&error.to_string()))?;
         if url.fragment().is_some() {
-            return Err(unreadable("there is a # in it"));
+            return Err(unreadable("it contains a #"));
         }
         // With an unescaped / or ? in the password, its rest would be parsed as the virtual host.
         if url.path().contains('@') || url.query().is_some_and(|query| query.contains('@')) {
-            return Err(unreadable("there is an @ behind its host"));
+            return Err(unreadable("it contains an @ after its host"));
         }
         let host = decoded(url.host_str().unwrap_or_default()).trim_matches(['[', ']']).to_owned();
         if host.is_empty() {
-            return Err("names no host; write amqp://USER@HOST:PORT/VHOST".into());
+            return Err("has no host; use amqp://USER@HOST:PORT/VHOST".into());
         }
         let mut ca_file = None;
         for (name, value) in url.query_pairs() {
             match &*name {
                 "cacertfile" => ca_file = Some(value.into_owned()),
-                _ => return Err("has a parameter after its ? that is not known; use only cacertfile".into()),
+                _ => return Err("has an unknown query parameter; use only cacertfile".into()),
             }
         }
         let vhost = match url.path() {
@@ -121,7 +121,7 @@ pub enum BrokerError {
     #[error("the connection was closed")]
     Closed,
     /// The server did not respond within the timeout.
-    #[error("it did not answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
     /// The server refused the connection or is unavailable.
     #[error("{}", describe_error(.0))]
@@ -254,9 +254,9 @@ mod tests {
             ("redis://me:hunter2@mq", "must be amqp://"),
             ("me:hunter2@mq", "must be amqp://"),
             ("amqp://me:hun/ter2@mq/x", "%2F for /"),
-            ("amqp://me:1/hunter2@mq/x", "an @ behind its host"),
-            ("amqp://me:1#hunter2@mq/x", "a # in it"),
-            ("amqp:///hunter2", "names no host"),
+            ("amqp://me:1/hunter2@mq/x", "an @ after its host"),
+            ("amqp://me:1#hunter2@mq/x", "contains a #"),
+            ("amqp:///hunter2", "has no host"),
             ("amqp://me:hunter2@mq/x?heartbeat=hunter2", "use only cacertfile"),
         ] {
             let error = BrokerUrl::read(url).unwrap_err();

@@ -93,7 +93,7 @@ impl BrokerTls {
                 roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
             }
             if roots.len() == known {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in it"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the file contains no certificate"));
             }
         }
         // The provider is explicit because a process-wide default may be missing.

@@ -15,8 +15,8 @@ use redrive_core::{
 use redrive_testkit::Redis;
 
 use super::{
-    AdmissionRequest, AttemptReport, CircuitAction, Grant, LocalCoordinator,
-    redis::tests::{Node, WAIT_TIMEOUT, event, hook_of},
+    AdmissionDecision, AdmissionRequest, AttemptReport, CircuitAction, LocalCoordinator,
+    redis::tests::{Node, WAIT_TIMEOUT, event, webhook_for},
 };
 use crate::{limit_shares::LimitShares, registry::ResolvedWebhook};
 
@@ -36,7 +36,7 @@ impl Coordinator {
         let server = Redis::start().await;
         let node = Node::start(&server.url(), "suite", "1").await;
         // Buckets start empty; after an hour they are full.
-        node.through(node.shared.refresh_circuit(&hook_of(&WebhookSpec::default()))).await;
+        node.through(node.shared.refresh_circuit(&webhook_for(&WebhookSpec::default()))).await;
         node.after(3_600_000);
         Self::Redis { node: Box::new(node), _server: server }
     }
@@ -55,10 +55,10 @@ impl Coordinator {
         }
     }
 
-    async fn ask(&self, webhook: &Arc<ResolvedWebhook>, events: &[EventId]) -> Vec<Grant> {
+    async fn ask(&self, webhook: &Arc<ResolvedWebhook>, events: &[EventId]) -> Vec<AdmissionDecision> {
         match self {
             Self::Local { local, .. } => {
-                let asks: Vec<_> = events
+                let requests: Vec<_> = events
                     .iter()
                     .map(|event_id| AdmissionRequest {
                         webhook,
@@ -66,7 +66,7 @@ impl Coordinator {
                         probe_timeout: WAIT_TIMEOUT,
                     })
                     .collect();
-                local.admit(&asks, self.now())
+                local.admit(&requests, self.now())
             }
             Self::Redis { node, .. } => node.admit(webhook, events).await,
         }
@@ -115,7 +115,7 @@ fn low_threshold_policy() -> Arc<ResolvedWebhook> {
         half_open_success_threshold: Some(1.0),
         ..BreakerConfig::default()
     };
-    hook_of(&WebhookSpec { circuit_breaker_config, ..WebhookSpec::default() })
+    webhook_for(&WebhookSpec { circuit_breaker_config, ..WebhookSpec::default() })
 }
 
 async fn opened(decider: &Coordinator) -> Arc<ResolvedWebhook> {
@@ -127,13 +127,13 @@ async fn opened(decider: &Coordinator) -> Arc<ResolvedWebhook> {
     webhook
 }
 
-fn goes(grant: &Grant) -> bool {
-    matches!(grant, Grant::Go { .. })
+fn goes(decision: &AdmissionDecision) -> bool {
+    matches!(decision, AdmissionDecision::Go { .. })
 }
 
-fn probe(grant: &Grant) -> Option<u64> {
-    match grant {
-        Grant::Go { probe, .. } => *probe,
+fn probe(decision: &AdmissionDecision) -> Option<u64> {
+    match decision {
+        AdmissionDecision::Go { probe, .. } => *probe,
         _ => None,
     }
 }
@@ -145,9 +145,9 @@ async fn a_circuit_opens_at_its_threshold_and_waits(decider: Coordinator) {
     }
     assert_eq!(decider.state(&webhook).await, CircuitState::Closed, "one of three failed");
     decider.report(&webhook, FAILED, None).await;
-    assert_eq!(decider.state(&webhook).await, CircuitState::Open, "two of four did");
+    assert_eq!(decider.state(&webhook).await, CircuitState::Open, "two of four failed");
     let until = Some(decider.now() + Duration::from_secs(1));
-    let wait = Grant::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook };
+    let wait = AdmissionDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook };
     assert_eq!(decider.ask(&webhook, &[event(1), event(2)]).await, [wait, wait]);
 }
 
@@ -164,14 +164,14 @@ async fn what_is_long_ago_counts_no_more(decider: Coordinator) {
 async fn a_half_open_circuit_gives_its_probes_once_and_closes(decider: Coordinator) {
     let webhook = opened(&decider).await;
     decider.after(1_000);
-    let grants = decider.ask(&webhook, &[event(1), event(2), event(3), event(1)]).await;
-    let tickets: Vec<_> = grants.iter().filter_map(probe).collect();
-    assert_eq!(tickets.len(), 2);
-    assert_eq!(grants[2], Grant::NoProbe);
-    assert!(matches!(grants[3], Grant::Probed { .. }), "{grants:?}");
-    for ticket in tickets {
+    let decisions = decider.ask(&webhook, &[event(1), event(2), event(3), event(1)]).await;
+    let probe_ids: Vec<_> = decisions.iter().filter_map(probe).collect();
+    assert_eq!(probe_ids.len(), 2);
+    assert_eq!(decisions[2], AdmissionDecision::NoProbe);
+    assert!(matches!(decisions[3], AdmissionDecision::Probed { .. }), "{decisions:?}");
+    for probe_id in probe_ids {
         assert_eq!(decider.state(&webhook).await, CircuitState::HalfOpen);
-        decider.report(&webhook, CallOutcome::Succeeded, Some(ticket)).await;
+        decider.report(&webhook, CallOutcome::Succeeded, Some(probe_id)).await;
     }
     assert_eq!(decider.state(&webhook).await, CircuitState::Closed);
     assert!(goes(&decider.ask(&webhook, &[event(4)]).await[0]));
@@ -180,8 +180,8 @@ async fn a_half_open_circuit_gives_its_probes_once_and_closes(decider: Coordinat
 async fn a_failed_recovery_doubles_the_sleep(decider: Coordinator) {
     let webhook = opened(&decider).await;
     decider.after(1_000);
-    let ticket = probe(&decider.ask(&webhook, &[event(1)]).await[0]);
-    decider.report(&webhook, FAILED, ticket).await;
+    let probe_id = probe(&decider.ask(&webhook, &[event(1)]).await[0]);
+    decider.report(&webhook, FAILED, probe_id).await;
     assert_eq!(decider.state(&webhook).await, CircuitState::Open);
     decider.after(1_999);
     assert_eq!(decider.state(&webhook).await, CircuitState::Open);
@@ -192,31 +192,37 @@ async fn a_failed_recovery_doubles_the_sleep(decider: Coordinator) {
 async fn a_lost_probe_is_replaced(decider: Coordinator) {
     let webhook = opened(&decider).await;
     decider.after(1_000);
-    let grants = decider.ask(&webhook, &[event(1), event(2), event(3)]).await;
-    assert_eq!(grants.iter().filter(|grant| goes(grant)).count(), 2);
+    let decisions = decider.ask(&webhook, &[event(1), event(2), event(3)]).await;
+    assert_eq!(decisions.iter().filter(|decision| goes(decision)).count(), 2);
     decider.after(WAIT_TIMEOUT.as_millis() as i64);
     assert!(goes(&decider.ask(&webhook, &[event(3)]).await[0]));
 }
 
 async fn a_bucket_gives_its_burst_and_then_its_rate(decider: Coordinator) {
     let rate_limit = Some(RateLimit { requests_per_minute: 600, burst: Some(3) });
-    let webhook = hook_of(&WebhookSpec { rate_limit, ..WebhookSpec::default() });
-    let grants = decider.ask(&webhook, &[event(1), event(2), event(3), event(4)]).await;
-    assert!(grants[..3].iter().all(goes), "{grants:?}");
+    let webhook = webhook_for(&WebhookSpec { rate_limit, ..WebhookSpec::default() });
+    let decisions = decider.ask(&webhook, &[event(1), event(2), event(3), event(4)]).await;
+    assert!(decisions[..3].iter().all(goes), "{decisions:?}");
     let until = Some(decider.now() + Duration::from_millis(100));
-    assert_eq!(grants[3], Grant::Wait { until, why: WaitingOn::RateLimit, scope: Scope::Webhook });
+    assert_eq!(
+        decisions[3],
+        AdmissionDecision::Wait { until, reason: WaitingOn::RateLimit, scope: Scope::Webhook }
+    );
     decider.after(100);
-    let grants = decider.ask(&webhook, &[event(4), event(5)]).await;
-    assert!(goes(&grants[0]) && !goes(&grants[1]), "{grants:?}");
+    let decisions = decider.ask(&webhook, &[event(4), event(5)]).await;
+    assert!(goes(&decisions[0]) && !goes(&decisions[1]), "{decisions:?}");
 }
 
 async fn what_is_forced_stays_until_its_end(decider: Coordinator) {
     let webhook = low_threshold_policy();
     let until = Some(decider.now() + Duration::from_millis(500));
-    let forced = |open, until| CircuitAction::Force(Forced { open, until, by: "somebody".into() });
+    let forced = |open, until| CircuitAction::Force(Forced { open, until, by: "operator".into() });
     decider.act(&webhook, forced(true, until)).await;
-    let grant = decider.ask(&webhook, &[event(1)]).await[0];
-    assert_eq!(grant, Grant::Wait { until, why: WaitingOn::CircuitOpen, scope: Scope::Webhook });
+    let decision = decider.ask(&webhook, &[event(1)]).await[0];
+    assert_eq!(
+        decision,
+        AdmissionDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook }
+    );
     decider.after(500);
     assert!(goes(&decider.ask(&webhook, &[event(1)]).await[0]));
     decider.act(&webhook, forced(false, None)).await;

@@ -18,7 +18,8 @@ pub(super) struct WebhookEntry {
     pub(super) tenant_id: TenantId,
     pub(super) circuit: Circuit,
     pub(super) bucket: Bucket,
-    pub(super) held_until: Option<Time>,
+    /// End of the pause that the endpoint requested last (429 with `Retry-After`).
+    pub(super) retry_after_until: Option<Time>,
     pub(super) failing_since: Option<Time>,
     /// Time of the circuit's next timed transition.
     pub(super) next_tick: Option<Time>,
@@ -74,7 +75,7 @@ impl WebhookEntry {
             tenant_id,
             circuit,
             bucket,
-            held_until: None,
+            retry_after_until: None,
             failing_since: None,
             next_tick: None,
             circuit_moves: UnstoredTransitions::default(),
@@ -86,10 +87,13 @@ impl WebhookEntry {
         }
     }
 
-    /// Returns until when sending is blocked, and otherwise the cap on concurrent requests.
+    /// Returns until when sending is blocked, and otherwise the probe limit.
     pub(super) fn block_state(&self, webhook: &ResolvedWebhook, now: Time) -> (Option<Time>, Option<usize>) {
-        let held_until = self.held_until.filter(|until| *until > now);
-        (held_until.max(self.circuit.to_saved().blocked_until()), self.circuit.max_held(&webhook.breaker))
+        let retry_after_until = self.retry_after_until.filter(|until| *until > now);
+        (
+            retry_after_until.max(self.circuit.to_saved().blocked_until()),
+            self.circuit.probe_limit(&webhook.breaker),
+        )
     }
 
     /// Compares the block state with the one before a merge.
@@ -102,7 +106,7 @@ impl WebhookEntry {
         match self.block_state(webhook, now) {
             after if after == before => RuntimeChange::Unchanged,
             (Some(until), _) => RuntimeChange::Blocked(until),
-            (None, trickle) => RuntimeChange::Unblocked(trickle),
+            (None, probe_limit) => RuntimeChange::Unblocked(probe_limit),
         }
     }
 
@@ -113,7 +117,7 @@ impl WebhookEntry {
         now: Time,
         numbers: &mut u64,
     ) -> Option<FailingChange> {
-        self.held_until = self.held_until.max(report.hold_until);
+        self.retry_after_until = self.retry_after_until.max(report.hold_until);
         let failing = match (report.success, self.failing_since) {
             (Some(true), Some(_)) => {
                 self.failing_since = None;
@@ -143,7 +147,7 @@ impl WebhookEntry {
         let due = |scope| self.token.filter(|(of, due)| *of == scope && *due > now).map(|(_, due)| due);
         BlockSnapshot {
             circuit,
-            held_until: self.held_until.filter(|until| *until > now),
+            retry_after_until: self.retry_after_until.filter(|until| *until > now),
             failing_since: self.failing_since,
             tokens: [due(Scope::Webhook), due(Scope::Tenant), due(Scope::Node)],
         }
@@ -161,14 +165,14 @@ impl WebhookEntry {
             tenant_id: self.tenant_id.clone(),
             transition,
             saved: self.circuit.to_saved(),
-            probe_cap: self.circuit.max_held(&webhook.breaker),
+            probe_limit: self.circuit.probe_limit(&webhook.breaker),
         })
     }
 
     pub(super) fn is_evictable(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
         self.circuit.is_idle(&webhook.breaker, now)
             && webhook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
-            && self.held_until.is_none_or(|until| until <= now)
+            && self.retry_after_until.is_none_or(|until| until <= now)
             && self.failing_since.is_none()
             && !self.unsynced
             && self.circuit_moves.unstored + self.failing_moves.unstored == 0

@@ -9,18 +9,18 @@ use std::{
 use parking_lot::Mutex;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    cluster::clock_discipline::SetBack,
+    cluster::clock_discipline::ClockStep,
     dispatch::gate::{self, GateDecision, GateInput, Slots},
     protection::{
-        breaker::{Circuit, CircuitState, Permit},
+        breaker::{Circuit, CircuitDecision, CircuitState},
         limiter::{Bucket, RateLimit},
     },
 };
 use redrive_store::WebhookRuntime;
 
 use super::{
-    AdmissionRequest, AttemptReport, BlockSnapshot, CircuitAction, CircuitChange, CircuitCounts, Grant,
-    ReportEffects, RuntimeChange, TimerEffects, entry::WebhookEntry,
+    AdmissionDecision, AdmissionRequest, AttemptReport, BlockSnapshot, CircuitAction, CircuitChange,
+    CircuitCounts, ReportEffects, RuntimeChange, TimerEffects, entry::WebhookEntry,
 };
 use crate::{ids::ById, limit_shares::LimitShares, registry::ResolvedWebhook};
 
@@ -42,7 +42,7 @@ pub(super) struct State {
     /// Who decides, depending on Redis: see `redis_mirror`.
     pub(super) authority: Authority,
     /// Set after the clock was set back, while the store may still contain times computed from the abandoned time.
-    set_back: Option<SetBack>,
+    clock_step: Option<ClockStep>,
 }
 
 /// Who decides about circuits and tokens.
@@ -82,28 +82,35 @@ impl State {
         }
     }
 
-    fn admit(&mut self, ask: &AdmissionRequest<'_>, global: Option<RateLimit>, now: Time) -> Grant {
+    fn admit(
+        &mut self,
+        ask: &AdmissionRequest<'_>,
+        global: Option<RateLimit>,
+        now: Time,
+    ) -> AdmissionDecision {
         let webhook = ask.webhook;
         let (own, tenants) = (webhook.rate_limit(), webhook.tenant.rate_limit());
         let entry = self.webhooks.get_mut(&webhook.id);
         if entry.is_none() && own.is_none() && tenants.is_none() && global.is_none() {
             // The webhook is not tracked and has no limit.
             return match gate::decide(&base_input(webhook, now)) {
-                GateDecision::Go { probe } => Grant::Go { probe, circuit: CircuitState::Closed },
-                GateDecision::Wait { until, why, scope } => Grant::Wait { until, why, scope },
+                GateDecision::Go { probe } => AdmissionDecision::Go { probe, circuit: CircuitState::Closed },
+                GateDecision::Wait { until, reason, scope } => {
+                    AdmissionDecision::Wait { until, reason, scope }
+                }
             };
         }
         let fresh = self.fresh_bucket();
         let entry =
             self.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh.clone(), now));
-        let permit = entry.circuit.may_call(&webhook.breaker, now, ask.event_id, ask.probe_timeout);
+        let circuit_decision = entry.circuit.may_call(&webhook.breaker, now, ask.event_id, ask.probe_timeout);
         entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
         self.soonest = min_time(self.soonest, entry.next_tick);
         let state = entry.circuit.state();
-        if let (Permit::Wait { until, .. }, CircuitState::HalfOpen) = (permit, state) {
+        if let (CircuitDecision::Wait { until, .. }, CircuitState::HalfOpen) = (circuit_decision, state) {
             return match until {
-                Some(until) if entry.circuit.has_probed(ask.event_id) => Grant::Probed { until },
-                _ => Grant::NoProbe,
+                Some(until) if entry.circuit.has_probed(ask.event_id) => AdmissionDecision::Probed { until },
+                _ => AdmissionDecision::NoProbe,
             };
         }
         let tenant_bucket = tenants.map(|limit| {
@@ -111,8 +118,8 @@ impl State {
         });
         let global_bucket = global.map(|limit| (limit, self.global.get_or_insert_with(|| fresh.clone())));
         let facts = GateInput {
-            held_until: entry.held_until.filter(|until| *until > now),
-            circuit: permit,
+            retry_after_until: entry.retry_after_until.filter(|until| *until > now),
+            circuit: circuit_decision,
             webhook_token: own.and_then(|limit| entry.bucket.next_token_at(&limit, now)),
             tenant_token: tenant_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
             global_token: global_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
@@ -126,15 +133,15 @@ impl State {
                 for (limit, bucket) in [tenant_bucket, global_bucket].into_iter().flatten() {
                     bucket.take(&limit, now);
                 }
-                Grant::Go { probe, circuit: state }
+                AdmissionDecision::Go { probe, circuit: state }
             }
-            GateDecision::Wait { until, why, scope } => {
-                if let Permit::Probe(ticket) = permit {
+            GateDecision::Wait { until, reason, scope } => {
+                if let CircuitDecision::Probe(probe_id) = circuit_decision {
                     // The probe is not used.
-                    entry.circuit.cancel_probe(now, ticket);
+                    entry.circuit.cancel_probe(now, probe_id);
                     entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
                 }
-                Grant::Wait { until, why, scope }
+                AdmissionDecision::Wait { until, reason, scope }
             }
         }
     }
@@ -149,8 +156,8 @@ pub(super) fn base_input(webhook: &ResolvedWebhook, now: Time) -> GateInput<'_> 
     GateInput {
         state: &webhook.state,
         pool_served: webhook.tenant.is_served(),
-        held_until: None,
-        circuit: Permit::Go,
+        retry_after_until: None,
+        circuit: CircuitDecision::Go,
         order: true,
         webhook_slots: NO_SLOT_LIMIT,
         tenant_slots: NO_SLOT_LIMIT,
@@ -164,8 +171,8 @@ pub(super) fn base_input(webhook: &ResolvedWebhook, now: Time) -> GateInput<'_> 
 }
 
 impl LocalCoordinator {
-    /// Decides which of these may be sent now: one grant each, in the same order. A grant takes its tokens.
-    pub(crate) fn admit(&self, asks: &[AdmissionRequest<'_>], now: Time) -> Vec<Grant> {
+    /// Decides which of these may be sent now: one decision each, in the same order. A decision to send takes its tokens.
+    pub(crate) fn admit(&self, asks: &[AdmissionRequest<'_>], now: Time) -> Vec<AdmissionDecision> {
         let global = self.shares.global_rate();
         let state = &mut *self.state.lock();
         asks.iter().map(|ask| state.admit(ask, global, now)).collect()
@@ -190,8 +197,8 @@ impl LocalCoordinator {
             entry.circuit_moves.record(&mut state.transitions);
             entry.unsynced = state.authority != Authority::Local;
         }
-        let trickle = entry.circuit.max_held(&webhook.breaker);
-        ReportEffects { circuit, failing, failing_since: entry.failing_since, probe_cap: trickle }
+        let probe_limit = entry.circuit.probe_limit(&webhook.breaker);
+        ReportEffects { circuit, failing, failing_since: entry.failing_since, probe_limit }
     }
 
     /// Makes the timed transitions that are due. `find` returns the current webhook. Transitions of webhooks that are
@@ -256,7 +263,7 @@ impl LocalCoordinator {
         Some(change)
     }
 
-    /// Returns the cap on concurrent requests after a due transition, or `None` if no transition that allows sending
+    /// Returns the probe limit after a due transition, or `None` if no transition that allows sending
     /// is due.
     pub(crate) fn preview_transition(&self, webhook: &ResolvedWebhook, now: Time) -> Option<Option<usize>> {
         let state = self.state.lock();
@@ -264,29 +271,29 @@ impl LocalCoordinator {
             state.webhooks.get(&webhook.id).filter(|entry| entry.next_tick.is_some_and(|at| at <= now))?;
         let mut circuit = entry.circuit.clone();
         circuit.tick(&webhook.breaker, now)?;
-        circuit.to_saved().blocked_until().is_none().then(|| circuit.max_held(&webhook.breaker))
+        circuit.to_saved().blocked_until().is_none().then(|| circuit.probe_limit(&webhook.breaker))
     }
 
     /// Adjusts all times after the clock was set back: they were computed from the abandoned time.
-    pub(crate) fn set_back(&self, set_back: &SetBack) {
+    pub(crate) fn adjust_for_clock_step(&self, clock_step: &ClockStep) {
         let state = &mut *self.state.lock();
-        state.set_back = Some(*set_back);
+        state.clock_step = Some(*clock_step);
         for entry in state.webhooks.values_mut() {
-            entry.circuit.set_back(set_back);
-            for time in [&mut entry.held_until, &mut entry.failing_since, &mut entry.next_tick] {
-                *time = time.map(|time| set_back.apply(time));
+            entry.circuit.adjust_for_clock_step(clock_step);
+            for time in [&mut entry.retry_after_until, &mut entry.failing_since, &mut entry.next_tick] {
+                *time = time.map(|time| clock_step.apply(time));
             }
-            entry.token = entry.token.map(|(scope, due)| (scope, set_back.apply(due)));
+            entry.token = entry.token.map(|(scope, due)| (scope, clock_step.apply(due)));
         }
-        state.soonest = state.soonest.map(|soonest| set_back.apply(soonest));
+        state.soonest = state.soonest.map(|soonest| clock_step.apply(soonest));
         if let Authority::Fallback(since) = &mut state.authority {
-            *since = set_back.apply(*since);
+            *since = clock_step.apply(*since);
         }
     }
 
     /// Records that the times in the store are adjusted.
-    pub(crate) fn end_set_back(&self) {
-        self.state.lock().set_back = None;
+    pub(crate) fn end_clock_step(&self) {
+        self.state.lock().clock_step = None;
     }
 
     /// Returns the time of the next timed transition.
@@ -294,14 +301,14 @@ impl LocalCoordinator {
         self.state.lock().soonest
     }
 
-    /// Reschedules the circuit after its policy may have changed. Returns how many deliveries a half-open circuit may
-    /// hold.
-    pub(crate) fn probe_capacity(&self, webhook: &ResolvedWebhook) -> Option<usize> {
+    /// Reschedules the circuit after its policy may have changed. Returns how many deliveries of a half-open
+    /// circuit may be in memory.
+    pub(crate) fn refresh_probe_limit(&self, webhook: &ResolvedWebhook) -> Option<usize> {
         let state = &mut *self.state.lock();
         let entry = state.webhooks.get_mut(&webhook.id)?;
         entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
         state.soonest = min_time(state.soonest, entry.next_tick);
-        entry.circuit.max_held(&webhook.breaker)
+        entry.circuit.probe_limit(&webhook.breaker)
     }
 
     /// Applies an operator's action to a circuit.
@@ -342,13 +349,13 @@ impl LocalCoordinator {
             state.tenants.get(&webhook.tenant.id).and_then(|bucket| bucket.next_token_at(&limit, now))
         });
         let global = self.shares.global_rate();
-        let everybodys = global
+        let global_wait = global
             .and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.next_token_at(&limit, now)));
         BlockSnapshot {
             circuit: entry.circuit.view(&webhook.breaker, now),
-            held_until: entry.held_until.filter(|until| *until > now),
+            retry_after_until: entry.retry_after_until.filter(|until| *until > now),
             failing_since: entry.failing_since,
-            tokens: [own, tenants, everybodys],
+            tokens: [own, tenants, global_wait],
         }
     }
 
@@ -363,7 +370,7 @@ impl LocalCoordinator {
             (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
         let state = &mut *self.state.lock();
         let entry = WebhookEntry {
-            held_until: runtime.hold_until,
+            retry_after_until: runtime.hold_until,
             failing_since: runtime.failing_since,
             next_tick,
             unsynced: matches!(state.authority, Authority::Fallback(_)),
@@ -402,9 +409,9 @@ impl LocalCoordinator {
         now: Time,
     ) -> RuntimeChange {
         let state = &mut *self.state.lock();
-        if let (Some(set_back), Some(stored)) = (&state.set_back, &mut stored) {
-            stored.hold_until = stored.hold_until.map(|until| set_back.apply(until));
-            stored.circuit.iter_mut().for_each(|circuit| circuit.set_back(set_back));
+        if let (Some(clock_step), Some(stored)) = (&state.clock_step, &mut stored) {
+            stored.hold_until = stored.hold_until.map(|until| clock_step.apply(until));
+            stored.circuit.iter_mut().for_each(|circuit| circuit.adjust_for_clock_step(clock_step));
         }
         let fresh = state.fresh_bucket();
         let generation = stored.as_ref().map_or(0, |stored| stored.generation);
@@ -425,8 +432,9 @@ impl LocalCoordinator {
         let before = entry.block_state(webhook, now);
         // During fallback, transitions of other nodes are marked to be sent to Redis too: those nodes may be gone by then.
         let alone = matches!(state.authority, Authority::Fallback(_));
-        // A `Retry-After` hold is only ever extended.
-        entry.held_until = entry.held_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
+        // A `Retry-After` pause is only ever extended.
+        entry.retry_after_until =
+            entry.retry_after_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
         let here = entry.circuit.to_saved();
         match stored.and_then(|stored| stored.circuit) {
             // Redis is authoritative and must be asked.
@@ -458,12 +466,12 @@ impl LocalCoordinator {
         entry.diff_block_state(webhook, before, now)
     }
 
-    /// Returns whether its circuit is not closed or is forced, or a `Retry-After` hold is active.
+    /// Returns whether its circuit is not closed or is forced, or a `Retry-After` pause is active.
     pub(crate) fn is_impaired(&self, webhook_id: WebhookId, now: Time) -> bool {
         self.state.lock().webhooks.get(&webhook_id).is_some_and(|entry| {
             entry.circuit.state() != CircuitState::Closed
                 || entry.circuit.forced().is_some()
-                || entry.held_until.is_some_and(|until| until > now)
+                || entry.retry_after_until.is_some_and(|until| until > now)
         })
     }
 
@@ -505,19 +513,20 @@ impl LocalCoordinator {
 
     /// Counts circuits by state.
     pub(crate) fn count_circuits(&self, now: Time) -> CircuitCounts {
-        let mut census = CircuitCounts::default();
+        let mut circuit_counts = CircuitCounts::default();
         for entry in self.state.lock().webhooks.values() {
             match entry.circuit.state() {
                 CircuitState::Closed => {}
-                CircuitState::HalfOpen => census.half_open += 1,
+                CircuitState::HalfOpen => circuit_counts.half_open += 1,
                 CircuitState::Open => {
-                    census.open += 1;
+                    circuit_counts.open += 1;
                     let since = entry.circuit.to_saved().since;
-                    census.open_over_an_hour += usize::from(now.duration_since(since).as_secs() > 3600);
+                    circuit_counts.open_over_an_hour +=
+                        usize::from(now.duration_since(since).as_secs() > 3600);
                 }
             }
         }
-        census
+        circuit_counts
     }
 
     /// Evicts webhooks in the default state.

@@ -38,7 +38,7 @@ pub(crate) struct AdmissionRequest<'a> {
 
 /// Decision about an admission request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum AdmissionDecision {
     /// Send it now.
     Go {
         /// Id of the probe, if the circuit is half-open.
@@ -49,7 +49,7 @@ pub(crate) enum Grant {
     Wait {
         /// Time to wait until; `None` if unknown.
         until: Option<Time>,
-        why: WaitingOn,
+        reason: WaitingOn,
         scope: Scope,
     },
     /// The circuit is half-open and this event was already used as a probe; other events may be.
@@ -69,7 +69,7 @@ pub(crate) struct AttemptReport {
     pub(crate) probe: Option<u64>,
     /// Whether the endpoint accepted it; `None` if the result says nothing about the endpoint.
     pub(crate) success: Option<bool>,
-    /// End of the hold that the endpoint requested.
+    /// End of the pause that the endpoint requested (429).
     pub(crate) hold_until: Option<Time>,
 }
 
@@ -80,8 +80,8 @@ pub(crate) struct ReportEffects {
     pub(crate) failing: Option<FailingChange>,
     /// Time since which there were only failures.
     pub(crate) failing_since: Option<Time>,
-    /// Maximum number of deliveries that a half-open circuit may hold, including those in flight.
-    pub(crate) probe_cap: Option<usize>,
+    /// Maximum number of deliveries of a half-open circuit in memory, including those in flight.
+    pub(crate) probe_limit: Option<usize>,
 }
 
 /// A transition of a circuit, and the state to store.
@@ -91,7 +91,7 @@ pub(crate) struct CircuitChange {
     pub(crate) tenant_id: TenantId,
     pub(crate) transition: Transition,
     pub(crate) saved: SavedCircuit,
-    pub(crate) probe_cap: Option<usize>,
+    pub(crate) probe_limit: Option<usize>,
 }
 
 /// Effects of due timers.
@@ -125,7 +125,7 @@ pub(crate) enum RuntimeChange {
     Unchanged,
     /// Sending is blocked until then.
     Blocked(Time),
-    /// Sending is no longer blocked, possibly with a cap on concurrent requests.
+    /// Sending is no longer blocked, with the probe limit if the circuit is half-open.
     Unblocked(Option<usize>),
 }
 
@@ -133,7 +133,8 @@ pub(crate) enum RuntimeChange {
 #[derive(Clone, Debug)]
 pub(crate) struct BlockSnapshot {
     pub(crate) circuit: CircuitView,
-    pub(crate) held_until: Option<Time>,
+    /// End of the `Retry-After` pause of the endpoint, if it has not passed.
+    pub(crate) retry_after_until: Option<Time>,
     pub(crate) failing_since: Option<Time>,
     /// Due time of the next token of the webhook, its tenant and the cluster; `None` if one is available.
     pub(crate) tokens: [Option<Time>; 3],

@@ -12,7 +12,7 @@ use redrive_core::{
 };
 
 use super::{
-    AttemptReport, Grant, LocalCoordinator, ReportEffects, RuntimeChange,
+    AdmissionDecision, AttemptReport, LocalCoordinator, ReportEffects, RuntimeChange,
     entry::WebhookEntry,
     local::{Authority, REDIS_REFRESH_DELAY, base_input, min_time},
 };
@@ -24,7 +24,7 @@ pub(crate) enum LocalDecision {
     /// No limit applies and no block is known: it may be sent if a slot is free.
     Go,
     /// It must wait, regardless of the state in Redis.
-    Wait(Grant),
+    Wait(AdmissionDecision),
     /// Redis must decide.
     AskRedis,
 }
@@ -66,23 +66,23 @@ impl LocalCoordinator {
         let limited = webhook.rate_limit().is_some()
             || webhook.tenant.rate_limit().is_some()
             || self.shares.global_rate().is_some();
-        let (held_until, plain) = match self.state.lock().webhooks.get(&webhook.id) {
-            Some(entry) => (entry.held_until, entry.circuit.is_closed_unforced()),
+        let (retry_after_until, plain) = match self.state.lock().webhooks.get(&webhook.id) {
+            Some(entry) => (entry.retry_after_until, entry.circuit.is_closed_unforced()),
             None => (None, true),
         };
-        match gate::decide(&GateInput { held_until, ..base_input(webhook, now) }) {
-            GateDecision::Wait { until, why, scope } => {
-                LocalDecision::Wait(Grant::Wait { until, why, scope })
+        match gate::decide(&GateInput { retry_after_until, ..base_input(webhook, now) }) {
+            GateDecision::Wait { until, reason, scope } => {
+                LocalDecision::Wait(AdmissionDecision::Wait { until, reason, scope })
             }
             GateDecision::Go { .. } if limited || !plain => LocalDecision::AskRedis,
             GateDecision::Go { .. } => LocalDecision::Go,
         }
     }
 
-    /// Returns the end of the endpoint's `Retry-After` hold, if it has not passed.
-    pub(crate) fn held_until(&self, webhook_id: WebhookId, now: Time) -> Option<Time> {
+    /// Returns the end of the endpoint's `Retry-After` pause, if it has not passed.
+    pub(crate) fn retry_after_until(&self, webhook_id: WebhookId, now: Time) -> Option<Time> {
         let state = self.state.lock();
-        state.webhooks.get(&webhook_id).and_then(|entry| entry.held_until).filter(|until| *until > now)
+        state.webhooks.get(&webhook_id).and_then(|entry| entry.retry_after_until).filter(|until| *until > now)
     }
 
     /// Records the result of a request except for the circuit, which Redis tracks.
@@ -104,7 +104,7 @@ impl LocalCoordinator {
         let entry =
             state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
         let failing = entry.record_change(&report, now, &mut state.transitions);
-        ReportEffects { circuit: None, failing, failing_since: entry.failing_since, probe_cap: None }
+        ReportEffects { circuit: None, failing, failing_since: entry.failing_since, probe_limit: None }
     }
 
     /// Returns the rate limit of the whole cluster.
@@ -172,10 +172,10 @@ impl LocalCoordinator {
         find: &dyn Fn(WebhookId) -> Option<Arc<ResolvedWebhook>>,
     ) -> Vec<Arc<ResolvedWebhook>> {
         let state = self.state.lock();
-        let troubled = state
+        let affected = state
             .webhooks
             .iter()
             .filter(|(_, entry)| entry.unsynced || !entry.circuit.to_saved().is_default());
-        troubled.filter_map(|(webhook_id, _)| find(*webhook_id)).collect()
+        affected.filter_map(|(webhook_id, _)| find(*webhook_id)).collect()
     }
 }

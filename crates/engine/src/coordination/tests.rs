@@ -65,14 +65,18 @@ fn state(webhook: &ResolvedWebhook, local: &LocalCoordinator) -> CircuitState {
 #[test]
 fn circuit_opened_by_peer_blocks_until_peer_closes_it() {
     let (local, webhook) = bench();
-    let learn =
+    let merge =
         |circuit| local.merge_stored(&webhook, runtime(&webhook, circuit), local.transition_count(), NOW);
     assert_eq!(local.merge_stored(&webhook, None, 0, NOW), RuntimeChange::Unchanged);
-    assert_eq!(learn(Some(saved(CircuitState::Open, 7))), RuntimeChange::Blocked(NOW + MINUTE));
+    assert_eq!(merge(Some(saved(CircuitState::Open, 7))), RuntimeChange::Blocked(NOW + MINUTE));
     assert!(local.is_impaired(webhook.id, NOW));
-    assert_eq!(learn(Some(saved(CircuitState::Open, 7))), RuntimeChange::Unchanged, "it is known");
-    assert!(matches!(learn(Some(saved(CircuitState::HalfOpen, 8))), RuntimeChange::Unblocked(Some(_))));
-    assert!(!local.is_transferable(&webhook, NOW), "its probes are counted where they are sent");
+    assert_eq!(
+        merge(Some(saved(CircuitState::Open, 7))),
+        RuntimeChange::Unchanged,
+        "the stored state is known"
+    );
+    assert!(matches!(merge(Some(saved(CircuitState::HalfOpen, 8))), RuntimeChange::Unblocked(Some(_))));
+    assert!(!local.is_transferable(&webhook, NOW), "probes are counted on the node that sends them");
     assert_eq!(
         local.merge_stored(&webhook, None, local.transition_count(), NOW),
         RuntimeChange::Unblocked(None)
@@ -101,7 +105,7 @@ fn circuit_reset_elsewhere_discards_earlier_failures() {
             break change;
         }
     };
-    assert_eq!(opened.saved.generation, reset + 1, "the store takes it for newer than the reset");
+    assert_eq!(opened.saved.generation, reset + 1, "the store treats it as newer than the reset");
 }
 
 #[test]
@@ -110,7 +114,11 @@ fn stored_retry_after_hold_applies_to_all_nodes() {
     let held = runtime(&webhook, None).map(|held| WebhookRuntime { hold_until: Some(NOW + MINUTE), ..held });
     assert_eq!(local.merge_stored(&webhook, held, 0, NOW), RuntimeChange::Blocked(NOW + MINUTE));
     assert!(local.is_impaired(webhook.id, NOW) && !local.is_impaired(webhook.id, NOW + MINUTE));
-    assert_eq!(local.merge_stored(&webhook, None, 0, NOW), RuntimeChange::Unchanged, "nobody takes it back");
+    assert_eq!(
+        local.merge_stored(&webhook, None, 0, NOW),
+        RuntimeChange::Unchanged,
+        "a hold is never shortened"
+    );
     assert_eq!(local.merge_stored(&webhook, None, 0, NOW + MINUTE), RuntimeChange::Unchanged);
 }
 
@@ -124,20 +132,24 @@ fn local_transition_survives_older_stored_state() {
     assert_eq!(
         local.merge_stored(&webhook, None, local.transition_count(), NOW),
         RuntimeChange::Stale,
-        "it is not stored yet"
+        "the transition is not stored yet"
     );
     local.circuit_stored(webhook.id);
     assert_eq!(
         local.merge_stored(&webhook, None, read_after, NOW),
         RuntimeChange::Stale,
-        "it was read before"
+        "the state was read before the transition"
     );
     assert_eq!(state(&webhook, &local), CircuitState::Open);
-    assert_eq!(local.snapshot(&webhook, NOW).failing_since, Some(NOW), "nor that it fails");
+    assert_eq!(
+        local.snapshot(&webhook, NOW).failing_since,
+        Some(NOW),
+        "the start of failing is kept as well"
+    );
     assert_eq!(
         local.merge_stored(&webhook, None, local.transition_count(), NOW),
         RuntimeChange::Unblocked(None),
-        "somebody has closed it"
+        "another node has closed it"
     );
     local.failing_stored(webhook.id);
     local.merge_stored(&webhook, None, local.transition_count(), NOW);
@@ -154,19 +166,23 @@ fn rereading_same_generation_keeps_probes() {
         event_id: EventId::new(NOW, &[n; 10]),
         probe_timeout: MINUTE,
     };
-    let max = local.probe_capacity(&webhook).unwrap();
+    let max = local.refresh_probe_limit(&webhook).unwrap();
     let admitted = |from: u8| {
-        let asks: Vec<_> = (from..from + 20).map(ask).collect();
-        local.admit(&asks, NOW).iter().filter(|grant| matches!(grant, Grant::Go { .. })).count()
+        let requests: Vec<_> = (from..from + 20).map(ask).collect();
+        local
+            .admit(&requests, NOW)
+            .iter()
+            .filter(|decision| matches!(decision, AdmissionDecision::Go { .. }))
+            .count()
     };
     assert_eq!(admitted(0), max);
     assert_eq!(
         local.merge_stored(&webhook, half_open(7), local.transition_count(), NOW),
         RuntimeChange::Unchanged
     );
-    assert_eq!(admitted(20), 0, "all of them are out");
+    assert_eq!(admitted(20), 0, "all probes are in flight");
     local.merge_stored(&webhook, half_open(9), local.transition_count(), NOW);
-    assert_eq!(admitted(40), max, "others have failed meanwhile, and these are new ones");
+    assert_eq!(admitted(40), max, "after another failed recovery the probes are new");
 }
 
 #[test]
@@ -183,10 +199,10 @@ fn timed_transition_is_left_to_peer_for_grace_period() {
     assert_eq!(
         (moved_count(0, false), moved_count(9, false), moved_count(10, false)),
         (0, 0, 1),
-        "nobody else did it"
+        "no other node made the transition"
     );
     let (local, webhook) = bench();
     local.merge_stored(&webhook, runtime(&webhook, Some(saved(CircuitState::Open, 7))), 0, NOW);
     assert_eq!(local.tick(NOW + MINUTE, &|_| Some(webhook.clone()), &|_| true).changes.len(), 1);
-    assert!(local.advance(&webhook, NOW + MINUTE).is_none(), "it has moved");
+    assert!(local.advance(&webhook, NOW + MINUTE).is_none(), "the circuit made a transition");
 }

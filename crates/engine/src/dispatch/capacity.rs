@@ -8,90 +8,86 @@ use redrive_core::{
 use redrive_store::{LaneCapacity, LaneKey};
 
 use super::{
-    LeasedDelivery, WebhookCaps,
+    LeasedDelivery, WebhookLimits,
     lanes::is_retry,
     state::{State, take_if_present},
 };
 
 /// Maximum number of deliveries that one claim takes from one lane, so that many due lanes share the capacity.
-const QUANTUM: usize = 500;
+const MAX_CLAIM_PER_LANE: usize = 500;
 /// Maximum for a lane of retries: publishes wait during a claim, and a storm of retries causes very many claims.
-const RETRY_QUANTUM: usize = 16;
+const MAX_RETRY_CLAIM_PER_LANE: usize = 16;
 /// Maximum for an ordered lane: when a delivery fails, all deliveries after it are released.
-const ORDER_QUANTUM: usize = 64;
+const MAX_ORDERED_CLAIM_PER_LANE: usize = 64;
 
 impl State {
-    pub(super) fn reserve(&mut self, caps: WebhookCaps<'_>, lane: &Lane, bytes: usize) -> bool {
-        if self.draining || self.bytes + bytes > self.bounds.max_bytes {
+    pub(super) fn reserve(&mut self, limits: WebhookLimits<'_>, lane: &Lane, bytes: usize) -> bool {
+        if self.draining || self.bytes + bytes > self.limits.max_bytes {
             return false;
         }
-        let index = self.ensure_webhook(caps).tenant;
+        let index = self.ensure_webhook(limits).tenant;
         let tenant = &self.tenants[index];
-        let bytes_free = self.bounds.max_bytes - self.bytes;
-        let fits = self.free_capacity(caps.webhook_id, lane) > 0 && tenant.bytes < TENANT_FACTOR * bytes_free;
-        let Some(queues) = self.webhooks.get_mut(&caps.webhook_id) else { return false };
-        let at = queues.lane(lane);
-        if !fits || queues.lanes[at].backlog {
-            queues.free_if_idle(at);
-            self.evict_if_idle(caps.webhook_id);
+        let bytes_free = self.limits.max_bytes - self.bytes;
+        let fits =
+            self.available_capacity(limits.webhook_id, lane) > 0 && tenant.bytes < TENANT_FACTOR * bytes_free;
+        let Some(queues) = self.webhooks.get_mut(&limits.webhook_id) else { return false };
+        let lane_index = queues.ensure_lane(lane);
+        if !fits || queues.lanes[lane_index].backlog {
+            queues.free_if_idle(lane_index);
+            self.evict_if_idle(limits.webhook_id);
             return false;
         }
-        self.occupy(caps.webhook_id, at, 1, bytes);
+        self.occupy(limits.webhook_id, lane_index, 1, bytes);
         true
     }
 
     /// Returns how many more deliveries of a lane may be in memory.
-    fn free_capacity(&self, webhook_id: WebhookId, lane: &Lane) -> usize {
+    fn available_capacity(&self, webhook_id: WebhookId, lane: &Lane) -> usize {
         let Some(queues) = self.webhooks.get(&webhook_id) else { return 0 };
-        if self.draining || self.bytes >= self.bounds.max_bytes || queues.is_parked() {
+        if self.draining || self.bytes >= self.limits.max_bytes || queues.is_parked() {
             return 0;
         }
-        let (capacity, used) = (self.bounds.max_items, self.items);
-        let held = queues.position(lane).map_or(0, |at| queues.lanes[at].occupied());
+        let (capacity, used) = (self.limits.max_deliveries, self.deliveries);
+        let occupied = queues.lane_index(lane).map_or(0, |lane_index| queues.lanes[lane_index].occupied());
         let tenant = &self.tenants[queues.tenant];
-        let mut room = self.bounds.lane_items.saturating_sub(held);
-        room = room.min(fairness::allowance(capacity, used, tenant.items, TENANT_FACTOR));
-        let ahead = fairness::lane_capacity(capacity, used, queues.max_in_flight, is_retry(lane));
-        room = room.min(ahead.saturating_sub(held));
+        let mut available = self.limits.max_lane_deliveries.saturating_sub(occupied);
+        available = available.min(fairness::allowance(capacity, used, tenant.deliveries, TENANT_FACTOR));
+        let lane_limit = fairness::lane_capacity(capacity, used, queues.max_in_flight, is_retry(lane));
+        available = available.min(lane_limit.saturating_sub(occupied));
         if is_retry(lane) {
-            room = room.min(fairness::allowance(capacity, used, self.retry_items, RETRY_FACTOR));
+            available =
+                available.min(fairness::allowance(capacity, used, self.retry_deliveries, RETRY_FACTOR));
         }
-        if let Some(trickle) = queues.probe_cap {
-            room = room.min(trickle.saturating_sub(queues.occupied()));
+        if let Some(probe_limit) = queues.probe_limit {
+            available = available.min(probe_limit.saturating_sub(queues.occupied()));
         }
-        room.min(capacity.saturating_sub(used))
+        available.min(capacity.saturating_sub(used))
     }
 
     fn occupy(&mut self, webhook_id: WebhookId, lane: usize, count: usize, bytes: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         let queue = &mut queues.lanes[lane];
         queue.reserved += count;
-        self.items += count;
+        self.deliveries += count;
         self.bytes += bytes;
         if queue.is_retry() {
-            self.retry_items += count;
+            self.retry_deliveries += count;
         }
         let tenant = &mut self.tenants[queues.tenant];
-        tenant.items += count;
+        tenant.deliveries += count;
         tenant.bytes += bytes;
     }
 
-    /// Releases capacity in memory.
-    pub(super) fn release_capacity(
-        &mut self,
-        webhook_id: WebhookId,
-        lane: &Lane,
-        count: usize,
-        bytes: usize,
-    ) {
-        self.items -= count;
+    /// Frees capacity in memory.
+    pub(super) fn free_capacity(&mut self, webhook_id: WebhookId, lane: &Lane, count: usize, bytes: usize) {
+        self.deliveries -= count;
         self.bytes -= bytes;
         if is_retry(lane) {
-            self.retry_items -= count;
+            self.retry_deliveries -= count;
         }
         if let Some(queues) = self.webhooks.get(&webhook_id) {
             let tenant = &mut self.tenants[queues.tenant];
-            tenant.items -= count;
+            tenant.deliveries -= count;
             tenant.bytes -= bytes;
         }
         self.retry_blocked_refills(count);
@@ -104,40 +100,40 @@ impl State {
     }
 
     pub(super) fn unreserve(&mut self, webhook_id: WebhookId, lane: &Lane, count: usize, bytes: usize) {
-        self.release_capacity(webhook_id, lane, count, bytes);
+        self.free_capacity(webhook_id, lane, count, bytes);
         if let Some(queues) = self.webhooks.get_mut(&webhook_id)
-            && let Some(at) = queues.position(lane)
+            && let Some(lane_index) = queues.lane_index(lane)
         {
-            queues.lanes[at].reserved -= count;
-            self.request_refill(webhook_id, at);
+            queues.lanes[lane_index].reserved -= count;
+            self.request_refill(webhook_id, lane_index);
             if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
-                queues.free_if_idle(at);
+                queues.free_if_idle(lane_index);
             }
         }
         self.evict_if_idle(webhook_id);
     }
 
-    pub(super) fn fell_behind(&mut self, webhook_id: WebhookId, lane: &Lane) {
+    pub(super) fn mark_backlogged(&mut self, webhook_id: WebhookId, lane: &Lane) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         if queues.is_parked() {
             return;
         }
-        let at = queues.lane(lane);
-        queues.lanes[at].backlog = true;
-        self.request_refill(webhook_id, at);
+        let lane_index = queues.ensure_lane(lane);
+        queues.lanes[lane_index].backlog = true;
+        self.request_refill(webhook_id, lane_index);
     }
 
     /// Requests a refill of a lane with a backlog once half of its capacity is free; of an ordered lane, once it is
     /// empty.
     pub(super) fn request_refill(&mut self, webhook_id: WebhookId, lane: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        let ahead = fairness::lane_capacity(
-            self.bounds.max_items,
-            self.items,
+        let lane_limit = fairness::lane_capacity(
+            self.limits.max_deliveries,
+            self.deliveries,
             queues.max_in_flight,
             queues.lanes[lane].is_retry(),
         );
-        let half = self.bounds.lane_items.min(ahead) / 2;
+        let half = self.limits.max_lane_deliveries.min(lane_limit) / 2;
         let parked = queues.is_parked();
         let queue = &mut queues.lanes[lane];
         let enough = if queue.lane.is_ordered() { 0 } else { half };
@@ -154,81 +150,91 @@ impl State {
         }
     }
 
-    pub(super) fn take_hungry(&mut self) -> Vec<LaneCapacity> {
-        let hungry = std::mem::take(&mut self.refills);
-        let mut capacities = Vec::with_capacity(hungry.len());
-        for (webhook_id, at) in hungry {
+    pub(super) fn take_lanes_to_refill(&mut self) -> Vec<LaneCapacity> {
+        let lanes_to_refill = std::mem::take(&mut self.refills);
+        let mut capacities = Vec::with_capacity(lanes_to_refill.len());
+        for (webhook_id, lane_index) in lanes_to_refill {
             let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
-            let queue = &mut queues.lanes[at];
+            let queue = &mut queues.lanes[lane_index];
             if !queue.backlog {
                 queue.refill_requested = false;
-                queues.free_if_idle(at);
+                queues.free_if_idle(lane_index);
                 self.evict_if_idle(webhook_id);
                 continue;
             }
             let key = LaneKey { webhook_id, lane: queue.lane.clone() };
-            let capacity = self.reserve_quantum(&key, at);
+            let capacity = self.reserve_claim(&key, lane_index);
             if capacity == 0 {
-                // Requested again when capacity is released.
-                self.blocked_refills.push_back((webhook_id, at));
+                // Requested again when capacity is freed.
+                self.blocked_refills.push_back((webhook_id, lane_index));
                 continue;
             }
             if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
-                queues.lanes[at].refill_requested = false;
+                queues.lanes[lane_index].refill_requested = false;
             }
             capacities.push(LaneCapacity::new(key, capacity));
         }
         capacities
     }
 
-    pub(super) fn reserve_lane(&mut self, caps: WebhookCaps<'_>, lane: Lane) -> LaneCapacity {
-        let at = self.ensure_webhook(caps).lane(&lane);
-        let key = LaneKey { webhook_id: caps.webhook_id, lane };
-        let capacity = self.reserve_quantum(&key, at);
+    pub(super) fn reserve_lane(&mut self, limits: WebhookLimits<'_>, lane: Lane) -> LaneCapacity {
+        let lane_index = self.ensure_webhook(limits).ensure_lane(&lane);
+        let key = LaneKey { webhook_id: limits.webhook_id, lane };
+        let capacity = self.reserve_claim(&key, lane_index);
         if let Some(queues) = self.webhooks.get_mut(&key.webhook_id) {
-            // Keeps the backlog until the claim returns, so that a lane that the store holds for this node is not evicted.
-            queues.lanes[at].backlog |= capacity == 0;
+            // Keeps the backlog until the claim returns, so that a lane that this node has claimed is not evicted.
+            queues.lanes[lane_index].backlog |= capacity == 0;
         }
         LaneCapacity::new(key, capacity)
     }
 
     pub(super) fn is_full_for(&self, key: &LaneKey, count: usize) -> bool {
         let Some(queues) = self.webhooks.get(&key.webhook_id) else { return false };
-        let behind = queues.position(&key.lane).is_some_and(|at| queues.lanes[at].backlog);
-        !behind && self.free_capacity(key.webhook_id, &key.lane) < count
+        let backlogged =
+            queues.lane_index(&key.lane).is_some_and(|lane_index| queues.lanes[lane_index].backlog);
+        !backlogged && self.available_capacity(key.webhook_id, &key.lane) < count
     }
 
-    pub(super) fn reserve_for_tickets(&mut self, caps: WebhookCaps<'_>, lane: &Lane, max: usize) -> usize {
-        let at = self.ensure_webhook(caps).lane(lane);
-        let capacity =
-            match self.webhooks.get(&caps.webhook_id).is_some_and(|queues| queues.lanes[at].backlog) {
-                true => 0,
-                false => self.free_capacity(caps.webhook_id, lane).min(max),
-            };
-        self.occupy(caps.webhook_id, at, capacity, 0);
+    pub(super) fn reserve_for_tickets(
+        &mut self,
+        limits: WebhookLimits<'_>,
+        lane: &Lane,
+        max: usize,
+    ) -> usize {
+        let lane_index = self.ensure_webhook(limits).ensure_lane(lane);
+        let capacity = match self
+            .webhooks
+            .get(&limits.webhook_id)
+            .is_some_and(|queues| queues.lanes[lane_index].backlog)
+        {
+            true => 0,
+            false => self.available_capacity(limits.webhook_id, lane).min(max),
+        };
+        self.occupy(limits.webhook_id, lane_index, capacity, 0);
         if capacity == 0 {
-            if let Some(queues) = self.webhooks.get_mut(&caps.webhook_id) {
-                queues.free_if_idle(at);
+            if let Some(queues) = self.webhooks.get_mut(&limits.webhook_id) {
+                queues.free_if_idle(lane_index);
             }
-            self.evict_if_idle(caps.webhook_id);
+            self.evict_if_idle(limits.webhook_id);
         }
         capacity
     }
 
-    fn reserve_quantum(&mut self, key: &LaneKey, at: usize) -> usize {
-        let quantum = match &key.lane {
-            Lane::Ordered(_) => ORDER_QUANTUM,
-            Lane::Unordered { retry: true, .. } => RETRY_QUANTUM,
-            Lane::Unordered { retry: false, .. } => QUANTUM,
+    /// Reserves the available capacity for one claim from a lane.
+    fn reserve_claim(&mut self, key: &LaneKey, lane_index: usize) -> usize {
+        let max = match &key.lane {
+            Lane::Ordered(_) => MAX_ORDERED_CLAIM_PER_LANE,
+            Lane::Unordered { retry: true, .. } => MAX_RETRY_CLAIM_PER_LANE,
+            Lane::Unordered { retry: false, .. } => MAX_CLAIM_PER_LANE,
         };
-        let capacity = self.free_capacity(key.webhook_id, &key.lane).min(quantum);
-        self.occupy(key.webhook_id, at, capacity, 0);
+        let capacity = self.available_capacity(key.webhook_id, &key.lane).min(max);
+        self.occupy(key.webhook_id, lane_index, capacity, 0);
         capacity
     }
 
-    /// Accepts deliveries for which capacity was reserved. `more` says whether more are due in the store; `None` if
+    /// Enqueues deliveries for which capacity was reserved. `more` says whether more are due in the store; `None` if
     /// unknown.
-    pub(super) fn accept(
+    pub(super) fn enqueue(
         &mut self,
         capacity: &LaneCapacity,
         deliveries: Vec<LeasedDelivery>,
@@ -238,13 +244,13 @@ impl State {
         let (taken, bytes) = deliveries
             .iter()
             .fold((0, 0), |(n, bytes), delivery| (n + 1, bytes + delivery.event.memory_bytes()));
-        self.release_capacity(*webhook_id, lane, capacity - taken, 0);
+        self.free_capacity(*webhook_id, lane, capacity - taken, 0);
         let Some(queues) = self.webhooks.get_mut(webhook_id) else { return Vec::new() };
         let index = queues.tenant;
         let parked = queues.is_parked();
-        let at = queues.lane(lane);
-        let queue = &mut queues.lanes[at];
-        self.owned.extend(deliveries.iter().map(|delivery| (delivery.id, ())));
+        let lane_index = queues.ensure_lane(lane);
+        let queue = &mut queues.lanes[lane_index];
+        self.tracked_leases.extend(deliveries.iter().map(|delivery| (delivery.id, ())));
         queue.backlog = more.unwrap_or(queue.backlog);
         queue.reserved -= capacity - taken;
         self.bytes += bytes;
@@ -253,21 +259,21 @@ impl State {
             // The webhook was parked during the claim.
             return deliveries;
         }
-        let mut hand_back = Vec::new();
+        let mut to_release = Vec::new();
         for delivery in deliveries {
             if take_if_present(&mut self.cancelled_early, delivery.id) {
-                hand_back.push(delivery);
+                to_release.push(delivery);
                 continue;
             }
             queue.reserved -= 1;
             queue.queue.push_back(delivery);
         }
-        self.enqueue_lane(*webhook_id, at);
-        self.request_refill(*webhook_id, at);
+        self.enqueue_lane(*webhook_id, lane_index);
+        self.request_refill(*webhook_id, lane_index);
         if let Some(queues) = self.webhooks.get_mut(webhook_id) {
-            queues.free_if_idle(at);
+            queues.free_if_idle(lane_index);
         }
         self.evict_if_idle(*webhook_id);
-        hand_back
+        to_release
     }
 }

@@ -9,7 +9,7 @@ use redrive_core::{
     dispatch::fairness::{self, RETRY_FACTOR, TENANT_FACTOR, WeightedScheduler},
 };
 
-use super::{DispatchActions, lanes::Sending, state::State};
+use super::{DispatchActions, lanes::InFlightRequest, state::State};
 
 /// The first class of retries.
 const FIRST_RETRY_CLASS: usize = CLASS_COUNT / 2;
@@ -18,20 +18,20 @@ const FIRST_RETRY_CLASS: usize = CLASS_COUNT / 2;
 #[derive(Default)]
 pub(super) struct ClassQueues {
     tenants: [VecDeque<usize>; CLASS_COUNT],
-    turns: WeightedScheduler,
+    scheduler: WeightedScheduler,
 }
 
 impl State {
     /// Enqueues a lane if it may send.
     pub(super) fn enqueue_lane(&mut self, webhook_id: WebhookId, lane: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        if queues.lanes[lane].scheduled || !queues.may_send(lane) {
+        if queues.lanes[lane].is_enqueued || !queues.lane_may_send(lane) {
             return;
         }
         let queue = &mut queues.lanes[lane];
-        queue.scheduled = true;
+        queue.is_enqueued = true;
         let (index, class) = (queues.tenant, queue.lane.class());
-        self.tenants[index].turns[class].push_back((webhook_id, lane));
+        self.tenants[index].ready_lanes[class].push_back((webhook_id, lane));
         self.enqueue_tenant(index, class);
     }
 
@@ -40,22 +40,22 @@ impl State {
     pub(super) fn enqueue_next_lanes(&mut self, webhook_id: WebhookId) {
         let Some(queues) = self.webhooks.get(&webhook_id) else { return };
         let (lanes, first, orders) = (queues.lanes.len(), queues.next_lane, queues.has_orders());
-        let mut wanted = queues.max_in_flight.saturating_sub(queues.sending.len());
-        for lane in queues.free_lanes() {
+        let mut wanted = queues.max_in_flight.saturating_sub(queues.in_flight.len());
+        for lane in queues.unordered_lanes() {
             self.enqueue_lane(webhook_id, lane);
         }
-        for at in (0..lanes).filter(|_| orders) {
+        for offset in (0..lanes).filter(|_| orders) {
             if wanted == 0 {
                 break;
             }
-            let lane = (first + at) % lanes;
+            let lane = (first + offset) % lanes;
             let Some(queues) = self.webhooks.get(&webhook_id) else { return };
             if !queues.lanes[lane].lane.is_ordered() {
                 continue;
             }
             self.enqueue_lane(webhook_id, lane);
             if let Some(queues) = self.webhooks.get_mut(&webhook_id)
-                && queues.lanes[lane].scheduled
+                && queues.lanes[lane].is_enqueued
             {
                 wanted -= 1;
                 queues.next_lane = lane + 1;
@@ -73,30 +73,30 @@ impl State {
 
     pub(super) fn enqueue_tenant(&mut self, index: usize, class: usize) {
         let tenant = &mut self.tenants[index];
-        if !tenant.parked && !tenant.in_rota[class] && !tenant.turns[class].is_empty() {
-            tenant.in_rota[class] = true;
+        if !tenant.is_suspended && !tenant.is_enqueued[class] && !tenant.ready_lanes[class].is_empty() {
+            tenant.is_enqueued[class] = true;
             self.round_robin.tenants[class].push_back(index);
         }
     }
 
-    /// Parks a tenant that may not send more for now. The caller must call [`State::wake_hosts`] afterwards: host
+    /// Suspends a tenant that may not send more for now. The caller must call [`State::wake_hosts`] afterwards: host
     /// slots for which its lanes were woken are left to other tenants.
-    pub(super) fn park_tenant(&mut self, index: usize) {
+    pub(super) fn suspend_tenant(&mut self, index: usize) {
         let tenant = &mut self.tenants[index];
-        if !tenant.parked {
-            tenant.parked = true;
-            self.parked.push_back(index);
+        if !tenant.is_suspended {
+            tenant.is_suspended = true;
+            self.suspended_tenants.push_back(index);
             self.return_wakes(index);
         }
     }
 
-    /// Enqueues a parked tenant again. It may be parked again when it reaches the front.
-    pub(super) fn unpark_tenant(&mut self, index: usize) {
-        if !self.tenants[index].parked {
+    /// Enqueues a suspended tenant again. It may be suspended again when it reaches the front.
+    pub(super) fn resume_tenant(&mut self, index: usize) {
+        if !self.tenants[index].is_suspended {
             return;
         }
-        self.tenants[index].parked = false;
-        self.parked.retain(|parked| *parked != index);
+        self.tenants[index].is_suspended = false;
+        self.suspended_tenants.retain(|tenant| *tenant != index);
         for class in 0..CLASS_COUNT {
             self.enqueue_tenant(index, class);
         }
@@ -104,26 +104,32 @@ impl State {
         self.evict_tenant_if_idle(index);
     }
 
-    /// Unparks a tenant after a slot became free: this one if it is parked, otherwise the first parked one.
-    pub(super) fn unpark_next_tenant(&mut self, index: usize) {
-        if self.tenants[index].parked {
-            self.unpark_tenant(index);
-        } else if let Some(first) = self.parked.front().copied() {
-            self.unpark_tenant(first);
+    /// Resumes a tenant after a slot became free: this one if it is suspended, otherwise the first suspended one.
+    pub(super) fn resume_next_tenant(&mut self, index: usize) {
+        if self.tenants[index].is_suspended {
+            self.resume_tenant(index);
+        } else if let Some(first) = self.suspended_tenants.front().copied() {
+            self.resume_tenant(first);
         }
     }
 
-    pub(super) fn may_send(&self, index: usize) -> bool {
+    /// Returns whether the limits of this tenant allow it to send.
+    pub(super) fn tenant_may_send(&self, index: usize) -> bool {
         let tenant = &self.tenants[index];
-        tenant.blocked_until.is_none()
+        tenant.held_until.is_none()
             && tenant.unsettled < tenant.max_in_flight
-            && fairness::may_take(self.bounds.max_in_flight, self.unsettled, tenant.unsettled, TENANT_FACTOR)
+            && fairness::may_take(self.limits.max_in_flight, self.unsettled, tenant.unsettled, TENANT_FACTOR)
     }
 
     /// Returns the classes that have a tenant to serve. Retries never take the last free slots.
     fn ready_classes(&self) -> [bool; CLASS_COUNT] {
-        let retries = self.retries < self.retry_limit
-            && fairness::may_take(self.bounds.max_in_flight, self.unsettled, self.retries, RETRY_FACTOR);
+        let retries = self.unsettled_retries < self.retry_limit
+            && fairness::may_take(
+                self.limits.max_in_flight,
+                self.unsettled,
+                self.unsettled_retries,
+                RETRY_FACTOR,
+            );
         let mut in_line = [false; CLASS_COUNT];
         for (class, tenants) in self.round_robin.tenants.iter().enumerate() {
             in_line[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY_CLASS);
@@ -137,18 +143,18 @@ impl State {
             refill: !self.refills.is_empty() && !self.draining,
             ..DispatchActions::default()
         };
-        if self.draining || self.store_down || self.suspended || self.blocked_until.is_some() {
+        if self.draining || self.store_down || self.node_suspended || self.held_until.is_some() {
             return actions;
         }
-        while self.unsettled < self.bounds.max_in_flight {
-            let Some(class) = self.round_robin.turns.next(self.ready_classes()) else { break };
+        while self.unsettled < self.limits.max_in_flight {
+            let Some(class) = self.round_robin.scheduler.next(self.ready_classes()) else { break };
             let Some(index) = self.round_robin.tenants[class].pop_front() else { break };
-            self.tenants[index].in_rota[class] = false;
-            if self.may_send(index) {
+            self.tenants[index].is_enqueued[class] = false;
+            if self.tenant_may_send(index) {
                 self.start_next(index, class, &mut actions);
                 self.enqueue_tenant(index, class);
             } else {
-                self.park_tenant(index);
+                self.suspend_tenant(index);
                 self.wake_hosts();
             }
             self.evict_tenant_if_idle(index);
@@ -158,10 +164,10 @@ impl State {
 
     /// Starts one request of the tenant's next webhook in this class that may send.
     fn start_next(&mut self, index: usize, class: usize, actions: &mut DispatchActions) {
-        while let Some((webhook_id, lane)) = self.tenants[index].turns[class].pop_front() {
+        while let Some((webhook_id, lane)) = self.tenants[index].ready_lanes[class].pop_front() {
             let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
-            let was_woken = queues.lanes[lane].woken_at.is_some();
-            queues.lanes[lane].scheduled = false;
+            let was_woken = queues.lanes[lane].woken_by_host.is_some();
+            queues.lanes[lane].is_enqueued = false;
             let started = self.start_lane(webhook_id, lane, class, actions);
             if was_woken {
                 // After the start, so that the slot for which it was woken does not count as free.
@@ -184,7 +190,7 @@ impl State {
         actions: &mut DispatchActions,
     ) -> bool {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return false };
-        if !queues.may_send(lane) {
+        if !queues.lane_may_send(lane) {
             queues.free_if_idle(lane);
             return false;
         }
@@ -194,9 +200,9 @@ impl State {
         }
         let Some(delivery) = queues.lanes[lane].queue.pop_front() else { return false };
         self.hosts.take(queues.host, queues.tenant);
-        queues.sending.push(Sending { delivery_id: delivery.id, host: queues.host });
+        queues.in_flight.push(InFlightRequest { delivery_id: delivery.id, host: queues.host });
         self.take_slot(webhook_id, lane);
-        self.round_robin.turns.charge(class);
+        self.round_robin.scheduler.charge(class);
         actions.start.push(delivery);
         self.enqueue_lane(webhook_id, lane);
         true

@@ -1,7 +1,7 @@
 //! Limits the requests in flight to one destination host, over all webhooks and tenants of this node.
 //!
-//! A lane that is scheduled while its host is full leaves its tenant's queue and waits at the host, so that it
-//! delays no other lane. When a request to the host ends, waiting lanes are scheduled again: one of each class per
+//! A lane whose turn comes while its host is full leaves its tenant's queue and waits at the host, so that it
+//! delays no other lane. When a request to the host ends, waiting lanes are enqueued again: one of each class per
 //! free slot, so that the class weights choose among them, with round-robin over tenants. A lane that cannot use
 //! its slot passes it on. One tenant never gets all slots of a host: see [`fairness::may_take`].
 
@@ -42,8 +42,8 @@ impl Line {
 
     /// Takes a lane of the first tenant that `may_go`, and moves the tenant to the end.
     fn pop(&mut self, mut may_go: impl FnMut(usize) -> bool) -> Option<(usize, LaneRef)> {
-        let at = self.tenants.iter().position(|tenant| may_go(*tenant))?;
-        let tenant = self.tenants.remove(at)?;
+        let index = self.tenants.iter().position(|tenant| may_go(*tenant))?;
+        let tenant = self.tenants.remove(index)?;
         let lanes = self.lanes.get_mut(&tenant)?;
         let lane = lanes.pop_front()?;
         match lanes.is_empty() {
@@ -65,7 +65,7 @@ struct Host {
     by_tenant: Vec<(usize, usize)>,
     waiting: [Line; CLASS_COUNT],
     waiting_lanes: usize,
-    /// Number of lanes that were scheduled again and have not been started yet.
+    /// Number of lanes that were enqueued again and have not been started yet.
     woken: [usize; CLASS_COUNT],
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Hosts {
     max_in_flight: usize,
     indexes: HashMap<HostKey, usize>,
     hosts: Vec<Host>,
-    vacant: Vec<usize>,
+    free_indexes: Vec<usize>,
     /// Hosts whose waiting lanes must be checked.
     to_wake: Vec<usize>,
 }
@@ -86,7 +86,7 @@ impl Hosts {
             max_in_flight: max_in_flight.max(1),
             indexes: HashMap::new(),
             hosts: Vec::new(),
-            vacant: Vec::new(),
+            free_indexes: Vec::new(),
             to_wake: Vec::new(),
         }
     }
@@ -96,7 +96,7 @@ impl Hosts {
         let index = match self.indexes.get(&key) {
             Some(index) => *index,
             None => {
-                let index = self.vacant.pop().unwrap_or_else(|| {
+                let index = self.free_indexes.pop().unwrap_or_else(|| {
                     self.hosts.push(Host::default());
                     self.hosts.len() - 1
                 });
@@ -109,13 +109,14 @@ impl Hosts {
         index
     }
 
-    pub(super) fn release(&mut self, index: usize) {
+    /// Drops a reference to a host, and removes the host with its last one.
+    pub(super) fn drop_reference(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         host.references -= 1;
         if host.references == 0 {
             self.indexes.remove(&host.key);
             *host = Host::default();
-            self.vacant.push(index);
+            self.free_indexes.push(index);
         }
     }
 
@@ -126,7 +127,7 @@ impl Hosts {
     /// Returns whether a tenant may have one more request in flight to a host.
     pub(super) fn may_take(&self, index: usize, tenant: usize) -> bool {
         let host = &self.hosts[index];
-        let own = host.by_tenant.iter().find(|(position, _)| *position == tenant).map_or(0, |(_, own)| *own);
+        let own = host.by_tenant.iter().find(|(other, _)| *other == tenant).map_or(0, |(_, own)| *own);
         fairness::may_take(self.max_in_flight, host.in_flight, own, TENANT_FACTOR)
     }
 
@@ -142,7 +143,7 @@ impl Hosts {
         let host = &mut self.hosts[index];
         host.references += 1;
         host.in_flight += 1;
-        match host.by_tenant.iter_mut().find(|(position, _)| *position == tenant) {
+        match host.by_tenant.iter_mut().find(|(other, _)| *other == tenant) {
             Some((_, own)) => *own += 1,
             None => host.by_tenant.push((tenant, 1)),
         }
@@ -152,16 +153,16 @@ impl Hosts {
     pub(super) fn free(&mut self, index: usize, tenant: usize) {
         let host = &mut self.hosts[index];
         host.in_flight -= 1;
-        if let Some(at) = host.by_tenant.iter().position(|(position, _)| *position == tenant) {
-            host.by_tenant[at].1 -= 1;
-            if host.by_tenant[at].1 == 0 {
-                host.by_tenant.swap_remove(at);
+        if let Some(entry) = host.by_tenant.iter().position(|(other, _)| *other == tenant) {
+            host.by_tenant[entry].1 -= 1;
+            if host.by_tenant[entry].1 == 0 {
+                host.by_tenant.swap_remove(entry);
             }
         }
         if host.waiting_lanes > 0 {
             self.to_wake.push(index);
         }
-        self.release(index);
+        self.drop_reference(index);
     }
 
     fn wait(&mut self, index: usize, class: usize, tenant: usize, lane: LaneRef, first: bool) {
@@ -175,7 +176,7 @@ impl Hosts {
     fn end_wake(&mut self, index: usize, class: usize) {
         self.hosts[index].woken[class] -= 1;
         self.to_wake.push(index);
-        self.release(index);
+        self.drop_reference(index);
     }
 
     fn has_lanes_of(&self, index: usize, tenant: usize) -> bool {
@@ -185,28 +186,28 @@ impl Hosts {
 }
 
 impl State {
-    /// Lets a lane wait at its webhook's host. It stays marked as scheduled, so that it is not enqueued a second time.
+    /// Lets a lane wait at its webhook's host. It stays marked as enqueued, so that it is not enqueued a second time.
     pub(super) fn wait_at_host(&mut self, webhook_id: WebhookId, lane: usize, first: bool) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         let (host, tenant) = (queues.host, queues.tenant);
         let queue = &mut queues.lanes[lane];
-        queue.scheduled = true;
+        queue.is_enqueued = true;
         let class = queue.lane.class();
         self.hosts.wait(host, class, tenant, (webhook_id, lane), first);
-        self.tenants[tenant].waits_at.insert(host);
+        self.tenants[tenant].waiting_hosts.insert(host);
     }
 
     /// Ends the wake-up of a lane that leaves its tenant's queue.
     pub(super) fn end_wake(&mut self, webhook_id: WebhookId, lane: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         let queue = &mut queues.lanes[lane];
-        if let Some(host) = queue.woken_at.take() {
+        if let Some(host) = queue.woken_by_host.take() {
             let class = queue.lane.class();
             self.hosts.end_wake(host, class);
         }
     }
 
-    /// Schedules waiting lanes of every host that may have a free slot.
+    /// Enqueues waiting lanes of every host that may have a free slot.
     pub(super) fn wake_hosts(&mut self) {
         while let Some(host) = self.hosts.to_wake.pop() {
             for class in 0..CLASS_COUNT {
@@ -223,15 +224,15 @@ impl State {
         }
         let mut line = std::mem::take(&mut self.hosts.hosts[index].waiting[class]);
         let next = line.pop(|tenant| {
-            if !self.may_send(tenant) {
-                // The tenant is checked again when it is unparked.
-                self.park_tenant(tenant);
+            if !self.tenant_may_send(tenant) {
+                // The tenant is checked again when it is resumed.
+                self.suspend_tenant(tenant);
             }
-            !self.tenants[tenant].parked && self.hosts.may_take(index, tenant)
+            !self.tenants[tenant].is_suspended && self.hosts.may_take(index, tenant)
         });
-        // Parking a tenant may have returned lanes to this host in the meantime.
-        let given_back = std::mem::replace(&mut self.hosts.hosts[index].waiting[class], line);
-        for (tenant, lanes) in given_back.lanes {
+        // Suspending a tenant may have returned lanes to this host in the meantime.
+        let previous = std::mem::replace(&mut self.hosts.hosts[index].waiting[class], line);
+        for (tenant, lanes) in previous.lanes {
             for lane in lanes.into_iter().rev() {
                 self.hosts.hosts[index].waiting[class].push(tenant, lane, true);
             }
@@ -242,9 +243,9 @@ impl State {
         host.woken[class] += 1;
         // The lane keeps its reference to the host until its wake-up ends.
         if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
-            queues.lanes[lane].woken_at = Some(index);
+            queues.lanes[lane].woken_by_host = Some(index);
         }
-        self.tenants[tenant].turns[class].push_front((webhook_id, lane));
+        self.tenants[tenant].ready_lanes[class].push_front((webhook_id, lane));
         self.enqueue_tenant(tenant, class);
         true
     }
@@ -253,15 +254,15 @@ impl State {
     /// their slots. Woken lanes are at the front of the queue.
     pub(super) fn return_wakes(&mut self, tenant: usize) {
         for class in 0..CLASS_COUNT {
-            while let Some((webhook_id, lane)) = self.tenants[tenant].turns[class].front().copied() {
+            while let Some((webhook_id, lane)) = self.tenants[tenant].ready_lanes[class].front().copied() {
                 let woken = self
                     .webhooks
                     .get(&webhook_id)
-                    .is_some_and(|queues| queues.lanes[lane].woken_at.is_some());
+                    .is_some_and(|queues| queues.lanes[lane].woken_by_host.is_some());
                 if !woken {
                     break;
                 }
-                self.tenants[tenant].turns[class].pop_front();
+                self.tenants[tenant].ready_lanes[class].pop_front();
                 self.end_wake(webhook_id, lane);
                 self.wait_at_host(webhook_id, lane, true);
             }
@@ -270,12 +271,12 @@ impl State {
 
     /// Checks the lanes of a tenant that wait at hosts, after the tenant may send again.
     pub(super) fn wake_hosts_of(&mut self, tenant: usize) {
-        let waits_at = &mut self.tenants[tenant].waits_at;
-        if waits_at.is_empty() {
+        let waiting_hosts = &mut self.tenants[tenant].waiting_hosts;
+        if waiting_hosts.is_empty() {
             return;
         }
-        waits_at.retain(|host| self.hosts.has_lanes_of(*host, tenant));
-        self.hosts.to_wake.extend(waits_at.iter());
+        waiting_hosts.retain(|host| self.hosts.has_lanes_of(*host, tenant));
+        self.hosts.to_wake.extend(waiting_hosts.iter());
         self.wake_hosts();
     }
 

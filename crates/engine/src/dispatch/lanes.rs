@@ -20,10 +20,11 @@ pub(super) struct LaneQueue {
     pub(super) unsettled: usize,
     /// Whether more deliveries are due in the store: newer ones must not overtake them.
     pub(super) backlog: bool,
-    pub(super) scheduled: bool,
+    /// Whether it is in its tenant's queue of ready lanes, or waits at a host.
+    pub(super) is_enqueued: bool,
     pub(super) refill_requested: bool,
-    /// Index of the host that scheduled it again; see `hosts`.
-    pub(super) woken_at: Option<usize>,
+    /// Index of the host that enqueued it again; see `hosts`.
+    pub(super) woken_by_host: Option<usize>,
 }
 
 impl LaneQueue {
@@ -34,9 +35,9 @@ impl LaneQueue {
             reserved: 0,
             unsettled: 0,
             backlog: false,
-            scheduled: false,
+            is_enqueued: false,
             refill_requested: false,
-            woken_at: None,
+            woken_by_host: None,
         }
     }
 
@@ -56,7 +57,7 @@ impl LaneQueue {
     }
 
     fn is_idle(&self) -> bool {
-        self.occupied() == 0 && !self.backlog && !self.scheduled && !self.refill_requested
+        self.occupied() == 0 && !self.backlog && !self.is_enqueued && !self.refill_requested
     }
 }
 
@@ -67,9 +68,9 @@ pub(super) fn is_retry(lane: &Lane) -> bool {
 /// Block of a webhook on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
-    /// A short hold: the queue stays in memory.
+    /// A short pause: the queue stays in memory.
     Held(Time),
-    /// A long block: the queue is in the store, and no delivery is accepted.
+    /// A long pause: the queue is in the store, and no delivery is enqueued.
     Parked(Time),
 }
 
@@ -83,7 +84,7 @@ impl Block {
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sending {
+pub(super) struct InFlightRequest {
     pub(super) delivery_id: DeliveryId,
     /// Index of the host that it counts for, which may differ from the webhook's current one.
     pub(super) host: usize,
@@ -100,17 +101,17 @@ pub(super) struct WebhookQueues {
     classes: [Option<usize>; CLASS_COUNT],
     orders: HashMap<Box<str>, usize>,
     /// Indexes of ordered lanes that are no longer in use.
-    free_lane_slots: Vec<usize>,
+    free_indexes: Vec<usize>,
     /// Index at which the search for a lane that may send starts.
     pub(super) next_lane: usize,
     /// Requests in flight.
-    pub(super) sending: Vec<Sending>,
+    pub(super) in_flight: Vec<InFlightRequest>,
     /// Index of the host of its URL.
     pub(super) host: usize,
     pub(super) max_in_flight: usize,
     pub(super) block: Option<Block>,
     /// Maximum number of deliveries in memory while its circuit is half-open.
-    pub(super) probe_cap: Option<usize>,
+    pub(super) probe_limit: Option<usize>,
 }
 
 impl WebhookQueues {
@@ -126,12 +127,12 @@ impl WebhookQueues {
             lanes: Vec::new(),
             classes: [None; CLASS_COUNT],
             orders: HashMap::new(),
-            free_lane_slots: Vec::new(),
+            free_indexes: Vec::new(),
             next_lane: 0,
-            sending: Vec::new(),
+            in_flight: Vec::new(),
             max_in_flight: 1,
             block: None,
-            probe_cap: None,
+            probe_limit: None,
         }
     }
 
@@ -139,8 +140,8 @@ impl WebhookQueues {
         self.lanes.iter().map(LaneQueue::occupied).sum()
     }
 
-    pub(super) fn is_sending(&self, delivery_id: DeliveryId) -> bool {
-        self.sending.iter().any(|sending| sending.delivery_id == delivery_id)
+    pub(super) fn is_in_flight(&self, delivery_id: DeliveryId) -> bool {
+        self.in_flight.iter().any(|request| request.delivery_id == delivery_id)
     }
 
     pub(super) fn is_parked(&self) -> bool {
@@ -148,15 +149,15 @@ impl WebhookQueues {
     }
 
     /// Returns whether the limits of this webhook allow sending the first delivery of this lane.
-    pub(super) fn may_send(&self, lane: usize) -> bool {
+    pub(super) fn lane_may_send(&self, lane: usize) -> bool {
         let queue = &self.lanes[lane];
         !queue.queue.is_empty()
             && self.block.is_none()
-            && self.sending.len() < self.max_in_flight
+            && self.in_flight.len() < self.max_in_flight
             && (queue.unsettled == 0 || !queue.lane.is_ordered())
     }
 
-    pub(super) fn position(&self, lane: &Lane) -> Option<usize> {
+    pub(super) fn lane_index(&self, lane: &Lane) -> Option<usize> {
         match lane {
             Lane::Unordered { .. } => self.classes[lane.class()],
             Lane::Ordered(key) => self.orders.get(key).copied(),
@@ -164,7 +165,7 @@ impl WebhookQueues {
     }
 
     /// Returns the indexes of the unordered lanes.
-    pub(super) fn free_lanes(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn unordered_lanes(&self) -> impl Iterator<Item = usize> + use<> {
         self.classes.into_iter().flatten()
     }
 
@@ -173,11 +174,11 @@ impl WebhookQueues {
     }
 
     /// Returns the index of a lane, creating the lane if needed.
-    pub(super) fn lane(&mut self, lane: &Lane) -> usize {
-        if let Some(index) = self.position(lane) {
+    pub(super) fn ensure_lane(&mut self, lane: &Lane) -> usize {
+        if let Some(index) = self.lane_index(lane) {
             return index;
         }
-        let index = match self.free_lane_slots.pop() {
+        let index = match self.free_indexes.pop() {
             Some(index) => {
                 self.lanes[index] = LaneQueue::new(lane.clone());
                 index
@@ -203,14 +204,14 @@ impl WebhookQueues {
             && self.orders.get(key) == Some(&index)
         {
             self.orders.remove(key);
-            self.free_lane_slots.push(index);
+            self.free_indexes.push(index);
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.sending.is_empty()
+        self.in_flight.is_empty()
             && self.block.is_none()
-            && self.probe_cap.is_none()
+            && self.probe_limit.is_none()
             && self.lanes.iter().all(LaneQueue::is_idle)
     }
 }

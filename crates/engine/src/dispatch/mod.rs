@@ -2,10 +2,10 @@
 //!
 //! Everything is bounded: capacity for a delivery is reserved before it is committed as leased to this node, and
 //! released when its outcome is committed. A delivery without capacity waits in the store; its lane then has a
-//! `backlog` and is refilled from the store, in order, before anything newer is accepted directly.
+//! `backlog` and is refilled from the store, in order, before anything newer is enqueued directly.
 //!
 //! Capacity and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
-//! see [`redrive_core::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
+//! see [`redrive_core::dispatch::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
 //! matters only with several nodes in `multi_node`.
 
 mod capacity;
@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
-    cluster::clock_discipline::SetBack,
+    cluster::clock_discipline::ClockStep,
     delivery::lane::{Lane, Priority},
     dispatch::gate::Scope,
     event::{Event, PayloadFormat},
@@ -46,14 +46,15 @@ pub(crate) struct LeasedDelivery {
     pub(crate) created_at: Time,
     pub(crate) due: Time,
     pub(crate) rescues: u32,
-    pub(crate) deaths: u32,
-    /// Monotonic time at which its publish started, if it was accepted directly from a publish.
+    /// Number of nodes that died while they were known to be sending it.
+    pub(crate) sender_deaths: u32,
+    /// Monotonic time at which its publish started, if it was enqueued directly by a publish.
     pub(crate) started_at: Option<Duration>,
 }
 
-/// A webhook with the limits that the dispatcher applies.
+/// A webhook with the limits that the dispatcher applies to it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WebhookCaps<'a> {
+pub(crate) struct WebhookLimits<'a> {
     pub(crate) webhook_id: WebhookId,
     pub(crate) tenant_id: &'a TenantId,
     /// Maximum number of requests in flight to the webhook.
@@ -77,9 +78,9 @@ pub(crate) enum MemoryState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DispatchLimits {
     pub(crate) max_in_flight: usize,
-    pub(crate) max_items: usize,
+    pub(crate) max_deliveries: usize,
     pub(crate) max_bytes: usize,
-    pub(crate) lane_items: usize,
+    pub(crate) max_lane_deliveries: usize,
     /// Maximum number of requests in flight to one destination host.
     pub(crate) host_max_in_flight: usize,
 }
@@ -87,28 +88,28 @@ pub(crate) struct DispatchLimits {
 /// A delivery that may not be sent now.
 pub(crate) struct DeferredDelivery {
     pub(crate) delivery: LeasedDelivery,
-    pub(crate) how: Deferral,
+    pub(crate) deferral: Deferral,
 }
 
 /// How a delivery is deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deferral {
-    /// A short hold: it stays in memory, first in its lane, as does everything else in this scope.
+    /// A short pause: it stays in memory, first in its lane, as does everything else in this scope.
     Hold(Scope, Time),
-    /// A long block: all deliveries of the webhook are released, and none is accepted until then.
+    /// A long pause: all deliveries of the webhook are released, and none is enqueued until then.
     ParkWebhook(Time),
     /// Only this delivery is released, due at that time at the earliest.
-    ReturnOne(Time),
-    /// The half-open circuit has no probe left: it is released, and no other is accepted until the circuit changes.
+    ReleaseOne(Time),
+    /// The half-open circuit has no probe left: it is released, and no other is enqueued until the circuit changes.
     NoProbe,
-    /// The node must not send at all: everything stays in memory until [`Dispatch::resume_node`].
+    /// The node must not send at all: everything stays in memory until [`Dispatcher::resume_node`].
     SuspendNode,
 }
 
 /// The dispatcher of this node.
-pub(crate) struct Dispatch {
+pub(crate) struct Dispatcher {
     state: Mutex<State>,
-    bounds: DispatchLimits,
+    limits: DispatchLimits,
 }
 
 /// Actions that result from a change: deliveries to send now, deliveries to release to the store, and whether to
@@ -116,7 +117,7 @@ pub(crate) struct Dispatch {
 #[derive(Default)]
 pub(crate) struct DispatchActions {
     pub(crate) start: Vec<LeasedDelivery>,
-    /// Their capacity stays reserved until they are back in the store; see [`Dispatch::unreserve`].
+    /// Their capacity stays reserved until they are back in the store; see [`Dispatcher::unreserve`].
     pub(crate) release: Vec<LeasedDelivery>,
     pub(crate) refill: bool,
 }
@@ -140,14 +141,14 @@ pub struct TenantInMemory {
     /// count as normal.
     pub queued: Vec<(WebhookId, [u64; Priority::ALL.len()])>,
     /// Requests whose outcome is not stored yet.
-    pub in_flight: usize,
+    pub unsettled: usize,
 }
 
 /// Load of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Deliveries in memory, including reserved capacity.
-    pub items: usize,
+    /// Deliveries in memory, including those for which capacity is reserved.
+    pub deliveries: usize,
     /// Their payload bytes.
     pub bytes: usize,
     /// Requests whose outcome is not stored yet.
@@ -156,79 +157,79 @@ pub struct Load {
     pub slots: usize,
 }
 
-impl Dispatch {
-    pub(crate) fn new(bounds: DispatchLimits) -> Self {
-        Self { state: Mutex::new(State::new(bounds)), bounds }
+impl Dispatcher {
+    pub(crate) fn new(limits: DispatchLimits) -> Self {
+        Self { state: Mutex::new(State::new(limits)), limits }
     }
 
     /// Reserves capacity for a delivery about to be published. Returns false if it must be created as waiting.
-    pub(crate) fn reserve(&self, caps: WebhookCaps<'_>, lane: &Lane, bytes: usize) -> bool {
-        self.state.lock().reserve(caps, lane, bytes)
+    pub(crate) fn reserve(&self, limits: WebhookLimits<'_>, lane: &Lane, bytes: usize) -> bool {
+        self.state.lock().reserve(limits, lane, bytes)
     }
 
-    /// Releases reserved capacity: the deliveries were not committed, or are back in the store.
+    /// Frees reserved capacity: the deliveries were not committed, or are back in the store.
     pub(crate) fn unreserve(&self, webhook_id: WebhookId, lane: &Lane, count: usize, bytes: usize) {
         self.state.lock().unreserve(webhook_id, lane, count, bytes);
     }
 
     /// Records that a released delivery is back in the store.
-    pub(crate) fn returned(&self, delivery: &LeasedDelivery) {
+    pub(crate) fn released(&self, delivery: &LeasedDelivery) {
         let state = &mut *self.state.lock();
-        state.owned.remove(&delivery.id);
+        state.tracked_leases.remove(&delivery.id);
         state.unreserve(delivery.webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
     }
 
     /// Returns whether the lease of a delivery is tracked in memory.
-    pub(crate) fn owns(&self, delivery_id: DeliveryId) -> bool {
-        self.state.lock().owned.contains_key(&delivery_id)
+    pub(crate) fn tracks_lease(&self, delivery_id: DeliveryId) -> bool {
+        self.state.lock().tracked_leases.contains_key(&delivery_id)
     }
 
     /// Keeps tracking a lease whose delivery has left memory: it stays leased until the epoch ends.
-    pub(crate) fn retain_owned(&self, delivery_id: DeliveryId) {
-        self.state.lock().owned.insert(delivery_id, ());
+    pub(crate) fn keep_tracking_lease(&self, delivery_id: DeliveryId) {
+        self.state.lock().tracked_leases.insert(delivery_id, ());
     }
 
-    /// Returns whether a lane that this node holds is tracked in memory.
-    pub(crate) fn knows_lane(&self, key: &LaneKey) -> bool {
-        self.state.lock().knows_lane(key)
+    /// Returns whether a lane that this node has claimed is tracked in memory.
+    pub(crate) fn tracks_lane(&self, key: &LaneKey) -> bool {
+        self.state.lock().tracks_lane(key)
     }
 
-    /// Schedules another claim from a lane that this node holds.
-    pub(crate) fn adopt_lane(&self, caps: WebhookCaps<'_>, lane: &Lane) -> DispatchActions {
+    /// Schedules another claim from a lane that this node has claimed.
+    pub(crate) fn resume_lane(&self, limits: WebhookLimits<'_>, lane: &Lane) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.adopt_lane(caps, lane);
+        state.resume_lane(limits, lane);
         state.start_ready()
     }
 
-    /// Accepts committed deliveries for which capacity was reserved.
-    pub(crate) fn accept_published(
+    /// Enqueues committed deliveries for which capacity was reserved.
+    pub(crate) fn enqueue_published(
         &self,
         deliveries: impl IntoIterator<Item = LeasedDelivery>,
     ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let mut hand_back = Vec::new();
+        let mut to_release = Vec::new();
         for delivery in deliveries {
-            state.admit(delivery, &mut hand_back);
+            state.enqueue_published(delivery, &mut to_release);
         }
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
     /// Records that a delivery was created as waiting and due now: its lane, if in memory, has a backlog.
-    pub(crate) fn mark_behind(&self, webhook_id: WebhookId, lane: &Lane) -> DispatchActions {
+    pub(crate) fn mark_backlogged(&self, webhook_id: WebhookId, lane: &Lane) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.fell_behind(webhook_id, lane);
+        state.mark_backlogged(webhook_id, lane);
         state.start_ready()
     }
 
     /// Takes back deliveries that were not admitted, and starts others instead.
-    pub(crate) fn defer(&self, refused: Vec<DeferredDelivery>) -> DispatchActions {
+    pub(crate) fn defer(&self, deferred: Vec<DeferredDelivery>) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let mut hand_back = Vec::new();
+        let mut to_release = Vec::new();
         // In reverse, so that the first delivery of each lane is at the front again.
-        for DeferredDelivery { delivery, how } in refused.into_iter().rev() {
-            state.refuse(delivery, how, &mut hand_back);
+        for DeferredDelivery { delivery, deferral } in deferred.into_iter().rev() {
+            state.defer(delivery, deferral, &mut to_release);
         }
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
     /// Frees the webhook's slot after the response, or without one. The outcome is not stored yet.
@@ -246,40 +247,41 @@ impl Dispatch {
     /// lane, the deliveries after it are released and wait as well.
     pub(crate) fn settle(&self, delivery: &LeasedDelivery, still_waits: bool) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.settled(delivery, still_waits);
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        let to_release = state.settle(delivery, still_waits);
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
     /// Blocks a webhook until then, and releases its queued deliveries.
-    pub(crate) fn park(&self, caps: WebhookCaps<'_>, until: Time) -> DispatchActions {
+    pub(crate) fn park(&self, limits: WebhookLimits<'_>, until: Time) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.ensure_webhook(caps);
-        let mut hand_back = Vec::new();
-        state.park(caps.webhook_id, until, &mut hand_back);
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        state.ensure_webhook(limits);
+        let mut to_release = Vec::new();
+        state.park(limits.webhook_id, until, &mut to_release);
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
-    /// Unblocks a webhook, possibly with a cap on its deliveries in memory.
-    pub(crate) fn unpark(&self, caps: WebhookCaps<'_>, trickle: Option<usize>) -> DispatchActions {
+    /// Unblocks a webhook. `probe_limit` is the maximum number of its deliveries in memory while its circuit is
+    /// half-open.
+    pub(crate) fn unpark(&self, limits: WebhookLimits<'_>, probe_limit: Option<usize>) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.unpark(caps, trickle);
+        state.unpark(limits, probe_limit);
         state.start_ready()
     }
 
-    /// Returns the time at which the next hold or block ends.
+    /// Returns the time at which the next hold or park ends.
     pub(crate) fn next_wake(&self) -> Option<Time> {
         self.state.lock().next_wake()
     }
 
     /// Adjusts all times after the clock was set back: they were computed from the abandoned time.
-    pub(crate) fn set_back(&self, set_back: &SetBack) {
-        self.state.lock().set_back(set_back);
+    pub(crate) fn adjust_for_clock_step(&self, clock_step: &ClockStep) {
+        self.state.lock().adjust_for_clock_step(clock_step);
     }
 
-    /// Ends the holds and blocks that are due.
-    pub(crate) fn expire_holds(&self, now: Time) -> DispatchActions {
+    /// Ends the holds and parks that are due.
+    pub(crate) fn expire_blocks(&self, now: Time) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.wake_up(now);
+        state.expire_blocks(now);
         state.start_ready()
     }
 
@@ -295,58 +297,58 @@ impl Dispatch {
         state.start_ready()
     }
 
-    /// Returns the number of retries in flight.
-    pub(crate) fn retries_in_flight(&self) -> usize {
-        self.state.lock().retries
+    /// Returns the number of retries whose outcome is not stored yet.
+    pub(crate) fn unsettled_retries(&self) -> usize {
+        self.state.lock().unsettled_retries
     }
 
-    /// Sets the maximum number of retries in flight.
-    pub(crate) fn set_retry_limit(&self, window: usize) -> DispatchActions {
+    /// Sets the maximum number of unsettled retries.
+    pub(crate) fn set_retry_limit(&self, limit: usize) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.retry_limit = window;
+        state.retry_limit = limit;
         state.start_ready()
     }
 
-    /// Returns the lanes that have a backlog and capacity, with that capacity reserved.
-    pub(crate) fn lanes_to_refill(&self) -> Vec<LaneCapacity> {
-        self.state.lock().take_hungry()
+    /// Takes the lanes that have a backlog and capacity, with that capacity reserved.
+    pub(crate) fn take_lanes_to_refill(&self) -> Vec<LaneCapacity> {
+        self.state.lock().take_lanes_to_refill()
     }
 
     /// Reserves the available capacity, possibly none, for a lane with due deliveries in the store.
-    pub(crate) fn reserve_lane(&self, caps: WebhookCaps<'_>, lane: Lane) -> LaneCapacity {
-        self.state.lock().reserve_lane(caps, lane)
+    pub(crate) fn reserve_lane(&self, limits: WebhookLimits<'_>, lane: Lane) -> LaneCapacity {
+        self.state.lock().reserve_lane(limits, lane)
     }
 
     /// Reserves up to `max` payload bytes for a claim; half of the free bytes is left to publishes.
     pub(crate) fn reserve_bytes(&self, max: usize) -> usize {
         let state = &mut *self.state.lock();
-        let bytes = (self.bounds.max_bytes.saturating_sub(state.bytes) / 2).min(max);
+        let bytes = (self.limits.max_bytes.saturating_sub(state.bytes) / 2).min(max);
         state.bytes += bytes;
         bytes
     }
 
-    /// Releases the bytes reserved for a claim; the claimed deliveries have been counted.
-    pub(crate) fn release_bytes(&self, bytes: usize) {
+    /// Frees the bytes reserved for a claim; the claimed deliveries have been counted.
+    pub(crate) fn free_bytes(&self, bytes: usize) {
         self.state.lock().bytes -= bytes;
     }
 
-    /// Accepts the deliveries claimed for a lane with reserved capacity. `more` says whether more are due in the
+    /// Enqueues the deliveries claimed for a lane with reserved capacity. `more` says whether more are due in the
     /// store.
-    pub(crate) fn accept_claimed(
+    pub(crate) fn enqueue_claimed(
         &self,
         capacity: &LaneCapacity,
         deliveries: Vec<LeasedDelivery>,
         more: bool,
     ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.accept(capacity, deliveries, Some(more));
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        let to_release = state.enqueue(capacity, deliveries, Some(more));
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
     /// Reserves capacity for up to `max` deliveries named by tickets. Returns 0 if the lane has a backlog: older
     /// deliveries go first.
-    pub(crate) fn reserve_for_tickets(&self, caps: WebhookCaps<'_>, lane: &Lane, max: usize) -> usize {
-        self.state.lock().reserve_for_tickets(caps, lane, max)
+    pub(crate) fn reserve_for_tickets(&self, limits: WebhookLimits<'_>, lane: &Lane, max: usize) -> usize {
+        self.state.lock().reserve_for_tickets(limits, lane, max)
     }
 
     /// Returns whether there is no capacity for `count` deliveries of a lane, which may be temporary. Returns false if
@@ -355,24 +357,24 @@ impl Dispatch {
         self.state.lock().is_full_for(key, count)
     }
 
-    /// Accepts deliveries leased by tickets, for which capacity was reserved.
-    pub(crate) fn accept_ticketed(
+    /// Enqueues deliveries leased by tickets, for which capacity was reserved.
+    pub(crate) fn enqueue_ticketed(
         &self,
         capacity: &LaneCapacity,
         deliveries: Vec<LeasedDelivery>,
     ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.accept(capacity, deliveries, None);
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        let to_release = state.enqueue(capacity, deliveries, None);
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
     /// Returns whether memory is at least three quarters full, so that other nodes should claim instead.
     pub(crate) fn is_nearly_full(&self) -> bool {
         let state = self.state.lock();
-        state.items >= self.bounds.max_items / 4 * 3 || state.bytes >= self.bounds.max_bytes / 4 * 3
+        state.deliveries >= self.limits.max_deliveries / 4 * 3 || state.bytes >= self.limits.max_bytes / 4 * 3
     }
 
-    /// Releases the capacity of a failed claim. Lanes keep their backlog.
+    /// Frees the capacity of a failed claim. Lanes keep their backlog.
     pub(crate) fn claim_failed(&self, capacities: &[LaneCapacity]) {
         let state = &mut *self.state.lock();
         for capacity in capacities {
@@ -391,8 +393,8 @@ impl Dispatch {
         self.state.lock().cancel(webhook_id, delivery_id, reason)
     }
 
-    /// Takes a delivery that was cancelled on another node out of the queue, to be returned to the store. One that is
-    /// about to be accepted is returned then.
+    /// Takes a delivery that was cancelled on another node out of the queue, to be released to the store. One that is
+    /// about to be enqueued is released then.
     pub(crate) fn take_cancelled(
         &self,
         webhook_id: WebhookId,
@@ -408,29 +410,29 @@ impl Dispatch {
     }
 
     /// Takes the queued deliveries that have expired, to be ended without requests; otherwise as
-    /// [`Dispatch::take_queued`].
-    pub(crate) fn take_expired(&self, is_over: impl Fn(&LeasedDelivery) -> bool) -> Vec<LeasedDelivery> {
-        self.state.lock().take_over(is_over)
+    /// [`Dispatcher::take_queued`].
+    pub(crate) fn take_expired(&self, is_expired: impl Fn(&LeasedDelivery) -> bool) -> Vec<LeasedDelivery> {
+        self.state.lock().take_expired(is_expired)
     }
 
-    /// Discards all deliveries queued under an ended epoch: other nodes own them.
+    /// Discards all deliveries queued under an ended epoch: other nodes have their leases.
     pub(crate) fn discard_ended_epoch(&self) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.discard_ended_epoch();
         state.start_ready()
     }
 
-    /// Returns all queued deliveries of a webhook to the store, because another node sends to it.
-    pub(crate) fn return_queued(&self, webhook_id: WebhookId) -> DispatchActions {
+    /// Releases all queued deliveries of a webhook to the store, because another node sends to it.
+    pub(crate) fn release_queued(&self, webhook_id: WebhookId) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let hand_back = state.return_queued(webhook_id);
-        DispatchActions { release: hand_back, ..state.start_ready() }
+        let to_release = state.release_queued(webhook_id);
+        DispatchActions { release: to_release, ..state.start_ready() }
     }
 
     /// Applies changed limits of a webhook and its tenant.
-    pub(crate) fn set_caps(&self, caps: WebhookCaps<'_>) -> DispatchActions {
+    pub(crate) fn set_webhook_limits(&self, limits: WebhookLimits<'_>) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.set_caps(caps);
+        state.set_webhook_limits(limits);
         state.start_ready()
     }
 
@@ -441,13 +443,13 @@ impl Dispatch {
         state.start_ready()
     }
 
-    /// Takes a slot of a host for a request that is not a delivery. Returns whether one was free; it is released by
-    /// [`Dispatch::free_host`].
+    /// Takes a slot of a host for a request that is not a delivery. Returns whether one was free; it is freed by
+    /// [`Dispatcher::free_host`].
     pub(crate) fn take_host(&self, tenant_id: &TenantId, host: HostKey) -> bool {
         self.state.lock().take_host(tenant_id, host)
     }
 
-    /// Releases a slot taken by [`Dispatch::take_host`].
+    /// Frees a slot taken by [`Dispatcher::take_host`].
     pub(crate) fn free_host(&self, tenant_id: &TenantId, host: HostKey) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.free_host(tenant_id, host);
@@ -457,7 +459,7 @@ impl Dispatch {
     /// Resumes sending if the node was suspended.
     pub(crate) fn resume_node(&self) -> DispatchActions {
         let state = &mut *self.state.lock();
-        if !std::mem::take(&mut state.suspended) {
+        if !std::mem::take(&mut state.node_suspended) {
             return DispatchActions::default();
         }
         state.start_ready()
@@ -469,8 +471,8 @@ impl Dispatch {
     }
 
     /// Returns the number of requests in flight to a webhook.
-    pub(crate) fn sending(&self, webhook_id: WebhookId) -> usize {
-        self.state.lock().webhooks.get(&webhook_id).map_or(0, |queues| queues.sending.len())
+    pub(crate) fn in_flight_count(&self, webhook_id: WebhookId) -> usize {
+        self.state.lock().webhooks.get(&webhook_id).map_or(0, |queues| queues.in_flight.len())
     }
 
     /// Defers a lane with due deliveries in the store, because there is no capacity for it: other nodes may have some.
@@ -506,17 +508,17 @@ impl Dispatch {
 
     /// Returns the state of a delivery in this node's memory.
     pub(crate) fn memory_state(&self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Option<MemoryState> {
-        self.state.lock().whereabouts(webhook_id, delivery_id)
+        self.state.lock().memory_state(webhook_id, delivery_id)
     }
 
     /// Returns the slots in use by a webhook, its tenant, its host and the node.
-    pub(crate) fn usage(&self, caps: WebhookCaps<'_>) -> Usage {
-        self.state.lock().usage(caps)
+    pub(crate) fn usage(&self, limits: WebhookLimits<'_>) -> Usage {
+        self.state.lock().usage(limits)
     }
 
     /// Returns the deliveries of a tenant in memory.
     pub(crate) fn tenant_in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
-        self.state.lock().held(tenant_id)
+        self.state.lock().tenant_in_memory(tenant_id)
     }
 
     /// Stops sending, and returns all queued deliveries.
@@ -533,10 +535,10 @@ impl Dispatch {
     pub(crate) fn load(&self) -> Load {
         let state = self.state.lock();
         Load {
-            items: state.items,
+            deliveries: state.deliveries,
             bytes: state.bytes,
             unsettled: state.unsettled,
-            slots: self.bounds.max_in_flight,
+            slots: self.limits.max_in_flight,
         }
     }
 }

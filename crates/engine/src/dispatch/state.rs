@@ -7,14 +7,14 @@ use std::{
 
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
-    cluster::clock_discipline::SetBack,
+    cluster::clock_discipline::ClockStep,
     delivery::lane::{CLASS_COUNT, Lane, Priority},
     dispatch::gate::Scope,
     security::egress_rules::HostKey,
 };
 
 use super::{
-    Deferral, DispatchLimits, LeasedDelivery, MemoryState, TenantInMemory, Usage, WebhookCaps,
+    Deferral, DispatchLimits, LeasedDelivery, MemoryState, TenantInMemory, Usage, WebhookLimits,
     fair_queue::ClassQueues,
     hosts::Hosts,
     lanes::{Block, WebhookQueues, is_retry},
@@ -29,58 +29,61 @@ pub(super) struct Tenant {
     webhooks: usize,
     pub(super) unsettled: usize,
     pub(super) max_in_flight: usize,
-    pub(super) items: usize,
+    pub(super) deliveries: usize,
     pub(super) bytes: usize,
     /// Lanes that may send, by class, each at most once.
-    pub(super) turns: [VecDeque<(WebhookId, usize)>; CLASS_COUNT],
-    /// Whether it is in the round-robin queue of each class.
-    pub(super) in_rota: [bool; CLASS_COUNT],
-    /// Whether it may not send for now: it joins no class queue, and leaves each one when it reaches the front.
-    pub(super) parked: bool,
-    pub(super) blocked_until: Option<Time>,
+    pub(super) ready_lanes: [VecDeque<(WebhookId, usize)>; CLASS_COUNT],
+    /// Whether it is in the round-robin queue of each class: see [`ClassQueues`].
+    pub(super) is_enqueued: [bool; CLASS_COUNT],
+    /// Whether it may not send for now, for example at its concurrency limit: it joins no class queue, and leaves each
+    /// one when it reaches the front. Its queues stay in memory.
+    pub(super) is_suspended: bool,
+    /// End of its hold, for example until its next token.
+    pub(super) held_until: Option<Time>,
     /// Indexes of hosts at which its lanes wait; may include hosts where none waits any longer.
-    pub(super) waits_at: BTreeSet<usize>,
+    pub(super) waiting_hosts: BTreeSet<usize>,
 }
 
 pub(super) struct State {
-    pub(super) bounds: DispatchLimits,
+    pub(super) limits: DispatchLimits,
     pub(super) webhooks: ById<WebhookId, WebhookQueues>,
     pub(super) tenants: Vec<Tenant>,
-    indexes: HashMap<TenantId, usize>,
-    free_places: Vec<usize>,
+    tenant_indexes: HashMap<TenantId, usize>,
+    free_indexes: Vec<usize>,
     pub(super) hosts: Hosts,
     pub(super) round_robin: ClassQueues,
-    /// Tenants that have reached their limit of requests in flight.
-    pub(super) parked: VecDeque<usize>,
-    pub(super) blocked_until: Option<Time>,
-    /// End times of holds and blocks.
-    hold_expiries: BinaryHeap<Reverse<(Time, HoldScope)>>,
+    /// Indexes of the tenants that may not send for now.
+    pub(super) suspended_tenants: VecDeque<usize>,
+    /// End of the hold of the whole node.
+    pub(super) held_until: Option<Time>,
+    /// End times of holds and parks.
+    block_expiries: BinaryHeap<Reverse<(Time, BlockScope)>>,
     /// Lanes that have a backlog and may have capacity.
     pub(super) refills: VecDeque<(WebhookId, usize)>,
     /// Lanes that have a backlog and found no capacity.
     pub(super) blocked_refills: VecDeque<(WebhookId, usize)>,
     /// Requests whose outcome is not committed yet, and how many of them are retries.
     pub(super) unsettled: usize,
-    pub(super) retries: usize,
-    /// Maximum number of retries in flight.
+    pub(super) unsettled_retries: usize,
+    /// Maximum number of unsettled retries.
     pub(super) retry_limit: usize,
-    pub(super) items: usize,
-    pub(super) retry_items: usize,
+    pub(super) deliveries: usize,
+    pub(super) retry_deliveries: usize,
     pub(super) bytes: usize,
     /// Deliveries that were cancelled while in flight on this node, with the reason.
     pub(super) cancelled: HashMap<DeliveryId, String>,
     /// Deliveries that were cancelled while capacity of their webhook was reserved: their lease may be committed and
-    /// not accepted yet. They are returned to the store when they are accepted, and the store ends them.
+    /// not enqueued yet. They are released instead of enqueued, and the store ends them.
     pub(super) cancelled_early: HashMap<DeliveryId, WebhookId>,
-    /// Every delivery in memory: queued, in flight, being recorded, or being released to the store.
-    pub(super) owned: ById<DeliveryId, ()>,
+    /// The lease of every delivery in memory: queued, in flight, being recorded, or being released to the store.
+    pub(super) tracked_leases: ById<DeliveryId, ()>,
     pub(super) draining: bool,
     pub(super) store_down: bool,
     /// Whether other nodes may declare this node dead: it must not send.
-    pub(super) suspended: bool,
+    pub(super) node_suspended: bool,
 }
 
-/// Maximum number of cancellations kept for deliveries that may still be accepted. Further ones take effect when
+/// Maximum number of cancellations kept for deliveries that may still be enqueued. Further ones take effect when
 /// the outcome of the request is recorded.
 const MAX_EARLY_CANCELS: usize = 10_000;
 
@@ -89,69 +92,72 @@ pub(super) fn take_if_present<V>(map: &mut HashMap<DeliveryId, V>, id: DeliveryI
     !map.is_empty() && map.remove(&id).is_some()
 }
 
+/// What a hold or a park blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum HoldScope {
+enum BlockScope {
     Webhook(WebhookId),
     Tenant(usize),
     Node,
 }
 
 impl State {
-    pub(super) fn new(bounds: DispatchLimits) -> Self {
+    pub(super) fn new(limits: DispatchLimits) -> Self {
         Self {
-            bounds,
+            limits,
             webhooks: ById::default(),
             tenants: Vec::new(),
-            indexes: HashMap::new(),
-            free_places: Vec::new(),
-            hosts: Hosts::new(bounds.host_max_in_flight),
+            tenant_indexes: HashMap::new(),
+            free_indexes: Vec::new(),
+            hosts: Hosts::new(limits.host_max_in_flight),
             round_robin: ClassQueues::default(),
-            parked: VecDeque::new(),
-            blocked_until: None,
-            hold_expiries: BinaryHeap::new(),
+            suspended_tenants: VecDeque::new(),
+            held_until: None,
+            block_expiries: BinaryHeap::new(),
             refills: VecDeque::new(),
             blocked_refills: VecDeque::new(),
             unsettled: 0,
-            retries: 0,
+            unsettled_retries: 0,
             retry_limit: usize::MAX,
-            items: 0,
-            retry_items: 0,
+            deliveries: 0,
+            retry_deliveries: 0,
             bytes: 0,
             cancelled: HashMap::new(),
             cancelled_early: HashMap::new(),
-            owned: ById::default(),
+            tracked_leases: ById::default(),
             draining: false,
             store_down: false,
-            suspended: false,
+            node_suspended: false,
         }
     }
 
     /// Ensures that a webhook and its tenant are in memory, with these limits.
-    pub(super) fn ensure_webhook(&mut self, caps: WebhookCaps<'_>) -> &mut WebhookQueues {
-        if !self.webhooks.contains_key(&caps.webhook_id) {
-            let tenant = self.tenant_index(caps.tenant_id);
+    pub(super) fn ensure_webhook(&mut self, limits: WebhookLimits<'_>) -> &mut WebhookQueues {
+        if !self.webhooks.contains_key(&limits.webhook_id) {
+            let tenant = self.tenant_index(limits.tenant_id);
             self.tenants[tenant].webhooks += 1;
-            let host = self.hosts.refer(caps.host);
-            self.webhooks.insert(caps.webhook_id, WebhookQueues::new(tenant, host));
+            let host = self.hosts.refer(limits.host);
+            self.webhooks.insert(limits.webhook_id, WebhookQueues::new(tenant, host));
         }
-        let queues =
-            self.webhooks.entry(caps.webhook_id).or_insert_with(|| unreachable!("it was made above"));
-        if self.hosts.key(queues.host) != caps.host {
+        let queues = self
+            .webhooks
+            .entry(limits.webhook_id)
+            .or_insert_with(|| unreachable!("the entry was inserted above"));
+        if self.hosts.key(queues.host) != limits.host {
             // Its URL has changed. Requests in flight and waiting lanes stay with the previous host.
-            let before = std::mem::replace(&mut queues.host, self.hosts.refer(caps.host));
-            self.hosts.release(before);
+            let before = std::mem::replace(&mut queues.host, self.hosts.refer(limits.host));
+            self.hosts.drop_reference(before);
         }
-        queues.max_in_flight = caps.max_in_flight.max(1);
-        self.tenants[queues.tenant].max_in_flight = caps.tenant_max_in_flight.max(1);
+        queues.max_in_flight = limits.max_in_flight.max(1);
+        self.tenants[queues.tenant].max_in_flight = limits.tenant_max_in_flight.max(1);
         queues
     }
 
     fn tenant_index(&mut self, tenant_id: &TenantId) -> usize {
-        if let Some(index) = self.indexes.get(tenant_id) {
+        if let Some(index) = self.tenant_indexes.get(tenant_id) {
             return *index;
         }
         let new = Tenant { id: tenant_id.clone(), ..Tenant::default() };
-        let index = match self.free_places.pop() {
+        let index = match self.free_indexes.pop() {
             Some(index) => {
                 self.tenants[index] = new;
                 index
@@ -161,7 +167,7 @@ impl State {
                 self.tenants.len() - 1
             }
         };
-        self.indexes.insert(tenant_id.clone(), index);
+        self.tenant_indexes.insert(tenant_id.clone(), index);
         index
     }
 
@@ -176,19 +182,19 @@ impl State {
             self.cancelled_early.retain(|_, of| *of != webhook_id);
         }
         self.webhooks.remove(&webhook_id);
-        self.hosts.release(host);
+        self.hosts.drop_reference(host);
         self.tenants[index].webhooks -= 1;
-        // A tenant that is still in a class queue or parked is evicted when it leaves.
+        // A tenant that is still in a class queue or suspended is evicted when it leaves.
         self.evict_tenant_if_idle(index);
     }
 
     /// Evicts a tenant with nothing in memory, and frees its index.
     pub(super) fn evict_tenant_if_idle(&mut self, index: usize) {
         let tenant = &self.tenants[index];
-        let gone = tenant.webhooks == 0 && !tenant.parked && tenant.in_rota == [false; CLASS_COUNT];
-        if gone && self.indexes.get(&tenant.id) == Some(&index) {
-            self.indexes.remove(&tenant.id);
-            self.free_places.push(index);
+        let gone = tenant.webhooks == 0 && !tenant.is_suspended && tenant.is_enqueued == [false; CLASS_COUNT];
+        if gone && self.tenant_indexes.get(&tenant.id) == Some(&index) {
+            self.tenant_indexes.remove(&tenant.id);
+            self.free_indexes.push(index);
         }
     }
 
@@ -198,32 +204,37 @@ impl State {
         let queue = &mut queues.lanes[lane];
         queue.unsettled += 1;
         self.unsettled += 1;
-        self.retries += usize::from(queue.is_retry());
+        self.unsettled_retries += usize::from(queue.is_retry());
         self.tenants[queues.tenant].unsettled += 1;
     }
 
     fn free_slot(&mut self, webhook_id: WebhookId, lane: &Lane) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        if let Some(at) = queues.position(lane) {
-            queues.lanes[at].unsettled -= 1;
+        if let Some(lane_index) = queues.lane_index(lane) {
+            queues.lanes[lane_index].unsettled -= 1;
         }
         self.unsettled -= 1;
-        self.retries -= usize::from(is_retry(lane));
+        self.unsettled_retries -= usize::from(is_retry(lane));
         let index = queues.tenant;
         self.tenants[index].unsettled -= 1;
-        self.unpark_next_tenant(index);
+        self.resume_next_tenant(index);
     }
 
-    pub(super) fn admit(&mut self, delivery: LeasedDelivery, hand_back: &mut Vec<LeasedDelivery>) {
+    /// Puts a committed delivery into its queue.
+    pub(super) fn enqueue_published(
+        &mut self,
+        delivery: LeasedDelivery,
+        to_release: &mut Vec<LeasedDelivery>,
+    ) {
         let webhook_id = delivery.webhook_id;
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        self.owned.insert(delivery.id, ());
+        self.tracked_leases.insert(delivery.id, ());
         let is_cancelled = take_if_present(&mut self.cancelled_early, delivery.id);
         if is_cancelled || queues.is_parked() {
             // It was cancelled, or its webhook parked, during the commit.
-            return hand_back.push(delivery);
+            return to_release.push(delivery);
         }
-        let lane = queues.lane(&delivery.lane);
+        let lane = queues.ensure_lane(&delivery.lane);
         queues.lanes[lane].reserved -= 1;
         queues.lanes[lane].queue.push_back(delivery);
         self.enqueue_lane(webhook_id, lane);
@@ -234,22 +245,22 @@ impl State {
         self.enqueue_next_lanes(webhook_id);
     }
 
-    pub(super) fn settled(&mut self, delivery: &LeasedDelivery, still_waits: bool) -> Vec<LeasedDelivery> {
+    pub(super) fn settle(&mut self, delivery: &LeasedDelivery, still_waits: bool) -> Vec<LeasedDelivery> {
         let webhook_id = delivery.webhook_id;
-        self.owned.remove(&delivery.id);
+        self.tracked_leases.remove(&delivery.id);
         if !self.cancelled.is_empty() {
             self.cancelled.remove(&delivery.id);
         }
         self.store_down = false;
         self.free_slot(webhook_id, &delivery.lane);
-        self.release_capacity(webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
-        let mut hand_back = Vec::new();
+        self.free_capacity(webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
+        let mut to_release = Vec::new();
         if let Some(queues) = self.webhooks.get_mut(&webhook_id)
-            && let Some(lane) = queues.position(&delivery.lane)
+            && let Some(lane) = queues.lane_index(&delivery.lane)
         {
             if still_waits && delivery.lane.is_ordered() {
                 // The deliveries after it wait with it, in the store.
-                queues.lanes[lane].drain_to_release(&mut hand_back);
+                queues.lanes[lane].drain_to_release(&mut to_release);
             }
             self.enqueue_lane(webhook_id, lane);
             self.request_refill(webhook_id, lane);
@@ -258,54 +269,54 @@ impl State {
             }
         }
         self.evict_if_idle(webhook_id);
-        hand_back
+        to_release
     }
 
     /// Takes back a delivery that was not admitted.
-    pub(super) fn refuse(
+    pub(super) fn defer(
         &mut self,
         mut delivery: LeasedDelivery,
-        how: Deferral,
-        hand_back: &mut Vec<LeasedDelivery>,
+        deferral: Deferral,
+        to_release: &mut Vec<LeasedDelivery>,
     ) {
         let (webhook_id, lane) = (delivery.webhook_id, delivery.lane.clone());
         self.remove_in_flight(webhook_id, delivery.id);
         self.free_slot(webhook_id, &lane);
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else {
-            self.owned.remove(&delivery.id);
+            self.tracked_leases.remove(&delivery.id);
             return;
         };
-        let at = queues.lane(&lane);
-        match how {
+        let lane_index = queues.ensure_lane(&lane);
+        match deferral {
             // The webhook was parked while admission was requested.
             Deferral::Hold(..) | Deferral::SuspendNode if queues.is_parked() => {
-                queues.lanes[at].reserved += 1;
-                hand_back.push(delivery);
+                queues.lanes[lane_index].reserved += 1;
+                to_release.push(delivery);
             }
             Deferral::Hold(scope, until) => {
-                queues.lanes[at].queue.push_front(delivery);
+                queues.lanes[lane_index].queue.push_front(delivery);
                 self.hold(webhook_id, scope, until);
             }
             Deferral::ParkWebhook(until) => {
-                queues.lanes[at].queue.push_front(delivery);
-                self.park(webhook_id, until, hand_back);
+                queues.lanes[lane_index].queue.push_front(delivery);
+                self.park(webhook_id, until, to_release);
             }
             Deferral::SuspendNode => {
-                queues.lanes[at].queue.push_front(delivery);
-                self.suspended = true;
+                queues.lanes[lane_index].queue.push_front(delivery);
+                self.node_suspended = true;
                 self.enqueue_lanes(webhook_id);
             }
-            Deferral::ReturnOne(_) | Deferral::NoProbe => {
-                match how {
-                    Deferral::ReturnOne(until) => delivery.due = delivery.due.max(until),
-                    _ => queues.probe_cap = Some(queues.sending.len()),
+            Deferral::ReleaseOne(_) | Deferral::NoProbe => {
+                match deferral {
+                    Deferral::ReleaseOne(until) => delivery.due = delivery.due.max(until),
+                    _ => queues.probe_limit = Some(queues.in_flight.len()),
                 }
-                let queue = &mut queues.lanes[at];
+                let queue = &mut queues.lanes[lane_index];
                 queue.reserved += 1;
-                hand_back.push(delivery);
+                to_release.push(delivery);
                 if lane.is_ordered() {
                     // No delivery after it may overtake it.
-                    queue.drain_to_release(hand_back);
+                    queue.drain_to_release(to_release);
                 }
                 self.enqueue_lanes(webhook_id);
             }
@@ -314,81 +325,82 @@ impl State {
 
     fn remove_in_flight(&mut self, webhook_id: WebhookId, delivery_id: DeliveryId) {
         if let Some(queues) = self.webhooks.get_mut(&webhook_id)
-            && let Some(at) = queues.sending.iter().position(|sending| sending.delivery_id == delivery_id)
+            && let Some(index) =
+                queues.in_flight.iter().position(|request| request.delivery_id == delivery_id)
         {
-            let (host, tenant) = (queues.sending.swap_remove(at).host, queues.tenant);
+            let (host, tenant) = (queues.in_flight.swap_remove(index).host, queues.tenant);
             self.hosts.free(host, tenant);
             self.wake_hosts();
         }
     }
 
     pub(super) fn take_host(&mut self, tenant_id: &TenantId, host: HostKey) -> bool {
-        if !self.hosts.may_take_by_key(host, self.indexes.get(tenant_id).copied()) {
+        if !self.hosts.may_take_by_key(host, self.tenant_indexes.get(tenant_id).copied()) {
             return false;
         }
-        let position = self.tenant_index(tenant_id);
+        let tenant = self.tenant_index(tenant_id);
         // Counts like a webhook, so that the tenant's index is kept.
-        self.tenants[position].webhooks += 1;
+        self.tenants[tenant].webhooks += 1;
         let index = self.hosts.refer(host);
-        self.hosts.take(index, position);
+        self.hosts.take(index, tenant);
         true
     }
 
     pub(super) fn free_host(&mut self, tenant_id: &TenantId, host: HostKey) {
-        let Some(position) = self.indexes.get(tenant_id).copied() else { return };
+        let Some(tenant) = self.tenant_indexes.get(tenant_id).copied() else { return };
         let index = self.hosts.refer(host);
-        self.hosts.free(index, position);
+        self.hosts.free(index, tenant);
         // One for the reference of `take_host`, one for the reference added above.
-        self.hosts.release(index);
-        self.hosts.release(index);
+        self.hosts.drop_reference(index);
+        self.hosts.drop_reference(index);
         self.wake_hosts();
-        self.tenants[position].webhooks -= 1;
-        self.evict_tenant_if_idle(position);
+        self.tenants[tenant].webhooks -= 1;
+        self.evict_tenant_if_idle(tenant);
     }
 
     /// Holds a webhook, its tenant or the whole node for a short time. Queues stay in memory.
     fn hold(&mut self, webhook_id: WebhookId, scope: Scope, until: Time) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        let waking = match scope {
+        let block_scope = match scope {
             Scope::Webhook => {
                 if !queues.is_parked() {
                     queues.block = Some(Block::Held(until));
                 }
-                HoldScope::Webhook(webhook_id)
+                BlockScope::Webhook(webhook_id)
             }
             Scope::Tenant => {
                 let index = queues.tenant;
-                self.tenants[index].blocked_until = Some(until);
+                self.tenants[index].held_until = Some(until);
                 self.enqueue_lanes(webhook_id);
-                HoldScope::Tenant(index)
+                BlockScope::Tenant(index)
             }
-            // A full host holds nothing here: lanes wait for it in `hosts`.
+            // A full host blocks nothing here: lanes wait for it in `hosts`.
             Scope::Host => return,
             Scope::Node => {
-                self.blocked_until = Some(until);
+                self.held_until = Some(until);
                 self.enqueue_lanes(webhook_id);
-                HoldScope::Node
+                BlockScope::Node
             }
         };
-        self.hold_expiries.push(Reverse((until, waking)));
+        self.block_expiries.push(Reverse((until, block_scope)));
     }
 
-    /// Releases all queued deliveries of a webhook, and accepts none until then.
-    pub(super) fn park(&mut self, webhook_id: WebhookId, until: Time, hand_back: &mut Vec<LeasedDelivery>) {
+    /// Releases all queued deliveries of a webhook, and enqueues none until then.
+    pub(super) fn park(&mut self, webhook_id: WebhookId, until: Time, to_release: &mut Vec<LeasedDelivery>) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         queues.block = Some(Block::Parked(until));
-        queues.probe_cap = None;
+        queues.probe_limit = None;
         for queue in &mut queues.lanes {
-            queue.drain_to_release(hand_back);
+            queue.drain_to_release(to_release);
         }
-        self.hold_expiries.push(Reverse((until, HoldScope::Webhook(webhook_id))));
+        self.block_expiries.push(Reverse((until, BlockScope::Webhook(webhook_id))));
     }
 
-    pub(super) fn unpark(&mut self, caps: WebhookCaps<'_>, trickle: Option<usize>) {
-        let queues = self.ensure_webhook(caps);
+    pub(super) fn unpark(&mut self, limits: WebhookLimits<'_>, probe_limit: Option<usize>) {
+        let queues = self.ensure_webhook(limits);
         queues.block = None;
-        queues.probe_cap = trickle;
-        self.unblock(caps.webhook_id);
+        queues.probe_limit = probe_limit;
+        self.unblock(limits.webhook_id);
     }
 
     fn unblock(&mut self, webhook_id: WebhookId) {
@@ -400,52 +412,52 @@ impl State {
     }
 
     pub(super) fn next_wake(&self) -> Option<Time> {
-        self.hold_expiries.peek().map(|Reverse((at, _))| *at)
+        self.block_expiries.peek().map(|Reverse((at, _))| *at)
     }
 
     /// Adjusts all times after the clock was set back: they were computed from the abandoned time.
-    pub(super) fn set_back(&mut self, set_back: &SetBack) {
-        self.blocked_until = self.blocked_until.map(|until| set_back.apply(until));
+    pub(super) fn adjust_for_clock_step(&mut self, clock_step: &ClockStep) {
+        self.held_until = self.held_until.map(|until| clock_step.apply(until));
         for tenant in &mut self.tenants {
-            tenant.blocked_until = tenant.blocked_until.map(|until| set_back.apply(until));
+            tenant.held_until = tenant.held_until.map(|until| clock_step.apply(until));
         }
         for queues in self.webhooks.values_mut() {
             queues.block = queues.block.map(|block| match block {
-                Block::Held(until) => Block::Held(set_back.apply(until)),
-                Block::Parked(until) => Block::Parked(set_back.apply(until)),
+                Block::Held(until) => Block::Held(clock_step.apply(until)),
+                Block::Parked(until) => Block::Parked(clock_step.apply(until)),
             });
             for delivery in queues.lanes.iter_mut().flat_map(|lane| &mut lane.queue) {
-                delivery.due = set_back.apply(delivery.due);
+                delivery.due = clock_step.apply(delivery.due);
             }
         }
-        let wakes = std::mem::take(&mut self.hold_expiries).into_iter();
-        self.hold_expiries =
-            wakes.map(|Reverse((at, waking))| Reverse((set_back.apply(at), waking))).collect();
+        let expiries = std::mem::take(&mut self.block_expiries).into_iter();
+        self.block_expiries =
+            expiries.map(|Reverse((at, scope))| Reverse((clock_step.apply(at), scope))).collect();
     }
 
-    pub(super) fn wake_up(&mut self, now: Time) {
-        while let Some(Reverse((at, waking))) = self.hold_expiries.peek().copied()
+    pub(super) fn expire_blocks(&mut self, now: Time) {
+        while let Some(Reverse((at, scope))) = self.block_expiries.peek().copied()
             && at <= now
         {
-            self.hold_expiries.pop();
-            match waking {
-                HoldScope::Webhook(webhook_id) => {
+            self.block_expiries.pop();
+            match scope {
+                BlockScope::Webhook(webhook_id) => {
                     let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
                     if queues.block.is_some_and(|block| block.until() <= now) {
                         queues.block = None;
                         self.unblock(webhook_id);
                     }
                 }
-                HoldScope::Tenant(index) => {
-                    let over = self.tenants[index].blocked_until.is_some_and(|until| until <= now);
-                    if over {
-                        self.tenants[index].blocked_until = None;
-                        self.unpark_tenant(index);
+                BlockScope::Tenant(index) => {
+                    let has_ended = self.tenants[index].held_until.is_some_and(|until| until <= now);
+                    if has_ended {
+                        self.tenants[index].held_until = None;
+                        self.resume_tenant(index);
                     }
                 }
-                HoldScope::Node => {
-                    if self.blocked_until.is_some_and(|until| until <= now) {
-                        self.blocked_until = None;
+                BlockScope::Node => {
+                    if self.held_until.is_some_and(|until| until <= now) {
+                        self.held_until = None;
                     }
                 }
             }
@@ -459,7 +471,7 @@ impl State {
         reason: String,
     ) -> Option<LeasedDelivery> {
         let queues = self.webhooks.get_mut(&webhook_id)?;
-        if queues.is_sending(delivery_id) {
+        if queues.is_in_flight(delivery_id) {
             self.cancelled.insert(delivery_id, reason);
             return None;
         }
@@ -474,7 +486,7 @@ impl State {
         delivery_id: DeliveryId,
     ) -> Option<LeasedDelivery> {
         let queues = self.webhooks.get(&webhook_id)?;
-        if queues.is_sending(delivery_id) {
+        if queues.is_in_flight(delivery_id) {
             return None;
         }
         let is_expected = queues.has_reserved();
@@ -508,58 +520,63 @@ impl State {
         queued
     }
 
-    /// Takes the queued deliveries that match the predicate, as [`State::take_queued`] does.
-    pub(super) fn take_over(&mut self, is_over: impl Fn(&LeasedDelivery) -> bool) -> Vec<LeasedDelivery> {
-        let mut over = Vec::new();
+    /// Takes the queued deliveries that have expired, as [`State::take_queued`] does.
+    pub(super) fn take_expired(
+        &mut self,
+        is_expired: impl Fn(&LeasedDelivery) -> bool,
+    ) -> Vec<LeasedDelivery> {
+        let mut expired = Vec::new();
         let mut slots = Vec::new();
         for (webhook_id, queues) in &mut self.webhooks {
             for (lane, queue) in queues.lanes.iter_mut().enumerate() {
-                let (ended, stays): (Vec<_>, Vec<_>) = queue.queue.drain(..).partition(&is_over);
+                let (taken, stays): (Vec<_>, Vec<_>) = queue.queue.drain(..).partition(&is_expired);
                 queue.queue = stays.into();
-                slots.extend(ended.iter().map(|_| (*webhook_id, lane)));
-                over.extend(ended);
+                slots.extend(taken.iter().map(|_| (*webhook_id, lane)));
+                expired.extend(taken);
             }
         }
         for (webhook_id, lane) in slots {
             self.take_slot(webhook_id, lane);
         }
-        over
+        expired
     }
 
     /// Applies changed limits of a tenant, and checks again whether it may send.
     pub(super) fn tenant_changed(&mut self, tenant_id: &TenantId, max_in_flight: usize) {
-        let Some(index) = self.indexes.get(tenant_id).copied() else { return };
+        let Some(index) = self.tenant_indexes.get(tenant_id).copied() else { return };
         self.tenants[index].max_in_flight = max_in_flight.max(1);
-        self.tenants[index].blocked_until = None;
-        self.unpark_tenant(index);
+        self.tenants[index].held_until = None;
+        self.resume_tenant(index);
     }
 
-    pub(super) fn whereabouts(&self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Option<MemoryState> {
-        let hook = self.webhooks.get(&webhook_id)?;
-        if hook.is_sending(delivery_id) {
+    pub(super) fn memory_state(&self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Option<MemoryState> {
+        let webhook = self.webhooks.get(&webhook_id)?;
+        if webhook.is_in_flight(delivery_id) {
             return Some(MemoryState::InFlight);
         }
-        let mut queues = hook.lanes.iter().map(|queue| &queue.queue);
+        let mut queues = webhook.lanes.iter().map(|queue| &queue.queue);
         queues
             .any(|queue| queue.iter().any(|delivery| delivery.id == delivery_id))
             .then_some(MemoryState::Queued)
     }
 
-    pub(super) fn usage(&self, caps: WebhookCaps<'_>) -> Usage {
-        let queues = self.webhooks.get(&caps.webhook_id);
-        let position = self.indexes.get(caps.tenant_id).copied();
+    pub(super) fn usage(&self, limits: WebhookLimits<'_>) -> Usage {
+        let queues = self.webhooks.get(&limits.webhook_id);
+        let tenant = self.tenant_indexes.get(limits.tenant_id).copied();
         Usage {
-            webhook: queues.map_or(0, |queues| queues.sending.len()),
+            webhook: queues.map_or(0, |queues| queues.in_flight.len()),
             queued: queues.map_or(0, |queues| queues.lanes.iter().map(|queue| queue.queue.len()).sum()),
-            tenant: position.map_or(0, |index| self.tenants[index].unsettled),
+            tenant: tenant.map_or(0, |index| self.tenants[index].unsettled),
             node: self.unsettled,
-            host_has_slot: self.hosts.may_take_by_key(caps.host, position),
+            host_has_slot: self.hosts.may_take_by_key(limits.host, tenant),
         }
     }
 
-    pub(super) fn held(&self, tenant_id: &TenantId) -> TenantInMemory {
-        let Some(index) = self.indexes.get(tenant_id).copied() else { return TenantInMemory::default() };
-        let mut held = TenantInMemory { queued: Vec::new(), in_flight: self.tenants[index].unsettled };
+    pub(super) fn tenant_in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
+        let Some(index) = self.tenant_indexes.get(tenant_id).copied() else {
+            return TenantInMemory::default();
+        };
+        let mut in_memory = TenantInMemory { queued: Vec::new(), unsettled: self.tenants[index].unsettled };
         let of_tenant = self.webhooks.iter().filter(|(_, queues)| queues.tenant == index);
         // Stops after the tenant's last webhook: there may be many webhooks of other tenants.
         for (webhook_id, queues) in of_tenant.take(self.tenants[index].webhooks) {
@@ -568,10 +585,10 @@ impl State {
                 queued[queue.lane.class() % Priority::ALL.len()] += queue.queue.len() as u64;
             }
             if queued.iter().any(|count| *count > 0) {
-                held.queued.push((*webhook_id, queued));
+                in_memory.queued.push((*webhook_id, queued));
             }
         }
-        held
+        in_memory
     }
 
     pub(super) fn drain(&mut self) -> Vec<LeasedDelivery> {

@@ -9,11 +9,11 @@ use redrive_core::{EventId, delivery::lane::Priority};
 
 use super::*;
 
-const BOUNDS: DispatchLimits = DispatchLimits {
+const LIMITS: DispatchLimits = DispatchLimits {
     max_in_flight: 5,
-    max_items: 10,
+    max_deliveries: 10,
     max_bytes: 1 << 20,
-    lane_items: 4,
+    max_lane_deliveries: 4,
     host_max_in_flight: usize::MAX,
 };
 const FRESH: Lane = Lane::Unordered { priority: Priority::Normal, retry: false };
@@ -49,36 +49,36 @@ fn delivery(lane: u8, n: u8) -> LeasedDelivery {
         created_at: at,
         due: at,
         rescues: 0,
-        deaths: 0,
+        sender_deaths: 0,
         started_at: None,
     }
 }
 
 /// Returns the webhook and tenant of a delivery, with this limit.
-fn caps(delivery: &LeasedDelivery, max_in_flight: usize) -> WebhookCaps<'_> {
+fn webhook_limits(delivery: &LeasedDelivery, max_in_flight: usize) -> WebhookLimits<'_> {
     let (webhook_id, tenant_id) = (delivery.webhook_id, &delivery.event.tenant_id);
     let host = HostKey::from_host(if webhook_id < self::webhook(2) { "a" } else { "b" });
-    WebhookCaps { webhook_id, tenant_id, max_in_flight, tenant_max_in_flight: usize::MAX, host }
+    WebhookLimits { webhook_id, tenant_id, max_in_flight, tenant_max_in_flight: usize::MAX, host }
 }
 
 /// Publishes one delivery as `publish` does. Returns `None` if there is no capacity.
-fn offer(dispatch: &Dispatch, delivery: LeasedDelivery, max_in_flight: usize) -> Option<DispatchActions> {
-    let weight = delivery.event.memory_bytes();
+fn offer(dispatch: &Dispatcher, delivery: LeasedDelivery, max_in_flight: usize) -> Option<DispatchActions> {
+    let bytes = delivery.event.memory_bytes();
     dispatch
-        .reserve(caps(&delivery, max_in_flight), &delivery.lane, weight)
-        .then(|| dispatch.accept_published([delivery]))
+        .reserve(webhook_limits(&delivery, max_in_flight), &delivery.lane, bytes)
+        .then(|| dispatch.enqueue_published([delivery]))
 }
 
 /// Reserves capacity for a lane with due deliveries, as the scheduler does.
-fn poll(dispatch: &Dispatch, delivery: &LeasedDelivery) -> LaneCapacity {
-    dispatch.reserve_lane(caps(delivery, 2), delivery.lane.clone())
+fn poll(dispatch: &Dispatcher, delivery: &LeasedDelivery) -> LaneCapacity {
+    dispatch.reserve_lane(webhook_limits(delivery, 2), delivery.lane.clone())
 }
 
 fn capacity(webhook_id: WebhookId, capacity: usize) -> LaneCapacity {
     LaneCapacity::new(LaneKey { webhook_id, lane: FRESH }, capacity)
 }
 
-fn finish(dispatch: &Dispatch, delivery: &LeasedDelivery) -> DispatchActions {
+fn finish(dispatch: &Dispatcher, delivery: &LeasedDelivery) -> DispatchActions {
     let mut actions = dispatch.free_webhook_slot(delivery.webhook_id, delivery.id);
     let more = dispatch.settle(delivery, false);
     actions.start.extend(more.start);
@@ -86,13 +86,13 @@ fn finish(dispatch: &Dispatch, delivery: &LeasedDelivery) -> DispatchActions {
     actions
 }
 
-fn empty(bounds: DispatchLimits) -> Load {
-    Load { items: 0, bytes: 0, unsettled: 0, slots: bounds.max_in_flight }
+fn empty(limits: DispatchLimits) -> Load {
+    Load { deliveries: 0, bytes: 0, unsettled: 0, slots: limits.max_in_flight }
 }
 
 #[test]
 fn webhook_in_flight_limit_holds() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let first = offer(&dispatch, delivery(1, 1), 1).unwrap();
     assert_eq!(first.start.len(), 1);
     assert!(offer(&dispatch, delivery(1, 2), 1).unwrap().start.is_empty());
@@ -101,14 +101,14 @@ fn webhook_in_flight_limit_holds() {
     // The webhook's slot is free after the response, before the outcome is stored.
     let next = dispatch.free_webhook_slot(webhook(1), first.start[0].id);
     assert_eq!(next.start[0].id, delivery(1, 2).id);
-    assert_eq!(dispatch.load().unsettled, 2, "the node's slots are not");
+    assert_eq!(dispatch.load().unsettled, 2, "the node's slots are not free yet");
 }
 
 #[test]
 fn tenant_leaves_slots_until_outcomes_are_stored() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let sent: Vec<_> = (1..=6).flat_map(|n| offer(&dispatch, delivery(n, n), 5).unwrap().start).collect();
-    assert_eq!(sent.len(), 4, "one of five is for whoever else comes");
+    assert_eq!(sent.len(), 4, "one of five slots stays free for other tenants");
     assert!(dispatch.free_webhook_slot(sent[0].webhook_id, sent[0].id).start.is_empty());
     assert_eq!(offer(&dispatch, with_tenant("other", delivery(9, 9)), 5).unwrap().start.len(), 1);
     let next = dispatch.settle(&sent[0], false).start.len() + dispatch.settle(&sent[1], false).start.len();
@@ -122,8 +122,12 @@ fn with_tenant(tenant: &str, delivery: LeasedDelivery) -> LeasedDelivery {
 
 #[test]
 fn tenant_in_memory_is_counted_by_webhook_and_priority() {
-    let dispatch =
-        Dispatch::new(DispatchLimits { max_in_flight: 100, max_items: 100, lane_items: 100, ..BOUNDS });
+    let dispatch = Dispatcher::new(DispatchLimits {
+        max_in_flight: 100,
+        max_deliveries: 100,
+        max_lane_deliveries: 100,
+        ..LIMITS
+    });
     let urgent = Lane::Unordered { priority: Priority::High, retry: true };
     let offered = [
         delivery(1, 1),
@@ -137,30 +141,30 @@ fn tenant_in_memory_is_counted_by_webhook_and_priority() {
     for delivery in offered {
         assert!(offer(&dispatch, delivery, 1).is_some());
     }
-    let mine = dispatch.tenant_in_memory(&TenantId::default());
-    assert_eq!(mine, TenantInMemory { queued: vec![(webhook(1), [1, 2, 0])], in_flight: 2 });
+    let in_memory = dispatch.tenant_in_memory(&TenantId::default());
+    assert_eq!(in_memory, TenantInMemory { queued: vec![(webhook(1), [1, 2, 0])], unsettled: 2 });
     let others = dispatch.tenant_in_memory(&TenantId::parse("other").unwrap());
-    assert_eq!(others, TenantInMemory { queued: vec![(webhook(3), [0, 1, 0])], in_flight: 1 });
-    assert_eq!(dispatch.tenant_in_memory(&TenantId::parse("nobody").unwrap()), TenantInMemory::default());
+    assert_eq!(others, TenantInMemory { queued: vec![(webhook(3), [0, 1, 0])], unsettled: 1 });
+    assert_eq!(dispatch.tenant_in_memory(&TenantId::parse("unknown").unwrap()), TenantInMemory::default());
 }
 
 #[test]
 fn tenant_in_flight_limit_holds() {
-    let dispatch = Dispatch::new(DispatchLimits { max_in_flight: 100, max_items: 100, ..BOUNDS });
+    let dispatch = Dispatcher::new(DispatchLimits { max_in_flight: 100, max_deliveries: 100, ..LIMITS });
     let mut sent = 0;
     for n in 1..=5 {
         let delivery = delivery(n, n);
-        let caps = WebhookCaps { tenant_max_in_flight: 3, ..caps(&delivery, 5) };
-        assert!(dispatch.reserve(caps, &delivery.lane, delivery.event.memory_bytes()));
-        sent += dispatch.accept_published([delivery]).start.len();
+        let limits = WebhookLimits { tenant_max_in_flight: 3, ..webhook_limits(&delivery, 5) };
+        assert!(dispatch.reserve(limits, &delivery.lane, delivery.event.memory_bytes()));
+        sent += dispatch.enqueue_published([delivery]).start.len();
     }
     assert_eq!(sent, 3);
 }
 
 #[test]
 fn webhooks_take_turns() {
-    let bounds = DispatchLimits { max_in_flight: 1, ..BOUNDS };
-    let dispatch = Dispatch::new(bounds);
+    let limits = DispatchLimits { max_in_flight: 1, ..LIMITS };
+    let dispatch = Dispatcher::new(limits);
     let mut sent = offer(&dispatch, delivery(1, 1), 5).unwrap().start;
     for (lane, n) in [(1, 2), (1, 3), (2, 4)] {
         assert!(offer(&dispatch, delivery(lane, n), 5).unwrap().start.is_empty());
@@ -173,15 +177,15 @@ fn webhooks_take_turns() {
     assert_eq!(
         order,
         [webhook(1), webhook(1), webhook(2), webhook(1)],
-        "the second webhook does not wait for all"
+        "the second webhook does not wait for all deliveries of the first"
     );
-    assert_eq!(dispatch.load(), empty(bounds));
+    assert_eq!(dispatch.load(), empty(limits));
 }
 
 #[test]
 fn tenants_take_turns_regardless_of_webhook_count() {
-    let bounds = DispatchLimits { max_in_flight: 1, max_items: 1_000, ..BOUNDS };
-    let dispatch = Dispatch::new(bounds);
+    let limits = DispatchLimits { max_in_flight: 1, max_deliveries: 1_000, ..LIMITS };
+    let dispatch = Dispatcher::new(limits);
     let mut sent = Vec::new();
     for n in 1..=20 {
         sent.extend(offer(&dispatch, delivery(n, n), 5).unwrap().start);
@@ -192,19 +196,19 @@ fn tenants_take_turns_regardless_of_webhook_count() {
         sent.extend(finish(&dispatch, &sent[at].clone()).start);
         at += 1;
     }
-    assert!(at <= 2, "the only one of the other tenant waited for {at}");
+    assert!(at <= 2, "the only delivery of the other tenant waited for {at}");
 }
 
 #[test]
 fn priorities_share_by_weight_without_starvation() {
-    let bounds = DispatchLimits {
+    let limits = DispatchLimits {
         max_in_flight: 1,
-        max_items: 100_000,
-        lane_items: 1_000,
+        max_deliveries: 100_000,
+        max_lane_deliveries: 1_000,
         max_bytes: 1 << 30,
-        ..BOUNDS
+        ..LIMITS
     };
-    let dispatch = Dispatch::new(bounds);
+    let dispatch = Dispatcher::new(limits);
     let mut sent = Vec::new();
     for n in 0..240 {
         for priority in Priority::ALL {
@@ -228,8 +232,9 @@ fn priorities_share_by_weight_without_starvation() {
 
 #[test]
 fn retries_never_take_last_slots_or_capacity() {
-    let bounds = DispatchLimits { max_in_flight: 10, max_items: 100, lane_items: 100, ..BOUNDS };
-    let dispatch = Dispatch::new(bounds);
+    let limits =
+        DispatchLimits { max_in_flight: 10, max_deliveries: 100, max_lane_deliveries: 100, ..LIMITS };
+    let dispatch = Dispatcher::new(limits);
     let (mut sent, mut taken) = (0, 0);
     for n in 1..=100 {
         let lane = Lane::Unordered { priority: Priority::High, retry: true };
@@ -238,39 +243,43 @@ fn retries_never_take_last_slots_or_capacity() {
             sent += actions.start.len();
         }
     }
-    assert_eq!((sent, taken), (5, 50), "half of either");
-    assert_eq!(offer(&dispatch, delivery(200, 200), 1).unwrap().start.len(), 1, "what is fresh goes at once");
+    assert_eq!((sent, taken), (5, 50), "half of slots and of capacity");
+    assert_eq!(
+        offer(&dispatch, delivery(200, 200), 1).unwrap().start.len(),
+        1,
+        "a fresh delivery starts immediately"
+    );
 }
 
 #[test]
 fn ordered_lane_sends_one_at_a_time_and_waits_for_failed() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let ordered = |n| LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, n) };
     let lane = poll(&dispatch, &ordered(1));
-    let first = dispatch.accept_claimed(&lane, vec![ordered(1), ordered(2), ordered(3)], false).start;
+    let first = dispatch.enqueue_claimed(&lane, vec![ordered(1), ordered(2), ordered(3)], false).start;
     assert_eq!(first.len(), 1);
     assert!(
         dispatch.free_webhook_slot(webhook(1), first[0].id).start.is_empty(),
-        "not before its end is stored"
+        "not before its outcome is stored"
     );
     let second = dispatch.settle(&first[0], false).start;
     assert_eq!(second[0].id, ordered(2).id);
     dispatch.free_webhook_slot(webhook(1), second[0].id);
     let actions = dispatch.settle(&second[0], true);
     assert!(actions.start.is_empty());
-    assert_eq!(actions.release[0].id, ordered(3).id, "what comes after it goes back");
+    assert_eq!(actions.release[0].id, ordered(3).id, "its successors are released");
     dispatch.unreserve(webhook(1), &ordered(3).lane, 1, ordered(3).event.memory_bytes());
-    assert_eq!(dispatch.load(), empty(BOUNDS));
+    assert_eq!(dispatch.load(), empty(LIMITS));
 }
 
 #[test]
 fn deferred_delivery_of_ordered_lane_is_not_overtaken() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let ordered = |n| LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, n) };
     let lane = poll(&dispatch, &ordered(1));
-    let first = dispatch.accept_claimed(&lane, vec![ordered(1), ordered(2)], false).start.remove(0);
-    let how = Deferral::ReturnOne(Time::from_millis(50));
-    let actions = dispatch.defer(vec![DeferredDelivery { delivery: first, how }]);
+    let first = dispatch.enqueue_claimed(&lane, vec![ordered(1), ordered(2)], false).start.remove(0);
+    let deferral = Deferral::ReleaseOne(Time::from_millis(50));
+    let actions = dispatch.defer(vec![DeferredDelivery { delivery: first, deferral }]);
     assert!(actions.start.is_empty());
     let back: Vec<_> = actions.release.iter().map(|delivery| (delivery.id, delivery.due.millis())).collect();
     assert_eq!(back, [(ordered(1).id, 50), (ordered(2).id, 1)]);
@@ -278,135 +287,146 @@ fn deferred_delivery_of_ordered_lane_is_not_overtaken() {
 
 #[test]
 fn held_deliveries_stay_first_in_their_lane() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let at = |millis| Time::from_millis(millis);
     let mut sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
     sent.extend(offer(&dispatch, delivery(1, 2), 2).unwrap().start);
     offer(&dispatch, delivery(1, 3), 2).unwrap();
-    let refused = sent
+    let deferred = sent
         .into_iter()
-        .map(|delivery| DeferredDelivery { delivery, how: Deferral::Hold(Scope::Webhook, at(50)) })
+        .map(|delivery| DeferredDelivery { delivery, deferral: Deferral::Hold(Scope::Webhook, at(50)) })
         .collect();
-    assert!(dispatch.defer(refused).start.is_empty());
+    assert!(dispatch.defer(deferred).start.is_empty());
     assert_eq!((dispatch.load().unsettled, dispatch.next_wake()), (0, Some(at(50))), "no slot is held");
     assert!(offer(&dispatch, delivery(1, 4), 2).unwrap().start.is_empty());
-    assert!(dispatch.expire_holds(at(49)).start.is_empty());
-    let ids: Vec<_> = dispatch.expire_holds(at(50)).start.iter().map(|delivery| delivery.id).collect();
+    assert!(dispatch.expire_blocks(at(49)).start.is_empty());
+    let ids: Vec<_> = dispatch.expire_blocks(at(50)).start.iter().map(|delivery| delivery.id).collect();
     assert_eq!(ids, [delivery(1, 1).id, delivery(1, 2).id]);
 }
 
 #[test]
 fn tenant_hold_affects_only_its_own_webhooks() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
-    let how = Deferral::Hold(Scope::Tenant, Time::from_millis(50));
+    let deferral = Deferral::Hold(Scope::Tenant, Time::from_millis(50));
     let ready_1 = sent.into_iter().next().unwrap();
-    assert!(dispatch.defer(vec![DeferredDelivery { delivery: ready_1, how }]).start.is_empty());
+    assert!(dispatch.defer(vec![DeferredDelivery { delivery: ready_1, deferral }]).start.is_empty());
     assert!(offer(&dispatch, delivery(2, 2), 2).unwrap().start.is_empty());
     assert_eq!(offer(&dispatch, with_tenant("other", delivery(3, 3)), 2).unwrap().start.len(), 1);
-    assert_eq!(dispatch.expire_holds(Time::from_millis(50)).start.len(), 2);
+    assert_eq!(dispatch.expire_blocks(Time::from_millis(50)).start.len(), 2);
 }
 
 #[test]
 fn parked_webhook_releases_queue_and_accepts_nothing() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     offer(&dispatch, delivery(1, 2), 1).unwrap();
     let until = Time::from_millis(100);
-    let back = dispatch.park(caps(&delivery(1, 1), 1), until).release;
+    let back = dispatch.park(webhook_limits(&delivery(1, 1), 1), until).release;
     assert_eq!(back.len(), 1);
-    assert!(offer(&dispatch, delivery(1, 3), 1).is_none(), "it is born waiting");
+    assert!(
+        offer(&dispatch, delivery(1, 3), 1).is_none(),
+        "a new delivery of a parked webhook waits in the store"
+    );
     let lane = poll(&dispatch, &delivery(1, 3));
     assert_eq!(lane.max_deliveries, 0);
-    dispatch.accept_claimed(&lane, vec![], false);
+    dispatch.enqueue_claimed(&lane, vec![], false);
     dispatch.unreserve(webhook(1), &FRESH, 1, back[0].event.memory_bytes());
-    assert!(finish(&dispatch, &sent[0]).start.is_empty(), "what was under way is let finish");
-    dispatch.expire_holds(until);
+    assert!(finish(&dispatch, &sent[0]).start.is_empty(), "the request in flight finishes");
+    dispatch.expire_blocks(until);
     assert_eq!(offer(&dispatch, delivery(1, 4), 1).unwrap().start.len(), 1);
 }
 
 #[test]
 fn block_computed_from_wrong_clock_is_adjusted() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let (wrong, right) = (Time::from_millis(600_000), Time::from_millis(100));
-    dispatch.park(caps(&delivery(1, 1), 1), wrong + Duration::from_millis(100));
-    dispatch.park(caps(&delivery(2, 2), 1), Time::from_millis(50));
-    dispatch.set_back(&SetBack { from: wrong, by: Duration::from_millis(600_000) });
-    dispatch.expire_holds(Time::from_millis(99));
+    dispatch.park(webhook_limits(&delivery(1, 1), 1), wrong + Duration::from_millis(100));
+    dispatch.park(webhook_limits(&delivery(2, 2), 1), Time::from_millis(50));
+    dispatch.adjust_for_clock_step(&ClockStep { from: wrong, by: Duration::from_millis(600_000) });
+    dispatch.expire_blocks(Time::from_millis(99));
     assert!(offer(&dispatch, delivery(1, 3), 1).is_none());
     assert_eq!(dispatch.next_wake(), Some(right));
-    dispatch.expire_holds(right);
+    dispatch.expire_blocks(right);
     assert_eq!(offer(&dispatch, delivery(1, 3), 1).unwrap().start.len(), 1);
 }
 
 #[test]
-fn probe_cap_limits_accepted_deliveries() {
-    let dispatch = Dispatch::new(BOUNDS);
-    dispatch.unpark(caps(&delivery(1, 1), 4), Some(2));
+fn probe_limit_caps_queued_deliveries() {
+    let dispatch = Dispatcher::new(LIMITS);
+    dispatch.unpark(webhook_limits(&delivery(1, 1), 4), Some(2));
     assert!(offer(&dispatch, delivery(1, 1), 4).is_some());
     assert!(offer(&dispatch, delivery(1, 2), 4).is_some());
     assert!(offer(&dispatch, delivery(1, 3), 4).is_none());
-    dispatch.unpark(caps(&delivery(1, 1), 4), None);
+    dispatch.unpark(webhook_limits(&delivery(1, 1), 4), None);
     assert!(offer(&dispatch, delivery(1, 3), 4).is_some());
 }
 
 #[test]
 fn delivery_of_full_lane_waits_and_is_refilled_in_order() {
-    let dispatch = Dispatch::new(DispatchLimits { max_in_flight: 100, max_items: 1_000, ..BOUNDS });
+    let dispatch = Dispatcher::new(DispatchLimits { max_in_flight: 100, max_deliveries: 1_000, ..LIMITS });
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     for n in 2..=4 {
         assert!(offer(&dispatch, delivery(1, n), 1).is_some());
     }
     assert!(offer(&dispatch, delivery(1, 5), 1).is_none(), "the lane is full");
-    assert!(offer(&dispatch, delivery(2, 9), 1).is_some(), "others are not");
+    assert!(offer(&dispatch, delivery(2, 9), 1).is_some(), "other lanes are not full");
     // The delivery was created as waiting, so its lane has a backlog.
-    assert!(!dispatch.mark_behind(webhook(1), &FRESH).refill, "but there is no room yet");
+    assert!(!dispatch.mark_backlogged(webhook(1), &FRESH).refill, "there is no capacity yet");
     let second = finish(&dispatch, &sent[0]).start;
-    assert!(offer(&dispatch, delivery(1, 6), 1).is_none(), "nothing newer overtakes what waits");
+    assert!(offer(&dispatch, delivery(1, 6), 1).is_none(), "a newer delivery does not overtake the backlog");
     let refill = finish(&dispatch, &second[0]).refill;
     assert!(refill, "half of the lane is free");
-    let capacities = dispatch.lanes_to_refill();
+    let capacities = dispatch.take_lanes_to_refill();
     assert_eq!(capacities, [capacity(webhook(1), 2)]);
-    dispatch.accept_claimed(&capacities[0], vec![delivery(1, 5)], false);
-    assert!(offer(&dispatch, delivery(1, 7), 1).is_some(), "caught up");
+    dispatch.enqueue_claimed(&capacities[0], vec![delivery(1, 5)], false);
+    assert!(offer(&dispatch, delivery(1, 7), 1).is_some(), "the backlog is empty");
 }
 
 #[test]
 fn lane_without_capacity_is_refilled_later() {
-    let dispatch = Dispatch::new(BOUNDS);
-    dispatch.park(caps(&delivery(1, 1), 1), Time::from_millis(5));
+    let dispatch = Dispatcher::new(LIMITS);
+    dispatch.park(webhook_limits(&delivery(1, 1), 1), Time::from_millis(5));
     let lane = poll(&dispatch, &delivery(1, 1));
     assert_eq!(lane.max_deliveries, 0);
-    // The block ends before the store has replied that the lane is held for this node.
-    dispatch.expire_holds(Time::from_millis(5));
-    dispatch.accept_claimed(&lane, vec![], true);
-    assert_eq!(dispatch.lanes_to_refill().len(), 1);
+    // The park ends before the store has replied that this node has claimed the lane.
+    dispatch.expire_blocks(Time::from_millis(5));
+    dispatch.enqueue_claimed(&lane, vec![], true);
+    assert_eq!(dispatch.take_lanes_to_refill().len(), 1);
 }
 
 #[test]
 fn failed_claim_is_retried() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let lane = poll(&dispatch, &delivery(1, 1));
-    dispatch.accept_claimed(&lane, vec![], true);
-    let capacities = dispatch.lanes_to_refill();
+    dispatch.enqueue_claimed(&lane, vec![], true);
+    let capacities = dispatch.take_lanes_to_refill();
     assert_eq!(capacities.len(), 1);
     dispatch.claim_failed(&capacities);
-    assert_eq!(dispatch.lanes_to_refill(), capacities);
+    assert_eq!(dispatch.take_lanes_to_refill(), capacities);
 }
 
 #[test]
 fn tickets_get_capacity_but_do_not_overtake_backlog() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let first = delivery(1, 1);
-    assert_eq!(dispatch.reserve_for_tickets(caps(&first, 2), &FRESH, 100), 4, "as much as a lane may hold");
+    assert_eq!(
+        dispatch.reserve_for_tickets(webhook_limits(&first, 2), &FRESH, 100),
+        4,
+        "the maximum of a lane"
+    );
     let actions = dispatch
-        .accept_ticketed(&capacity(webhook(1), 4), vec![delivery(1, 1), delivery(1, 2), delivery(1, 3)]);
+        .enqueue_ticketed(&capacity(webhook(1), 4), vec![delivery(1, 1), delivery(1, 2), delivery(1, 3)]);
     assert_eq!(actions.start.len(), 2);
-    assert_eq!(dispatch.load().items, 3, "what was not there to be taken needs no room");
-    dispatch.mark_behind(webhook(1), &FRESH);
-    assert_eq!(dispatch.reserve_for_tickets(caps(&first, 2), &FRESH, 1), 0, "the store has older ones");
+    assert_eq!(dispatch.load().deliveries, 3, "unclaimed deliveries free their capacity");
+    dispatch.mark_backlogged(webhook(1), &FRESH);
+    assert_eq!(
+        dispatch.reserve_for_tickets(webhook_limits(&first, 2), &FRESH, 1),
+        0,
+        "the store has older deliveries"
+    );
     assert!(!dispatch.is_nearly_full());
-    assert_eq!(dispatch.reserve_for_tickets(caps(&delivery(2, 9), 2), &FRESH, 100), 4);
+    assert_eq!(dispatch.reserve_for_tickets(webhook_limits(&delivery(2, 9), 2), &FRESH, 100), 4);
     assert!(dispatch.is_nearly_full());
     dispatch.claim_failed(&[capacity(webhook(2), 4)]);
     assert!(!dispatch.is_nearly_full());
@@ -414,7 +434,7 @@ fn tickets_get_capacity_but_do_not_overtake_backlog() {
 
 #[test]
 fn sending_is_suspended_while_store_is_down() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     dispatch.store_failed();
     assert!(offer(&dispatch, delivery(1, 1), 1).unwrap().start.is_empty());
     assert_eq!(dispatch.store_recovered().start.len(), 1);
@@ -422,7 +442,7 @@ fn sending_is_suspended_while_store_is_down() {
 
 #[test]
 fn cancel_removes_queued_delivery_and_marks_in_flight_one() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     offer(&dispatch, delivery(1, 2), 1).unwrap();
     let queued = dispatch.cancel(webhook(1), delivery(1, 2).id, "no".into()).unwrap();
@@ -432,7 +452,7 @@ fn cancel_removes_queued_delivery_and_marks_in_flight_one() {
     finish(&dispatch, &sent[0]);
     assert_eq!(dispatch.cancel_reason(sent[0].id), None);
     dispatch.settle(&queued, false);
-    assert_eq!(dispatch.load(), empty(BOUNDS));
+    assert_eq!(dispatch.load(), empty(LIMITS));
 }
 
 /// Deliveries that the dispatcher gave out during the property test.
@@ -443,19 +463,19 @@ struct Harness {
 }
 
 impl Harness {
-    fn take(&mut self, dispatch: &Dispatch, actions: DispatchActions) {
+    fn take(&mut self, dispatch: &Dispatcher, actions: DispatchActions) {
         for back in actions.release {
             self.started.remove(&back.id);
             dispatch.unreserve(back.webhook_id, &back.lane, 1, back.event.memory_bytes());
         }
         for delivery in actions.start {
-            assert!(self.started.insert(delivery.id), "sent twice at once");
+            assert!(self.started.insert(delivery.id), "sent twice concurrently");
             let before = self.in_flight.iter().filter(|other| {
                 other.webhook_id == delivery.webhook_id
                     && other.lane == delivery.lane
                     && delivery.lane.is_ordered()
             });
-            assert_eq!(before.count(), 0, "two of an order at once");
+            assert_eq!(before.count(), 0, "two of one ordering key concurrently");
             self.in_flight.push(delivery);
         }
     }
@@ -468,18 +488,18 @@ impl Harness {
     }
 }
 
-fn made(which: u8, n: u16) -> LeasedDelivery {
+fn sample_delivery(which: u8, n: u16) -> LeasedDelivery {
     let lane = match n % 4 {
         0 => Lane::Ordered("k".into()),
         1 => Lane::Unordered { priority: Priority::Low, retry: true },
         _ => FRESH,
     };
-    let made = LeasedDelivery {
+    let delivery = LeasedDelivery {
         id: DeliveryId::new(Time::from_millis(n.into()), &[9; 10]),
         lane,
         ..delivery(which, 1)
     };
-    if which == 3 { with_tenant("other", made) } else { made }
+    if which == 3 { with_tenant("other", delivery) } else { delivery }
 }
 
 proptest! {
@@ -489,14 +509,14 @@ proptest! {
         steps in proptest::collection::vec((0u8..13, 0u8..4), 1..300),
         host_max_in_flight in prop_oneof![1..4usize, Just(usize::MAX)],
     ) {
-        let dispatch = Dispatch::new(DispatchLimits { host_max_in_flight, ..BOUNDS });
+        let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight, ..LIMITS });
         let mut challenges = Vec::new();
         let mut harness = Harness::default();
         let mut epoch = NodeEpoch::new("test", redrive_store::Epoch(1), 0);
         let (mut n, mut now) = (0u16, 0i64);
         for (what, which) in steps {
             n += 1;
-            let delivery = LeasedDelivery { epoch: epoch.clone(), ..made(which, n) };
+            let delivery = LeasedDelivery { epoch: epoch.clone(), ..sample_delivery(which, n) };
             let actions = match what {
                 // Deliveries of ordered lanes come only from the store.
                 0 | 1 if !delivery.lane.is_ordered() => offer(&dispatch, delivery, 2).unwrap_or_default(),
@@ -511,7 +531,7 @@ proptest! {
                 },
                 // Tickets name three deliveries, of which one still exists; or the store fails.
                 11 if !delivery.lane.is_ordered() => {
-                    let max = dispatch.reserve_for_tickets(caps(&delivery, 2), &delivery.lane, 3);
+                    let max = dispatch.reserve_for_tickets(webhook_limits(&delivery, 2), &delivery.lane, 3);
                     let key = LaneKey { webhook_id: delivery.webhook_id, lane: delivery.lane.clone() };
                     match (LaneCapacity::new(key, max), max) {
                         (_, 0) => DispatchActions::default(),
@@ -519,45 +539,45 @@ proptest! {
                             dispatch.claim_failed(&[capacity]);
                             DispatchActions::default()
                         }
-                        (capacity, _) => dispatch.accept_ticketed(&capacity, vec![delivery]),
+                        (capacity, _) => dispatch.enqueue_ticketed(&capacity, vec![delivery]),
                     }
                 }
                 // The scheduler finds due deliveries in a lane, possibly more than fit.
                 4 | 5 => {
                     let lane = poll(&dispatch, &delivery);
                     let found = if lane.max_deliveries > 0 { vec![delivery] } else { vec![] };
-                    dispatch.accept_claimed(&lane, found, n.is_multiple_of(2))
+                    dispatch.enqueue_claimed(&lane, found, n.is_multiple_of(2))
                 }
                 6 => {
-                    for capacity in dispatch.lanes_to_refill() {
-                        let actions = dispatch.accept_claimed(&capacity, vec![], which == 0);
+                    for capacity in dispatch.take_lanes_to_refill() {
+                        let actions = dispatch.enqueue_claimed(&capacity, vec![], which == 0);
                         harness.take(&dispatch, actions);
                     }
                     DispatchActions::default()
                 }
                 7 => {
-                    dispatch.claim_failed(&dispatch.lanes_to_refill());
+                    dispatch.claim_failed(&dispatch.take_lanes_to_refill());
                     DispatchActions::default()
                 }
                 8 => match harness.pick(which) {
                     Some(delivery) => {
                         let until = Time::from_millis(now + 3);
-                        let how = match n % 7 {
+                        let deferral = match n % 7 {
                             0 => Deferral::Hold(Scope::Webhook, until),
                             1 => Deferral::Hold(Scope::Tenant, until),
                             2 => Deferral::Hold(Scope::Node, until),
-                            3 => Deferral::ReturnOne(until),
+                            3 => Deferral::ReleaseOne(until),
                             4 => Deferral::NoProbe,
                             5 => Deferral::SuspendNode,
                             _ => Deferral::ParkWebhook(until),
                         };
-                        dispatch.defer(vec![DeferredDelivery { delivery, how }])
+                        dispatch.defer(vec![DeferredDelivery { delivery, deferral }])
                     }
                     None => DispatchActions::default(),
                 },
                 9 => match n % 5 {
-                    0 => dispatch.return_queued(delivery.webhook_id),
-                    1 => dispatch.set_caps(caps(&delivery, usize::from(which) + 1)),
+                    0 => dispatch.release_queued(delivery.webhook_id),
+                    1 => dispatch.set_webhook_limits(webhook_limits(&delivery, usize::from(which) + 1)),
                     2 => dispatch.resume_node(),
                     3 => {
                         let lane = poll(&dispatch, &delivery);
@@ -576,7 +596,7 @@ proptest! {
                 // A challenge starts or ends, or a webhook's URL changes to another host.
                 12 => match n % 3 {
                     0 => {
-                        let (tenant_id, host) = (delivery.event.tenant_id.clone(), caps(&delivery, 2).host);
+                        let (tenant_id, host) = (delivery.event.tenant_id.clone(), webhook_limits(&delivery, 2).host);
                         if dispatch.take_host(&tenant_id, host) {
                             challenges.push((tenant_id, host));
                         }
@@ -586,16 +606,19 @@ proptest! {
                         let ended = challenges.pop();
                         ended.map(|(tenant_id, host)| dispatch.free_host(&tenant_id, host)).unwrap_or_default()
                     }
-                    _ => dispatch.set_caps(WebhookCaps { host: HostKey::from_host("c"), ..caps(&delivery, 2) }),
+                    _ => {
+                        let host = HostKey::from_host("c");
+                        dispatch.set_webhook_limits(WebhookLimits { host, ..webhook_limits(&delivery, 2) })
+                    }
                 },
                 _ => {
                     now += 1;
-                    dispatch.expire_holds(Time::from_millis(now))
+                    dispatch.expire_blocks(Time::from_millis(now))
                 }
             };
             harness.take(&dispatch, actions);
             let load = dispatch.load();
-            prop_assert!(load.items <= BOUNDS.max_items && load.unsettled <= BOUNDS.max_in_flight);
+            prop_assert!(load.deliveries <= LIMITS.max_deliveries && load.unsettled <= LIMITS.max_in_flight);
             prop_assert_eq!(load.unsettled, harness.in_flight.len());
             let hosts = dispatch.state.lock().hosts.counts();
             prop_assert!(hosts.iter().all(|(_, in_flight, _)| *in_flight <= host_max_in_flight), "{:?}", hosts);
@@ -608,10 +631,10 @@ proptest! {
         }
         let actions = dispatch.resume_node();
         harness.take(&dispatch, actions);
-        let actions = dispatch.expire_holds(Time::from_millis(now + 1_000));
+        let actions = dispatch.expire_blocks(Time::from_millis(now + 1_000));
         harness.take(&dispatch, actions);
         for which in 0..4 {
-            let actions = dispatch.unpark(caps(&made(which, 1), 2), None);
+            let actions = dispatch.unpark(webhook_limits(&sample_delivery(which, 1), 2), None);
             harness.take(&dispatch, actions);
         }
         // Not all lanes fit into memory together, so repeat until each lane with a backlog has been refilled.
@@ -620,59 +643,59 @@ proptest! {
                 let actions = finish(&dispatch, &done);
                 harness.take(&dispatch, actions);
             }
-            for capacity in dispatch.lanes_to_refill() {
-                let actions = dispatch.accept_claimed(&capacity, vec![], false);
+            for capacity in dispatch.take_lanes_to_refill() {
+                let actions = dispatch.enqueue_claimed(&capacity, vec![], false);
                 harness.take(&dispatch, actions);
             }
         }
-        prop_assert!(!dispatch.store_recovered().refill, "nothing is left to ask the store for");
-        prop_assert_eq!(dispatch.load(), empty(BOUNDS));
+        prop_assert!(!dispatch.store_recovered().refill, "no lane is left to refill");
+        prop_assert_eq!(dispatch.load(), empty(LIMITS));
         let state = dispatch.state.lock();
-        prop_assert!(state.webhooks.is_empty(), "idle webhooks cost nothing: {:?}", state.webhooks);
-        prop_assert!(state.hosts.is_empty(), "idle hosts cost nothing: {:?}", state.hosts);
+        prop_assert!(state.webhooks.is_empty(), "idle webhooks use no memory: {:?}", state.webhooks);
+        prop_assert!(state.hosts.is_empty(), "idle hosts use no memory: {:?}", state.hosts);
     }
 }
 
 #[test]
 fn cancel_between_commit_and_acceptance_is_not_lost() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let (early, other) = (delivery(1, 1), delivery(1, 2));
     for one in [&early, &other] {
-        assert!(dispatch.reserve(caps(one, 2), &one.lane, one.event.memory_bytes()));
+        assert!(dispatch.reserve(webhook_limits(one, 2), &one.lane, one.event.memory_bytes()));
     }
     assert!(dispatch.cancel(early.webhook_id, early.id, "enough".into()).is_none());
-    let actions = dispatch.accept_published([early.clone(), other.clone()]);
+    let actions = dispatch.enqueue_published([early.clone(), other.clone()]);
     assert_eq!(actions.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
     assert_eq!(actions.release.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
     dispatch.unreserve(early.webhook_id, &early.lane, 1, early.event.memory_bytes());
     finish(&dispatch, &other);
-    assert_eq!(dispatch.load(), empty(BOUNDS));
+    assert_eq!(dispatch.load(), empty(LIMITS));
 }
 
 #[test]
 fn cancel_during_claim_is_not_lost() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let (early, other) = (delivery(1, 1), delivery(1, 2));
     let capacity = poll(&dispatch, &early);
     assert!(dispatch.take_cancelled(early.webhook_id, early.id).is_none());
-    let actions = dispatch.accept_claimed(&capacity, vec![early.clone(), other.clone()], false);
+    let actions = dispatch.enqueue_claimed(&capacity, vec![early.clone(), other.clone()], false);
     assert_eq!(actions.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
     assert_eq!(actions.release.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
     dispatch.unreserve(early.webhook_id, &early.lane, 1, early.event.memory_bytes());
     finish(&dispatch, &other);
-    assert_eq!(dispatch.load(), empty(BOUNDS));
+    assert_eq!(dispatch.load(), empty(LIMITS));
 }
 
 #[test]
 fn early_cancels_are_kept_only_while_capacity_is_reserved() {
-    let dispatch = Dispatch::new(BOUNDS);
+    let dispatch = Dispatcher::new(LIMITS);
     let (known, unknown) = (delivery(1, 1), delivery(1, 2));
     assert!(dispatch.cancel(unknown.webhook_id, unknown.id, "enough".into()).is_none());
-    assert_eq!(dispatch.state.lock().cancelled_early.len(), 0, "nothing of the webhook is expected");
-    assert!(dispatch.reserve(caps(&known, 2), &known.lane, known.event.memory_bytes()));
+    assert_eq!(dispatch.state.lock().cancelled_early.len(), 0, "no capacity is reserved for the webhook");
+    assert!(dispatch.reserve(webhook_limits(&known, 2), &known.lane, known.event.memory_bytes()));
     assert!(dispatch.cancel(unknown.webhook_id, unknown.id, "enough".into()).is_none());
     assert_eq!(dispatch.state.lock().cancelled_early.len(), 1);
-    let sent = dispatch.accept_published([known]).start;
+    let sent = dispatch.enqueue_published([known]).start;
     finish(&dispatch, &sent[0]);
     assert_eq!(dispatch.state.lock().cancelled_early.len(), 0);
 }

@@ -56,11 +56,11 @@ impl<K: Eq + Hash> CappedFamily<K> {
     fn new(kind: &'static str, name: &str, max: usize, registry: &mut Registry) -> Self {
         let family = Family::<Labels, Counter>::default();
         let help = format!(
-            "Attempts and ends of deliveries by {kind}; those of all after the first {max} are counted as {OVERFLOW_LABEL:?}"
+            "Attempts and ended deliveries by {kind}; values after the first {max} are counted as {OVERFLOW_LABEL:?}"
         );
         registry.register(name, help, family.clone());
         let known = RwLock::default();
-        Self { kind, max_values: max, other: make(&family, kind, OVERFLOW_LABEL), family, known }
+        Self { kind, max_values: max, other: new_counters(&family, kind, OVERFLOW_LABEL), family, known }
     }
 
     fn count<Q>(&self, key: &Q, outcome: DeliveryResult, count: u64)
@@ -86,13 +86,14 @@ impl<K: Eq + Hash> CappedFamily<K> {
             self.other[outcome as usize].inc_by(count);
             return;
         }
-        let counters =
-            known.entry(K::from(key)).or_insert_with(|| make(&self.family, self.kind, &key.to_string()));
+        let counters = known
+            .entry(K::from(key))
+            .or_insert_with(|| new_counters(&self.family, self.kind, &key.to_string()));
         counters[outcome as usize].inc_by(count);
     }
 }
 
-fn make(family: &Family<Labels, Counter>, kind: &'static str, value: &str) -> [Counter; 4] {
+fn new_counters(family: &Family<Labels, Counter>, kind: &'static str, value: &str) -> [Counter; 4] {
     DeliveryResult::ALL.map(|outcome| {
         family.get_or_create(&Labels { kind, value: value.into(), outcome: outcome.name() }).clone()
     })

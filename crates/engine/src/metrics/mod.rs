@@ -137,7 +137,7 @@ const CATEGORIES: usize = FailureCategory::ALL.len();
 impl Deliveries {
     fn new(registry: &mut Registry) -> Self {
         let family = Family::<DeliveryLabels, Counter>::default();
-        let made = DeliveryResult::ALL.map(|outcome| {
+        let counters = DeliveryResult::ALL.map(|outcome| {
             std::array::from_fn(|index| {
                 let category = FailureCategory::ALL.get(index).map_or("", |category| category.name());
                 let labels = DeliveryLabels { status: outcome.name(), failure_category: category };
@@ -156,10 +156,10 @@ impl Deliveries {
         });
         registry.register(
             "webhook_deliveries",
-            "Attempts and ends of deliveries, by what became of them; failed: another attempt is to come",
+            "Attempts and ended deliveries, by status; failed: another attempt follows",
             family,
         );
-        Self(made)
+        Self(counters)
     }
 
     fn counter(&self, outcome: DeliveryResult, category: Option<FailureCategory>) -> &Counter {
@@ -220,16 +220,20 @@ impl Metrics {
     pub fn new(registry: &mut Registry, series: BreakdownSettings, has_redis: bool) -> Self {
         let numbers =
             Family::<OutcomeLabel, Histogram, fn() -> Histogram>::new_with_constructor(attempt_numbers);
-        let attempt_number = DeliveryResult::ALL.map(|fate| {
-            let outcome = if fate == DeliveryResult::Delivered { "success" } else { fate.name() };
+        let attempt_number = DeliveryResult::ALL.map(|result| {
+            let outcome = if result == DeliveryResult::Delivered { "success" } else { result.name() };
             numbers.get_or_create(&OutcomeLabel { outcome }).clone()
         });
-        registry.register("webhook_retry_attempt_number", "Number of the attempt, by its outcome", numbers);
+        registry.register(
+            "webhook_retry_attempt_number",
+            "Attempt numbers, by outcome of the attempt",
+            numbers,
+        );
         let by_phase = Family::<PhaseLabel, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
         let phases = PHASES.map(|phase| by_phase.get_or_create(&PhaseLabel { phase }).clone());
         registry.register(
             "webhook_delivery_phase_duration_seconds",
-            "Phases of a request: looking the name up, connecting, TLS, first byte of the answer",
+            "Phases of a request: DNS lookup, connect, TLS handshake, first byte of the response",
             by_phase,
         );
         let faults = Family::<KindLabel, Counter>::default();
@@ -265,7 +269,7 @@ impl Metrics {
         };
         registry.register(
             "redrive_internal_errors",
-            "What never should happen: tasks that panicked, answers of 500, outcomes that could not be stored as they were",
+            "Internal errors: tasks that panicked, responses with 500, outcomes that could not be stored unchanged",
             faults,
         );
         metrics.init_series();
@@ -306,73 +310,73 @@ impl Metrics {
     fn register(&self, registry: &mut Registry) {
         registry.register(
             "webhook_egress_refused",
-            "Connections that the guard refused, by reason",
+            "Connections refused by the egress guard, by reason",
             self.egress_refused.clone(),
         );
         registry.register(
             "webhook_egress_host_busy",
-            "Deliveries that were put back because their address had as many connections as it may have",
+            "Deliveries returned to the queue because their address had reached its connection limit",
             self.host_busy.clone(),
         );
         registry.register(
             "redrive_inline_work_max",
-            "The most work of one check that was done on a runtime thread since the start",
+            "Maximum work of one check on a runtime thread since the start",
             self.largest_inline_work.clone(),
         );
         registry.register(
             "webhook_delivery_duration_seconds",
-            "From sending a request to the end of its answer",
+            "Time from sending a request to the end of its response",
             self.duration.clone(),
         );
         registry.register(
             "webhook_dispatch_latency_seconds",
-            "From a delivery being due to its request being sent",
+            "Time from the due time of a delivery to sending its request",
             self.dispatch_latency.clone(),
         );
-        registry.register("webhook_events_published", "Events taken in", self.published.clone());
+        registry.register("webhook_events_published", "Events accepted", self.published.clone());
         registry.register(
             "webhook_idempotency_duplicates",
             "Publishes that repeated an idempotency key",
             self.duplicates.clone(),
         );
-        registry.register("webhook_dlq_entries", "Deliveries given up on", self.dead.clone());
+        registry.register("webhook_dlq_entries", "Deliveries marked dead", self.dead.clone());
         registry.register(
             "webhook_outcomes_fenced",
-            "Outcomes refused because the lease was lost",
+            "Outcomes discarded because the lease was lost",
             self.fenced.clone(),
         );
         registry.register(
             "redrive_leases_recovered",
-            "Leases, lanes and assignments that this node owned in the store and did not know",
+            "Leases, lane holds and assignments that this node owned in the store but did not know in memory",
             self.recovered.clone(),
         );
         registry.register(
             "webhook_circuit_breaker_transitions",
-            "Moves of circuits from one state to another, counted by the node that made them",
+            "Circuit transitions, counted by the node that performed them",
             self.transitions.clone(),
         );
         registry.register(
             "webhook_rate_limit_hits",
-            "Deliveries that had to wait for a token or for the endpoint's Retry-After",
+            "Deliveries held by a rate limit or by the endpoint's Retry-After",
             self.rate_limit_hits.clone(),
         );
-        registry.register("redrive_pruned_rows", "Rows forgotten because they were old", self.pruned.clone());
+        registry.register("redrive_pruned_rows", "Rows pruned after their retention", self.pruned.clone());
         registry.register(
             "redrive_pruned_partitions",
-            "Whole months dropped because they were old; their rows are not counted",
+            "Monthly partitions dropped after their retention; their rows are not counted as pruned rows",
             self.months_pruned.clone(),
         );
         registry.register(
             "redrive_oldest_event_timestamp_seconds",
-            "When the oldest event was published; told by the node that forgets, 0 by others",
+            "Time at which the oldest event was published, reported by the node that prunes; 0 on other nodes",
             self.oldest_event.clone(),
         );
         registry.register(
             "redrive_clock_jump_seconds",
-            "The followed clock minus its prediction while a jump is not confirmed; otherwise 0",
+            "Reference clock minus its prediction while a jump is unconfirmed; otherwise 0",
             self.clock_jump.clone(),
         );
-        registry.register("redrive_clock_jumps", "Jumps of the followed clock", self.clock_jumps.clone());
+        registry.register("redrive_clock_jumps", "Jumps of the reference clock", self.clock_jumps.clone());
     }
 
     fn register_redis(&self, registry: &mut Registry, has_redis: bool) {
@@ -384,12 +388,12 @@ impl Metrics {
         if has_redis {
             registry.register(
                 "webhook_redis_up",
-                "1 while Redis answers this node; not told where there is none",
+                "1 while Redis responds to this node; absent without Redis",
                 self.redis_up.clone(),
             );
             registry.register(
                 "redrive_redis_round_trips",
-                "Batches of decisions sent to Redis",
+                "Batches of operations sent to Redis",
                 self.redis_round_trips.clone(),
             );
         }
@@ -451,8 +455,8 @@ impl Metrics {
     }
 
     /// Counts a delivery that the gate did not admit.
-    pub(crate) fn record_hold(&self, why: WaitingOn) {
-        if why == WaitingOn::RateLimit {
+    pub(crate) fn record_hold(&self, reason: WaitingOn) {
+        if reason == WaitingOn::RateLimit {
             self.rate_limit_hits.inc();
         }
     }

@@ -33,13 +33,13 @@ impl NotificationMetrics {
                 drop(family.get_or_create(&Labels { channel, outcome }));
             }
         }
-        let help = "Tries to tell owners, by what became of them; later: it is tried again";
+        let help = "Attempts to send notifications, by channel and outcome; retried: another attempt follows";
         registry.register("redrive_notifications", help, family.clone());
         let confirmations = Family::<ConfirmationLabels, Counter>::default();
         for result in ["requested", "limited", "sent", "retried", "failed"] {
             drop(confirmations.get_or_create(&ConfirmationLabels { result }));
         }
-        let help = "Confirmation e-mails: requested, refused by a limit, sent, tried again, failed";
+        let help = "Confirmation emails: requested, refused by a limit, sent, retried, failed";
         registry.register("redrive_confirmation_emails", help, confirmations.clone());
         Self { notifications: family, confirmations }
     }

@@ -22,12 +22,12 @@ impl StoreHealth {
         health.up.set(1);
         registry.register(
             "webhook_store_up",
-            "1 while the store takes writes of this node",
+            "1 while the store accepts writes of this node",
             health.up.clone(),
         );
         registry.register(
             "redrive_store_consecutive_failures",
-            "How often the store has failed this node since it last did what it was asked",
+            "Consecutive failures of the store, as seen by this node",
             health.consecutive_failures.clone(),
         );
         health

@@ -101,7 +101,7 @@ impl Inner {
                     Err(StoreError::InvalidItem(error)) => {
                         tracing::warn!(%tenant_id, error, "reading the age of a tenant's secrets failed");
                     }
-                    looked => looked?,
+                    result => result?,
                 }
                 if self.stop.is_cancelled() {
                     return Ok(());

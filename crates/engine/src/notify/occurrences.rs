@@ -76,7 +76,7 @@ pub(crate) fn circuit_transition(change: &CircuitChange) -> Option<Occurrence> {
     let (kind, facts) = match (change.transition.from, change.saved.state) {
         (CircuitState::Closed, CircuitState::Open) => {
             let counts = &change.saved.counts;
-            let message = format!("{} of {} calls failed", counts.failed, counts.total);
+            let message = format!("{} of {} attempts failed", counts.failed, counts.total);
             let reason = worst(counts).map(|category| category.name().to_owned());
             let facts = OccurrenceDetails {
                 reason,

@@ -200,7 +200,7 @@ impl CandidateScan {
     /// Returns the webhook of a backfill; `None` if it receives no events.
     async fn webhook(&self, inner: &Inner) -> Result<Option<Arc<ResolvedWebhook>>, StoreError> {
         let Some(webhook_id) = self.order.selection.webhook_ids.first() else { return Ok(None) };
-        let webhook = inner.registry.find(&*inner.store, *webhook_id).await?;
+        let webhook = inner.registry.get_or_load(&*inner.store, *webhook_id).await?;
         Ok(webhook.filter(|webhook| webhook.state.receives_events()))
     }
 
@@ -225,7 +225,7 @@ impl CandidateScan {
             OperationKind::Cancel => Ok(Some(Task::Cancel(id, REASON_BY_REQUEST.into()))),
             OperationKind::Purge => Ok(Some(Task::Purge(id))),
             OperationKind::Retry | OperationKind::Backfill => {
-                let webhook = inner.registry.find(&*inner.store, candidate.webhook_id).await?;
+                let webhook = inner.registry.get_or_load(&*inner.store, candidate.webhook_id).await?;
                 let Some(webhook) = webhook.filter(|webhook| webhook.state.receives_events()) else {
                     return Ok(None);
                 };

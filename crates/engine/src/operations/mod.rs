@@ -114,14 +114,14 @@ impl Engine {
         &self,
         tenant_id: TenantId,
         id: OperationId,
-        turn: OperationAction,
+        action: OperationAction,
     ) -> Result<Operation, OperationActionError> {
         loop {
             let found =
                 self.0.store.operation(tenant_id.clone(), id).await?.ok_or(OperationActionError::NotFound)?;
             let to = found
                 .state
-                .apply(turn, found.began_at.is_some())
+                .apply(action, found.began_at.is_some())
                 .map_err(OperationActionError::InvalidState)?;
             if to == found.state {
                 return Ok(found);

@@ -131,14 +131,19 @@ impl Inner {
                     operation.cursor,
                 );
             }
-            StepResult::Applied { done, to_call_off } => {
+            StepResult::Applied { done, to_cancel } => {
                 pacer.record(done, now);
                 self.scheduler_wakeup.wake();
                 if operation.order.kind == OperationKind::Cancel {
-                    let at_once = done.saturating_sub(to_call_off.len()) as u64;
-                    self.rollups.record_ended(&operation.tenant_id, DeliveryStatus::Cancelled, at_once, now);
+                    let cancelled_now = done.saturating_sub(to_cancel.len()) as u64;
+                    self.rollups.record_ended(
+                        &operation.tenant_id,
+                        DeliveryStatus::Cancelled,
+                        cancelled_now,
+                        now,
+                    );
                 }
-                for (webhook_id, delivery_id) in to_call_off {
+                for (webhook_id, delivery_id) in to_cancel {
                     self.cancel_if_queued(webhook_id, delivery_id, REASON_BY_REQUEST.to_owned());
                 }
             }

@@ -13,7 +13,7 @@ use redrive_store::{ClaimedDelivery, LaneCapacity, LaneClaim, LaneKey, StoreErro
 
 use crate::{
     Inner,
-    dispatch::{LeasedDelivery, WebhookCaps},
+    dispatch::{LeasedDelivery, WebhookLimits},
     membership::NodeEpoch,
     registry::ResolvedWebhook,
 };
@@ -37,21 +37,21 @@ pub(crate) enum ClaimResult {
 impl Inner {
     /// Returns the delay of a webhook's first attempts.
     pub(super) fn first_delay(&self, webhook_id: WebhookId) -> Duration {
-        self.registry.webhook(webhook_id).map_or(Duration::ZERO, |webhook| webhook.policy.first_delay())
+        self.registry.webhook(webhook_id).map_or(Duration::ZERO, |webhook| webhook.retry_policy.first_delay())
     }
 
-    /// Claims due deliveries from lanes of this node that need a refill and have capacity, and from lanes without a
-    /// holder.
+    /// Claims due deliveries from lanes of this node that need a refill and have capacity, and from lanes that
+    /// no node has claimed.
     pub(crate) async fn claim_due(self: &Arc<Self>) -> Result<ClaimResult, StoreError> {
         let epoch = self.membership.current_epoch();
         self.release_idle_assignments(&epoch).await?;
-        if self.dispatch.is_draining() {
+        if self.dispatcher.is_draining() {
             return Ok(ClaimResult::Idle(None));
         }
         let now = self.clock.now();
         if self.membership.is_shared() {
-            // Expired holds are lifted first, so that this claim includes their lanes, which no node holds.
-            let actions = self.dispatch.expire_holds(now);
+            // Expired parks are lifted first, so that this claim includes their lanes, which no node has claimed.
+            let actions = self.dispatcher.expire_blocks(now);
             self.apply_actions(actions);
         }
         // Lanes that this node declined stay due in the store, so this claim reads past as many as were declined last
@@ -60,14 +60,14 @@ impl Inner {
         let due = self.store.due_lanes(epoch.epoch, self.settings.pools.clone(), now, max).await?;
         let more_due = due.lanes.len() >= max;
         let mut declined = 0;
-        let mut capacities = self.drop_unserved(self.dispatch.lanes_to_refill());
+        let mut capacities = self.drop_unserved(self.dispatcher.take_lanes_to_refill());
         for key in due.lanes {
             if capacities.iter().map(|capacity| capacity.max_deliveries).sum::<usize>()
                 >= MAX_CLAIM_DELIVERIES
             {
                 break;
             }
-            let webhook = match self.registry.find(&*self.store, key.webhook_id).await {
+            let webhook = match self.registry.get_or_load(&*self.store, key.webhook_id).await {
                 Ok(webhook) => webhook,
                 // One unreadable webhook must not block the others.
                 Err(StoreError::InvalidItem(why)) => {
@@ -75,7 +75,7 @@ impl Inner {
                     continue;
                 }
                 Err(error) => {
-                    self.dispatch.claim_failed(&capacities);
+                    self.dispatcher.claim_failed(&capacities);
                     return Err(error);
                 }
             };
@@ -89,11 +89,11 @@ impl Inner {
             let capacity = self.reserve_lane(webhook.as_deref(), key);
             if capacity.max_deliveries == 0 && self.membership.is_shared() {
                 // Other nodes may have capacity.
-                self.dispatch.defer_lane(&capacity.key);
+                self.dispatcher.defer_lane(&capacity.key);
                 declined += 1;
             } else {
-                // A lane without capacity is claimed as well: this node then holds it, and requests a refill when it
-                // has capacity.
+                // A lane without capacity is claimed as well: it is then reserved for this node, which requests a refill
+                // when it has capacity.
                 capacities.push(capacity);
             }
         }
@@ -106,8 +106,8 @@ impl Inner {
         for capacity in &mut capacities {
             capacity.exclusive = self.claims_exclusively(&capacity.key);
         }
-        let bytes = self.dispatch.reserve_bytes(MAX_CLAIM_BYTES);
-        let _transfer = self.transfers.open();
+        let bytes = self.dispatcher.reserve_bytes(MAX_CLAIM_BYTES);
+        let _transfer = self.lease_transfers.begin();
         let claims = self.store.claim(epoch.epoch, now, capacities.clone(), bytes).await;
         let taken = match claims {
             Ok(claims) => {
@@ -115,16 +115,16 @@ impl Inner {
                 // node, which wakes the scheduler when done.
                 let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
                 for (capacity, claim) in capacities.iter().zip(claims) {
-                    self.accept_claims(&epoch, capacity, claim);
+                    self.enqueue_claims(&epoch, capacity, claim);
                 }
                 Ok(if gave || more_due { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) })
             }
             Err(error) => {
-                self.dispatch.claim_failed(&capacities);
+                self.dispatcher.claim_failed(&capacities);
                 Err(error)
             }
         };
-        self.dispatch.release_bytes(bytes);
+        self.dispatcher.free_bytes(bytes);
         taken
     }
 
@@ -135,11 +135,11 @@ impl Inner {
         };
         let (served, others): (Vec<_>, Vec<_>) = capacities.into_iter().partition(is_served);
         for capacity in &others {
-            let actions = self.dispatch.accept_claimed(capacity, Vec::new(), false);
+            let actions = self.dispatcher.enqueue_claimed(capacity, Vec::new(), false);
             self.apply_actions(actions);
         }
         if !others.is_empty() {
-            // Nodes that serve these tenants cannot see lanes that are held here.
+            // Nodes that serve these tenants cannot see lanes that are claimed here.
             let (inner, epoch) = (self.clone(), self.membership.current_epoch());
             let webhooks = others.into_iter().map(|capacity| capacity.key.webhook_id).collect();
             self.runtime.spawn(async move {
@@ -154,12 +154,12 @@ impl Inner {
     fn reserve_lane(self: &Arc<Self>, webhook: Option<&ResolvedWebhook>, key: LaneKey) -> LaneCapacity {
         // Deliveries of a deleted webhook are claimed too, and ended one by one.
         let unknown = TenantId::default();
-        let caps = match webhook {
+        let limits = match webhook {
             Some(webhook) => {
                 self.open_for_due_probe(webhook);
-                self.webhook_caps(webhook)
+                self.webhook_limits(webhook)
             }
-            None => WebhookCaps {
+            None => WebhookLimits {
                 webhook_id: key.webhook_id,
                 tenant_id: &unknown,
                 max_in_flight: self.settings.webhook_max_in_flight as usize,
@@ -167,10 +167,10 @@ impl Inner {
                 host: HostKey::default(),
             },
         };
-        self.dispatch.reserve_lane(caps, key.lane)
+        self.dispatcher.reserve_lane(limits, key.lane)
     }
 
-    fn accept_claims(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, capacity: &LaneCapacity, claim: LaneClaim) {
+    fn enqueue_claims(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, capacity: &LaneCapacity, claim: LaneClaim) {
         if capacity.exclusive && !claim.deliveries.is_empty() {
             self.membership.assignments.assign(capacity.key.webhook_id);
             if let Some(webhook) = self.registry.webhook(capacity.key.webhook_id) {
@@ -180,7 +180,7 @@ impl Inner {
         let delay = self.first_delay(capacity.key.webhook_id);
         let delivery = |claimed| to_leased_delivery(claimed, epoch, &capacity.key.lane, delay);
         let deliveries = claim.deliveries.into_iter().map(delivery).collect();
-        let actions = self.dispatch.accept_claimed(capacity, deliveries, claim.more);
+        let actions = self.dispatcher.enqueue_claimed(capacity, deliveries, claim.more);
         self.apply_actions(actions);
     }
 }
@@ -204,7 +204,7 @@ pub(super) fn to_leased_delivery(
         // The grace period for a ticket does not count as scheduled: the delivery is shown as late.
         due: displayed_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
         rescues: claimed.rescues,
-        deaths: claimed.deaths,
+        sender_deaths: claimed.sender_deaths,
         started_at: None,
     }
 }

@@ -22,7 +22,7 @@ async fn circuit_opens_probes_and_closes() {
         .await;
     harness.publish(0..5).await;
     harness
-        .eventually("it opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
         .await;
     let circuit = harness.circuit(&webhook).await;
     assert_eq!((circuit.counts.total, circuit.counts.failed), (5, 5));
@@ -37,13 +37,13 @@ async fn circuit_opens_probes_and_closes() {
     assert_eq!(harness.waiting_on().await, BTreeMap::from([("circuit_open", 20)]));
     let waiting = harness.engine.wait_reason(&harness.deliveries().await[0]).await.unwrap().unwrap();
     assert_eq!(waiting.until, circuit.next_half_open_at);
-    assert!(waiting.explanation.contains("5 of 5 calls failed, mostly with server_error"), "{waiting:?}");
+    assert!(waiting.explanation.contains("5 of 5 attempts failed, mostly with server_error"), "{waiting:?}");
     assert!(harness.deliveries().await.iter().filter(|one| one.attempt_count == 0).count() == 15);
 
     works.store(true, SeqCst);
     harness.clock.advance(20 * SECOND - Duration::from_millis(1));
     harness.settle_time().await;
-    assert_eq!(receiver.count(), 5, "not a moment early");
+    assert_eq!(receiver.count(), 5, "no probe before the sleep window ends");
     harness.clock.advance(Duration::from_millis(1));
     harness.until("all are delivered", all_are(DeliveryStatus::Delivered, 20)).await;
     assert_eq!(harness.circuit(&webhook).await.state, CircuitState::Closed);
@@ -63,7 +63,7 @@ async fn half_open_circuit_limits_probes_to_distinct_events() {
         .await;
     harness.publish(0..40).await;
     harness
-        .eventually("it opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
         .await;
     let before = receiver.wait_for(5).await.len();
     let gate = Latch::closed();
@@ -79,11 +79,17 @@ async fn half_open_circuit_limits_probes_to_distinct_events() {
     let mut events: Vec<_> = probes.iter().map(|probe| probe.webhook_id().to_owned()).collect();
     events.sort();
     events.dedup();
-    assert_eq!(events.len(), 5, "of different events");
-    assert_eq!(harness.waiting_on().await.get("circuit_open"), Some(&35), "the others wait for the verdict");
+    assert_eq!(events.len(), 5, "probes are of different events");
+    assert_eq!(
+        harness.waiting_on().await.get("circuit_open"),
+        Some(&35),
+        "the others wait for the probe results"
+    );
     gate.open();
     harness
-        .eventually("it opens again", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens again", async || {
+            harness.circuit(&webhook).await.state == CircuitState::Open
+        })
         .await;
 }
 
@@ -100,7 +106,7 @@ async fn sleep_window_doubles_per_failed_recovery_and_resets() {
     harness.publish(0..20).await;
     for sleep in [30, 60, 120, 240] {
         harness
-            .eventually("it sleeps twice as long", async || {
+            .eventually("the sleep window doubles", async || {
                 let circuit = harness.circuit(&webhook).await;
                 circuit.state == CircuitState::Open
                     && circuit.next_half_open_at == Some(harness.clock.now() + sleep * SECOND)
@@ -121,10 +127,14 @@ async fn sleep_window_doubles_per_failed_recovery_and_resets() {
     works.store(false, SeqCst);
     harness.publish(20..30).await;
     harness
-        .eventually("it opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
         .await;
     let circuit = harness.circuit(&webhook).await;
-    assert_eq!(circuit.next_half_open_at, Some(circuit.state_transition_at + 30 * SECOND), "as at first");
+    assert_eq!(
+        circuit.next_half_open_at,
+        Some(circuit.state_transition_at + 30 * SECOND),
+        "the sleep window is reset"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +207,7 @@ async fn disabling_breaker_unblocks_deliveries() {
         .await;
     harness.publish(0..10).await;
     harness
-        .eventually("it opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
         .await;
     works.store(true, SeqCst);
     let off = |webhook: &mut redrive_core::webhook::Webhook| {
@@ -221,7 +231,7 @@ async fn cancelled_probe_is_replaced() {
         .await;
     harness.publish(0..4).await;
     harness
-        .eventually("it opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
         .await;
     harness.until("all wait", |all| all.iter().all(|one| one.due.is_some())).await;
     let before = receiver.count();
@@ -234,7 +244,11 @@ async fn cancelled_probe_is_replaced() {
     let probe =
         receiver.wait_for(before + 1).await.last().unwrap().header("x-webhook-delivery").unwrap().to_owned();
     let probe = harness.deliveries().await.into_iter().find(|one| one.id.to_string() == probe).unwrap();
-    harness.engine.cancel(webhook.tenant_id.clone(), probe.id, webhook.id, "no more".into()).await.unwrap();
+    harness
+        .engine
+        .cancel(webhook.tenant_id.clone(), probe.id, webhook.id, "no further probe is sent".into())
+        .await
+        .unwrap();
     receiver.respond_with(|_| Reply::status(200));
     gate.open();
     harness
@@ -254,7 +268,7 @@ async fn waiting_deliveries_are_sent_when_circuit_closes_after_restart() {
         .await;
     harness.publish(0..60).await;
     harness
-        .eventually("it opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
+        .eventually("the circuit opens", async || harness.circuit(&webhook).await.state == CircuitState::Open)
         .await;
     let gate = Latch::closed();
     receiver.respond_with({
@@ -266,8 +280,8 @@ async fn waiting_deliveries_are_sent_when_circuit_closes_after_restart() {
     receiver.wait_for(before + 5).await;
     harness
         .eventually("half open is stored", async || {
-            let troubled = harness.store.list_runtime().await.unwrap();
-            troubled.iter().any(|one| {
+            let runtime = harness.store.list_runtime().await.unwrap();
+            runtime.iter().any(|one| {
                 one.circuit.as_ref().is_some_and(|circuit| circuit.state == CircuitState::HalfOpen)
             })
         })
@@ -280,7 +294,9 @@ async fn waiting_deliveries_are_sent_when_circuit_closes_after_restart() {
     let engine = harness::start(harness.store.clone(), harness.clock.clone(), settings()).await;
     let harness = harness::Harness { engine, ..harness };
     harness
-        .eventually("it closes", async || harness.circuit(&webhook).await.state == CircuitState::Closed)
+        .eventually("the circuit closes", async || {
+            harness.circuit(&webhook).await.state == CircuitState::Closed
+        })
         .await;
     // The clock does not move: only deliveries whose requests were cut have a later due time.
     harness

@@ -63,7 +63,7 @@ async fn default_schedule_is_kept_and_delivery_ends_dead() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deliveries_beyond_memory_limits_are_delivered_once() {
-    let bounds = Settings { max_items: 20, max_lane_items: 8, max_in_flight: 6, ..settings() };
+    let bounds = Settings { max_deliveries: 20, max_lane_deliveries: 8, max_in_flight: 6, ..settings() };
     let harness = world_with(bounds).await;
     let (receiver, gate) = Receiver::latched(200).await;
     for path in ["/a", "/b", "/c"] {
@@ -71,9 +71,9 @@ async fn deliveries_beyond_memory_limits_are_delivered_once() {
     }
     for n in 0..100 {
         harness.engine.publish(draft(n)).await.unwrap();
-        assert!(harness.engine.load().items <= 20, "{:?}", harness.engine.load());
+        assert!(harness.engine.load().deliveries <= 20, "{:?}", harness.engine.load());
     }
-    assert!(harness.store.stats().await.unwrap().waiting[1] > 200, "most of it waits in the store");
+    assert!(harness.store.stats().await.unwrap().waiting[1] > 200, "most deliveries wait in the store");
     gate.open();
     harness.until("all are delivered", all_are(DeliveryStatus::Delivered, 300)).await;
     assert_eq!(receiver.count(), 300, "once each");
@@ -127,7 +127,7 @@ async fn poison_delivery_becomes_failed_attempt() {
     let engine = start(store.clone(), clock.clone(), settings()).await;
     let harness = Harness { engine, store, clock, _keep: Arc::new(folder) };
     let waiting = harness.until("the failed attempt", |all| all[0].attempt_count == 1).await;
-    assert_eq!(receiver.count(), 0, "it was not sent");
+    assert_eq!(receiver.count(), 0, "no request was sent");
     assert!(waiting[0].last_error.as_deref().unwrap().contains("died three times"));
     assert_eq!(waiting[0].id, delivery_id);
     harness.clock.advance(Duration::from_secs(10));
@@ -160,7 +160,7 @@ async fn publish_leased(
     let delivery = NewDelivery { id, webhook_id: webhook.id, format, lane, initial_state };
     let new = NewEvent {
         event: Arc::new(event),
-        claim: None,
+        idempotency: None,
         config_version: version,
         epoch,
         deliveries: vec![delivery],
@@ -214,8 +214,8 @@ async fn drain_releases_queued_deliveries() {
     }
     gate.open();
     drain.await.unwrap();
-    let vitals = harness.store.stats().await.unwrap();
-    assert_eq!((vitals.leased, vitals.waiting[1]), (0, 25), "five were under way and finished");
+    let stats = harness.store.stats().await.unwrap();
+    assert_eq!((stats.leased, stats.waiting[1]), (0, 25), "five were in flight and finished");
     assert_eq!(receiver.count(), 5);
     // The next node continues with the released deliveries.
     let engine = start(harness.store.clone(), harness.clock.clone(), settings()).await;

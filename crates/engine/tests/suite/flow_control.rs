@@ -32,7 +32,7 @@ async fn webhook_rate_limit_is_exact_to_one_token_over_a_minute() {
     receiver.wait_for(10).await;
     harness.settle_time().await;
     assert_eq!(receiver.count(), 10, "the burst");
-    assert_eq!(harness.engine.load().unsettled, 0, "what waits for a token has no slot");
+    assert_eq!(harness.engine.load().unsettled, 0, "a delivery waiting for a token holds no slot");
     let waiting = harness.waiting_on().await;
     assert_eq!(waiting, BTreeMap::from([("rate_limit", 190)]));
     for half_second in 1..=120 {
@@ -97,7 +97,7 @@ async fn retry_after_429_holds_whole_webhook() {
     assert_eq!(harness.waiting_on().await, BTreeMap::from([("rate_limit", 4), ("schedule", 1)]));
     let harness = harness.restart(settings()).await;
     harness.settle_time().await;
-    assert_eq!(receiver.count(), 1, "a restart does not forget it");
+    assert_eq!(receiver.count(), 1, "the hold survives a restart");
     harness.clock.advance(SECOND);
     receiver.wait_for(5).await;
     harness.clock.advance(60 * SECOND);
@@ -121,7 +121,7 @@ async fn paused_webhook_parks_deliveries_and_resumes_in_order() {
     harness.publish(10..20).await;
     gate.open();
     harness
-        .until("what was under way is let finish", |all| {
+        .until("requests in flight finish", |all| {
             all.iter().filter(|one| one.status == DeliveryStatus::Delivered).count() == 1
         })
         .await;
@@ -185,12 +185,12 @@ async fn webhook_failing_for_five_days_is_disabled() {
     };
     for n in 0..5 {
         harness.publish(n..n + 1).await;
-        harness.until("it is dead", all_are(DeliveryStatus::Dead, n + 1)).await;
+        harness.until("the delivery is dead", all_are(DeliveryStatus::Dead, n + 1)).await;
         harness.clock.advance(day);
     }
     assert_eq!(state().await, WebhookState::Active, "five days are over, but nothing has failed since");
     harness.publish(9..10).await;
-    harness.eventually("it is disabled", async || state().await != WebhookState::Active).await;
+    harness.eventually("the webhook is disabled", async || state().await != WebhookState::Active).await;
     assert_eq!(state().await, WebhookState::Disabled("no delivery succeeded for 5 days".into()));
 }
 
@@ -204,19 +204,25 @@ async fn reenabled_webhook_gets_another_five_days() {
         harness.store.webhook(webhook.tenant_id.clone(), webhook.id).await.unwrap().unwrap().webhook.state
     };
     harness.publish(0..1).await;
-    harness.until("it is dead", all_are(DeliveryStatus::Dead, 1)).await;
+    harness.until("the delivery is dead", all_are(DeliveryStatus::Dead, 1)).await;
     harness.clock.advance(5 * 24 * 3600 * SECOND);
     harness.publish(1..2).await;
-    harness.eventually("it is disabled", async || state().await != WebhookState::Active).await;
+    harness.eventually("the webhook is disabled", async || state().await != WebhookState::Active).await;
     harness.set_state(&webhook, WebhookState::Active).await;
     harness.publish(2..3).await;
-    harness.until("all are over", |all| all.len() == 3 && all.iter().all(|one| one.status.is_final())).await;
+    harness
+        .until("all deliveries have ended", |all| {
+            all.len() == 3 && all.iter().all(|one| one.status.is_final())
+        })
+        .await;
     assert_eq!(state().await, WebhookState::Active, "one failure is not five days");
     let harness = harness.restart(settings()).await;
     harness.publish(3..4).await;
-    harness.until("it is over", |all| all.len() == 4 && all.iter().all(|one| one.status.is_final())).await;
+    harness
+        .until("the delivery has ended", |all| all.len() == 4 && all.iter().all(|one| one.status.is_final()))
+        .await;
     let found = harness.store.webhook(webhook.tenant_id.clone(), webhook.id).await.unwrap().unwrap();
-    assert_eq!(found.webhook.state, WebhookState::Active, "nor after a restart");
+    assert_eq!(found.webhook.state, WebhookState::Active, "also not after a restart");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +246,7 @@ async fn delivery_waiting_for_token_expires_without_taking_one() {
         })
         .await;
     receiver.wait_for(2).await;
-    assert_eq!(numbers(&receiver.arrivals()), [0, 6], "the token was for one that lives");
+    assert_eq!(numbers(&receiver.arrivals()), [0, 6], "the expired delivery took no token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,7 +276,7 @@ async fn changed_tenant_limits_apply_to_waiting_deliveries() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backlog_moved_to_other_pool_is_not_claimed() {
-    let harness = world_with(Settings { max_items: 40, ..settings() }).await;
+    let harness = world_with(Settings { max_deliveries: 40, ..settings() }).await;
     let (receiver, gate) = Receiver::latched(200).await;
     harness.create_webhook(&receiver.url(), |_| {}).await;
     harness.publish(0..100).await;
@@ -301,7 +307,7 @@ async fn one_success_restarts_the_five_days() {
         works.store(n == 4, SeqCst);
         harness.publish(n..n + 1).await;
         receiver.wait_for(n + 1).await;
-        harness.until("it is over", |all| all.iter().all(|one| one.status.is_final())).await;
+        harness.until("the delivery has ended", |all| all.iter().all(|one| one.status.is_final())).await;
         harness.clock.advance(day);
     }
     let found = harness.store.webhook(webhook.tenant_id.clone(), webhook.id).await.unwrap().unwrap();
@@ -328,7 +334,7 @@ async fn webhook_expires_exactly_on_time() {
     assert_eq!(receipt.deliveries, Some(0));
     for webhook in [webhook, parked] {
         harness
-            .eventually("it is disabled", async || {
+            .eventually("the webhook is disabled", async || {
                 let found =
                     harness.store.webhook(webhook.tenant_id.clone(), webhook.id).await.unwrap().unwrap();
                 found.webhook.state == WebhookState::Disabled("expired".into())
@@ -336,7 +342,7 @@ async fn webhook_expires_exactly_on_time() {
             .await;
     }
     harness
-        .until("what was parked is cancelled", |all| {
+        .until("parked deliveries are cancelled", |all| {
             all.iter().any(|one| one.cancel_reason.as_deref() == Some("expired"))
         })
         .await;
@@ -392,7 +398,7 @@ async fn low_priority_is_sent_last_but_not_starved() {
     let when_done = |from: usize| order.iter().rposition(|n| (from..from + 60).contains(n)).unwrap();
     assert!(when_done(2_000) < when_done(1_000) && when_done(1_000) < when_done(0));
     let low_among_first = order[..70].iter().filter(|n| **n < 60).count();
-    assert!(low_among_first >= 2, "low ones are not starved: {order:?}");
+    assert!(low_among_first >= 2, "low priority is not starved: {order:?}");
 }
 
 mod slow {
@@ -411,7 +417,7 @@ mod slow {
         harness.create_webhook(&healthy.url(), |_| {}).await;
         harness.publish(50..100).await;
         healthy.wait_for(50).await;
-        assert_eq!(hung.count(), 500, "five at once to each, and they still hang");
+        assert_eq!(hung.count(), 500, "five requests in flight to each hung endpoint");
         gate.open();
         harness
             .until("all are delivered", |all| all.iter().all(|one| one.status == DeliveryStatus::Delivered))
@@ -451,7 +457,7 @@ mod extended {
         }
         harness
             .eventually("all have failed once", async || {
-                harness.engine.load().items == 0 && receiver.count() >= STORM
+                harness.engine.load().deliveries == 0 && receiver.count() >= STORM
             })
             .await;
         works.store(true, SeqCst);
@@ -461,7 +467,7 @@ mod extended {
             harness.engine.publish(draft(STORM + n)).await.unwrap();
         }
         let arrivals = receiver
-            .wait_until("the fresh ones", |all| {
+            .wait_until("the fresh deliveries are sent", |all| {
                 all.iter()
                     .rev()
                     .take(8_000)
@@ -471,7 +477,7 @@ mod extended {
             })
             .await;
         let drained = arrivals.len() - 100 - STORM;
-        assert!(drained < STORM / 2, "the fresh ones came after {drained} retries");
+        assert!(drained < STORM / 2, "the fresh deliveries were sent after {drained} retries");
         receiver.wait_for(2 * STORM + 100).await;
     }
 }

@@ -32,7 +32,7 @@ async fn strict_order_survives_open_circuit() {
         .await;
     harness.publish(0..10).await;
     harness
-        .eventually("it opens", async || {
+        .eventually("the circuit opens", async || {
             harness.clock.advance(SECOND);
             harness.circuit(&webhook).await.state == CircuitState::Open
         })
@@ -51,11 +51,11 @@ async fn strict_order_survives_open_circuit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_order_survives_failures_and_restarts() {
     let mut harness = world().await;
-    let tries = Arc::new(AtomicUsize::new(0));
+    let attempts = Arc::new(AtomicUsize::new(0));
     // Every third request fails.
     let receiver = Receiver::with({
-        let tries = tries.clone();
-        move |_| Reply::status(if tries.fetch_add(1, SeqCst) % 3 == 1 { 503 } else { 200 })
+        let attempts = attempts.clone();
+        move |_| Reply::status(if attempts.fetch_add(1, SeqCst) % 3 == 1 { 503 } else { 200 })
     })
     .await;
     harness
@@ -130,7 +130,7 @@ async fn live_through(seed: u64) {
                 let all = harness.deliveries().await;
                 if let Some(one) = all.iter().find(|one| one.status == DeliveryStatus::Pending) {
                     let cancel =
-                        harness.engine.cancel(webhook.tenant_id.clone(), one.id, webhook.id, "dice".into());
+                        harness.engine.cancel(webhook.tenant_id.clone(), one.id, webhook.id, "test".into());
                     cancel.await.unwrap();
                 }
             }
@@ -144,7 +144,7 @@ async fn live_through(seed: u64) {
         }
     }
     harness
-        .eventually("everything is over", async || {
+        .eventually("every delivery has ended", async || {
             harness.clock.advance(20 * SECOND);
             harness.deliveries().await.iter().all(|one| one.status.is_final())
         })
@@ -157,7 +157,7 @@ async fn live_through(seed: u64) {
         let delivery = arrival.header("x-webhook-delivery").unwrap().to_owned();
         let of_type = left.entry(arrival.json()["type"].to_string()).or_default();
         if of_type.last() != Some(&delivery) {
-            assert!(!of_type.contains(&delivery), "seed {seed}: {delivery} came back after others");
+            assert!(!of_type.contains(&delivery), "seed {seed}: {delivery} was sent again after later ones");
             of_type.push(delivery);
         }
     }
@@ -205,8 +205,8 @@ async fn failing_delivery_blocks_only_its_event_type_and_is_named() {
     assert_eq!(harness.waiting_on().await, BTreeMap::from([("order", 2), ("schedule", 1)]));
     let head =
         all.iter().find(|one| one.status == DeliveryStatus::Pending && one.attempt_count == 1).unwrap();
-    let behind = all.iter().find(|one| one.behind.is_some()).unwrap();
-    let waiting = harness.engine.wait_reason(behind).await.unwrap().unwrap();
+    let successor = all.iter().find(|one| one.predecessor.is_some()).unwrap();
+    let waiting = harness.engine.wait_reason(successor).await.unwrap().unwrap();
     assert!(waiting.explanation.contains(&head.id.to_string()), "{waiting:?}");
     // Cancelling the first delivery unblocks the next one immediately.
     harness.engine.cancel(webhook.tenant_id.clone(), head.id, webhook.id, "no".into()).await.unwrap();

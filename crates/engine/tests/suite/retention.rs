@@ -31,7 +31,7 @@ async fn dead_letters_are_pruned_after_one_month_and_events_after_three() {
     harness.until("all are dead", all_are(DeliveryStatus::Dead, 5)).await;
     harness.clock.advance(30 * DAY);
     harness.engine.prune().await.unwrap();
-    assert_eq!(harness.store.stats().await.unwrap().dead, 5, "not yet");
+    assert_eq!(harness.store.stats().await.unwrap().dead, 5, "nothing is pruned early");
     harness.clock.advance(DAY);
     harness.engine.prune().await.unwrap();
     assert_eq!(harness.store.stats().await.unwrap().dead, 0);

@@ -31,10 +31,10 @@ async fn due_verifications_of_one_tenant_do_not_block_another() {
         })
         .await;
     harness
-        .eventually("the other tenant's endpoint was asked and echoed", async || {
+        .eventually("the other tenant's endpoint was challenged and echoed", async || {
             let found = harness.store.webhook(globex.clone(), webhook.id).await.unwrap().unwrap();
             found.webhook.state == WebhookState::Active
         })
         .await;
-    assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were asked", tarpit.connections());
+    assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were challenged", tarpit.connections());
 }

@@ -39,14 +39,14 @@ export function bodyOf(form) {
     const isGroup = field.type === "checkbox" && field.dataset.type !== "boolean";
     if (value === undefined && !isGroup) continue;
     const path = field.name.split(".");
-    let place = body;
-    for (const part of path.slice(0, -1)) place = place[part] ??= {};
+    let target = body;
+    for (const part of path.slice(0, -1)) target = target[part] ??= {};
     const last = path.at(-1);
-    if (!isGroup) place[last] = value;
+    if (!isGroup) target[last] = value;
     else {
       // No box ticked is an empty list, which differs from an absent field.
-      place[last] ??= [];
-      if (value !== undefined) place[last].push(value);
+      target[last] ??= [];
+      if (value !== undefined) target[last].push(value);
     }
   }
   for (const { dataset } of form.querySelectorAll("fieldset[data-whole][data-empty]")) body[dataset.whole] ??= null;
@@ -75,33 +75,33 @@ export function clearFaults(form) {
 }
 
 /** Asks for confirmation in a dialog; with `by`, the user must type that text. */
-export function confirmed(question, yes = "Yes", by = "") {
+export function askForConfirmation(question, yes = "Yes", by = "") {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
   text.textContent = visible(question);
   const buttons = document.createElement("div");
   buttons.className = "actions";
-  const button = (words, value, kind) => {
-    const made = document.createElement("button");
-    made.textContent = words;
-    made.className = kind;
-    made.addEventListener("click", () => dialog.close(value));
-    buttons.append(made);
-    return made;
+  const addButton = (label, value, className) => {
+    const button = document.createElement("button");
+    button.textContent = label;
+    button.className = className;
+    button.addEventListener("click", () => dialog.close(value));
+    buttons.append(button);
+    return button;
   };
-  button("Not now", "no", "");
-  const agrees = button(yes, "yes", "primary");
+  addButton("Cancel", "no", "");
+  const confirm = addButton(yes, "yes", "primary");
   dialog.append(text);
   if (by) {
     const label = document.createElement("label");
-    label.textContent = `Type ${visible(by)} to go on `;
+    label.textContent = `Type ${visible(by)} to confirm `;
     const typed = document.createElement("input");
     typed.autocomplete = "off";
     typed.spellcheck = false;
-    agrees.disabled = true;
-    typed.addEventListener("input", () => (agrees.disabled = typed.value !== by));
+    confirm.disabled = true;
+    typed.addEventListener("input", () => (confirm.disabled = typed.value !== by));
     typed.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && typed.value === by) agrees.click();
+      if (event.key === "Enter" && typed.value === by) confirm.click();
     });
     label.append(typed);
     dialog.append(label);
@@ -115,19 +115,19 @@ export function confirmed(question, yes = "Yes", by = "") {
   }));
 }
 
-async function act(element, body) {
-  const { call: what, confirm, confirmBy, done, then } = element.dataset;
-  if (confirm && !(await confirmed(confirm, element.dataset.yes ?? "Yes", confirmBy))) return;
-  const [method, path] = what.split(" ", 2);
+async function runAction(element, body) {
+  const { call: request, confirm, confirmBy, success, next } = element.dataset;
+  if (confirm && !(await askForConfirmation(confirm, element.dataset.yes ?? "Yes", confirmBy))) return;
+  const [method, path] = request.split(" ", 2);
   const button = element.tagName === "FORM" ? element.querySelector("button:not([type=button])") : element;
   button?.setAttribute("aria-busy", "true");
   try {
-    const answer = await call(method, path, body);
-    element.dispatchEvent(new CustomEvent("redrive:done", { detail: answer, bubbles: true }));
-    if (done) toast(done);
-    if (then === "reload") location.reload();
-    else if (then) location.assign(then.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(answer?.[name] ?? "")));
-    return answer;
+    const response = await call(method, path, body);
+    element.dispatchEvent(new CustomEvent("redrive:done", { detail: response, bubbles: true }));
+    if (success) toast(success);
+    if (next === "reload") location.reload();
+    else if (next) location.assign(next.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(response?.[name] ?? "")));
+    return response;
   } catch (problem) {
     if (element.tagName !== "FORM" || !showFault(element, problem)) toast(problem.message ?? problem.detail, "bad");
   } finally {
@@ -136,27 +136,27 @@ async function act(element, body) {
 }
 
 /** Copies the text of a button, and confirms on the button itself, since a dialog may cover the toasts. */
-async function copied(button) {
-  const words = button.textContent;
-  const say = (text) => {
+async function copyText(button) {
+  const label = button.textContent;
+  const showBriefly = (text) => {
     button.textContent = text;
-    setTimeout(() => (button.textContent = words), 2000);
+    setTimeout(() => (button.textContent = label), 2000);
   };
   try {
     // Browsers offer no clipboard without TLS.
     await navigator.clipboard.writeText(button.dataset.copy);
-    say("Copied ✓");
+    showBriefly("Copied ✓");
   } catch {
-    say("Copy it by hand");
+    showBriefly("Copy manually");
   }
 }
 
 export function actions() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-call]");
-    if (button) act(button, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    if (button) runAction(button, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
     const copy = event.target.closest("button[data-copy]");
-    if (copy) copied(copy);
+    if (copy) copyText(copy);
   });
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-call]");
@@ -164,7 +164,7 @@ export function actions() {
     event.preventDefault();
     clearFaults(form);
     try {
-      act(form, bodyOf(form));
+      runAction(form, bodyOf(form));
     } catch (problem) {
       if (!showFault(form, problem)) toast(problem.detail, "bad");
     }

@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?
 /** Error with the API's problem details. */
 export class Problem extends Error {
   constructor(problem) {
-    super(problem.detail ?? "the server did not answer");
+    super(problem.detail ?? "the server did not respond");
     Object.assign(this, problem);
   }
 }
@@ -18,33 +18,33 @@ export class Raw {
   }
 }
 
-function written(value) {
+function toJson(value) {
   if (value instanceof Raw) return value.text;
-  if (Array.isArray(value)) return `[${value.map(written)}]`;
+  if (Array.isArray(value)) return `[${value.map(toJson)}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   const parts = Object.entries(value).filter(([, part]) => part !== undefined);
-  return `{${parts.map(([name, part]) => `${JSON.stringify(name)}:${written(part)}`)}}`;
+  return `{${parts.map(([name, part]) => `${JSON.stringify(name)}:${toJson(part)}`)}}`;
 }
 
 /** Changes that are in flight or just finished; a second click does not repeat them. */
-const underWay = new Set();
+const recentChanges = new Set();
 /** Time during which a finished change is not repeated, in milliseconds. */
-const PAUSE = 700;
+const REPEAT_GUARD_MS = 700;
 
 /** Calls the API. Identical concurrent changes are sent once. */
 export async function call(method, path, body) {
-  const asksOnly = method === "GET" || path.startsWith("/dashboard/") || body?.dry_run || path.includes("dry_run=true");
-  if (asksOnly) return send(method, path, body);
-  const change = `${method} ${path} ${body === undefined ? "" : written(body)}`;
+  const isReadOnly = method === "GET" || path.startsWith("/dashboard/") || body?.dry_run || path.includes("dry_run=true");
+  if (isReadOnly) return send(method, path, body);
+  const change = `${method} ${path} ${body === undefined ? "" : toJson(body)}`;
   // A duplicate never resolves: the first call reports the result.
-  if (underWay.has(change)) return new Promise(() => {});
-  underWay.add(change);
+  if (recentChanges.has(change)) return new Promise(() => {});
+  recentChanges.add(change);
   try {
-    const answer = await send(method, path, body);
-    setTimeout(() => underWay.delete(change), PAUSE);
-    return answer;
+    const result = await send(method, path, body);
+    setTimeout(() => recentChanges.delete(change), REPEAT_GUARD_MS);
+    return result;
   } catch (problem) {
-    underWay.delete(change);
+    recentChanges.delete(change);
     throw problem;
   }
 }
@@ -58,26 +58,26 @@ async function send(method, path, body) {
   }
   const headers = { "x-redrive-token": meta("redrive-token") };
   if (body !== undefined) headers["content-type"] = "application/json";
-  let answer;
+  let response;
   try {
-    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : written(body) });
+    response = await fetch(url, { method, headers, body: body === undefined ? undefined : toJson(body) });
   } catch {
     throw new Problem({ detail: "The server cannot be reached. Check the connection and try again." });
   }
-  const text = await answer.text();
-  const json = text && answer.headers.get("content-type")?.includes("json") ? JSON.parse(text) : null;
-  if (answer.status === 401) {
+  const text = await response.text();
+  const json = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : null;
+  if (response.status === 401) {
     location.assign(`/dashboard/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
-  if (!answer.ok) throw new Problem(json ?? { detail: `The server answered ${answer.status}.` });
+  if (!response.ok) throw new Problem(json ?? { detail: `The server returned ${response.status}.` });
   return json;
 }
 
 /** Shows a message in a corner of the page for a while. */
-export function toast(words, kind = "good") {
+export function toast(text, kind = "good") {
   const note = document.createElement("p");
-  note.className = `notice ${kind}`;
-  note.textContent = visible(words);
+  note.className = `alert ${kind}`;
+  note.textContent = visible(text);
   document.getElementById("toasts").append(note);
   setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
 }

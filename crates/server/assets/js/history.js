@@ -4,7 +4,7 @@ import { call, toast } from "./api.js";
 import { visible } from "./visible.js";
 
 /** Creates an element with a text. Untrusted text goes through here and is never parsed as HTML. */
-function made(tag, text = "", className = "") {
+function createElement(tag, text = "", className = "") {
   const element = document.createElement(tag);
   element.textContent = visible(text);
   element.className = className;
@@ -13,8 +13,8 @@ function made(tag, text = "", className = "") {
 
 // --- bulk operations ---------------------------------------------------------------------------------
 
-/** Makes the API call of a form, or its dry run. */
-function bulk(form, dryRun) {
+/** Sends the API call of a form, or its dry run. */
+function callBulk(form, dryRun) {
   const [method, path] = form.dataset.bulk.split(" ", 2);
   if (method === "DELETE") {
     const url = new URL(path, location.origin);
@@ -29,43 +29,44 @@ function bulk(form, dryRun) {
   return call(method, path, dryRun ? { filter: body.filter, dry_run: true } : body);
 }
 
-function showSurvey(place, survey) {
-  place.replaceChildren();
-  const count = survey.total.toLocaleString("en");
-  const many = survey.total === 1 ? "delivery" : "deliveries";
-  place.append(made("p", survey.total === 0 ? "There is nothing to do: no delivery fits." : `${survey.count_complete ? "" : "At least "}${count} ${many}${survey.sample.length ? ". The oldest:" : "."}`, "found"));
-  if (!survey.sample.length) return;
-  const list = made("ul", "", "survey");
-  for (const one of survey.sample.slice(0, 5)) {
-    const item = made("li");
-    item.append(made("b", one.event_type), made("span", ` ${one.last_error ?? one.status}`, "muted"));
+/** Shows the number of selected deliveries and the oldest of them. */
+function showDryRun(box, dryRun) {
+  box.replaceChildren();
+  const count = dryRun.total.toLocaleString("en");
+  const many = dryRun.total === 1 ? "delivery" : "deliveries";
+  box.append(createElement("p", dryRun.total === 0 ? "No delivery matches." : `${dryRun.count_complete ? "" : "At least "}${count} ${many}${dryRun.sample.length ? ". The oldest:" : "."}`, "found"));
+  if (!dryRun.sample.length) return;
+  const list = createElement("ul", "", "sample-list");
+  for (const one of dryRun.sample.slice(0, 5)) {
+    const item = createElement("li");
+    item.append(createElement("b", one.event_type), createElement("span", ` ${one.last_error ?? one.status}`, "muted"));
     list.append(item);
   }
-  place.append(list);
+  box.append(list);
 }
 
-async function open(dialog) {
+async function openDialog(dialog) {
   const form = dialog.querySelector("form");
-  const [place, go] = [form.querySelector("[data-found]"), form.querySelector("[data-go]")];
+  const [box, go] = [form.querySelector("[data-found]"), form.querySelector("[data-go]")];
   go.disabled = true;
-  place.replaceChildren(made("p", "Counting…", "muted"));
+  box.replaceChildren(createElement("p", "Counting…", "muted"));
   dialog.showModal();
   try {
-    const survey = await bulk(form, true);
-    showSurvey(place, survey);
-    go.disabled = survey.total === 0;
+    const dryRun = await callBulk(form, true);
+    showDryRun(box, dryRun);
+    go.disabled = dryRun.total === 0;
   } catch (problem) {
-    place.replaceChildren(made("p", problem.message, "notice bad"));
+    box.replaceChildren(createElement("p", problem.message, "alert bad"));
   }
 }
 
-async function start(form) {
+async function startOperation(form) {
   const go = form.querySelector("[data-go]");
   clearFaults(form);
   go.setAttribute("aria-busy", "true");
   try {
-    const operation = await bulk(form, false);
-    location.assign(form.dataset.then.replace("{id}", encodeURIComponent(operation.id)));
+    const operation = await callBulk(form, false);
+    location.assign(form.dataset.next.replace("{id}", encodeURIComponent(operation.id)));
   } catch (problem) {
     if (!showFault(form, problem)) toast(problem.message ?? problem.detail, "bad");
   } finally {
@@ -75,13 +76,13 @@ async function start(form) {
 
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-opens]");
-  if (opener) open(document.getElementById(opener.dataset.opens));
+  if (opener) openDialog(document.getElementById(opener.dataset.opens));
   event.target.closest("[data-close]")?.closest("dialog").close();
 });
 document.addEventListener("submit", (event) => {
   if (!event.target.matches("form[data-bulk]")) return;
   event.preventDefault();
-  start(event.target);
+  startOperation(event.target);
 });
 
 // --- forms that need a choice --------------------------------------------------------------------------
@@ -123,10 +124,10 @@ document.addEventListener("click", async (event) => {
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   try {
-    const answer = await fetch(link.href);
-    if (!answer.ok || answer.redirected) throw new Error();
-    await navigator.clipboard.writeText(await answer.text());
-    toast("Copied. Signature and secrets are redacted: fill them in, or the endpoint may refuse it.");
+    const response = await fetch(link.href);
+    if (!response.ok || response.redirected) throw new Error();
+    await navigator.clipboard.writeText(await response.text());
+    toast("Copied. The signature and secrets are redacted: fill them in, or the endpoint may reject the request.");
   } catch {
     location.assign(link.href);
   }
@@ -134,11 +135,12 @@ document.addEventListener("click", async (event) => {
 
 // --- searching in a text --------------------------------------------------------------------------------
 
-const MOST_MARKS = 500;
+/** Maximum number of highlighted matches. */
+const MAX_MATCHES = 500;
 
 for (const input of document.querySelectorAll("input[data-search]")) {
   const pre = document.getElementById(input.dataset.search);
-  const told = document.getElementById(`${input.dataset.search}-found`);
+  const counter = document.getElementById(`${input.dataset.search}-found`);
   const text = pre.textContent;
   const lower = text.toLowerCase();
   let marks = [];
@@ -149,7 +151,7 @@ for (const input of document.querySelectorAll("input[data-search]")) {
     at = (at + step + marks.length) % marks.length;
     marks[at].classList.add("current");
     marks[at].scrollIntoView({ block: "nearest" });
-    told.textContent = `${at + 1} of ${marks.length}${marks.length === MOST_MARKS ? " or more" : ""}`;
+    counter.textContent = `${at + 1} of ${marks.length}${marks.length === MAX_MATCHES ? " or more" : ""}`;
   };
   const search = () => {
     const wanted = input.value.toLowerCase();
@@ -159,15 +161,15 @@ for (const input of document.querySelectorAll("input[data-search]")) {
     let from = 0;
     // Lower-casing can change the length, which would shift positions.
     if (wanted && lower.length === text.length) {
-      for (let found = lower.indexOf(wanted); found >= 0 && marks.length < MOST_MARKS; found = lower.indexOf(wanted, from)) {
-        const mark = made("mark", text.slice(found, found + wanted.length));
+      for (let found = lower.indexOf(wanted); found >= 0 && marks.length < MAX_MATCHES; found = lower.indexOf(wanted, from)) {
+        const mark = createElement("mark", text.slice(found, found + wanted.length));
         parts.push(text.slice(from, found), mark);
         marks.push(mark);
         from = found + wanted.length;
       }
     }
     pre.replaceChildren(...parts, text.slice(from));
-    told.textContent = wanted && !marks.length ? "not found" : "";
+    counter.textContent = wanted && !marks.length ? "not found" : "";
     go(1);
   };
   input.hidden = false;

@@ -3,17 +3,18 @@ import { showTimes } from "./times.js";
 import { morph } from "./morph.js";
 
 const state = document.getElementById("live-state");
-/** Delay before reconnecting when the browser itself has given up, in milliseconds. */
-const AGAIN = 5000;
+/** Delay before reconnecting to a server that refused the connection, in milliseconds. */
+const RECONNECT_DELAY_MS = 5000;
 
-function say(kind, words) {
+/** Shows the state of the connection: `on` or `off`, with a text. */
+function showState(kind, text) {
   state.hidden = false;
   state.className = `live-state ${kind}`;
-  state.textContent = words;
+  state.textContent = text;
 }
 
-/** Returns the two marks around the live part. */
-function marks(root) {
+/** Returns the two markers around the live part. */
+function findMarkers(root) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_COMMENT);
   let begin = null;
   while (walker.nextNode()) {
@@ -26,29 +27,29 @@ function marks(root) {
 
 export function live() {
   const main = document.getElementById("main");
-  if (!main || !marks(main)) return;
+  if (!main || !findMarkers(main)) return;
   let source = null;
-  let again = 0;
+  let reconnectTimer = 0;
   let gone = false;
 
   const open = () => {
     if (source || gone) return;
     source = new EventSource(`/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`);
-    source.addEventListener("open", () => say("on", "Live"));
+    source.addEventListener("open", () => showState("on", "Live"));
     source.addEventListener("error", () => {
-      say("off", "Reconnecting");
+      showState("off", "Reconnecting");
       // Browsers reconnect to an unavailable server, but not to one that refused the request.
-      if (source?.readyState === EventSource.CLOSED) refused();
+      if (source?.readyState === EventSource.CLOSED) handleRefusal();
     });
     source.addEventListener("gone", () => {
       close();
       gone = true;
-      say("off", "No longer there. Reload to see.");
+      showState("off", "This page no longer exists. Reload it.");
     });
-    source.addEventListener("stale", () => say("off", "Not up to date"));
+    source.addEventListener("stale", () => showState("off", "Not up to date"));
     source.addEventListener("part", (event) => {
-      say("on", "Live");
-      const found = marks(main);
+      showState("on", "Live");
+      const found = findMarkers(main);
       if (!found) return;
       const fresh = document.createElement("template");
       fresh.innerHTML = event.data;
@@ -58,15 +59,15 @@ export function live() {
     });
   };
   const close = () => {
-    clearTimeout(again);
+    clearTimeout(reconnectTimer);
     source?.close();
     source = null;
   };
-  const refused = async () => {
+  const handleRefusal = async () => {
     close();
     const page = await fetch(location.href, { redirect: "manual" }).catch(() => null);
-    if (page?.type === "opaqueredirect") say("off", "Logged out. Reload to log in.");
-    else again = setTimeout(follow, AGAIN);
+    if (page?.type === "opaqueredirect") showState("off", "Logged out. Reload to log in.");
+    else reconnectTimer = setTimeout(follow, RECONNECT_DELAY_MS);
   };
 
   // Hidden pages are disconnected to save resources.

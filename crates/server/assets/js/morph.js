@@ -1,15 +1,17 @@
 // Patches the page to match a new version and leaves equal nodes untouched: a field being edited, an open detail,
 // a selection and the focus stay.
 
-const KEPT = new Set(["open", "title", "data-kept", "aria-busy"]);
+/** Attributes that are kept even if the new version lacks them. */
+const KEPT_ATTRIBUTES = new Set(["open", "title", "data-kept", "aria-busy"]);
 
 /** Returns whether one node can be patched into the other. */
-function alike(a, b) {
+function isSameNode(a, b) {
   if (a.nodeType !== b.nodeType || a.nodeName !== b.nodeName) return false;
   return a.nodeType !== Node.ELEMENT_NODE || a.id === b.id;
 }
 
-function become(old, fresh) {
+/** Patches one node to match the new version. */
+function patchNode(old, fresh) {
   if (old.nodeType !== Node.ELEMENT_NODE) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
@@ -21,33 +23,33 @@ function become(old, fresh) {
   // A time is already displayed as relative text; only a different time changes it.
   if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.title) return;
   for (const { name } of [...old.attributes]) {
-    if (!fresh.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !KEPT_ATTRIBUTES.has(name)) old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
     if (old.getAttribute(name) !== value && name !== "open") old.setAttribute(name, value);
   }
   if (old.nodeName === "TIME") old.removeAttribute("title");
-  children(old, old.firstChild, null, fresh);
+  patchChildren(old, old.firstChild, null, fresh);
 }
 
 /** Patches the children of `parent` from `old` up to `end` to match those of `fresh`. */
-function children(parent, old, end, fresh) {
+function patchChildren(parent, old, end, fresh) {
   for (let next = fresh.firstChild; next; ) {
     const following = next.nextSibling;
     if (next.nodeType === Node.ELEMENT_NODE && next.id) {
       // An element with an id may have moved: search further on.
       let found = old;
-      while (found && found !== end && !alike(found, next)) found = found.nextSibling;
+      while (found && found !== end && !isSameNode(found, next)) found = found.nextSibling;
       if (found && found !== end && found !== old) {
         parent.insertBefore(found, old);
-        become(found, next);
+        patchNode(found, next);
         next = following;
         continue;
       }
     }
-    if (old && old !== end && alike(old, next)) {
+    if (old && old !== end && isSameNode(old, next)) {
       const after = old.nextSibling;
-      become(old, next);
+      patchNode(old, next);
       old = after;
     } else {
       parent.insertBefore(next, old ?? end);
@@ -61,7 +63,7 @@ function children(parent, old, end, fresh) {
   }
 }
 
-/** Patches the nodes between two marks. */
+/** Patches the nodes between two markers. */
 export function morph(begin, end, fresh) {
-  children(begin.parentNode, begin.nextSibling, end, fresh);
+  patchChildren(begin.parentNode, begin.nextSibling, end, fresh);
 }

@@ -2,12 +2,13 @@
 
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
-export function inWords(then, now) {
+/** Formats a time relative to now. */
+export function formatRelative(then, now) {
   const seconds = Math.round((then - now) / 1000);
-  const away = Math.abs(seconds);
-  if (away < 2) return "now";
-  const [unit, size] = UNITS.find(([, size]) => away >= size);
-  const amount = `${Math.floor(away / size)} ${unit}`;
+  const distance = Math.abs(seconds);
+  if (distance < 2) return "now";
+  const [unit, size] = UNITS.find(([, size]) => distance >= size);
+  const amount = `${Math.floor(distance / size)} ${unit}`;
   return seconds < 0 ? `${amount} ago` : `in ${amount}`;
 }
 
@@ -17,7 +18,7 @@ export function showTimes(root = document) {
     const then = Date.parse(element.dateTime);
     if (Number.isNaN(then)) continue;
     if (!element.title) element.title = element.textContent;
-    const words = inWords(then, now);
-    if (element.textContent !== words) element.textContent = words;
+    const text = formatRelative(then, now);
+    if (element.textContent !== text) element.textContent = text;
   }
 }

@@ -137,14 +137,14 @@ function authOf(auth) {
 }
 
 /** Returns all values of the form in the format of the API. */
-function written() {
+function formValues() {
   const body = bodyOf(form);
   for (const box of form.querySelectorAll("[data-pairs]")) body[box.dataset.pairs] = pairsOf(box);
   body.auth = authOf(body.auth ?? {});
   if (body.owner?.muted_kinds?.length === 0) delete body.owner.muted_kinds;
   for (const name of ["retry_config", "circuit_breaker_config", "rate_limit", "owner"]) {
-    const said = Object.entries(body[name] ?? {}).filter(([, value]) => !isNothing(value));
-    body[name] = said.length > 0 ? Object.fromEntries(said) : null;
+    const given = Object.entries(body[name] ?? {}).filter(([, value]) => !isNothing(value));
+    body[name] = given.length > 0 ? Object.fromEntries(given) : null;
   }
   const retry = body.retry_config;
   if (retry?.schedule) retry.schedule = numbers(retry.schedule);
@@ -156,48 +156,49 @@ function written() {
 const isEmpty = (value) => isNothing(value) || (typeof value === "object" && Object.keys(value).length === 0);
 
 /** Returns what to send: all values of a new webhook, only the changed ones of an existing webhook. */
-function toSend() {
-  const now = written();
-  const wanted = id
+function changedValues() {
+  const now = formValues();
+  const isIncluded = id
     ? ([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name])
     : ([, value]) => !isEmpty(value) && value !== false;
-  return Object.fromEntries(Object.entries(now).filter(wanted));
+  return Object.fromEntries(Object.entries(now).filter(isIncluded));
 }
 
 // --- validation ------------------------------------------------------------------------------------
 
 const touched = new Set();
 /** Placeholders for required fields that are still empty, so that they do not hide errors of other fields. */
-const NEEDED = { url: "https://example.com/", events: ["*"] };
+const PLACEHOLDERS = { url: "https://example.com/", events: ["*"] };
 
-function fault(problem) {
+/** Shows an error beside its field, and opens the section that contains it. */
+function showError(problem) {
   const shown = showFault(form, problem);
   const note = form.querySelector("p.error");
-  for (const fold of form.querySelectorAll("details:not([open])")) if (note && fold.contains(note)) fold.open = true;
+  for (const section of form.querySelectorAll("details:not([open])")) if (note && section.contains(note)) section.open = true;
   return shown;
 }
 
-let timer, turn = 0;
+let timer, lastCheck = 0;
 async function check() {
-  const mine = ++turn;
+  const number = ++lastCheck;
   let problem = null;
   let missing = [];
   try {
     // Throws if a field cannot be parsed, such as invalid JSON.
-    const body = toSend();
-    missing = id ? [] : Object.keys(NEEDED).filter((name) => !(name in body) && !touched.has(name));
-    for (const name of missing) body[name] = NEEDED[name];
+    const body = changedValues();
+    missing = id ? [] : Object.keys(PLACEHOLDERS).filter((name) => !(name in body) && !touched.has(name));
+    for (const name of missing) body[name] = PLACEHOLDERS[name];
     // Null, or the error.
     problem = await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, body);
   } catch (found) {
     problem = found;
   }
-  if (mine !== turn) return;
+  if (number !== lastCheck) return;
   clearFaults(form);
   const field = (problem?.field ?? "").replace(/\[.*$/, "");
   const isTouched = [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
-  if (problem?.field && isTouched) fault(problem);
-  const good = missing.length === 0 ? "Looks good." : "";
+  if (problem?.field && isTouched) showError(problem);
+  const good = missing.length === 0 ? "All fields are valid." : "";
   checked.textContent = problem ? (problem.field ? "" : visible(problem.detail)) : good;
 }
 
@@ -216,27 +217,27 @@ form.addEventListener("input", (event) => {
 });
 
 showModes();
-const before = written();
+const before = formValues();
 
 // --- submission ------------------------------------------------------------------------------------
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clearTimeout(timer);
-  turn++;
+  lastCheck++;
   clearFaults(form);
   const button = event.submitter;
   try {
-    const body = toSend();
-    if (id && Object.keys(body).length === 0) return void toast("Nothing has changed.");
+    const body = changedValues();
+    if (id && Object.keys(body).length === 0) return void toast("No changes.");
     button?.setAttribute("aria-busy", "true");
     const webhook = id
       ? await call("PATCH", `/v1/webhooks/${id}`, body)
       : await call("POST", "/v1/webhooks", body);
     if (id) location.assign(`${base}/${id}`);
-    else made(webhook);
+    else showCreated(webhook);
   } catch (problem) {
-    if (!fault(problem)) toast(problem.message ?? problem.detail, "bad");
+    if (!showError(problem)) toast(problem.message ?? problem.detail, "bad");
     form.querySelector("[aria-invalid]:not([type=hidden])")?.focus();
   } finally {
     button?.removeAttribute("aria-busy");
@@ -244,8 +245,8 @@ form.addEventListener("submit", async (event) => {
 });
 
 /** Shows the secret of a new webhook once, and offers to send a test event. */
-function made(webhook) {
-  const box = document.getElementById("made");
+function showCreated(webhook) {
+  const box = document.getElementById("created");
   // Portal sessions without the capability `secrets` do not receive it.
   if (webhook.secret) {
     box.querySelector("[data-secret]").textContent = webhook.secret;

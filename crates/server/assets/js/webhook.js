@@ -1,7 +1,7 @@
 // Page of one webhook: its dialogs and their results.
 import { bodyOf, clearFaults, showFault } from "./actions.js";
 import { call, toast } from "./api.js";
-import { tell, testSend } from "./test-send.js";
+import { showResult, testSend } from "./test-send.js";
 
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-dialog]");
@@ -34,10 +34,10 @@ function onSubmit(form, work) {
 const test = document.querySelector("form[data-test]");
 onSubmit(test, (body, box) => testSend(box, test.dataset.test, body.data));
 
-const filter = document.querySelector("form[data-try-filter]");
+const filter = document.querySelector("form[data-test-filter]");
 onSubmit(filter, async (body, box) => {
-  const answer = await call("POST", `/v1/webhooks/${filter.dataset.tryFilter}/filter/test`, body);
-  tell(box, answer.matches ? "good" : "waiting", `${answer.matches ? "It passes" : "It does not pass"}: ${answer.why}.`);
+  const result = await call("POST", `/v1/webhooks/${filter.dataset.testFilter}/filter/test`, body);
+  showResult(box, result.matches ? "good" : "waiting", `${result.matches ? "Match" : "No match"}: ${result.why}.`);
 });
 
 // A new secret is shown once, in place of the form.
@@ -61,29 +61,29 @@ for (const form of document.querySelectorAll("form[data-closes]")) {
 }
 
 const backfill = document.querySelector("form[data-backfill]");
-let counts = false;
+let isDryRun = false;
 backfill?.querySelector("[data-dry-run]").addEventListener("click", () => {
-  counts = true;
+  isDryRun = true;
   backfill.requestSubmit();
 });
 onSubmit(backfill, async (body, box) => {
-  const dry_run = counts;
-  counts = false;
+  const dry_run = isDryRun;
+  isDryRun = false;
   for (const name of ["from", "to"]) if (body[name]) body[name] = new Date(body[name]).toISOString();
-  const begun = await call("POST", `/v1/webhooks/${backfill.dataset.backfill}/backfill`, { ...body, dry_run });
+  const started = await call("POST", `/v1/webhooks/${backfill.dataset.backfill}/backfill`, { ...body, dry_run });
   if (dry_run) {
-    tell(box, "", `${begun.count_complete ? "" : "At least "}${begun.total.toLocaleString("en")} events of that time are of its types. Those that it has had are left out.`);
+    showResult(box, "", `${started.count_complete ? "" : "At least "}${started.total.toLocaleString("en")} events in this time range match the subscription of the webhook. Events that the webhook already received are skipped.`);
     return;
   }
-  for (let operation = begun; ; ) {
+  for (let operation = started; ; ) {
     const { total, done, skipped, delivered, dead_again } = operation.progress;
-    const parts = [`${(done + skipped).toLocaleString("en")} of ${total?.toLocaleString("en") ?? "…"} looked at`,
+    const parts = [`${(done + skipped).toLocaleString("en")} of ${total?.toLocaleString("en") ?? "…"} scanned`,
       `${done.toLocaleString("en")} queued`, `${delivered.toLocaleString("en")} delivered`];
-    if (dead_again) parts.push(`${dead_again.toLocaleString("en")} failed`);
-    const over = ["completed", "cancelled"].includes(operation.status);
+    if (dead_again) parts.push(`${dead_again.toLocaleString("en")} dead`);
+    const isFinished = ["completed", "cancelled"].includes(operation.status);
     const link = `${location.pathname.split("/").slice(0, 4).join("/")}/operations/${operation.id}`;
-    tell(box, over ? "good" : "", `${over ? `It is ${operation.status}` : "Under way"}: ${parts.join(", ")}.`, link, "See the operation");
-    if (over || !backfill.closest("dialog").open) return;
+    showResult(box, isFinished ? "good" : "", `${isFinished ? (operation.status === "completed" ? "Completed" : "Cancelled") : "In progress"}: ${parts.join(", ")}.`, link, "View operation");
+    if (isFinished || !backfill.closest("dialog").open) return;
     await new Promise((resolve) => setTimeout(resolve, 1000));
     operation = await call("GET", `/v1/dlq/batch-operations/${operation.id}`);
   }

@@ -121,7 +121,7 @@ impl From<AuditEntry> for AuditView {
 
 /// List audit log entries
 ///
-/// Contains every change that was made. Entries are never changed, and are kept for `audit.retention`.
+/// Contains every change. Entries are never changed, and are kept for `audit.retention`.
 #[utoipa::path(
     get, path = "/v1/audit-log", tag = "tenants", params(AuditQuery),
     responses((status = 200, description = "Newest first", body = Page<AuditView>), ReadProblems),

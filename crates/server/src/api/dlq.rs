@@ -118,14 +118,14 @@ pub(super) struct AgeView {
 pub(super) struct RecoverabilityView {
     /// Number that are likely to succeed.
     likely_recoverable: u64,
-    /// Number for which something has to be fixed first.
+    /// Number that is unlikely to succeed until a cause is fixed.
     permanent: u64,
 }
 
 /// Number of dead letters by category of the last failure.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CategoryCount {
-    /// Failure category; null if no attempt was made.
+    /// Failure category; null if there was no attempt.
     failure_category: Option<FailureCategory>,
     /// Number of dead letters.
     count: u64,

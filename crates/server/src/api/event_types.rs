@@ -137,8 +137,8 @@ async fn create(
     let Some(name) = input.name.clone() else {
         return Err(FieldError::new("name", "is missing; name an event type, such as order.created").into());
     };
-    let made = app.create_event_type(&actor, tenant.id, name, |made| input.apply_to(made)).await?;
-    Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(made))).into_response())
+    let created = app.create_event_type(&actor, tenant.id, name, |new| input.apply_to(new)).await?;
+    Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(created))).into_response())
 }
 
 /// Filter and page of an event type listing.

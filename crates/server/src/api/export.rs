@@ -78,15 +78,15 @@ pub(super) fn stream<P: Pages, V: Serialize + From<P::Row>>(
             tracing::debug!(%error, "export aborted");
         }
     });
-    let (kind, ending) = match format {
+    let (kind, extension) = match format {
         Format::Ndjson => ("application/x-ndjson", "ndjson"),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "csv"),
     };
     let mut response = Body::new(ExportBody(pieces)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    if let Ok(named) = HeaderValue::try_from(format!("attachment; filename=\"{name}.{ending}\"")) {
-        headers.insert(header::CONTENT_DISPOSITION, named);
+    if let Ok(disposition) = HeaderValue::try_from(format!("attachment; filename=\"{name}.{extension}\"")) {
+        headers.insert(header::CONTENT_DISPOSITION, disposition);
     }
     response
 }

@@ -67,21 +67,21 @@ impl RequiredScope for CanRead {
 impl RequiredScope for ManagesEndpoints {
     fn check(caller: &Caller) -> Result<(), AppError> {
         caller.require_scope(Scope::Manage)?;
-        caller.must_be_capable(Capability::ManageEndpoints)
+        caller.require_capability(Capability::ManageEndpoints)
     }
 }
 
 impl RequiredScope for Resends {
     fn check(caller: &Caller) -> Result<(), AppError> {
         caller.require_scope(Scope::Manage)?;
-        caller.must_be_capable(Capability::Resend)
+        caller.require_capability(Capability::Resend)
     }
 }
 
 impl RequiredScope for RotatesSecrets {
     fn check(caller: &Caller) -> Result<(), AppError> {
         caller.require_scope(Scope::Manage)?;
-        caller.must_be_capable(Capability::Secrets)
+        caller.require_capability(Capability::Secrets)
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
 pub(crate) const CSRF_HEADER: &str = "x-redrive-token";
 
 /// Authenticates the API key in the headers or the session in the cookie, including its allowed networks. An error
-/// means that the store could not be asked whether the session exists.
+/// means that the store could not be queried for the session.
 pub(super) async fn authenticate(
     headers: &HeaderMap,
     extensions: &Extensions,
@@ -584,8 +584,8 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     // A CloudEvent with its attributes in headers may omit the content type of its data.
-    let may_be_left_out = given.is_empty() && headers.contains_key("ce-specversion");
-    if essence == "application/json" || essence.ends_with("+json") || may_be_left_out {
+    let may_be_omitted = given.is_empty() && headers.contains_key("ce-specversion");
+    if essence == "application/json" || essence.ends_with("+json") || may_be_omitted {
         return Ok(());
     }
     let given = if given.is_empty() { "none".to_owned() } else { format!("\"{}\"", given.escape_debug()) };

@@ -51,7 +51,7 @@ fn add_headers(headers: &mut HeaderMap, allowance: RateLimitStatus) {
         ("ratelimit-remaining", u64::from(allowance.remaining)),
         ("ratelimit-reset", allowance.reset),
     ];
-    for (name, figure) in statistics {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from(figure));
+    for (name, value) in statistics {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
     }
 }

@@ -404,7 +404,7 @@ fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, FieldError> {
     given.unwrap_or_default().into_iter().map(read).collect()
 }
 
-async fn made_key(
+async fn create_key_response(
     app: &AppState,
     actor: &Actor,
     tenant_id: Option<TenantId>,
@@ -437,7 +437,7 @@ async fn create_key(
     OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
     let tenant_id = named(&app, &id).await?;
-    made_key(&app, &actor, Some(tenant_id), input).await
+    create_key_response(&app, &actor, Some(tenant_id), input).await
 }
 
 /// List a tenant's API keys
@@ -475,7 +475,7 @@ async fn revoke_key(
 }
 
 pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
-    text.parse().map_err(|_| AppError::NotFound("live API key").into())
+    text.parse().map_err(|_| AppError::NotFound("active API key").into())
 }
 
 /// Create an admin key
@@ -495,7 +495,7 @@ async fn create_admin_key(
         )
         .into());
     }
-    made_key(&app, &actor, None, input).await
+    create_key_response(&app, &actor, None, input).await
 }
 
 /// List admin keys

@@ -53,30 +53,30 @@ impl App {
     pub(super) async fn with_audit<T>(
         &self,
         actor: &Actor,
-        deed: AuditedAction<'_>,
+        audited: AuditedAction<'_>,
         work: impl Future<Output = Result<(T, AuditChange), AppError>>,
     ) -> Result<T, AppError> {
         let id = AuditId::new(self.engine.clock().now(), &clock::random_id_bytes());
         let entry = AuditEntry {
             id,
-            tenant_id: deed.tenant.cloned(),
+            tenant_id: audited.tenant.cloned(),
             actor: actor.name.clone(),
             key: actor.key,
             address: actor.address,
-            action: deed.action.to_owned(),
-            object: deed.object,
+            action: audited.action.to_owned(),
+            object: audited.object,
             end: None,
         };
         self.store().begin_audit(entry).await?;
         let done = work.await;
         let end = match &done {
-            Ok((_, traces)) => {
+            Ok((_, change)) => {
                 let text = |value: &Option<Value>| value.as_ref().map(Value::to_string);
                 AuditEnd {
                     result: "done".into(),
-                    object: traces.object.clone(),
-                    before: text(&traces.before),
-                    after: text(&traces.after),
+                    object: change.object.clone(),
+                    before: text(&change.before),
+                    after: text(&change.after),
                 }
             }
             Err(error) => AuditEnd { result: error.to_string(), object: None, before: None, after: None },
@@ -128,7 +128,7 @@ pub async fn finish_cli_entry(
     object: Option<String>,
     done: bool,
 ) -> Result<(), StoreError> {
-    let result = if done { "done" } else { "there is no such thing" }.to_owned();
+    let result = if done { "done" } else { "not found" }.to_owned();
     store.finish_audit(id, AuditEnd { result, object, before: None, after: None }).await
 }
 

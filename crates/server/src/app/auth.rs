@@ -182,7 +182,7 @@ impl Caller {
     }
 
     /// Rejects a portal session without this capability.
-    pub fn must_be_capable(&self, capability: Capability) -> Result<(), AppError> {
+    pub fn require_capability(&self, capability: Capability) -> Result<(), AppError> {
         match self.is_capable(capability) {
             true => Ok(()),
             false => {

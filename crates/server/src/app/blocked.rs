@@ -123,7 +123,7 @@ impl BlockedPeriod {
             .map_or(String::new(), |category| format!(", mostly with {}", category.name()));
         match total {
             0 => format!("{blocked} open since {opened_at}"),
-            _ => format!("{blocked} open since {opened_at}, {failed} of {total} calls had failed{mostly}"),
+            _ => format!("{blocked} open since {opened_at}, {failed} of {total} attempts had failed{mostly}"),
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
             format: PayloadFormat::Envelope,
             priority: Priority::Normal,
             due: None,
-            behind: None,
+            predecessor: None,
         }
     }
 
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(
             spans(&pending, &tried, &[period(90, None)], 200),
             [(150, None)],
-            "a manual retry made it due"
+            "a manual retry set it due"
         );
         pending.due = None;
         let failed = [attempt(1, 100, 100, Some(160))];
@@ -302,7 +302,7 @@ mod tests {
         let mut held = BlockedPeriod { since: at(2), until: None, opened_at: at(1), forced: false, counts };
         assert_eq!(
             held.describe(),
-            "blocked: the circuit is open since 1970-01-01T00:00:01.000Z, 12 of 20 calls had failed, mostly \
+            "blocked: the circuit is open since 1970-01-01T00:00:01.000Z, 12 of 20 attempts had failed, mostly \
              with timeout"
         );
         held.until = Some(at(60));

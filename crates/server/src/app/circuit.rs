@@ -46,13 +46,13 @@ impl App {
         self.webhook(&view, id).await?;
         let tenant_id = view.id;
         let action = action(self.engine.clock().now())?;
-        let deed = AuditedAction {
+        let audited = AuditedAction {
             action: "webhook.circuit",
             tenant: Some(&tenant_id),
             object: Some(id.to_string()),
         };
         let after = Some(json!({"action": format!("{action:?}")}));
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             match self.engine.control_circuit(&tenant_id, id, action).await? {
                 true => Ok(((), AuditChange { after, ..AuditChange::default() })),
                 false => Err(AppError::NotFound("webhook")),

@@ -32,8 +32,8 @@ impl App {
 
     /// Confirms the current time of the clock for all nodes.
     pub async fn confirm_clock(&self, actor: &Actor) -> Result<ClockStatus, AppError> {
-        let deed = AuditedAction { action: "clock.confirm", tenant: None, object: None };
-        self.with_audit(actor, deed, async {
+        let audited = AuditedAction { action: "clock.confirm", tenant: None, object: None };
+        self.with_audit(actor, audited, async {
             let shown = |status: &ClockStatus| {
                 Some(json!({
                     "now": status.now, "confirmed_now": status.confirmed_now,

@@ -69,7 +69,7 @@ impl App {
             return Ok(Vec::new());
         }
         let policy = self.mail_policy();
-        let mut known = self.store().mail_addresses(tenant_id, addresses.iter().cloned().collect()).await?;
+        let mut known = self.store().email_addresses(tenant_id, addresses.iter().cloned().collect()).await?;
         let state = |address: String| {
             let position = known.iter().position(|known| known.address == address);
             let record = position.map(|index| known.swap_remove(index));
@@ -122,12 +122,12 @@ impl App {
             ));
         };
         if policy.needs_confirmation(&address) {
-            let deed = AuditedAction {
+            let audited = AuditedAction {
                 action: "notifications.request_confirmation",
                 tenant: Some(&tenant_id),
                 object: Some(address.clone()),
             };
-            self.with_audit(actor, deed, async {
+            self.with_audit(actor, audited, async {
                 let result = self.engine.request_confirmation(tenant_id.clone(), &address).await?;
                 self.check_request(result)?;
                 Ok(((), AuditChange::default()))
@@ -179,16 +179,16 @@ impl App {
         address: &str,
         confirmed_by: ConfirmedBy,
     ) -> Result<(), AppError> {
-        let known = self.store().mail_addresses(tenant_id.clone(), vec![address.to_owned()]).await?;
+        let known = self.store().email_addresses(tenant_id.clone(), vec![address.to_owned()]).await?;
         if known.iter().any(|known| known.confirmed.is_some()) {
             return Ok(());
         }
-        let deed = AuditedAction {
+        let audited = AuditedAction {
             action: "notifications.confirm",
             tenant: Some(tenant_id),
             object: Some(address.to_owned()),
         };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             let now = self.engine.clock().now();
             self.store().confirm_address(tenant_id.clone(), address.to_owned(), confirmed_by, now).await?;
             let after = Some(json!({"confirmed_by": confirmed_by.name()}));

@@ -122,15 +122,15 @@ impl App {
         priority: Option<Priority>,
     ) -> Result<DeliveryDetails, AppError> {
         let view = tenant.into();
-        let seen = self.visible_delivery(&view, id).await?;
+        let delivery = self.visible_delivery(&view, id).await?;
         let tenant_id = view.id;
-        if seen.status.is_final() && seen.redriven_as.is_none() {
-            self.require_receiving(&tenant_id, seen.webhook_id).await?;
+        if delivery.status.is_final() && delivery.redriven_as.is_none() {
+            self.require_receiving(&tenant_id, delivery.webhook_id).await?;
         }
         let owner = tenant_id.clone();
-        let deed =
+        let audited =
             AuditedAction { action: "delivery.retry", tenant: Some(&owner), object: Some(id.to_string()) };
-        let watched = self.with_audit(actor, deed, async {
+        let watched = self.with_audit(actor, audited, async {
             match self.engine.retry(tenant_id.clone(), id, priority).await? {
                 RedriveResult::DueNow(id) | RedriveResult::NewRound(id) => {
                     let after = Some(json!({"delivery_id": id}));
@@ -162,9 +162,9 @@ impl App {
         let details = self.delivery(&view, id).await?;
         let tenant_id = view.id;
         let owner = tenant_id.clone();
-        let deed =
+        let audited =
             AuditedAction { action: "delivery.cancel", tenant: Some(&owner), object: Some(id.to_string()) };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             let reason = REASON_BY_REQUEST.to_owned();
             match self.engine.cancel(tenant_id, id, details.delivery.webhook_id, reason).await? {
                 CancelResult::Done | CancelResult::Requested => Ok(((), AuditChange::default())),

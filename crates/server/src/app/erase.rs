@@ -30,12 +30,12 @@ impl App {
         event_id: EventId,
     ) -> Result<StoredEvent, AppError> {
         self.event(tenant_id.clone(), event_id).await?;
-        let deed = AuditedAction {
+        let audited = AuditedAction {
             action: "event.erase",
             tenant: Some(&tenant_id),
             object: Some(event_id.to_string()),
         };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             match self.engine.erase(&tenant_id, event_id).await? {
                 EraseResult::NotFound => Err(AppError::NotFound("event")),
                 EraseResult::Erased | EraseResult::AlreadyErased(_) => Ok(((), AuditChange::default())),
@@ -59,8 +59,8 @@ impl App {
             return Err(FieldError::new("subject", message).into());
         }
         // The subject may identify a person, and the audit log outlives the erased data: it must not contain the subject.
-        let deed = AuditedAction { action: "event.erase_subject", tenant: Some(&tenant_id), object: None };
-        self.with_audit(actor, deed, async {
+        let audited = AuditedAction { action: "event.erase_subject", tenant: Some(&tenant_id), object: None };
+        self.with_audit(actor, audited, async {
             let events =
                 self.store().events_to_erase(tenant_id.clone(), subject, MAX_ERASED_PER_CALL + 1).await?;
             let finished = events.len() <= MAX_ERASED_PER_CALL;

@@ -36,7 +36,7 @@ impl App {
             .into());
         }
         let now = self.engine.clock().now();
-        let mut made = EventType {
+        let mut event_type = EventType {
             tenant_id: tenant_id.clone(),
             name: name.clone(),
             description: None,
@@ -46,15 +46,15 @@ impl App {
             created_at: now,
             updated_at: now,
         };
-        fill(&mut made);
-        self.check_event_type(&made).await?;
-        let deed = AuditedAction {
+        fill(&mut event_type);
+        self.check_event_type(&event_type).await?;
+        let audited = AuditedAction {
             action: "event_type.create",
             tenant: Some(&tenant_id),
             object: Some(name.clone()),
         };
-        self.with_audit(actor, deed, async {
-            match self.store().create_event_type(made.clone(), MAX_EVENT_TYPES).await? {
+        self.with_audit(actor, audited, async {
+            match self.store().create_event_type(event_type.clone(), MAX_EVENT_TYPES).await? {
                 RegisterResult::Done => {}
                 RegisterResult::NotFound => return Err(AppError::NotFound("tenant")),
                 RegisterResult::Exists => {
@@ -70,8 +70,8 @@ impl App {
                 }
             }
             self.engine.catalogue_changed(&tenant_id).await?;
-            let after = Some(audit_json(&made));
-            Ok((made, AuditChange { after, ..AuditChange::default() }))
+            let after = Some(audit_json(&event_type));
+            Ok((event_type, AuditChange { after, ..AuditChange::default() }))
         })
         .await
     }
@@ -84,12 +84,12 @@ impl App {
         name: String,
         change: impl Fn(&mut EventType),
     ) -> Result<EventType, AppError> {
-        let deed = AuditedAction {
+        let audited = AuditedAction {
             action: "event_type.update",
             tenant: Some(&tenant_id),
             object: Some(name.clone()),
         };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             loop {
                 let found = self.store().event_type(tenant_id.clone(), name.clone()).await?;
                 let VersionedType { event_type: old, revision } =
@@ -119,12 +119,12 @@ impl App {
         tenant_id: TenantId,
         name: String,
     ) -> Result<(), AppError> {
-        let deed = AuditedAction {
+        let audited = AuditedAction {
             action: "event_type.delete",
             tenant: Some(&tenant_id),
             object: Some(name.clone()),
         };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             let before = self.event_type(tenant_id.clone(), name.clone()).await?;
             if !self.store().delete_event_type(tenant_id.clone(), name).await? {
                 return Err(AppError::NotFound("event type"));

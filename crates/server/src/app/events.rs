@@ -1,7 +1,7 @@
 //! Publishes, reads and replays events.
 
 use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
-use redrive_engine::{BatchProgress, EventDraft, PublishReceipt, ReplayTo};
+use redrive_engine::{BatchCheckBudget, EventDraft, PublishReceipt, ReplayTo};
 use redrive_store::{EventFilter, ListingPage, OrderedPosition, PageRequest, StoredEvent};
 
 use serde_json::json;
@@ -15,7 +15,7 @@ use super::{
 enum Part<'a> {
     Alone,
     OfOrder(OrderedPosition),
-    OfBatch(&'a BatchProgress),
+    OfBatch(&'a BatchCheckBudget),
 }
 
 impl App {
@@ -33,7 +33,7 @@ impl App {
     pub async fn publish_in_batch(
         &self,
         draft: EventDraft,
-        batch: &BatchProgress,
+        batch: &BatchCheckBudget,
     ) -> Result<PublishReceipt, AppError> {
         self.publish_at(draft, Part::OfBatch(batch)).await
     }
@@ -116,18 +116,18 @@ impl App {
             to => to,
         };
         if let ReplayTo::Webhooks(named) = &to {
-            self.must_all_get_events(&view, named).await?;
+            self.require_all_receiving(&view, named).await?;
         }
         let owner = tenant_id.clone();
-        let deed = AuditedAction {
+        let audited = AuditedAction {
             action: "event.replay",
             tenant: Some(&owner),
             object: Some(event_id.to_string()),
         };
-        self.with_audit(actor, deed, async {
-            let made = self.engine.replay(tenant_id, event_id, to, priority).await?;
-            let after = Some(json!({"delivery_ids": made}));
-            Ok((made, AuditChange { after, ..AuditChange::default() }))
+        self.with_audit(actor, audited, async {
+            let delivery_ids = self.engine.replay(tenant_id, event_id, to, priority).await?;
+            let after = Some(json!({"delivery_ids": delivery_ids}));
+            Ok((delivery_ids, AuditChange { after, ..AuditChange::default() }))
         })
         .await
     }

@@ -100,7 +100,7 @@ fn sum(minutes: &[MinuteRollup], from: Time) -> Rollup {
 }
 
 /// Attributes each kind of waiting delivery to a reason: due deliveries to what blocks the webhook. A pause, or a
-/// pool that no node serves, blocks all of them, due or not. `max` is the counting limit per kind.
+/// pool that no worker serves, blocks all of them, due or not. `max` is the counting limit per kind.
 pub(super) fn attribute_backlog(
     backlog: &Backlog,
     queued: u64,

@@ -184,15 +184,15 @@ impl KeyCache {
 
     /// Returns the last uses that are not saved in the store yet, with a resolution of about a minute.
     fn unsaved_uses(&self) -> Vec<(KeyId, Time)> {
-        let untold = |live: &ActiveKey| {
+        let unsaved_use = |live: &ActiveKey| {
             let used = live.used.load(Relaxed);
-            let is_news = used - live.saved_use.load(Relaxed) >= MIN_USE_ADVANCE.as_millis() as i64;
-            is_news.then(|| {
+            let is_unsaved = used - live.saved_use.load(Relaxed) >= MIN_USE_ADVANCE.as_millis() as i64;
+            is_unsaved.then(|| {
                 live.saved_use.store(used, Relaxed);
                 Some((live.caller.key?, Time::from_millis(used)))
             })?
         };
-        self.live.read().values().filter_map(untold).collect()
+        self.live.read().values().filter_map(unsaved_use).collect()
     }
 
     /// Creates and stores a key. Returns it with its secret, which is not available later. Returns `None` if the

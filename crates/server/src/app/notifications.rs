@@ -22,9 +22,9 @@ impl App {
             let mut found = self.store().list_notifications(view.id.clone(), round).await?;
             let (count, last) = (found.len(), found.last().map(|one| one.notification.id));
             let named = found.iter().filter_map(|one| one.notification.webhook_id).collect();
-            let seen = self.webhook_names(&view, named).await?;
+            let visible_names = self.webhook_names(&view, named).await?;
             found.retain(|one| {
-                one.notification.webhook_id.is_none_or(|webhook_id| seen.contains_key(&webhook_id))
+                one.notification.webhook_id.is_none_or(|webhook_id| visible_names.contains_key(&webhook_id))
             });
             visible.add(count, last, found);
         }

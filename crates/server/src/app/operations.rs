@@ -54,7 +54,7 @@ impl App {
             let what = "must have at least one condition; without one it would match every delivery";
             return Err(FieldError::new("filter", what).into());
         }
-        self.had_webhooks(tenant, &selection.webhook_ids).await
+        self.require_known_webhooks(tenant, &selection.webhook_ids).await
     }
 
     /// Returns what an operation would select, without changing anything.
@@ -87,9 +87,9 @@ impl App {
             OperationKind::Purge => "dlq.purge",
             OperationKind::Backfill => "webhook.backfill",
         };
-        let deed = AuditedAction { action, tenant: Some(&tenant_id), object: None };
-        self.with_audit(actor, deed, async {
-            let request = json!({"asked": order, "start_at": start_at});
+        let audited = AuditedAction { action, tenant: Some(&tenant_id), object: None };
+        self.with_audit(actor, audited, async {
+            let request = json!({"request": order, "start_at": start_at});
             let started =
                 self.engine.begin_operation(tenant_id.clone(), order, start_at, actor.name.clone()).await?;
             let Some(operation) = started else {
@@ -97,12 +97,12 @@ impl App {
                     "this tenant has too many running bulk operations; wait for one to end, or cancel one";
                 return Err(AppError::conflict("too_many_operations", detail));
             };
-            let traces = AuditChange {
+            let change = AuditChange {
                 object: Some(operation.id.to_string()),
                 after: Some(request),
                 ..AuditChange::default()
             };
-            Ok((operation, traces))
+            Ok((operation, change))
         })
         .await
     }
@@ -151,13 +151,14 @@ impl App {
     ) -> Result<Vec<Operation>, AppError> {
         if view.tenant_managed_only {
             let named = operations.iter().flat_map(|one| one.order.selection.webhook_ids.iter().copied());
-            let seen = self.webhook_names(view, named.collect()).await?;
+            let visible = self.webhook_names(view, named.collect()).await?;
             // An operation that names no webhook also affects webhooks that the caller may not see, unless it was started
             // with this restriction.
             operations.retain(|one| {
                 let selection = &one.order.selection;
                 let ids = &selection.webhook_ids;
-                selection.tenant_managed_only || !ids.is_empty() && ids.iter().all(|id| seen.contains_key(id))
+                selection.tenant_managed_only
+                    || !ids.is_empty() && ids.iter().all(|id| visible.contains_key(id))
             });
         }
         Ok(operations)
@@ -201,8 +202,8 @@ impl App {
             OperationAction::Resume => "operation.resume",
             OperationAction::Cancel => "operation.cancel",
         };
-        let deed = AuditedAction { action, tenant: Some(&tenant_id), object: Some(id.to_string()) };
-        self.with_audit(actor, deed, async {
+        let audited = AuditedAction { action, tenant: Some(&tenant_id), object: Some(id.to_string()) };
+        self.with_audit(actor, audited, async {
             let turned = self.engine.control_operation(tenant_id.clone(), id, turn).await?;
             let after = Some(json!({"status": turned.state}));
             Ok((turned, AuditChange { after, ..AuditChange::default() }))

@@ -132,15 +132,15 @@ impl App {
     /// Counts the circuits of a tenant that are not closed.
     pub async fn circuits(&self, tenant: &TenantView) -> Result<CircuitCounts, AppError> {
         let found = self.store().circuits(tenant.id.clone(), tenant.visibility(), MAX_CIRCUITS + 1).await?;
-        let mut seen = CircuitCounts { more: found.len() > MAX_CIRCUITS, ..CircuitCounts::default() };
+        let mut counts = CircuitCounts { more: found.len() > MAX_CIRCUITS, ..CircuitCounts::default() };
         for circuit in found.iter().take(MAX_CIRCUITS).filter_map(|runtime| runtime.circuit.as_ref()) {
             match circuit.effective_state() {
                 CircuitState::Closed => {}
-                CircuitState::HalfOpen => seen.half_open += 1,
-                CircuitState::Open => seen.open += 1,
+                CircuitState::HalfOpen => counts.half_open += 1,
+                CircuitState::Open => counts.open += 1,
             }
         }
-        Ok(seen)
+        Ok(counts)
     }
 
     /// Returns the webhooks of a tenant with the most failures in the last hour.
@@ -149,10 +149,10 @@ impl App {
         let mut found = self.engine.failures(tenant.id.clone(), from, MAX_FAILED_MINUTES).await?;
         if tenant.tenant_managed_only {
             // Deleted webhooks may be among them, so their visibility is read from the store.
-            let seen = self
+            let visible = self
                 .webhook_names(tenant, found.by_webhook.iter().map(|(webhook_id, _)| *webhook_id).collect())
                 .await?;
-            found.by_webhook.retain(|(webhook_id, _)| seen.contains_key(webhook_id));
+            found.by_webhook.retain(|(webhook_id, _)| visible.contains_key(webhook_id));
         }
         let failing = found.by_webhook.len();
         let top = worst_of(found.by_webhook);
@@ -176,11 +176,11 @@ impl App {
         let found = self.store().incidents(tenant.id.clone(), tenant.visibility(), MAX_INCIDENTS).await?;
         let names =
             self.webhook_names(tenant, found.iter().map(|incident| incident.webhook_id).collect()).await?;
-        let seen = found.into_iter().filter_map(|incident| {
+        let incidents = found.into_iter().filter_map(|incident| {
             let webhook = names.get(&incident.webhook_id)?.clone();
             Some(IncidentDetails { webhook, period: incident.period })
         });
-        Ok(seen.collect())
+        Ok(incidents.collect())
     }
 }
 
@@ -199,8 +199,8 @@ mod tests {
     fn worst_endpoints_are_sorted_and_limited() {
         let all: Vec<_> = (0..30u8).map(|n| (WebhookId::from_bytes([n; 16]), u64::from(n % 10))).collect();
         let worst = worst_of(all);
-        let seen: Vec<_> = worst.iter().map(|(id, failures)| (id.as_bytes()[0], *failures)).collect();
+        let listed: Vec<_> = worst.iter().map(|(id, failures)| (id.as_bytes()[0], *failures)).collect();
         let first = [(9, 9), (19, 9), (29, 9), (8, 8), (18, 8), (28, 8), (7, 7), (17, 7), (27, 7), (6, 6)];
-        assert_eq!(seen, first);
+        assert_eq!(listed, first);
     }
 }

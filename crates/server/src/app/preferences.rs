@@ -46,18 +46,18 @@ impl App {
         &self,
         token: &str,
     ) -> Result<Option<(UnsubscribeToken, String)>, AppError> {
-        let Some(ending) = UnsubscribeToken::open(self.sessions.vault(), token) else { return Ok(None) };
-        let tenant = self.store().tenant(ending.tenant_id.clone()).await?;
-        Ok(tenant.map(|tenant| (ending, tenant.name.unwrap_or_else(|| tenant.id.to_string()))))
+        let Some(token) = UnsubscribeToken::open(self.sessions.vault(), token) else { return Ok(None) };
+        let tenant = self.store().tenant(token.tenant_id.clone()).await?;
+        Ok(tenant.map(|tenant| (token, tenant.name.unwrap_or_else(|| tenant.id.to_string()))))
     }
 
     /// Unsubscribes an address by the token of an email link. Possession of the link is the authorization.
     pub(crate) async fn unsubscribe(
         &self,
-        ending: &UnsubscribeToken,
+        token: &UnsubscribeToken,
         from: Option<IpAddr>,
     ) -> Result<(), AppError> {
-        let UnsubscribeToken { tenant_id, kind, address, .. } = ending;
+        let UnsubscribeToken { tenant_id, kind, address, .. } = token;
         let known = self.store().unsubscribed(tenant_id.clone(), *kind, vec![address.clone()]).await?;
         if !known.is_empty() {
             // Repeated request, perhaps by a link scanner: nothing to change or to audit.
@@ -65,8 +65,8 @@ impl App {
         }
         let actor = holder_of(tenant_id, address, from);
         let object = Some(address.clone());
-        let deed = AuditedAction { action: "notifications.unsubscribe", tenant: Some(tenant_id), object };
-        self.with_audit(&actor, deed, async {
+        let audited = AuditedAction { action: "notifications.unsubscribe", tenant: Some(tenant_id), object };
+        self.with_audit(&actor, audited, async {
             let now = self.engine.clock().now();
             self.store().unsubscribe(tenant_id.clone(), address.clone(), *kind, now).await?;
             Ok(((), AuditChange { after: Some(json!({"kind": kind})), ..AuditChange::default() }))
@@ -77,18 +77,18 @@ impl App {
     /// Reverts `unsubscribe` with the same link, which only the holder of the address has.
     pub(crate) async fn resubscribe(
         &self,
-        ending: &UnsubscribeToken,
+        token: &UnsubscribeToken,
         from: Option<IpAddr>,
     ) -> Result<(), AppError> {
-        let UnsubscribeToken { tenant_id, kind, address, .. } = ending;
+        let UnsubscribeToken { tenant_id, kind, address, .. } = token;
         let known = self.store().unsubscribed(tenant_id.clone(), *kind, vec![address.clone()]).await?;
         if known.is_empty() {
             return Ok(());
         }
         let actor = holder_of(tenant_id, address, from);
         let object = Some(address.clone());
-        let deed = AuditedAction { action: "notifications.resubscribe", tenant: Some(tenant_id), object };
-        self.with_audit(&actor, deed, async {
+        let audited = AuditedAction { action: "notifications.resubscribe", tenant: Some(tenant_id), object };
+        self.with_audit(&actor, audited, async {
             self.store().resubscribe(tenant_id.clone(), address.clone(), Some(*kind)).await?;
             Ok(((), AuditChange { after: Some(json!({"kind": kind})), ..AuditChange::default() }))
         })

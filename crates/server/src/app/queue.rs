@@ -36,17 +36,17 @@ impl App {
     /// Returns the backlog of a tenant by wait reason.
     pub async fn queue(&self, tenant: &TenantView) -> Result<QueueSummary, AppError> {
         let now = self.engine.clock().now();
-        let mut held = self.engine.in_memory(tenant);
+        let mut in_memory = self.engine.in_memory(tenant);
         let mut found = self.store().backlogged(tenant.id.clone(), MAX_WEBHOOKS).await?;
         let hidden = self.hidden_webhooks(tenant).await?;
-        held.queued.retain(|(webhook_id, _)| !hidden.contains(webhook_id));
+        in_memory.queued.retain(|(webhook_id, _)| !hidden.contains(webhook_id));
         found.webhooks.retain(|webhook_id| !hidden.contains(webhook_id));
         let backlogs = self.backlogs(tenant, found.webhooks, now).await?;
         let concerned = backlogs.iter().map(|(webhook_id, _)| *webhook_id);
         let concerned: Vec<_> =
-            concerned.chain(held.queued.iter().map(|(webhook_id, _)| *webhook_id)).collect();
+            concerned.chain(in_memory.queued.iter().map(|(webhook_id, _)| *webhook_id)).collect();
         let views = self.engine.gate_statuses(tenant, &concerned).await?;
-        let queue = sum(&backlogs, &held, &views);
+        let queue = sum(&backlogs, &in_memory, &views);
         Ok(QueueSummary { more: queue.more || found.more, ..queue })
     }
 
@@ -82,23 +82,24 @@ impl App {
 /// Sums the deliveries waiting in the store and in memory, attributed to what blocks their webhook.
 fn sum(
     backlogs: &[(WebhookId, Backlog)],
-    held: &TenantInMemory,
+    in_memory: &TenantInMemory,
     views: &HashMap<WebhookId, GateStatus>,
 ) -> QueueSummary {
-    let mut queued: HashMap<WebhookId, [u64; Priority::ALL.len()]> = held.queued.iter().copied().collect();
-    let mut queue = QueueSummary { in_flight: held.in_flight, ..QueueSummary::default() };
+    let mut queued: HashMap<WebhookId, [u64; Priority::ALL.len()]> =
+        in_memory.queued.iter().copied().collect();
+    let mut queue = QueueSummary { in_flight: in_memory.unsettled, ..QueueSummary::default() };
     let mut add = |webhook_id: WebhookId, backlog: &Backlog, queued: [u64; Priority::ALL.len()]| {
         let waiting = views.get(&webhook_id).filter(|view| view.state.receives_events());
         let on = waiting.and_then(|view| view.wait_reason.as_ref()).map(|waiting| waiting.on);
-        let seen = attribute_backlog(backlog, queued.iter().sum(), on, MAX_COUNTED);
-        for (why, count) in seen.by_waiting_on {
+        let breakdown = attribute_backlog(backlog, queued.iter().sum(), on, MAX_COUNTED);
+        for (why, count) in breakdown.by_waiting_on {
             *queue.by_waiting_on.entry(why).or_default() += count;
         }
         for ((sum, stored), queued) in queue.by_priority.iter_mut().zip(backlog.by_priority).zip(queued) {
             *sum += stored + queued;
         }
-        queue.total += seen.total;
-        queue.webhooks += usize::from(seen.total > 0);
+        queue.total += breakdown.total;
+        queue.webhooks += usize::from(breakdown.total > 0);
         queue.more |= backlog.more;
     };
     for (webhook_id, backlog) in backlogs {
@@ -119,11 +120,11 @@ mod tests {
         let webhook = |n: u8| WebhookId::from_bytes([n; 16]);
         let one = Backlog { due: 3, scheduled: 2, in_order: 1, by_priority: [2, 3, 1], more: false };
         let two = Backlog { due: 4, by_priority: [0, 0, 4], more: true, ..Backlog::default() };
-        let held =
-            TenantInMemory { queued: vec![(webhook(1), [0, 1, 0]), (webhook(3), [5, 0, 0])], in_flight: 7 };
+        let in_memory =
+            TenantInMemory { queued: vec![(webhook(1), [0, 1, 0]), (webhook(3), [5, 0, 0])], unsettled: 7 };
         let queue = sum(
             &[(webhook(1), one), (webhook(2), two), (webhook(4), Backlog::default())],
-            &held,
+            &in_memory,
             &HashMap::new(),
         );
         assert_eq!((queue.total, queue.by_priority), (16, [7, 4, 5]));

@@ -13,8 +13,8 @@ const BATCH_SIZE: usize = 200;
 impl App {
     /// Re-encrypts every webhook that does not use the current master key. Returns how many were changed.
     pub async fn rotate_master_key(&self, actor: &Actor) -> Result<usize, AppError> {
-        let deed = AuditedAction { action: "master_key.rotate", tenant: None, object: None };
-        self.with_audit(actor, deed, async {
+        let audited = AuditedAction { action: "master_key.rotate", tenant: None, object: None };
+        self.with_audit(actor, audited, async {
             let changed = rewrap_all(self.store()).await?;
             Ok((changed, AuditChange::default()))
         })

@@ -143,7 +143,7 @@ impl App {
             expires_at: now + SESSION_LIFETIME,
         };
         let expires_at = session.expires_at;
-        in_time(self.store().create_browser_session(session, MAX_SESSIONS_PER_KEY)).await?;
+        with_timeout(self.store().create_browser_session(session, MAX_SESSIONS_PER_KEY)).await?;
         Ok(self.sessions.seal(COOKIE_PURPOSE, &*secret, expires_at))
     }
 
@@ -166,7 +166,9 @@ impl App {
         let stored = match self.sessions.remembered(&id, asked_at) {
             Some(stored) => stored,
             None => {
-                let Some(stored) = in_time(self.store().browser_session(id)).await? else { return Ok(None) };
+                let Some(stored) = with_timeout(self.store().browser_session(id)).await? else {
+                    return Ok(None);
+                };
                 self.sessions.remember(&stored, asked_at);
                 stored
             }
@@ -182,7 +184,7 @@ impl App {
     /// Ends a session.
     pub async fn end_session(&self, session: &Session) -> Result<(), AppError> {
         let id = session.stored.id;
-        in_time(self.store().delete_browser_session(id)).await?;
+        with_timeout(self.store().delete_browser_session(id)).await?;
         self.sessions.evict(|cached| cached.id == id);
         Ok(())
     }
@@ -190,7 +192,7 @@ impl App {
     /// Returns the live sessions of the same key as this one, newest first.
     pub async fn sessions_of_key(&self, session: &Session) -> Result<Vec<BrowserSession>, AppError> {
         let now = self.engine.clock().now();
-        in_time(self.store().browser_sessions_of_key(session.stored.key_hash, now)).await
+        with_timeout(self.store().browser_sessions_of_key(session.stored.key_hash, now)).await
     }
 
     /// Ends all sessions of the same key as this one.
@@ -205,10 +207,10 @@ impl App {
             Role::Tenant { tenant_id, .. } => Some(tenant_id),
         };
         let object = session.caller.key.map(|key| key.to_string());
-        let deed = AuditedAction { action: "api_key.end_sessions", tenant: tenant_id, object };
+        let audited = AuditedAction { action: "api_key.end_sessions", tenant: tenant_id, object };
         let key_hash = session.stored.key_hash;
-        let ended = self.with_audit(&actor, deed, async {
-            let ended = in_time(self.store().delete_browser_sessions_of_key(key_hash)).await?;
+        let ended = self.with_audit(&actor, audited, async {
+            let ended = with_timeout(self.store().delete_browser_sessions_of_key(key_hash)).await?;
             Ok((ended, AuditChange::default()))
         });
         let ended = ended.await?;
@@ -230,7 +232,7 @@ impl App {
 }
 
 /// Waits for the store, with a timeout.
-async fn in_time<T>(response: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
+async fn with_timeout<T>(response: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
     match tokio::time::timeout(LOOKUP_TIMEOUT, response).await {
         Ok(response) => Ok(response?),
         Err(_) => Err(StoreError::Unavailable("no response in time".into()).into()),

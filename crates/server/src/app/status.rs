@@ -99,11 +99,11 @@ impl App {
             circuits: self.engine.circuits(),
             findings: Vec::new(),
         };
-        status.findings = self.observed(&status).findings();
+        status.findings = self.snapshot(&status).findings();
         status
     }
 
-    fn observed(&self, status: &Status<'_>) -> StatusSnapshot {
+    fn snapshot(&self, status: &Status<'_>) -> StatusSnapshot {
         let overdue = status.overdue.clone().unwrap_or_default();
         let (served, unserved): (Vec<_>, Vec<_>) =
             overdue.into_iter().partition(|(pool, _)| self.engine.serves(pool));

@@ -33,8 +33,9 @@ impl App {
         let id = TenantId::parse(id).map_err(|invalid| FieldError::new("id", invalid.message))?;
         let tenant = Tenant { id: id.clone(), name, rules, created_at: self.engine.clock().now() };
         check(&tenant)?;
-        let deed = AuditedAction { action: "tenant.create", tenant: Some(&id), object: Some(id.to_string()) };
-        let created = self.with_audit(actor, deed, async {
+        let audited =
+            AuditedAction { action: "tenant.create", tenant: Some(&id), object: Some(id.to_string()) };
+        let created = self.with_audit(actor, audited, async {
             if !self.store().create_tenant(tenant.clone()).await? {
                 return Err(AppError::conflict(
                     "tenant_exists",
@@ -60,14 +61,15 @@ impl App {
         change: impl FnOnce(&mut Tenant),
     ) -> Result<Tenant, AppError> {
         // Serialized, so that concurrent changes of different fields do not overwrite each other.
-        let _turn = self.changing_tenants.lock().await;
+        let _guard = self.changing_tenants.lock().await;
         let mut tenant = self.tenant(id.clone()).await?;
         let before = Some(audit::tenant_json(&tenant));
         let emails = tenant.rules.notifications.emails.clone();
         change(&mut tenant);
         check(&tenant)?;
-        let deed = AuditedAction { action: "tenant.update", tenant: Some(&id), object: Some(id.to_string()) };
-        let changed = self.with_audit(actor, deed, async {
+        let audited =
+            AuditedAction { action: "tenant.update", tenant: Some(&id), object: Some(id.to_string()) };
+        let changed = self.with_audit(actor, audited, async {
             if !self.engine.change_tenant(tenant.clone()).await? {
                 return Err(AppError::NotFound("tenant"));
             }
@@ -91,8 +93,9 @@ impl App {
                 "the tenant default cannot be deleted; delete its webhooks instead",
             ));
         }
-        let deed = AuditedAction { action: "tenant.delete", tenant: Some(&id), object: Some(id.to_string()) };
-        self.with_audit(actor, deed, async {
+        let audited =
+            AuditedAction { action: "tenant.delete", tenant: Some(&id), object: Some(id.to_string()) };
+        self.with_audit(actor, audited, async {
             loop {
                 let page = PageRequest { after: None, offset: 0, limit: 100 };
                 let webhooks = self.store().list_webhooks(id.clone(), Visibility::All, page).await?;
@@ -149,10 +152,10 @@ impl App {
         check_key(&new, now)?;
         let tenant_id = new.tenant_id.clone();
         let action = if new.session { "portal_session.create" } else { "api_key.create" };
-        let deed = AuditedAction { action, tenant: tenant_id.as_ref(), object: None };
-        self.with_audit(actor, deed, async {
-            let made = self.keys.create(self.store(), new, now).await?;
-            let (key, secret) = made.ok_or(AppError::NotFound("tenant"))?;
+        let audited = AuditedAction { action, tenant: tenant_id.as_ref(), object: None };
+        self.with_audit(actor, audited, async {
+            let created = self.keys.create(self.store(), new, now).await?;
+            let (key, secret) = created.ok_or(AppError::NotFound("tenant"))?;
             let (object, after) = (Some(key.id.to_string()), Some(audit::key_json(&key)));
             Ok(((key, secret), AuditChange { object, after, before: None }))
         })
@@ -177,12 +180,12 @@ impl App {
     ) -> Result<(), AppError> {
         let now = self.engine.clock().now();
         let owner = tenant_id.clone();
-        let deed =
+        let audited =
             AuditedAction { action: "api_key.revoke", tenant: owner.as_ref(), object: Some(id.to_string()) };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             match self.keys.revoke(self.store(), tenant_id, id, now).await? {
                 true => Ok(((), AuditChange::default())),
-                false => Err(AppError::NotFound("live API key")),
+                false => Err(AppError::NotFound("active API key")),
             }
         })
         .await

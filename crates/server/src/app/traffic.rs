@@ -26,8 +26,8 @@ pub struct TrafficChart {
 }
 
 impl TrafficChart {
-    fn new(range: Range, now: Time, kept: Vec<(Time, Traffic)>) -> Self {
-        let points = traffic::points(range, now, kept);
+    fn new(range: Range, now: Time, rollups: Vec<(Time, Traffic)>) -> Self {
+        let points = traffic::points(range, now, rollups);
         let total = Totals::from_traffic(points.iter().map(|point| &point.traffic));
         Self { range, now, points, total }
     }
@@ -37,8 +37,8 @@ impl App {
     /// Returns a tenant's traffic over time.
     pub async fn traffic(&self, tenant_id: TenantId, range: Range) -> Result<TrafficChart, AppError> {
         let now = self.engine.clock().now();
-        let kept = self.engine.traffic(tenant_id, range.grain(), range.axis(now).begin()).await?;
-        Ok(TrafficChart::new(range, now, kept))
+        let rollups = self.engine.traffic(tenant_id, range.resolution(), range.axis(now).begin()).await?;
+        Ok(TrafficChart::new(range, now, rollups))
     }
 
     /// Returns a tenant's traffic over time, and the deliveries that ended within the last hour and the last 24 hours.
@@ -51,12 +51,12 @@ impl App {
         let begin = range.axis(now).begin();
         let minutes =
             self.engine.traffic(tenant_id.clone(), Resolution::Minute, now.saturating_sub(DAY)).await?;
-        let lately = ended_in(&minutes, now);
-        let kept = match range.grain() {
+        let recent_ends = ended_in(&minutes, now);
+        let rollups = match range.resolution() {
             Resolution::Minute => minutes,
             Resolution::Hour => self.engine.traffic(tenant_id, Resolution::Hour, begin).await?,
         };
-        Ok((TrafficChart::new(range, now, kept), lately))
+        Ok((TrafficChart::new(range, now, rollups), recent_ends))
     }
 
     /// Returns the deliveries of a tenant that ended within the last hour and the last 24 hours, in whole minutes.

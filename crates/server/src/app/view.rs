@@ -18,7 +18,7 @@ pub struct TenantView {
 
 impl TenantView {
     /// Returns whether the caller may see a webhook.
-    pub fn sees(&self, webhook: &Webhook) -> bool {
+    pub fn can_see(&self, webhook: &Webhook) -> bool {
         webhook.tenant_id == self.id && !(self.tenant_managed_only && webhook.spec.is_operator_managed())
     }
 
@@ -98,9 +98,9 @@ impl<T, C: Copy> VisiblePage<T, C> {
 
     /// Adds the visible rows of a round that read `found` rows and ended with `last`.
     pub(super) fn add(&mut self, found: usize, last: Option<C>, visible: Vec<T>) {
-        let left_out = self.offset.min(visible.len());
-        self.offset -= left_out;
-        self.rows.extend(visible.into_iter().skip(left_out));
+        let skipped = self.offset.min(visible.len());
+        self.offset -= skipped;
+        self.rows.extend(visible.into_iter().skip(skipped));
         self.is_done = found < self.round_rows as usize || self.rows.len() >= self.limit;
         self.rows.truncate(self.limit);
         self.after = last.or(self.after);
@@ -139,8 +139,8 @@ mod tests {
             let below = round.after.unwrap_or(size);
             let found: Vec<_> = (0..below).rev().take(round.limit as usize).collect();
             read += found.len();
-            let seen = found.iter().copied().filter(|number| number % 1_000 == 0).collect();
-            visible.add(found.len(), found.last().copied(), seen);
+            let shown = found.iter().copied().filter(|number| number % 1_000 == 0).collect();
+            visible.add(found.len(), found.last().copied(), shown);
         }
         (visible.finish(), read)
     }
@@ -172,17 +172,17 @@ mod tests {
 
     #[test]
     fn paging_by_cursor_returns_every_visible_row_once() {
-        let (mut seen, mut after) = (Vec::<u32>::new(), None);
+        let (mut listed_rows, mut after) = (Vec::<u32>::new(), None);
         loop {
             let (listed, _) = list_visible(20_000, page(after, 0, 3));
             let listed = listed.unwrap();
-            seen.extend(&listed.found);
+            listed_rows.extend(&listed.found);
             after = match listed.stopped {
                 Some(stopped) => Some(stopped),
                 None if listed.found.len() == 3 => listed.found.last().copied(),
                 None => break,
             };
         }
-        assert_eq!(seen, (0..20).rev().map(|number| number * 1_000).collect::<Vec<_>>());
+        assert_eq!(listed_rows, (0..20).rev().map(|number| number * 1_000).collect::<Vec<_>>());
     }
 }

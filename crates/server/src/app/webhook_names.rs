@@ -48,7 +48,7 @@ impl App {
             return Ok(HashMap::new());
         }
         let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.into_iter().collect()).await?;
-        let own = found.into_iter().filter(|webhook| view.sees(webhook));
+        let own = found.into_iter().filter(|webhook| view.can_see(webhook));
         Ok(own.map(|webhook| (webhook.id, WebhookName::from(webhook))).collect())
     }
 }

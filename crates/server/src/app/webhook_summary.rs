@@ -78,7 +78,7 @@ impl App {
         let silent: Vec<_> = ids.iter().filter(took_nothing).copied().collect();
         let last = self.engine.last_successes(tenant_id, &silent).await?;
         let backlogs: HashMap<_, _> = backlogs.into_iter().collect();
-        let glance = |webhook: &Webhook| {
+        let summarize = |webhook: &Webhook| {
             let view = views.get(&webhook.id).ok_or(AppError::NotFound("webhook"))?;
             let waiting = view.wait_reason.as_ref().filter(|_| webhook.state.receives_events());
             let backlog = backlogs.get(&webhook.id).copied().unwrap_or_default();
@@ -98,7 +98,7 @@ impl App {
                 ),
             })
         };
-        webhooks.iter().map(glance).collect()
+        webhooks.iter().map(summarize).collect()
     }
 
     /// Returns the results of the last hour for each of these webhooks.

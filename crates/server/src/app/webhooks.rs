@@ -42,7 +42,7 @@ impl App {
         let tenant_id = tenant.into().id;
         let now = self.engine.clock().now();
         if secret.is_some() {
-            actor.must_be_capable(Capability::Secrets)?;
+            actor.require_capability(Capability::Secrets)?;
         }
         self.require_verification(actor, &mut spec, None);
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
@@ -59,11 +59,11 @@ impl App {
         self.check(actor, &webhook.spec, None)?;
         require_future(webhook.spec.expires_at, now)?;
         // Serialized, so that concurrent creations cannot exceed the quota.
-        let _turn = self.changing_tenants.lock().await;
+        let _guard = self.changing_tenants.lock().await;
         self.check_webhook_quota(&webhook.tenant_id).await?;
         let (owner, object) = (webhook.tenant_id.clone(), Some(webhook.id.to_string()));
-        let deed = AuditedAction { action: "webhook.create", tenant: Some(&owner), object };
-        let created = self.with_audit(actor, deed, async {
+        let audited = AuditedAction { action: "webhook.create", tenant: Some(&owner), object };
+        let created = self.with_audit(actor, audited, async {
             if !self.engine.create_webhook(webhook.clone()).await? {
                 return Err(AppError::NotFound("tenant"));
             }
@@ -168,7 +168,7 @@ impl App {
         let supplied = write(&mut webhook.spec)?;
         self.check(by, &webhook.spec, Some(&old))?;
         if id.is_some() {
-            must_supply_credentials(&old, &webhook.spec, &supplied)?;
+            require_credentials(&old, &webhook.spec, &supplied)?;
         }
         match webhook.spec.expires_at == old.expires_at {
             true => Ok(()),
@@ -185,22 +185,26 @@ impl App {
     pub async fn webhook(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Webhook, AppError> {
         let view = tenant.into();
         let found = self.store().webhook(view.id.clone(), id).await?;
-        let found = found.filter(|found| view.sees(&found.webhook));
+        let found = found.filter(|found| view.can_see(&found.webhook));
         Ok(self.current(found.ok_or(AppError::NotFound("webhook"))?.webhook))
     }
 
     /// Rejects a webhook that this tenant never had. A deleted one is accepted, because its history is kept.
     pub async fn require_known_webhook(&self, view: &TenantView, id: WebhookId) -> Result<(), AppError> {
-        self.had_webhooks(view, &[id]).await
+        self.require_known_webhooks(view, &[id]).await
     }
 
     /// Rejects webhooks that this tenant never had, with one read for all of them.
-    pub(super) async fn had_webhooks(&self, view: &TenantView, ids: &[WebhookId]) -> Result<(), AppError> {
+    pub(super) async fn require_known_webhooks(
+        &self,
+        view: &TenantView,
+        ids: &[WebhookId],
+    ) -> Result<(), AppError> {
         if ids.is_empty() {
             return Ok(());
         }
         let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.to_vec()).await?;
-        let is_own = |id: &WebhookId| found.iter().any(|one| one.id == *id && view.sees(one));
+        let is_own = |id: &WebhookId| found.iter().any(|one| one.id == *id && view.can_see(one));
         match ids.iter().all(is_own) {
             true => Ok(()),
             false => Err(AppError::NotFound("webhook")),
@@ -214,20 +218,21 @@ impl App {
         id: WebhookId,
     ) -> Result<(), AppError> {
         let found = self.store().webhook(tenant_id.clone(), id).await?;
-        gets_events(found.as_ref().map(|found| &found.webhook.state))
+        check_receiving(found.as_ref().map(|found| &found.webhook.state))
     }
 
     /// Rejects webhooks that the tenant does not have or that receive no events, with one read for all of them.
-    pub(super) async fn must_all_get_events(
+    pub(super) async fn require_all_receiving(
         &self,
         view: &TenantView,
         ids: &[WebhookId],
     ) -> Result<(), AppError> {
         let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.to_vec()).await?;
         for id in ids {
-            let own = |one: &&Webhook| one.id == *id && view.sees(one) && one.state != WebhookState::Deleted;
+            let own =
+                |one: &&Webhook| one.id == *id && view.can_see(one) && one.state != WebhookState::Deleted;
             let webhook = found.iter().find(own).ok_or(AppError::NotFound("webhook"))?;
-            gets_events(Some(&webhook.state))?;
+            check_receiving(Some(&webhook.state))?;
         }
         Ok(())
     }
@@ -288,13 +293,13 @@ impl App {
         let mut checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
             let old = webhook.clone();
-            if !actor.view_of(tenant_id.clone()).sees(webhook) {
+            if !actor.view_of(tenant_id.clone()).can_see(webhook) {
                 return Err(AppError::NotFound("webhook"));
             }
             let supplied = change(webhook)?;
             self.require_verification(actor, &mut webhook.spec, Some(&old.spec));
             self.check(actor, &webhook.spec, Some(&old.spec))?;
-            must_supply_credentials(&old.spec, &webhook.spec, &supplied)?;
+            require_credentials(&old.spec, &webhook.spec, &supplied)?;
             if webhook.spec.expires_at != old.spec.expires_at {
                 require_future(webhook.spec.expires_at, now)?;
             }
@@ -304,8 +309,8 @@ impl App {
             webhook.set_pending_verification(Some(&old), now);
             Ok::<_, AppError>(old)
         };
-        let deed = AuditedAction { action: what, tenant: Some(tenant_id), object: Some(id.to_string()) };
-        let changed = self.with_audit(actor, deed, async {
+        let audited = AuditedAction { action: what, tenant: Some(tenant_id), object: Some(id.to_string()) };
+        let changed = self.with_audit(actor, audited, async {
             let (mut before, mut email) = (None, None);
             let change = |webhook: &mut Webhook| {
                 let old = checked(webhook)?;
@@ -395,12 +400,12 @@ impl App {
         tenant_id: &TenantId,
         id: WebhookId,
     ) -> Result<(), AppError> {
-        let deed =
+        let audited =
             AuditedAction { action: "webhook.delete", tenant: Some(tenant_id), object: Some(id.to_string()) };
-        self.with_audit(actor, deed, async {
+        self.with_audit(actor, audited, async {
             let mut before = None;
             let delete = |webhook: &mut Webhook| {
-                if !actor.view_of(tenant_id.clone()).sees(webhook) {
+                if !actor.view_of(tenant_id.clone()).can_see(webhook) {
                     return Err(AppError::NotFound("webhook"));
                 }
                 before = Some(audit::webhook_json(webhook));
@@ -467,7 +472,7 @@ pub fn disabled_by_request() -> WebhookState {
 }
 
 /// Rejects a change that would send stored credentials to another origin than the one they were set for.
-fn must_supply_credentials(
+fn require_credentials(
     old: &WebhookSpec,
     new: &WebhookSpec,
     supplied: &SuppliedCredentials,
@@ -545,7 +550,7 @@ fn require_unexpired(expires_at: Option<Time>, now: Time) -> Result<(), AppError
 }
 
 /// Rejects a webhook in a state in which it receives no events; `None` stands for a deleted one.
-fn gets_events(state: Option<&WebhookState>) -> Result<(), AppError> {
+fn check_receiving(state: Option<&WebhookState>) -> Result<(), AppError> {
     let what = match state {
         Some(state) if state.receives_events() => return Ok(()),
         Some(state) => {

@@ -101,14 +101,14 @@ impl Line {
 
 impl CatArgs {
     /// Returns whether an object may contain matching lines: its name starts with the day of its events.
-    fn wants_object(&self, manifest: &Manifest) -> bool {
+    fn matches_object(&self, manifest: &Manifest) -> bool {
         let day = |time: Time| time.to_string().chars().take(10).collect::<String>();
         self.name.as_ref().is_none_or(|name| *name == manifest.name)
             && self.from.is_none_or(|from| manifest.day() >= day(from).as_str())
             && self.to.is_none_or(|to| manifest.day() <= day(to).as_str())
     }
 
-    fn wants(&self, line: &str) -> Result<bool, CliError> {
+    fn matches(&self, line: &str) -> Result<bool, CliError> {
         if self.tenant.is_none() && self.from.is_none() && self.to.is_none() {
             return Ok(true);
         }
@@ -125,7 +125,7 @@ async fn cat(args: &CatArgs) -> Result<(), CliError> {
     let message = |error: crate::archive::ArchiveError| CliError::message(error.to_string());
     let store = open(&args.settings)?;
     let mut all = store.list().await.map_err(message)?;
-    all.retain(|manifest| args.wants_object(manifest));
+    all.retain(|manifest| args.matches_object(manifest));
     if let (Some(name), true) = (&args.name, all.is_empty()) {
         return Err(CliError::message(format!("{name} is not in the archive; see: redrive archive list")));
     }
@@ -134,7 +134,7 @@ async fn cat(args: &CatArgs) -> Result<(), CliError> {
         let damaged = |error: std::io::Error| CliError::message(format!("{}: {error}", manifest.name));
         for line in archive::lines(&bytes[..]).map_err(damaged)? {
             let line = line.map_err(damaged)?;
-            if args.wants(&line)? && !print(std::iter::once(line))? {
+            if args.matches(&line)? && !print(std::iter::once(line))? {
                 return Ok(());
             }
         }

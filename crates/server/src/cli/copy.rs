@@ -69,7 +69,7 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 fn print_report(report: &Report, source: &str, target: &str) {
     println!("{:16} {:>14} {:>14}", "table", "in the source", "in the copy");
     for table in &report.tables {
@@ -113,11 +113,11 @@ impl ProgressDisplay {
 
     fn show(&self, progress: Progress) {
         match progress {
-            Progress::Counting => self.say("Counting rows"),
+            Progress::Counting => self.print_step("Counting rows"),
             Progress::Begun(Start::New) => {}
-            Progress::Begun(Start::Resumed) => self.say("Resuming the interrupted copy"),
+            Progress::Begun(Start::Resumed) => self.print_step("Resuming the interrupted copy"),
             Progress::Begun(Start::Restarted) => {
-                self.say("The source has changed since the interrupted copy: starting again");
+                self.print_step("The source has changed since the interrupted copy: starting again");
             }
             Progress::Rows { total: 0, .. } => {}
             Progress::Rows { table, done, total: of } if self.watched => self.draw(table, done, of),
@@ -128,11 +128,11 @@ impl ProgressDisplay {
                     eprintln!("{table}: {done} of {of} rows");
                 }
             }
-            Progress::Checking => self.say("Verifying the copy"),
+            Progress::Checking => self.print_step("Verifying the copy"),
         }
     }
 
-    fn say(&self, text: &str) {
+    fn print_step(&self, text: &str) {
         self.clear();
         eprintln!("{text} …");
     }

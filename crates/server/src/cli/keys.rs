@@ -136,9 +136,9 @@ fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
 /// Returns the admin key of the server that has the database open.
 pub(super) fn admin_key(config: &Config, backend: &Backend) -> Result<String, CliError> {
     let configured = config.auth.admin_key.as_ref().map(|key| key.reveal().to_owned());
-    let kept =
+    let stored =
         || std::fs::read_to_string(backend.sibling_path(DEV_KEY)).ok().map(|key| key.trim().to_owned());
-    configured.or_else(kept).ok_or_else(|| {
+    configured.or_else(stored).ok_or_else(|| {
         CliError::message(
             "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to use its API",
         )
@@ -155,7 +155,7 @@ pub(super) fn run(command: KeysCommand) -> Result<(), CliError> {
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 async fn create(args: CreateArgs) -> Result<(), CliError> {
     let scopes: Vec<Scope> = match args.scopes.is_empty() {
         true => Scope::ALL.to_vec(),
@@ -170,11 +170,11 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
             let entry =
                 audit::begin_cli_entry(&*store, now, "api_key.create", tenant_id.clone(), None).await?;
             let new = NewKey { tenant_id, name: args.name, scopes, ..NewKey::default() };
-            let made = keys.create(&*store, new, now).await?;
-            let id = made.as_ref().map(|(key, _)| key.id.to_string());
-            audit::finish_cli_entry(&*store, entry, id, made.is_some()).await?;
+            let created = keys.create(&*store, new, now).await?;
+            let id = created.as_ref().map(|(key, _)| key.id.to_string());
+            audit::finish_cli_entry(&*store, entry, id, created.is_some()).await?;
             let missing = || CliError::message(format!("no such tenant: {}", args.which.tenant));
-            let (key, secret) = made.ok_or_else(missing)?;
+            let (key, secret) = created.ok_or_else(missing)?;
             (key.id.to_string(), secret)
         }
         KeyBackend::Server(remote) => {
@@ -182,8 +182,8 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
             if tenant_id.is_some() {
                 body["scopes"] = json!(scopes);
             }
-            let made = remote.call("POST", &args.which.path(), Some(&body)).await?;
-            let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
+            let created = remote.call("POST", &args.which.path(), Some(&body)).await?;
+            let text = |name: &str| created[name].as_str().unwrap_or_default().to_owned();
             (text("id"), text("key"))
         }
     };
@@ -192,20 +192,20 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 async fn list(args: KeyScopeArgs) -> Result<(), CliError> {
     let mut lines: Vec<[String; 4]> = Vec::new();
     match open_existing(&args.server).await? {
         KeyBackend::Store(store, _) => {
             let page = PageRequest { after: None, offset: 0, limit: 1_000 };
             for key in store.list_keys(args.tenant()?, page).await? {
-                lines.push(line(&key));
+                lines.push(format_key(&key));
             }
         }
         KeyBackend::Server(remote) => {
             let page = remote.call("GET", &format!("{}?limit=500", args.path()), None).await?;
             for key in page["data"].as_array().into_iter().flatten() {
-                lines.push(line_of_json(key));
+                lines.push(format_json_key(key));
             }
         }
     }
@@ -219,20 +219,20 @@ async fn list(args: KeyScopeArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn line(key: &ApiKey) -> [String; 4] {
-    let state = if key.revoked_at.is_some() { "revoked" } else { "live" };
+fn format_key(key: &ApiKey) -> [String; 4] {
+    let state = if key.revoked_at.is_some() { "revoked" } else { "active" };
     let scopes: Vec<_> = Scope::from_bits(key.scopes).into_iter().map(Scope::name).collect();
     [key.id.to_string(), state.into(), scopes.join(","), key.name.clone()]
 }
 
-fn line_of_json(key: &Value) -> [String; 4] {
+fn format_json_key(key: &Value) -> [String; 4] {
     let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
-    let state = if key["revoked_at"].is_null() { "live" } else { "revoked" };
+    let state = if key["revoked_at"].is_null() { "active" } else { "revoked" };
     let scopes: Vec<_> = key["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     [text("id"), state.into(), scopes.join(","), text("name")]
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
     match open_existing(&args.which.server).await? {
         KeyBackend::Store(store, keys) => {
@@ -244,7 +244,7 @@ async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
             audit::finish_cli_entry(&*store, entry, None, revoked).await?;
             if !revoked {
                 return Err(CliError::message(format!(
-                    "no live key {}; list the keys with: redrive keys list",
+                    "no active key {}; list the keys with: redrive keys list",
                     args.id
                 )));
             }

@@ -16,7 +16,7 @@ pub(super) struct TestEmailArgs {
     database: DatabaseArgs,
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 pub(super) fn run(args: &TestEmailArgs) -> Result<(), CliError> {
     check_email("--to", &args.to).map_err(|invalid| CliError::message(invalid.to_string()))?;
     let config = args.database.load(Profile::Serve)?;

@@ -6,7 +6,7 @@ use crate::{
     store, telemetry,
 };
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 pub(super) fn run(args: &DatabaseArgs) -> Result<(), CliError> {
     let config = args.load(Profile::Serve)?;
     let _ = telemetry::start(&config.log);

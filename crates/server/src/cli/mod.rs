@@ -252,7 +252,7 @@ fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
     run::run(run::Start { config, profile, reread: Some(reread), demo: None })
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
 fn configuration(command: ConfigCommand) -> Result<(), CliError> {
     match command {
         ConfigCommand::Show(args) => {

@@ -15,7 +15,7 @@ use tokio::{
 use super::{CliError, pinned_tls};
 use crate::config::Config;
 
-/// Error prefix for calls that are made because the server has the database open.
+/// Error prefix for calls that are sent because the server has the database open.
 pub(super) const IN_USE: &str = "the database is in use, but ";
 
 pub(super) struct Remote {
@@ -44,10 +44,10 @@ impl Remote {
         let unreachable = |why: String| self.unreachable(&why);
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable(error.to_string()))?;
         match &self.certificate {
-            None => self.ask(stream, method, path, body).await,
+            None => self.send(stream, method, path, body).await,
             Some(file) => {
                 let stream = pinned_tls::connect(stream, address.ip(), file).await;
-                self.ask(stream.map_err(unreachable)?, method, path, body).await
+                self.send(stream.map_err(unreachable)?, method, path, body).await
             }
         }
     }
@@ -55,12 +55,12 @@ impl Remote {
     fn unreachable(&self, why: &str) -> CliError {
         let (lead, address) = (self.lead, self.address);
         CliError::message(format!(
-            "{lead}no server answers on {address} ({why}); name its address with --listen, \
+            "{lead}no server responds on {address} ({why}); name its address with --listen, \
              and its other settings with --config"
         ))
     }
 
-    async fn ask<S>(
+    async fn send<S>(
         &self,
         stream: S,
         method: &str,

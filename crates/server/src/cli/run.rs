@@ -53,17 +53,17 @@ pub(super) struct Start {
 
 /// Runs a server until it receives a stop signal.
 pub(super) fn run(start: Start) -> Result<(), CliError> {
-    let left_out = telemetry::start(&start.config.log);
+    let suppressed = telemetry::start(&start.config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| CliError::message(format!("starting the runtime failed: {error}")))?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
-        let telling = tokio::spawn(left_out.report_suppressed(stop.clone()));
+        let reporter = tokio::spawn(suppressed.report_suppressed(stop.clone()));
         let served = serve(start).await;
         stop.cancel();
-        let _ = telling.await;
+        let _ = reporter.await;
         served
     })
 }
@@ -131,7 +131,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Installs a panic hook that counts panics and then calls the previous hook.
+/// Installs a panic handler that counts panics and then calls the previous handler.
 fn count_panics(panics: Counter) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panicked| {
@@ -165,8 +165,8 @@ async fn load_keys(
     let keys = KeyCache::load(store, admin_key.map(|(key, _)| key.as_str())).await?;
     if config.role.serves_api() && !keys.has_admin() {
         return Err(CliError::message(
-            "nobody could administer this server: set REDRIVE_ADMIN_KEY (make one with: openssl rand -hex 32), \
-             or make a key first with: redrive keys create --admin",
+            "no key can administer this server: set REDRIVE_ADMIN_KEY (generate one with: openssl rand -hex 32), \
+             or create a key first with: redrive keys create --admin",
         ));
     }
     Ok(keys)
@@ -324,7 +324,7 @@ impl StartupBanner<'_> {
         };
         println!("API documentation: {url}/docs");
         if demo.is_none() {
-            try_it(&url, key.unwrap_or("$REDRIVE_ADMIN_KEY"));
+            print_example(&url, key.unwrap_or("$REDRIVE_ADMIN_KEY"));
         }
         // The key goes into the URL fragment, which browsers do not send to the server.
         let fragment = key.map(|key| format!("#{key}")).unwrap_or_default();
@@ -333,7 +333,7 @@ impl StartupBanner<'_> {
 }
 
 #[expect(clippy::print_stdout, reason = "these are lines to type")]
-fn try_it(url: &str, key: &str) {
+fn print_example(url: &str, key: &str) {
     println!(
         r#"
 Try it. Create a webhook (any HTTP server on port 9000), publish an event, list its deliveries:

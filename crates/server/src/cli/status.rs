@@ -24,7 +24,7 @@ const CRITICAL: u8 = 2;
 pub(super) const UNKNOWN: u8 = 3;
 
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
-    match block_on(ask(&args.server)) {
+    match block_on(load_status(&args.server)) {
         Ok(status) => {
             print(&status, args.json);
             match status["status"].as_str() {
@@ -41,7 +41,7 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
     }
 }
 
-async fn ask(server: &ServerArgs) -> Result<Value, CliError> {
+async fn load_status(server: &ServerArgs) -> Result<Value, CliError> {
     let config = server.load(Profile::Serve)?;
     let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
         CliError::message("an admin key is required; set REDRIVE_ADMIN_KEY to an admin key of the server")

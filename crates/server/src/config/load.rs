@@ -119,7 +119,7 @@ fn read(
     flags: &Overrides,
 ) -> Result<Config, ConfigError> {
     let mut table: Table = text.parse().map_err(|error| not_toml(text, &error))?;
-    refuse_unknown("", &table)?;
+    reject_unknown("", &table)?;
     for (name, value) in environment {
         if !name.starts_with("REDRIVE_") {
             continue;
@@ -155,14 +155,14 @@ fn not_toml(text: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError::Syntax(format!("line {line}: {}", error.message()))
 }
 
-fn refuse_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
+fn reject_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
     for (name, value) in table {
         let key = format!("{prefix}{name}");
         match value {
             Value::Table(inner)
                 if SETTINGS.iter().any(|setting| setting.key.starts_with(&format!("{key}."))) =>
             {
-                refuse_unknown(&format!("{key}."), inner)?;
+                reject_unknown(&format!("{key}."), inner)?;
             }
             _ if SETTINGS.iter().any(|setting| setting.key == key) => {}
             _ => return Err(ConfigError::Unknown { setting: key }),
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(config.egress.dns_servers.len(), 2);
         let shown = toml::to_string(&config.egress).unwrap();
         assert!(shown.contains("allow_hosts = [\"*.example.com\"]"), "{shown}");
-        for (setting, value, says) in [
+        for (setting, value, expected) in [
             ("egress.deny_networks", "[\"x\"]", "203.0.113.0/24"),
             ("egress.deny_hosts", "[\"10.0.0.1\"]", "egress.deny_networks"),
             ("egress.allow_hosts", "\"example.com\"", "a list of host names"),
@@ -351,7 +351,7 @@ mod tests {
             ("egress.dns_servers", "[\"10.0.0.2\"]", "10.0.0.2:53"),
         ] {
             let message = parse(Profile::Serve, &format!("{setting} = {value}"), []).unwrap_err().to_string();
-            assert!(message.starts_with(setting) && message.contains(says), "{message}");
+            assert!(message.starts_with(setting) && message.contains(expected), "{message}");
         }
         let port = parse(Profile::Serve, "egress.dns_servers = [\"10.0.0.2:0\"]", []).unwrap();
         assert!(port.validate(Profile::Serve).unwrap_err().to_string().contains("usually 53"));

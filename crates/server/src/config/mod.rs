@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use redrive_core::{
     FieldError, Role,
     delivery::retry::{RetryConfig, RetryPolicy},
-    maintenance::retention::Retention as Kept,
+    maintenance::retention::Retention as RetentionPeriods,
     protection::breaker::{BreakerConfig, BreakerPolicy},
     tenancy::check_pool,
     time::HumanDuration,
@@ -194,9 +194,9 @@ pub struct Retention {
 }
 
 impl Retention {
-    fn kept(&self) -> Kept {
-        let kept = |span: HumanDuration| Some(span.as_duration()).filter(|kept| !kept.is_zero());
-        Kept { events: kept(self.events), dead_letters: kept(self.dead_letters) }
+    fn periods(&self) -> RetentionPeriods {
+        let period = |span: HumanDuration| Some(span.as_duration()).filter(|period| !period.is_zero());
+        RetentionPeriods { events: period(self.events), dead_letters: period(self.dead_letters) }
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
@@ -267,9 +267,9 @@ impl Config {
             delivery: Delivery {
                 max_in_flight: engine.max_in_flight,
                 webhook_max_in_flight: engine.webhook_max_in_flight,
-                max_deliveries_in_memory: engine.max_items,
+                max_deliveries_in_memory: engine.max_deliveries,
                 max_payload_bytes_in_memory: engine.max_bytes,
-                max_deliveries_per_lane: engine.max_lane_items,
+                max_deliveries_per_lane: engine.max_lane_deliveries,
             },
             events: Events {
                 max_payload_bytes: 256 * 1024,
@@ -320,12 +320,12 @@ impl Config {
             lease: self.cluster.lease.as_duration(),
             max_in_flight: self.delivery.max_in_flight,
             webhook_max_in_flight: self.delivery.webhook_max_in_flight,
-            max_items: self.delivery.max_deliveries_in_memory,
+            max_deliveries: self.delivery.max_deliveries_in_memory,
             max_bytes: self.delivery.max_payload_bytes_in_memory,
-            max_lane_items: self.delivery.max_deliveries_per_lane,
+            max_lane_deliveries: self.delivery.max_deliveries_per_lane,
             host_max_in_flight: Some(self.egress.max_requests_per_host).filter(|max| *max > 0),
             idempotency_window: self.events.idempotency_window.as_duration(),
-            retention: self.retention.kept(),
+            retention: self.retention.periods(),
             archive: self.archive.url.is_some(),
             retry: self.retry_policy()?,
             tenant_max_in_flight: self.limits.tenant.max_in_flight,

@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn invalid_server_settings_are_rejected() {
-        for (file, words) in [
+        for (file, expected) in [
             ("max_connections = 0", "server.max_connections: must be from 1"),
             ("max_connections_per_address = 0", "server.max_connections_per_address: must be from 1"),
             ("header_timeout = 0", "server.header_timeout: must be from 100ms"),
@@ -200,7 +200,7 @@ mod tests {
             ("cors_origins = [\"a.example\"]", "such as https://app.example.com"),
             ("cors_origins = [\"null\"]", "such as https://app.example.com"),
         ] {
-            assert!(error_text(file).contains(words), "{file}: {}", error_text(file));
+            assert!(error_text(file).contains(expected), "{file}: {}", error_text(file));
         }
     }
 

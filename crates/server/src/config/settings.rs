@@ -243,14 +243,14 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("retry.give_up_after", "Age at which a delivery is marked dead. Default: 5d."),
     setting("circuit_breaker.enabled", "Whether circuits open automatically. Default: true."),
-    setting("circuit_breaker.window_size_ms", "Window in which calls are counted. Default: 60000."),
+    setting("circuit_breaker.window_size_ms", "Window in which attempts are counted. Default: 60000."),
     setting(
         "circuit_breaker.minimum_throughput",
-        "Minimum calls in the window before a circuit can open. Default: 20.",
+        "Minimum attempts in the window before a circuit can open. Default: 20.",
     ),
     setting(
         "circuit_breaker.error_threshold_percentage",
-        "Percentage of failed calls at which a circuit opens. Default: 60.",
+        "Percentage of failed attempts at which a circuit opens. Default: 60.",
     ),
     setting(
         "circuit_breaker.sleep_window_ms",
@@ -292,7 +292,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("limits.api.requests_per_minute", "Rate limit of API calls per key. Unlimited unless set."),
     setting(
         "limits.api.burst",
-        "API calls that may be made together after idle time. Default: one second of the rate.",
+        "API calls that are allowed together after idle time. Default: one second of the rate.",
     ),
     setting(
         "limits.caps.max_in_flight",

@@ -242,7 +242,7 @@ mod tests {
         assert!(error_text(&alone).starts_with("smtp.from: has no effect"));
         assert!(error_text(&at("smtp.example.com:25 x")).starts_with("smtp.host: "));
         assert!(error_text(&Smtp { from: None, ..at("mx") }).starts_with("smtp.host: requires smtp.from"));
-        for from in ["nobody", "a@b\r\nBcc: c@d.e", "a@b, c@d"] {
+        for from in ["unknown", "a@b\r\nBcc: c@d.e", "a@b, c@d"] {
             assert!(
                 error_text(&Smtp { from: Some(from.into()), ..at("mx") }).starts_with("smtp.from: "),
                 "{from}"

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn invalid_source_error_names_the_setting() {
-        for (more, names, says) in [
+        for (more, names, expected) in [
             ("prefetch = 0", "sources[0].prefetch: ", "from 1 to 5000"),
             ("prefetch = 70000", "sources[0].prefetch: ", "70000"),
             ("tenant = \"A B\"", "sources[0].tenant: ", "a-z"),
@@ -203,7 +203,7 @@ mod tests {
             (&WHOLE.replace("\"shop\"\nurl", "\"more\"\nurl"), "sources[1].queue: ", "use another queue"),
         ] {
             let message = read(&format!("{WHOLE}{more}")).unwrap_err().to_string();
-            assert!(message.starts_with(names) && message.contains(says), "{more}: {message}");
+            assert!(message.starts_with(names) && message.contains(expected), "{more}: {message}");
         }
         for (from, to, names) in [
             ("queue = \"events\"\n", "", "sources[0]: missing field `queue`"),

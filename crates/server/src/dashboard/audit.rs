@@ -38,16 +38,16 @@ impl Row {
     fn result(&self) -> (&'static str, &str) {
         match &self.entry.end {
             Some(end) if end.result == "done" => ("good", "done"),
-            Some(_) => ("bad", "refused"),
-            None => ("waiting", "not known"),
+            Some(_) => ("bad", "rejected"),
+            None => ("waiting", "unknown"),
         }
     }
 
-    /// Returns why the action was not done, or why its result is not known. Returns `None` if it was done.
-    fn why_not(&self) -> Option<&str> {
+    /// Returns why the action failed, or why its result is unknown. Returns `None` if it succeeded.
+    fn failure(&self) -> Option<&str> {
         match &self.entry.end {
             Some(end) => Some(end.result.as_str()).filter(|result| *result != "done"),
-            None => Some("the server was stopped before it could note how it ended, or it is under way"),
+            None => Some("in progress, or the server stopped before it recorded the result"),
         }
     }
 }
@@ -65,7 +65,7 @@ impl From<AuditEntry> for Row {
 #[derive(Template)]
 #[template(path = "audit.html")]
 struct AuditPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<AuditQuery>,
     rows: Vec<Row>,
     next: Option<String>,
@@ -89,5 +89,5 @@ pub(super) async fn list(
     let entries = app.list_audit(filter, paging.request()?).await?;
     let page = paging.page(entries, |entry| entry.id, Row::from);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&AuditPage { frame: admin.frame("audit"), query, rows: page.data, next })
+    Html::render(&AuditPage { layout: admin.layout("audit"), query, rows: page.data, next })
 }

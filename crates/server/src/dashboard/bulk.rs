@@ -10,53 +10,53 @@ pub(super) struct Bulk {
     /// Whether the selection is unfiltered.
     pub(super) is_all: bool,
     /// Parts of the filter that bulk operations do not support, so an operation would select more than is listed.
-    pub(super) unheeded: Vec<&'static str>,
+    pub(super) unsupported: Vec<&'static str>,
 }
 
 impl Bulk {
     /// Builds the selection from the filter of a listing.
     pub(super) fn for_filter(filter: &DeliveryFilter) -> Self {
-        let (selection, unheeded) = selection(filter);
+        let (selection, unsupported) = selection(filter);
         let is_all = selection.is_unfiltered();
         // Serializing ids, names and times cannot fail.
         let filter = serde_json::to_string(&selection).unwrap_or_default();
-        Self { filter, is_all, unheeded }
+        Self { filter, is_all, unsupported }
     }
 
     /// Returns whether a bulk operation would select exactly what is listed.
     pub(super) fn is_exact(&self) -> bool {
-        self.unheeded.is_empty()
+        self.unsupported.is_empty()
     }
 
     /// Returns the unsupported parts of the filter as text.
-    pub(super) fn unheeded(&self) -> String {
-        self.unheeded.join(", ")
+    pub(super) fn unsupported(&self) -> String {
+        self.unsupported.join(", ")
     }
 }
 
 /// Returns the selection of a listing, and the parts of its filter that bulk operations do not support.
 fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
-    let mut unheeded = Vec::new();
+    let mut unsupported = Vec::new();
     let statuses = match filter.status {
         None => Vec::new(),
         Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) => {
-            unheeded.push("in flight");
+            unsupported.push("in flight");
             Vec::new()
         }
         Some(StatusFilter::Failed) => {
-            unheeded.push("failed (choose pending or dead instead)");
+            unsupported.push("failed (choose pending or dead instead)");
             Vec::new()
         }
         Some(StatusFilter::Exactly(status)) => vec![status],
     };
-    for (is_asked, name) in [
-        (filter.event_id.is_some(), "event id"),
+    for (is_set, name) in [
+        (filter.event_id.is_some(), "event ID"),
         (filter.idempotency_key.is_some(), "idempotency key"),
         (filter.subject.is_some(), "subject"),
         (filter.status_code.is_some(), "status code"),
     ] {
-        if is_asked {
-            unheeded.push(name);
+        if is_set {
+            unsupported.push(name);
         }
     }
     let selection = Selection {
@@ -70,7 +70,7 @@ fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
         to: filter.to,
         tenant_managed_only: false,
     };
-    (selection, unheeded)
+    (selection, unsupported)
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
         let all = Bulk::for_filter(&DeliveryFilter::default());
         assert_eq!((all.is_all, all.is_exact(), &*all.filter), (true, true, "{}"));
         let narrow = DeliveryFilter { subject: Some("a".into()), ..DeliveryFilter::default() };
-        assert_eq!(Bulk::for_filter(&narrow).unheeded(), "subject");
+        assert_eq!(Bulk::for_filter(&narrow).unsupported(), "subject");
         let failed = DeliveryFilter { status: Some(StatusFilter::Failed), ..DeliveryFilter::default() };
         assert!(!Bulk::for_filter(&failed).is_exact());
     }

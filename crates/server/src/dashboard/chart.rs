@@ -48,8 +48,8 @@ impl TimeSlots {
     }
 
     /// Formats the start of a slot, and its end if it is longer than a minute.
-    fn describe_slots(&self, at: usize) -> String {
-        let begins = self.from + self.step.saturating_mul(u32::try_from(at).unwrap_or(u32::MAX));
+    fn describe_slot(&self, index: usize) -> String {
+        let begins = self.from + self.step.saturating_mul(u32::try_from(index).unwrap_or(u32::MAX));
         let (day, from) = (axis::day(begins), axis::clock(begins));
         match self.step {
             step if step >= Duration::from_secs(24 * 3600) => day,
@@ -104,7 +104,7 @@ impl Chart<'_> {
     pub(super) fn bars(&self, rows: &[Series<'_>]) -> Svg {
         let sums = (0..self.slots.count).map(|slot| rows.iter().filter_map(|row| row.at(slot)).sum());
         let scale = Scale::for_values(sums, self.unit);
-        self.drawn(rows, &scale, |svg| {
+        self.draw(rows, &scale, |svg| {
             let width = PLOT_WIDTH / self.slots.count.max(1) as f64;
             for slot in 0..self.slots.count {
                 let mut below = 0.0;
@@ -122,7 +122,7 @@ impl Chart<'_> {
     pub(super) fn lines(&self, rows: &[Series<'_>]) -> Svg {
         let all = rows.iter().flat_map(|row| (0..self.slots.count).filter_map(|slot| row.at(slot)));
         let scale = Scale::for_values(all, self.unit);
-        self.drawn(rows, &scale, |svg| {
+        self.draw(rows, &scale, |svg| {
             let width = PLOT_WIDTH / self.slots.count.max(1) as f64;
             for row in rows {
                 let point =
@@ -132,7 +132,7 @@ impl Chart<'_> {
         })
     }
 
-    fn drawn(&self, rows: &[Series<'_>], scale: &Scale, values: impl FnOnce(&mut Svg)) -> Svg {
+    fn draw(&self, rows: &[Series<'_>], scale: &Scale, values: impl FnOnce(&mut Svg)) -> Svg {
         let mut svg = Svg::default();
         let label = self.describe(rows, scale);
         let height = num(TOP_MARGIN + PLOT_HEIGHT + BOTTOM_MARGIN);
@@ -169,7 +169,7 @@ impl Chart<'_> {
             if known.iter().all(|(_, value)| *value == 0.0) {
                 continue;
             }
-            let mut tip = self.slots.describe_slots(slot);
+            let mut tip = self.slots.describe_slot(slot);
             for (name, value) in known {
                 tip += &format!("\n{name}: {}", self.unit.exact(value));
             }
@@ -183,7 +183,7 @@ impl Chart<'_> {
 
     fn describe(&self, rows: &[Series<'_>], scale: &Scale) -> String {
         let mut label =
-            format!("{}, {} to {}", self.title, self.slots.describe_slots(0), axis::clock(self.slots.to()));
+            format!("{}, {} to {}", self.title, self.slots.describe_slot(0), axis::clock(self.slots.to()));
         if scale.max <= 0.0 {
             return label + ": nothing";
         }
@@ -194,7 +194,7 @@ impl Chart<'_> {
             label += &match self.unit {
                 Unit::Count => {
                     let all = self.unit.exact(values.iter().sum());
-                    format!("{comma} {} {all} in all, at most {}", row.name, self.unit.exact(max))
+                    format!("{comma} {} {all} in total, at most {}", row.name, self.unit.exact(max))
                 }
                 _ => format!("{comma} {} at most {}", row.name, self.unit.exact(max)),
             };

@@ -10,7 +10,7 @@ use redrive_core::notification::preferences::Language;
 
 use super::{
     page::PageError,
-    unsubscribe::{AddressPage, page},
+    unsubscribe::{AddressPage, render_page},
 };
 use crate::{
     api::{AppState, client_address},
@@ -23,7 +23,7 @@ use crate::{
 fn invalid_link() -> Result<Response, PageError> {
     let language = Language::default();
     let texts = &MailTexts::for_language(language).confirm;
-    let shown = AddressPage {
+    let content = AddressPage {
         language: language.code(),
         title: texts.bad_title,
         text: texts.bad.to_owned(),
@@ -31,7 +31,7 @@ fn invalid_link() -> Result<Response, PageError> {
         button: None,
         action: None,
     };
-    page(StatusCode::NOT_FOUND, &shown)
+    render_page(StatusCode::NOT_FOUND, &content)
 }
 
 fn fill(text: &str, confirmation: &Confirmation, tenant: &str) -> String {
@@ -45,7 +45,7 @@ pub(super) async fn ask(
 ) -> Result<Response, PageError> {
     let Some((confirmation, tenant)) = app.confirmation(&token).await? else { return invalid_link() };
     let texts = &MailTexts::for_language(confirmation.language).confirm;
-    let shown = AddressPage {
+    let content = AddressPage {
         language: confirmation.language.code(),
         title: texts.title,
         text: fill(texts.question, &confirmation, &tenant),
@@ -53,7 +53,7 @@ pub(super) async fn ask(
         button: Some(texts.button),
         action: None,
     };
-    page(StatusCode::OK, &shown)
+    render_page(StatusCode::OK, &content)
 }
 
 /// Confirms the address.
@@ -65,7 +65,7 @@ pub(super) async fn confirm(
     let Some((confirmation, tenant)) = app.confirmation(&token).await? else { return invalid_link() };
     app.confirm(&confirmation, client_address(&extensions)).await?;
     let texts = &MailTexts::for_language(confirmation.language).confirm;
-    let shown = AddressPage {
+    let content = AddressPage {
         language: confirmation.language.code(),
         title: texts.done_title,
         text: fill(texts.done, &confirmation, &tenant),
@@ -73,5 +73,5 @@ pub(super) async fn confirm(
         button: None,
         action: None,
     };
-    page(StatusCode::OK, &shown)
+    render_page(StatusCode::OK, &content)
 }

@@ -40,7 +40,7 @@ struct Group {
 #[derive(Template)]
 #[template(path = "dead_letters.html")]
 struct DeadPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<DeliveryQuery>,
     choices: Choices,
     names: Names,
@@ -84,11 +84,11 @@ fn filter_for_counts(filter: DeliveryFilter) -> DeliveryFilter {
 /// Renders the page.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<DeliveryQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    let tenant = looking.tenant.clone();
+    let tenant = viewer.tenant.clone();
     // A status filter is ignored: every dead letter has the same status.
     let filter = DeliveryFilter { status: None, ..query.query.filter()? };
     let bulk = Bulk::for_filter(&filter);
@@ -105,7 +105,7 @@ pub(super) async fn list(
         by_webhook: by_webhook(&stats, &names, &query),
         by_type: by_type(&stats, &query),
         purge: format!("DELETE /v1/dlq?{}", query.filter_query()),
-        frame: looking.frame("dead"),
+        layout: viewer.layout("dead"),
         query,
         choices,
         names,
@@ -119,12 +119,12 @@ pub(super) async fn list(
 /// Returns the largest groups, and one without a link for all others.
 fn groups<K>(
     counts: &TopCounts<K>,
-    of: u64,
-    reported: impl Fn(&K) -> (String, String, String),
+    total: u64,
+    describe: impl Fn(&K) -> (String, String, String),
 ) -> Vec<Group> {
-    let width = |count: u64| (count * 100).div_ceil(of.max(1)).min(100);
+    let width = |count: u64| (count * 100).div_ceil(total.max(1)).min(100);
     let largest = counts.top.iter().take(MAX_GROUPS).map(|(key, count)| {
-        let (name, title, link) = reported(key);
+        let (name, title, link) = describe(key);
         Group { name, title, link, count: *count, width: width(*count) }
     });
     let mut groups: Vec<_> = largest.collect();
@@ -144,7 +144,7 @@ fn by_cause(stats: &DeadStats, query: &FormQuery<DeliveryQuery>) -> Vec<Group> {
         // No filter selects deliveries without a failure, but only expired ones can be dead without an attempt.
         None => {
             let link = query.with("dead_reason", DeadReason::Expired.name());
-            ("expired, never tried".to_owned(), String::new(), link)
+            ("expired, never attempted".to_owned(), String::new(), link)
         }
     })
 }

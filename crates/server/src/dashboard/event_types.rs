@@ -21,7 +21,7 @@ const PAGE_SIZE: u32 = 50;
 #[derive(Template)]
 #[template(path = "event_types.html")]
 struct ListPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<EventTypeQuery>,
     rows: Vec<EventType>,
     next: Option<String>,
@@ -32,42 +32,42 @@ struct ListPage {
 /// Renders the catalogue.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<EventTypeQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
     let listed =
-        app.list_event_types(looking.tenant.id.clone(), query.query.archived, paging.request()?).await?;
-    let strict = app.tenant(looking.tenant.id.clone()).await?.rules.strict_event_types;
+        app.list_event_types(viewer.tenant.id.clone(), query.query.archived, paging.request()?).await?;
+    let strict = app.tenant(viewer.tenant.id.clone()).await?.rules.strict_event_types;
     let page = paging.page(listed, |one| one.name.clone(), |one| one);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&ListPage { frame: looking.frame("event-types"), query, rows: page.data, next, strict })
+    Html::render(&ListPage { layout: viewer.layout("event-types"), query, rows: page.data, next, strict })
 }
 
 #[derive(Template)]
 #[template(path = "event_type.html")]
 struct OnePage {
-    frame: PageContext,
+    layout: PageContext,
     event_type: EventType,
 }
 
 /// Renders an event type.
-pub(super) async fn one(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
-    let event_type = found(&app, &looking).await?;
-    Html::render(&OnePage { frame: looking.frame("event-types"), event_type })
+pub(super) async fn one(State(app): State<AppState>, viewer: TenantViewer) -> PageResult {
+    let event_type = load_event_type(&app, &viewer).await?;
+    Html::render(&OnePage { layout: viewer.layout("event-types"), event_type })
 }
 
 /// Returns the event type named by the path. An invalid name is reported as not found.
-async fn found(app: &AppState, looking: &TenantViewer) -> Result<EventType, PageError> {
-    let name = looking.name();
+async fn load_event_type(app: &AppState, viewer: &TenantViewer) -> Result<EventType, PageError> {
+    let name = viewer.name();
     event_type::validate(name).map_err(|_| AppError::NotFound("event type"))?;
-    Ok(app.event_type(looking.tenant.id.clone(), name.to_owned()).await?)
+    Ok(app.event_type(viewer.tenant.id.clone(), name.to_owned()).await?)
 }
 
 #[derive(Template)]
 #[template(path = "event_type_form.html")]
 struct FormPage {
-    frame: PageContext,
+    layout: PageContext,
     /// The event type to change. `None` for a new one.
     event_type: Option<EventType>,
 }
@@ -78,27 +78,27 @@ impl FormPage {
     }
 
     fn example(&self) -> String {
-        self.laid_out(|one| one.example.as_deref())
+        self.format_json(|one| one.example.as_deref())
     }
 
     fn schema(&self) -> String {
-        self.laid_out(|one| one.schema.as_deref())
+        self.format_json(|one| one.schema.as_deref())
     }
 
-    fn laid_out(&self, part: impl Fn(&EventType) -> Option<&str>) -> String {
+    fn format_json(&self, part: impl Fn(&EventType) -> Option<&str>) -> String {
         self.event_type.as_ref().and_then(part).map(json::pretty).unwrap_or_default()
     }
 }
 
 /// Renders the form for a new event type.
-pub(super) async fn new(looking: TenantViewer) -> PageResult {
-    looking.must_operate()?;
-    Html::render(&FormPage { frame: looking.frame("event-types"), event_type: None })
+pub(super) async fn new(viewer: TenantViewer) -> PageResult {
+    viewer.require_operate()?;
+    Html::render(&FormPage { layout: viewer.layout("event-types"), event_type: None })
 }
 
 /// Renders the form to change an event type.
-pub(super) async fn edit(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
-    looking.must_operate()?;
-    let event_type = Some(found(&app, &looking).await?);
-    Html::render(&FormPage { frame: looking.frame("event-types"), event_type })
+pub(super) async fn edit(State(app): State<AppState>, viewer: TenantViewer) -> PageResult {
+    viewer.require_operate()?;
+    let event_type = Some(load_event_type(&app, &viewer).await?);
+    Html::render(&FormPage { layout: viewer.layout("event-types"), event_type })
 }

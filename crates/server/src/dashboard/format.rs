@@ -64,13 +64,13 @@ pub(super) fn format_duration(length: impl Borrow<Duration>) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{} s", seconds),
-        (0, 0, _) => two(minutes, "min", seconds % 60, "s"),
-        (0, ..) => two(hours, "h", minutes, "min"),
-        _ => two(days, "d", hours, "h"),
+        (0, 0, _) => format_two_units(minutes, "min", seconds % 60, "s"),
+        (0, ..) => format_two_units(hours, "h", minutes, "min"),
+        _ => format_two_units(days, "d", hours, "h"),
     }
 }
 
-fn two(large: u64, unit: &str, small: u64, part: &str) -> String {
+fn format_two_units(large: u64, unit: &str, small: u64, part: &str) -> String {
     match small {
         0 => format!("{large} {unit}"),
         _ => format!("{large} {unit} {small} {part}"),
@@ -107,18 +107,26 @@ pub(super) fn category(category: impl Borrow<FailureCategory>) -> String {
     humanize(category.borrow().name())
 }
 
-/// Describes what deliveries wait for, given its API name.
-pub(super) fn wait_text(name: &str) -> &'static str {
+/// Returns the cause that delays a pending delivery, given its API name.
+pub(super) fn wait_cause(name: &str) -> &'static str {
     let named = WaitingOn::ALL.into_iter().find(|on| on.name() == name);
     match named.unwrap_or(WaitingOn::Capacity) {
-        WaitingOn::Schedule => "the time of their next attempt",
-        WaitingOn::CircuitOpen => "an open circuit",
-        WaitingOn::RateLimit => "a rate limit, or a pause that the endpoint asked for",
-        WaitingOn::InFlightLimit => "the webhook's concurrency limit",
-        WaitingOn::Order => "the previous delivery of the ordering key",
-        WaitingOn::Paused => "their webhook to be resumed or verified",
-        WaitingOn::Capacity => "a free slot",
-        WaitingOn::Pool => "a worker of their tenant's pool",
+        WaitingOn::Schedule => "next attempt scheduled",
+        WaitingOn::CircuitOpen => "open circuit",
+        WaitingOn::RateLimit => "rate limit or 429",
+        WaitingOn::InFlightLimit => "concurrency limit reached",
+        WaitingOn::Order => "previous delivery of the ordering key",
+        WaitingOn::Paused => "webhook paused or not verified",
+        WaitingOn::Capacity => "no free slot",
+        WaitingOn::Pool => "no worker serves the pool",
+    }
+}
+
+/// Describes pending deliveries by the cause that delays them, given its API name.
+pub(super) fn wait_text(name: &str) -> String {
+    match name == WaitingOn::Schedule.name() {
+        true => "scheduled for a later attempt".to_owned(),
+        false => format!("blocked by: {}", wait_cause(name)),
     }
 }
 
@@ -173,13 +181,20 @@ mod tests {
             [0.0, 0.5, 0.9999, 1.0].map(|share: f64| percent(share)),
             ["0 %", "50.0 %", "99.9 %", "100 %"]
         );
-        assert_eq!(percent(0.0001), "0.0 %", "a little is not nothing");
+        assert_eq!(percent(0.0001), "0.0 %", "a small share is not shown as 0 %");
         assert_eq!(
             [0.42, 12.3, 1_234.0, 30_000.0].map(|ms: f64| millis(ms)),
             ["0.4 ms", "12 ms", "1.23 s", "30.0 s"]
         );
         let spans = [5, 60, 90, 3_600, 5_400, 90_000].map(|secs| format_duration(Duration::from_secs(secs)));
         assert_eq!(spans, ["5 s", "1 min", "1 min 30 s", "1 h", "1 h 30 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn pending_deliveries_are_described_by_cause() {
+        assert_eq!(wait_text("circuit_open"), "blocked by: open circuit");
+        assert_eq!(wait_text("in_flight_limit"), "blocked by: concurrency limit reached");
+        assert_eq!(wait_text("schedule"), "scheduled for a later attempt");
     }
 
     #[test]

@@ -14,11 +14,11 @@ const MAX_DIFFERENCES: usize = 12;
 
 /// Formats JSON with indentation; only the whitespace between tokens changes.
 pub(super) fn pretty(text: &str) -> String {
-    laid_out(text, usize::MAX).0
+    format_indented(text, usize::MAX).0
 }
 
 /// Formats JSON with indentation, up to about this many bytes, and returns whether it was cut.
-pub(super) fn laid_out(text: &str, max: usize) -> (String, bool) {
+pub(super) fn format_indented(text: &str, max: usize) -> (String, bool) {
     let mut out = String::with_capacity(text.len().min(max) + 64);
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     let mut tokens = text.chars().peekable();
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn said(before: &str, after: &str) -> Vec<String> {
+    fn changes(before: &str, after: &str) -> Vec<String> {
         let part = |part: Option<String>| part.unwrap_or_else(|| "–".into());
         let Differences { rows: shown, more } = differences(Some(before), Some(after));
         assert_eq!(more, 0);
@@ -149,29 +149,32 @@ mod tests {
     #[test]
     fn indentation_keeps_tokens_and_order() {
         let text = r#"{"z":12345678901234567890.10,"a":[1,{"b":"x, \"y\": {"}],"e":{},"f":[ ]}"#;
-        let laid_out = "{\n  \"z\": 12345678901234567890.10,\n  \"a\": [\n    1,\n    {\n      \"b\": \"x, \\\"y\\\": \
+        let expected = "{\n  \"z\": 12345678901234567890.10,\n  \"a\": [\n    1,\n    {\n      \"b\": \"x, \\\"y\\\": \
                         {\"\n    }\n  ],\n  \"e\": {},\n  \"f\": []\n}";
-        assert_eq!(pretty(text), laid_out);
-        assert_eq!(pretty(laid_out), laid_out);
+        assert_eq!(pretty(text), expected);
+        assert_eq!(pretty(expected), expected);
     }
 
     #[test]
     fn only_changed_fields_are_listed() {
         assert_eq!(
-            said(r#"{"name": "a", "rules": {"pool": "x", "n": 1}}"#, r#"{"name": "a", "rules": {"n": 2}}"#),
+            changes(
+                r#"{"name": "a", "rules": {"pool": "x", "n": 1}}"#,
+                r#"{"name": "a", "rules": {"n": 2}}"#
+            ),
             ["rules.n: 1 → 2", "rules.pool: x → –"]
         );
-        assert_eq!(said("{}", r#"{"a": [1, 2], "b": null}"#), ["a: – → [1,2]"]);
-        assert_eq!(said(r#"{"a": {"b": 1}}"#, r#"{"a": 5}"#), [r#"a: {"b":1} → 5"#]);
-        assert_eq!(said("1", "1"), [] as [String; 0]);
+        assert_eq!(changes("{}", r#"{"a": [1, 2], "b": null}"#), ["a: – → [1,2]"]);
+        assert_eq!(changes(r#"{"a": {"b": 1}}"#, r#"{"a": 5}"#), [r#"a: {"b":1} → 5"#]);
+        assert_eq!(changes("1", "1"), [] as [String; 0]);
     }
 
     #[test]
     fn missing_document_differs_in_every_field() {
-        let made = differences(None, Some(r#"{"id": "acme", "rules": {"pool": "gold"}}"#));
-        let paths: Vec<_> = made.rows.iter().map(|one| one.path.as_str()).collect();
+        let created = differences(None, Some(r#"{"id": "acme", "rules": {"pool": "gold"}}"#));
+        let paths: Vec<_> = created.rows.iter().map(|one| one.path.as_str()).collect();
         assert_eq!(paths, ["id", "rules.pool"]);
-        assert!(made.rows.iter().all(|one| one.before.is_none() && one.after.is_some()));
+        assert!(created.rows.iter().all(|one| one.before.is_none() && one.after.is_some()));
         assert_eq!(differences(None, None), Differences::default());
         assert_eq!(differences(Some("no JSON"), None), Differences::default());
     }

@@ -32,7 +32,7 @@ pub(super) struct KeysQuery {
 #[derive(Template)]
 #[template(path = "keys.html")]
 struct KeysPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<KeysQuery>,
     rows: Vec<ApiKey>,
     next: Option<String>,
@@ -53,18 +53,18 @@ impl KeysPage {
         match (key.revoked_at, key.expires_at) {
             (Some(_), _) => ("off", "revoked"),
             (None, Some(end)) if end <= self.now => ("off", "expired"),
-            _ => ("good", "live"),
+            _ => ("good", "active"),
         }
     }
 
-    fn is_live(&self, key: &ApiKey) -> bool {
-        self.state(key).1 == "live"
+    fn is_active(&self, key: &ApiKey) -> bool {
+        self.state(key).1 == "active"
     }
 
     /// Returns the scopes of a key as text.
     fn scopes(&self, key: &ApiKey) -> String {
         match key.tenant_id {
-            None => "everything".to_owned(),
+            None => "all".to_owned(),
             Some(_) => {
                 Scope::from_bits(key.scopes).into_iter().map(Scope::name).collect::<Vec<_>>().join(", ")
             }
@@ -74,7 +74,7 @@ impl KeysPage {
     /// Returns the networks that a key may be used from as text.
     fn networks(&self, key: &ApiKey) -> String {
         match key.networks.is_empty() {
-            true => "anywhere".to_owned(),
+            true => "any".to_owned(),
             false => key.networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         }
     }
@@ -91,12 +91,12 @@ pub(super) async fn list(
         None => None,
     };
     let paging = Paging { cursor: query.query.cursor.clone(), limit: Some(PAGE_SIZE), ..Paging::default() };
-    let frame = match &tenant_id {
-        Some(tenant_id) => admin.frame_of(tenant_id, "keys"),
-        None => admin.frame("keys"),
+    let layout = match &tenant_id {
+        Some(tenant_id) => admin.layout_for(tenant_id, "keys"),
+        None => admin.layout("keys"),
     };
     let keys = app.list_keys(tenant_id, paging.request()?).await?;
     let page = paging.page(keys, |key| key.id, |key| key);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&KeysPage { frame, query, rows: page.data, next, now: app.engine().clock().now() })
+    Html::render(&KeysPage { layout, query, rows: page.data, next, now: app.engine().clock().now() })
 }

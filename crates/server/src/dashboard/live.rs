@@ -78,21 +78,21 @@ impl Live {
     /// Subscribes to a page, starting its renderer if needed. Returns `None` if too many pages are live already.
     fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Rendered>>> {
         let mut watched = self.0.watched.lock();
-        let position = (viewer.by.key, uri);
-        if let Some(known) = watched.get(&position).and_then(Weak::upgrade) {
+        let page_key = (viewer.by.key, uri);
+        if let Some(known) = watched.get(&page_key).and_then(Weak::upgrade) {
             return Some(known);
         }
         watched.retain(|_, page| page.strong_count() > 0);
-        let of_key = watched.keys().filter(|(key, _)| *key == position.0).count();
-        if watched.len() >= MAX_PAGES || of_key >= MAX_PAGES_PER_KEY {
+        let count_of_key = watched.keys().filter(|(key, _)| *key == page_key.0).count();
+        if watched.len() >= MAX_PAGES || count_of_key >= MAX_PAGES_PER_KEY {
             return None;
         }
         let (sender, receiver) = watch::channel(Rendered::Nothing);
         let receiver = Arc::new(receiver);
-        watched.insert(position.clone(), Arc::downgrade(&receiver));
+        watched.insert(page_key.clone(), Arc::downgrade(&receiver));
         // The renderer has only a weak reference to the receiver, so it ends with the last listener.
         let (page, app) = (Arc::downgrade(&receiver), app.clone());
-        tokio::spawn(run_renderer(self.clone(), viewer, position.1, sender, page, app));
+        tokio::spawn(run_renderer(self.clone(), viewer, page_key.1, sender, page, app));
         Some(receiver)
     }
 
@@ -110,14 +110,14 @@ impl Live {
             return Rendered::Gone;
         };
         let body = body.to_bytes();
-        match std::str::from_utf8(&body).ok().and_then(part_of) {
+        match std::str::from_utf8(&body).ok().and_then(extract_part) {
             Some(part) => Rendered::Part(part.into()),
             None => Rendered::Gone,
         }
     }
 }
 
-fn part_of(html: &str) -> Option<&str> {
+fn extract_part(html: &str) -> Option<&str> {
     let (_, rest) = html.split_once(BEGINS)?;
     rest.rsplit_once(ENDS).map(|(part, _)| part)
 }
@@ -132,19 +132,19 @@ async fn run_renderer(
 ) {
     loop {
         let now = app.engine().clock().now();
-        let is_known = now < viewer.session.stored.expires_at
+        let is_valid = now < viewer.session.stored.expires_at
             && viewer.by.key.is_none_or(|key| app.keys().is_live(key, now));
-        if page.strong_count() == 0 || app.is_draining() || !is_known {
+        if page.strong_count() == 0 || app.is_draining() || !is_valid {
             return;
         }
         let rendered = live.render(&viewer, &uri).await;
-        let is_over = rendered == Rendered::Gone;
+        let is_gone = rendered == Rendered::Gone;
         sender.send_if_modified(|shown| {
             let changed = *shown != rendered;
             *shown = rendered;
             changed
         });
-        if is_over {
+        if is_gone {
             return;
         }
         tokio::time::sleep(RENDER_INTERVAL).await;
@@ -162,16 +162,16 @@ pub(super) async fn listen(
     State(app): State<AppState>,
     Extension(live): Extension<Live>,
     viewer: Viewer,
-    Query(which): Query<LivePageQuery>,
+    Query(query): Query<LivePageQuery>,
 ) -> Result<Response, PageError> {
-    let uri: Uri = which.page.parse().map_err(|_| AppError::NotFound("page"))?;
+    let uri: Uri = query.page.parse().map_err(|_| AppError::NotFound("page"))?;
     if uri.host().is_some() || !uri.path().starts_with("/dashboard/") {
         return Err(AppError::NotFound("page").into());
     }
     let page = live.watch(viewer.clone(), uri, &app).ok_or_else(|| {
         AppError::conflict(
             "too_many_pages",
-            "too many pages are open; close some, or reload this one by hand",
+            "too many pages are open; close some, or reload this one manually",
         )
     })?;
     let mut parts = (*page).clone();
@@ -195,7 +195,7 @@ struct Listener {
     _page: Arc<watch::Receiver<Rendered>>,
     viewer: Viewer,
     app: AppState,
-    /// Whether the browser was sent that the page is stale.
+    /// Whether the browser was notified that the page is stale.
     is_stale: bool,
 }
 
@@ -208,7 +208,7 @@ impl Listener {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(_) => {
-                    if let Some(event) = self.wait_for_the_store().await {
+                    if let Some(event) = self.wait_for_store().await {
                         return Some(event);
                     }
                     continue;
@@ -229,7 +229,7 @@ impl Listener {
     }
 
     /// Delays changes while the store cannot confirm the session. Returns a `stale` event the first time.
-    async fn wait_for_the_store(&mut self) -> Option<Event> {
+    async fn wait_for_store(&mut self) -> Option<Event> {
         self.parts.mark_changed();
         tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
         let was_stale = std::mem::replace(&mut self.is_stale, true);
@@ -243,10 +243,10 @@ mod tests {
 
     #[test]
     fn part_between_markers_is_extracted() {
-        assert_eq!(part_of("<html><!--live--><p>a</p><!--/live--></html>"), Some("<p>a</p>"));
-        assert_eq!(part_of("<html></html>"), None);
-        assert_eq!(part_of("<!--live-->a"), None);
+        assert_eq!(extract_part("<html><!--live--><p>a</p><!--/live--></html>"), Some("<p>a</p>"));
+        assert_eq!(extract_part("<html></html>"), None);
+        assert_eq!(extract_part("<!--live-->a"), None);
         // Untrusted text is escaped, so it cannot contain a marker.
-        assert_eq!(part_of("<!--live-->&lt;!--/live--&gt;b<!--/live-->"), Some("&lt;!--/live--&gt;b"));
+        assert_eq!(extract_part("<!--live-->&lt;!--/live--&gt;b<!--/live-->"), Some("&lt;!--/live--&gt;b"));
     }
 }

@@ -87,7 +87,7 @@ pub(super) struct Next {
 
 /// Returns the page if it is a dashboard path with characters that a header may have, or else an empty string, so
 /// that the author of a link cannot redirect a visitor to another site.
-fn safe(next: &str) -> &str {
+fn safe_path(next: &str) -> &str {
     let is_ours = next.starts_with("/dashboard/") && !next.contains("//") && !next.contains('\\');
     if is_ours && next.bytes().all(|byte| byte.is_ascii_graphic()) { next } else { "" }
 }
@@ -102,7 +102,7 @@ pub(super) async fn page(
     // The login page is shown even if the store is unavailable.
     let current = current_session(&app, &headers, &extensions).await.ok().flatten();
     let current = current.map(|(session, _)| Holder::from_caller(&session.caller));
-    Html::render(&LoginPage { portal: false, next: safe(&query.next), error: None, current })
+    Html::render(&LoginPage { portal: false, next: safe_path(&query.next), error: None, current })
 }
 
 /// Renders the page for portal links: a script reads the token from the fragment, which is not sent to servers.
@@ -155,8 +155,8 @@ pub(super) async fn log_in(
 ) -> Result<Response, PageError> {
     let from = client_address(&extensions);
     let key = login.key(&app);
-    let Some((caller, key_hash)) = app.holder(&key, from) else { return refuse(&app, &login, from) };
-    refuse_too_fast(&app, &caller).await?;
+    let Some((caller, key_hash)) = app.holder(&key, from) else { return reject_login(&app, &login, from) };
+    check_rate_limit(&app, &caller).await?;
     let current = current_session(&app, &headers, &extensions).await?;
     if let Some((current, cookie)) = &current {
         let is_confirmed = is_token_of(&login.replace, cookie);
@@ -168,7 +168,7 @@ pub(super) async fn log_in(
     if let Some((current, _)) = &current {
         app.end_session(current).await?;
     }
-    let next = match safe(&login.next) {
+    let next = match safe_path(&login.next) {
         "" => home_url(&caller),
         next => next.to_owned(),
     };
@@ -178,10 +178,10 @@ pub(super) async fn log_in(
 
 /// Rejects an invalid key, with 429 if too many logins from the address have failed. A valid key is never rejected
 /// for that.
-fn refuse(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, PageError> {
+fn reject_login(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, PageError> {
     let page = |error| LoginPage {
         portal: login.portal,
-        next: safe(&login.next),
+        next: safe_path(&login.next),
         error: Some(error),
         current: None,
     };
@@ -190,16 +190,16 @@ fn refuse(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Response, Pa
         return Ok((StatusCode::UNAUTHORIZED, Html::render(&page(error))?).into_response());
     };
     let client = from.map(|address| address.to_string()).unwrap_or_default();
-    tracing::warn!(client, "too many logins from one address have failed");
+    tracing::warn!(client, "too many failed logins from one address");
     let error =
-        "This key or link is not valid, and too many before it were not. Check it before you try again.";
+        "This key or link is not valid, and too many logins have failed. Check it before you try again.";
     let mut response = (StatusCode::TOO_MANY_REQUESTS, Html::render(&page(error))?).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     Ok(response)
 }
 
 /// Applies the rate limit of the key, which logins share with API calls and pages.
-async fn refuse_too_fast(app: &App, caller: &Caller) -> Result<(), PageError> {
+async fn check_rate_limit(app: &App, caller: &Caller) -> Result<(), PageError> {
     let Some(throttle) = app.throttle() else { return Ok(()) };
     match throttle.acquire(app.engine(), caller.key).await.retry_after {
         None => Ok(()),
@@ -224,7 +224,7 @@ fn ask_to_replace(
         offer: app.offer(key),
         token: session::token(cookie),
         portal: login.portal,
-        next: safe(&login.next),
+        next: safe_path(&login.next),
     };
     Ok((StatusCode::CONFLICT, Html::render(&page)?).into_response())
 }
@@ -266,7 +266,7 @@ pub(super) async fn log_out(
 #[derive(Template)]
 #[template(path = "session.html")]
 struct SessionPage {
-    frame: PageContext,
+    layout: PageContext,
     holder: Holder,
     since: Time,
     ends: Time,
@@ -282,7 +282,7 @@ pub(super) async fn show(State(app): State<AppState>, viewer: Viewer) -> PageRes
     };
     let count = app.sessions_of_key(&viewer.session).await?.len();
     let page = SessionPage {
-        frame: PageContext::new(&viewer, tenant, "session"),
+        layout: PageContext::new(&viewer, tenant, "session"),
         holder: Holder::from_caller(&viewer.by),
         since: viewer.session.stored.created_at,
         ends: viewer.session.stored.expires_at,
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn login_redirects_only_to_dashboard_pages() {
         assert_eq!(
-            safe("/dashboard/t/acme/deliveries?status=dead"),
+            safe_path("/dashboard/t/acme/deliveries?status=dead"),
             "/dashboard/t/acme/deliveries?status=dead"
         );
         for bad in [
@@ -313,7 +313,7 @@ mod tests {
             "/dashboard/\u{fc}",
             "/dashboard/a b",
         ] {
-            assert_eq!(safe(bad), "", "{bad}");
+            assert_eq!(safe_path(bad), "", "{bad}");
         }
     }
 }

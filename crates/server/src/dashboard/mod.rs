@@ -75,7 +75,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/admin/settings", get(settings::page))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
-    let around = Router::new()
+    let other_routes = Router::new()
         .route("/", get(async || Redirect::to("/dashboard")))
         .route("/dashboard", get(home))
         .route("/dashboard/login", get(login::page).post(login::log_in))
@@ -83,7 +83,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/session", get(login::show))
         .route("/portal", get(login::portal))
         .route("/confirm/{token}", get(confirm::ask).post(confirm::confirm))
-        .route("/unsubscribe/{token}", get(unsubscribe::ask).post(unsubscribe::end))
+        .route("/unsubscribe/{token}", get(unsubscribe::ask).post(unsubscribe::unsubscribe))
         .route("/unsubscribe/{token}/undo", post(unsubscribe::undo))
         .route("/dashboard/assets/{*file}", get(assets::serve))
         .route("/dashboard/live", get(live::listen))
@@ -96,7 +96,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/{*rest}", get(not_found_page))
         .layer(axum::Extension(live))
         .with_state(app);
-    pages.merge(around)
+    pages.merge(other_routes)
 }
 
 /// Redirects a logged-in viewer to the overview of its tenant.

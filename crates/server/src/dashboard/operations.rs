@@ -52,11 +52,11 @@ impl Row {
     /// Returns the progress in percent, or `None` while the total is not known.
     fn percent(&self) -> Option<u64> {
         let progress = &self.view.progress;
-        let looked_at = progress.done + progress.skipped;
+        let processed = progress.done + progress.skipped;
         match (self.operation.state, progress.total) {
             (OperationState::Completed | OperationState::Delivering, _) => Some(100),
             (_, Some(0)) => Some(100),
-            (_, Some(total)) => Some((looked_at * 100 / total).min(100)),
+            (_, Some(total)) => Some((processed * 100 / total).min(100)),
             (_, None) => None,
         }
     }
@@ -65,7 +65,7 @@ impl Row {
 #[derive(Template)]
 #[template(path = "operations.html")]
 struct ListPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<Paging>,
     rows: Vec<Row>,
     next: Option<String>,
@@ -74,14 +74,14 @@ struct ListPage {
 /// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<Paging>,
 ) -> PageResult {
     let paging = query.query.clone().or_limit(PAGE_SIZE);
-    let found = app.list_operations(looking.tenant.clone(), paging.request()?).await?;
+    let found = app.list_operations(viewer.tenant.clone(), paging.request()?).await?;
     let page = paging.page_of(found, |one| one.id, |one| Row::new(one, &app));
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&ListPage { frame: looking.frame("operations"), query, rows: page.data, next })
+    Html::render(&ListPage { layout: viewer.layout("operations"), query, rows: page.data, next })
 }
 
 /// A segment of a progress bar.
@@ -112,11 +112,11 @@ fn parts(counts: [(&'static str, &'static str, u64); 5], total: u64) -> Vec<Part
 #[derive(Template)]
 #[template(path = "operation.html")]
 struct DetailPage {
-    frame: PageContext,
+    layout: PageContext,
     row: Row,
     parts: Vec<Part>,
     /// Fields of the request with their values.
-    asked_for: Vec<(&'static str, String)>,
+    request_fields: Vec<(&'static str, String)>,
     /// Link to the list that the operation works on.
     link: Option<String>,
 }
@@ -132,45 +132,45 @@ impl DetailPage {
 }
 
 /// Renders an operation.
-pub(super) async fn detail(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
-    let id: OperationId = looking.id("operation")?;
-    let operation = app.operation(looking.tenant.clone(), id).await?;
+pub(super) async fn detail(State(app): State<AppState>, viewer: TenantViewer) -> PageResult {
+    let id: OperationId = viewer.id("operation")?;
+    let operation = app.operation(viewer.tenant.clone(), id).await?;
     let selection = &operation.order.selection;
     let named = selection.webhook_ids.iter().take(MAX_NAMED_WEBHOOKS).copied();
-    let names = Names::load(&app, &looking.tenant, named).await?;
-    let asked_for = describe_request(selection, &names);
-    let frame = looking.frame("operations");
-    let link = (operation.order.among == OperationTarget::Dead).then(|| format!("{}/dead", frame.base()));
+    let names = Names::load(&app, &viewer.tenant, named).await?;
+    let request_fields = describe_request(selection, &names);
+    let layout = viewer.layout("operations");
+    let link = (operation.order.among == OperationTarget::Dead).then(|| format!("{}/dead", layout.base()));
     let row = Row::new(operation, &app);
     let progress = &row.view.progress;
-    let sends = progress.queued.is_some();
+    let is_resend = progress.queued.is_some();
     let ended = progress.delivered + progress.dead_again + progress.cancelled;
-    let counts = match sends {
+    let counts = match is_resend {
         true => [
             ("good", "delivered", progress.delivered),
-            ("bad", "failed again", progress.dead_again),
+            ("bad", "dead again", progress.dead_again),
             ("off", "cancelled", progress.cancelled),
             ("busy", "in flight", progress.done.saturating_sub(ended)),
             ("off", "skipped", progress.skipped),
         ],
         false => [
             ("good", "done", progress.done),
-            ("bad", "failed again", 0),
+            ("bad", "dead again", 0),
             ("off", "cancelled", 0),
             ("busy", "in flight", 0),
             ("off", "skipped", progress.skipped),
         ],
     };
     let parts = parts(counts, progress.total.unwrap_or(0));
-    Html::render(&DetailPage { frame, row, parts, asked_for, link })
+    Html::render(&DetailPage { layout, row, parts, request_fields, link })
 }
 
 /// Returns the fields of an operation's selection as text.
 fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, String)> {
-    let mut reported = Vec::new();
-    let mut report = |name, values: Vec<String>| {
+    let mut fields = Vec::new();
+    let mut add = |name, values: Vec<String>| {
         if !values.is_empty() {
-            reported.push((name, values.join(", ")));
+            fields.push((name, values.join(", ")));
         }
     };
     let mut webhooks: Vec<_> =
@@ -178,20 +178,16 @@ fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, 
     if selection.webhook_ids.len() > MAX_NAMED_WEBHOOKS {
         webhooks.push(format!("and {} more", selection.webhook_ids.len() - MAX_NAMED_WEBHOOKS));
     }
-    report("Webhooks", webhooks);
-    report("Event types", selection.event_types.clone());
-    report("Failures", selection.failure_categories.iter().map(format::category).collect());
-    report("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
-    report(
-        "Failure reason",
-        selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect(),
-    );
-    let likely =
-        |likely: bool| if likely { "likely to succeed now" } else { "unlikely to succeed as they are" };
-    report("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
-    report("Events from", selection.from.map(format::format_time).into_iter().collect());
-    report("Events before", selection.to.map(format::format_time).into_iter().collect());
-    reported
+    add("Webhooks", webhooks);
+    add("Event types", selection.event_types.clone());
+    add("Failures", selection.failure_categories.iter().map(format::category).collect());
+    add("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
+    add("Dead reason", selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect());
+    let likely = |likely: bool| if likely { "likely to succeed" } else { "unlikely to succeed" };
+    add("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
+    add("Events from", selection.from.map(format::format_time).into_iter().collect());
+    add("Events before", selection.to.map(format::format_time).into_iter().collect());
+    fields
 }
 
 #[cfg(test)]
@@ -200,18 +196,18 @@ mod tests {
 
     #[test]
     fn progress_bar_segments_match_counts() {
-        let counts = |delivered, on_their_way| {
+        let counts = |delivered, in_flight| {
             [
                 ("good", "delivered", delivered),
-                ("bad", "failed again", 1),
+                ("bad", "dead again", 1),
                 ("off", "cancelled", 0),
-                ("busy", "in flight", on_their_way),
+                ("busy", "in flight", in_flight),
                 ("off", "skipped", 0),
             ]
         };
         let drawn = parts(counts(4, 5), 20);
         let drawn: Vec<_> = drawn.iter().map(|part| (part.name, part.x, part.width)).collect();
-        assert_eq!(drawn, [("delivered", 0, 200), ("failed again", 200, 50), ("in flight", 250, 250)]);
+        assert_eq!(drawn, [("delivered", 0, 200), ("dead again", 200, 50), ("in flight", 250, 250)]);
         // The total counted at the start may be lower than the number processed.
         assert_eq!(parts(counts(40, 9), 20).iter().map(|part| part.x + part.width).max(), Some(WIDTH));
         assert_eq!(parts(counts(0, 0), 0).len(), 1);

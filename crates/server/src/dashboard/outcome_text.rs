@@ -1,27 +1,9 @@
-//! Short descriptions of outcomes and wait reasons, for tables.
+//! Short descriptions of outcomes, for tables.
 
-use redrive_core::{
-    delivery::{bulk_operation::OperationState, recovery::Recoverability},
-    dispatch::gate::WaitingOn,
-};
-use redrive_engine::WaitReason;
+use redrive_core::delivery::{bulk_operation::OperationState, recovery::Recoverability};
 use redrive_store::Delivery;
 
 use super::format;
-
-/// Returns a short label of what a pending delivery waits for.
-pub(super) fn wait_label(waiting: &WaitReason) -> &'static str {
-    match waiting.on {
-        WaitingOn::Schedule => "next attempt",
-        WaitingOn::CircuitOpen => "circuit open",
-        WaitingOn::RateLimit => "rate limit",
-        WaitingOn::InFlightLimit => "endpoint busy",
-        WaitingOn::Order => "previous delivery of the ordering key",
-        WaitingOn::Paused => "webhook paused, or not verified yet",
-        WaitingOn::Capacity => "free slot",
-        WaitingOn::Pool => "no worker for its pool",
-    }
-}
 
 /// Returns an explanation with its timestamps reformatted for people.
 pub(super) fn format_times(explanation: &str) -> String {
@@ -47,13 +29,13 @@ pub(super) fn format_times(explanation: &str) -> String {
 const TIME: &str = "0000-00-00T00:00:00.000Z";
 
 fn is_time(text: &str) -> bool {
-    let alike =
+    let matches =
         |(known, found): (u8, u8)| if known == b'0' { found.is_ascii_digit() } else { known == found };
-    text.len() == TIME.len() && TIME.bytes().zip(text.bytes()).all(alike)
+    text.len() == TIME.len() && TIME.bytes().zip(text.bytes()).all(matches)
 }
 
 /// Describes the last response, or the last failure without one.
-pub(super) fn last_answer(delivery: &Delivery) -> String {
+pub(super) fn last_response(delivery: &Delivery) -> String {
     match (delivery.last_status_code, &delivery.last_error, delivery.failure_category) {
         (Some(code), _, Some(category)) => format!("{code} · {}", format::category(category)),
         (Some(code), ..) => code.to_string(),
@@ -86,8 +68,8 @@ mod tests {
     #[test]
     fn timestamps_in_explanations_are_reformatted() {
         let text = "open since 2026-11-15T19:46:13.171Z, größer; next probe at 2026-11-15T19:54:13.171Z";
-        let shown = "open since 2026-11-15 19:46:13 UTC, größer; next probe at 2026-11-15 19:54:13 UTC";
-        assert_eq!(format_times(text), shown);
+        let expected = "open since 2026-11-15 19:46:13 UTC, größer; next probe at 2026-11-15 19:54:13 UTC";
+        assert_eq!(format_times(text), expected);
         assert_eq!(format_times("ü"), "ü");
     }
 }

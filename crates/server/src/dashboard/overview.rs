@@ -49,7 +49,7 @@ impl OverviewQuery {
 #[derive(Template)]
 #[template(path = "overview.html")]
 struct OverviewPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<OverviewQuery>,
     first_run: Option<FirstRun>,
     overview: Overview,
@@ -73,13 +73,13 @@ impl ChartCard {
 /// Renders the overview.
 pub(super) async fn page(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<OverviewQuery>,
 ) -> PageResult {
-    let seen = app.overview(looking.tenant.clone(), query.query.range()).await?;
-    let first_run = FirstRun::load(&app, &looking.tenant).await?;
-    let charts = charts(&seen.traffic);
-    Html::render(&OverviewPage { frame: looking.frame("overview"), query, first_run, overview: seen, charts })
+    let overview = app.overview(viewer.tenant.clone(), query.query.range()).await?;
+    let first_run = FirstRun::load(&app, &viewer.tenant).await?;
+    let charts = charts(&overview.traffic);
+    Html::render(&OverviewPage { layout: viewer.layout("overview"), query, first_run, overview, charts })
 }
 
 impl OverviewPage {
@@ -127,13 +127,13 @@ pub(super) fn rate_tone(rate: Option<f64>) -> &'static str {
 
 /// Draws the attempts of a webhook in the last hour as a sparkline.
 pub(super) fn sparkline(hour: &LastHour) -> Svg {
-    let of = |value: fn(u32, u32) -> u32| {
+    let values = |value: fn(u32, u32) -> u32| {
         let minutes = hour.minutes.iter();
         minutes.map(move |one| f64::from(value(one.attempts, one.successes))).collect::<Vec<_>>()
     };
     let rows = [
-        Series::new("succeeded", "good", of(|_, successes| successes)),
-        Series::new("failed", "bad", of(|attempts, successes| attempts.saturating_sub(successes))),
+        Series::new("succeeded", "good", values(|_, successes| successes)),
+        Series::new("failed", "bad", values(|attempts, successes| attempts.saturating_sub(successes))),
     ];
     sparkline_svg("Attempts in the last hour", &rows)
 }
@@ -149,11 +149,11 @@ fn charts(traffic: &TrafficChart) -> [ChartCard; 3] {
     let slots = TimeSlots::from(range.axis(traffic.now));
     let per = format::format_duration(range.step());
     let per = if per == "1 min" { "minute".to_owned() } else { per };
-    let of = |value: &dyn Fn(&Point) -> f64| traffic.points.iter().map(value).collect::<Vec<_>>();
+    let values = |value: &dyn Fn(&Point) -> f64| traffic.points.iter().map(value).collect::<Vec<_>>();
     let ended = [
-        Series::new("delivered", "good", of(&|point| point.traffic.ended.delivered as f64)),
-        Series::new("dead", "bad", of(&|point| point.traffic.ended.dead as f64)),
-        Series::new("cancelled", "off", of(&|point| point.traffic.ended.cancelled as f64)),
+        Series::new("delivered", "good", values(&|point| point.traffic.ended.delivered as f64)),
+        Series::new("dead", "bad", values(&|point| point.traffic.ended.dead as f64)),
+        Series::new("cancelled", "off", values(&|point| point.traffic.ended.cancelled as f64)),
     ];
     [
         ChartCard::bars(format!("Deliveries per {per}"), slots, &ended),
@@ -184,14 +184,14 @@ fn failures(traffic: &TrafficChart, slots: TimeSlots, per: &str) -> ChartCard {
     let count =
         |point: &Point, kind: FailureCategory| f64::from(point.traffic.sent.by_category[kind as usize]);
     // If there are more categories than colors, the last color stands for all remaining ones.
-    let alone = if kinds.len() > MAX_DRAWN_CATEGORIES { MAX_DRAWN_CATEGORIES - 1 } else { kinds.len() };
-    let mut rows: Vec<_> = (0..alone)
+    let named = if kinds.len() > MAX_DRAWN_CATEGORIES { MAX_DRAWN_CATEGORIES - 1 } else { kinds.len() };
+    let mut rows: Vec<_> = (0..named)
         .map(|at| {
             Series::new(&names[at], TONES[at], traffic.points.iter().map(|point| count(point, kinds[at])))
         })
         .collect();
-    if kinds.len() > alone {
-        let rest = |point: &Point| kinds[alone..].iter().map(|kind| count(point, *kind)).sum();
+    if kinds.len() > named {
+        let rest = |point: &Point| kinds[named..].iter().map(|kind| count(point, *kind)).sum();
         rows.push(Series::new("others", TONES[MAX_DRAWN_CATEGORIES - 1], traffic.points.iter().map(rest)));
     }
     ChartCard::bars(format!("Failed attempts per {per}"), slots, &rows)

@@ -51,10 +51,10 @@ pub(super) struct PageContext {
 
 impl PageContext {
     /// Creates the layout's data for a page about a tenant.
-    pub(super) fn new(viewer: &Viewer, tenant: &str, capacity: &'static str) -> Self {
+    pub(super) fn new(viewer: &Viewer, tenant: &str, section: &'static str) -> Self {
         Self {
             tenant: tenant.to_owned(),
-            section: capacity,
+            section,
             user_name: viewer.by.name.clone(),
             is_admin: viewer.is_admin(),
             is_portal: viewer.by.session,
@@ -100,7 +100,7 @@ impl Html {
         match page.render() {
             Ok(html) => Ok(Self(html)),
             Err(error) => {
-                tracing::error!(%error, "a page could not be rendered");
+                tracing::error!(%error, "rendering a page failed");
                 Err(Problem::internal().into())
             }
         }
@@ -163,12 +163,12 @@ impl IntoResponse for PageError {
         let title = match status {
             StatusCode::NOT_FOUND => "Not found",
             StatusCode::FORBIDDEN => "Not allowed",
-            StatusCode::BAD_REQUEST => "That does not work",
-            StatusCode::SERVICE_UNAVAILABLE => "Not now",
+            StatusCode::BAD_REQUEST => "Invalid request",
+            StatusCode::SERVICE_UNAVAILABLE => "Unavailable",
             StatusCode::TOO_MANY_REQUESTS => "Too many requests",
-            StatusCode::PAYLOAD_TOO_LARGE => "Too large",
-            StatusCode::REQUEST_TIMEOUT => "Too slow",
-            _ => "Something went wrong",
+            StatusCode::PAYLOAD_TOO_LARGE => "Payload too large",
+            StatusCode::REQUEST_TIMEOUT => "Request timeout",
+            _ => "Internal error",
         };
         let page = ErrorPage { status: status.as_u16(), title, detail: problem.detail };
         match Html::render(&page) {
@@ -221,15 +221,15 @@ impl<T> FormQuery<T> {
     /// Returns the query string without paging.
     pub(super) fn filter_query(&self) -> String {
         let is_filter = |name: &str| !matches!(name, "cursor" | "limit" | "offset");
-        let kept = self.pairs.iter().filter(|(name, _)| is_filter(name));
-        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish()
+        let filters = self.pairs.iter().filter(|(name, _)| is_filter(name));
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(filters).finish()
     }
 
     /// Returns the URL of the page with one field changed. The cursor is removed unless it is that field.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
-        let kept = self.pairs.iter().filter(|(known, _)| known != name && known != "cursor");
+        let others = self.pairs.iter().filter(|(known, _)| known != name && known != "cursor");
         let mut query = url::form_urlencoded::Serializer::new(String::new());
-        query.extend_pairs(kept);
+        query.extend_pairs(others);
         if !value.is_empty() {
             query.append_pair(name, value);
         }
@@ -256,19 +256,19 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for FormQuery<T> {
         let pairs = url::form_urlencoded::parse(text.as_bytes()).into_owned();
         // A tenant's pages take the tenant only from the path.
         let has_tenant = path.starts_with("/dashboard/t/");
-        let is_said =
+        let is_given =
             |name: &str, value: &str| !(value.trim().is_empty() || has_tenant && name == "tenant_id");
-        let message = pairs.filter(|(name, value)| is_said(name, value));
-        let meant = |(name, value): (String, String)| {
+        let given = pairs.filter(|(name, value)| is_given(name, value));
+        let with_zone = |(name, value): (String, String)| {
             let value = in_utc(&name, &value).into_owned();
             (name, value)
         };
-        let pairs: Vec<_> = message.map(meant).collect();
+        let pairs: Vec<_> = given.map(with_zone).collect();
         let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
         let uri = format!("{path}?{filled}").parse().map_err(|_| AppError::NotFound("page"))?;
-        let whole = std::mem::replace(&mut parts.uri, uri);
+        let original = std::mem::replace(&mut parts.uri, uri);
         let query = Query::<T>::from_request_parts(parts, app).await;
-        parts.uri = whole;
+        parts.uri = original;
         Ok(Self { query: query?.0, path, pairs })
     }
 }
@@ -284,17 +284,21 @@ mod tests {
         for other in ["2026-01-31T12:00:00+02:00", "2026-01-31T12:00:00Z", "soon", ""] {
             assert_eq!(in_utc("from", other), other);
         }
-        assert_eq!(in_utc("event_type", "2026-01-31T12:00"), "2026-01-31T12:00", "no time at all");
+        assert_eq!(
+            in_utc("event_type", "2026-01-31T12:00"),
+            "2026-01-31T12:00",
+            "a field without a time stays unchanged"
+        );
     }
 
     #[test]
     fn date_time_field_keeps_its_value() {
-        let request = |value: &str| {
+        let field_value = |value: &str| {
             let query = FormQuery { query: (), path: "/".into(), pairs: vec![("from".into(), value.into())] };
             query.moment("from").to_owned()
         };
-        assert_eq!(request("2026-01-31T12:00"), "2026-01-31T12:00");
-        assert_eq!(request("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00");
-        assert_eq!(request("2026-01-31T12:00:05Z"), "2026-01-31T12:00:05");
+        assert_eq!(field_value("2026-01-31T12:00"), "2026-01-31T12:00");
+        assert_eq!(field_value("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00");
+        assert_eq!(field_value("2026-01-31T12:00:05Z"), "2026-01-31T12:00:05");
     }
 }

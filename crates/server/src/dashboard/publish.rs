@@ -37,8 +37,8 @@ pub(super) struct PublishQuery {
     repeated: Option<bool>,
 }
 
-/// Event that the form has just published.
-struct Sent {
+/// Event that the form has just published, with its deliveries.
+struct Published {
     event: StoredEvent,
     deliveries: Vec<DeliveryDetails>,
     repeated: bool,
@@ -47,60 +47,61 @@ struct Sent {
 #[derive(Template)]
 #[template(path = "publish.html")]
 struct PublishPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<PublishQuery>,
     /// Event types offered.
     types: Vec<String>,
     chosen: String,
     data: String,
-    sent: Option<Sent>,
+    published: Option<Published>,
 }
 
 /// Renders the form.
 pub(super) async fn page(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<PublishQuery>,
 ) -> PageResult {
-    looking.viewer.by.require_scope(Scope::Publish)?;
-    let mut types = app.event_type_names(looking.tenant.id.clone()).await?;
+    viewer.viewer.by.require_scope(Scope::Publish)?;
+    let mut types = app.event_type_names(viewer.tenant.id.clone()).await?;
     types.truncate(MAX_EVENT_TYPES);
-    let sent = match query.query.event {
-        Some(id) => Some(sent(&app, &looking, id, query.query.repeated.unwrap_or(false)).await?),
+    let published = match query.query.event {
+        Some(id) => Some(load_published(&app, &viewer, id, query.query.repeated.unwrap_or(false)).await?),
         None => None,
     };
-    let (chosen, data) = filled(&app, &looking, &query.query, sent.as_ref()).await?;
-    Html::render(&PublishPage { frame: looking.frame("event-types"), query, types, chosen, data, sent })
+    let (chosen, data) = initial_values(&app, &viewer, &query.query, published.as_ref()).await?;
+    let layout = viewer.layout("event-types");
+    Html::render(&PublishPage { layout, query, types, chosen, data, published })
 }
 
-async fn sent(
+async fn load_published(
     app: &AppState,
-    looking: &TenantViewer,
+    viewer: &TenantViewer,
     id: EventId,
     repeated: bool,
-) -> Result<Sent, PageError> {
-    let event = app.event(looking.tenant.clone(), id).await?;
+) -> Result<Published, PageError> {
+    let event = app.event(viewer.tenant.clone(), id).await?;
     let filter = DeliveryFilter { event_id: Some(id), ..DeliveryFilter::default() };
     let page = PageRequest { after: None, offset: 0, limit: PAGE_SIZE };
-    let deliveries = app.list_deliveries(looking.tenant.clone(), filter, page).await?.found;
-    Ok(Sent { event, deliveries, repeated })
+    let deliveries = app.list_deliveries(viewer.tenant.clone(), filter, page).await?.found;
+    Ok(Published { event, deliveries, repeated })
 }
 
 /// Returns the initial type and payload: those of the last event, or the chosen type with its example.
-async fn filled(
+async fn initial_values(
     app: &AppState,
-    looking: &TenantViewer,
+    viewer: &TenantViewer,
     query: &PublishQuery,
-    sent: Option<&Sent>,
+    published: Option<&Published>,
 ) -> Result<(String, String), PageError> {
-    if let Some(Sent { event, .. }) = sent {
+    if let Some(Published { event, .. }) = published {
         let data = std::str::from_utf8(&event.event.data).unwrap_or_default();
         let data = if data.len() <= MAX_REFILL_BYTES { pretty(data) } else { String::new() };
         return Ok((event.event.event_type.to_string(), data));
     }
     let chosen = query.event_type.clone().unwrap_or_default();
     let example = match event_type::validate(&chosen) {
-        Ok(()) => match app.event_type(looking.tenant.id.clone(), chosen.clone()).await {
+        Ok(()) => match app.event_type(viewer.tenant.id.clone(), chosen.clone()).await {
             Ok(known) => known.example,
             Err(AppError::NotFound(_)) => None,
             Err(error) => return Err(error.into()),

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Template)]
 #[template(path = "settings.html")]
 struct SettingsPage<'a> {
-    frame: PageContext,
+    layout: PageContext,
     about: NodeInfo<'a>,
     sections: Vec<Section<'a>>,
 }
@@ -42,39 +42,41 @@ struct Section<'a> {
 /// Sections of the configuration file with their titles.
 const SECTIONS: [(&str, &str); 23] = [
     ("", "This node"),
-    ("server", "The HTTP server"),
-    ("database", "The store"),
-    ("cluster", "Among other nodes"),
+    ("server", "HTTP server"),
+    ("database", "Store"),
+    ("cluster", "Cluster"),
     ("redis", "Redis"),
     ("amqp", "RabbitMQ"),
-    ("auth", "Who may come in"),
-    ("secrets", "The master key"),
-    ("audit", "The audit log"),
-    ("egress", "The way out"),
-    ("delivery", "How much at once"),
-    ("events", "What is taken in"),
-    ("retention", "How long things are kept"),
-    ("archive", "The archive"),
+    ("auth", "Authentication"),
+    ("secrets", "Master key"),
+    ("audit", "Audit log"),
+    ("egress", "Egress rules"),
+    ("delivery", "Concurrency and memory"),
+    ("events", "Publishing"),
+    ("retention", "Retention"),
+    ("archive", "Archive"),
     ("retry", "Retries"),
-    ("circuit_breaker", "When to stop calling an endpoint that fails"),
-    ("limits", "How fast"),
-    ("webhooks", "Webhooks that never work"),
-    ("smtp", "Mails to owners"),
-    ("notifications", "Telling owners"),
-    ("log", "The log"),
-    ("metrics", "Figures for Prometheus"),
-    ("tracing", "Traces"),
+    ("circuit_breaker", "Circuit breaker"),
+    ("limits", "Rate limits"),
+    ("webhooks", "Automatic disabling of webhooks"),
+    ("smtp", "Email"),
+    ("notifications", "Notifications"),
+    ("log", "Logging"),
+    ("metrics", "Metrics"),
+    ("tracing", "Tracing"),
 ];
 
 fn sections(settings: &[EffectiveSetting]) -> Vec<Section<'_>> {
-    let of = |key: &str| key.split_once('.').map_or("", |(section, _)| section).to_owned();
+    let prefix_of = |key: &str| key.split_once('.').map_or("", |(section, _)| section).to_owned();
     let section = |(prefix, name): (&str, &'static str)| {
-        let settings = settings.iter().filter(|setting| of(setting.key) == prefix);
+        let settings = settings.iter().filter(|setting| prefix_of(setting.key) == prefix);
         Section { name, settings: settings.collect() }
     };
     let known = SECTIONS.into_iter().map(section);
-    let rest = settings.iter().filter(|setting| !SECTIONS.iter().any(|(known, _)| of(setting.key) == *known));
-    let rest = Section { name: "For trying things out", settings: rest.collect() };
+    let is_listed =
+        |setting: &&EffectiveSetting| SECTIONS.iter().any(|(known, _)| prefix_of(setting.key) == *known);
+    let rest = settings.iter().filter(|setting| !is_listed(setting));
+    let rest = Section { name: "Development", settings: rest.collect() };
     known.chain([rest]).filter(|section| !section.settings.is_empty()).collect()
 }
 
@@ -82,7 +84,7 @@ fn sections(settings: &[EffectiveSetting]) -> Vec<Section<'_>> {
 pub(super) async fn page(State(app): State<AppState>, admin: AdminViewer) -> PageResult {
     let about = app.node_info().await?;
     let sections = sections(&about.identity.settings);
-    Html::render(&SettingsPage { frame: admin.frame("settings"), about, sections })
+    Html::render(&SettingsPage { layout: admin.layout("settings"), about, sections })
 }
 
 #[cfg(test)]
@@ -96,6 +98,9 @@ mod tests {
         let sections = sections(&settings);
         assert_eq!(sections.iter().map(|section| section.settings.len()).sum::<usize>(), SETTINGS.len());
         let rest = sections.last().unwrap();
-        assert!(rest.settings.iter().all(|setting| setting.key.starts_with("dev.")), "a section has no name");
+        assert!(
+            rest.settings.iter().all(|setting| setting.key.starts_with("dev.")),
+            "a section is missing in SECTIONS"
+        );
     }
 }

@@ -21,7 +21,7 @@ const PAGE_SIZE: u32 = 50;
 #[derive(Template)]
 #[template(path = "tenants.html")]
 struct ListPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<TenantsQuery>,
     rows: Vec<Tenant>,
     next: Option<String>,
@@ -46,13 +46,13 @@ pub(super) async fn list(
     let tenants = app.list_tenants(prefix.as_deref(), paging.request()?).await?;
     let page = paging.page(tenants, |tenant| tenant.id.clone(), |tenant| tenant);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&ListPage { frame: admin.frame("tenants"), query, rows: page.data, next })
+    Html::render(&ListPage { layout: admin.layout("tenants"), query, rows: page.data, next })
 }
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
 struct OnePage {
-    frame: PageContext,
+    layout: PageContext,
     tenant: Tenant,
     /// Addresses that are not confirmed yet and receive no notifications.
     unconfirmed: Vec<String>,
@@ -61,12 +61,12 @@ struct OnePage {
 impl OnePage {
     /// Returns the selectable lifetimes of a portal session, in seconds and as text.
     fn lengths(&self) -> [(u64, &'static str); 4] {
-        let longest = portal::MAX_TTL.as_secs();
+        let max = portal::MAX_TTL.as_secs();
         [
             (900, "15 minutes"),
             (portal::DEFAULT_TTL.as_secs(), "1 hour"),
             (8 * 3600, "8 hours"),
-            (longest, "1 day"),
+            (max, "1 day"),
         ]
     }
 
@@ -75,13 +75,13 @@ impl OnePage {
         let choice = |capability, text| (capability, text, Capability::DEFAULT.contains(&capability));
         [
             choice(Capability::ManageEndpoints, "manage endpoints"),
-            choice(Capability::Resend, "send again and cancel"),
+            choice(Capability::Resend, "resend and cancel"),
             choice(Capability::Secrets, "see and rotate signing secrets"),
             choice(Capability::Limits, "change limits and retries"),
         ]
     }
 
-    fn is_always_there(&self) -> bool {
+    fn is_default(&self) -> bool {
         self.tenant.id == TenantId::default()
     }
 }
@@ -94,28 +94,28 @@ pub(super) async fn one(State(app): State<AppState>, admin: AdminViewer) -> Page
     let states = app.address_states(tenant.id.clone(), emails).await?;
     let unconfirmed = states.into_iter().filter(|state| state.status == AddressStatus::Unconfirmed);
     let unconfirmed = unconfirmed.map(|state| state.address).collect();
-    Html::render(&OnePage { frame: admin.frame_of(&tenant.id, "tenants"), tenant, unconfirmed })
+    Html::render(&OnePage { layout: admin.layout_for(&tenant.id, "tenants"), tenant, unconfirmed })
 }
 
 #[derive(Template)]
 #[template(path = "tenant_new.html")]
 struct NewPage {
-    frame: PageContext,
+    layout: PageContext,
     rules: TenantRules,
 }
 
 /// Renders the form for a new tenant.
 pub(super) async fn new(admin: AdminViewer) -> PageResult {
-    Html::render(&NewPage { frame: admin.frame("tenants"), rules: TenantRules::default() })
+    Html::render(&NewPage { layout: admin.layout("tenants"), rules: TenantRules::default() })
 }
 
 fn limits(rules: &TenantRules) -> String {
     let number = |n: u32| format::number(u64::from(n));
     let rate = rules.rate_limit.map(|rate| format!("{} requests/min", number(rate.requests_per_minute)));
-    let at_once = rules.max_in_flight.map(|max| format!("{} at once", number(max)));
+    let concurrency = rules.max_in_flight.map(|max| format!("{} concurrent", number(max)));
     let webhooks = rules.quotas.max_webhooks.map(|max| format!("{} webhooks", number(max)));
     let events = rules.quotas.max_events_per_day.map(|max| format!("{} events/day", number(max)));
-    let all: Vec<_> = [rate, at_once, webhooks, events].into_iter().flatten().collect();
+    let all: Vec<_> = [rate, concurrency, webhooks, events].into_iter().flatten().collect();
     if all.is_empty() { "–".to_owned() } else { all.join(" · ") }
 }
 

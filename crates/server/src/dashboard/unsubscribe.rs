@@ -33,25 +33,29 @@ pub(super) struct AddressPage {
 }
 
 /// Renders a page about an address for its holder.
-pub(super) fn page(status: StatusCode, page: &AddressPage) -> Result<Response, PageError> {
+pub(super) fn render_page(status: StatusCode, page: &AddressPage) -> Result<Response, PageError> {
     // The link is a secret: the page is not cached and sends no referrer.
     let headers = [(header::CACHE_CONTROL, "no-store"), (header::REFERRER_POLICY, "no-referrer")];
     Ok((status, headers, Html::render(page)?).into_response())
 }
 
-fn words_about(ending: &UnsubscribeToken, tenant: &str) -> (&'static MailTexts, impl Fn(&str) -> String) {
-    let texts = MailTexts::for_language(ending.language);
-    let (address, tenant, kind) = (ending.address.clone(), tenant.to_owned(), texts.kind(ending.kind).name);
+fn texts_for(
+    token_content: &UnsubscribeToken,
+    tenant: &str,
+) -> (&'static MailTexts, impl Fn(&str) -> String) {
+    let texts = MailTexts::for_language(token_content.language);
+    let (address, tenant, kind) =
+        (token_content.address.clone(), tenant.to_owned(), texts.kind(token_content.kind).name);
     (texts, move |text| {
         fill_placeholders(text, &[("address", &address), ("tenant", &tenant), ("kind", kind)])
     })
 }
 
-fn bad() -> Result<Response, PageError> {
+fn invalid_link() -> Result<Response, PageError> {
     let texts = &MailTexts::for_language(Language::default()).page;
     let (text, more) = (texts.bad.to_owned(), String::new());
     let language = Language::default().code();
-    page(
+    render_page(
         StatusCode::NOT_FOUND,
         &AddressPage { language, title: texts.bad_title, text, more, button: None, action: None },
     )
@@ -62,37 +66,37 @@ pub(super) async fn ask(
     State(app): State<AppState>,
     Path(token): Path<String>,
 ) -> Result<Response, PageError> {
-    let Some((ending, tenant)) = app.unsubscribe_target(&token).await? else { return bad() };
-    let (texts, fill) = words_about(&ending, &tenant);
-    let shown = AddressPage {
-        language: ending.language.code(),
+    let Some((token_content, tenant)) = app.unsubscribe_target(&token).await? else { return invalid_link() };
+    let (texts, fill) = texts_for(&token_content, &tenant);
+    let content = AddressPage {
+        language: token_content.language.code(),
         title: texts.page.title,
         text: fill(texts.page.question),
         more: String::new(),
         button: Some(texts.page.button),
         action: None,
     };
-    page(StatusCode::OK, &shown)
+    render_page(StatusCode::OK, &content)
 }
 
 /// Unsubscribes the address.
-pub(super) async fn end(
+pub(super) async fn unsubscribe(
     State(app): State<AppState>,
     extensions: Extensions,
     Path(token): Path<String>,
 ) -> Result<Response, PageError> {
-    let Some((ending, tenant)) = app.unsubscribe_target(&token).await? else { return bad() };
-    app.unsubscribe(&ending, client_address(&extensions)).await?;
-    let (texts, fill) = words_about(&ending, &tenant);
-    let shown = AddressPage {
-        language: ending.language.code(),
+    let Some((token_content, tenant)) = app.unsubscribe_target(&token).await? else { return invalid_link() };
+    app.unsubscribe(&token_content, client_address(&extensions)).await?;
+    let (texts, fill) = texts_for(&token_content, &tenant);
+    let content = AddressPage {
+        language: token_content.language.code(),
         title: texts.page.done_title,
         text: fill(texts.page.done),
         more: fill(texts.page.back),
         button: Some(texts.page.undo),
         action: Some(format!("/unsubscribe/{token}/undo")),
     };
-    page(StatusCode::OK, &shown)
+    render_page(StatusCode::OK, &content)
 }
 
 /// Undoes the unsubscription.
@@ -101,16 +105,16 @@ pub(super) async fn undo(
     extensions: Extensions,
     Path(token): Path<String>,
 ) -> Result<Response, PageError> {
-    let Some((ending, tenant)) = app.unsubscribe_target(&token).await? else { return bad() };
-    app.resubscribe(&ending, client_address(&extensions)).await?;
-    let (texts, fill) = words_about(&ending, &tenant);
-    let shown = AddressPage {
-        language: ending.language.code(),
+    let Some((token_content, tenant)) = app.unsubscribe_target(&token).await? else { return invalid_link() };
+    app.resubscribe(&token_content, client_address(&extensions)).await?;
+    let (texts, fill) = texts_for(&token_content, &tenant);
+    let content = AddressPage {
+        language: token_content.language.code(),
         title: texts.page.undone_title,
         text: fill(texts.page.undone),
         more: String::new(),
         button: None,
         action: None,
     };
-    page(StatusCode::OK, &shown)
+    render_page(StatusCode::OK, &content)
 }

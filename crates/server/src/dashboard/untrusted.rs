@@ -39,13 +39,13 @@ pub(super) fn sample(bytes: &[u8]) -> BodySample {
         Err(error) if error.error_len().is_none() => std::str::from_utf8(&bytes[..error.valid_up_to()]).ok(),
         Err(_) => None,
     };
-    match text.filter(|text| !text.is_empty() && !text.chars().any(is_no_text)) {
+    match text.filter(|text| !text.is_empty() && !text.chars().any(is_binary_char)) {
         Some(text) => BodySample::Text(escape_invisible(text)),
         None => BodySample::Binary { dump: dump(bytes), bytes: bytes.len() },
     }
 }
 
-fn is_no_text(char: char) -> bool {
+fn is_binary_char(char: char) -> bool {
     char.is_control() && !matches!(char, '\n' | '\r' | '\t')
 }
 
@@ -90,8 +90,8 @@ fn dump(bytes: &[u8]) -> String {
 /// Formats JSON with indentation, up to about this many bytes, and returns whether it was cut. Numbers, escapes
 /// and duplicate names stay as they were written.
 pub(super) fn pretty(json: &[u8], max: usize) -> (String, bool) {
-    let (laid_out, is_cut) = json::laid_out(&String::from_utf8_lossy(json), max);
-    (escape_invisible(&laid_out), is_cut)
+    let (text, is_cut) = json::format_indented(&String::from_utf8_lossy(json), max);
+    (escape_invisible(&text), is_cut)
 }
 
 /// Formats a number of bytes.
@@ -138,13 +138,15 @@ mod tests {
             BodySample::Text("gr\u{fc}".into())
         );
         let BodySample::Binary { dump, bytes } = sample(b"PK\x03\x04\xff<b>") else {
-            panic!("it is no text")
+            panic!("binary data was shown as text")
         };
         assert_eq!(
             (dump.as_str(), bytes),
             ("0000  50 4b 03 04 ff 3c 62 3e                          PK...<b>", 8)
         );
-        let BodySample::Binary { dump, .. } = sample(&[0; 5_000]) else { panic!("it is no text") };
+        let BodySample::Binary { dump, .. } = sample(&[0; 5_000]) else {
+            panic!("binary data was shown as text")
+        };
         assert_eq!(dump.lines().count(), 16);
     }
 

@@ -78,7 +78,7 @@ impl FromRequestParts<AppState> for Viewer {
         if let Some(throttle) = app.throttle()
             && let Some(seconds) = throttle.acquire(app.engine(), session.caller.key).await.retry_after
         {
-            let detail = format!("too many pages were asked for with this key; reload in {seconds} s");
+            let detail = format!("too many pages were requested with this key; reload in {seconds} s");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into());
         }
         let actor = Actor { caller: session.caller.clone(), address };
@@ -98,8 +98,8 @@ pub(super) struct TenantViewer {
 
 impl TenantViewer {
     /// Returns the layout's data for a page in this section.
-    pub(super) fn frame(&self, capacity: &'static str) -> PageContext {
-        PageContext::new(&self.viewer, self.tenant.as_str(), capacity)
+    pub(super) fn layout(&self, section: &'static str) -> PageContext {
+        PageContext::new(&self.viewer, self.tenant.as_str(), section)
     }
 
     /// Returns the id in the path. An invalid id is reported as not found.
@@ -109,7 +109,7 @@ impl TenantViewer {
     }
 
     /// Rejects viewers that may not change what publishers rely on, as the API does.
-    pub(super) fn must_operate(&self) -> Result<(), PageError> {
+    pub(super) fn require_operate(&self) -> Result<(), PageError> {
         allowed(self.viewer.by.require_scope(Scope::Manage))?;
         allowed(self.viewer.by.reject_portal_session())
     }
@@ -127,17 +127,17 @@ impl FromRequestParts<AppState> for TenantViewer {
         let viewer = Viewer::from_request_parts(parts, app).await?;
         allowed(viewer.by.require_scope(Scope::Read))?;
         let missing = AppError::NotFound("tenant");
-        let tenant = in_path(parts, app, "tenant").await?;
+        let tenant = path_param(parts, app, "tenant").await?;
         let tenant_id = tenant.and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
         let own =
             viewer.by.resolve_tenant(Some(tenant_id.as_str())).map_err(|_| AppError::NotFound("tenant"))?;
         let tenant = app.resolve_tenant(&viewer.by, Some(own.as_str())).await?;
-        Ok(Self { viewer, tenant, id: in_path(parts, app, "id").await? })
+        Ok(Self { viewer, tenant, id: path_param(parts, app, "id").await? })
     }
 }
 
 /// Returns a path parameter by its name.
-async fn in_path(parts: &mut Parts, app: &AppState, wanted: &str) -> Result<Option<String>, PageError> {
+async fn path_param(parts: &mut Parts, app: &AppState, wanted: &str) -> Result<Option<String>, PageError> {
     let params = RawPathParams::from_request_parts(parts, app).await;
     let params = params.map_err(|_| AppError::NotFound("page"))?;
     Ok(params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
@@ -152,13 +152,13 @@ pub(super) struct AdminViewer {
 
 impl AdminViewer {
     /// Returns the layout's data for a page in this section. The menu links to the default tenant.
-    pub(super) fn frame(&self, capacity: &'static str) -> PageContext {
-        self.frame_of(&TenantId::default(), capacity)
+    pub(super) fn layout(&self, section: &'static str) -> PageContext {
+        self.layout_for(&TenantId::default(), section)
     }
 
     /// Returns the layout's data for a page about a tenant. The menu links to that tenant.
-    pub(super) fn frame_of(&self, tenant_id: &TenantId, capacity: &'static str) -> PageContext {
-        PageContext::new(&self.viewer, tenant_id.as_str(), capacity)
+    pub(super) fn layout_for(&self, tenant_id: &TenantId, section: &'static str) -> PageContext {
+        PageContext::new(&self.viewer, tenant_id.as_str(), section)
     }
 
     /// Returns the id in the path as text.
@@ -173,6 +173,6 @@ impl FromRequestParts<AppState> for AdminViewer {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
         allowed(viewer.by.require_admin())?;
-        Ok(Self { viewer, id: in_path(parts, app, "id").await? })
+        Ok(Self { viewer, id: path_param(parts, app, "id").await? })
     }
 }

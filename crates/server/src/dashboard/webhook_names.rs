@@ -41,7 +41,7 @@ impl Names {
     }
 
     /// Returns whether the webhook exists, and so has a page.
-    pub(super) fn is_there(&self, id: &WebhookId) -> bool {
+    pub(super) fn exists(&self, id: &WebhookId) -> bool {
         self.0.get(id).is_some_and(|named| !named.is_deleted())
     }
 }

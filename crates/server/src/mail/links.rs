@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    fn ending() -> UnsubscribeToken {
+    fn token_content() -> UnsubscribeToken {
         UnsubscribeToken {
             tenant_id: TenantId::parse("acme").unwrap(),
             kind: NotificationKind::DeliveryDead,
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn unsubscribe_token_opens_with_current_or_additional_key() {
-        let token = ending().seal(&vault_of(1, &[]));
-        assert_eq!(UnsubscribeToken::open(&vault_of(1, &[]), &token), Some(ending()));
-        assert_eq!(UnsubscribeToken::open(&vault_of(2, &[1]), &token), Some(ending()));
+        let token = token_content().seal(&vault_of(1, &[]));
+        assert_eq!(UnsubscribeToken::open(&vault_of(1, &[]), &token), Some(token_content()));
+        assert_eq!(UnsubscribeToken::open(&vault_of(2, &[1]), &token), Some(token_content()));
         assert_eq!(UnsubscribeToken::open(&vault_of(2, &[]), &token), None);
         assert!(!token.contains("jane") && !token.contains('+') && !token.contains('/'));
     }
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(Confirmation::open(&vault, &token, at(999)), Some(confirmation));
         assert_eq!(Confirmation::open(&vault, &token, at(1_000)), None);
         assert_eq!(UnsubscribeToken::open(&vault, &token), None);
-        assert_eq!(Confirmation::open(&vault, &ending().seal(&vault), at(0)), None);
+        assert_eq!(Confirmation::open(&vault, &token_content().seal(&vault), at(0)), None);
         assert_eq!(Confirmation::open(&vault_of(2, &[]), &token, at(0)), None);
         for bad in ["", "x", &token[1..], &format!("{token}A"), &"A".repeat(3000)] {
             assert_eq!(Confirmation::open(&vault, bad, at(0)), None);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn tampered_or_foreign_token_is_rejected() {
         let vault = vault_of(1, &[]);
-        let token = ending().seal(&vault);
+        let token = token_content().seal(&vault);
         for bad in ["", "x", &token[1..], &token[..token.len() - 1], &format!("{token}A"), &"A".repeat(3000)]
         {
             assert_eq!(UnsubscribeToken::open(&vault, bad), None);

@@ -62,8 +62,8 @@ pub enum MailResult {
 
 /// Sender of notification and confirmation emails.
 pub struct MailSender {
-    way: SmtpClient,
-    usual: Language,
+    client: SmtpClient,
+    default_language: Language,
     store: Arc<dyn Store>,
     vault: Vault,
     clock: Clock,
@@ -73,7 +73,7 @@ pub struct MailSender {
     limit: RateLimit,
     bucket: Mutex<Bucket>,
     /// Served recipients of notifications that still have unserved ones.
-    reached: Mutex<VecDeque<(NotificationId, BTreeSet<String>)>>,
+    served: Mutex<VecDeque<(NotificationId, BTreeSet<String>)>>,
 }
 
 impl MailSender {
@@ -89,16 +89,16 @@ impl MailSender {
         if config.confirm_addresses && base.is_none() {
             return Err(ConfigError::Invalid {
                 setting: "smtp.confirm_addresses".into(),
-                reason: "needs server.public_url for the link in confirmation e-mails; set it, or set \
-                         smtp.confirm_addresses = false if only you name addresses"
+                reason: "needs server.public_url for the link in confirmation emails; set it, or set \
+                         smtp.confirm_addresses = false if only you enter addresses"
                     .into(),
             });
         }
         let limit =
             RateLimit { requests_per_minute: config.max_per_minute, burst: Some(config.max_per_minute) };
-        let (bucket, reached) = (Mutex::new(Bucket::full()), Mutex::default());
-        let (usual, policy) = (config.language, config.policy());
-        Ok(Some(Self { way: client, usual, store, vault, clock, policy, base, limit, bucket, reached }))
+        let (bucket, served) = (Mutex::new(Bucket::full()), Mutex::default());
+        let (default_language, policy) = (config.language, config.policy());
+        Ok(Some(Self { client, default_language, store, vault, clock, policy, base, limit, bucket, served }))
     }
 
     /// Sends a notification to its recipients.
@@ -115,18 +115,19 @@ impl MailSender {
             true => tenant.rules.notifications.for_operator_webhook(),
             false => tenant.rules.notifications,
         };
-        let wishes = EffectivePreferences { tenant: &preferences, owner };
-        let all = wishes.recipients(notification.kind, &[]);
-        let gone = self.store.unsubscribed(notification.tenant_id.clone(), notification.kind, all).await?;
-        let recipients = wishes.recipients(notification.kind, &gone);
+        let effective = EffectivePreferences { tenant: &preferences, owner };
+        let all = effective.recipients(notification.kind, &[]);
+        let unsubscribed =
+            self.store.unsubscribed(notification.tenant_id.clone(), notification.kind, all).await?;
+        let recipients = effective.recipients(notification.kind, &unsubscribed);
         if recipients.is_empty() {
             return Ok(MailResult::NoRecipients);
         }
-        let recipients = self.confirmed(notification, recipients).await?;
+        let recipients = self.filter_confirmed(notification, recipients).await?;
         if recipients.is_empty() {
             return Ok(MailResult::Unconfirmed);
         }
-        let language = wishes.language(self.usual);
+        let language = effective.language(self.default_language);
         let about = MailContext {
             tenant_id: tenant.id,
             tenant_name: tenant.name,
@@ -139,17 +140,17 @@ impl MailSender {
     }
 
     /// Returns the addresses that may receive notifications of the tenant.
-    async fn confirmed(
+    async fn filter_confirmed(
         &self,
         notification: &Notification,
         addresses: Vec<String>,
     ) -> Result<Vec<String>, StoreError> {
         let needs = |address: &String| self.policy.needs_confirmation(address);
-        let request: Vec<String> = addresses.iter().filter(|address| needs(address)).cloned().collect();
-        if request.is_empty() {
+        let unverified: Vec<String> = addresses.iter().filter(|address| needs(address)).cloned().collect();
+        if unverified.is_empty() {
             return Ok(addresses);
         }
-        let known = self.store.recipient_addresses(notification.tenant_id.clone(), request).await?;
+        let known = self.store.recipient_addresses(notification.tenant_id.clone(), unverified).await?;
         let is_confirmed = |address: &String| {
             known.iter().any(|known| known.address == *address && known.confirmed.is_some())
         };
@@ -161,11 +162,11 @@ impl MailSender {
         match self.store.reserve_mail(reservation.clone()).await? {
             ReserveResult::Reserved => Ok(None),
             ReserveResult::LimitReached(scope, until) => {
-                let (what, settings) = match scope {
+                let (subject, setting) = match scope {
                     MailScope::Tenant => ("the tenant has", "smtp.max_per_hour_per_tenant"),
                     MailScope::Mailbox => ("the recipient has", "smtp.max_per_hour_per_address"),
                 };
-                Ok(Some(format!("{what} reached a limit of e-mails until {until}; see {settings}")))
+                Ok(Some(format!("{subject} reached a limit of emails until {until}; see {setting}")))
             }
         }
     }
@@ -194,8 +195,7 @@ impl MailSender {
                 continue;
             }
             if let Some(due) = self.acquire_rate_token() {
-                let why =
-                    format!("this node has sent as many mails as smtp.max_per_minute allows until {due}");
+                let why = format!("this node has reached smtp.max_per_minute until {due}");
                 return Ok(MailResult::Transient(why));
             }
             let reservation = self.reservation(notification, address);
@@ -209,11 +209,11 @@ impl MailSender {
                 self.store.release_mail(reservation).await?;
             }
             match sent {
-                Ok(()) => self.record_reached(notification.id, address),
+                Ok(()) => self.record_served(notification.id, address),
                 Err(SmtpError::Refused(why)) => {
-                    tracing::warn!(notice_id = %notification.id, tenant_id = %notification.tenant_id, recipient = %address, error = %why,
-                        "an owner cannot be told by mail: correct or remove the address");
-                    self.record_reached(notification.id, address);
+                    tracing::warn!(notification_id = %notification.id, tenant_id = %notification.tenant_id, recipient = %address, error = %why,
+                        "recipient rejected permanently; correct or remove the address");
+                    self.record_served(notification.id, address);
                     refused.push(format!("{address}: {why}"));
                 }
                 // Continue with the other recipients.
@@ -227,7 +227,7 @@ impl MailSender {
         if let Some(why) = deferred {
             return Ok(MailResult::Transient(why));
         }
-        self.forget_notification(notification.id);
+        self.evict_notification(notification.id);
         Ok(match suppressed.pop() {
             Some(why) if suppressed.len() + 1 == to.len() => MailResult::Suppressed(why),
             Some(why) => MailResult::SentToSome(why),
@@ -237,9 +237,9 @@ impl MailSender {
     }
 
     /// Sends a confirmation request to an address. Returns false if none is needed or possible.
-    async fn ask_to_confirm(&self, address: &MailAddress) -> Result<bool, MailError> {
-        let later = |error: StoreError| MailError::Transient(error.to_string());
-        let tenant = self.store.tenant(address.tenant_id.clone()).await.map_err(later)?;
+    async fn send_confirmation_request(&self, address: &MailAddress) -> Result<bool, MailError> {
+        let transient = |error: StoreError| MailError::Transient(error.to_string());
+        let tenant = self.store.tenant(address.tenant_id.clone()).await.map_err(transient)?;
         let (Some(tenant), Some(base)) = (tenant, &self.base) else { return Ok(false) };
         if address.confirmed.is_some() {
             return Ok(false);
@@ -247,7 +247,8 @@ impl MailSender {
         if self.acquire_rate_token().is_some() {
             return Err(MailError::Transient("smtp.max_per_minute is reached".into()));
         }
-        let (language, now) = (tenant.rules.notifications.language.unwrap_or(self.usual), self.clock.now());
+        let (language, now) =
+            (tenant.rules.notifications.language.unwrap_or(self.default_language), self.clock.now());
         let confirmation = Confirmation {
             tenant_id: tenant.id.clone(),
             address: address.address.clone(),
@@ -256,7 +257,7 @@ impl MailSender {
         };
         let link = format!("{base}/confirm/{}", confirmation.seal(&self.vault));
         let email = render::render_confirmation(&tenant.id, base, &link, language)
-            .map_err(|error| MailError::Permanent(format!("the e-mail cannot be written: {error}")))?;
+            .map_err(|error| MailError::Permanent(format!("the email cannot be rendered: {error}")))?;
         let id = format!("confirm-{}", now.millis());
         let outgoing = OutgoingMail {
             to: &address.address,
@@ -265,7 +266,7 @@ impl MailSender {
             at: now,
             unsubscribe: None,
         };
-        match self.way.send(&outgoing).await {
+        match self.client.send(&outgoing).await {
             Ok(()) => Ok(true),
             Err(SmtpError::Deferred(why) | SmtpError::Unavailable(why)) => Err(MailError::Transient(why)),
             Err(SmtpError::Refused(why) | SmtpError::Unknown(why)) => Err(MailError::Permanent(why)),
@@ -279,18 +280,18 @@ impl MailSender {
         address: &str,
         language: Language,
     ) -> Result<(), SmtpError> {
-        let ending = UnsubscribeToken {
+        let token = UnsubscribeToken {
             tenant_id: notification.tenant_id.clone(),
             kind: notification.kind,
             address: address.to_owned(),
             language,
         };
-        let link = |base: &String| format!("{base}/unsubscribe/{}", ending.seal(&self.vault));
+        let link = |base: &String| format!("{base}/unsubscribe/{}", token.seal(&self.vault));
         let unsubscribe = self.base.as_ref().map(link);
         let about =
             MailContext { address: address.to_owned(), unsubscribe: unsubscribe.clone(), ..about.clone() };
         let email = render::render(notification, &about, language)
-            .map_err(|error| SmtpError::Refused(format!("the mail cannot be written: {error}")))?;
+            .map_err(|error| SmtpError::Refused(format!("the email cannot be rendered: {error}")))?;
         let outgoing = OutgoingMail {
             to: address,
             email: &email,
@@ -298,7 +299,7 @@ impl MailSender {
             at: self.clock.now(),
             unsubscribe: unsubscribe.as_deref(),
         };
-        self.way.send(&outgoing).await
+        self.client.send(&outgoing).await
     }
 
     /// Takes a token of the node's rate limit. Returns the time of the next token if there is none.
@@ -312,25 +313,25 @@ impl MailSender {
     }
 
     fn was_sent_to(&self, notification_id: NotificationId, address: &str) -> bool {
-        let reached = self.reached.lock();
-        reached.iter().any(|(id, addresses)| *id == notification_id && addresses.contains(address))
+        let served = self.served.lock();
+        served.iter().any(|(id, addresses)| *id == notification_id && addresses.contains(address))
     }
 
-    fn record_reached(&self, notification_id: NotificationId, address: &str) {
-        let mut reached = self.reached.lock();
-        match reached.iter_mut().find(|(id, _)| *id == notification_id) {
+    fn record_served(&self, notification_id: NotificationId, address: &str) {
+        let mut served = self.served.lock();
+        match served.iter_mut().find(|(id, _)| *id == notification_id) {
             Some((_, addresses)) => drop(addresses.insert(address.to_owned())),
             None => {
-                if reached.len() == MAX_TRACKED_NOTIFICATIONS {
-                    reached.pop_front();
+                if served.len() == MAX_TRACKED_NOTIFICATIONS {
+                    served.pop_front();
                 }
-                reached.push_back((notification_id, BTreeSet::from([address.to_owned()])));
+                served.push_back((notification_id, BTreeSet::from([address.to_owned()])));
             }
         }
     }
 
-    fn forget_notification(&self, notification_id: NotificationId) {
-        self.reached.lock().retain(|(id, _)| *id != notification_id);
+    fn evict_notification(&self, notification_id: NotificationId) {
+        self.served.lock().retain(|(id, _)| *id != notification_id);
     }
 }
 
@@ -352,7 +353,11 @@ impl Mailer for MailSender {
 
     fn send_confirmation(&self, address: MailAddress) -> MailFuture<'_> {
         Box::pin(async move {
-            Ok(if self.ask_to_confirm(&address).await? { Mailed::Sent } else { Mailed::NoRecipients })
+            Ok(if self.send_confirmation_request(&address).await? {
+                Mailed::Sent
+            } else {
+                Mailed::NoRecipients
+            })
         })
     }
 
@@ -375,11 +380,11 @@ fn short_digest(address: &str) -> String {
 pub(crate) async fn send_test(config: &Smtp, to: &str, clock: &Clock) -> Result<String, String> {
     let client = SmtpClient::new(config).map_err(|error| error.to_string())?;
     let Some(client) = client else {
-        return Err("mails are off: set smtp.host and smtp.from; see docs/notifications.md".into());
+        return Err("email is not configured: set smtp.host and smtp.from; see docs/notifications.md".into());
     };
-    let text = "This is a test of Redrive. If you can read it, owners can be told of trouble by mail.";
+    let text = "This is a test email of Redrive. If you can read it, Redrive can send notification emails.";
     let email = Mail {
-        subject: "Redrive can send mails".into(),
+        subject: "Redrive test email".into(),
         text: format!("{text}\n"),
         html: format!("<!doctype html><meta name=\"color-scheme\" content=\"light dark\"><p>{text}</p>"),
     };

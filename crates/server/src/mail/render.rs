@@ -72,14 +72,14 @@ pub(crate) struct Mail {
 struct MailContent<'a> {
     subject: &'a str,
     happened: String,
-    facts: Vec<(&'static str, String)>,
+    details: Vec<(&'static str, String)>,
     what_to_do: &'static str,
     next: &'static str,
     open: &'static str,
     link: Option<String>,
     why_you: String,
     unsubscribe: Option<&'a str>,
-    unsubscribe_words: String,
+    unsubscribe_text: String,
     ask: String,
 }
 
@@ -99,18 +99,18 @@ struct Html<'a> {
 #[derive(Template)]
 #[template(path = "mail/confirm.txt", escape = "none")]
 struct ConfirmText<'a> {
-    content: &'a ConfirmSaid<'a>,
+    content: &'a ConfirmContent<'a>,
 }
 
 #[derive(Template)]
 #[template(path = "mail/confirm.html")]
 struct ConfirmHtml<'a> {
     language: &'static str,
-    content: &'a ConfirmSaid<'a>,
+    content: &'a ConfirmContent<'a>,
 }
 
 /// Content that both parts of a confirmation email have.
-struct ConfirmSaid<'a> {
+struct ConfirmContent<'a> {
     subject: &'a str,
     requested: String,
     about: String,
@@ -133,19 +133,19 @@ pub(crate) fn render_confirmation(
     let host = host.split('/').next().unwrap_or(host);
     let days = (CONFIRMATION_LINK_TTL.as_secs() / (24 * 3600)).to_string();
     let tenant = body_text(tenant_id.as_str(), MAX_TEXT_CHARS);
-    let gaps = [("tenant", tenant.as_str()), ("host", host), ("days", days.as_str())];
-    let subject = fill_placeholders(texts.subject, &gaps);
-    let message = ConfirmSaid {
+    let values = [("tenant", tenant.as_str()), ("host", host), ("days", days.as_str())];
+    let subject = fill_placeholders(texts.subject, &values);
+    let content = ConfirmContent {
         subject: &subject,
-        requested: fill_placeholders(texts.requested, &gaps),
-        about: fill_placeholders(texts.about, &gaps),
-        what_to_do: fill_placeholders(texts.what_to_do, &gaps),
+        requested: fill_placeholders(texts.requested, &values),
+        about: fill_placeholders(texts.about, &values),
+        what_to_do: fill_placeholders(texts.what_to_do, &values),
         open: texts.open,
         link,
         ignore: texts.ignore,
     };
-    let text = ConfirmText { content: &message }.render()?;
-    let html = ConfirmHtml { language: language.code(), content: &message }.render()?;
+    let text = ConfirmText { content: &content }.render()?;
+    let html = ConfirmHtml { language: language.code(), content: &content }.render()?;
     Ok(Mail { text, html, subject })
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn render(
         format_minute(notification.first_at),
         format_minute(notification.last_at),
     );
-    let gaps = [
+    let values = [
         ("webhook", webhook.as_str()),
         ("tenant", tenant.as_str()),
         ("count", count.as_str()),
@@ -172,34 +172,40 @@ pub(crate) fn render(
         ("kind", kind.name),
         ("address", about.address.as_str()),
     ];
-    let subject = fill_placeholders(kind.subject.for_count(notification.count), &gaps);
+    let subject = fill_placeholders(kind.subject.for_count(notification.count), &values);
     // In the body, email clients must not turn the host into a link.
     let defanged = defang(&webhook);
-    let gaps = gaps.map(|(name, value)| (name, if name == "webhook" { defanged.as_str() } else { value }));
-    let message = MailContent {
+    let values =
+        values.map(|(name, value)| (name, if name == "webhook" { defanged.as_str() } else { value }));
+    let content = MailContent {
         subject: &subject,
-        happened: fill_placeholders(kind.happened.for_count(notification.count), &gaps),
-        facts: facts(notification, about, texts),
+        happened: fill_placeholders(kind.happened.for_count(notification.count), &values),
+        details: details(notification, about, texts),
         what_to_do: texts.what_to_do,
         next: kind.next,
         open: texts.open,
         link: link(notification, about),
-        why_you: fill_placeholders(texts.why_you, &gaps),
+        why_you: fill_placeholders(texts.why_you, &values),
         unsubscribe: about.unsubscribe.as_deref(),
-        unsubscribe_words: fill_placeholders(texts.unsubscribe, &gaps),
-        ask: fill_placeholders(texts.ask, &gaps),
+        unsubscribe_text: fill_placeholders(texts.unsubscribe, &values),
+        ask: fill_placeholders(texts.ask, &values),
     };
-    let text = Text { content: &message }.render()?;
-    let html = Html { language: language.code(), content: &message }.render()?;
+    let text = Text { content: &content }.render()?;
+    let html = Html { language: language.code(), content: &content }.render()?;
     Ok(Mail { text, html, subject })
 }
 
-fn facts(notification: &Notification, about: &MailContext, texts: &MailTexts) -> Vec<(&'static str, String)> {
+/// Returns the labelled details of a notification.
+fn details(
+    notification: &Notification,
+    about: &MailContext,
+    texts: &MailTexts,
+) -> Vec<(&'static str, String)> {
     let known = &notification.facts;
-    let mut facts = Vec::new();
+    let mut rows = Vec::new();
     let mut add = |label, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            facts.push((label, value));
+            rows.push((label, value));
         }
     };
     let webhook = about.webhook.as_ref().map(|webhook| match webhook.host.as_str() {
@@ -223,7 +229,7 @@ fn facts(notification: &Notification, about: &MailContext, texts: &MailTexts) ->
     add(texts.event_type, known.event_type.as_deref().map(|name| body_text(name, MAX_TEXT_CHARS)));
     add(texts.delivery, known.delivery_id.map(|id| id.to_string()));
     add(texts.until, known.until.map(format_minute));
-    facts
+    rows
 }
 
 /// Returns the link to the dashboard page about the notification.

@@ -72,7 +72,7 @@ impl SmtpClient {
             return Ok(None);
         }
         let from = config.sender()?;
-        let transport = Mutex::new(transport(config, &from)?);
+        let transport = Mutex::new(build_transport(config, &from)?);
         Ok(Some(Self { config: config.clone(), from, transport }))
     }
 
@@ -83,21 +83,21 @@ impl SmtpClient {
 
     /// Sends an email.
     pub(crate) async fn send(&self, outgoing: &OutgoingMail<'_>) -> Result<(), SmtpError> {
-        let message = message(&self.from, outgoing)?;
+        let message = build_message(&self.from, outgoing)?;
         let transport = self.transport.lock().clone();
         // `smtp.timeout` applies to each SMTP command; this is the timeout of the whole exchange.
         let wait = self.config.timeout.as_duration() * 3;
-        let mut sending = Sending { way: self, response_at: false };
+        let mut sending = Sending { client: self, is_complete: false };
         let sent = tokio::time::timeout(wait, transport.send(message)).await;
-        sending.response_at = sent.is_ok();
+        sending.is_complete = sent.is_ok();
         match sent {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.explain(&error)),
             Err(_) => {
                 let (location, timeout) = (self.server_address(), wait.as_secs_f32());
                 Err(SmtpError::Unknown(format!(
-                    "{location} did not answer within {timeout} s; check that smtp.host and smtp.port name a mail \
-                     server, and that smtp.tls is what it speaks on that port"
+                    "{location} did not respond within {timeout} s; check that smtp.host and smtp.port name an SMTP \
+                     server, and that smtp.tls matches the port"
                 )))
             }
         }
@@ -105,7 +105,7 @@ impl SmtpClient {
 
     fn server_address(&self) -> String {
         let host = self.config.host.as_deref().unwrap_or_default();
-        format!("the mail server {host}:{}", self.config.port())
+        format!("the SMTP server {host}:{}", self.config.port())
     }
 
     /// Classifies an error, with a message that says what to do about it.
@@ -114,7 +114,7 @@ impl SmtpClient {
         let Some(code) = error.status().map(u16::from) else {
             if message.to_lowercase().contains("smtputf8") {
                 return SmtpError::Refused(format!(
-                    "{location} takes no address with such letters ({message})"
+                    "{location} does not accept international addresses ({message})"
                 ));
             }
             let explained = self.explain_timeout(error, &location, &message);
@@ -132,16 +132,16 @@ impl SmtpClient {
         match code {
             530 | 534 | 535 | 538 | 454 | 432 => SmtpError::Unavailable(format!(
                 "{location} refused the login ({message}); check smtp.username and smtp.password, and whether the \
-                 account needs a password for apps"
+                 account requires an app password"
             )),
             421 => SmtpError::Unavailable(format!(
-                "{location} takes no mails now ({message}); it is tried again"
+                "{location} accepts no emails now ({message}); sending is retried"
             )),
             400..500 => {
-                SmtpError::Deferred(format!("{location} cannot take it now ({message}); it is tried again"))
+                SmtpError::Deferred(format!("{location} deferred the email ({message}); sending is retried"))
             }
             500..=504 => SmtpError::Unavailable(format!(
-                "{location} did not understand ({message}); check that smtp.port is one for sending mails, 587 or 465"
+                "{location} rejected a command ({message}); check that smtp.port is a submission port, 587 or 465"
             )),
             _ if about_sender => SmtpError::Deferred(format!(
                 "{location} refused the sender {from} ({message}); set smtp.from to an address that the account may \
@@ -161,8 +161,8 @@ impl SmtpClient {
         }
         if lower.contains("authentication mechanism") {
             return format!(
-                "{location} offers no login that is known; leave smtp.username out if it needs none, or use the port \
-                 for sending mails, 587 or 465"
+                "{location} offers no supported authentication; remove smtp.username if it requires none, or use a \
+                 submission port, 587 or 465"
             );
         }
         if error.is_tls()
@@ -170,41 +170,41 @@ impl SmtpClient {
         {
             return format!(
                 "no secure connection to {location} ({message}); check that smtp.host is the name in its certificate, \
-                 that smtp.tls fits the port (starttls for 587, tls for 465), and name the authority in \
-                 smtp.ca_file if it is your own"
+                 that smtp.tls matches the port (starttls for 587, tls for 465), and set smtp.ca_file if the \
+                 certificate is issued by your own CA"
             );
         }
         if lower.contains("lookup") || lower.contains("resolve") {
             return format!(
-                "{location} cannot be found ({message}); check the spelling of smtp.host, and the DNS"
+                "{location} cannot be resolved ({message}); check the spelling of smtp.host, and the DNS"
             );
         }
         if error.is_response() || error.is_client() {
             return format!(
-                "{location} answers in another way than a mail server ({message}); check smtp.port, and that smtp.tls \
-                 fits it (starttls for 587, tls for 465)"
+                "{location} does not speak SMTP ({message}); check smtp.port, and that smtp.tls matches it \
+                 (starttls for 587, tls for 465)"
             );
         }
         format!(
-            "{location} cannot be reached ({message}); check smtp.host and smtp.port, and that a firewall lets this \
-             machine through"
+            "{location} cannot be reached ({message}); check smtp.host and smtp.port, and that no firewall blocks \
+             the connection"
         )
     }
 }
 
 /// An email being sent. If the send is abandoned before the reply, dropping this discards the connections, so that
-/// the late reply is not taken as the reply to another email.
+/// the late reply is not attributed to another email.
 struct Sending<'a> {
-    way: &'a SmtpClient,
-    response_at: bool,
+    client: &'a SmtpClient,
+    is_complete: bool,
 }
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        if !self.response_at
-            && let Ok(fresh) = transport(&self.way.config, &self.way.from)
+        if !self.is_complete
+            && let Ok(fresh) = build_transport(&self.client.config, &self.client.from)
         {
-            *self.way.transport.lock() = fresh;
+            *self.client.transport.lock() = fresh;
         }
     }
 }
@@ -228,12 +228,12 @@ fn error_text(error: &Error) -> String {
     redrive_core::notification::mail_text::one_line(&parts.join(": "), 300)
 }
 
-fn transport(config: &Smtp, from: &Mailbox) -> Result<Transport, ConfigError> {
+fn build_transport(config: &Smtp, from: &Mailbox) -> Result<Transport, ConfigError> {
     let host = config.host.clone().unwrap_or_default();
     let tls = match config.tls {
         SmtpTls::None => Tls::None,
-        SmtpTls::Starttls => Tls::Required(tls(config, host.clone())?),
-        SmtpTls::Tls => Tls::Wrapper(tls(config, host.clone())?),
+        SmtpTls::Starttls => Tls::Required(tls_parameters(config, host.clone())?),
+        SmtpTls::Tls => Tls::Wrapper(tls_parameters(config, host.clone())?),
     };
     let domain = from.email.domain();
     let hello = match domain.parse::<IpAddr>() {
@@ -255,22 +255,22 @@ fn transport(config: &Smtp, from: &Mailbox) -> Result<Transport, ConfigError> {
     Ok(builder.build())
 }
 
-fn tls(config: &Smtp, host: String) -> Result<TlsParameters, ConfigError> {
-    let refused = |error: Error| ConfigError::Invalid {
+fn tls_parameters(config: &Smtp, host: String) -> Result<TlsParameters, ConfigError> {
+    let invalid = |error: Error| ConfigError::Invalid {
         setting: if config.ca_file.is_some() { "smtp.ca_file" } else { "smtp.host" }.into(),
         reason: error_text(&error),
     };
     let mut builder = TlsParameters::builder(host);
     if let Some(ca) = config.ca()? {
-        let ca = Certificate::from_pem(ca.as_bytes()).map_err(refused)?;
+        let ca = Certificate::from_pem(ca.as_bytes()).map_err(invalid)?;
         builder = builder.certificate_store(CertificateStore::None).add_root_certificate(ca);
     }
-    builder.build_rustls().map_err(refused)
+    builder.build_rustls().map_err(invalid)
 }
 
 /// Builds the MIME message.
-fn message(from: &Mailbox, outgoing: &OutgoingMail<'_>) -> Result<Message, SmtpError> {
-    let bad = |reason: String| SmtpError::Refused(format!("the mail cannot be written: {reason}"));
+fn build_message(from: &Mailbox, outgoing: &OutgoingMail<'_>) -> Result<Message, SmtpError> {
+    let bad = |reason: String| SmtpError::Refused(format!("the email cannot be built: {reason}"));
     let to: Address = outgoing.to.parse().map_err(|error| bad(format!("{:?}: {error}", outgoing.to)))?;
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(outgoing.at.millis()).unwrap_or(0));
     let mut builder = Message::builder()
@@ -279,22 +279,22 @@ fn message(from: &Mailbox, outgoing: &OutgoingMail<'_>) -> Result<Message, SmtpE
         .subject(&outgoing.email.subject)
         .date(at)
         .message_id(Some(format!("<{}@{}>", outgoing.id, from.email.domain())))
-        .raw_header(plain("Auto-Submitted", "auto-generated".into()))
-        .raw_header(plain("X-Auto-Response-Suppress", "All".into()));
+        .raw_header(unencoded_header("Auto-Submitted", "auto-generated".into()))
+        .raw_header(unencoded_header("X-Auto-Response-Suppress", "All".into()));
     // Only links that cannot end the header line are added.
     if let Some(link) =
         outgoing.unsubscribe.filter(|link| link.bytes().all(|c| c.is_ascii_graphic() && c != b'>'))
     {
         builder = builder
-            .raw_header(plain("List-Unsubscribe", format!("<{link}>")))
-            .raw_header(plain("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".into()));
+            .raw_header(unencoded_header("List-Unsubscribe", format!("<{link}>")))
+            .raw_header(unencoded_header("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".into()));
     }
     let parts = MultiPart::alternative_plain_html(outgoing.email.text.clone(), outgoing.email.html.clone());
     builder.multipart(parts).map_err(|error| bad(error.to_string()))
 }
 
 /// Builds a header that is written unencoded; a long link must not be encoded.
-fn plain(name: &'static str, value: String) -> HeaderValue {
+fn unencoded_header(name: &'static str, value: String) -> HeaderValue {
     HeaderValue::dangerous_new_pre_encoded(HeaderName::new_from_ascii_str(name), value.clone(), value)
 }
 
@@ -302,18 +302,18 @@ fn plain(name: &'static str, value: String) -> HeaderValue {
 mod tests {
     use super::*;
 
-    fn written(subject: &str, to: &str, unsubscribe: Option<&str>) -> String {
+    fn formatted(subject: &str, to: &str, unsubscribe: Option<&str>) -> String {
         let email = Mail { subject: subject.into(), text: "plain ä".into(), html: "<p>rich ä</p>".into() };
         let at = Time::from_millis(1_793_000_000_000);
         let outgoing = OutgoingMail { to, email: &email, id: "ntf_1.abc", at, unsubscribe };
         let from = "Redrive <redrive@example.com>".parse().unwrap();
-        String::from_utf8(message(&from, &outgoing).unwrap().formatted()).unwrap()
+        String::from_utf8(build_message(&from, &outgoing).unwrap().formatted()).unwrap()
     }
 
     #[test]
     fn email_has_automation_and_unsubscribe_headers() {
         let link = format!("https://hooks.example.com/unsubscribe/{}", "A".repeat(400));
-        let email = written("Three deliveries", "jane@example.com", Some(&link));
+        let email = formatted("Three deliveries", "jane@example.com", Some(&link));
         for line in [
             "From: Redrive <redrive@example.com>\r\n",
             "To: jane@example.com\r\n",
@@ -327,12 +327,12 @@ mod tests {
             assert!(email.contains(line), "{line}\n{email}");
         }
         assert!(email.contains(&format!("List-Unsubscribe: <{link}>\r\n")), "{email}");
-        assert!(!written("x", "jane@example.com", None).contains("List-Unsubscribe"));
+        assert!(!formatted("x", "jane@example.com", None).contains("List-Unsubscribe"));
     }
 
     #[test]
     fn line_breaks_in_subject_or_link_add_no_header() {
-        let email = written(
+        let email = formatted(
             "a\r\nBcc: evil@example.com\r\n\r\nbody",
             "jane@example.com",
             Some("https://x/\r\nBcc: y"),

@@ -72,11 +72,11 @@ impl Collector {
         sender: Option<http1::SendRequest<Full<Bytes>>>,
         body: Bytes,
     ) -> Result<Bytes, ExportError> {
-        let kept = match sender {
+        let open_sender = match sender {
             Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
             None => None,
         };
-        let mut sender = match kept {
+        let mut sender = match open_sender {
             Some(sender) => sender,
             None => self.connect().await?,
         };

@@ -83,13 +83,16 @@ impl Exporter {
     ) -> Result<Option<(Tracing, Self)>, ConfigError> {
         let Some(collector) = Collector::from_settings(settings)? else { return Ok(None) };
         let (queue, spans) = mpsc::channel(MAX_QUEUED_SPANS);
-        let figures = ExportMetrics::new(metrics);
-        let tracing =
-            Tracing { sample_ratio: settings.sample_ratio, spans: queue, dropped: figures.dropped.clone() };
+        let export_metrics = ExportMetrics::new(metrics);
+        let tracing = Tracing {
+            sample_ratio: settings.sample_ratio,
+            spans: queue,
+            dropped: export_metrics.dropped.clone(),
+        };
         let resource = Resource::new(&settings.service_name, node);
         Ok(Some((
             tracing,
-            Self { spans, batch: Vec::new(), collector, resource, metrics: figures, lost: None },
+            Self { spans, batch: Vec::new(), collector, resource, metrics: export_metrics, lost: None },
         )))
     }
 

@@ -332,7 +332,7 @@ impl<'a> SourceSession<'a> {
         let publishing = async move {
             let ordered = OrderedPosition { order: order.clone(), position };
             let result = app.publish_in_order(pending.draft.clone(), ordered).await;
-            match result.as_ref().err().map(|error| verdict(error.clone())) {
+            match result.as_ref().err().map(|error| failure_action(error.clone())) {
                 // The publish may have failed before it reached the store, which then would not reject later positions, so
                 // the order is broken here. Earlier positions are still stored: a message over the quota must not delay
                 // messages that are within it.
@@ -363,7 +363,7 @@ impl<'a> SourceSession<'a> {
                 self.is_trying = false;
                 self.resume_deferred();
             }
-            Err(error) => match verdict(error.clone()) {
+            Err(error) => match failure_action(error.clone()) {
                 PublishFailureAction::Reject(reason) => {
                     self.reject(pending.message, reason);
                     self.is_trying = false;
@@ -448,7 +448,7 @@ impl<'a> SourceSession<'a> {
             loop {
                 tokio::select! {
                     Some((pending, result)) = self.publishing.next() => match result {
-                        Err(error) if matches!(verdict(error.clone()), PublishFailureAction::Retry(_)) => {}
+                        Err(error) if matches!(failure_action(error.clone()), PublishFailureAction::Retry(_)) => {}
                         result => self.settle(pending, result),
                     },
                     Some(_) = self.closing.next() => {}
@@ -473,7 +473,7 @@ async fn ack(acker: Acker) -> Result<(), lapin::Error> {
     acker.ack(BasicAckOptions::default()).await.map(|_| ())
 }
 
-fn verdict(error: AppError) -> PublishFailureAction {
+fn failure_action(error: AppError) -> PublishFailureAction {
     match error {
         AppError::OverQuota { retry_after, .. } => {
             PublishFailureAction::Retry(Some(Duration::from_secs(retry_after)))

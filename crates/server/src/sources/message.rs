@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn invalid_message_error_names_the_problem() {
-        for (properties, body, code, says) in [
+        for (properties, body, code, expected) in [
             (plain(), "", "invalid_json", ""),
             (plain(), "no json", "invalid_json", ""),
             (plain(), "[1]", "invalid_body", "JSON object"),
@@ -345,7 +345,7 @@ mod tests {
         ] {
             let problem = parse(properties, body).unwrap_err();
             assert!(
-                problem.code == code && problem.detail.contains(says),
+                problem.code == code && problem.detail.contains(expected),
                 "{body}: {} {}",
                 problem.code,
                 problem.detail

@@ -69,7 +69,7 @@ impl RejectQueue {
     ) {
         let properties = self.reject_headers(properties, reason, now);
         let mut backoff = OutageBackoff::default();
-        while let Err(why) = self.try_to_put(properties.clone(), body).await {
+        while let Err(why) = self.try_reject(properties.clone(), body).await {
             if backoff.is_fresh() {
                 tracing::warn!(
                     source = self.source, queue = self.queue, error = %why,
@@ -81,7 +81,7 @@ impl RejectQueue {
     }
 
     /// Publishes a message to the reject queue. Success means that the broker has confirmed it.
-    async fn try_to_put(&self, properties: BasicProperties, body: &[u8]) -> Result<(), String> {
+    async fn try_reject(&self, properties: BasicProperties, body: &[u8]) -> Result<(), String> {
         let channel = self.channel().await.map_err(|error| error.to_string())?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let sent = async {
@@ -102,8 +102,8 @@ impl RejectQueue {
     }
 
     async fn channel(&self) -> Result<Channel, BrokerError> {
-        let mut kept = self.channel.lock().await;
-        if let Some((connection, channel)) = &*kept
+        let mut open_channel = self.channel.lock().await;
+        if let Some((connection, channel)) = &*open_channel
             && connection.status().connected()
             && channel.status().connected()
         {
@@ -112,7 +112,7 @@ impl RejectQueue {
         let connection = self.broker.connect(&format!("source {}, rejects", self.source)).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        *kept = Some((connection, channel.clone()));
+        *open_channel = Some((connection, channel.clone()));
         Ok(channel)
     }
 
@@ -141,23 +141,23 @@ impl RejectQueue {
             headers.insert(name.into(), AMQPValue::LongString(text.into()));
         }
         // Properties that the server checks or acts on are not copied: user id, expiration, reply-to.
-        let kept = BasicProperties::default().with_headers(headers).with_delivery_mode(2);
-        let take = |property: &Option<ShortString>,
-                    kept: BasicProperties,
-                    put: fn(BasicProperties, ShortString) -> BasicProperties| {
+        let copied = BasicProperties::default().with_headers(headers).with_delivery_mode(2);
+        let copy = |property: &Option<ShortString>,
+                    copied: BasicProperties,
+                    set: fn(BasicProperties, ShortString) -> BasicProperties| {
             match property {
-                Some(value) => put(kept, value.clone()),
-                None => kept,
+                Some(value) => set(copied, value.clone()),
+                None => copied,
             }
         };
-        let kept = take(properties.content_type(), kept, BasicProperties::with_content_type);
-        let kept = take(properties.content_encoding(), kept, BasicProperties::with_content_encoding);
-        let kept = take(properties.correlation_id(), kept, BasicProperties::with_correlation_id);
-        let kept = take(properties.message_id(), kept, BasicProperties::with_message_id);
-        let kept = take(properties.kind(), kept, BasicProperties::with_type);
-        let kept = take(properties.app_id(), kept, BasicProperties::with_app_id);
-        let kept = properties.timestamp().map_or(kept.clone(), |time| kept.with_timestamp(time));
-        properties.priority().map_or(kept.clone(), |priority| kept.with_priority(priority))
+        let copied = copy(properties.content_type(), copied, BasicProperties::with_content_type);
+        let copied = copy(properties.content_encoding(), copied, BasicProperties::with_content_encoding);
+        let copied = copy(properties.correlation_id(), copied, BasicProperties::with_correlation_id);
+        let copied = copy(properties.message_id(), copied, BasicProperties::with_message_id);
+        let copied = copy(properties.kind(), copied, BasicProperties::with_type);
+        let copied = copy(properties.app_id(), copied, BasicProperties::with_app_id);
+        let copied = properties.timestamp().map_or(copied.clone(), |time| copied.with_timestamp(time));
+        properties.priority().map_or(copied.clone(), |priority| copied.with_priority(priority))
     }
 }
 

@@ -114,9 +114,9 @@ mod tests {
 
     /// Layer that stores the written messages.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<String>>>);
+    struct Recorded(Arc<Mutex<Vec<String>>>);
 
-    impl Layer<Registry> for Kept {
+    impl Layer<Registry> for Recorded {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, Registry>) {
             let mut message = Message(None);
             event.record(&mut message);
@@ -126,22 +126,22 @@ mod tests {
 
     #[test]
     fn repeated_records_are_throttled_and_counted_per_call_site() {
-        let (kept, (limited, left_out)) = (Kept::default(), limited());
-        let subscriber = tracing_subscriber::registry().with(kept.clone().with_filter(limited));
+        let (recorded, (limited, suppressed)) = (Recorded::default(), limited());
+        let subscriber = tracing_subscriber::registry().with(recorded.clone().with_filter(limited));
         tracing::subscriber::with_default(subscriber, || {
             for n in 0..1000 {
                 tracing::warn!(n, "a flood");
             }
-            tracing::warn!("something else");
+            tracing::warn!("another record");
             for _ in 0..100 {
                 tracing::debug!("a detail");
             }
-            left_out.report_now();
-            left_out.report_now();
+            suppressed.report_now();
+            suppressed.report_now();
         });
-        let lines = kept.0.lock().clone();
+        let lines = recorded.0.lock().clone();
         let count = |what: &str| lines.iter().filter(|line| *line == what).count();
         assert_eq!(count("a flood"), MAX_LINES_PER_WINDOW as usize);
-        assert_eq!((count("something else"), count("a detail"), count("suppressed: a flood")), (1, 100, 1));
+        assert_eq!((count("another record"), count("a detail"), count("suppressed: a flood")), (1, 100, 1));
     }
 }

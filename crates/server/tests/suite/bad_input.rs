@@ -7,7 +7,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// Asserts the status and code of a problem, and that its detail mentions a text.
 #[track_caller]
-fn refused(response: &ApiResponse, status: u16, code: &str, mentions: &str) {
+fn assert_problem(response: &ApiResponse, status: u16, code: &str, mentions: &str) {
     let text = String::from_utf8_lossy(&response.body).into_owned();
     assert_eq!(response.status, status, "{text}");
     assert_eq!(response.header("content-type"), Some("application/problem+json"), "{text}");
@@ -26,39 +26,44 @@ async fn post_raw(api: &Api, path: &str, body: &str) -> ApiResponse {
 async fn malformed_or_mistyped_json_is_rejected() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    refused(&post_raw(&api, "/v1/events", "{").await, 400, "invalid_json", "not valid JSON");
-    refused(&post_raw(&api, "/v1/events", "").await, 400, "invalid_json", "not valid JSON");
-    refused(
+    assert_problem(&post_raw(&api, "/v1/events", "{").await, 400, "invalid_json", "not valid JSON");
+    assert_problem(&post_raw(&api, "/v1/events", "").await, 400, "invalid_json", "not valid JSON");
+    assert_problem(
         &post_raw(&api, "/v1/events", "{} trailing").await,
         400,
         "invalid_field",
         "event_type: is missing",
     );
     let trailing = r#"{"event_type":"a.b","data":1} x"#;
-    refused(&post_raw(&api, "/v1/events", trailing).await, 400, "invalid_json", "trailing");
-    refused(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "must be a JSON object");
+    assert_problem(&post_raw(&api, "/v1/events", trailing).await, 400, "invalid_json", "trailing");
+    assert_problem(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "must be a JSON object");
     let list = r#"["a.b", 1]"#;
-    refused(&post_raw(&api, "/v1/events", list).await, 400, "invalid_body", "must be a JSON object");
+    assert_problem(&post_raw(&api, "/v1/events", list).await, 400, "invalid_body", "must be a JSON object");
     let pattern = r#"{"url":"http://127.0.0.1:2/","events":["*.a"]}"#;
-    refused(
+    assert_problem(
         &post_raw(&api, "/v1/webhooks", pattern).await,
         400,
         "invalid_field",
-        "events[0]: \"*.a\" is no event",
+        "events[0]: \"*.a\" is not an event",
     );
-    refused(
+    assert_problem(
         &post_raw(&api, "/v1/events", r#"{"event_type":7,"data":1}"#).await,
         400,
         "invalid_field",
         "event_type",
     );
     let unknown = r#"{"event_type":"a.b","data":1,"dta":2}"#;
-    refused(&post_raw(&api, "/v1/events", unknown).await, 400, "invalid_field", "unknown field `dta`");
+    assert_problem(&post_raw(&api, "/v1/events", unknown).await, 400, "invalid_field", "unknown field `dta`");
     let not_utf8 =
         api.raw("POST", "/v1/events", &[JSON], b"{\"event_type\":\"\xff\",\"data\":1}".to_vec()).await;
     assert_eq!(not_utf8.status, 400);
     let webhook = r#"{"url":"http://127.0.0.1:2/","events":["a"],"retry_config":{"jitter":"much"}}"#;
-    refused(&post_raw(&api, "/v1/webhooks", webhook).await, 400, "invalid_field", "retry_config.jitter");
+    assert_problem(
+        &post_raw(&api, "/v1/webhooks", webhook).await,
+        400,
+        "invalid_field",
+        "retry_config.jitter",
+    );
 }
 
 #[tokio::test]
@@ -68,18 +73,22 @@ async fn wrong_content_type_or_size_is_rejected() {
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let event = r#"{"event_type":"a.b","data":1}"#.as_bytes().to_vec();
     let response = api.raw("POST", "/v1/events", &form, event.clone()).await;
-    refused(&response, 415, "unsupported_media_type", "Content-Type: application/json");
+    assert_problem(&response, 415, "unsupported_media_type", "Content-Type: application/json");
     let response = api.raw("POST", "/v1/events", &[], event.clone()).await;
-    refused(&response, 415, "unsupported_media_type", "it was none");
+    assert_problem(&response, 415, "unsupported_media_type", "it was none");
     let charset = [("content-type", "application/json; charset=utf-8")];
     assert_eq!(api.raw("POST", "/v1/events", &charset, event).await.status, 202);
 
     let payload = |bytes: usize| json!({"event_type": "a.b", "data": "x".repeat(bytes - 2)});
-    assert_eq!(api.post("/v1/events", payload(256 * 1024)).await.status, 202, "exactly the limit is fine");
+    assert_eq!(
+        api.post("/v1/events", payload(256 * 1024)).await.status,
+        202,
+        "a body of exactly the limit is accepted"
+    );
     let response = api.post("/v1/events", payload(256 * 1024 + 1)).await;
-    refused(&response, 413, "payload_too_large", "262144");
+    assert_problem(&response, 413, "payload_too_large", "262144");
     let response = api.post("/v1/events", payload(1 << 20)).await;
-    refused(&response, 413, "body_too_large", "larger than");
+    assert_problem(&response, 413, "body_too_large", "larger than");
 }
 
 #[tokio::test]
@@ -122,24 +131,34 @@ async fn invalid_events_are_rejected() {
     ];
     for (body, field) in cases {
         let response = api.post("/v1/events", &body).await;
-        refused(&response, 400, "invalid_field", field);
+        assert_problem(&response, 400, "invalid_field", field);
         assert_eq!(response.json()["field"], field, "{body}");
     }
-    refused(
+    assert_problem(
         &api.post("/v1/events", json!({"data": 1})).await,
         400,
         "invalid_field",
         "event_type: is missing",
     );
-    refused(
+    assert_problem(
         &api.post("/v1/events", json!({"event_type": "a.b"})).await,
         400,
         "invalid_field",
         "data: is missing",
     );
-    refused(&api.post("/v1/events/batch", json!({"events": []})).await, 400, "invalid_field", "1 to 1000");
+    assert_problem(
+        &api.post("/v1/events/batch", json!({"events": []})).await,
+        400,
+        "invalid_field",
+        "1 to 1000",
+    );
     let many = vec![json!({"event_type": "a.b", "data": 1}); 1001];
-    refused(&api.post("/v1/events/batch", json!({"events": many})).await, 400, "invalid_field", "1 to 1000");
+    assert_problem(
+        &api.post("/v1/events/batch", json!({"events": many})).await,
+        400,
+        "invalid_field",
+        "1 to 1000",
+    );
 }
 
 #[tokio::test]
@@ -175,7 +194,7 @@ async fn invalid_webhooks_are_rejected() {
         (json!({"retry_config": {"schedule": [0], "max_attempts": 3}}), "retry_config"),
         (json!({"retry_config": {"timeout_ms": 0}}), "retry_config"),
         (json!({"active": true, "state": "disabled"}), "active"),
-        (json!({"owner": {"email": "nobody"}}), "owner.email"),
+        (json!({"owner": {"email": "unknown"}}), "owner.email"),
         (json!({"active": true, "state": "paused"}), "active"),
         (json!({"state": "asleep"}), "state"),
         (json!({"circuit_breaker_config": {"window_size_ms": 0}}), "circuit_breaker_config.window_size_ms"),
@@ -206,17 +225,17 @@ async fn invalid_webhooks_are_rejected() {
     ];
     for (change, field) in cases {
         let response = api.post("/v1/webhooks", webhook(change.clone())).await;
-        refused(&response, 400, "invalid_field", field);
+        assert_problem(&response, 400, "invalid_field", field);
         let named = response.json()["field"].as_str().unwrap().to_owned();
         assert!(named.starts_with(field), "{change}: the field was {named}");
     }
-    refused(
+    assert_problem(
         &api.post("/v1/webhooks", json!({"events": ["a"]})).await,
         400,
         "invalid_field",
         "url: is missing",
     );
-    refused(
+    assert_problem(
         &api.post("/v1/webhooks", json!({"url": "http://x/"})).await,
         400,
         "invalid_field",
@@ -239,14 +258,14 @@ async fn invalid_ids_paths_methods_and_queries_are_rejected() {
         format!("/v1/deliveries/dlv_{hex}/attempts"),
         format!("/v1/webhooks/wh_{hex}/deliveries"),
         format!("/v1/events/evt_{hex}/deliveries"),
-        "/v1/tenants/nobody".into(),
+        "/v1/tenants/unknown".into(),
         "/v1/tenants/NOT%20A%20NAME".into(),
         "/v1/events/%ff".into(),
     ] {
-        refused(&api.get(&path).await, 404, "not_found", "there is no such");
+        assert_problem(&api.get(&path).await, 404, "not_found", "there is no such");
     }
-    refused(&api.get("/v1/nothing").await, 404, "route_not_found", "/docs");
-    refused(&api.raw("DELETE", "/v1/events", &[], vec![]).await, 405, "method_not_allowed", "Allow");
+    assert_problem(&api.get("/v1/nothing").await, 404, "route_not_found", "/docs");
+    assert_problem(&api.raw("DELETE", "/v1/events", &[], vec![]).await, 405, "method_not_allowed", "Allow");
     for (query, mentions) in [
         ("limit=0", "limit"),
         ("limit=100000", "1 to 500"),
@@ -288,16 +307,16 @@ async fn invalid_circuit_changes_are_rejected() {
         (json!({"action": "force_open", "for": 60}), "for", "unknown field"),
     ] {
         let response = api.patch(&path, &body).await;
-        refused(&response, 400, "invalid_field", mentions);
+        assert_problem(&response, 400, "invalid_field", mentions);
         assert_eq!(response.json()["field"], field, "{body}");
     }
     let hex = "0".repeat(32);
     let reset = json!({"action": "reset"});
     let nowhere = api.patch(&format!("/v1/webhooks/wh_{hex}/circuit-breaker"), &reset).await;
-    refused(&nowhere, 404, "not_found", "webhook");
-    refused(&api.get(&format!("/v1/webhooks/wh_{hex}/health")).await, 404, "not_found", "webhook");
+    assert_problem(&nowhere, 404, "not_found", "webhook");
+    assert_problem(&api.get(&format!("/v1/webhooks/wh_{hex}/health")).await, 404, "not_found", "webhook");
     api.delete(&format!("/v1/webhooks/{}", webhook["id"].as_str().unwrap())).await.expect(204);
-    refused(&api.patch(&path, &reset).await, 404, "not_found", "webhook");
+    assert_problem(&api.patch(&path, &reset).await, 404, "not_found", "webhook");
 }
 
 #[tokio::test]
@@ -306,9 +325,9 @@ async fn unknown_priority_is_rejected() {
     let api = redrive.api();
     let event = api.publish("a.b", json!(1)).await;
     let replay = format!("/v1/events/{}/replay", event["id"].as_str().unwrap());
-    refused(&api.post(&replay, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
+    assert_problem(&api.post(&replay, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
     let retry = format!("/v1/deliveries/dlv_{}/retry", "0".repeat(32));
-    refused(&api.post(&retry, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
+    assert_problem(&api.post(&retry, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
     let batch = json!({"events": [{"event_type": "a.b", "data": 1, "priority": "urgent"}]});
     let response = api.post("/v1/events/batch", batch).await.expect(202);
     assert_eq!(response["data"][0]["error"]["field"], "priority", "{response}");
@@ -320,46 +339,52 @@ async fn missing_key_or_scope_is_rejected() {
     let admin = redrive.api();
     let event = json!({"event_type": "a.b", "data": 1});
     for api in [admin.without_key(), admin.with_key("rdk_wrong"), admin.with_key("")] {
-        refused(&api.get("/v1/webhooks").await, 401, "unauthorized", "Authorization: Bearer");
-        refused(&api.post("/v1/events", &event).await, 401, "unauthorized", "Authorization: Bearer");
+        assert_problem(&api.get("/v1/webhooks").await, 401, "unauthorized", "Authorization: Bearer");
+        assert_problem(&api.post("/v1/events", &event).await, 401, "unauthorized", "Authorization: Bearer");
     }
     let basic = [("authorization", "Basic YTpi")];
-    refused(&admin.raw("GET", "/v1/webhooks", &basic, vec![]).await, 401, "unauthorized", "Bearer");
+    assert_problem(&admin.raw("GET", "/v1/webhooks", &basic, vec![]).await, 401, "unauthorized", "Bearer");
 
     admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     let key = |scopes: Value| {
         let admin = admin.clone();
         async move {
-            let made = admin.post("/v1/tenants/acme/api-keys", json!({"scopes": scopes})).await.expect(201);
-            (admin.with_key(made["key"].as_str().unwrap()), made["id"].as_str().unwrap().to_owned())
+            let created =
+                admin.post("/v1/tenants/acme/api-keys", json!({"scopes": scopes})).await.expect(201);
+            (admin.with_key(created["key"].as_str().unwrap()), created["id"].as_str().unwrap().to_owned())
         }
     };
     let (publisher, publisher_id) = key(json!(["publish"])).await;
     let (reader, _) = key(json!(["read"])).await;
     let (manager, _) = key(json!(["manage"])).await;
     assert_eq!(publisher.post("/v1/events", &event).await.status, 202);
-    refused(&publisher.get("/v1/events").await, 403, "forbidden", "\"read\"");
-    refused(&reader.post("/v1/events", &event).await, 403, "forbidden", "\"publish\"");
-    refused(&reader.post("/v1/webhooks", json!({})).await, 403, "forbidden", "\"manage\"");
+    assert_problem(&publisher.get("/v1/events").await, 403, "forbidden", "\"read\"");
+    assert_problem(&reader.post("/v1/events", &event).await, 403, "forbidden", "\"publish\"");
+    assert_problem(&reader.post("/v1/webhooks", json!({})).await, 403, "forbidden", "\"manage\"");
     assert_eq!(manager.get("/v1/events").await.status, 200);
     for api in [&publisher, &reader, &manager] {
-        refused(&api.get("/v1/tenants").await, 403, "forbidden", "admin");
-        refused(&api.get("/v1/events?tenant_id=default").await, 403, "forbidden", "");
+        assert_problem(&api.get("/v1/tenants").await, 403, "forbidden", "admin");
+        assert_problem(&api.get("/v1/events?tenant_id=default").await, 403, "forbidden", "");
     }
     // Revocation takes effect with the next request.
     admin.delete(&format!("/v1/tenants/acme/api-keys/{publisher_id}")).await.expect(204);
-    refused(&publisher.post("/v1/events", &event).await, 401, "unauthorized", "");
+    assert_problem(&publisher.post("/v1/events", &event).await, 401, "unauthorized", "");
     let again = admin.delete(&format!("/v1/tenants/acme/api-keys/{publisher_id}")).await;
-    refused(&again, 404, "not_found", "live API key");
+    assert_problem(&again, 404, "not_found", "active API key");
 }
 
 #[tokio::test]
 async fn invalid_tenants_and_keys_are_rejected() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
-    refused(&admin.post("/v1/tenants", json!({"id": "Not A Name"})).await, 400, "invalid_field", "a-z");
+    assert_problem(
+        &admin.post("/v1/tenants", json!({"id": "Not A Name"})).await,
+        400,
+        "invalid_field",
+        "a-z",
+    );
     admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
-    refused(&admin.post("/v1/tenants", json!({"id": "acme"})).await, 409, "tenant_exists", "acme");
+    assert_problem(&admin.post("/v1/tenants", json!({"id": "acme"})).await, 409, "tenant_exists", "acme");
     for (rules, field) in [
         (json!({"pool": "Not a name"}), "pool"),
         (json!({"rate_limit": {"requests_per_minute": 0}}), "rate_limit.requests_per_minute"),
@@ -369,55 +394,55 @@ async fn invalid_tenants_and_keys_are_rejected() {
         (json!({"name": "a\nb"}), "name"),
     ] {
         let changed = admin.patch("/v1/tenants/acme", &rules).await;
-        refused(&changed, 400, "invalid_field", field);
+        assert_problem(&changed, 400, "invalid_field", field);
         assert_eq!(changed.json()["field"], field);
         let mut new = rules.clone();
         new["id"] = json!("other");
-        refused(&admin.post("/v1/tenants", new).await, 400, "invalid_field", field);
+        assert_problem(&admin.post("/v1/tenants", new).await, 400, "invalid_field", field);
     }
-    refused(
+    assert_problem(
         &admin.patch("/v1/tenants/acme", json!({"id": "b"})).await,
         400,
         "invalid_field",
         "unknown field",
     );
-    refused(&admin.patch("/v1/tenants/nobody", json!({})).await, 404, "not_found", "tenant");
+    assert_problem(&admin.patch("/v1/tenants/unknown", json!({})).await, 404, "not_found", "tenant");
     let scopes = json!({"scopes": ["fly"]});
-    refused(&admin.post("/v1/tenants/acme/api-keys", scopes).await, 400, "invalid_field", "scopes");
+    assert_problem(&admin.post("/v1/tenants/acme/api-keys", scopes).await, 400, "invalid_field", "scopes");
     let none = json!({"scopes": []});
-    refused(&admin.post("/v1/tenants/acme/api-keys", none).await, 400, "invalid_field", "scopes");
+    assert_problem(&admin.post("/v1/tenants/acme/api-keys", none).await, 400, "invalid_field", "scopes");
     assert_eq!(
         admin.raw("POST", "/v1/tenants/acme/api-keys", &[], vec![]).await.status,
         201,
         "a body is optional"
     );
     let limited_admin = admin.post("/v1/admin-keys", json!({"scopes": ["read"]})).await;
-    refused(&limited_admin, 400, "invalid_field", "an admin key allows everything");
-    refused(&admin.get("/v1/events?tenant_id=nobody").await, 404, "not_found", "tenant");
-    let unknown = admin.post("/v1/tenants/nobody/api-keys", json!({})).await;
-    refused(&unknown, 404, "not_found", "tenant");
-    let event = json!({"event_type": "a.b", "data": 1, "tenant_id": "nobody"});
-    refused(&admin.post("/v1/events", event).await, 404, "not_found", "tenant");
+    assert_problem(&limited_admin, 400, "invalid_field", "an admin key allows everything");
+    assert_problem(&admin.get("/v1/events?tenant_id=unknown").await, 404, "not_found", "tenant");
+    let unknown = admin.post("/v1/tenants/unknown/api-keys", json!({})).await;
+    assert_problem(&unknown, 404, "not_found", "tenant");
+    let event = json!({"event_type": "a.b", "data": 1, "tenant_id": "unknown"});
+    assert_problem(&admin.post("/v1/events", event).await, 404, "not_found", "tenant");
 }
 
 #[tokio::test]
 async fn keys_created_during_revocations_all_work() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
-    let make = |admin: Api| async move {
-        let made = admin.post("/v1/tenants/default/api-keys", json!({})).await.expect(201);
-        (made["id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+    let create = |admin: Api| async move {
+        let created = admin.post("/v1/tenants/default/api-keys", json!({})).await.expect(201);
+        (created["id"].as_str().unwrap().to_owned(), created["key"].as_str().unwrap().to_owned())
     };
     let mut doomed = Vec::new();
     for _ in 0..30 {
-        doomed.push(make(admin.clone()).await.0);
+        doomed.push(create(admin.clone()).await.0);
     }
-    let makers: Vec<_> = (0..30).map(|_| tokio::spawn(make(admin.clone()))).collect();
+    let creators: Vec<_> = (0..30).map(|_| tokio::spawn(create(admin.clone()))).collect();
     for id in doomed {
         admin.delete(&format!("/v1/tenants/default/api-keys/{id}")).await.expect(204);
     }
-    for maker in makers {
-        let (_, key) = maker.await.unwrap();
+    for creator in creators {
+        let (_, key) = creator.await.unwrap();
         assert_eq!(admin.with_key(&key).get("/v1/events").await.status, 200);
     }
 }
@@ -436,16 +461,21 @@ async fn list_is_rejected_as_object_and_null_counts_as_no_body() {
     ] {
         let mut body = webhook.clone();
         body[field] = list;
-        refused(&api.post("/v1/webhooks", &body).await, 400, "invalid_field", "an object");
+        assert_problem(&api.post("/v1/webhooks", &body).await, 400, "invalid_field", "an object");
         assert_eq!(api.post("/v1/webhooks", &body).await.json()["field"], field);
     }
     let tenant = json!({"id": "acme", "rate_limit": [60, 1]});
-    refused(&api.post("/v1/tenants", &tenant).await, 400, "invalid_field", "an object");
-    refused(&api.post("/v1/webhooks", Value::Null).await, 400, "invalid_body", "must be a JSON object");
+    assert_problem(&api.post("/v1/tenants", &tenant).await, 400, "invalid_field", "an object");
+    assert_problem(
+        &api.post("/v1/webhooks", Value::Null).await,
+        400,
+        "invalid_body",
+        "must be a JSON object",
+    );
 
     // Where a body is optional, null counts as no body.
     let id = api.post("/v1/webhooks", &webhook).await.expect(201)["id"].clone();
     let pause = format!("/v1/webhooks/{}/pause", id.as_str().unwrap());
     assert_eq!(api.post(&pause, Value::Null).await.expect(200)["state"], "paused");
-    refused(&api.post(&pause, json!([])).await, 400, "invalid_body", "must be a JSON object");
+    assert_problem(&api.post(&pause, json!([])).await, 400, "invalid_body", "must be a JSON object");
 }

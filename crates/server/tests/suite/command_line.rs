@@ -113,12 +113,12 @@ fn unsafe_settings_prevent_start() {
 #[test]
 fn keys_are_created_listed_and_revoked_without_server() {
     let folder = tempfile::tempdir().unwrap();
-    let made = redrive(folder.path(), &["keys", "create", "--name", "shop", "--scope", "publish,read"]);
-    let key = stdout(&made);
-    assert!(key.starts_with("rdk_") && key.trim().len() == 68, "{key} {}", stderr(&made));
+    let output = redrive(folder.path(), &["keys", "create", "--name", "shop", "--scope", "publish,read"]);
+    let key = stdout(&output);
+    assert!(key.starts_with("rdk_") && key.trim().len() == 68, "{key} {}", stderr(&output));
     let listed = stdout(&redrive(folder.path(), &["keys", "list"]));
     assert!(
-        listed.contains("live") && listed.contains("publish,read") && listed.contains("shop"),
+        listed.contains("active") && listed.contains("publish,read") && listed.contains("shop"),
         "{listed}"
     );
     assert!(!listed.contains(key.trim()), "the key itself is not shown again");
@@ -126,9 +126,9 @@ fn keys_are_created_listed_and_revoked_without_server() {
     assert!(redrive(folder.path(), &["keys", "revoke", id]).status.success());
     assert!(stdout(&redrive(folder.path(), &["keys", "list"])).contains("revoked"));
     let again = redrive(folder.path(), &["keys", "revoke", id]);
-    assert!(stderr(&again).contains("no live key"), "{}", stderr(&again));
-    let unknown = redrive(folder.path(), &["keys", "create", "--tenant", "nobody"]);
-    assert!(stderr(&unknown).contains("no such tenant: nobody"), "{}", stderr(&unknown));
+    assert!(stderr(&again).contains("no active key"), "{}", stderr(&again));
+    let unknown = redrive(folder.path(), &["keys", "create", "--tenant", "unknown"]);
+    assert!(stderr(&unknown).contains("no such tenant: unknown"), "{}", stderr(&unknown));
 }
 
 #[tokio::test]
@@ -150,21 +150,22 @@ async fn keys_are_managed_through_server_that_holds_database() {
         })
     };
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let made = run(words("keys create --name till")).await.unwrap();
-    let key = stdout(&made).trim().to_owned();
+    let output = run(words("keys create --name till")).await.unwrap();
+    let key = stdout(&output).trim().to_owned();
     let api = server.api().with_key(&key);
-    assert_eq!(api.get("/v1/events").await.status, 200, "{}", stderr(&made));
+    assert_eq!(api.get("/v1/events").await.status, 200, "{}", stderr(&output));
     let listed = stdout(&run(words("keys list")).await.unwrap());
     let id = listed.split_whitespace().next().unwrap().to_owned();
     assert!(run(words(&format!("keys revoke {id}"))).await.unwrap().status.success());
-    assert_eq!(api.get("/v1/events").await.status, 401, "revoked at once");
+    assert_eq!(api.get("/v1/events").await.status, 401, "the revocation is effective immediately");
 }
 
 #[tokio::test]
 async fn stored_admin_key_is_sufficient_to_serve() {
     let folder = tempfile::tempdir().unwrap();
-    let made = redrive(folder.path(), &["keys", "create", "--admin", "--database-url", "sqlite:redrive.db"]);
-    let key = stdout(&made).trim().to_owned();
+    let output =
+        redrive(folder.path(), &["keys", "create", "--admin", "--database-url", "sqlite:redrive.db"]);
+    let key = stdout(&output).trim().to_owned();
     let setup = Setup::new().data_dir(folder.path()).command("serve");
     let server = Redrive::start_with(setup).await;
     assert_eq!(server.api().with_key(&key).get("/v1/tenants").await.status, 200);

@@ -8,9 +8,9 @@ async fn log_in(api: &Api, key: &str, next: &str) -> ApiResponse {
 }
 
 async fn new_key(api: &Api, tenant: &str, scopes: &[&str]) -> serde_json::Value {
-    let made =
+    let created =
         api.post(&format!("/v1/tenants/{tenant}/api-keys"), json!({"name": "n", "scopes": scopes})).await;
-    made.expect(201)
+    created.expect(201)
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn cookie_without_csrf_token_is_rejected() {
     assert_eq!(post(&[json, cookie, ("x-redrive-token", "made-up")]).await, 401);
     assert_eq!(post(&[json, ("x-redrive-token", &token)]).await, 401);
     assert_eq!(post(&[json, cookie, ("x-redrive-token", &token)]).await, 201);
-    assert_eq!(browser.get("/v1/webhooks").await.status, 401, "not even for looking");
+    assert_eq!(browser.get("/v1/webhooks").await.status, 401, "reading requires the token too");
     // Logout requires the token too, and deletes the cookie.
     let log_out = async |token: &str| {
         browser.api.raw("POST", "/dashboard/logout", &[FORM, cookie], format!("token={token}")).await
@@ -83,7 +83,7 @@ async fn tenant_sees_only_own_pages_until_key_is_revoked() {
     let browser = Browser::log_in(&redrive, key["key"].as_str().unwrap()).await;
     assert!(browser.page("/dashboard/t/acme/deliveries").await.contains("Deliveries"));
     for other in
-        ["/dashboard/t/globex/deliveries", "/dashboard/t/nobody/deliveries", "/dashboard/t/%20/deliveries"]
+        ["/dashboard/t/globex/deliveries", "/dashboard/t/unknown/deliveries", "/dashboard/t/%20/deliveries"]
     {
         assert_eq!(browser.get(other).await.status, 404, "{other}");
     }
@@ -141,7 +141,7 @@ async fn portal_logout_returns_to_portal_page() {
     assert!(String::from_utf8_lossy(&wrong.body).contains("Your webhooks"));
     let other = [FORM, ("origin", "http://evil.example"), ("host", "127.0.0.1")];
     let forged = browser.api.raw("POST", "/dashboard/login", &other, format!("key={}", redrive.key())).await;
-    assert_eq!(forged.status, 403, "another site's form logs nobody in");
+    assert_eq!(forged.status, 403, "a form of another site starts no session");
 }
 
 #[tokio::test]

@@ -16,22 +16,23 @@ fn rows(page: &Value) -> &[Value] {
     page["data"].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn id(of: &Value) -> &str {
-    text(&of["id"])
+fn id(object: &Value) -> &str {
+    text(&object["id"])
 }
 
 /// Publishes an event and waits until one of its deliveries has ended. Returns the event's id and the delivery.
-async fn over(api: &Api, event: Value) -> (String, Value) {
+async fn publish_and_wait(api: &Api, event: Value) -> (String, Value) {
     let event = api.post("/v1/events", event).await.expect(202);
     let event = id(&event).to_owned();
-    let is_over =
+    let has_ended =
         |page: &Value| rows(page).iter().any(|one| one["status"] == "delivered" || one["status"] == "dead");
-    let page = api.wait_until("it is over", &format!("/v1/deliveries?event_id={event}"), is_over).await;
+    let page =
+        api.wait_until("an ended delivery", &format!("/v1/deliveries?event_id={event}"), has_ended).await;
     (event, page["data"][0].clone())
 }
 
 /// Creates a webhook with a single attempt per delivery.
-async fn impatient(api: &Api, url: &str) -> Value {
+async fn single_attempt_webhook(api: &Api, url: &str) -> Value {
     api.create_webhook(url, json!({"retry_config": {"max_attempts": 1}})).await
 }
 
@@ -55,11 +56,11 @@ async fn untrusted_responses_and_payloads_are_shown_as_text() {
     let receiver =
         Receiver::with(|_| Reply::status(500).header("x-evil", "<img src=x onerror=alert(1)>").body(SCRIPT))
             .await;
-    impatient(&api, &receiver.url_at("/%3Cb%3E?a=%22")).await;
+    single_attempt_webhook(&api, &receiver.url_at("/%3Cb%3E?a=%22")).await;
     let data = json!({"a": SCRIPT, "b": "\u{202e}evil", "</pre>": [1.5]});
     let event = json!({"event_type": "order.created", "data": data, "subject": SCRIPT, "source": "\"'&<i>",
         "metadata": {"m": SCRIPT}, "idempotency_key": "<k>"});
-    let (event, delivery) = over(&api, event).await;
+    let (event, delivery) = publish_and_wait(&api, event).await;
     let page = browser.page(&format!("{T}/deliveries/{}", id(&delivery))).await;
     assert!(page.contains(INERT) && page.contains("&#60;img src=x onerror=alert(1)&#62;"), "{page}");
     assert!(page.contains("[redacted]") && page.contains("500 · server error"));
@@ -77,14 +78,14 @@ async fn untrusted_responses_and_payloads_are_shown_as_text() {
     assert_inert(&browser.page(&request).await);
 
     receiver.respond_with(|_| Reply::status(502).body(vec![0u8, 159, 146, 150, b'<']));
-    let (_, delivery) = over(&api, json!({"event_type": "a.binary", "data": 1})).await;
+    let (_, delivery) = publish_and_wait(&api, json!({"event_type": "a.binary", "data": 1})).await;
     let page = browser.page(&format!("{T}/deliveries/{}", id(&delivery))).await;
     assert!(page.contains("Binary:") && page.contains("00 9f 92 96 3c"), "{page}");
 
     let huge = "x".repeat(60_000);
     receiver.respond_with(move |_| Reply::status(500).body(huge.clone()));
     let data: Vec<_> = (0..2_000).map(|n| format!("line {n} of a long payload")).collect();
-    let (event, delivery) = over(&api, json!({"event_type": "a.huge", "data": data})).await;
+    let (event, delivery) = publish_and_wait(&api, json!({"event_type": "a.huge", "data": data})).await;
     for path in [format!("deliveries/{}", id(&delivery)), format!("events/{event}")] {
         let page = browser.page(&format!("{T}/{path}")).await;
         assert!(page.len() < 60_000, "{path}: {} bytes", page.len());
@@ -102,12 +103,12 @@ async fn delivery_page_shows_history_wait_reason_and_links() {
     let api = redrive.api();
     let browser = Browser::log_in(&redrive, redrive.key()).await;
     let receiver = Receiver::responding(503).await;
-    let webhook = impatient(&api, &receiver.url()).await;
-    let (_, first) = over(&api, json!({"event_type": "order.paid", "data": {"n": 1}})).await;
+    let webhook = single_attempt_webhook(&api, &receiver.url()).await;
+    let (_, first) = publish_and_wait(&api, json!({"event_type": "order.paid", "data": {"n": 1}})).await;
     let path = format!("{T}/deliveries/{}", id(&first));
     let page = browser.page(&path).await;
     assert!(
-        page.contains("<b>Failed</b>") && page.contains("it may succeed once the endpoint has recovered"),
+        page.contains("<b>Dead</b>") && page.contains("it may succeed once the endpoint has recovered"),
         "{page}"
     );
     assert!(page.contains("waiting for the first byte") && page.contains("class=\"phase-wait\""));
@@ -119,19 +120,26 @@ async fn delivery_page_shows_history_wait_reason_and_links() {
     let call = format!("/v1/deliveries/{}/retry", id(&first));
     let retried = browser.call(&path, "POST", &call, "").await.expect(202);
     let second = retried["delivery_id"].as_str().unwrap().to_owned();
-    api.wait_until("it has arrived", &format!("/v1/deliveries/{second}"), |one| one["status"] == "delivered")
-        .await;
-    assert!(browser.page(&path).await.contains(&format!("{T}/deliveries/{second}")));
+    api.wait_until("a delivered delivery", &format!("/v1/deliveries/{second}"), |one| {
+        one["status"] == "delivered"
+    })
+    .await;
+    let page = browser.page(&path).await;
+    assert!(page.contains(&format!("{T}/deliveries/{second}\">view resend #1</a>")), "{page}");
     let page = browser.page(&format!("{T}/deliveries/{second}")).await;
     assert!(
-        page.contains("notice good") && page.contains(&format!("{T}/deliveries/{}", id(&first))),
+        page.contains("alert good") && page.contains(&format!("{T}/deliveries/{}", id(&first))),
+        "{page}"
+    );
+    assert!(
+        page.contains("<dt>Resend</dt><dd>#1 · previous: <a") && page.contains("original delivery"),
         "{page}"
     );
 
     // A paused webhook holds its deliveries.
     api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
     api.publish("order.paused", json!({})).await;
-    let held = api.wait_until("it waits", "/v1/deliveries?event_type=order.paused", |page| {
+    let held = api.wait_until("a waiting delivery", "/v1/deliveries?event_type=order.paused", |page| {
         page["data"][0]["waiting_on"] == "paused"
     });
     let held = held.await["data"][0].clone();
@@ -153,7 +161,8 @@ async fn request_is_copied_as_curl_without_secrets() {
     let receiver = Receiver::start().await;
     let own = json!({"headers": {"x-secret": "hush"}, "payload_format": "data"});
     let webhook = api.create_webhook(&receiver.url(), own).await;
-    let (_, delivery) = over(&api, json!({"event_type": "a.b", "data": {"it's": "$(touch x)"}})).await;
+    let (_, delivery) =
+        publish_and_wait(&api, json!({"event_type": "a.b", "data": {"it's": "$(touch x)"}})).await;
     let path = format!("{T}/deliveries/{}/curl", id(&delivery));
     let copied = browser.get(&path).await;
     assert_eq!(copied.header("content-type"), Some("text/plain; charset=utf-8"));
@@ -169,7 +178,7 @@ async fn request_is_copied_as_curl_without_secrets() {
     api.patch(&format!("/v1/webhooks/{}", id(&webhook)), change).await.expect(200);
     assert_eq!(String::from_utf8_lossy(&browser.get(&path).await.body), command);
     assert_eq!(browser.get(&format!("{path}?attempt=2")).await.status, 404);
-    assert_eq!(browser.api.get(&path).await.status, 303, "only for who is logged in");
+    assert_eq!(browser.api.get(&path).await.status, 303, "it requires a login");
 }
 
 #[tokio::test]
@@ -179,13 +188,13 @@ async fn listings_are_filtered_paged_and_linkable() {
     let browser = Browser::log_in(&redrive, redrive.key()).await;
     let (good, bad) = (Receiver::start().await, Receiver::responding(410).await);
     let first = api.create_webhook(&good.url_at("/good"), json!({"events": ["a.*"]})).await;
-    impatient(&api, &bad.url_at("/bad")).await;
+    single_attempt_webhook(&api, &bad.url_at("/bad")).await;
     for n in 0..30 {
         let event = json!({"event_type": "a.b", "data": n, "subject": format!("s-{}", n % 2)});
         api.post("/v1/events", event).await.expect(202);
     }
     let delivered = format!("/v1/deliveries?webhook_id={}&status=delivered&limit=100", id(&first));
-    api.wait_until("all arrived", &delivered, |page| rows(page).len() == 30).await;
+    api.wait_until("30 delivered deliveries", &delivered, |page| rows(page).len() == 30).await;
 
     let shown = |html: &str| html.matches("<tr id=\"dlv_").count();
     let filter = format!("webhook_id={}&status=delivered&subject=&status_code=", id(&first));
@@ -208,7 +217,7 @@ async fn listings_are_filtered_paged_and_linkable() {
     {
         let refused = browser.get(&format!("{T}/{wrong}")).await;
         assert_eq!(refused.status, 400, "{wrong}");
-        assert!(String::from_utf8_lossy(&refused.body).contains("That does not work"), "{wrong}");
+        assert!(String::from_utf8_lossy(&refused.body).contains("Invalid request"), "{wrong}");
     }
     assert!(browser.page(&format!("{T}/deliveries?event_type=no.such")).await.contains("No matches. Widen"));
 
@@ -227,14 +236,14 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
     let api = redrive.api();
     let browser = Browser::log_in(&redrive, redrive.key()).await;
     assert!(browser.page(&format!("{T}/dead")).await.contains("No dead letters"));
-    assert!(browser.page(&format!("{T}/operations")).await.contains("There are none yet"));
+    assert!(browser.page(&format!("{T}/operations")).await.contains("There are no bulk operations yet"));
     let receiver = Receiver::responding(404).await;
-    let webhook = impatient(&api, &receiver.url_at("/old")).await;
+    let webhook = single_attempt_webhook(&api, &receiver.url_at("/old")).await;
     for _ in 0..3 {
         api.publish("order.created", json!({})).await;
     }
     let dead = |page: &Value| rows(page).len() == 3;
-    api.wait_until("all are dead", "/v1/dlq", dead).await;
+    api.wait_until("3 dead letters", "/v1/dlq", dead).await;
     let path = format!("{T}/dead");
     let page = browser.page(&path).await;
     for link in [
@@ -267,24 +276,24 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
         json!({"filter": filter, "rate_limit": {"requests_per_second": 100}, "priority": "low"}).to_string();
     let operation = browser.call(&request, "POST", batch, &body).await.expect(202);
     let at = format!("/v1/dlq/batch-operations/{}", id(&operation));
-    api.wait_until("it is through", &at, |one| one["status"] == "completed").await;
+    api.wait_until("a completed operation", &at, |one| one["status"] == "completed").await;
     let page = browser.page(&format!("{T}/operations/{}", id(&operation))).await;
+    assert!(page.contains("100 %") && page.contains("3 delivered") && page.contains("at most 100"), "{page}");
+    assert!(page.contains(&receiver.url_at("/old")) && page.contains("unlikely to succeed"), "{page}");
     assert!(
-        page.contains("100 %") && page.contains("3 delivered") && page.contains("100 at the most"),
-        "{page}"
+        !page.contains("/pause\"") && !page.contains("/cancel\""),
+        "a completed operation has no buttons"
     );
-    assert!(
-        page.contains(&receiver.url_at("/old")) && page.contains("unlikely to succeed as they are"),
-        "{page}"
-    );
-    assert!(!page.contains("/pause\"") && !page.contains("/cancel\""), "it is over");
     assert!(browser.page(&format!("{T}/operations")).await.contains("Resend of dead letters"));
     assert!(browser.page(&path).await.contains("No dead letters"));
 
     let later = json!({"start_at": "2100-01-01T00:00:00Z"}).to_string();
     let operation = browser.call(&path, "POST", batch, &later).await.expect(202);
     let page = browser.page(&format!("{T}/operations/{}", id(&operation))).await;
-    assert!(page.contains("Not begun") && page.contains("/pause\"") && page.contains("/cancel\""), "{page}");
+    assert!(
+        page.contains("Not started") && page.contains("/pause\"") && page.contains("/cancel\""),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -295,7 +304,8 @@ async fn event_is_replayed_to_selected_webhooks_and_erased() {
     let (one, other) = (Receiver::start().await, Receiver::start().await);
     api.create_webhook(&one.url(), json!({"events": ["a.b"]})).await;
     let second = api.create_webhook(&other.url_at("/other"), json!({"events": ["c.d"]})).await;
-    let (event, delivery) = over(&api, json!({"event_type": "a.b", "data": {"secret": "hush"}})).await;
+    let (event, delivery) =
+        publish_and_wait(&api, json!({"event_type": "a.b", "data": {"secret": "hush"}})).await;
     let path = format!("{T}/events/{event}");
     let page = browser.page(&path).await;
     assert!(page.contains("hush") && page.contains(&format!("value=\"{}\"", id(&second))), "{page}");
@@ -324,11 +334,11 @@ async fn history_is_isolated_by_tenant_and_permission() {
     let api = redrive.api();
     let receiver = Receiver::responding(400).await;
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
-    impatient(&api, &receiver.url()).await;
-    let (event, delivery) = over(&api, json!({"event_type": "a.b", "data": 1})).await;
+    single_attempt_webhook(&api, &receiver.url()).await;
+    let (event, delivery) = publish_and_wait(&api, json!({"event_type": "a.b", "data": 1})).await;
     let operation =
         api.post("/v1/dlq/retry-batch", json!({"start_at": "2100-01-01T00:00:00Z"})).await.expect(202);
-    let things = [
+    let paths = [
         format!("deliveries/{}", id(&delivery)),
         format!("deliveries/{}/curl", id(&delivery)),
         format!("events/{event}"),
@@ -336,13 +346,13 @@ async fn history_is_isolated_by_tenant_and_permission() {
         format!("operations/{}", id(&operation)),
     ];
     let (admin, customer) = (Browser::log_in(&redrive, redrive.key()).await, portal(&redrive, "acme").await);
-    for thing in &things {
-        assert_eq!(admin.get(&format!("{T}/{thing}")).await.status, 200, "{thing}");
+    for path in &paths {
+        assert_eq!(admin.get(&format!("{T}/{path}")).await.status, 200, "{path}");
         for browser in [&admin, &customer] {
-            let there = browser.get(&format!("/dashboard/t/acme/{thing}")).await;
-            assert_eq!(there.status, 404, "{thing}: another tenant's");
+            let response = browser.get(&format!("/dashboard/t/acme/{path}")).await;
+            assert_eq!(response.status, 404, "{path}: belongs to another tenant");
         }
-        assert_eq!(customer.get(&format!("{T}/{thing}")).await.status, 404, "{thing}");
+        assert_eq!(customer.get(&format!("{T}/{path}")).await.status, 404, "{path}");
     }
     for list in
         ["deliveries", "events", "dead", "operations", "deliveries/export", "events/export", "dead/export"]
@@ -373,8 +383,11 @@ async fn history_is_isolated_by_tenant_and_permission() {
     let key = json!({"name": "n", "scopes": ["read"]});
     let reader = api.post("/v1/tenants/default/api-keys", key).await.expect(201);
     let reader = Browser::log_in(&redrive, reader["key"].as_str().unwrap()).await;
-    for thing in ["dead", &*things[0], &*things[2], &*things[4]] {
-        let page = reader.page(&format!("{T}/{thing}")).await;
-        assert!(!page.contains("data-call") && !page.contains("data-bulk"), "{thing}: who may only look");
+    for path in ["dead", &*paths[0], &*paths[2], &*paths[4]] {
+        let page = reader.page(&format!("{T}/{path}")).await;
+        assert!(
+            !page.contains("data-call") && !page.contains("data-bulk"),
+            "{path}: a reader gets no buttons"
+        );
     }
 }

@@ -10,10 +10,10 @@ fn page_of(webhook: &Value) -> String {
     format!("{LIST}/{}", webhook["id"].as_str().expect("an id"))
 }
 
-async fn key_of(redrive: &Redrive, tenant: &str, scopes: &[&str]) -> String {
+async fn create_key(redrive: &Redrive, tenant: &str, scopes: &[&str]) -> String {
     let path = format!("/v1/tenants/{tenant}/api-keys");
-    let made = redrive.api().post(&path, json!({"name": "n", "scopes": scopes})).await.expect(201);
-    made["key"].as_str().expect("a key").to_owned()
+    let created = redrive.api().post(&path, json!({"name": "n", "scopes": scopes})).await.expect(201);
+    created["key"].as_str().expect("a key").to_owned()
 }
 
 async fn check(browser: &Browser, path: &str, body: Value) -> ApiResponse {
@@ -60,35 +60,35 @@ async fn webhook_list_is_paginated_and_search_covers_all_pages() {
     for n in 0..30 {
         api.create_webhook(
             &format!("http://127.0.0.1:8080/{n}"),
-            json!({"description": format!("hook-{n}.")}),
+            json!({"description": format!("webhook-{n}.")}),
         )
         .await;
     }
     let first = browser.page(LIST).await;
-    assert!(first.contains("hook-29.") && first.contains("hook-5.") && !first.contains("hook-4."));
+    assert!(first.contains("webhook-29.") && first.contains("webhook-5.") && !first.contains("webhook-4."));
     let (_, rest) = first.split_once("rel=\"next\" href=\"").expect("a next page");
     let second = browser.page(&rest.split('"').next().unwrap().replace("&#38;", "&")).await;
-    assert!(second.contains("hook-4.") && second.contains("hook-0.") && !second.contains("hook-5."));
-    assert!(browser.page(&format!("{LIST}?q=hook-0.")).await.contains("hook-0."));
+    assert!(second.contains("webhook-4.") && second.contains("webhook-0.") && !second.contains("webhook-5."));
+    assert!(browser.page(&format!("{LIST}?q=webhook-0.")).await.contains("webhook-0."));
 }
 
 #[tokio::test]
 async fn user_supplied_text_is_escaped_on_every_page() {
     let redrive = Redrive::start().await;
     let browser = Browser::log_in(&redrive, redrive.key()).await;
-    let made = json!({
+    let fields = json!({
         "description": HOSTILE, "metadata": {HOSTILE: HOSTILE}, "owner": {"id": HOSTILE}, "subjects": [HOSTILE],
         "filter": {"path": "/a", "eq": HOSTILE},
     });
     let url = "http://127.0.0.1:8080/\"><script>alert(1)</script>";
-    let webhook = redrive.api().create_webhook(url, made).await;
+    let webhook = redrive.api().create_webhook(url, fields).await;
     redrive.api().publish("order.created", json!({"a": HOSTILE})).await;
     let page = page_of(&webhook);
     for page in
         [LIST.to_owned(), page.clone(), format!("{page}/edit"), format!("{LIST}?q=%22%3E%3Cscript%3E")]
     {
         let html = browser.page(&page).await;
-        assert!(html.contains("&#60;script&#62;"), "{page}: it is shown: {html}");
+        assert!(html.contains("&#60;script&#62;"), "{page}: the escaped text is shown: {html}");
         assert!(!html.contains("<script>") && !html.contains("alert(1)</script>"), "{page}: {html}");
         assert!(html.matches("<!--/live-->").count() <= 1, "{page}");
         assert!(!html.contains(" style=\"") && !html.contains(" onclick="), "{page}");
@@ -99,11 +99,11 @@ async fn user_supplied_text_is_escaped_on_every_page() {
 async fn confidential_values_appear_on_no_page() {
     let redrive = Redrive::start().await;
     let browser = Browser::log_in(&redrive, redrive.key()).await;
-    let made = json!({
+    let fields = json!({
         "headers": {"x-api-key": "hush-header"}, "auth": {"type": "basic", "username": "me", "password": "hush-word"},
         "signature": {"scheme": "standard-ed25519"},
     });
-    let webhook = redrive.api().create_webhook("http://127.0.0.1:8080/", made).await;
+    let webhook = redrive.api().create_webhook("http://127.0.0.1:8080/", fields).await;
     let secret = webhook["secret"].as_str().unwrap();
     let page = page_of(&webhook);
     for page in [LIST.to_owned(), page.clone(), format!("{page}/edit")] {
@@ -112,7 +112,7 @@ async fn confidential_values_appear_on_no_page() {
     }
     let html = browser.page(&page).await;
     assert!(html.contains("x-api-key") && html.contains("whpk_"), "names and public keys are shown");
-    assert!(browser.page(&format!("{page}/edit")).await.contains("kept as it is"));
+    assert!(browser.page(&format!("{page}/edit")).await.contains("unchanged"));
 }
 
 #[tokio::test]
@@ -122,7 +122,11 @@ async fn draft_is_validated_like_the_api_and_not_stored() {
     let path = format!("{LIST}/check");
     let url = "http://127.0.0.1:8080/";
     assert_eq!(check(&browser, &path, json!({"url": url, "events": ["order.*"]})).await.status, 204);
-    assert_eq!(check(&browser, &path, json!({})).await.status, 204, "what is not written yet is not missed");
+    assert_eq!(
+        check(&browser, &path, json!({})).await.status,
+        204,
+        "missing fields of a draft are not errors"
+    );
     for (body, field) in [
         (json!({"url": "ftp://x"}), "url"),
         (json!({"url": url, "events": []}), "events"),
@@ -154,7 +158,7 @@ async fn draft_check_requires_manage_scope_and_csrf_token() {
     for tenant in ["acme", "globex"] {
         redrive.api().post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
-    let browser = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["manage"]).await).await;
+    let browser = Browser::log_in(&redrive, &create_key(&redrive, "acme", &["manage"]).await).await;
     let own = "/dashboard/t/acme/webhooks";
     let (token, body) = (browser.token(own).await, "{\"url\": \"ftp://x\"}");
     let (kind, cookie) = (("content-type", "application/json"), ("cookie", browser.cookie.as_str()));
@@ -168,8 +172,12 @@ async fn draft_check_requires_manage_scope_and_csrf_token() {
     let theirs = redrive.api().post("/v1/webhooks", theirs).await.expect(201);
     let theirs = format!("{path}?id={}", theirs["id"].as_str().unwrap());
     assert_eq!(browser.call(own, "POST", &theirs, body).await.status, 404);
-    assert_eq!(browser.call(own, "POST", &path, body).await.expect(200)["field"], "url", "all is there");
-    let reader = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
+    assert_eq!(
+        browser.call(own, "POST", &path, body).await.expect(200)["field"],
+        "url",
+        "a complete request is checked"
+    );
+    let reader = Browser::log_in(&redrive, &create_key(&redrive, "acme", &["read"]).await).await;
     assert_eq!(reader.call(own, "POST", &path, body).await.status, 403);
 }
 
@@ -179,13 +187,13 @@ async fn reader_sees_no_buttons_and_other_tenants_webhooks_are_not_found() {
     for tenant in ["acme", "globex"] {
         redrive.api().post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
-    let made = async |tenant: &str| {
+    let create = async |tenant: &str| {
         let webhook = json!({"url": "http://127.0.0.1:8080/", "events": ["*"], "tenant_id": tenant});
-        let made = redrive.api().post("/v1/webhooks", webhook).await.expect(201);
-        made["id"].as_str().unwrap().to_owned()
+        let created = redrive.api().post("/v1/webhooks", webhook).await.expect(201);
+        created["id"].as_str().unwrap().to_owned()
     };
-    let (own, other) = (made("acme").await, made("globex").await);
-    let reader = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
+    let (own, other) = (create("acme").await, create("globex").await);
+    let reader = Browser::log_in(&redrive, &create_key(&redrive, "acme", &["read"]).await).await;
     for page in ["/dashboard/t/acme/webhooks".to_owned(), format!("/dashboard/t/acme/webhooks/{own}")] {
         let html = reader.page(&page).await;
         for button in
@@ -197,7 +205,7 @@ async fn reader_sees_no_buttons_and_other_tenants_webhooks_are_not_found() {
     for page in ["new".to_owned(), format!("{own}/edit")] {
         assert_eq!(reader.get(&format!("/dashboard/t/acme/webhooks/{page}")).await.status, 403, "{page}");
     }
-    let manager = Browser::log_in(&redrive, &key_of(&redrive, "acme", &["manage"]).await).await;
+    let manager = Browser::log_in(&redrive, &create_key(&redrive, "acme", &["manage"]).await).await;
     let html = manager.page(&format!("/dashboard/t/acme/webhooks/{own}")).await;
     assert!(html.contains("data-call=\"DELETE /v1/webhooks/") && html.contains("data-dialog=\"rotate\""));
     for page in [other.clone(), format!("{other}/edit"), "wh_nothing".to_owned()] {
@@ -213,15 +221,15 @@ async fn failing_endpoint_is_explained_and_circuit_can_be_reset_from_page() {
     let redrive = Redrive::start().await;
     let browser = Browser::log_in(&redrive, redrive.key()).await;
     let receiver = Receiver::responding(503).await;
-    let made = json!({
+    let fields = json!({
         "circuit_breaker_config": {"minimum_throughput": 1},
         "retry_config": {"schedule": [0, "1h"], "give_up_after": "30m"},
     });
-    let webhook = redrive.api().create_webhook(&receiver.url(), made).await;
+    let webhook = redrive.api().create_webhook(&receiver.url(), fields).await;
     let (id, page) = (webhook["id"].as_str().unwrap(), page_of(&webhook));
     let fresh = browser.page(&page).await;
     assert!(
-        fresh.contains("Nothing was sent in the last 24 hours") && fresh.contains("Nothing waits for it")
+        fresh.contains("No requests in the last 24 hours") && fresh.contains("No deliveries are pending")
     );
     redrive.api().publish("order.created", json!({})).await;
     let open = |health: &Value| health["circuit"]["state"] == "open";
@@ -231,15 +239,15 @@ async fn failing_endpoint_is_explained_and_circuit_can_be_reset_from_page() {
     redrive.api().wait_until("a stored attempt", &format!("/v1/webhooks/{id}/deliveries"), recorded).await;
     let html = browser.page(&page).await;
     for text in [
-        "Its circuit is open",
-        "1 of 1 calls had failed, mostly with server error",
+        "Circuit breaker open",
+        "1 of 1 attempts had failed, mostly with server error",
         "1 of 1 attempts failed in the last hour",
-        "answers with an error of its own (5xx)",
+        "the endpoint returns a server error (5xx)",
         "The circuit was open once in the last 24 hours",
         "failed: 1",
         "order.created",
-        "Attempt 2 is never made",
-        "30 min at the latest",
+        "Attempt 2 is not sent",
+        "within 30 min",
     ] {
         assert!(html.contains(text), "{text}: {html}");
     }
@@ -248,7 +256,7 @@ async fn failing_endpoint_is_explained_and_circuit_can_be_reset_from_page() {
     assert!(html.contains(&format!("data-call=\"PATCH {call}\"")));
     browser.call(&page, "PATCH", &call, "{\"action\": \"reset\"}").await.expect(200);
     let html = browser.page(&page).await;
-    assert!(!html.contains("Its circuit is open") && html.contains("badge good\">closed"), "{html}");
+    assert!(!html.contains("Circuit breaker open") && html.contains("badge good\">closed"), "{html}");
 }
 
 #[tokio::test]
@@ -260,12 +268,12 @@ async fn webhook_page_explains_state_and_offers_the_next_action() {
     api.publish("order.created", json!({})).await;
     let html = browser.page(&page).await;
     assert!(html.contains("<b>Paused.</b>") && html.contains(&format!("POST /v1/webhooks/{id}/resume")));
-    assert!(html.contains("<b>1</b> waits for its webhook to be resumed or verified"), "{html}");
-    assert!(!html.contains("data-dialog=\"test\""), "a test would only wait");
+    assert!(html.contains("<b>1</b> blocked by: webhook paused or not verified"), "{html}");
+    assert!(!html.contains("data-dialog=\"test\""), "a paused webhook offers no test");
     api.post(&format!("/v1/webhooks/{id}/disable"), json!({})).await.expect(200);
     let html = browser.page(&page).await;
     assert!(
-        html.contains("Why: disabled by request.")
+        html.contains("Reason: disabled by request.")
             && html.contains(&format!("POST /v1/webhooks/{id}/enable"))
     );
     assert!(!html.contains("data-dialog=\"backfill\""));
@@ -281,7 +289,7 @@ async fn webhook_page_updates_live() {
     let webhook = redrive.api().create_webhook(&receiver.url(), json!({})).await;
     let page = page_of(&webhook).replace('/', "%2F");
     let mut live = sse(redrive.address(), &format!("/dashboard/live?page={page}"), &browser.cookie).await;
-    assert!(live.next("part").await.contains("There are none yet."));
+    assert!(live.next("part").await.contains("There are no deliveries yet."));
     redrive.api().publish("order.created", json!({})).await;
     while !live.next("part").await.contains("badge good\">delivered") {}
 }

@@ -11,7 +11,7 @@ fn id(object: &Value) -> &str {
 }
 
 #[track_caller]
-fn refused(response: &ApiResponse, status: u16, code: &str, mentions: &str) {
+fn assert_problem(response: &ApiResponse, status: u16, code: &str, mentions: &str) {
     let text = String::from_utf8_lossy(&response.body).into_owned();
     assert_eq!((response.status, response.problem().as_str()), (status, code), "{text}");
     assert!(response.json()["detail"].as_str().unwrap().contains(mentions), "{text}");
@@ -37,18 +37,18 @@ async fn webhook_returns_its_settings() {
         "expires_at": "2999-01-31T12:00:00.000Z",
         "state": "paused",
     });
-    let made = api.create_webhook("http://127.0.0.1:2/", &given).await;
-    let path = format!("/v1/webhooks/{}", id(&made));
+    let created = api.create_webhook("http://127.0.0.1:2/", &given).await;
+    let path = format!("/v1/webhooks/{}", id(&created));
     let read = api.get(&path).await.expect(200);
     let listed = api.get("/v1/webhooks").await.expect(200)["data"][0].clone();
     for (name, value) in given.as_object().unwrap() {
-        assert_eq!(made[name], *value, "{name} as created");
+        assert_eq!(created[name], *value, "{name} as created");
         assert_eq!(read[name], *value, "{name} as read");
         assert_eq!(listed[name], *value, "{name} as listed");
     }
     assert_eq!((&read["active"], &read["last_success_at"]), (&json!(false), &Value::Null));
     let kept = api.patch(&path, json!({"description": "x"})).await.expect(200);
-    assert_eq!(kept["rate_limit"], given["rate_limit"], "what is left out keeps its value");
+    assert_eq!(kept["rate_limit"], given["rate_limit"], "omitted fields keep their values");
     let cleared = json!({
         "rate_limit": null, "expires_at": null, "circuit_breaker_config": null, "ordering_guarantee": "none",
         "active": true,
@@ -77,7 +77,7 @@ async fn paused_webhook_parks_its_deliveries() {
     let health = api.get(&at("health")).await.expect(200);
     assert_eq!((&health["state"], &health["waiting"]["waiting_on"]), (&json!("paused"), &json!("paused")));
     assert_eq!(health["backlog"], json!({"total": 1, "by_waiting_on": {"paused": 1}, "counted_up_to": null}));
-    refused(&api.post(&at("test"), json!({})).await, 409, "webhook_not_active", "resume it first");
+    assert_problem(&api.post(&at("test"), json!({})).await, 409, "webhook_not_active", "resume it first");
     assert_eq!(receiver.count(), 0);
     for _ in 0..2 {
         assert_eq!(api.post(&at("resume"), json!({})).await.expect(200)["state"], "active");
@@ -87,33 +87,47 @@ async fn paused_webhook_parks_its_deliveries() {
     api.post(&at("pause"), json!({})).await.expect(200);
     assert_eq!(api.post(&at("enable"), json!({})).await.expect(200)["state"], "active");
     api.post(&at("disable"), json!({})).await.expect(200);
-    refused(&api.post(&at("pause"), json!({})).await, 409, "webhook_disabled", "/enable");
-    refused(&api.post(&at("resume"), json!({})).await, 409, "webhook_disabled", "/enable");
-    refused(&api.post(&at("test"), json!({})).await, 409, "webhook_not_active", "enable it first");
-    assert_eq!(api.get(&at("health")).await.expect(200)["waiting"], Value::Null, "it waits for nothing");
+    assert_problem(&api.post(&at("pause"), json!({})).await, 409, "webhook_disabled", "/enable");
+    assert_problem(&api.post(&at("resume"), json!({})).await, 409, "webhook_disabled", "/enable");
+    assert_problem(&api.post(&at("test"), json!({})).await, 409, "webhook_not_active", "enable it first");
+    assert_eq!(
+        api.get(&at("health")).await.expect(200)["waiting"],
+        Value::Null,
+        "a disabled webhook has no wait reason"
+    );
 }
 
 #[tokio::test]
 async fn expired_webhook_needs_later_expiry_to_be_enabled() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let made = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
-    let path = format!("/v1/webhooks/{}", id(&made));
-    let past = made["created_at"].clone();
+    let created = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
+    let path = format!("/v1/webhooks/{}", id(&created));
+    let past = created["created_at"].clone();
     let refusal = api.patch(&path, json!({"expires_at": past})).await;
-    refused(&refusal, 400, "invalid_field", "must be in the future");
-    let soon = Time::parse(made["created_at"].as_str().unwrap()).unwrap() + Duration::from_secs(2);
+    assert_problem(&refusal, 400, "invalid_field", "must be in the future");
+    let soon = Time::parse(created["created_at"].as_str().unwrap()).unwrap() + Duration::from_secs(2);
     api.patch(&path, json!({"expires_at": soon})).await.expect(200);
     api.wait_until("an expired webhook", &path, |webhook| webhook["state"] == "disabled").await;
     assert_eq!(api.get(&path).await.expect(200)["disabled_reason"], "expired");
-    refused(
+    assert_problem(
         &api.post(&format!("{path}/enable"), json!({})).await,
         409,
         "webhook_expired",
         "later expires_at",
     );
-    refused(&api.patch(&path, json!({"active": true})).await, 409, "webhook_expired", "later expires_at");
-    refused(&api.patch(&path, json!({"state": "paused"})).await, 409, "webhook_expired", "later expires_at");
+    assert_problem(
+        &api.patch(&path, json!({"active": true})).await,
+        409,
+        "webhook_expired",
+        "later expires_at",
+    );
+    assert_problem(
+        &api.patch(&path, json!({"state": "paused"})).await,
+        409,
+        "webhook_expired",
+        "later expires_at",
+    );
     let longer = json!({"active": true, "expires_at": "2999-01-01T00:00:00Z"});
     assert_eq!(api.patch(&path, longer).await.expect(200)["state"], "active");
     api.post(&format!("{path}/disable"), json!({})).await.expect(200);
@@ -160,10 +174,10 @@ async fn circuit_can_be_forced_and_reset_manually() {
         assert_eq!(blocked[0][name], value, "{name}: {blocked}");
     }
     assert!(blocked[0]["error_message"].as_str().unwrap().contains("forced open"), "{blocked}");
-    let seen = api.wait_until("a backlog", &health, |seen| seen["backlog"]["total"] == 1).await;
-    assert_eq!(seen["backlog"]["by_waiting_on"], json!({"circuit_open": 1}), "{seen}");
-    assert_eq!(seen["circuit"]["state"], "open");
-    assert_eq!(seen["waiting"]["waiting_on"], "circuit_open");
+    let report = api.wait_until("a backlog", &health, |report| report["backlog"]["total"] == 1).await;
+    assert_eq!(report["backlog"]["by_waiting_on"], json!({"circuit_open": 1}), "{report}");
+    assert_eq!(report["circuit"]["state"], "open");
+    assert_eq!(report["waiting"]["waiting_on"], "circuit_open");
 
     let reset = api.patch(&circuit, json!({"action": "reset"})).await.expect(200);
     assert_eq!((&reset["state"], &reset["forced"]), (&json!("closed"), &Value::Null));
@@ -208,17 +222,17 @@ async fn health_reports_success_rate_latency_and_errors() {
     // Circuit counts and per-minute rollups are updated separately, so wait for both.
     let both =
         |health: &Value| health["last_hour"]["attempts"] == 2 && health["circuit"]["counts"]["total"] == 2;
-    let seen = api.wait_until("a failure", &path, both).await;
-    assert_eq!(seen["last_5_minutes"]["errors"], json!({"server_error": 1}));
-    assert_eq!(seen["last_24_hours"]["success_rate"], json!(0.5));
-    assert!(seen["last_5_minutes"]["latency_ms"]["p99"].as_f64().unwrap() > 0.0);
+    let report = api.wait_until("a failure", &path, both).await;
+    assert_eq!(report["last_5_minutes"]["errors"], json!({"server_error": 1}));
+    assert_eq!(report["last_24_hours"]["success_rate"], json!(0.5));
+    assert!(report["last_5_minutes"]["latency_ms"]["p99"].as_f64().unwrap() > 0.0);
     assert_eq!(
-        seen["circuit"]["counts"],
+        report["circuit"]["counts"],
         json!({"total": 2, "failed": 1, "by_category": {"server_error": 1}})
     );
-    assert!(seen["last_success_at"].is_string() && seen["failing_since"].is_string(), "{seen}");
+    assert!(report["last_success_at"].is_string() && report["failing_since"].is_string(), "{report}");
     let webhook = api.get(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(200);
-    assert_eq!(webhook["last_success_at"], seen["last_success_at"]);
+    assert_eq!(webhook["last_success_at"], report["last_success_at"]);
 }
 
 #[tokio::test]
@@ -282,7 +296,7 @@ async fn priority_is_accepted_and_returned() {
     let again = api.post(&retry, json!({"priority": "low"})).await.expect(202);
     assert_eq!(again["priority"], "low");
     let again = format!("/v1/deliveries/{}", again["delivery_id"].as_str().unwrap());
-    api.wait_until("the new round", &again, |one| one["status"] == "delivered").await;
+    api.wait_until("a delivered resend", &again, |one| one["status"] == "delivered").await;
     assert_eq!(api.get(&again).await.expect(200)["priority"], "low");
     let replay = format!("/v1/events/{}/replay", id(&event));
     let replayed = api.post(&replay, json!({"priority": "normal"})).await.expect(202);
@@ -305,16 +319,20 @@ async fn api_rate_limit_is_per_key() {
     let api = admin.with_key(key.expect(201)["key"].as_str().unwrap());
     assert_eq!(reported(&api.get("/v1/events").await), [Some(6), Some(2), Some(10)]);
     let missing = api.get("/v1/nothing").await;
-    assert_eq!((missing.status, reported(&missing)[1]), (404, Some(1)), "errors tell it too");
+    assert_eq!(
+        (missing.status, reported(&missing)[1]),
+        (404, Some(1)),
+        "error responses have the headers too"
+    );
     assert_eq!(api.get("/v1/events").await.status, 200);
     let over = api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await;
-    refused(&over, 429, "rate_limited", "6 calls a minute");
+    assert_problem(&over, 429, "rate_limited", "6 calls a minute");
     assert_eq!(reported(&over)[1], Some(0));
     let wait: u64 = over.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=10).contains(&wait), "{wait}");
     assert_eq!(over.header("content-type"), Some("application/problem+json"));
-    let stranger = admin.with_key("rdk_x").get("/v1/events").await;
-    assert_eq!((stranger.status, reported(&stranger)), (401, [None; 3]));
+    let unknown_key = admin.with_key("rdk_x").get("/v1/events").await;
+    assert_eq!((unknown_key.status, reported(&unknown_key)), (401, [None; 3]));
     assert_eq!(admin.without_key().get("/healthz").await.status, 200);
     assert_eq!(
         admin.get("/v1/events").await.expect(200)["data"],

@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Asserts the security headers that every response has.
 #[track_caller]
-fn guarded(response: &ApiResponse) {
+fn assert_security_headers(response: &ApiResponse) {
     for (name, value) in [
         ("x-content-type-options", "nosniff"),
         ("referrer-policy", "no-referrer"),
@@ -17,7 +17,7 @@ fn guarded(response: &ApiResponse) {
     }
     assert!(response.header("x-request-id").is_some_and(|id| id.len() == 28), "{response:?}");
     assert_eq!(response.header("server"), None);
-    assert_eq!(response.header("strict-transport-security"), None, "this is plain HTTP");
+    assert_eq!(response.header("strict-transport-security"), None, "plain HTTP has no HSTS header");
     assert_eq!(response.header("access-control-allow-origin"), None);
 }
 
@@ -25,23 +25,23 @@ fn guarded(response: &ApiResponse) {
 async fn every_response_has_security_headers() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let stranger = api.without_key();
+    let anonymous = api.without_key();
     let large = json!({"event_type": "a.b", "data": "x".repeat(1 << 20)});
     for (response, status) in [
-        (stranger.get("/healthz").await, 200),
-        (stranger.get("/metrics").await, 200),
-        (stranger.get("/openapi.json").await, 200),
+        (anonymous.get("/healthz").await, 200),
+        (anonymous.get("/metrics").await, 200),
+        (anonymous.get("/openapi.json").await, 200),
         (api.get("/v1/webhooks").await, 200),
         (api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await, 202),
         (api.post("/v1/events", json!({})).await, 400),
-        (stranger.get("/v1/webhooks").await, 401),
+        (anonymous.get("/v1/webhooks").await, 401),
         (api.get("/nowhere").await, 404),
         (api.delete("/v1/events").await, 405),
         (api.post("/v1/events", large).await, 413),
         (api.raw("HEAD", "/nowhere", &[], "").await, 404),
     ] {
         assert_eq!(response.status, status, "{response:?}");
-        guarded(&response);
+        assert_security_headers(&response);
         assert_eq!(response.header("cache-control"), Some("no-store"), "{response:?}");
         assert_eq!(
             response.header("content-security-policy"),
@@ -56,7 +56,7 @@ async fn docs_page_may_run_only_its_own_scripts() {
     let redrive = Redrive::start().await;
     let api = redrive.api().without_key();
     let page = api.get("/docs/").await;
-    guarded(&page);
+    assert_security_headers(&page);
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none'; script-src 'self'; "), "{policy}");
     assert!(policy.contains("connect-src 'self'") && policy.contains("frame-ancestors 'none'"), "{policy}");
@@ -74,7 +74,7 @@ async fn docs_page_may_run_only_its_own_scripts() {
         settings.contains("/openapi.json") && settings.contains("SwaggerUIStandalonePreset"),
         "{settings}"
     );
-    assert!(settings.contains("\"validatorUrl\": \"none\""), "nobody else is asked: {settings}");
+    assert!(settings.contains("\"validatorUrl\": \"none\""), "no external validator is used: {settings}");
     assert_eq!(api.get("/docsx").await.header("cache-control"), Some("no-store"));
 }
 
@@ -111,17 +111,17 @@ impl Get for Api {
 }
 
 const ORIGIN: (&str, &str) = ("origin", "https://app.example.com");
-const ASKS: (&str, &str) = ("access-control-request-method", "POST");
+const PREFLIGHT: (&str, &str) = ("access-control-request-method", "POST");
 
 #[tokio::test]
 async fn cors_is_denied_by_default() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let response = api.raw_get("/v1/webhooks", ORIGIN).await;
-    guarded(&response);
+    assert_security_headers(&response);
     assert_eq!((response.status, response.header("vary")), (200, None));
-    let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, ASKS], "").await;
-    guarded(&preflight);
+    let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, PREFLIGHT], "").await;
+    assert_security_headers(&preflight);
     assert_eq!(preflight.status, 405);
 }
 
@@ -130,7 +130,7 @@ async fn cors_is_allowed_for_configured_origins() {
     let origins = r#"["https://app.example.com", "http://localhost:3000"]"#;
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_CORS_ORIGINS", origins)).await;
     let api = redrive.api();
-    let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, ASKS], "").await;
+    let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, PREFLIGHT], "").await;
     assert_eq!(preflight.status, 204);
     assert_eq!(preflight.header("access-control-allow-origin"), Some(ORIGIN.1));
     assert_eq!(preflight.header("access-control-allow-credentials"), None);
@@ -143,28 +143,28 @@ async fn cors_is_allowed_for_configured_origins() {
     assert_eq!((response.status, response.header("access-control-allow-origin")), (200, Some(ORIGIN.1)));
     assert!(response.header("access-control-expose-headers").unwrap().contains("x-request-id"));
     let refused = api.without_key().raw_get("/v1/webhooks", ORIGIN).await;
-    assert_eq!(refused.status, 401, "an origin is no key");
-    assert_eq!(refused.header("access-control-allow-origin"), Some(ORIGIN.1), "so that the page can say why");
+    assert_eq!(refused.status, 401, "an allowed origin does not replace a key");
+    assert_eq!(refused.header("access-control-allow-origin"), Some(ORIGIN.1), "the page can read the error");
 
     for other in ["https://app.example.com.evil.example", "http://app.example.com", "null", "https://x"] {
         let response = api.raw_get("/v1/webhooks", ("origin", other)).await;
         assert_eq!((response.status, response.header("access-control-allow-origin")), (200, None), "{other}");
         assert_eq!(response.header("vary"), Some("origin"));
-        let preflight = api.raw("OPTIONS", "/v1/events", &[("origin", other), ASKS], "").await;
+        let preflight = api.raw("OPTIONS", "/v1/events", &[("origin", other), PREFLIGHT], "").await;
         assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (405, None));
     }
     let options = api.raw("OPTIONS", "/v1/events", &[ORIGIN], "").await;
-    assert_eq!(options.status, 405, "no preflight, but a method like any other");
+    assert_eq!(options.status, 405, "OPTIONS without a preflight header is routed normally");
 }
 
 #[tokio::test]
 async fn every_invalid_key_gets_the_same_response() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
-    let made = admin.post("/v1/tenants/default/api-keys", json!({"scopes": ["read"]})).await.expect(201);
-    let revoked = made["key"].as_str().unwrap().to_owned();
+    let created = admin.post("/v1/tenants/default/api-keys", json!({"scopes": ["read"]})).await.expect(201);
+    let revoked = created["key"].as_str().unwrap().to_owned();
     assert_eq!(admin.with_key(&revoked).get("/v1/webhooks").await.status, 200);
-    let id = made["id"].as_str().unwrap();
+    let id = created["id"].as_str().unwrap();
     assert_eq!(admin.delete(&format!("/v1/tenants/default/api-keys/{id}")).await.status, 204);
 
     let wrong = format!("rdk_{}", "0".repeat(64));
@@ -209,7 +209,11 @@ async fn forwarded_client_address_is_used_only_from_trusted_proxies() {
         line.split("client=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
     };
     let redrive = Redrive::start_with(setup()).await;
-    assert_eq!(call(&redrive, "stranger", "192.0.2.7").await, "127.0.0.1", "anybody can write that header");
+    assert_eq!(
+        call(&redrive, "untrusted", "192.0.2.7").await,
+        "127.0.0.1",
+        "an untrusted client can set that header"
+    );
     let networks = r#"["127.0.0.0/8", "10.0.0.0/8"]"#;
     let redrive = Redrive::start_with(setup().env("REDRIVE_SERVER_TRUSTED_PROXIES", networks)).await;
     assert_eq!(call(&redrive, "one", "192.0.2.7").await, "192.0.2.7");
@@ -236,7 +240,11 @@ async fn portal_link_uses_the_address_of_the_request_or_the_public_url() {
     let redrive = Redrive::start().await;
     assert_eq!(portal(&redrive, &[]).await, format!("http://{}", redrive.address()));
     assert_eq!(portal(&redrive, &[HOST]).await, "http://hooks.example.com:8443");
-    assert_eq!(portal(&redrive, &[HOST, HTTPS]).await, "http://hooks.example.com:8443", "a stranger's word");
+    assert_eq!(
+        portal(&redrive, &[HOST, HTTPS]).await,
+        "http://hooks.example.com:8443",
+        "headers of an untrusted client are ignored"
+    );
     let api = redrive.api();
     for odd in ["me@evil.example", "a/b", "a b", "<script>", "x:0"] {
         let headers = [("content-type", "application/json"), ("host", odd)];

@@ -24,7 +24,10 @@ async fn document_and_swagger_ui_are_served_without_external_hosts() {
     let page = api.get("/docs/").await;
     let html = String::from_utf8_lossy(&page.body).into_owned();
     assert_eq!(page.status, 200);
-    assert!(!html.contains("https://") && !html.contains("//cdn"), "everything comes from here: {html}");
+    assert!(
+        !html.contains("https://") && !html.contains("//cdn"),
+        "the page loads no external resources: {html}"
+    );
     for asset in ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-initializer.js"] {
         assert_eq!(api.get(&format!("/docs/{asset}")).await.status, 200, "{asset}");
     }
@@ -61,5 +64,5 @@ async fn documented_content_types_and_required_bodies_are_correct() {
         assert!(!needed(&format!("/v1/webhooks/{{id}}/{path}")), "{path}");
     }
     let item = &document["components"]["schemas"]["BatchItem"];
-    assert_eq!(item["oneOf"].as_array().map(Vec::len), Some(2), "taken or refused: {item}");
+    assert_eq!(item["oneOf"].as_array().map(Vec::len), Some(2), "accepted or rejected: {item}");
 }

@@ -48,7 +48,7 @@ struct Fixture {
 async fn on_sqlite() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let options = sqlite::Options::at(folder.path().join("t.db")).with_vault(redrive_testkit::vault());
-    house(Arc::new(Sqlite::open(&options).unwrap()), Box::new(folder)).await
+    start_fixture(Arc::new(Sqlite::open(&options).unwrap()), Box::new(folder)).await
 }
 
 async fn on_postgres() -> Fixture {
@@ -59,10 +59,10 @@ async fn on_postgres() -> Fixture {
         allow_unsafe_durability: true,
         ..postgres::Options::at(database.url()).with_vault(redrive_testkit::vault())
     };
-    house(Arc::new(postgres::Postgres::open(&options).await.unwrap()), Box::new(database)).await
+    start_fixture(Arc::new(postgres::Postgres::open(&options).await.unwrap()), Box::new(database)).await
 }
 
-async fn house(store: Arc<dyn Store>, keep: Box<dyn Any>) -> Fixture {
+async fn start_fixture(store: Arc<dyn Store>, keep: Box<dyn Any>) -> Fixture {
     let networks = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
     let rules = EgressRules { networks, ..EgressRules::default() };
     let egress = Client::new(redrive_egress::Config {
@@ -149,20 +149,20 @@ impl Fixture {
         }
     }
 
-    async fn see(&self, range: Range) -> Overview {
+    async fn overview(&self, range: Range) -> Overview {
         self.app.overview(TenantId::default(), range).await.unwrap()
     }
 
-    async fn until(&self, what: &str, wanted: impl Fn(&Overview) -> bool) -> Overview {
-        let deadline = Instant::now();
+    async fn wait_until(&self, what: &str, condition: impl Fn(&Overview) -> bool) -> Overview {
+        let started = Instant::now();
         loop {
-            let seen = self.see(Range::Hour).await;
-            if wanted(&seen) {
-                return seen;
+            let overview = self.overview(Range::Hour).await;
+            if condition(&overview) {
+                return overview;
             }
             assert!(
-                deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT,
-                "not seen: {what}; there is {seen:#?}"
+                started.elapsed() < redrive_testkit::WAIT_TIMEOUT,
+                "timed out waiting for {what}: {overview:#?}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -171,76 +171,88 @@ impl Fixture {
 
 /// Publishes seven events to three webhooks: a healthy one gets all, a failing one opens its circuit after five, a
 /// paused one gets none.
-async fn scene(house: &Fixture) -> [Webhook; 3] {
+async fn create_traffic(fixture: &Fixture) -> [Webhook; 3] {
     let (good, bad) = (Receiver::start().await, Receiver::responding(500).await);
-    let good = house.create_webhook(&good.url(), "good", WebhookState::Active).await;
-    let bad = house.create_webhook(&bad.url(), "bad", WebhookState::Active).await;
-    let paused = house.create_webhook("http://127.0.0.1:2/", "paused", WebhookState::Paused).await;
-    house.publish(5, Priority::Normal).await;
-    house.until("five die", |seen| seen.dead.last_hour.dead == 5 && seen.circuits.open == 1).await;
-    house.publish(2, Priority::High).await;
-    house
-        .until("the others wait", |seen| seen.queue.total == 9 && seen.traffic.total.ended.delivered == 7)
+    let good = fixture.create_webhook(&good.url(), "good", WebhookState::Active).await;
+    let bad = fixture.create_webhook(&bad.url(), "bad", WebhookState::Active).await;
+    let paused = fixture.create_webhook("http://127.0.0.1:2/", "paused", WebhookState::Paused).await;
+    fixture.publish(5, Priority::Normal).await;
+    fixture
+        .wait_until("five dead deliveries", |overview| {
+            overview.dead.last_hour.dead == 5 && overview.circuits.open == 1
+        })
+        .await;
+    fixture.publish(2, Priority::High).await;
+    fixture
+        .wait_until("nine waiting deliveries", |overview| {
+            overview.queue.total == 9 && overview.traffic.total.ended.delivered == 7
+        })
         .await;
     [good, bad, paused]
 }
 
-fn check(seen: &Overview, bad: &Webhook) {
-    let total = &seen.traffic.total;
+fn check(overview: &Overview, bad: &Webhook) {
+    let total = &overview.traffic.total;
     assert_eq!((total.attempts, total.successes, total.success_rate()), (12, 7, Some(7.0 / 12.0)));
     assert_eq!(total.ended, EndedCounts { delivered: 7, dead: 5, cancelled: 0 });
     assert_eq!(total.most_frequent(), Some(FailureCategory::ServerError));
     assert!(total.latencies.count() == 12 && total.latencies.percentile(95.0).is_some());
-    let last = seen.traffic.points.last().unwrap();
+    let last = overview.traffic.points.last().unwrap();
     assert_eq!((last.traffic.sent.attempts, last.traffic.ended.dead), (12, 5));
-    assert_eq!(seen.queue.by_waiting_on, BTreeMap::from([("circuit_open", 2), ("paused", 7)]));
-    assert_eq!((seen.queue.by_priority, seen.queue.webhooks, seen.queue.more), ([4, 5, 0], 2, false));
-    assert_eq!((seen.circuits.open, seen.circuits.half_open, seen.circuits.more), (1, 0, false));
-    assert_eq!((seen.dead.size, seen.dead.more, seen.dead.last_hour.dead), (5, false, 5));
-    assert_eq!(seen.dead.last_24_hours, EndedCounts { delivered: 7, dead: 5, cancelled: 0 });
-    let worst = &seen.worst_endpoints.webhooks;
-    assert_eq!((worst.len(), seen.worst_endpoints.failing), (1, 1));
+    assert_eq!(overview.queue.by_waiting_on, BTreeMap::from([("circuit_open", 2), ("paused", 7)]));
+    assert_eq!(
+        (overview.queue.by_priority, overview.queue.webhooks, overview.queue.more),
+        ([4, 5, 0], 2, false)
+    );
+    assert_eq!((overview.circuits.open, overview.circuits.half_open, overview.circuits.more), (1, 0, false));
+    assert_eq!((overview.dead.size, overview.dead.more, overview.dead.last_hour.dead), (5, false, 5));
+    assert_eq!(overview.dead.last_24_hours, EndedCounts { delivered: 7, dead: 5, cancelled: 0 });
+    let worst = &overview.worst_endpoints.webhooks;
+    assert_eq!((worst.len(), overview.worst_endpoints.failing), (1, 1));
     assert_eq!((worst[0].webhook.id, worst[0].last_hour.sum.failures()), (bad.id, 5));
     assert_eq!(worst[0].most_frequent, Some(FailureCategory::ServerError));
     assert_eq!(
         (worst[0].webhook.url.as_str(), worst[0].webhook.description.as_deref()),
         (&*bad.spec.url, Some("bad"))
     );
-    let incidents = &seen.incidents;
+    let incidents = &overview.incidents;
     assert_eq!((incidents.len(), incidents[0].webhook.id, incidents[0].period.ended_at), (1, bad.id, None));
     assert_eq!((incidents[0].period.counts.total, incidents[0].period.forced), (5, false));
 }
 
-async fn overview_reports_traffic_queue_circuits_and_dead_letters(house: Fixture) {
-    let [_, bad, _] = scene(&house).await;
-    check(&house.see(Range::Hour).await, &bad);
+async fn overview_reports_traffic_queue_circuits_and_dead_letters(fixture: Fixture) {
+    let [_, bad, _] = create_traffic(&fixture).await;
+    check(&fixture.overview(Range::Hour).await, &bad);
     // The result must be the same once all rollups are stored, at every resolution.
-    let deadline = Instant::now();
+    let started = Instant::now();
     let stored = async || {
         let stored =
-            house.store.traffic(TenantId::default(), Resolution::Hour, Time::default()).await.unwrap();
+            fixture.store.traffic(TenantId::default(), Resolution::Hour, Time::default()).await.unwrap();
         stored.iter().map(|(_, one)| (one.sent.attempts, one.ended.all())).collect::<Vec<_>>()
     };
     while stored().await != [(12, 12)] {
-        assert!(deadline.elapsed() < Duration::from_secs(30), "never stored");
+        assert!(started.elapsed() < Duration::from_secs(30), "the rollups were not stored in time");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for range in Range::ALL {
-        let seen = house.see(range).await;
-        check(&seen, &bad);
-        assert_eq!(seen.traffic.points.len(), range.axis(START).len());
+        let overview = fixture.overview(range).await;
+        check(&overview, &bad);
+        assert_eq!(overview.traffic.points.len(), range.axis(START).len());
     }
     // Another tenant sees none of it.
     let other = TenantId::parse("globex").unwrap();
     let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: START };
-    assert!(house.store.create_tenant(tenant).await.unwrap());
-    let seen = house.app.overview(other, Range::Day).await.unwrap();
-    assert_eq!((seen.traffic.total.attempts, seen.queue.total, seen.dead.size), (0, 0, 0));
-    assert_eq!((seen.worst_endpoints.webhooks.len(), seen.incidents.len(), seen.circuits.open), (0, 0, 0));
+    assert!(fixture.store.create_tenant(tenant).await.unwrap());
+    let overview = fixture.app.overview(other, Range::Day).await.unwrap();
+    assert_eq!((overview.traffic.total.attempts, overview.queue.total, overview.dead.size), (0, 0, 0));
+    assert_eq!(
+        (overview.worst_endpoints.webhooks.len(), overview.incidents.len(), overview.circuits.open),
+        (0, 0, 0)
+    );
     // An hour later the last hour is empty, except for probes: the circuit half-opens by then, and a failed probe ends one
     // of the two deliveries that waited for it.
-    house.clock.advance(Duration::from_secs(3700));
-    let later = house.see(Range::Hour).await;
+    fixture.clock.advance(Duration::from_secs(3700));
+    let later = fixture.overview(Range::Hour).await;
     let probes = 0..=2;
     assert!(probes.contains(&later.traffic.total.attempts), "{} attempts", later.traffic.total.attempts);
     assert!(probes.contains(&(later.dead.last_hour.dead as u64)), "{} dead", later.dead.last_hour.dead);
@@ -249,35 +261,36 @@ async fn overview_reports_traffic_queue_circuits_and_dead_letters(house: Fixture
     assert_eq!(later.incidents.len(), 1);
 }
 
-async fn webhook_list_shows_summary_of_each_webhook(house: Fixture) {
-    let [good, bad, paused] = scene(&house).await;
+async fn webhook_list_shows_summary_of_each_webhook(fixture: Fixture) {
+    let [good, bad, paused] = create_traffic(&fixture).await;
     let page = PageRequest { after: None, offset: 0, limit: 50 };
-    let listed = house.app.list_webhooks(TenantId::default(), page).await.unwrap();
-    let seen = house.app.summaries(&TenantId::default(), &listed).await.unwrap();
+    let listed = fixture.app.list_webhooks(TenantId::default(), page).await.unwrap();
+    let summaries = fixture.app.summaries(&TenantId::default(), &listed).await.unwrap();
     let ids = |webhooks: &[Webhook]| webhooks.iter().map(|webhook| webhook.id).collect::<Vec<_>>();
-    assert_eq!(seen.iter().map(|glance| glance.webhook_id).collect::<Vec<_>>(), ids(&listed));
-    let of = |webhook: &Webhook| seen.iter().find(|glance| glance.webhook_id == webhook.id).unwrap();
-    let glance = of(&good);
-    assert_eq!((glance.last_hour.sum.success_rate(), glance.last_success_at), (Some(1.0), Some(START)));
+    assert_eq!(summaries.iter().map(|summary| summary.webhook_id).collect::<Vec<_>>(), ids(&listed));
+    let summary_of =
+        |webhook: &Webhook| summaries.iter().find(|summary| summary.webhook_id == webhook.id).unwrap();
+    let summary = summary_of(&good);
+    assert_eq!((summary.last_hour.sum.success_rate(), summary.last_success_at), (Some(1.0), Some(START)));
     assert_eq!(
-        (glance.backlog.total, glance.circuit.state, glance.failing_since),
+        (summary.backlog.total, summary.circuit.state, summary.failing_since),
         (0, CircuitState::Closed, None)
     );
-    let sparks = &glance.last_hour.minutes;
-    assert_eq!((sparks.len(), sparks[59].attempts, sparks[59].successes), (60, 7, 7));
-    let glance = of(&bad);
-    assert_eq!((glance.last_hour.sum.success_rate(), glance.last_success_at), (Some(0.0), None));
-    assert_eq!((glance.circuit.state, glance.failing_since), (CircuitState::Open, Some(START)));
-    assert_eq!(glance.backlog.by_waiting_on, BTreeMap::from([("circuit_open", 2)]));
-    let glance = of(&paused);
-    assert_eq!((glance.last_hour.sum.attempts, glance.last_hour.minutes.len()), (0, 60));
-    assert_eq!(glance.backlog.by_waiting_on, BTreeMap::from([("paused", 7)]));
+    let minutes = &summary.last_hour.minutes;
+    assert_eq!((minutes.len(), minutes[59].attempts, minutes[59].successes), (60, 7, 7));
+    let summary = summary_of(&bad);
+    assert_eq!((summary.last_hour.sum.success_rate(), summary.last_success_at), (Some(0.0), None));
+    assert_eq!((summary.circuit.state, summary.failing_since), (CircuitState::Open, Some(START)));
+    assert_eq!(summary.backlog.by_waiting_on, BTreeMap::from([("circuit_open", 2)]));
+    let summary = summary_of(&paused);
+    assert_eq!((summary.last_hour.sum.attempts, summary.last_hour.minutes.len()), (0, 60));
+    assert_eq!(summary.backlog.by_waiting_on, BTreeMap::from([("paused", 7)]));
     // `last_success_at` is kept for longer than the hour that is shown.
-    house.clock.advance(Duration::from_secs(7200));
-    let later = house.app.summaries(&TenantId::default(), std::slice::from_ref(&good)).await.unwrap();
+    fixture.clock.advance(Duration::from_secs(7200));
+    let later = fixture.app.summaries(&TenantId::default(), std::slice::from_ref(&good)).await.unwrap();
     assert_eq!((later[0].last_hour.sum.attempts, later[0].last_success_at), (0, Some(START)));
-    assert!(house.app.summaries(&TenantId::parse("globex").unwrap(), &[good]).await.is_err());
-    assert_eq!(house.app.summaries(&TenantId::default(), &[]).await.unwrap().len(), 0);
+    assert!(fixture.app.summaries(&TenantId::parse("globex").unwrap(), &[good]).await.is_err());
+    assert_eq!(fixture.app.summaries(&TenantId::default(), &[]).await.unwrap().len(), 0);
 }
 
 /// Defines a test of each case on each store.

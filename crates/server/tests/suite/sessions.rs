@@ -55,7 +55,7 @@ async fn logging_out_everywhere_ends_all_sessions_of_the_key() {
     assert!(first.page("/dashboard/session").await.contains("This key has 2 sessions"));
     assert_eq!(log_out(&first, "&everywhere=true").await.status, 303);
     assert_eq!((first.get(HOME).await.status, second.get(HOME).await.status), (303, 303));
-    assert_eq!(other.get(HOME).await.status, 200, "sessions of another key go on");
+    assert_eq!(other.get(HOME).await.status, 200, "sessions of another key continue");
     let log = redrive.api().get("/v1/audit-log").await.expect(200).to_string();
     assert!(log.contains("api_key.end_sessions"), "{log}");
 }
@@ -87,7 +87,7 @@ async fn login_with_another_key_asks_before_it_replaces_a_session() {
     let page = html(&request);
     assert!(page.contains("logged in as <b>admin</b>") && page.contains("<b>the other</b>"), "{page}");
     assert!(!page.contains(key), "the key is not in the page");
-    assert_eq!(browser.get(HOME).await.status, 200, "the session stays");
+    assert_eq!(browser.get(HOME).await.status, 200, "the current session continues");
     let offer = encoded(&field(&page, "offer"));
     assert_eq!(log_in(format!("offer={offer}&replace=made-up")).await.status, 409);
 
@@ -114,14 +114,14 @@ async fn form_with_foreign_origin_is_rejected() {
         let headers = [FORM, cookie, ("origin", origin), ("host", &address)];
         let login = format!("key={}", redrive.key());
         let response = browser.api.raw("POST", "/dashboard/login", &headers[..1], login.clone()).await;
-        assert_eq!(response.status, 303, "a program that is no browser");
+        assert_eq!(response.status, 303, "a client that is not a browser sends no origin");
         let without_cookie = [FORM, ("origin", origin), ("host", &address)];
         let response = browser.api.raw("POST", "/dashboard/login", &without_cookie, login).await;
         assert_eq!(response.status, expected, "{origin}");
         let response = browser.api.raw("POST", "/dashboard/logout", &headers, format!("token={token}")).await;
         assert_eq!(response.status, expected, "{origin}");
     }
-    assert_eq!(browser.get(HOME).await.status, 303, "only the last logged it out");
+    assert_eq!(browser.get(HOME).await.status, 303, "only the last request ended the session");
 }
 
 #[tokio::test]
@@ -170,8 +170,16 @@ async fn failed_logins_are_rate_limited_but_a_valid_key_still_works() {
     let limited = log_in("rdk_wrong", "192.0.2.1").await;
     assert_eq!(limited.status, 429);
     assert!(limited.header("retry-after").unwrap().parse::<u64>().unwrap() <= 6);
-    assert_eq!(log_in("rdk_wrong", "192.0.2.2").await.status, 401, "another address");
-    assert_eq!(log_in(redrive.key(), "192.0.2.1").await.status, 303, "a valid key is let in");
+    assert_eq!(
+        log_in("rdk_wrong", "192.0.2.2").await.status,
+        401,
+        "failures of another address are counted separately"
+    );
+    assert_eq!(
+        log_in(redrive.key(), "192.0.2.1").await.status,
+        303,
+        "a valid key is accepted despite the failures"
+    );
 }
 
 #[tokio::test]
@@ -197,8 +205,8 @@ async fn bidi_controls_in_user_text_are_escaped() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let turned = "a\u{202e}b\u{2066}c";
-    let made = json!({"description": turned, "metadata": {"note": turned}});
-    let webhook = api.create_webhook("http://127.0.0.1:9009/", made).await;
+    let fields = json!({"description": turned, "metadata": {"note": turned}});
+    let webhook = api.create_webhook("http://127.0.0.1:9009/", fields).await;
     api.post("/v1/tenants", json!({"id": "acme", "name": turned})).await.expect(201);
     let key = new_key(&api, turned).await;
     let browser = Browser::log_in(&redrive, key["key"].as_str().unwrap()).await;
@@ -209,7 +217,7 @@ async fn bidi_controls_in_user_text_are_escaped() {
         assert!(html.contains("a\\u{202e}b\\u{2066}c"), "{page}");
     }
     let form = browser.page(&format!("{webhook}/edit")).await;
-    assert!(form.contains(turned), "what is edited stays what it is");
+    assert!(form.contains(turned), "form fields keep the exact value");
 }
 
 #[tokio::test]
@@ -235,7 +243,7 @@ async fn sessions_are_shared_by_nodes_and_survive_a_slow_store() {
         status().await
     };
     let (_, while_locked) = tokio::join!(database.execute(lock), locked);
-    assert_eq!(while_locked, 503, "no answer of the store is no end of a session");
+    assert_eq!(while_locked, 503, "an unavailable store does not end a session");
     assert_eq!(status().await, 200);
 
     assert_eq!(log_out(&browser, "").await.status, 303);
@@ -244,5 +252,7 @@ async fn sessions_are_shared_by_nodes_and_survive_a_slow_store() {
             tokio::time::sleep(Duration::from_millis(50)).await
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), ended).await.expect("it goes on elsewhere");
+    tokio::time::timeout(Duration::from_secs(5), ended)
+        .await
+        .expect("the session was not ended on the other node");
 }

@@ -6,7 +6,7 @@ use redrive_testkit::{Latch, Postgres, Receiver, Redrive, Reply, Setup};
 use serde_json::{Value, json};
 
 /// Runs `redrive status` against the server at this address with this key.
-async fn ask(address: &str, key: &str, flags: &[&str]) -> Output {
+async fn run_status(address: &str, key: &str, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REDRIVE_")) {
         command.env_remove(name);
@@ -15,8 +15,8 @@ async fn ask(address: &str, key: &str, flags: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-async fn ask_for_json(server: &Redrive) -> (Value, Option<i32>) {
-    let output = ask(&server.address().to_string(), server.key(), &["--json"]).await;
+async fn status_json(server: &Redrive) -> (Value, Option<i32>) {
+    let output = run_status(&server.address().to_string(), server.key(), &["--json"]).await;
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.is_empty(), "{message}");
     (serde_json::from_slice(&output.stdout).unwrap(), output.status.code())
@@ -30,7 +30,7 @@ fn lines(output: &Output) -> Vec<String> {
 #[tokio::test]
 async fn fresh_server_reports_ok() {
     let server = Redrive::start().await;
-    let output = ask(&server.address().to_string(), server.key(), &[]).await;
+    let output = run_status(&server.address().to_string(), server.key(), &[]).await;
     assert_eq!(output.status.code(), Some(0));
     let lines = lines(&output);
     for expected in
@@ -65,7 +65,7 @@ async fn status_counts_queue_dead_letters_and_open_circuits() {
         status["dead_letters"] == 1 && status["circuits"]["open"] == 1 && status["queue"]["leased"] == 1
     })
     .await;
-    let (status, code) = ask_for_json(&server).await;
+    let (status, code) = status_json(&server).await;
     assert_eq!((status["status"].as_str(), code), (Some("ok"), Some(0)), "{status:#}");
     gate.open();
 }
@@ -74,15 +74,15 @@ async fn status_counts_queue_dead_letters_and_open_circuits() {
 async fn wrong_key_and_unreachable_server_errors_name_the_fix() {
     let server = Redrive::start().await;
     let address = server.address().to_string();
-    let stranger = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
-    let message = String::from_utf8_lossy(&stranger.stderr).into_owned();
-    assert_eq!(stranger.status.code(), Some(3));
+    let unknown_key = run_status(&address, "0123456789abcdef0123456789abcdef", &[]).await;
+    let message = String::from_utf8_lossy(&unknown_key.stderr).into_owned();
+    assert_eq!(unknown_key.status.code(), Some(3));
     assert!(message.contains("REDRIVE_ADMIN_KEY is not an admin key of this server"), "{message}");
     drop(server);
-    let unknown = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
+    let unknown = run_status(&address, "0123456789abcdef0123456789abcdef", &[]).await;
     let message = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert_eq!(unknown.status.code(), Some(3));
-    assert!(message.starts_with(&format!("error: no server answers on {address}")), "{message}");
+    assert!(message.starts_with(&format!("error: no server responds on {address}")), "{message}");
     assert!(message.contains("--listen"), "{message}");
 }
 
@@ -97,12 +97,13 @@ async fn cluster_status_lists_nodes_and_unserved_pool() {
     let (api, worker) = tokio::join!(node("front", "api"), node("back", "worker"));
     // A worker serves no API, but still reports its status.
     for request in [&api, &worker] {
-        let (status, code) = ask_for_json(request).await;
+        let (status, code) = status_json(request).await;
         assert_eq!(code, Some(0), "{status:#}");
         let mut nodes: Vec<_> = status["nodes"].as_array().unwrap().iter().collect();
         nodes.sort_by_key(|node| node["name"].as_str());
-        let seen: Vec<_> = nodes.iter().map(|node| (node["name"].as_str(), node["role"].as_str())).collect();
-        assert_eq!(seen, [(Some("back"), Some("worker")), (Some("front"), Some("api"))]);
+        let listed: Vec<_> =
+            nodes.iter().map(|node| (node["name"].as_str(), node["role"].as_str())).collect();
+        assert_eq!(listed, [(Some("back"), Some("worker")), (Some("front"), Some("api"))]);
     }
     let receiver = Receiver::start().await;
     let gold = json!({"id": "golden", "pool": "gold"});
@@ -111,7 +112,7 @@ async fn cluster_status_lists_nodes_and_unserved_pool() {
     assert_eq!(api.api().post("/v1/webhooks", &webhook).await.status, 201);
     let event = json!({"event_type": "a", "data": 1, "tenant_id": "golden"});
     assert_eq!(api.api().post("/v1/events", &event).await.status, 202);
-    let (status, code) = ask_for_json(&api).await;
+    let (status, code) = status_json(&api).await;
     assert_eq!((status["status"].as_str(), code), (Some("critical"), Some(2)), "{status:#}");
     assert_eq!(status["findings"][0]["code"], "pool_unserved");
     assert!(status["findings"][0]["message"].as_str().unwrap().contains("--pool gold"), "{status:#}");
@@ -122,9 +123,10 @@ async fn status_is_reported_while_the_store_is_unavailable() {
     let mut database = Postgres::start().await;
     let server = Redrive::start_with(Setup::new().database_url(database.url())).await;
     database.stop().await;
-    let missed = |status: &Value| status["store"]["state"] == "down" && status["queue"]["depth"].is_null();
-    server.api().wait_until("the store is missed", "/v1/status", missed).await;
-    let (status, code) = ask_for_json(&server).await;
+    let is_unavailable =
+        |status: &Value| status["store"]["state"] == "down" && status["queue"]["depth"].is_null();
+    server.api().wait_until("an unavailable store", "/v1/status", is_unavailable).await;
+    let (status, code) = status_json(&server).await;
     assert_eq!(
         (status["findings"][0]["code"].as_str(), code),
         (Some("store_unavailable"), Some(2)),

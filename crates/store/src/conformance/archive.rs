@@ -26,7 +26,7 @@ fn lines(bytes: &[u8]) -> Vec<Value> {
 }
 
 /// Creates an event whose delivery has one of four outcomes. Returns whether the delivery has ended.
-async fn make(harness: &Harness, time: Time, index: usize) -> bool {
+async fn publish_event(harness: &Harness, time: Time, index: usize) -> bool {
     let initial_state = if index == 0 { InitialState::Waiting(at(5_000)) } else { InitialState::Leased };
     let new = harness.new_event(time, initial_state);
     let delivery_id = new.deliveries[0].id;
@@ -125,13 +125,13 @@ pub async fn pruned_event_is_archived_completely(harness: &Arc<Harness>) {
 
 pub async fn object_is_unchanged_until_it_is_stored(harness: &mut Arc<Harness>) {
     for n in 0..6 {
-        make(harness, at(n), 1).await;
+        publish_event(harness, at(n), 1).await;
     }
     while !prune(harness, at(3), 1).await {}
     assert_eq!(
         harness.store().next_object(1 << 20, 1 << 20).await.unwrap(),
         None,
-        "too little to begin with"
+        "an object is started only when enough rows wait"
     );
     let first = harness.store().next_object(0, 1 << 20).await.unwrap().unwrap();
     assert_eq!(first.holds.events, 3);
@@ -149,7 +149,7 @@ pub async fn object_is_unchanged_until_it_is_stored(harness: &mut Arc<Harness>) 
 
 pub async fn object_covers_one_day_and_is_bounded(harness: &Arc<Harness>) {
     for n in 0..9 {
-        make(harness, at(n / 3 * DAY + n), 1).await;
+        publish_event(harness, at(n / 3 * DAY + n), 1).await;
     }
     while !prune(harness, at(30 * DAY), 2).await {}
     let mut names = Vec::new();
@@ -169,7 +169,7 @@ pub async fn object_covers_one_day_and_is_bounded(harness: &Arc<Harness>) {
 }
 
 pub async fn random_interruptions_lose_or_duplicate_nothing(harness: &mut Arc<Harness>) {
-    let mut made = 0_i64;
+    let mut created = 0_i64;
     let mut stored = Stored::new();
     let mut rng = 20_261_115_u64;
     let mut next_random = |sides: u64| {
@@ -179,11 +179,11 @@ pub async fn random_interruptions_lose_or_duplicate_nothing(harness: &mut Arc<Ha
     let mut all = BTreeSet::new();
     for _ in 0..50 {
         for _ in 0..next_random(6) {
-            make(harness, at(made), next_random(4) as usize).await;
-            made += 1;
+            publish_event(harness, at(created), next_random(4) as usize).await;
+            created += 1;
         }
         all.extend(ids_in_store(harness).await);
-        let before = at(made - next_random(5) as i64);
+        let before = at(created - next_random(5) as i64);
         for _ in 0..next_random(6) {
             match next_random(3) {
                 0 | 1 => drop(prune(harness, before, 1 + next_random(60) as usize).await),
@@ -206,7 +206,11 @@ pub async fn random_interruptions_lose_or_duplicate_nothing(harness: &mut Arc<Ha
     }
     store_all(harness, &mut stored).await;
     let (here, there) = (ids_in_store(harness).await, ids_in_archive(&stored));
-    assert!(here.is_disjoint(&there), "something is in both");
-    assert_eq!(here.union(&there).cloned().collect::<BTreeSet<_>>(), all, "each is in one of the two");
+    assert!(here.is_disjoint(&there), "an event is in both the store and the archive");
+    assert_eq!(
+        here.union(&there).cloned().collect::<BTreeSet<_>>(),
+        all,
+        "an event is in neither the store nor the archive"
+    );
     assert!(there.len() > 100 && !here.is_empty(), "{} and {}", there.len(), here.len());
 }

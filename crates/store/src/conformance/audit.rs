@@ -38,8 +38,8 @@ fn end(result: &str) -> AuditEnd {
 pub async fn entry_is_visible_before_its_end_and_ends_once(harness: &mut Arc<Harness>) {
     let mut entry = begin(harness, 1, Some(&harness.tenant_id.clone()), "webhook.update").await;
     assert_eq!(list(harness, AuditFilter::default()).await, [entry.clone()]);
-    let made = AuditEnd { object: Some("wh_2".into()), ..end("done") };
-    harness.store().finish_audit(entry.id, made).await.unwrap();
+    let end_entry = AuditEnd { object: Some("wh_2".into()), ..end("done") };
+    harness.store().finish_audit(entry.id, end_entry).await.unwrap();
     harness.store().finish_audit(entry.id, end("something else")).await.unwrap();
     Harness::reopen(harness).await;
     entry.object = Some("wh_2".into());

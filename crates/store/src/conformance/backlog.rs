@@ -61,7 +61,7 @@ pub async fn deliveries_parked_too_long_expire_in_bounded_steps(harness: &Arc<Ha
     assert_eq!(harness.dead_list().await, old);
     assert_eq!(harness.due_lanes(at(END)).await, [harness.lane_of(other_tenants)]);
     harness.set_state(harness.webhook_id, WebhookState::Active).await;
-    assert_eq!(harness.claim_one(at(END)).await.id, young, "what was made later is kept");
+    assert_eq!(harness.claim_one(at(END)).await.id, young, "a younger delivery does not expire");
     harness.ends(leased, NextState::Delivered, at(101)).await;
     let again = harness.delivery_id(old[0].time());
     assert_eq!(
@@ -96,11 +96,11 @@ pub async fn oldest_waiting_delivery_is_listed_per_webhook_in_pages(harness: &Ar
     let webhooks: Vec<WebhookId> = (0..5).map(|_| harness.webhook_id()).collect();
     let mut expected = Vec::new();
     for (n, webhook_id) in (0..).zip(&webhooks) {
-        for (lane, made) in [(FRESH, 50 + n), (order("a"), 20 + n), (RETRY, 90)] {
+        for (lane, created) in [(FRESH, 50 + n), (order("a"), 20 + n), (RETRY, 90)] {
             let key = LaneKey { webhook_id: *webhook_id, lane };
             harness
                 .publish_new(
-                    harness.fan_out_to(harness.event(at(made)), &[(key, InitialState::Waiting(at(END)))]),
+                    harness.fan_out_to(harness.event(at(created)), &[(key, InitialState::Waiting(at(END)))]),
                 )
                 .await;
         }
@@ -152,7 +152,7 @@ pub async fn backlog_is_counted_by_wait_reason(harness: &Arc<Harness>) {
     let claim = harness.claim_lane(harness.own(order("a")), at(10), 1).await;
     assert_eq!(ids(&claim.deliveries).len(), 1);
     let behind = Backlog { due: 4, scheduled: 4, in_order: 3, by_priority: [0, 11, 0], more: false };
-    assert_eq!(count(10).await, behind, "the rest is behind one that is on its way");
+    assert_eq!(count(10).await, behind, "the remaining deliveries are behind a leased one");
 }
 
 pub async fn backlog_count_stops_at_the_limit(harness: &Arc<Harness>) {
@@ -200,13 +200,13 @@ pub async fn backlogs_are_counted_by_priority_and_webhook(harness: &Arc<Harness>
     let expected = [(other, of_other), (nothing, Backlog::default()), (harness.webhook_id, own)];
     assert_eq!(count(100).await.unwrap(), expected);
     let few = Backlog { due: 2, scheduled: 2, by_priority: [3, 0, 1], more: true, ..Backlog::default() };
-    assert_eq!(count(2).await.unwrap()[2], (harness.webhook_id, few), "the most urgent count first");
+    assert_eq!(count(2).await.unwrap()[2], (harness.webhook_id, few), "higher priorities are counted first");
     assert_eq!(harness.store().backlogs(None, vec![], at(10), 100).await.unwrap(), []);
 }
 
 pub async fn backlogged_webhooks_of_a_tenant_are_found(harness: &Arc<Harness>) {
     let globex = harness.new_tenant("globex").await;
-    let mut hooks = Vec::new();
+    let mut webhooks = Vec::new();
     for n in 0..6 {
         let webhook_id = harness.new_webhook().await.id;
         if n % 2 == 0 {
@@ -215,25 +215,25 @@ pub async fn backlogged_webhooks_of_a_tenant_are_found(harness: &Arc<Harness>) {
                 let new = harness.fan_out_to(harness.event(at(n)), &[(key, InitialState::Waiting(at(END)))]);
                 harness.publish_new(new).await;
             }
-            hooks.push(webhook_id);
+            webhooks.push(webhook_id);
         }
     }
     harness.leased(at(0)).await;
-    let check = |tenant_id: &TenantId, look_at| harness.store().backlogged(tenant_id.clone(), look_at);
+    let check = |tenant_id: &TenantId, limit| harness.store().backlogged(tenant_id.clone(), limit);
     let found = |webhooks: &[WebhookId], more| BackloggedWebhooks { webhooks: webhooks.to_vec(), more };
     // Seven webhooks, three of them with a backlog. With a limit below seven the lanes are scanned instead of the
     // webhooks.
-    assert_eq!(check(&harness.tenant_id, 100).await.unwrap(), found(&hooks, false));
-    assert_eq!(check(&harness.tenant_id, 7).await.unwrap(), found(&hooks, false));
-    assert_eq!(check(&harness.tenant_id, 6).await.unwrap(), found(&hooks, false));
-    assert_eq!(check(&harness.tenant_id, 2).await.unwrap(), found(&hooks[..2], true));
+    assert_eq!(check(&harness.tenant_id, 100).await.unwrap(), found(&webhooks, false));
+    assert_eq!(check(&harness.tenant_id, 7).await.unwrap(), found(&webhooks, false));
+    assert_eq!(check(&harness.tenant_id, 6).await.unwrap(), found(&webhooks, false));
+    assert_eq!(check(&harness.tenant_id, 2).await.unwrap(), found(&webhooks[..2], true));
     assert_eq!(check(&globex, 100).await.unwrap(), BackloggedWebhooks::default());
-    harness.set_state(hooks[0], WebhookState::Deleted).await;
-    for look_at in [5, 100] {
+    harness.set_state(webhooks[0], WebhookState::Deleted).await;
+    for limit in [5, 100] {
         assert_eq!(
-            check(&harness.tenant_id, look_at).await.unwrap().webhooks,
-            hooks[1..],
-            "it is being swept up"
+            check(&harness.tenant_id, limit).await.unwrap().webhooks,
+            webhooks[1..],
+            "a deleted webhook is not listed while its deliveries are cancelled"
         );
     }
 }

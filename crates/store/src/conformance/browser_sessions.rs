@@ -51,7 +51,7 @@ pub async fn session_is_found_until_it_is_deleted(harness: &mut Arc<Harness>) {
     assert!(harness.store().delete_browser_session([1; 32]).await.unwrap());
     assert!(!harness.store().delete_browser_session([1; 32]).await.unwrap());
     assert_eq!(find(harness, 1).await, None);
-    assert!(find(harness, 2).await.is_some(), "another session is not touched");
+    assert!(find(harness, 2).await.is_some(), "another session is not changed");
 }
 
 pub async fn session_beyond_the_limit_evicts_the_oldest_of_its_key(harness: &Arc<Harness>) {
@@ -68,7 +68,7 @@ pub async fn session_beyond_the_limit_evicts_the_oldest_of_its_key(harness: &Arc
         .iter()
         .map(|one| one.id[0])
         .collect();
-    assert_eq!(remaining, [2, 3], "the new session stays, the oldest of the others goes");
+    assert_eq!(remaining, [2, 3], "the oldest other session is deleted");
     assert!(find(harness, 9).await.is_some(), "another key has its own limit");
 }
 

@@ -38,7 +38,7 @@ pub async fn deliveries_that_are_not_due_are_not_claimed(harness: &Arc<Harness>)
     let later = harness.waiting(at(0), at(11)).await;
     assert!(harness.claim(at(9)).await.is_empty());
     assert_eq!(ids(&harness.claim(at(10)).await), [due]);
-    assert!(harness.claim(at(10)).await.is_empty(), "a delivery is given once");
+    assert!(harness.claim(at(10)).await.is_empty(), "a delivery is claimed once");
     assert_eq!(ids(&harness.claim(at(11)).await), [later]);
 }
 
@@ -47,7 +47,11 @@ pub async fn lane_capacity_limits_a_claim(harness: &Arc<Harness>) {
     let claim = harness.claim_lane(harness.lane(), at(100), 2).await;
     assert_eq!((ids(&claim.deliveries), claim.more), (queued[..2].to_vec(), true));
     let claim = harness.claim_lane(harness.lane(), at(100), 3).await;
-    assert_eq!((ids(&claim.deliveries), claim.more), (queued[2..].to_vec(), false), "exactly enough room");
+    assert_eq!(
+        (ids(&claim.deliveries), claim.more),
+        (queued[2..].to_vec(), false),
+        "no more is reported when the capacity is exactly used"
+    );
 }
 
 pub async fn lane_capacity_may_be_zero_or_unlimited(harness: &Arc<Harness>) {
@@ -96,7 +100,7 @@ pub async fn lane_with_more_is_held_until_it_is_empty(harness: &Arc<Harness>) {
         assert_eq!(
             harness.due_lanes(at(100)).await,
             std::slice::from_ref(&other),
-            "nobody else is sent to a held lane"
+            "a held lane is not due for other nodes"
         );
     }
     assert_eq!(got, queued);
@@ -136,14 +140,14 @@ pub async fn next_wake_is_the_earliest_of_unheld_lanes(harness: &Arc<Harness>) {
     wait_on(harness, &a, 200).await;
     wait_on(harness, &b, 300).await;
     assert_eq!(next_wake(0).await, Some(at(200)));
-    assert_eq!(next_wake(200).await, Some(at(300)), "what is due needs no wake");
+    assert_eq!(next_wake(200).await, Some(at(300)), "a lane that is due has no wake time");
     assert_eq!(next_wake(300).await, None);
     wait_on(harness, &b, 100).await;
     assert_eq!(next_wake(0).await, Some(at(100)), "earlier work moves a lane's wake forward");
     harness.claim_lane(b.clone(), at(100), 10).await;
     assert_eq!(next_wake(0).await, Some(at(200)));
     harness.claim_lane(a, at(200), 10).await;
-    assert_eq!(next_wake(0).await, Some(at(300)), "what is left in a lane still wakes it");
+    assert_eq!(next_wake(0).await, Some(at(300)), "a remaining delivery still wakes its lane");
     harness.claim_lane(b, at(300), 10).await;
     assert_eq!(next_wake(0).await, None);
 }
@@ -191,7 +195,7 @@ pub async fn claim_contains_all_data_for_sending(harness: &Arc<Harness>) {
     assert_eq!(*claimed.event, event);
     assert_eq!(claimed.format, new.deliveries[0].format);
     assert_eq!((claimed.created_at, claimed.due), (at(5), at(7)));
-    assert_eq!((claimed.attempt_count, claimed.rescues, claimed.deaths), (0, 0, 0));
+    assert_eq!((claimed.attempt_count, claimed.rescues, claimed.sender_deaths), (0, 0, 0));
 
     harness.ends(claimed.id, NextState::Retry { due: at(30) }, at(21)).await;
     let claimed = harness.claim_one(at(40)).await;
@@ -204,7 +208,7 @@ pub async fn released_deliveries_are_due_at_the_given_time(harness: &Arc<Harness
     let unknown = harness.delivery_id(at(0));
     let back = vec![(later, at(90)), (a, at(70)), (unknown, at(70)), (b, at(70)), (a, at(80))];
     assert_eq!(harness.store().release(harness.epoch, at(60), back).await.unwrap(), 3);
-    assert!(!harness.store().mark_sending(harness.epoch, a).await.unwrap(), "the lease is over");
+    assert!(!harness.store().mark_sending(harness.epoch, a).await.unwrap(), "the lease has ended");
     assert_eq!(harness.delivery(a).await.due, Some(at(70)));
     assert_eq!(harness.due_lanes(at(69)).await, []);
     let claimed = harness.claim(at(70)).await;
@@ -241,7 +245,7 @@ pub async fn only_the_lease_owner_can_mark_sending(harness: &Arc<Harness>) {
     let (leased, waiting) = (harness.leased(at(0)).await, harness.waiting(at(0), at(0)).await);
     let other = harness.new_epoch().await;
     assert!(mark(harness.epoch, leased).await.unwrap());
-    assert!(mark(harness.epoch, leased).await.unwrap(), "twice is as good as once");
+    assert!(mark(harness.epoch, leased).await.unwrap(), "marking is idempotent");
     assert!(!mark(other, leased).await.unwrap());
     assert!(!mark(harness.epoch, waiting).await.unwrap());
     assert!(!mark(harness.epoch, harness.delivery_id(at(0))).await.unwrap());

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{Time, cluster::clock_discipline::SetBack};
+use redrive_core::{Time, cluster::clock_discipline::ClockStep};
 
 use super::{Harness, RETRY, at, ids, order};
 use crate::{ClockState, InitialState, PartitionDrop, PruneRequest};
@@ -11,13 +11,13 @@ const DAY: i64 = 24 * 3_600_000;
 
 /// From this time of the case on, the clock was six days ahead.
 const WRONG: i64 = 6 * DAY;
-const SET_BACK_MS: i64 = 6 * DAY;
+const CLOCK_STEP_MS: i64 = 6 * DAY;
 
-async fn set_due_back(harness: &Harness, now: Time, limit: usize) {
-    let set_back = SetBack { from: at(WRONG), by: Duration::from_millis(SET_BACK_MS.unsigned_abs()) };
+async fn adjust_due_for_clock_step(harness: &Harness, now: Time, limit: usize) {
+    let clock_step = ClockStep { from: at(WRONG), by: Duration::from_millis(CLOCK_STEP_MS.unsigned_abs()) };
     let mut after = None;
     loop {
-        after = harness.store().set_due_back(set_back, now, after, limit).await.unwrap();
+        after = harness.store().adjust_due_for_clock_step(clock_step, now, after, limit).await.unwrap();
         if after.is_none() {
             return;
         }
@@ -43,14 +43,14 @@ pub async fn due_times_set_by_a_wrong_clock_are_moved(harness: &Arc<Harness>) {
     let retry = harness.waiting_in(&RETRY, at(0), at(WRONG + 2_000)).await;
     let ordered = harness.waiting_in(&order("a"), at(0), at(WRONG + 700)).await;
     let second = harness.waiting_in(&order("a"), at(0), at(WRONG + 300)).await;
-    set_due_back(harness, at(100), 1).await;
+    adjust_due_for_clock_step(harness, at(100), 1).await;
     let claimed = |time| async move { ids(&harness.claim(at(time)).await) };
     assert_eq!(claimed(499).await, []);
-    assert_eq!(claimed(500).await, [wrong], "the earliest of a lane comes first, whatever it was before");
-    assert_eq!(claimed(699).await, [], "an order waits for its first");
+    assert_eq!(claimed(500).await, [wrong], "the corrected due time decides the order in a lane");
+    assert_eq!(claimed(699).await, [], "an ordered lane waits for its first delivery");
     assert_eq!(claimed(700).await, [ordered, second]);
     assert_eq!(claimed(999).await, []);
-    assert_eq!(claimed(1_000).await, [before], "planned by the right time");
+    assert_eq!(claimed(1_000).await, [before], "a due time set by the correct clock is unchanged");
     assert_eq!(claimed(1_999).await, []);
     assert_eq!(claimed(2_000).await, [retry]);
 }
@@ -65,7 +65,7 @@ pub async fn moved_due_times_wake_their_lanes(harness: &Arc<Harness>) {
         .await;
     let due = || async { harness.due_lanes(at(10)).await.len() };
     assert_eq!(due().await, 0);
-    set_due_back(harness, at(10), 10).await;
+    adjust_due_for_clock_step(harness, at(10), 10).await;
     assert_eq!(due().await, 2);
 }
 

@@ -13,11 +13,11 @@ use super::{Harness, at};
 use crate::{DeadCounts, DeadGroup, DeliveryFilter, InitialState, NextState, Outcome, PageRequest, Scan};
 
 const TYPES: [&str; 3] = ["order.created", "order.paid", "order.sent"];
-/// Age bounds that lie between the deaths created by `scene`.
+/// Age bounds that lie between the deaths created by `publish_samples`.
 const BOUNDS: [i64; 2] = [1_040, 1_015];
 
 /// Creates dead deliveries of every kind, one millisecond apart.
-async fn scene(harness: &Harness) -> Vec<(DeliveryId, DeadGroup)> {
+async fn publish_samples(harness: &Harness) -> Vec<(DeliveryId, DeadGroup)> {
     let webhooks = [harness.webhook_id, harness.webhook_id()];
     let mut dead = Vec::new();
     for n in 0..60_usize {
@@ -63,7 +63,7 @@ async fn count(harness: &Harness, tenant_id: &TenantId, filter: &DeliveryFilter,
 }
 
 pub async fn dead_letters_are_counted_by_every_group_field(harness: &Arc<Harness>) {
-    let mut dead = scene(harness).await;
+    let mut dead = publish_samples(harness).await;
     let none = DeliveryFilter::default;
     let filters = || {
         [
@@ -107,7 +107,7 @@ pub async fn dead_letters_are_counted_by_every_group_field(harness: &Arc<Harness
 }
 
 pub async fn dead_letter_count_stops_at_the_limit(harness: &Arc<Harness>) {
-    let dead = scene(harness).await;
+    let dead = publish_samples(harness).await;
     for (max, more) in [(59, true), (60, false), (7, true)] {
         let counted = count(harness, &harness.tenant_id, &DeliveryFilter::default(), max).await;
         let newest = dead.iter().rev().take(max).map(|(_, group)| group);
@@ -173,7 +173,7 @@ pub async fn dead_letters_are_counted_up_to_a_bound(harness: &Arc<Harness>) {
         harness.store().count_dead_up_to(tenant_id.clone(), max).await.unwrap()
     };
     assert_eq!(size(&harness.tenant_id, 10).await, 0);
-    let dead = scene(harness).await;
+    let dead = publish_samples(harness).await;
     for (max, expected) in [(1_000, 60), (60, 60), (59, 59), (0, 0)] {
         assert_eq!(size(&harness.tenant_id, max).await, expected);
     }

@@ -7,8 +7,8 @@ use redrive_core::{DeliveryStatus, EventId, delivery::lane::Lane, event::Event};
 
 use super::{Harness, RETRY, at, page};
 use crate::{
-    EraseResult, IdempotencyClaim, InitialState, NewEvent, NewRound, NextState, PublishResult, RedriveResult,
-    ReplayResult, StoredEvent,
+    EraseResult, IdempotencyReservation, InitialState, NewEvent, NewRound, NextState, PublishResult,
+    RedriveResult, ReplayResult, StoredEvent,
 };
 
 const PAYLOAD: &[u8] = br#"{"email": "ada@example.com"}"#;
@@ -42,7 +42,7 @@ pub async fn erase_deletes_payload_and_keeps_history(harness: &Arc<Harness>) {
     assert_eq!(after.erased_at, Some(at(5)));
     assert!(after.event.is_erased());
     let expected = Event { data: Bytes::new(), metadata: None, ..(*event).clone() };
-    assert_eq!(after.event, expected, "all else is as it was");
+    assert_eq!(after.event, expected, "all other fields are unchanged");
     assert_eq!(harness.status(delivery_id).await, DeliveryStatus::Delivered);
 
     let responses = harness.store().erase_responses(harness.tenant_id.clone(), event.id, 10);
@@ -115,12 +115,12 @@ pub async fn idempotency_key_of_erased_event_stays_taken(harness: &Arc<Harness>)
     let keyed = |time: i64| {
         let new = about(harness, "ada", time, InitialState::Leased);
         let event = Arc::new(Event { idempotency_key: Some("k".into()), ..(*new.event).clone() });
-        let claim = Some(IdempotencyClaim {
+        let idempotency = Some(IdempotencyReservation {
             body_hash: [1; 32],
             expires_at: at(time + 1_000),
             confirmed_now: at(time),
         });
-        NewEvent { event, claim, ..new }
+        NewEvent { event, idempotency, ..new }
     };
     let first = keyed(0);
     harness.publish_new(first.clone()).await;

@@ -14,7 +14,7 @@ fn event_type(tenant_id: &TenantId, name: &str) -> EventType {
     EventType {
         tenant_id: tenant_id.clone(),
         name: name.into(),
-        description: Some("Somebody ordered \u{1f600}".into()),
+        description: Some("An order was placed \u{1f600}".into()),
         example: Some(r#"{"order":  1e999, "nul": "\u0000"}"#.into()),
         schema: Some(r#"{"type":  "object"}"#.into()),
         archived: false,
@@ -24,9 +24,9 @@ fn event_type(tenant_id: &TenantId, name: &str) -> EventType {
 }
 
 async fn create(harness: &Harness, name: &str) -> EventType {
-    let made = event_type(&harness.tenant_id, name);
-    assert_eq!(harness.store().create_event_type(made.clone(), 100).await.unwrap(), RegisterResult::Done);
-    made
+    let created = event_type(&harness.tenant_id, name);
+    assert_eq!(harness.store().create_event_type(created.clone(), 100).await.unwrap(), RegisterResult::Done);
+    created
 }
 
 async fn find(harness: &Harness, name: &str) -> Option<VersionedType> {
@@ -40,7 +40,7 @@ async fn names(harness: &Harness, archived: Option<bool>, page: PageRequest<Stri
 
 async fn versions(harness: &Harness) -> (i64, i64) {
     let changes = harness.store().config_changes(harness.tenant_id.clone(), 0, 100).await.unwrap().unwrap();
-    (changes.version, changes.types_version)
+    (changes.version, changes.event_types_version)
 }
 
 pub async fn event_type_is_stored_unchanged(harness: &mut Arc<Harness>) {
@@ -69,15 +69,19 @@ pub async fn event_type_names_are_unique_and_limited_in_number(harness: &Arc<Har
         RegisterResult::LimitReached
     );
     assert_eq!(find(harness, "order.paid").await, None);
-    let unknown = TenantId::parse("nobody").unwrap();
+    let unknown = TenantId::parse("unknown").unwrap();
     let lost = harness.store().create_event_type(event_type(&unknown, "order.paid"), 100).await.unwrap();
     assert_eq!(lost, RegisterResult::NotFound);
     let many = (0..10).map(|n| {
         let (harness, one) = (harness.clone(), event_type(&harness.tenant_id, &format!("many.{}", n % 5)));
         async move { harness.store().create_event_type(one, 4).await.unwrap() }
     });
-    let made = together(many).await.into_iter().filter(|made| *made == RegisterResult::Done).count();
-    assert_eq!((made, names(harness, None, page(100)).await.len()), (3, 4), "one was there");
+    let created = together(many).await.into_iter().filter(|result| *result == RegisterResult::Done).count();
+    assert_eq!(
+        (created, names(harness, None, page(100)).await.len()),
+        (3, 4),
+        "one event type existed before"
+    );
 }
 
 pub async fn change_needs_the_current_revision(harness: &Arc<Harness>) {
@@ -87,7 +91,7 @@ pub async fn change_needs_the_current_revision(harness: &Arc<Harness>) {
     let UpdateResult::Updated { version } =
         harness.store().change_event_type(one.clone(), revision).await.unwrap()
     else {
-        panic!("it was as it was read")
+        panic!("the revision is current")
     };
     assert_eq!(
         find(harness, "order.created").await,

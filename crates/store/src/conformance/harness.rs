@@ -103,7 +103,7 @@ pub fn closed() -> SavedCircuit {
 }
 
 /// The URL of every webhook of a harness.
-pub(super) const URL: &str = "https://example.com/hook";
+pub(super) const URL: &str = "https://example.com/webhook";
 
 /// A store with a tenant, a webhook and a node in it.
 pub struct Harness {
@@ -148,9 +148,9 @@ impl Harness {
 
     /// Closes the store and opens its database again.
     pub async fn reopen(harness: &mut Arc<Self>) {
-        let harness = Arc::get_mut(harness).expect("nobody else uses the store");
+        let harness = Arc::get_mut(harness).expect("the store has no other user");
         let old = harness.store.take().unwrap();
-        assert_eq!(Arc::strong_count(&old), 1, "nobody else uses the store");
+        assert_eq!(Arc::strong_count(&old), 1, "the store has no other user");
         drop(old);
         harness.store = Some((harness.reopen)().await);
     }
@@ -301,7 +301,7 @@ impl Harness {
         NewEvent {
             deliveries: deliveries.collect(),
             event: Arc::new(event),
-            claim: None,
+            idempotency: None,
             config_version: self.version(),
             epoch: self.epoch,
             order: None,
@@ -326,7 +326,7 @@ impl Harness {
             },
             failure_category: (!success).then_some(FailureCategory::ServerError),
             http_status_code: Some(if success { 200 } else { 503 }),
-            error_message: (!success).then(|| "the endpoint answered 503".into()),
+            error_message: (!success).then(|| "the endpoint returned 503".into()),
             custom_headers: None,
             response_headers: Some(Bytes::from_static(b"server: test")),
             response_body_sample: Some(Bytes::from_static(b"hello")),
@@ -358,7 +358,7 @@ impl Harness {
             attempt: Some(self.attempt(number, &next, time)),
             next,
             saw_cancel: false,
-            requires_ended_webhook: false,
+            requires_inactive_webhook: false,
             disable: None,
             effects: WebhookEffects::default(),
             occurrences: Vec::new(),
@@ -371,8 +371,8 @@ impl Harness {
 impl Harness {
     /// Submits an event without waiting; the result arrives on the channel.
     pub fn submit(&self, new: NewEvent) -> oneshot::Receiver<Result<PublishResult, StoreError>> {
-        let (answer, reply) = oneshot::channel();
-        self.store().publish(new, Box::new(move |result| drop(answer.send(result))));
+        let (sender, reply) = oneshot::channel();
+        self.store().publish(new, Box::new(move |result| drop(sender.send(result))));
         reply
     }
 
@@ -423,8 +423,8 @@ impl Harness {
 
     /// Submits an outcome without waiting; the result arrives on the channel.
     pub fn submit_outcome(&self, outcome: Outcome) -> oneshot::Receiver<Result<RecordResult, StoreError>> {
-        let (answer, reply) = oneshot::channel();
-        self.store().record(Arc::new(outcome), Box::new(move |result| drop(answer.send(result))));
+        let (sender, reply) = oneshot::channel();
+        self.store().record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
         reply
     }
 
@@ -556,18 +556,14 @@ impl Harness {
         loop {
             let due = self.store().due_lanes(self.epoch, pools.clone(), end, 10_000).await.unwrap();
             if due.lanes.is_empty() {
-                assert_eq!(due.next_wake, None, "something would be looked at later");
+                assert_eq!(due.next_wake, None, "a lane has a wake time but is never due");
                 break;
             }
             self.deliver_all(epoch, due.lanes, end).await;
         }
         assert_eq!(self.store().other_epochs(epoch).await.unwrap(), [], "leases or lanes are left over");
-        assert_eq!(self.store().stats().await.unwrap().waiting, [0; 3], "what waits is on no lane");
-        assert_eq!(
-            self.store().oldest_waiting(None, 10).await.unwrap(),
-            [],
-            "a lane is left without anything in it"
-        );
+        assert_eq!(self.store().stats().await.unwrap().waiting, [0; 3], "a waiting delivery is in no lane");
+        assert_eq!(self.store().oldest_waiting(None, 10).await.unwrap(), [], "an empty lane is left over");
         for tenant in tenants {
             let mut all = self.all_deliveries(&tenant.id).await;
             all.retain(|delivery| !delivery.status.is_final());
@@ -660,7 +656,7 @@ impl Harness {
     async fn deliver_all(&self, epoch: Epoch, lanes: Vec<LaneKey>, now: Time) {
         let lanes = lanes.into_iter().map(|key| LaneCapacity::new(key, 100_000)).collect();
         let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
-        assert!(claims.iter().all(|claim| !claim.more), "the room was not used");
+        assert!(claims.iter().all(|claim| !claim.more), "a claim returned less than its capacity");
         let mut replies = Vec::new();
         for claimed in claims.into_iter().flat_map(|claim| claim.deliveries) {
             let outcome = self.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, now);

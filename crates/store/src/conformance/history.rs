@@ -20,7 +20,7 @@ use crate::{
     access_path::MAX_SKIPPED_ROWS,
 };
 
-/// Number of events in a scene, one millisecond apart.
+/// Number of events in the sample, one millisecond apart.
 const EVENTS: i64 = 28;
 const TYPES: [&str; 2] = ["order.created", "order.paid"];
 const SUBJECTS: [Option<&str>; 3] = [None, Some("a"), Some("b")];
@@ -34,13 +34,13 @@ fn subject_of(event_id: EventId) -> Option<&'static str> {
     SUBJECTS[position_of(event_id).unsigned_abs() as usize % 3]
 }
 
-/// Returns the index of an event in its scene.
+/// Returns the index of an event in the sample.
 fn position_of(event_id: EventId) -> i64 {
     event_id.time().millis() - at(0).millis()
 }
 
 /// Publishes events to two webhooks, with deliveries in every state.
-async fn scene(harness: &Harness) -> [WebhookId; 2] {
+async fn publish_samples(harness: &Harness) -> [WebhookId; 2] {
     let webhooks = [harness.webhook_id, harness.webhook_id()];
     for n in 0..EVENTS {
         let event = Event {
@@ -50,20 +50,21 @@ async fn scene(harness: &Harness) -> [WebhookId; 2] {
             source: SUBJECTS[n as usize / 2 % 3].map(Into::into),
             ..harness.event(at(n))
         };
-        let way = |webhook: i64| (n + 3 * webhook) % 7;
-        let initial_state =
-            |webhook| if way(webhook) == 0 { InitialState::Waiting(at(5000)) } else { InitialState::Leased };
+        let variant = |webhook: i64| (n + 3 * webhook) % 7;
+        let initial_state = |webhook| {
+            if variant(webhook) == 0 { InitialState::Waiting(at(5000)) } else { InitialState::Leased }
+        };
         let new = harness.fan_out(event, &[(webhooks[0], initial_state(0)), (webhooks[1], initial_state(1))]);
         harness.publish_new(new.clone()).await;
         for (webhook, delivery) in (0..).zip(&new.deliveries) {
-            go(harness, delivery.id, webhooks[webhook as usize], way(webhook)).await;
+            apply_outcomes(harness, delivery.id, webhooks[webhook as usize], variant(webhook)).await;
         }
     }
     webhooks
 }
 
-async fn go(harness: &Harness, id: DeliveryId, webhook_id: WebhookId, way: i64) {
-    let (next, category) = match way {
+async fn apply_outcomes(harness: &Harness, id: DeliveryId, webhook_id: WebhookId, variant: i64) {
+    let (next, category) = match variant {
         2 => (NextState::Delivered, None),
         3 => (NextState::Retry { due: at(9000) }, Some(FailureCategory::Timeout)),
         4 => (NextState::Dead { reason: DeadReason::Permanent }, Some(FailureCategory::ClientError)),
@@ -75,7 +76,7 @@ async fn go(harness: &Harness, id: DeliveryId, webhook_id: WebhookId, way: i64) 
     let mut outcome = Outcome { webhook_id, ..harness.outcome(id, 1, next, at(100)) };
     let attempt = outcome.attempt.as_mut().unwrap();
     attempt.failure_category = category;
-    attempt.http_status_code = match (way, webhook_id == harness.webhook_id) {
+    attempt.http_status_code = match (variant, webhook_id == harness.webhook_id) {
         (2, true) => Some(200),
         (2, false) => Some(204),
         (4, _) => Some(422),
@@ -216,11 +217,15 @@ fn filtered(all: &[Delivery], filter: &DeliveryFilter) -> Vec<Delivery> {
 }
 
 pub async fn every_delivery_filter_matches_the_reference(harness: &Arc<Harness>) {
-    let webhooks = scene(harness).await;
+    let webhooks = publish_samples(harness).await;
     let all = list(harness, DeliveryFilter::default()).await;
     assert_eq!(all.len(), 2 * EVENTS as usize);
     for delivery in &all {
-        assert_eq!(*delivery, harness.delivery(delivery.id).await, "listed as it is shown");
+        assert_eq!(
+            *delivery,
+            harness.delivery(delivery.id).await,
+            "the listing and the lookup return the same delivery"
+        );
     }
     for filter in filters(webhooks, all[10].event_id) {
         assert_eq!(list(harness, filter.clone()).await, filtered(&all, &filter), "{filter:?}");
@@ -228,7 +233,7 @@ pub async fn every_delivery_filter_matches_the_reference(harness: &Arc<Harness>)
 }
 
 pub async fn dead_letter_filters_match_the_reference(harness: &Arc<Harness>) {
-    let webhooks = scene(harness).await;
+    let webhooks = publish_samples(harness).await;
     let dead = DeliveryFilter {
         status: Some(StatusFilter::Exactly(DeliveryStatus::Dead)),
         ..DeliveryFilter::default()
@@ -246,7 +251,7 @@ pub async fn dead_letter_filters_match_the_reference(harness: &Arc<Harness>) {
 }
 
 pub async fn every_event_filter_matches_the_reference(harness: &Arc<Harness>) {
-    scene(harness).await;
+    publish_samples(harness).await;
     let all = list_events(harness, EventFilter::default()).await;
     assert_eq!(all.len(), EVENTS as usize);
     assert!(all.is_sorted_by(|newer, older| newer.event.id > older.event.id));
@@ -300,11 +305,11 @@ fn event_wanted(event: &Event, filter: &EventFilter) -> bool {
 }
 
 pub async fn listings_are_isolated_by_tenant(harness: &Arc<Harness>) {
-    let [webhook_id, _] = scene(harness).await;
+    let [webhook_id, _] = publish_samples(harness).await;
     let all = list(harness, DeliveryFilter::default()).await;
     let (event_id, delivery_id) = (all[0].event_id, all[0].id);
     let other = harness.new_tenant("globex").await;
-    for tenant_id in [other, TenantId::parse("nobody").unwrap()] {
+    for tenant_id in [other, TenantId::parse("unknown").unwrap()] {
         let store = harness.store();
         assert_eq!(store.event(tenant_id.clone(), event_id).await.unwrap(), None);
         assert_eq!(store.delivery(tenant_id.clone(), delivery_id).await.unwrap(), None);
@@ -328,7 +333,7 @@ pub async fn listings_are_isolated_by_tenant(harness: &Arc<Harness>) {
 }
 
 pub async fn deliveries_are_paged_newest_event_first(harness: &Arc<Harness>) {
-    let [webhook_id, _] = scene(harness).await;
+    let [webhook_id, _] = publish_samples(harness).await;
     let everywhere = DeliveryFilter::default();
     let to_webhook = DeliveryFilter { webhooks: vec![webhook_id], ..everywhere.clone() };
     for filter in [everywhere, to_webhook] {
@@ -442,8 +447,8 @@ async fn walk_dead(harness: &Arc<Harness>, filter: DeliveryFilter) {
     noise.end().await;
 }
 
-/// Returns filters that use every access path, match much of a scene, and whose matches in the scene never change.
-fn walked(webhooks: [WebhookId; 2]) -> Vec<DeliveryFilter> {
+/// Returns filters that use every access path, match much of the sample, and whose matches in the sample never change.
+fn paging_filters(webhooks: [WebhookId; 2]) -> Vec<DeliveryFilter> {
     let none = DeliveryFilter::default;
     let is = |status| Some(StatusFilter::Exactly(status));
     vec![
@@ -464,21 +469,21 @@ fn walked(webhooks: [WebhookId; 2]) -> Vec<DeliveryFilter> {
 }
 
 pub async fn paging_deliveries_neither_skips_nor_repeats(harness: &Arc<Harness>) {
-    let webhooks = scene(harness).await;
-    for filter in walked(webhooks) {
+    let webhooks = publish_samples(harness).await;
+    for filter in paging_filters(webhooks) {
         walk_deliveries(harness, filter).await;
     }
 }
 
 pub async fn paging_dead_letters_neither_skips_nor_repeats(harness: &Arc<Harness>) {
-    let webhooks = scene(harness).await;
-    for filter in walked(webhooks) {
+    let webhooks = publish_samples(harness).await;
+    for filter in paging_filters(webhooks) {
         walk_dead(harness, filter).await;
     }
 }
 
 pub async fn paging_events_neither_skips_nor_repeats(harness: &Arc<Harness>) {
-    scene(harness).await;
+    publish_samples(harness).await;
     let none = EventFilter::default;
     for filter in [
         none(),

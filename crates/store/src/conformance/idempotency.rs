@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_core::{EventId, event::Event};
 
 use super::{Harness, at, page, together};
-use crate::{IdempotencyClaim, InitialState, NewEvent, PublishResult, StoreError};
+use crate::{IdempotencyReservation, InitialState, NewEvent, PublishResult, StoreError};
 
 /// Lifetime of keys in these cases, in milliseconds.
 const LIFE: i64 = 1000;
@@ -13,12 +13,12 @@ const LIFE: i64 = 1000;
 /// Returns an event with a key. `body` stands for the hash of its body.
 fn keyed(harness: &Harness, key: &str, body: u8, time: i64) -> NewEvent {
     let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(time)) };
-    let claim = Some(IdempotencyClaim {
+    let idempotency = Some(IdempotencyReservation {
         body_hash: [body; 32],
         expires_at: at(time + LIFE),
         confirmed_now: at(time),
     });
-    NewEvent { claim, ..harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]) }
+    NewEvent { idempotency, ..harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]) }
 }
 
 async fn publish_first(harness: &Harness, key: &str) -> EventId {
@@ -120,9 +120,9 @@ pub async fn duplicates_within_one_batch_are_found(harness: &Arc<Harness>) {
         let winners: Vec<_> = of_key.iter().filter(is_new).collect();
         assert_eq!(winners.len(), 1, "{key}");
         let winner = *winners[0];
-        let (event_id, body) = (items[winner].event.id, items[winner].claim.clone().unwrap().body_hash);
+        let (event_id, body) = (items[winner].event.id, items[winner].idempotency.clone().unwrap().body_hash);
         for n in of_key.into_iter().filter(|n| *n != winner) {
-            let same = items[n].claim.clone().unwrap().body_hash == body;
+            let same = items[n].idempotency.clone().unwrap().body_hash == body;
             let wanted = if same {
                 PublishResult::Duplicate { event_id }
             } else {
@@ -141,12 +141,12 @@ pub async fn expired_keys_are_pruned_in_bounded_steps(harness: &Arc<Harness>) {
     for n in 0..3 {
         harness.publish_new(keyed(harness, &format!("young-{n}"), 1, 1)).await;
     }
-    let forget = |limit| harness.store().prune_idempotency_keys(at(LIFE), limit);
+    let prune = |limit| harness.store().prune_idempotency_keys(at(LIFE), limit);
     assert_eq!(harness.store().prune_idempotency_keys(at(LIFE - 1), 10).await.unwrap(), 0);
-    assert_eq!(forget(2).await.unwrap(), 2);
-    assert_eq!(forget(2).await.unwrap(), 2);
-    assert_eq!(forget(2).await.unwrap(), 1);
-    assert_eq!(forget(2).await.unwrap(), 0);
+    assert_eq!(prune(2).await.unwrap(), 2);
+    assert_eq!(prune(2).await.unwrap(), 2);
+    assert_eq!(prune(2).await.unwrap(), 1);
+    assert_eq!(prune(2).await.unwrap(), 0);
     for n in 0..5 {
         // By its time this would still be a duplicate, so the key must have been deleted.
         harness.publish_new(keyed(harness, &format!("old-{n}"), 1, 1)).await;
@@ -186,12 +186,15 @@ pub async fn keys_survive_reopening(harness: &mut Arc<Harness>) {
 pub async fn key_is_held_until_the_confirmed_time_reaches_its_expiry(harness: &Arc<Harness>) {
     let event_id = publish_first(harness, "a").await;
     // The clock jumped ahead, and the jump is not confirmed.
-    let claim = |confirmed| IdempotencyClaim {
+    let reservation = |confirmed| IdempotencyReservation {
         body_hash: [1; 32],
         expires_at: at(9_000_000),
         confirmed_now: at(confirmed),
     };
-    let late = |confirmed| NewEvent { claim: Some(claim(confirmed)), ..keyed(harness, "a", 1, 8_000_000) };
+    let late = |confirmed| NewEvent {
+        idempotency: Some(reservation(confirmed)),
+        ..keyed(harness, "a", 1, 8_000_000)
+    };
     assert_eq!(harness.publish(late(LIFE - 1)).await, PublishResult::Duplicate { event_id });
     harness.publish_new(late(LIFE)).await;
 }

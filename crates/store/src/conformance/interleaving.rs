@@ -63,7 +63,7 @@ impl Line {
 }
 
 struct Interleaving<'a> {
-    bench: &'a Harness,
+    harness: &'a Harness,
     chance: Chance,
     now: i64,
     lines: [Line; 3],
@@ -79,7 +79,7 @@ impl Interleaving<'_> {
 
     async fn publish(&mut self, key: usize) {
         let due = self.now + [0, 0, 0, 40, 200][self.chance.below(5)];
-        let id = self.bench.waiting_in(&Self::lane(key), at(self.now), at(due)).await;
+        let id = self.harness.waiting_in(&Self::lane(key), at(self.now), at(due)).await;
         self.lines[key].entries.push(Entry { id, at: At::Waiting { due }, attempts: 0, redriven: false });
     }
 
@@ -87,8 +87,8 @@ impl Interleaving<'_> {
     async fn claim(&mut self, key: usize) {
         let node = self.nodes[self.chance.below(self.nodes.len())];
         let capacity = self.chance.below(4);
-        let lane = self.bench.own(Self::lane(key));
-        let claim = self.bench.claim_lane_as(node, lane, at(self.now), capacity).await;
+        let lane = self.harness.own(Self::lane(key));
+        let claim = self.harness.claim_lane_as(node, lane, at(self.now), capacity).await;
         let line = &mut self.lines[key];
         let now = self.now;
         let is_due = |entry: &&Entry| matches!(entry.at, At::Waiting { due } if due <= now);
@@ -126,8 +126,8 @@ impl Interleaving<'_> {
     /// A dying node still records an outcome: it owns its leases until the rescue takes them away one by one.
     async fn record_late(&mut self, key: usize, id: DeliveryId, node: Epoch) {
         let entry = self.lines[key].get(id);
-        let late = self.bench.outcome(id, entry.attempts + 1, NextState::Delivered, at(self.now));
-        let response = self.bench.record(Outcome { epoch: node, saw_cancel: true, ..late }).await;
+        let late = self.harness.outcome(id, entry.attempts + 1, NextState::Delivered, at(self.now));
+        let response = self.harness.record(Outcome { epoch: node, saw_cancel: true, ..late }).await;
         assert_eq!(response, DONE);
         entry.at = At::Over;
     }
@@ -140,20 +140,24 @@ impl Interleaving<'_> {
             _ => NextState::Delivered,
         };
         let line = &mut self.lines[key];
-        assert_eq!(line.rest().next().map(|first| first.id), Some(id), "a later one was started");
+        assert_eq!(
+            line.rest().next().map(|first| first.id),
+            Some(id),
+            "a later delivery of the order was started first"
+        );
         let entry = line.get(id);
         entry.attempts += 1;
-        let mut outcome = self.bench.outcome(id, entry.attempts, next.clone(), at(self.now));
+        let mut outcome = self.harness.outcome(id, entry.attempts, next.clone(), at(self.now));
         outcome.epoch = node;
         entry.at = match next {
             NextState::Retry { .. } => At::Waiting { due },
             _ => At::Over,
         };
-        let mut response = self.bench.record(outcome.clone()).await;
+        let mut response = self.harness.record(outcome.clone()).await;
         if let RecordResult::CancelRequested(reason) = response {
             let decided = if next == NextState::Delivered { next } else { NextState::Cancelled { reason } };
             self.lines[key].get(id).at = At::Over;
-            response = self.bench.record(Outcome { next: decided, saw_cancel: true, ..outcome }).await;
+            response = self.harness.record(Outcome { next: decided, saw_cancel: true, ..outcome }).await;
         }
         assert_eq!(response, DONE);
     }
@@ -168,7 +172,7 @@ impl Interleaving<'_> {
         }
         line.holder = line.holder.filter(|holder| *holder != node);
         let count = back.len();
-        assert_eq!(self.bench.store().release(node, at(self.now), back).await.unwrap(), count);
+        assert_eq!(self.harness.store().release(node, at(self.now), back).await.unwrap(), count);
     }
 
     async fn cancel(&mut self, key: usize) {
@@ -177,7 +181,7 @@ impl Interleaving<'_> {
             return;
         }
         let id = rest[self.chance.below(rest.len())];
-        let response = self.bench.cancel(id, at(self.now)).await;
+        let response = self.harness.cancel(id, at(self.now)).await;
         let entry = self.lines[key].get(id);
         match &mut entry.at {
             At::Waiting { .. } => {
@@ -188,7 +192,7 @@ impl Interleaving<'_> {
                 assert_eq!(response, CancelResult::Requested);
                 *cancel = true;
             }
-            At::Over => unreachable!("it was not over"),
+            At::Over => unreachable!("the delivery has not ended"),
         }
     }
 
@@ -198,9 +202,9 @@ impl Interleaving<'_> {
         let mut over = line.entries.iter_mut().filter(|entry| entry.at == At::Over && !entry.redriven);
         let Some(old) = over.next() else { return };
         old.redriven = true;
-        let id = self.bench.delivery_id(old.id.time());
+        let id = self.harness.delivery_id(old.id.time());
         let options = RedriveOptions { id, lane: Self::lane(key), priority: None, unless_purged: false };
-        assert_eq!(self.bench.retry(old.id, options, at(self.now)).await, RedriveResult::NewRound(id));
+        assert_eq!(self.harness.retry(old.id, options, at(self.now)).await, RedriveResult::NewRound(id));
         let at = At::Waiting { due: self.now };
         line.entries.push(Entry { id, at, attempts: 0, redriven: false });
     }
@@ -211,16 +215,16 @@ impl Interleaving<'_> {
             Some(dead) => dead,
             None => {
                 let victim = self.chance.below(self.nodes.len());
-                std::mem::replace(&mut self.nodes[victim], self.bench.new_epoch().await)
+                std::mem::replace(&mut self.nodes[victim], self.harness.new_epoch().await)
             }
         };
-        let step = self.bench.store().rescue(dead, at(self.now), 2).await.unwrap();
+        let step = self.harness.store().rescue(dead, at(self.now), 2).await.unwrap();
         self.dying = (!step.finished).then_some(dead);
         for line in &mut self.lines {
             line.holder = line.holder.filter(|holder| *holder != dead);
             for entry in &mut line.entries {
                 let At::Leased { node, cancel } = entry.at else { continue };
-                if node == dead && !self.bench.store().mark_sending(dead, entry.id).await.unwrap() {
+                if node == dead && !self.harness.store().mark_sending(dead, entry.id).await.unwrap() {
                     entry.at = if cancel { At::Over } else { At::Waiting { due: self.now } };
                 }
             }
@@ -228,17 +232,17 @@ impl Interleaving<'_> {
     }
 
     /// Asserts that every lane whose first delivery is due will be listed as due soon, unless a node holds it.
-    async fn nothing_is_forgotten(&self) {
-        let due = self.bench.due_lanes(at(self.now + 50)).await;
+    async fn assert_lanes_listed(&self) {
+        let due = self.harness.due_lanes(at(self.now + 50)).await;
         for (key, line) in self.lines.iter().enumerate() {
             let first = line.rest().next().map(|entry| entry.at);
             let could_go = matches!(first, Some(At::Waiting { due }) if due <= self.now);
-            let is_listed = due.contains(&self.bench.own(Self::lane(key)));
+            let is_listed = due.contains(&self.harness.own(Self::lane(key)));
             if could_go && line.holder.is_none() && line.leases().next().is_none() {
-                assert!(is_listed, "{:?} is forgotten at {}", KEYS[key], self.now);
+                assert!(is_listed, "{:?} has a due delivery but is not listed at {}", KEYS[key], self.now);
             }
             if line.rest().all(|entry| !matches!(entry.at, At::Waiting { .. })) {
-                assert!(!is_listed, "{:?} has nothing that waits", KEYS[key]);
+                assert!(!is_listed, "{:?} is listed but has no waiting delivery", KEYS[key]);
             }
         }
     }
@@ -254,7 +258,7 @@ impl Interleaving<'_> {
             18 => self.crash().await,
             _ => self.now += self.chance.below(100) as i64,
         }
-        self.nothing_is_forgotten().await;
+        self.assert_lanes_listed().await;
     }
 }
 
@@ -264,26 +268,26 @@ async fn run(fixture: &Harness, seed: u64) {
         nodes.push(fixture.new_epoch().await);
     }
     let (chance, lines) = (Chance(seed), Default::default());
-    let mut harness = Interleaving { bench: fixture, chance, now: 0, lines, nodes, dying: None };
+    let mut interleaving = Interleaving { harness: fixture, chance, now: 0, lines, nodes, dying: None };
     for _ in 0..STEPS {
-        harness.step().await;
+        interleaving.step().await;
     }
     // All deliveries end if one node keeps claiming and sending.
-    harness.now = END / 2;
-    while harness.dying.is_some() {
-        harness.crash().await;
+    interleaving.now = END / 2;
+    while interleaving.dying.is_some() {
+        interleaving.crash().await;
     }
-    harness.nodes.truncate(1);
+    interleaving.nodes.truncate(1);
     for key in 0..KEYS.len() {
-        while harness.lines[key].rest().next().is_some() {
-            let has_lease = harness.lines[key].leases().next().is_some();
+        while interleaving.lines[key].rest().next().is_some() {
+            let has_lease = interleaving.lines[key].leases().next().is_some();
             if has_lease {
-                harness.send(key).await
+                interleaving.send(key).await
             } else {
-                harness.claim(key).await
+                interleaving.claim(key).await
             }
-            harness.nothing_is_forgotten().await;
-            harness.now += 1000;
+            interleaving.assert_lanes_listed().await;
+            interleaving.now += 1000;
         }
     }
 }

@@ -88,18 +88,18 @@ pub async fn retry_can_change_the_priority_of_a_waiting_delivery(harness: &Arc<H
     assert_eq!(
         (query.lanes, query.next_wake),
         (vec![key.clone()], Some(at(500))),
-        "its old lane lets go of it"
+        "its old lane no longer contains it"
     );
     let shown = harness.delivery(changed).await;
     assert_eq!((shown.priority, shown.due), (Priority::High, Some(at(10))));
     assert_eq!(retry(harness, changed, None, at(11)).await, RedriveResult::DueNow(changed));
-    assert_eq!(harness.delivery(changed).await.priority, Priority::High, "as urgent as it was");
+    assert_eq!(harness.delivery(changed).await.priority, Priority::High, "its priority is unchanged");
     assert_eq!(ids(&harness.claim_lane(key, at(11), 10).await.deliveries), [changed]);
 
     assert_eq!(retry(harness, first, Some(Priority::Low), at(20)).await, RedriveResult::DueNow(first));
     let key = harness.own(free(Priority::Low, true));
     let query = harness.due_lanes_for_default_pool(at(20)).await;
-    assert_eq!((query.lanes, query.next_wake), (vec![key], None), "a lane with nothing left goes");
+    assert_eq!((query.lanes, query.next_wake), (vec![key], None), "an empty lane is deleted");
 }
 
 pub async fn new_round_can_have_another_priority(harness: &Arc<Harness>) {
@@ -179,7 +179,7 @@ pub async fn due_lanes_excludes_other_pools(harness: &Arc<Harness>) {
     assert_eq!(due_lanes(harness, &["slow"], 100).await.lanes, slow_lane);
     assert_eq!(due_lanes(harness, &["fast"], 100).await.lanes, fast_lane);
     assert_eq!(due_lanes(harness, &[DEFAULT_POOL], 100).await.lanes, [harness.lane()]);
-    assert_eq!(due_lanes(harness, &["nobody"], 100).await, DueLanes::default());
+    assert_eq!(due_lanes(harness, &["unknown"], 100).await, DueLanes::default());
     assert_eq!(due_lanes(harness, &[], 100).await, DueLanes::default());
     // Across pools the longest overdue lane comes first, and the next wake is the earliest.
     let all = due_lanes(harness, &["slow", DEFAULT_POOL, "fast"], 100).await;
@@ -200,7 +200,7 @@ pub async fn changing_the_tenant_pool_moves_its_lanes(harness: &mut Arc<Harness>
     for _ in 0..2 {
         harness.waiting_in(&RETRY, at(0), at(0)).await;
     }
-    assert!(harness.claim_lane(harness.own(RETRY), at(0), 1).await.more, "this one is held");
+    assert!(harness.claim_lane(harness.own(RETRY), at(0), 1).await.more, "this lane is held");
     let (theirs, their_lane) = pooled(harness, "globex", "theirs").await;
     wait_on(harness, their_lane.webhook_id, &theirs, 0).await;
     let stale = harness.new_event(at(1), InitialState::Leased);

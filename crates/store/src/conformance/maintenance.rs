@@ -18,25 +18,25 @@ pub async fn working_store_responds_to_ping(harness: &Arc<Harness>) {
     assert_eq!(
         harness.publish_new(harness.new_event(at(0), InitialState::Leased)).await,
         1,
-        "asking changes nothing"
+        "a ping changes nothing"
     );
 }
 
 pub async fn stats_count_waiting_leased_and_dead_deliveries(harness: &Arc<Harness>) {
-    let vitals = || async { harness.store().stats().await.unwrap() };
-    let before = vitals().await;
+    let stats = || async { harness.store().stats().await.unwrap() };
+    let before = stats().await;
     assert_eq!((before.waiting, before.leased, before.dead), ([0; 3], 0, 0));
     harness.waiting(at(0), at(0)).await;
     harness.waiting(at(0), at(9000)).await;
     let id = harness.leased(at(0)).await;
-    assert_eq!((vitals().await.waiting, vitals().await.leased), ([0, 2, 0], 1));
+    assert_eq!((stats().await.waiting, stats().await.leased), ([0, 2, 0], 1));
     harness.ends(id, NextState::Dead { reason: DeadReason::Expired }, at(1)).await;
     harness.claim_one(at(0)).await;
-    let after = vitals().await;
+    let after = stats().await;
     assert_eq!((after.waiting, after.leased, after.dead), ([0, 1, 0], 1, 1));
     assert!(after.commits > before.commits);
     harness.retry(id, harness.redrive_options(harness.delivery_id(at(0))), at(2)).await;
-    assert_eq!((vitals().await.waiting, vitals().await.dead), ([0, 2, 0], 0));
+    assert_eq!((stats().await.waiting, stats().await.dead), ([0, 2, 0], 0));
 }
 
 pub async fn waiting_deliveries_are_counted_by_priority(harness: &Arc<Harness>) {
@@ -60,7 +60,7 @@ pub async fn overdue_time_is_reported_by_pool(harness: &Arc<Harness>) {
     let since = |time| BTreeMap::from([(DEFAULT_POOL.to_owned(), time)]);
     assert_eq!(overdue(at(99)).await, BTreeMap::new());
     harness.waiting(at(0), at(50)).await;
-    assert_eq!(overdue(at(49)).await, BTreeMap::new(), "nothing is due");
+    assert_eq!(overdue(at(49)).await, BTreeMap::new(), "no delivery is due");
     assert_eq!(overdue(at(99)).await, since(at(50)));
     harness.waiting_in(&RETRY, at(0), at(20)).await;
     harness.waiting_in(&RETRY, at(0), at(30)).await;
@@ -79,7 +79,7 @@ pub async fn tenants_with_many_dead_letters_are_counted(harness: &Arc<Harness>) 
         let id = harness.leased(at(0)).await;
         harness.ends(id, NextState::Dead { reason: DeadReason::Expired }, at(1)).await;
     }
-    assert_eq!((crowded(0).await, crowded(2).await, crowded(3).await), (1, 1, 0), "more than so many");
+    assert_eq!((crowded(0).await, crowded(2).await, crowded(3).await), (1, 1, 0), "the limit is exclusive");
 }
 
 pub async fn webhooks_are_counted_until_they_are_deleted(harness: &Arc<Harness>) {

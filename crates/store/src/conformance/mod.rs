@@ -13,6 +13,7 @@ pub mod browser_sessions;
 pub mod claim;
 pub mod clock;
 pub mod dead;
+pub mod email_addresses;
 pub mod erasure;
 pub mod event_types;
 mod harness;
@@ -20,7 +21,6 @@ pub mod history;
 pub mod idempotency;
 pub mod interleaving;
 pub mod lanes;
-pub mod mail_addresses;
 pub mod maintenance;
 pub mod nodes;
 pub mod notifications;
@@ -145,7 +145,7 @@ macro_rules! conformance_suite {
             repeated_outcome_is_detected_after_the_next_lease,
             foreign_epoch_records_nothing,
             rescued_lease_records_nothing,
-            cancel_for_ended_webhook_requires_an_ended_webhook,
+            cancel_for_inactive_webhook_requires_an_inactive_webhook,
             expired_webhook_counts_as_ended,
             concurrent_cancellation_asks_to_decide_again,
             outcome_disables_an_active_webhook,
@@ -350,7 +350,7 @@ macro_rules! conformance_suite {
             last_use_of_a_key_is_recorded,
             portal_sessions_are_unlisted_keys_and_pruned_when_ended,
         }
-        $crate::conformance_theme! { $open, mail_addresses:
+        $crate::conformance_theme! { $open, email_addresses:
             confirmation_is_requested_and_claimed_once,
             confirmed_address_gets_no_further_requests,
             tenant_and_mailbox_limits_hold_across_tenants_and_reopening,
@@ -501,7 +501,7 @@ mod tests {
             include_str!("interleaving.rs"),
             include_str!("retention.rs"),
             include_str!("lanes.rs"),
-            include_str!("mail_addresses.rs"),
+            include_str!("email_addresses.rs"),
             include_str!("rollups.rs"),
             include_str!("nodes.rs"),
             include_str!("notifications.rs"),

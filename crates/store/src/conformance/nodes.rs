@@ -40,7 +40,7 @@ pub async fn exclusively_claimed_webhook_is_hidden_from_other_nodes(harness: &Ar
     wait_for(harness, &[0, 100]).await;
     assert_eq!(claim(harness, harness.epoch, 0, 10, true).await.len(), 1);
     assert!(!sees_due(harness, other, 100).await);
-    assert!(sees_due(harness, harness.epoch, 100).await, "its home sees it");
+    assert!(sees_due(harness, harness.epoch, 100).await, "the assigned node sees it");
     assert!(claim(harness, other, 100, 10, false).await.is_empty());
     assert!(claim(harness, other, 100, 10, true).await.is_empty());
     assert_eq!(claim(harness, harness.epoch, 100, 10, false).await.len(), 1);
@@ -51,7 +51,11 @@ pub async fn assigned_node_gets_lanes_held_by_other_nodes(harness: &Arc<Harness>
     wait_for(harness, &[0, 0]).await;
     let retry = harness.own(RETRY);
     harness.waiting_in(&RETRY, at(0), at(0)).await;
-    assert_eq!(claim(harness, other, 0, 1, false).await.len(), 1, "one more is due: the lane is held");
+    assert_eq!(
+        claim(harness, other, 0, 1, false).await.len(),
+        1,
+        "the lane is held because one more delivery is due"
+    );
     let alone = vec![LaneCapacity { exclusive: true, ..LaneCapacity::new(retry, 10) }];
     harness.store().claim(harness.epoch, at(0), alone, 1 << 20).await.unwrap();
     assert!(!sees_due(harness, harness.epoch, 0).await);
@@ -65,7 +69,7 @@ pub async fn released_assignment_is_free(harness: &Arc<Harness>) {
     wait_for(harness, &[0, 100]).await;
     claim(harness, harness.epoch, 0, 10, true).await;
     harness.store().release_assignments(other, vec![harness.webhook_id]).await.unwrap();
-    assert!(!sees_due(harness, other, 100).await, "nobody else can give it up");
+    assert!(!sees_due(harness, other, 100).await, "only the assigned node can release its assignment");
     harness.store().release_assignments(harness.epoch, vec![harness.webhook_id]).await.unwrap();
     assert!(sees_due(harness, other, 100).await);
     assert_eq!(claim(harness, other, 100, 10, true).await.len(), 1);
@@ -75,7 +79,7 @@ pub async fn release_assignments_also_releases_held_lanes(harness: &Arc<Harness>
     let other = harness.new_epoch().await;
     wait_for(harness, &[0, 0]).await;
     assert_eq!(claim(harness, other, 0, 1, false).await.len(), 1);
-    assert!(!sees_due(harness, harness.epoch, 0).await, "it is held");
+    assert!(!sees_due(harness, harness.epoch, 0).await, "the lane is held by another node");
     harness.store().release_assignments(other, vec![harness.webhook_id]).await.unwrap();
     assert_eq!(claim(harness, harness.epoch, 0, 10, false).await.len(), 1);
 }
@@ -85,10 +89,16 @@ pub async fn assignment_of_dead_node_ends_when_all_leases_are_rescued(harness: &
     wait_for(harness, &[0, 0, 0]).await;
     assert_eq!(claim(harness, dead, 0, 10, true).await.len(), 3);
     assert!(!harness.store().rescue(dead, at(50), 2).await.unwrap().finished);
-    assert!(claim(harness, harness.epoch, 50, 10, true).await.is_empty(), "it has one more");
+    assert!(
+        claim(harness, harness.epoch, 50, 10, true).await.is_empty(),
+        "the dead epoch has one more lease"
+    );
     assert!(harness.store().rescue(dead, at(50), 2).await.unwrap().finished);
     assert_eq!(claim(harness, harness.epoch, 50, 10, true).await.len(), 3);
-    assert!(harness.store().other_epochs(harness.epoch).await.unwrap().is_empty(), "it left nothing behind");
+    assert!(
+        harness.store().other_epochs(harness.epoch).await.unwrap().is_empty(),
+        "the dead epoch has no leases or lanes left"
+    );
 }
 
 pub async fn empty_exclusive_claim_creates_no_assignment(harness: &Arc<Harness>) {
@@ -137,7 +147,7 @@ pub async fn epoch_with_newer_heartbeat_is_not_ended(harness: &Arc<Harness>) {
     assert!(harness.store().heartbeat(other).await.unwrap().alive);
     assert!(harness.store().end_epoch(other, 2).await.unwrap());
     assert!(!harness.store().heartbeat(other).await.unwrap().alive);
-    assert!(!harness.store().end_epoch(other, 2).await.unwrap(), "it is over");
+    assert!(!harness.store().end_epoch(other, 2).await.unwrap(), "the epoch has already ended");
 }
 
 pub async fn changes_are_returned_since_a_cursor(harness: &Arc<Harness>) {
@@ -145,7 +155,7 @@ pub async fn changes_are_returned_since_a_cursor(harness: &Arc<Harness>) {
         return unshared_store_reports_no_changes(harness).await;
     }
     let begin = harness.store().changes(None).await.unwrap();
-    assert_eq!(begin.changes, [], "what was before is known otherwise");
+    assert_eq!(begin.changes, [], "the first read returns only a cursor");
     let webhook_id = harness.new_webhook().await.id;
     let leased = harness.leased(at(0)).await;
     let reported = |since| async move { harness.store().changes(Some(since)).await.unwrap() };

@@ -20,7 +20,7 @@ use crate::{
 
 const MINUTE: i64 = 60_000;
 
-fn folds() -> GroupIntervals {
+fn intervals() -> GroupIntervals {
     let minute = Duration::from_secs(60);
     GroupIntervals { usual: minute, circuit: minute, repeat_interval: minute, secret: minute }
 }
@@ -40,26 +40,26 @@ async fn record(harness: &Harness, occurrences: &[Occurrence]) {
 
 /// Creates the notifications that are due, and claims all that are to be sent by then.
 async fn send(harness: &Harness, time: i64) -> Vec<StoredNotification> {
-    make(harness, time).await;
+    create(harness, time).await;
     harness.store().claim_notifications(at(time), at(time), 1_000).await.unwrap()
 }
 
-async fn make(harness: &Harness, time: i64) -> usize {
+async fn create(harness: &Harness, time: i64) -> usize {
     let fresh = (0..200).map(|_| NotificationId::new(at(time), &harness.next())).collect();
-    harness.store().create_notifications(at(time), folds(), fresh).await.unwrap()
+    harness.store().create_notifications(at(time), intervals(), fresh).await.unwrap()
 }
 
 /// Marks all notifications that are due by then as sent; returns their kinds and counts.
-async fn hear(harness: &Harness, time: i64) -> Vec<(NotificationKind, u64)> {
-    let mut heard = Vec::new();
+async fn send_due(harness: &Harness, time: i64) -> Vec<(NotificationKind, u64)> {
+    let mut counts = Vec::new();
     for sent in send(harness, time).await {
         for channel in [Channel::Webhook, Channel::Email] {
-            let over = ChannelResult::Done(ChannelStatus::Sent, None);
-            harness.store().record_notification_result(sent.notification.id, channel, over).await.unwrap();
+            let done = ChannelResult::Done(ChannelStatus::Sent, None);
+            harness.store().record_notification_result(sent.notification.id, channel, done).await.unwrap();
         }
-        heard.push((sent.notification.kind, sent.notification.count));
+        counts.push((sent.notification.kind, sent.notification.count));
     }
-    heard
+    counts
 }
 
 pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness: &mut Arc<Harness>) {
@@ -80,12 +80,12 @@ pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness
     );
     assert_eq!((notification.first_at, notification.last_at), (at(1_000), at(1_000)));
     assert_eq!(notification.facts, cause(harness, NotificationKind::DeliveryDead, 1_000).facts);
-    assert_eq!(hear(harness, 1_000).await, [(NotificationKind::DeliveryDead, 1)]);
+    assert_eq!(send_due(harness, 1_000).await, [(NotificationKind::DeliveryDead, 1)]);
     for time in 2_000..2_010 {
         record(harness, &[cause(harness, NotificationKind::DeliveryDead, time)]).await;
     }
     Harness::reopen(harness).await;
-    assert_eq!(hear(harness, 1_000 + MINUTE - 1).await, []);
+    assert_eq!(send_due(harness, 1_000 + MINUTE - 1).await, []);
     assert_eq!(harness.store().next_notification_at().await.unwrap(), Some(at(1_000 + MINUTE)));
     let sent = send(harness, 1_000 + MINUTE).await;
     let digest = &sent[0].notification;
@@ -95,7 +95,7 @@ pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness
 
 pub async fn grouping_matches_the_core_rules(harness: &Arc<Harness>) {
     let other = harness.new_webhook().await.id;
-    let mut standings = std::collections::BTreeMap::<_, GroupState>::new();
+    let mut groups = std::collections::BTreeMap::<_, GroupState>::new();
     let mut random = 7u64;
     let mut random_value = |sides: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -113,22 +113,22 @@ pub async fn grouping_matches_the_core_rules(harness: &Arc<Harness>) {
                 Occurrence { webhook_id, count: 1 + random_value(3) as u32, ..cause(harness, kind, time) }
             })
             .collect();
-        for (key, folded) in merge(&occurrences) {
-            standings.entry(key.clone()).or_default().add_occurrences(key.2, folded);
+        for (key, group) in merge(&occurrences) {
+            groups.entry(key.clone()).or_default().add_occurrences(key.2, group);
         }
         record(harness, &occurrences).await;
         if random_value(2) == 0 {
             let mut expected = Vec::new();
-            for ((_, webhook_id, kind), state) in &mut standings {
-                let folded = state.take_due(*kind, at(now), &folds());
-                expected.extend(folded.map(|folded| (*kind, *webhook_id, folded.count, folded.facts)));
+            for ((_, webhook_id, kind), state) in &mut groups {
+                let group = state.take_due(*kind, at(now), &intervals());
+                expected.extend(group.map(|group| (*kind, *webhook_id, group.count, group.facts)));
             }
             let mut reported: Vec<_> = Vec::new();
             for stored in send(harness, now).await {
                 let notification = stored.notification;
                 for channel in [Channel::Webhook, Channel::Email] {
-                    let over = ChannelResult::Done(ChannelStatus::Sent, None);
-                    harness.store().record_notification_result(notification.id, channel, over).await.unwrap();
+                    let done = ChannelResult::Done(ChannelStatus::Sent, None);
+                    harness.store().record_notification_result(notification.id, channel, done).await.unwrap();
                 }
                 reported.push((
                     notification.kind,
@@ -151,16 +151,16 @@ pub async fn lasting_condition_is_repeated_only_while_it_recurs(harness: &Arc<Ha
     let quota =
         |time| Occurrence { webhook_id: None, ..cause(harness, NotificationKind::QuotaReached, time) };
     record(harness, &[quota(0), quota(5)]).await;
-    assert_eq!(hear(harness, 10).await, [(NotificationKind::QuotaReached, 1)]);
+    assert_eq!(send_due(harness, 10).await, [(NotificationKind::QuotaReached, 1)]);
     record(harness, &[quota(20)]).await;
-    assert_eq!(hear(harness, 10 * MINUTE).await, []);
+    assert_eq!(send_due(harness, 10 * MINUTE).await, []);
     record(harness, &[quota(10 * MINUTE)]).await;
-    assert_eq!(hear(harness, 10 * MINUTE).await, [(NotificationKind::QuotaReached, 1)]);
+    assert_eq!(send_due(harness, 10 * MINUTE).await, [(NotificationKind::QuotaReached, 1)]);
 }
 
 pub async fn notification_is_claimed_once_and_again_after_its_claim_expires(harness: &Arc<Harness>) {
     record(harness, &[cause(harness, NotificationKind::DeliveryDead, 0)]).await;
-    assert_eq!(make(harness, 0).await, 1);
+    assert_eq!(create(harness, 0).await, 1);
     let store = harness.store();
     let taken = store.claim_notifications(at(0), at(100), 10).await.unwrap();
     let id = taken[0].notification.id;
@@ -212,7 +212,7 @@ pub async fn concurrent_nodes_create_and_claim_each_notification_once(harness: &
     let work = |_: usize| {
         let harness = harness.clone();
         async move {
-            make(&harness, 10).await;
+            create(&harness, 10).await;
             harness.store().claim_notifications(at(10), at(1_000), 1_000).await.unwrap()
         }
     };
@@ -230,7 +230,7 @@ pub async fn notifications_are_listed_newest_first_and_pruned_when_old(harness: 
         let webhook_id = Some(harness.webhook_id());
         record(harness, &[Occurrence { webhook_id, ..cause(harness, NotificationKind::DeliveryDead, time) }])
             .await;
-        hear(harness, time).await;
+        send_due(harness, time).await;
     }
     let theirs = Occurrence {
         tenant_id: other.clone(),
@@ -276,36 +276,36 @@ pub async fn circuit_occurrence_is_recorded_by_the_stored_transition(harness: &A
     // The transition is stored again by a node that got no result, and an older one by a node that found out later.
     set(CircuitState::Open, 5, 10, NotificationKind::CircuitOpened).await.unwrap();
     set(CircuitState::Open, 4, 11, NotificationKind::CircuitOpened).await.unwrap();
-    assert_eq!(hear(harness, 20).await, [(NotificationKind::CircuitOpened, 1)]);
+    assert_eq!(send_due(harness, 20).await, [(NotificationKind::CircuitOpened, 1)]);
     set(CircuitState::HalfOpen, 6, 30, NotificationKind::CircuitRecovered).await.unwrap();
     set(CircuitState::Open, 7, 40, NotificationKind::CircuitOpened).await.unwrap();
-    assert_eq!(hear(harness, 50).await, [], "another failed recovery is nothing new");
+    assert_eq!(send_due(harness, 50).await, [], "a failed recovery causes no second notification");
     set(CircuitState::Closed, 8, 60, NotificationKind::CircuitRecovered).await.unwrap();
     set(CircuitState::Closed, 8, 60, NotificationKind::CircuitRecovered).await.unwrap();
-    assert_eq!(hear(harness, 70).await, [(NotificationKind::CircuitRecovered, 1)]);
+    assert_eq!(send_due(harness, 70).await, [(NotificationKind::CircuitRecovered, 1)]);
 }
 
 pub async fn flapping_circuit_is_grouped_and_ends_with_its_current_state(harness: &Arc<Harness>) {
     let opened = |time| cause(harness, NotificationKind::CircuitOpened, time);
     let recovered = |time| cause(harness, NotificationKind::CircuitRecovered, time);
     record(harness, &[opened(0)]).await;
-    assert_eq!(hear(harness, 0).await, [(NotificationKind::CircuitOpened, 1)]);
+    assert_eq!(send_due(harness, 0).await, [(NotificationKind::CircuitOpened, 1)]);
     record(harness, &[recovered(1_000)]).await;
-    assert_eq!(hear(harness, 1_000).await, [(NotificationKind::CircuitRecovered, 1)]);
+    assert_eq!(send_due(harness, 1_000).await, [(NotificationKind::CircuitRecovered, 1)]);
     record(harness, &[opened(2_000)]).await;
     record(harness, &[recovered(3_000)]).await;
     record(harness, &[opened(4_000)]).await;
     record(harness, &[recovered(5_000)]).await;
-    assert_eq!(hear(harness, MINUTE).await, [], "the recovery is not due yet");
-    let reported = hear(harness, 1_000 + MINUTE).await;
+    assert_eq!(send_due(harness, MINUTE).await, [], "the recovery is not due yet");
+    let reported = send_due(harness, 1_000 + MINUTE).await;
     assert_eq!(reported, [(NotificationKind::CircuitOpened, 2), (NotificationKind::CircuitRecovered, 2)]);
     let later = 10 * MINUTE;
     record(harness, &[recovered(later), opened(later + 1)]).await;
-    let reported = hear(harness, later + 1).await;
+    let reported = send_due(harness, later + 1).await;
     assert_eq!(
         reported,
         [(NotificationKind::CircuitRecovered, 1), (NotificationKind::CircuitOpened, 1)],
-        "the last word is how it stands"
+        "the last notification is the current state"
     );
 }
 
@@ -327,7 +327,7 @@ pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harn
     let epoch = harness.new_epoch().await;
     let fenced = Outcome { epoch, occurrences: occurrences(), ..harness.outcome(retried, 2, dead(), at(5)) };
     assert_eq!(harness.record(fenced).await, RecordResult::Fenced);
-    assert_eq!(hear(harness, 10).await, []);
+    assert_eq!(send_due(harness, 10).await, []);
     let id = harness.leased(at(2)).await;
     let url = harness.stored_webhook(harness.webhook_id).await.webhook.spec.url;
     let effects = WebhookEffects {
@@ -343,7 +343,7 @@ pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harn
     assert!(matches!(harness.record(outcome.clone()).await, RecordResult::Recorded { .. }));
     // A repeated outcome records no further occurrence.
     assert_eq!(harness.record(outcome).await, RecordResult::AlreadyRecorded);
-    let reported = hear(harness, 10).await;
+    let reported = send_due(harness, 10).await;
     assert_eq!(
         reported,
         [
@@ -367,7 +367,7 @@ pub async fn concurrent_deaths_are_one_notification(harness: &Arc<Harness>) {
     for response in replies {
         response.await.unwrap().unwrap();
     }
-    assert_eq!(hear(harness, 1_000).await, [(NotificationKind::DeliveryDead, 300)]);
+    assert_eq!(send_due(harness, 1_000).await, [(NotificationKind::DeliveryDead, 300)]);
 }
 
 pub async fn expiry_notification_has_the_number_of_deliveries(harness: &Arc<Harness>) {
@@ -391,7 +391,7 @@ pub async fn expiry_notification_has_the_number_of_deliveries(harness: &Arc<Harn
     assert!(notification.facts.event_type.is_some());
     // If no delivery expires, no occurrence is recorded.
     harness.store().expire_deliveries(harness.webhook_id, at(50), at(60), 10, Some(expired)).await.unwrap();
-    assert_eq!(make(harness, 10 * MINUTE).await, 0);
+    assert_eq!(create(harness, 10 * MINUTE).await, 0);
 }
 
 pub async fn rejected_change_records_no_occurrence(harness: &Arc<Harness>) {
@@ -401,10 +401,10 @@ pub async fn rejected_change_records_no_occurrence(harness: &Arc<Harness>) {
     let occurrence = cause(harness, NotificationKind::WebhookDisabled, 5);
     let stale = harness.store().change_webhook(webhook.clone(), found.revision - 1, Some(occurrence.clone()));
     assert_eq!(stale.await.unwrap(), UpdateResult::Stale);
-    assert_eq!(hear(harness, 10).await, []);
+    assert_eq!(send_due(harness, 10).await, []);
     let changed = harness.store().change_webhook(webhook, found.revision, Some(occurrence)).await.unwrap();
     assert!(matches!(changed, UpdateResult::Updated { .. }));
-    assert_eq!(hear(harness, 10).await, [(NotificationKind::WebhookDisabled, 1)]);
+    assert_eq!(send_due(harness, 10).await, [(NotificationKind::WebhookDisabled, 1)]);
 }
 
 pub async fn deleted_tenant_gets_no_notifications(harness: &Arc<Harness>) {
@@ -416,6 +416,6 @@ pub async fn deleted_tenant_gets_no_notifications(harness: &Arc<Harness>) {
     };
     record(harness, &[theirs]).await;
     harness.store().delete_tenant(other, at(5)).await.unwrap();
-    assert_eq!(hear(harness, 10).await, []);
+    assert_eq!(send_due(harness, 10).await, []);
     assert_eq!(harness.store().next_notification_at().await.unwrap(), None::<Time>);
 }

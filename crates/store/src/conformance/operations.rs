@@ -49,16 +49,16 @@ async fn find(harness: &Harness, id: OperationId) -> Operation {
     harness.store().operation(harness.tenant_id.clone(), id).await.unwrap().unwrap()
 }
 
-async fn take(harness: &Harness, epoch: Epoch, now: i64) -> Vec<OperationId> {
-    let taken = harness.store().claim_operations(epoch, Vec::new(), at(now), 10).await.unwrap();
-    taken.into_iter().map(|operation| operation.id).collect()
+async fn claim(harness: &Harness, epoch: Epoch, now: i64) -> Vec<OperationId> {
+    let claimed = harness.store().claim_operations(epoch, Vec::new(), at(now), 10).await.unwrap();
+    claimed.into_iter().map(|operation| operation.id).collect()
 }
 
 /// Creates an operation and claims it for the harness's epoch.
-async fn taken(harness: &Harness, kind: OperationKind) -> OperationId {
-    let made = create(harness, kind, at(2)).await;
-    assert!(take(harness, harness.epoch, 10).await.contains(&made.id));
-    made.id
+async fn create_claimed(harness: &Harness, kind: OperationKind) -> OperationId {
+    let created = create(harness, kind, at(2)).await;
+    assert!(claim(harness, harness.epoch, 10).await.contains(&created.id));
+    created.id
 }
 
 fn step(harness: &Harness, id: OperationId, tasks: Vec<Task>) -> OperationStep {
@@ -66,12 +66,12 @@ fn step(harness: &Harness, id: OperationId, tasks: Vec<Task>) -> OperationStep {
     OperationStep { id, tenant_id, epoch, tasks, passed: 0, cursor: None, then: None, at: at(20) }
 }
 
-async fn walk_step(harness: &Harness, step: OperationStep) -> StepResult {
+async fn apply_step(harness: &Harness, step: OperationStep) -> StepResult {
     harness.store().step_operation(step).await.unwrap()
 }
 
 fn done(done: usize) -> StepResult {
-    StepResult::Applied { done, to_call_off: Vec::new() }
+    StepResult::Applied { done, to_cancel: Vec::new() }
 }
 
 fn retry(harness: &Harness, delivery_id: DeliveryId) -> (DeliveryId, Task) {
@@ -80,72 +80,77 @@ fn retry(harness: &Harness, delivery_id: DeliveryId) -> (DeliveryId, Task) {
 }
 
 pub async fn operation_is_stored_as_requested(harness: &mut Arc<Harness>) {
-    let made = create(harness, OperationKind::Retry, at(5)).await;
+    let created = create(harness, OperationKind::Retry, at(5)).await;
     let later = create(harness, OperationKind::Purge, at(5)).await;
     Harness::reopen(harness).await;
-    assert_eq!(find(harness, made.id).await, made);
+    assert_eq!(find(harness, created.id).await, created);
     let listed = harness.store().list_operations(harness.tenant_id.clone(), page(10)).await.unwrap();
-    let mut expected = [made.clone(), later];
+    let mut expected = [created.clone(), later];
     expected.sort_by_key(|operation| std::cmp::Reverse(operation.id));
     assert_eq!(listed, expected);
     let other = harness.new_tenant("globex").await;
-    assert_eq!(harness.store().operation(other.clone(), made.id).await.unwrap(), None);
+    assert_eq!(harness.store().operation(other.clone(), created.id).await.unwrap(), None);
     assert_eq!(harness.store().list_operations(other, page(10)).await.unwrap(), []);
 }
 
 pub async fn operation_is_claimed_by_one_node_at_a_time(harness: &Arc<Harness>) {
-    let made = create(harness, OperationKind::Retry, at(5)).await;
+    let created = create(harness, OperationKind::Retry, at(5)).await;
     let other = harness.new_epoch().await;
-    assert_eq!(take(harness, harness.epoch, 4).await, [], "its time has not come");
-    assert_eq!(take(harness, harness.epoch, 5).await, [made.id]);
-    let running = find(harness, made.id).await;
+    assert_eq!(claim(harness, harness.epoch, 4).await, [], "its start time is not reached");
+    assert_eq!(claim(harness, harness.epoch, 5).await, [created.id]);
+    let running = find(harness, created.id).await;
     assert_eq!((running.state, running.began_at), (OperationState::Running, Some(at(5))));
     assert_eq!((running.held_by, running.rate_since), (Some(harness.epoch), Some((at(5), 0))));
-    assert_eq!(take(harness, other, 6).await, [], "somebody has it");
-    assert_eq!(take(harness, harness.epoch, 6).await, [made.id], "who has it may take it up again");
-    let but = harness.store().claim_operations(harness.epoch, vec![made.id], at(6), 10).await.unwrap();
-    assert_eq!(but, [], "unless it knows");
+    assert_eq!(claim(harness, other, 6).await, [], "another node holds it");
+    assert_eq!(claim(harness, harness.epoch, 6).await, [created.id], "its holder may claim it again");
+    let but = harness.store().claim_operations(harness.epoch, vec![created.id], at(6), 10).await.unwrap();
+    assert_eq!(but, [], "unless the holder excludes it");
     harness.rescue(harness.epoch, at(7)).await;
-    assert_eq!(take(harness, other, 8).await, [made.id], "the dead carry nothing on");
-    let running = find(harness, made.id).await;
-    assert_eq!((running.held_by, running.began_at), (Some(other), Some(at(5))), "it began but once");
+    assert_eq!(claim(harness, other, 8).await, [created.id], "the claim of a dead epoch ends");
+    let running = find(harness, created.id).await;
+    assert_eq!((running.held_by, running.began_at), (Some(other), Some(at(5))), "its start time is set once");
 }
 
 pub async fn step_is_applied_only_by_the_holder_of_a_running_operation(harness: &Arc<Harness>) {
     let dead = harness.dead(at(0)).await;
-    let id = taken(harness, OperationKind::Retry).await;
+    let id = create_claimed(harness, OperationKind::Retry).await;
     let (_, task) = retry(harness, dead);
     let other = harness.new_epoch().await;
     let foreign = OperationStep { epoch: other, ..step(harness, id, vec![task.clone()]) };
-    assert_eq!(walk_step(harness, foreign).await, StepResult::ClaimLost);
+    assert_eq!(apply_step(harness, foreign).await, StepResult::ClaimLost);
     let turn =
         |from, to| harness.store().set_operation_state(harness.tenant_id.clone(), id, from, to, at(15));
     assert!(turn(OperationState::Running, OperationState::Paused).await.unwrap());
-    assert!(!turn(OperationState::Running, OperationState::Paused).await.unwrap(), "it is not running");
-    assert_eq!(walk_step(harness, step(harness, id, vec![task.clone()])).await, StepResult::ClaimLost);
-    assert_eq!(harness.dead_list().await, [dead], "nothing was done");
+    assert!(
+        !turn(OperationState::Running, OperationState::Paused).await.unwrap(),
+        "the operation is not running"
+    );
+    assert_eq!(apply_step(harness, step(harness, id, vec![task.clone()])).await, StepResult::ClaimLost);
+    assert_eq!(harness.dead_list().await, [dead], "no delivery was redriven");
     assert!(turn(OperationState::Paused, OperationState::Running).await.unwrap());
-    assert_eq!(walk_step(harness, step(harness, id, vec![task])).await, done(1));
+    assert_eq!(apply_step(harness, step(harness, id, vec![task])).await, done(1));
     assert_eq!(harness.dead_list().await, []);
 }
 
 pub async fn step_redrives_each_delivery_once_across_operations(harness: &Arc<Harness>) {
     let (one, two) = (harness.dead(at(0)).await, harness.dead(at(1)).await);
     let waits = harness.waiting(at(0), at(5000)).await;
-    let (first, second) =
-        (taken(harness, OperationKind::Retry).await, taken(harness, OperationKind::Retry).await);
+    let (first, second) = (
+        create_claimed(harness, OperationKind::Retry).await,
+        create_claimed(harness, OperationKind::Retry).await,
+    );
     let ((new, task), (_, again)) = (retry(harness, one), retry(harness, one));
-    assert_eq!(walk_step(harness, step(harness, first, vec![task])).await, done(1));
+    assert_eq!(apply_step(harness, step(harness, first, vec![task])).await, done(1));
     let ((newer, other), (_, due)) = (retry(harness, two), retry(harness, waits));
     let unknown = retry(harness, harness.delivery_id(at(0))).1;
     let position = ScanCursor { event_id: harness.delivery(two).await.event_id, delivery_id: Some(two) };
     let tasks = vec![again, other, due, unknown];
     let last = OperationStep { cursor: Some(position), ..step(harness, second, tasks) };
-    assert_eq!(walk_step(harness, last).await, done(2), "one was redriven, one is unknown");
+    assert_eq!(apply_step(harness, last).await, done(2), "one was redriven, one is unknown");
     let rounds = (harness.delivery(one).await.redriven_as, harness.delivery(two).await.redriven_as);
     assert_eq!(rounds, (Some(new), Some(newer)));
     assert_eq!(harness.delivery(newer).await.round, 2);
-    assert_eq!(harness.delivery(waits).await.due, Some(at(20)), "what waits is due now");
+    assert_eq!(harness.delivery(waits).await.due, Some(at(20)), "a waiting delivery is due now");
     let operation = find(harness, second).await;
     assert_eq!((operation.progress.done, operation.progress.skipped), (2, 2));
     assert_eq!((operation.cursor, operation.updated_at), (Some(position), at(20)));
@@ -153,7 +158,7 @@ pub async fn step_redrives_each_delivery_once_across_operations(harness: &Arc<Ha
 }
 
 pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
-    let id = taken(harness, OperationKind::Retry).await;
+    let id = create_claimed(harness, OperationKind::Retry).await;
     let (mut tasks, mut new_ids) = (Vec::new(), Vec::new());
     for _ in 0..4 {
         let (new, task) = retry(harness, harness.dead(at(0)).await);
@@ -162,7 +167,7 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     }
     harness.store().set_operation_total(id, harness.epoch, 4).await.unwrap();
     let last = OperationStep { then: Some(OperationState::Delivering), ..step(harness, id, tasks) };
-    assert_eq!(walk_step(harness, last).await, done(4));
+    assert_eq!(apply_step(harness, last).await, done(4));
     let settle = |after| harness.store().settle_operation(id, harness.epoch, after, 10);
     assert_eq!(settle(None).await.unwrap().open, 4);
     assert_eq!(harness.claim(at(20)).await.len(), 4);
@@ -170,7 +175,7 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     harness.ends(new_ids[1], NextState::Dead { reason: redrive_core::DeadReason::Permanent }, at(30)).await;
     harness.ends(new_ids[2], NextState::Cancelled { reason: "x".into() }, at(30)).await;
     assert_eq!(settle(None).await.unwrap().open, 1);
-    assert_eq!(settle(None).await.unwrap().open, 1, "twice is once");
+    assert_eq!(settle(None).await.unwrap().open, 1, "settling is idempotent");
     let progress = find(harness, id).await.progress;
     assert_eq!((progress.delivered, progress.failed, progress.cancelled, progress.total), (1, 1, 1, Some(4)));
     assert_eq!(progress.errors.values().sum::<u64>(), 1);
@@ -180,18 +185,18 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     let over = find(harness, id).await;
     assert_eq!((over.state, over.finished_at), (OperationState::Completed, Some(at(40))));
     assert_eq!((over.held_by, over.progress.delivered), (None, 2));
-    assert_eq!(take(harness, harness.epoch, 50).await, []);
+    assert_eq!(claim(harness, harness.epoch, 50).await, []);
     assert_eq!(harness.store().prune_operations(at(40), 10).await.unwrap(), 0);
     assert_eq!(harness.store().prune_operations(at(41), 10).await.unwrap(), 1);
 }
 
 pub async fn queued_deliveries_are_settled_in_pages(harness: &Arc<Harness>) {
-    let id = taken(harness, OperationKind::Retry).await;
+    let id = create_claimed(harness, OperationKind::Retry).await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(retry(harness, harness.dead(at(0)).await).1);
     }
-    walk_step(harness, step(harness, id, tasks)).await;
+    apply_step(harness, step(harness, id, tasks)).await;
     let (mut after, mut slices, mut open) = (None, 0, 0);
     loop {
         let settled = harness.store().settle_operation(id, harness.epoch, after, 2).await.unwrap();
@@ -207,9 +212,9 @@ pub async fn purged_dead_letters_leave_the_list_and_stay_in_history(harness: &Ar
     let (dead, kept) = (harness.dead(at(0)).await, harness.dead(at(1)).await);
     let arrived = harness.leased(at(0)).await;
     harness.ends(arrived, NextState::Delivered, at(1)).await;
-    let id = taken(harness, OperationKind::Purge).await;
+    let id = create_claimed(harness, OperationKind::Purge).await;
     let tasks = vec![Task::Purge(dead), Task::Purge(arrived), Task::Purge(dead)];
-    assert_eq!(walk_step(harness, step(harness, id, tasks)).await, done(1));
+    assert_eq!(apply_step(harness, step(harness, id, tasks)).await, done(1));
     assert_eq!(harness.dead_list().await, [kept]);
     let purged = harness.delivery(dead).await;
     assert_eq!((purged.status, purged.purged_at), (DeliveryStatus::Dead, Some(at(20))));
@@ -218,14 +223,14 @@ pub async fn purged_dead_letters_leave_the_list_and_stay_in_history(harness: &Ar
     let Task::Retry(dead_letter, options) = task.clone() else { unreachable!() };
     let only_letters = Task::Retry(dead_letter, crate::RedriveOptions { unless_purged: true, ..options });
     assert_eq!(
-        walk_step(harness, step(harness, id, vec![only_letters])).await,
+        apply_step(harness, step(harness, id, vec![only_letters])).await,
         done(0),
-        "but not by accident"
+        "unless_purged skips a purged dead letter"
     );
     assert_eq!(
-        walk_step(harness, step(harness, id, vec![task])).await,
+        apply_step(harness, step(harness, id, vec![task])).await,
         done(1),
-        "it can still be sent again"
+        "a purged delivery can still be retried"
     );
     assert_eq!(harness.delivery(new).await.replay_of, Some(dead));
 }
@@ -234,20 +239,20 @@ pub async fn step_cancels_several_deliveries(harness: &Arc<Harness>) {
     let (waits, leased) = (harness.waiting(at(0), at(5000)).await, harness.leased(at(0)).await);
     let behind = harness.waiting_in(&super::order("k"), at(0), at(0)).await;
     let dead = harness.dead(at(0)).await;
-    let id = taken(harness, OperationKind::Cancel).await;
+    let id = create_claimed(harness, OperationKind::Cancel).await;
     let cancel = |delivery_id| Task::Cancel(delivery_id, "not wanted".into());
     let tasks = vec![cancel(waits), cancel(leased), cancel(behind), cancel(dead)];
     let webhook_id = harness.delivery(leased).await.webhook_id;
-    let stepped = walk_step(harness, step(harness, id, tasks)).await;
-    assert_eq!(stepped, StepResult::Applied { done: 3, to_call_off: vec![(webhook_id, leased)] });
+    let stepped = apply_step(harness, step(harness, id, tasks)).await;
+    assert_eq!(stepped, StepResult::Applied { done: 3, to_cancel: vec![(webhook_id, leased)] });
     for ended in [waits, behind] {
         let ended = harness.delivery(ended).await;
         assert_eq!((ended.status, ended.ended_at), (DeliveryStatus::Cancelled, Some(at(20))));
         assert_eq!(ended.cancel_reason.as_deref(), Some("not wanted"));
     }
-    assert_eq!(harness.status(leased).await, DeliveryStatus::Pending, "a node has it");
+    assert_eq!(harness.status(leased).await, DeliveryStatus::Pending, "a leased delivery stays pending");
     assert_eq!(harness.cancel(leased, at(21)).await, CancelResult::Requested);
-    assert_eq!(harness.due_lanes(at(9000)).await, [], "nothing is left to look for");
+    assert_eq!(harness.due_lanes(at(9000)).await, [], "no lane is left");
     let late = harness.outcome(leased, 1, NextState::Delivered, at(30));
     let known = Outcome { saw_cancel: true, ..late };
     assert_eq!(harness.record(known).await, RecordResult::Recorded { config_version: None });
@@ -259,7 +264,7 @@ pub async fn backfill_sends_an_event_to_a_webhook_once(harness: &Arc<Harness>) {
     let old = had.deliveries[0].webhook_id;
     harness.publish_new(had.clone()).await;
     harness.ends(had.deliveries[0].id, NextState::Delivered, at(1)).await;
-    let id = taken(harness, OperationKind::Backfill).await;
+    let id = create_claimed(harness, OperationKind::Backfill).await;
     let late = harness.webhook_id();
     let send = |webhook_id: WebhookId, event_id| {
         let new = harness.delivery_id(at(0));
@@ -268,16 +273,16 @@ pub async fn backfill_sends_an_event_to_a_webhook_once(harness: &Arc<Harness>) {
     };
     let ((new, task), (_, doubled)) = (send(late, event.id), send(old, event.id));
     let unknown = send(late, redrive_core::EventId::from_bytes([9; 16])).1;
-    assert_eq!(walk_step(harness, step(harness, id, vec![task, doubled, unknown])).await, done(1));
+    assert_eq!(apply_step(harness, step(harness, id, vec![task, doubled, unknown])).await, done(1));
     let again = send(late, event.id).1;
-    assert_eq!(walk_step(harness, step(harness, id, vec![again])).await, done(0));
+    assert_eq!(apply_step(harness, step(harness, id, vec![again])).await, done(0));
     let sent = harness.delivery(new).await;
     assert_eq!((sent.event_id, sent.webhook_id, sent.round), (event.id, late, 1));
     assert_eq!((sent.replay_of, sent.priority, sent.due), (None, Priority::Low, Some(at(20))));
 }
 
 /// Returns everything that a scan finds, page by page.
-async fn walk(harness: &Harness, tenant_id: &TenantId, scan: &Scan) -> Vec<DeliveryId> {
+async fn scan_all(harness: &Harness, tenant_id: &TenantId, scan: &Scan) -> Vec<DeliveryId> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let slice = Scan { after, ..scan.clone() };
@@ -347,11 +352,11 @@ pub async fn scan_returns_each_delivery_once_oldest_first(harness: &Arc<Harness>
     ];
     let by_one = cases.clone().map(|(which, expected)| (Scan { limit: 1, ..which }, expected));
     for (which, expected) in cases.into_iter().chain(by_one) {
-        let found = walk(harness, &harness.tenant_id, &which).await;
+        let found = scan_all(harness, &harness.tenant_id, &which).await;
         assert!(found.is_sorted_by_key(DeliveryId::time), "oldest first: {which:?}");
         assert_eq!(found.len(), expected.len(), "{which:?}");
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected, "{which:?}");
-        assert_eq!(walk(harness, &other, &which).await, [], "{which:?}");
+        assert_eq!(scan_all(harness, &other, &which).await, [], "{which:?}");
     }
     for among in [OperationTarget::Dead, OperationTarget::Deliveries] {
         let all = Scan { among, limit: 99, ..any.clone() };

@@ -71,7 +71,7 @@ pub async fn first_delivery_that_is_not_due_blocks_the_rest(harness: &Arc<Harnes
     assert_given(&take(harness, &a(), 499, 10).await, &[], false);
     assert_eq!(harness.due_lanes(at(500)).await, std::slice::from_ref(&key));
     assert_given(&take(harness, &a(), 500, 10).await, &line[..2], false);
-    assert_eq!(harness.next_wake(at(500)).await, Some(at(700)), "the third is the first now");
+    assert_eq!(harness.next_wake(at(500)).await, Some(at(700)), "the third delivery is first now");
     for id in &line[..2] {
         harness.ends(*id, NextState::Delivered, at(510)).await;
     }
@@ -102,10 +102,10 @@ pub async fn own_leases_block_an_ordered_lane(harness: &Arc<Harness>) {
     assert_given(&take(harness, &a(), 1, 1).await, &line[..1], true);
     for _ in 0..2 {
         assert_given(&take(harness, &a(), 2, 10).await, &[], true);
-        assert_eq!(harness.due_lanes(at(END)).await, [], "it is held");
+        assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is held");
     }
     harness.ends(line[0], NextState::Delivered, at(3)).await;
-    assert_eq!(harness.due_lanes(at(END)).await, [], "it still is");
+    assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is still held");
     assert_given(&take(harness, &a(), 4, 10).await, &line[1..2], false);
 
     // No further delivery is due, or none is left: `more` is false.
@@ -126,7 +126,11 @@ pub async fn retry_stays_first_in_its_order(harness: &Arc<Harness>) {
     assert_given(&take(harness, &a(), 600, 10).await, &[], true);
     assert_eq!(harness.store().release(harness.epoch, at(3), vec![(line[1], at(0))]).await.unwrap(), 1);
     let query = harness.due_lanes_for_default_pool(at(499)).await;
-    assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(500))), "the rest waits with it");
+    assert_eq!(
+        (query.lanes, query.next_wake),
+        (vec![], Some(at(500))),
+        "the remaining deliveries wait with the first"
+    );
     assert_given(&take(harness, &a(), 499, 10).await, &[], false);
     let claim = take(harness, &a(), 500, 10).await;
     assert_given(&claim, &line, false);
@@ -141,7 +145,11 @@ pub async fn released_delivery_keeps_its_position(harness: &Arc<Harness>) {
     let back = vec![(line[2], at(0)), (line[1], at(9)), (line[0], at(20))];
     assert_eq!(harness.store().release(harness.epoch, at(2), back).await.unwrap(), 3);
     let query = harness.due_lanes_for_default_pool(at(19)).await;
-    assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(20))), "the first is due then");
+    assert_eq!(
+        (query.lanes, query.next_wake),
+        (vec![], Some(at(20))),
+        "the first delivery is due at that time"
+    );
 
     let dead = harness.new_epoch().await;
     assert_given(&take_as(harness, dead, &a(), 20, 3).await, &line[..3], true);
@@ -182,7 +190,7 @@ pub async fn next_delivery_is_due_when_the_leased_first_is_cancelled(harness: &A
         assert_given(&take_as(harness, node, &lane, 1, 1).await, &line[..1], true);
         assert_given(&take_as(harness, other, &lane, 10, 1).await, &[], false);
         assert_eq!(harness.cancel(line[0], at(10)).await, CancelResult::Requested);
-        assert_eq!(harness.due_lanes(at(11)).await, [], "it may still succeed");
+        assert_eq!(harness.due_lanes(at(11)).await, [], "a leased delivery may still succeed");
         match key {
             "released" => {
                 let back = vec![(line[0], at(9000))];
@@ -206,14 +214,14 @@ pub async fn next_delivery_is_due_when_the_waiting_first_is_cancelled(harness: &
     let line = line(harness, &a(), &[5000, 10, 7000, 20]).await;
     assert_eq!(harness.next_wake(at(0)).await, Some(at(5000)));
     assert_eq!(harness.cancel(line[2], at(1)).await, CancelResult::Done);
-    assert_eq!(harness.next_wake(at(0)).await, Some(at(5000)), "the first counts");
+    assert_eq!(harness.next_wake(at(0)).await, Some(at(5000)), "the wake time is that of the first delivery");
     assert_eq!(harness.cancel(line[0], at(1)).await, CancelResult::Done);
     assert_eq!(harness.next_wake(at(0)).await, Some(at(10)));
     assert_given(&take(harness, &a(), 20, 1).await, &line[1..2], true);
     // The node that leases the previous delivery holds the lane; it need not be notified.
     assert_eq!(harness.cancel(line[3], at(21)).await, CancelResult::Done);
     let query = harness.due_lanes_for_default_pool(at(END)).await;
-    assert_eq!((query.lanes, query.next_wake), (vec![], None), "a lane with nothing left goes");
+    assert_eq!((query.lanes, query.next_wake), (vec![], None), "an empty lane is deleted");
     harness.ends(line[1], NextState::Delivered, at(22)).await;
     assert_given(&take(harness, &a(), 23, 10).await, &[], false);
 }
@@ -232,9 +240,12 @@ pub async fn next_delivery_is_due_when_the_first_expires_or_is_cancelled(harness
 
     // One of two deliveries is cancelled before the webhook is enabled again.
     let line = line(harness, &a(), &[6000, 70]).await;
-    harness.set_state(harness.webhook_id, WebhookState::Disabled("by its owner".into())).await;
-    let step =
-        harness.store().cancel_pending(harness.webhook_id, "swept up".into(), at(62), 1).await.unwrap();
+    harness.set_state(harness.webhook_id, WebhookState::Disabled("disabled by the owner".into())).await;
+    let step = harness
+        .store()
+        .cancel_pending(harness.webhook_id, "webhook disabled".into(), at(62), 1)
+        .await
+        .unwrap();
     assert_eq!(step, BatchProgress { changed: 1, finished: false });
     harness.set_state(harness.webhook_id, WebhookState::Active).await;
     let first_is_left = harness.status(line[0]).await == DeliveryStatus::Pending;
@@ -287,7 +298,7 @@ pub async fn orders_of_a_webhook_are_independent(harness: &Arc<Harness>) {
     }
     for (n, (lane, line)) in (0..).zip(lanes.iter().zip(&lines)) {
         let query = harness.due_lanes_for_default_pool(at(100 * n)).await;
-        assert_eq!(query.lanes, std::slice::from_ref(lane), "the others are held, or not due");
+        assert_eq!(query.lanes, std::slice::from_ref(lane), "the other lanes are held or not due");
         let claim = harness.claim_lane(lane.clone(), at(100 * n), 1).await;
         assert_given(&claim, &line[..1], true);
     }
@@ -302,7 +313,7 @@ pub async fn unordered_deliveries_are_not_blocked_by_an_order(harness: &Arc<Harn
     assert_eq!(harness.claim_one(at(20)).await.id, retried);
     assert_given(&take(harness, &a(), 9000, 10).await, &line, false);
     harness.waiting(at(7), at(7)).await;
-    assert_eq!(harness.claim(at(9000)).await.len(), 1, "nor do leases of an order keep them");
+    assert_eq!(harness.claim(at(9000)).await.len(), 1, "leases of an ordered lane do not block other lanes");
 }
 
 pub async fn making_a_later_delivery_due_does_not_reorder(harness: &Arc<Harness>) {
@@ -319,18 +330,22 @@ pub async fn making_a_later_delivery_due_does_not_reorder(harness: &Arc<Harness>
     let urgent = unused(Some(Priority::High));
     assert_eq!(harness.retry(line[2], urgent, at(10)).await, RedriveResult::DueNow(line[2]));
     assert_eq!(harness.delivery(line[2]).await.priority, Priority::High);
-    assert_eq!(harness.next_wake(at(10)).await, Some(at(500)), "order comes before priority");
+    assert_eq!(
+        harness.next_wake(at(10)).await,
+        Some(at(500)),
+        "the order takes precedence over the priority"
+    );
     assert_eq!(harness.retry(line[0], unused(None), at(20)).await, RedriveResult::DueNow(line[0]));
     assert_eq!(harness.due_lanes(at(20)).await, [harness.own(a())]);
     assert_given(&take(harness, &a(), 20, 10).await, &line, false);
 }
 
-async fn behind(harness: &Harness, id: DeliveryId) -> Option<DeliveryId> {
+async fn predecessor(harness: &Harness, id: DeliveryId) -> Option<DeliveryId> {
     let shown = harness.delivery(id).await;
     let all =
         harness.store().list_deliveries(harness.tenant_id.clone(), DeliveryFilter::default(), page(1000));
-    assert!(all.await.unwrap().found.contains(&shown), "listed as it is shown");
-    shown.behind
+    assert!(all.await.unwrap().found.contains(&shown), "the listing and the lookup return the same delivery");
+    shown.predecessor
 }
 
 pub async fn delivery_names_the_one_it_is_behind(harness: &Arc<Harness>) {
@@ -338,21 +353,29 @@ pub async fn delivery_names_the_one_it_is_behind(harness: &Arc<Harness>) {
     let elsewhere =
         [harness.waiting(at(0), at(0)).await, harness.waiting_in(&order("b"), at(0), at(0)).await];
     let all = || async {
-        [behind(harness, line[0]).await, behind(harness, line[1]).await, behind(harness, line[2]).await]
+        [
+            predecessor(harness, line[0]).await,
+            predecessor(harness, line[1]).await,
+            predecessor(harness, line[2]).await,
+        ]
     };
     let first = Some(line[0]);
     assert_eq!(all().await, [None, first, first]);
     for id in elsewhere {
-        assert_eq!(behind(harness, id).await, None);
+        assert_eq!(predecessor(harness, id).await, None);
     }
     take(harness, &a(), 1, 1).await;
-    assert_eq!(all().await, [None, first, first], "while it is on its way");
+    assert_eq!(all().await, [None, first, first], "while the first delivery is leased");
     harness.ends(line[0], NextState::Retry { due: at(500) }, at(2)).await;
-    assert_eq!(all().await, [None, first, first], "while it waits to be tried again");
+    assert_eq!(all().await, [None, first, first], "while the first delivery waits for its retry");
     take(harness, &a(), 500, 2).await;
-    assert_eq!(all().await, [None, None, first], "what a node has does not wait here");
+    assert_eq!(all().await, [None, None, first], "a leased delivery is behind no other");
     harness.record(harness.outcome(line[0], 2, NextState::Retry { due: at(900) }, at(501))).await;
-    assert_eq!(behind(harness, line[0]).await, None, "a first is behind nobody, even if the next is leased");
+    assert_eq!(
+        predecessor(harness, line[0]).await,
+        None,
+        "the first delivery is behind no other, even if the next is leased"
+    );
     harness.store().release(harness.epoch, at(502), vec![(line[1], at(0))]).await.unwrap();
     assert_eq!(all().await, [None, first, first]);
     assert_eq!(harness.cancel(line[0], at(503)).await, CancelResult::Done);
@@ -366,7 +389,7 @@ pub async fn orders_survive_reopening(harness: &mut Arc<Harness>) {
     harness.waiting_in(&order("b"), at(0), at(0)).await;
     Harness::reopen(harness).await;
     let epoch = harness.new_epoch().await;
-    assert_eq!(harness.delivery(line[1]).await.behind, Some(line[0]));
+    assert_eq!(harness.delivery(line[1]).await.predecessor, Some(line[0]));
     assert_given(&take_as(harness, epoch, &a(), 2, 10).await, &[], false);
     assert_eq!(harness.rescue(harness.epoch, at(10)).await, 1);
     assert_eq!(harness.due_lanes(at(10)).await, [harness.own(a())]);

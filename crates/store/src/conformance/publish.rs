@@ -105,7 +105,7 @@ pub async fn sequence_numbers_have_no_gaps(harness: &Arc<Harness>) {
     };
     let numbers = together((0..8).map(publisher)).await;
     for own in &numbers {
-        assert!(own.is_sorted_by(|a, b| a < b), "a publisher's own events are in its order");
+        assert!(own.is_sorted_by(|a, b| a < b), "the events of one publisher are stored in order");
     }
     let mut all = numbers.concat();
     all.sort_unstable();
@@ -114,11 +114,11 @@ pub async fn sequence_numbers_have_no_gaps(harness: &Arc<Harness>) {
     let listed = harness.store().list_events(other, Default::default(), page(1000)).await.unwrap().found;
     let mut all: Vec<_> = listed.iter().map(|event| event.sequence_number).collect();
     all.sort_unstable();
-    assert_eq!(all, (1..=320).collect::<Vec<_>>(), "each tenant counts for itself");
+    assert_eq!(all, (1..=320).collect::<Vec<_>>(), "each tenant has its own sequence");
 }
 
 pub async fn publish_for_unknown_tenant_is_rejected(harness: &Arc<Harness>) {
-    let unknown = TenantId::parse("nobody").unwrap();
+    let unknown = TenantId::parse("unknown").unwrap();
     let event = Event { tenant_id: unknown.clone(), ..harness.event(at(0)) };
     let new = harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]);
     assert_eq!(harness.publish(new.clone()).await, PublishResult::NoTenant);
@@ -150,7 +150,7 @@ pub async fn fenced_node_publishes_nothing(harness: &Arc<Harness>) {
     }
     let epoch = harness.new_epoch().await;
     let new = NewEvent { epoch, ..harness.new_event(at(2), InitialState::Leased) };
-    assert_eq!(harness.publish_new(new).await, 1, "the fenced ones used up no place in the sequence");
+    assert_eq!(harness.publish_new(new).await, 1, "fenced events use no sequence number");
 }
 
 pub async fn invalid_event_does_not_fail_its_batch(harness: &Arc<Harness>) {
@@ -182,7 +182,7 @@ pub async fn invalid_event_does_not_fail_its_batch(harness: &Arc<Harness>) {
         assert_eq!(deliveries_of(harness, new.event.id).await.len(), usize::from(!is_bad(n) || n % 80 == 47));
     }
     numbers.sort_unstable();
-    assert_eq!(numbers, (2..=196).collect::<Vec<_>>(), "bad items use up no place");
+    assert_eq!(numbers, (2..=196).collect::<Vec<_>>(), "invalid events use no sequence number");
     assert_eq!(harness.publish_new(harness.new_event(at(999), InitialState::Leased)).await, 197);
     let kept = stored(harness, first.event.id).await.unwrap();
     assert_eq!((kept.sequence_number, kept.event), (1, (*first.event).clone()));
@@ -233,7 +233,7 @@ pub async fn published_event_survives_reopening(harness: &mut Arc<Harness>) {
     assert_eq!(deliveries_of(harness, new.event.id).await, before);
     assert_eq!(harness.claim_one(at(5)).await.id, new.deliveries[0].id);
     let later = harness.fan_out(harness.event(at(9)), &[]);
-    assert_eq!(harness.publish_new(later).await, 2, "the sequence goes on");
+    assert_eq!(harness.publish_new(later).await, 2, "the sequence continues");
 }
 
 pub async fn delivery_keeps_its_format(harness: &Arc<Harness>) {

@@ -45,7 +45,7 @@ pub async fn delivered_ends_a_delivery(harness: &Arc<Harness>) {
         (attempts[0].delivery_id, attempts[0].event_id, attempts[0].webhook_id),
         (id, ended.event_id, harness.webhook_id)
     );
-    assert!(!harness.store().mark_sending(harness.epoch, id).await.unwrap(), "the lease is over");
+    assert!(!harness.store().mark_sending(harness.epoch, id).await.unwrap(), "the lease has ended");
     assert_eq!(harness.dead_list().await, []);
 }
 
@@ -57,7 +57,7 @@ pub async fn retry_returns_a_delivery_to_waiting(harness: &Arc<Harness>) {
     assert_eq!((waits.due, waits.attempt_count), (Some(at(90)), 1));
     assert_eq!(waits.last_status_code, Some(503));
     assert_eq!(waits.failure_category, Some(FailureCategory::ServerError));
-    assert_eq!(waits.last_error.as_deref(), Some("the endpoint answered 503"));
+    assert_eq!(waits.last_error.as_deref(), Some("the endpoint returned 503"));
     assert_eq!(harness.due_lanes(at(89)).await, []);
     let claimed = harness.claim_one(at(90)).await;
     assert_eq!((claimed.id, claimed.attempt_count), (id, 1));
@@ -147,7 +147,7 @@ pub async fn repeated_outcome_is_detected_after_the_next_lease(harness: &Arc<Har
     harness.rescue(harness.epoch, at(20)).await;
     let epoch = harness.new_epoch().await;
     let claimed = harness.claim_as(epoch, at(20)).await;
-    assert_eq!(claimed[0].deaths, 1, "and so is what it says");
+    assert_eq!(claimed[0].sender_deaths, 1, "and its sending mark is kept");
     let next = Outcome { epoch, ..harness.outcome(id, 2, NextState::Delivered, at(21)) };
     assert_eq!(harness.record(next).await, DONE);
 }
@@ -171,14 +171,14 @@ pub async fn rescued_lease_records_nothing(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
     harness.rescue(harness.epoch, at(1)).await;
     let late = || harness.outcome(id, 1, NextState::Delivered, at(2));
-    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "while it waits");
+    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "while the delivery waits");
     let epoch = harness.new_epoch().await;
     assert_eq!(harness.claim_as(epoch, at(3)).await.len(), 1);
-    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when somebody else has it");
+    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when another node has the lease");
     assert_eq!(harness.attempts(id).await, []);
     let outcome = Outcome { epoch, ..harness.outcome(id, 1, NextState::Delivered, at(4)) };
     assert_eq!(harness.record(outcome).await, DONE);
-    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when it is over");
+    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when the delivery has ended");
     assert_eq!(harness.attempts(id).await.len(), 1);
 }
 
@@ -220,18 +220,22 @@ pub async fn outcome_disables_an_active_webhook(harness: &Arc<Harness>) {
         harness.store().config_changes(harness.tenant_id.clone(), before, 1_000).await.unwrap().unwrap();
     assert_eq!((changes.version, changes.webhooks), (version, vec![stored.webhook.clone()]));
     let bare = Webhook { secrets: Vec::new(), ..stored.webhook };
-    assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), [bare], "without its secrets");
+    assert_eq!(
+        harness.store().webhooks_to_sweep().await.unwrap(),
+        [bare],
+        "the webhook is returned without secrets"
+    );
     assert_eq!(harness.record(outcome).await, RecordResult::AlreadyRecorded);
 }
 
 pub async fn outcome_does_not_disable_an_inactive_webhook(harness: &Arc<Harness>) {
-    let by_owner = WebhookState::Disabled("by its owner".into());
+    let by_owner = WebhookState::Disabled("disabled by the owner".into());
     for state in [by_owner, WebhookState::Deleted] {
         let id = harness.leased(at(0)).await;
         let version = harness.set_state(harness.webhook_id, state.clone()).await;
         let outcome = Outcome { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
         assert_eq!(harness.record(outcome).await, DONE);
-        assert_eq!(harness.status(id).await, DeliveryStatus::Dead, "the outcome counts all the same");
+        assert_eq!(harness.status(id).await, DeliveryStatus::Dead, "the outcome is recorded anyway");
         let kept = harness.store().webhooks_by_id(vec![harness.webhook_id]).await.unwrap();
         assert_eq!(kept[0].state, state);
         let now =
@@ -250,21 +254,21 @@ pub async fn webhook_with_changed_url_is_not_disabled(harness: &Arc<Harness>) {
     assert_eq!(harness.stored_webhook(harness.webhook_id).await.webhook.state, WebhookState::Active);
 }
 
-pub async fn cancel_for_ended_webhook_requires_an_ended_webhook(harness: &Arc<Harness>) {
+pub async fn cancel_for_inactive_webhook_requires_an_inactive_webhook(harness: &Arc<Harness>) {
     let because_ended =
-        |id| Outcome { requires_ended_webhook: true, ..harness.outcome(id, 1, cancelled(), at(5)) };
+        |id| Outcome { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(5)) };
     let (tried, untried) = (harness.leased(at(0)).await, harness.leased(at(0)).await);
     let without_attempt = Outcome { attempt: None, saw_cancel: true, ..because_ended(untried) };
     for outcome in [because_ended(tried), without_attempt.clone()] {
-        assert_eq!(harness.record(outcome.clone()).await, RecordResult::WebhookNotEnded);
+        assert_eq!(harness.record(outcome.clone()).await, RecordResult::WebhookStillActive);
         assert_eq!(harness.status(outcome.delivery_id).await, DeliveryStatus::Pending);
         assert_eq!(harness.attempts(outcome.delivery_id).await, []);
     }
     harness.set_state(harness.webhook_id, WebhookState::Paused).await;
     assert_eq!(
         harness.record(without_attempt.clone()).await,
-        RecordResult::WebhookNotEnded,
-        "a pause ends nothing"
+        RecordResult::WebhookStillActive,
+        "a paused webhook has not ended"
     );
     let retry = harness.outcome(tried, 1, NextState::Retry { due: at(END) }, at(6));
     assert_eq!(harness.record(retry).await, DONE, "the lease was kept");
@@ -280,8 +284,8 @@ pub async fn expired_webhook_counts_as_ended(harness: &Arc<Harness>) {
     expiring.webhook.spec.expires_at = Some(at(5));
     harness.store().change_webhook(expiring.webhook, expiring.revision, None).await.unwrap();
     let cancel =
-        |time| Outcome { requires_ended_webhook: true, ..harness.outcome(id, 1, cancelled(), at(time)) };
-    assert_eq!(harness.record(cancel(4)).await, RecordResult::WebhookNotEnded);
+        |time| Outcome { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(time)) };
+    assert_eq!(harness.record(cancel(4)).await, RecordResult::WebhookStillActive);
     assert_eq!(harness.record(cancel(5)).await, DONE);
 }
 
@@ -296,18 +300,18 @@ pub async fn invalid_outcome_does_not_fail_its_batch(harness: &Arc<Harness>) {
     // The first attempt again under another id: its number is already used.
     let refused = harness.outcome(bad, 1, NextState::Delivered, at(5));
     let mut replies = Vec::new();
-    let mut bad_answer = None;
+    let mut bad_reply = None;
     for (n, id) in good.iter().enumerate() {
         if n == 50 {
-            bad_answer = Some(harness.submit_outcome(refused.clone()));
+            bad_reply = Some(harness.submit_outcome(refused.clone()));
         }
         replies.push(harness.submit_outcome(harness.outcome(*id, 1, NextState::Delivered, at(5))));
     }
     for response in replies {
         assert_eq!(response.await.unwrap(), Ok(DONE));
     }
-    let bad_answer = bad_answer.unwrap().await.unwrap();
-    assert!(matches!(bad_answer, Err(StoreError::InvalidItem(_))), "{bad_answer:?}");
+    let bad_reply = bad_reply.unwrap().await.unwrap();
+    assert!(matches!(bad_reply, Err(StoreError::InvalidItem(_))), "{bad_reply:?}");
     assert_eq!(harness.status(bad).await, DeliveryStatus::Pending);
     assert_eq!(harness.attempts(bad).await.len(), 1);
     let outcome = harness.outcome(bad, 2, NextState::Delivered, at(6));
@@ -324,7 +328,7 @@ pub async fn arbitrary_response_bytes_are_stored_unchanged(harness: &Arc<Harness
         attempt.response_body_sample = Some(bytes.clone());
         attempt.response_headers = Some(bytes.clone());
         attempt.custom_headers = Some(bytes);
-        attempt.error_message = Some("it said \u{fffd} \u{1f600} '\"".into());
+        attempt.error_message = Some("received \u{fffd} \u{1f600} '\"".into());
         assert_eq!(harness.record(outcome.clone()).await, DONE);
         assert_eq!(Some(&harness.attempts(id).await[0].attempt), outcome.attempt.as_ref());
     }

@@ -50,7 +50,7 @@ pub async fn retry_of_a_waiting_delivery_makes_it_due_now(harness: &Arc<Harness>
     assert_eq!(harness.delivery(id).await.due, Some(at(10)));
     assert_eq!(harness.due_lanes(at(10)).await, [harness.lane()]);
     assert_eq!(retry(harness, id, unused, at(20)).await, RedriveResult::DueNow(id));
-    assert_eq!(harness.delivery(id).await.due, Some(at(10)), "what is due is not put off");
+    assert_eq!(harness.delivery(id).await.due, Some(at(10)), "a due delivery is not postponed");
     assert_eq!(find(harness, unused).await, None);
     assert_eq!(ids(&harness.claim(at(10)).await), [id]);
 }
@@ -75,14 +75,14 @@ pub async fn retry_of_an_ended_delivery_creates_a_new_round(harness: &Arc<Harnes
         let before = harness.delivery(old).await;
         assert_eq!(retry(harness, old, new, at(50)).await, RedriveResult::NewRound(new));
         assert_eq!(harness.delivery(old).await, Delivery { redriven_as: Some(new), ..before.clone() });
-        let made = harness.delivery(new).await;
-        assert_eq!((made.event_id, made.webhook_id), (before.event_id, before.webhook_id));
-        assert_eq!((made.round, made.replay_of, made.redriven_as), (2, Some(old), None));
-        assert_eq!((made.status, made.attempt_count), (DeliveryStatus::Pending, 0));
-        assert_eq!((made.created_at, made.due, made.ended_at), (at(50), Some(at(50)), None));
+        let created = harness.delivery(new).await;
+        assert_eq!((created.event_id, created.webhook_id), (before.event_id, before.webhook_id));
+        assert_eq!((created.round, created.replay_of, created.redriven_as), (2, Some(old), None));
+        assert_eq!((created.status, created.attempt_count), (DeliveryStatus::Pending, 0));
+        assert_eq!((created.created_at, created.due, created.ended_at), (at(50), Some(at(50)), None));
         assert_eq!(harness.claim_one(at(50)).await.id, new);
     }
-    assert_eq!(harness.dead_list().await, [], "what was redriven leaves the dead list");
+    assert_eq!(harness.dead_list().await, [], "a redriven delivery is no longer a dead letter");
 }
 
 pub async fn repeated_retries_create_one_round(harness: &Arc<Harness>) {
@@ -95,7 +95,7 @@ pub async fn repeated_retries_create_one_round(harness: &Arc<Harness>) {
     assert_eq!(
         retry(harness, old, third, at(4)).await,
         RedriveResult::AlreadyRedriven(second),
-        "even once it is over"
+        "even after the new round has ended"
     );
     assert_eq!(find(harness, third).await, None);
 }
@@ -146,17 +146,17 @@ pub async fn replay_creates_a_round_for_each_webhook(harness: &Arc<Harness>) {
             .await;
     }
     let rounds: Vec<_> = new.deliveries.iter().map(|one| round(harness, one.webhook_id)).collect();
-    let made: Vec<_> = rounds.iter().map(|round| round.id).collect();
-    assert_eq!(replay(harness, new.event.id, &rounds, at(40)).await, ReplayResult::Done(made));
+    let created: Vec<_> = rounds.iter().map(|round| round.id).collect();
+    assert_eq!(replay(harness, new.event.id, &rounds, at(40)).await, ReplayResult::Done(created));
     assert_eq!(harness.dead_list().await, []);
     for (old, round) in new.deliveries.iter().zip(&rounds) {
         assert_eq!(harness.delivery(old.id).await.redriven_as, Some(round.id));
-        let made = harness.delivery(round.id).await;
-        assert_eq!((made.round, made.replay_of, made.due), (2, Some(old.id), Some(at(40))));
+        let created = harness.delivery(round.id).await;
+        assert_eq!((created.round, created.replay_of, created.due), (2, Some(old.id), Some(at(40))));
         let claim =
             harness.claim_lane(LaneKey { webhook_id: round.webhook_id, lane: RETRY }, at(40), 10).await;
         assert_eq!(ids(&claim.deliveries), [round.id]);
-        assert_eq!(claim.deliveries[0].format, PayloadFormat::Data, "a replay has a format of its own");
+        assert_eq!(claim.deliveries[0].format, PayloadFormat::Data, "a replay has its own format");
     }
 }
 
@@ -184,8 +184,8 @@ pub async fn replay_to_a_new_webhook_is_its_first_round(harness: &Arc<Harness>) 
     let first = round(harness, harness.webhook_id);
     let response = replay(harness, new.event.id, std::slice::from_ref(&first), at(5)).await;
     assert_eq!(response, ReplayResult::Done(vec![first.id]));
-    let made = harness.delivery(first.id).await;
-    assert_eq!((made.round, made.replay_of, made.event_id), (1, None, new.event.id));
+    let created = harness.delivery(first.id).await;
+    assert_eq!((created.round, created.replay_of, created.event_id), (1, None, new.event.id));
     let claimed = harness.claim_one(at(5)).await;
     assert_eq!((claimed.id, &claimed.event), (first.id, &new.event));
 }
@@ -205,7 +205,7 @@ pub async fn cancel_of_a_leased_delivery_is_requested(harness: &Arc<Harness>) {
     assert_eq!(harness.cancel(id, at(4)).await, CancelResult::Requested);
     let request = harness.delivery(id).await;
     assert_eq!((request.status, request.ended_at), (DeliveryStatus::Pending, None));
-    assert!(harness.store().mark_sending(harness.epoch, id).await.unwrap(), "its node still has it");
+    assert!(harness.store().mark_sending(harness.epoch, id).await.unwrap(), "its node still has the lease");
 }
 
 pub async fn cancel_does_not_change_an_ended_delivery(harness: &Arc<Harness>) {
@@ -227,11 +227,11 @@ pub async fn cancel_does_not_change_an_ended_delivery(harness: &Arc<Harness>) {
 
 pub async fn retry_replay_and_cancel_are_isolated_by_tenant(harness: &Arc<Harness>) {
     let other = harness.new_tenant("globex").await;
-    let nobody = TenantId::parse("nobody").unwrap();
+    let unknown = TenantId::parse("unknown").unwrap();
     let dead = harness.dead(at(0)).await;
     let waiting = harness.waiting(at(0), at(5000)).await;
     let leased = harness.leased(at(0)).await;
-    for tenant_id in [other, nobody] {
+    for tenant_id in [other, unknown] {
         for id in [dead, waiting, leased] {
             let before = harness.delivery(id).await;
             let new_round = harness.delivery_id(at(0));

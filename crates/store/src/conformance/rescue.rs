@@ -8,7 +8,7 @@ use super::{END, Harness, at};
 use crate::{BatchProgress, CancelResult, Epoch, NextState, Outcome, RecordResult};
 
 /// Leases the only due delivery to a new node that dies, after it started to send if `sending`.
-async fn die_with_it(harness: &Harness, sending: bool) {
+async fn claim_and_die(harness: &Harness, sending: bool) {
     let epoch = harness.new_epoch().await;
     let claimed = harness.claim_as(epoch, at(100)).await;
     assert_eq!(claimed.len(), 1);
@@ -31,27 +31,27 @@ pub async fn rescued_deliveries_are_due_immediately(harness: &Arc<Harness>) {
 
 pub async fn sender_deaths_are_counted_only_while_sending(harness: &Arc<Harness>) {
     harness.waiting(at(0), at(0)).await;
-    die_with_it(harness, false).await;
-    die_with_it(harness, true).await;
-    die_with_it(harness, false).await;
-    die_with_it(harness, true).await;
+    claim_and_die(harness, false).await;
+    claim_and_die(harness, true).await;
+    claim_and_die(harness, false).await;
+    claim_and_die(harness, true).await;
     let claimed = harness.claim_one(at(100)).await;
-    assert_eq!((claimed.rescues, claimed.deaths), (4, 2));
+    assert_eq!((claimed.rescues, claimed.sender_deaths), (4, 2));
     // Releasing a delivery keeps its counts and clears its sending mark.
     assert!(harness.store().mark_sending(harness.epoch, claimed.id).await.unwrap());
     harness.store().release(harness.epoch, at(100), vec![(claimed.id, at(100))]).await.unwrap();
-    die_with_it(harness, false).await;
+    claim_and_die(harness, false).await;
     let claimed = harness.claim_one(at(100)).await;
-    assert_eq!((claimed.rescues, claimed.deaths), (5, 2));
+    assert_eq!((claimed.rescues, claimed.sender_deaths), (5, 2));
 }
 
 pub async fn attempt_clears_rescue_and_death_counts(harness: &Arc<Harness>) {
     let id = harness.waiting(at(0), at(0)).await;
-    die_with_it(harness, true).await;
+    claim_and_die(harness, true).await;
     harness.claim_one(at(100)).await;
     harness.ends(id, NextState::Retry { due: at(200) }, at(150)).await;
     let claimed = harness.claim_one(at(200)).await;
-    assert_eq!((claimed.rescues, claimed.deaths), (0, 0));
+    assert_eq!((claimed.rescues, claimed.sender_deaths), (0, 0));
 }
 
 pub async fn rescue_works_in_bounded_steps(harness: &Arc<Harness>) {
@@ -67,7 +67,11 @@ pub async fn rescue_works_in_bounded_steps(harness: &Arc<Harness>) {
         if step.finished {
             break;
         }
-        assert_eq!(harness.store().other_epochs(rescuer).await.unwrap(), [harness.epoch], "not finished yet");
+        assert_eq!(
+            harness.store().other_epochs(rescuer).await.unwrap(),
+            [harness.epoch],
+            "the rescue is not finished"
+        );
     }
     assert_eq!(moved_count.iter().sum::<usize>(), 10);
     assert_eq!(harness.store().other_epochs(rescuer).await.unwrap(), []);
@@ -112,7 +116,7 @@ pub async fn other_epochs_lists_live_nodes_and_unrescued_epochs(harness: &Arc<Ha
     harness.leased(at(0)).await;
     harness.leased(at(0)).await;
     assert!(!harness.store().rescue(harness.epoch, at(1), 1).await.unwrap().finished);
-    assert_eq!(others(a).await, [harness.epoch, b], "a lease is left");
+    assert_eq!(others(a).await, [harness.epoch, b], "one lease is left");
     harness.rescue(harness.epoch, at(1)).await;
     assert_eq!(others(a).await, [b]);
 }
@@ -139,7 +143,7 @@ pub async fn epochs_are_never_reused(harness: &mut Arc<Harness>) {
     }
     harness.rescue(harness.epoch, at(2)).await;
     Harness::reopen(harness).await;
-    assert!(!used.contains(&harness.new_epoch().await), "not even when no row is left");
+    assert!(!used.contains(&harness.new_epoch().await), "no epoch is reused, even when no row is left");
 }
 
 pub async fn leases_survive_reopening(harness: &mut Arc<Harness>) {
@@ -151,7 +155,7 @@ pub async fn leases_survive_reopening(harness: &mut Arc<Harness>) {
     assert_eq!(harness.due_lanes(at(END)).await, []);
     assert_eq!(harness.rescue(harness.epoch, at(60)).await, 1);
     let claimed = &harness.claim_as(epoch, at(60)).await[0];
-    assert_eq!((claimed.id, claimed.rescues, claimed.deaths), (id, 1, 1));
+    assert_eq!((claimed.id, claimed.rescues, claimed.sender_deaths), (id, 1, 1));
     let outcome = Outcome { epoch, ..harness.outcome(id, 1, NextState::Delivered, at(61)) };
     assert_eq!(harness.record(outcome).await, RecordResult::Recorded { config_version: None });
 }

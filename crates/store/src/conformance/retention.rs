@@ -37,7 +37,7 @@ async fn prune_of(
         if step.finished {
             break;
         }
-        assert!(step.last > after || step.left.rows() > 0, "a step leads on");
+        assert!(step.last > after || step.left.rows() > 0, "each step makes progress");
         after = step.last;
     }
     counts
@@ -48,12 +48,12 @@ async fn prune(harness: &Harness, before: Time) -> PruneCounts {
 }
 
 async fn prune_dead(harness: &Harness, before: Time, rows: usize) -> usize {
-    let (mut gone, mut after) = (0, None);
+    let (mut pruned, mut after) = (0, None);
     loop {
         let step = harness.store().prune_dead(old(harness, before, after, rows)).await.unwrap();
-        gone += step.left.deliveries;
+        pruned += step.left.deliveries;
         if step.finished {
-            return gone;
+            return pruned;
         }
         after = step.last;
     }
@@ -70,7 +70,7 @@ async fn delivery_ids(harness: &Harness) -> BTreeSet<DeliveryId> {
     all.unwrap().found.into_iter().map(|delivery| delivery.id).collect()
 }
 
-async fn is_gone(harness: &Harness, event_id: EventId, delivery_id: DeliveryId) -> bool {
+async fn is_pruned(harness: &Harness, event_id: EventId, delivery_id: DeliveryId) -> bool {
     let tenant = || harness.tenant_id.clone();
     let store = harness.store();
     let traces = [
@@ -80,13 +80,13 @@ async fn is_gone(harness: &Harness, event_id: EventId, delivery_id: DeliveryId) 
         store.attempts_of_event(tenant(), event_id).await.unwrap().is_some(),
         harness.dead_list().await.contains(&delivery_id),
     ];
-    let gone = traces.iter().all(|there| !there);
-    assert!(gone || traces[..4].iter().all(|there| *there), "part of it is there: {traces:?}");
-    gone
+    let pruned = traces.iter().all(|there| !there);
+    assert!(pruned || traces[..4].iter().all(|there| *there), "the event is only partly pruned: {traces:?}");
+    pruned
 }
 
 /// Creates an event whose delivery has one of seven histories.
-async fn gone_by(harness: &Harness, time: Time, index: usize) -> (EventId, DeliveryId) {
+async fn publish_with_history(harness: &Harness, time: Time, index: usize) -> (EventId, DeliveryId) {
     let initial_state = if index == 0 { InitialState::Waiting(at(5_000)) } else { InitialState::Leased };
     let new = harness.new_event(time, initial_state);
     let (event_id, delivery_id) = (new.event.id, new.deliveries[0].id);
@@ -115,10 +115,10 @@ fn is_ended(index: usize) -> bool {
 
 pub async fn old_event_is_pruned_with_all_dependent_rows(harness: &Arc<Harness>) {
     for index in [2, 4, 5] {
-        let (event_id, delivery_id) = gone_by(harness, at(index as i64), index).await;
-        assert!(!is_gone(harness, event_id, delivery_id).await);
+        let (event_id, delivery_id) = publish_with_history(harness, at(index as i64), index).await;
+        assert!(!is_pruned(harness, event_id, delivery_id).await);
         assert_eq!(prune(harness, at(100)).await, PruneCounts { events: 1, deliveries: 1, attempts: 1 });
-        assert!(is_gone(harness, event_id, delivery_id).await);
+        assert!(is_pruned(harness, event_id, delivery_id).await);
     }
     assert_eq!(harness.store().stats().await.unwrap().dead, 0);
     assert_eq!(prune(harness, at(100)).await, PruneCounts::default());
@@ -126,19 +126,19 @@ pub async fn old_event_is_pruned_with_all_dependent_rows(harness: &Arc<Harness>)
 }
 
 pub async fn retention_is_exact_to_the_millisecond(harness: &Arc<Harness>) {
-    let (event_id, delivery_id) = gone_by(harness, at(50), 2).await;
+    let (event_id, delivery_id) = publish_with_history(harness, at(50), 2).await;
     prune(harness, at(50)).await;
-    assert!(!is_gone(harness, event_id, delivery_id).await);
+    assert!(!is_pruned(harness, event_id, delivery_id).await);
     assert_eq!(harness.store().oldest_event(harness.tenant_id.clone()).await.unwrap(), Some(at(50)));
     prune(harness, at(51)).await;
-    assert!(is_gone(harness, event_id, delivery_id).await);
+    assert!(is_pruned(harness, event_id, delivery_id).await);
 }
 
 pub async fn pending_deliveries_are_never_pruned(harness: &Arc<Harness>) {
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for n in 0..35 {
         let index = n % 7;
-        made.push((index, gone_by(harness, at(n as i64), index).await));
+        created.push((index, publish_with_history(harness, at(n as i64), index).await));
     }
     // One pending delivery is enough to keep an event with several.
     let both = harness.fan_out(
@@ -152,21 +152,21 @@ pub async fn pending_deliveries_are_never_pruned(harness: &Arc<Harness>) {
     harness.ends(both.deliveries[0].id, NextState::Delivered, at(41)).await;
     prune(harness, at(10_000)).await;
     prune_dead(harness, at(10_000), 100).await;
-    for (index, (event_id, delivery_id)) in made {
-        assert_eq!(is_gone(harness, event_id, delivery_id).await, is_ended(index), "{index}");
+    for (index, (event_id, delivery_id)) in created {
+        assert_eq!(is_pruned(harness, event_id, delivery_id).await, is_ended(index), "{index}");
     }
     assert_eq!(harness.attempts(both.deliveries[0].id).await.len(), 1);
     // `drain` sends the pending deliveries at the end of the case, so their payloads must still exist.
 }
 
 pub async fn event_is_pruned_once_all_deliveries_have_ended(harness: &Arc<Harness>) {
-    let (event_id, first) = gone_by(harness, at(0), 6).await;
+    let (event_id, first) = publish_with_history(harness, at(0), 6).await;
     assert_eq!(prune(harness, at(1_000)).await, PruneCounts::default());
     let late = harness.claim_one(at(10)).await.id;
     assert_eq!(prune(harness, at(1_000)).await, PruneCounts::default(), "leased");
     harness.ends(late, NextState::Delivered, at(11)).await;
     assert_eq!(prune(harness, at(1_000)).await, PruneCounts { events: 1, deliveries: 2, attempts: 2 });
-    assert!(is_gone(harness, event_id, first).await);
+    assert!(is_pruned(harness, event_id, first).await);
 }
 
 pub async fn pruning_leaves_other_tenants_alone(harness: &Arc<Harness>) {
@@ -175,8 +175,8 @@ pub async fn pruning_leaves_other_tenants_alone(harness: &Arc<Harness>) {
     let event = Event { tenant_id: globex.clone(), ..harness.event(at(0)) };
     let theirs = event.id;
     harness.publish_new(NewEvent { config_version: version, ..harness.fan_out(event, &[]) }).await;
-    gone_by(harness, at(0), 2).await;
-    gone_by(harness, at(0), 4).await;
+    publish_with_history(harness, at(0), 2).await;
+    publish_with_history(harness, at(0), 4).await;
     prune_dead(harness, at(1_000), 10).await;
     prune(harness, at(1_000)).await;
     assert_eq!(events(harness, &harness.tenant_id).await, BTreeSet::new());
@@ -196,7 +196,7 @@ pub async fn dead_letters_are_pruned_before_their_events(harness: &Arc<Harness>)
     harness.ends(dead, NextState::Dead { reason: DeadReason::Exhausted }, at(500)).await;
     let outcome = harness.outcome(arrived, 1, NextState::Delivered, at(1));
     harness.record(crate::Outcome { webhook_id: both.deliveries[1].webhook_id, ..outcome }).await;
-    let (_, redriven) = gone_by(harness, at(1), 4).await;
+    let (_, redriven) = publish_with_history(harness, at(1), 4).await;
     assert!(matches!(
         harness.retry(redriven, harness.redrive_options(harness.delivery_id(at(1))), at(2)).await,
         RedriveResult::NewRound(_)
@@ -208,8 +208,12 @@ pub async fn dead_letters_are_pruned_before_their_events(harness: &Arc<Harness>)
     assert_eq!(harness.dead_list().await, []);
     let gone = harness.store().attempts(harness.tenant_id.clone(), dead).await.unwrap();
     assert_eq!(gone, None);
-    assert_eq!(harness.attempts(arrived).await.len(), 1, "its event and the rest of it stay");
-    assert_eq!(harness.status(redriven).await, DeliveryStatus::Dead, "no dead letter any more: history");
+    assert_eq!(harness.attempts(arrived).await.len(), 1, "its event and the other deliveries are kept");
+    assert_eq!(
+        harness.status(redriven).await,
+        DeliveryStatus::Dead,
+        "a redriven delivery is history and not a dead letter"
+    );
     assert_eq!(prune_dead(harness, at(501), 10).await, 0);
     assert_eq!(
         harness.retry(dead, harness.redrive_options(harness.delivery_id(at(0))), at(600)).await,
@@ -239,10 +243,10 @@ pub async fn event_with_many_deliveries_is_pruned_in_several_steps(harness: &Arc
         harness.record(crate::Outcome { webhook_id: delivery.webhook_id, ..outcome }).await;
     }
     let step = harness.store().prune_events(old(harness, at(10), None, 10)).await.unwrap();
-    assert_eq!(step.left.events, 0, "it goes last");
+    assert_eq!(step.left.events, 0, "the event is deleted after its deliveries");
     assert!(!step.finished && (1..=20).contains(&step.left.rows()), "{step:?}");
     prune_of(harness, &harness.tenant_id, at(10), 10, 100).await;
-    assert!(is_gone(harness, new.event.id, new.deliveries[0].id).await);
+    assert!(is_pruned(harness, new.event.id, new.deliveries[0].id).await);
 }
 
 pub async fn interrupted_pruning_reaches_the_same_result(harness: &mut Arc<Harness>) {
@@ -251,7 +255,7 @@ pub async fn interrupted_pruning_reaches_the_same_result(harness: &mut Arc<Harne
         // Every third event is too new to be pruned.
         let young = n % 3 == 0;
         let time = at(if young { 2_000 } else { 0 } + n as i64);
-        let (event_id, _) = gone_by(harness, time, n % 7).await;
+        let (event_id, _) = publish_with_history(harness, time, n % 7).await;
         if !young && is_ended(n % 7) {
             go.insert(event_id)
         } else {
@@ -263,20 +267,20 @@ pub async fn interrupted_pruning_reaches_the_same_result(harness: &mut Arc<Harne
         prune_of(harness, &harness.tenant_id, at(1_000), 1 + steps % 5, steps / 2).await;
         Harness::reopen(harness).await;
         let there = events(harness, &harness.tenant_id).await;
-        assert!(stay.is_subset(&there), "nothing is lost");
+        assert!(stay.is_subset(&there), "no unexpired event is pruned");
         if there == stay {
             break;
         }
-        assert!(steps < 200, "{} are left", there.len() - stay.len());
+        assert!(steps < 200, "{} events are left", there.len() - stay.len());
     }
-    assert_eq!(prune(harness, at(1_000)).await, PruneCounts::default(), "there is nothing else to do");
+    assert_eq!(prune(harness, at(1_000)).await, PruneCounts::default(), "nothing is left to prune");
     assert_eq!(events(harness, &harness.tenant_id).await, stay);
 }
 
 pub async fn concurrent_pruners_prune_each_event_once(harness: &Arc<Harness>) {
     let mut stay = BTreeSet::new();
     for n in 0..70 {
-        let (event_id, _) = gone_by(harness, at(n), n as usize % 7).await;
+        let (event_id, _) = publish_with_history(harness, at(n), n as usize % 7).await;
         if !is_ended(n as usize % 7) {
             stay.insert(event_id);
         }
@@ -288,12 +292,12 @@ pub async fn concurrent_pruners_prune_each_event_once(harness: &Arc<Harness>) {
     let pruned: usize = together([2, 3, 5, 7].map(pruner)).await.into_iter().sum();
     // Concurrent pruners skip events that another one is pruning; the next pass prunes them.
     let rest = prune(harness, at(1_000)).await.events;
-    assert_eq!(pruned + rest, 70 - stay.len(), "each went once");
+    assert_eq!(pruned + rest, 70 - stay.len(), "each event is pruned once");
     assert_eq!(events(harness, &harness.tenant_id).await, stay);
 }
 
 pub async fn pruned_delivery_cannot_be_retried_replayed_or_cancelled(harness: &Arc<Harness>) {
-    let (event_id, delivery_id) = gone_by(harness, at(0), 4).await;
+    let (event_id, delivery_id) = publish_with_history(harness, at(0), 4).await;
     prune(harness, at(1)).await;
     let options = harness.redrive_options(harness.delivery_id(at(0)));
     assert_eq!(harness.retry(delivery_id, options, at(5)).await, RedriveResult::NotFound);
@@ -303,9 +307,9 @@ pub async fn pruned_delivery_cannot_be_retried_replayed_or_cancelled(harness: &A
 }
 
 pub async fn concurrent_retry_keeps_the_event_or_is_not_found(harness: &Arc<Harness>) {
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for n in 0..60 {
-        made.push(gone_by(harness, at(n), if n % 2 == 0 { 2 } else { 4 }).await);
+        created.push(publish_with_history(harness, at(n), if n % 2 == 0 { 2 } else { 4 }).await);
     }
     let pruner = tokio::spawn({
         let harness = harness.clone();
@@ -322,7 +326,7 @@ pub async fn concurrent_retry_keeps_the_event_or_is_not_found(harness: &Arc<Harn
         }
     };
     // From newest to oldest, so that retries and pruning overlap.
-    let responses = together(made.into_iter().rev().map(retry)).await;
+    let responses = together(created.into_iter().rev().map(retry)).await;
     pruner.await.unwrap();
     let there = events(harness, &harness.tenant_id).await;
     for (event_id, response) in responses {
@@ -339,7 +343,7 @@ pub async fn concurrent_retry_keeps_the_event_or_is_not_found(harness: &Arc<Harn
 
 pub async fn paging_continues_during_pruning(harness: &Arc<Harness>) {
     for n in 0..40 {
-        gone_by(harness, at(n), 2).await;
+        publish_with_history(harness, at(n), 2).await;
     }
     let mut seen = Vec::new();
     let mut after = None;
@@ -356,8 +360,8 @@ pub async fn paging_continues_during_pruning(harness: &Arc<Harness>) {
         prune(harness, at(seen.len() as i64)).await;
     }
     let distinct: BTreeSet<_> = seen.iter().copied().collect();
-    assert_eq!(distinct.len(), seen.len(), "nothing twice");
-    assert!(delivery_ids(harness).await.is_subset(&distinct), "all that stayed");
+    assert_eq!(distinct.len(), seen.len(), "no delivery is listed twice");
+    assert!(delivery_ids(harness).await.is_subset(&distinct), "every remaining delivery is listed");
 }
 
 pub async fn retention_by_tenant_includes_deleted_tenants(harness: &Arc<Harness>) {
@@ -407,16 +411,21 @@ pub async fn ended_circuit_periods_are_pruned(harness: &Arc<Harness>) {
             harness.store().circuit_periods(harness.tenant_id.clone(), webhook_id, at(0), 10).await.unwrap();
         periods.iter().map(|period| period.opened_at).collect::<Vec<_>>()
     };
-    let forget = |webhook_id, before, limit| harness.store().prune_periods(vec![(webhook_id, before)], limit);
-    assert_eq!(forget(harness.webhook_id, at(50), 10).await.unwrap(), 0, "not over before that");
-    assert_eq!(forget(harness.webhook_id, at(51), 10).await.unwrap(), 1);
+    let prune_periods =
+        |webhook_id, before, limit| harness.store().prune_periods(vec![(webhook_id, before)], limit);
+    assert_eq!(
+        prune_periods(harness.webhook_id, at(50), 10).await.unwrap(),
+        0,
+        "no period ended before that time"
+    );
+    assert_eq!(prune_periods(harness.webhook_id, at(51), 10).await.unwrap(), 1);
     assert_eq!(opened(harness.webhook_id).await, [at(100)]);
     assert_eq!(opened(other).await, [at(0), at(300)]);
     let both = vec![(harness.webhook_id, at(9_000)), (other, at(9_000))];
     assert_eq!(harness.store().prune_periods(both.clone(), 1).await.unwrap(), 1);
     assert_eq!(harness.store().prune_periods(both.clone(), 10).await.unwrap(), 1);
     assert_eq!(harness.store().prune_periods(both, 10).await.unwrap(), 0);
-    assert_eq!(opened(other).await, [at(300)], "what still is open stays");
+    assert_eq!(opened(other).await, [at(300)], "an open period is kept");
 }
 
 /// Drops all partitions that can be dropped.
@@ -440,29 +449,33 @@ pub async fn partition_is_dropped_when_all_its_deliveries_have_ended(harness: &A
         );
     }
     // The harness starts in the middle of a month.
-    let (event_id, pending) = gone_by(harness, at(0), 3).await;
+    let (event_id, pending) = publish_with_history(harness, at(0), 3).await;
     for n in 1..20 {
-        gone_by(harness, at(n), 4).await;
+        publish_with_history(harness, at(n), 4).await;
     }
-    let later = gone_by(harness, at(20 * DAY), 2).await;
-    assert_eq!(drop_months(harness, at(10 * DAY), false).await, 0, "it is not over");
-    assert_eq!(drop_months(harness, at(20 * DAY), false).await, 0, "something waits");
+    let later = publish_with_history(harness, at(20 * DAY), 2).await;
+    assert_eq!(
+        drop_months(harness, at(10 * DAY), false).await,
+        0,
+        "the partition's time range has not ended"
+    );
+    assert_eq!(drop_months(harness, at(20 * DAY), false).await, 0, "a delivery is waiting");
     let leased = harness.claim_one(at(9_000)).await.id;
     assert_eq!(leased, pending);
-    assert_eq!(drop_months(harness, at(20 * DAY), false).await, 0, "something is on its way");
+    assert_eq!(drop_months(harness, at(20 * DAY), false).await, 0, "a delivery is leased");
     let outcome = harness.outcome(pending, 2, NextState::Delivered, at(9_001));
     harness.record(outcome).await;
-    assert_eq!(drop_months(harness, at(20 * DAY), true).await, 0, "it is not empty");
+    assert_eq!(drop_months(harness, at(20 * DAY), true).await, 0, "the partition is not empty");
     assert_eq!(drop_months(harness, at(20 * DAY), false).await, 1);
-    assert!(is_gone(harness, event_id, pending).await);
-    assert!(!is_gone(harness, later.0, later.1).await);
-    assert_eq!(harness.store().stats().await.unwrap().dead, 0, "nothing of it is left beside");
+    assert!(is_pruned(harness, event_id, pending).await);
+    assert!(!is_pruned(harness, later.0, later.1).await);
+    assert_eq!(harness.store().stats().await.unwrap().dead, 0, "no dependent row is left");
     assert_eq!(drop_months(harness, at(20 * DAY), false).await, 0);
     // A late event creates its partition again.
-    let late = gone_by(harness, at(30), 2).await;
-    assert!(!is_gone(harness, late.0, late.1).await);
+    let late = publish_with_history(harness, at(30), 2).await;
+    assert!(!is_pruned(harness, late.0, late.1).await);
     prune(harness, at(DAY)).await;
-    assert_eq!(drop_months(harness, at(20 * DAY), true).await, 1, "it is empty");
+    assert_eq!(drop_months(harness, at(20 * DAY), true).await, 1, "an empty partition is dropped");
 }
 
 pub async fn retry_during_partition_drop_keeps_it_or_is_not_found(harness: &Arc<Harness>) {
@@ -470,7 +483,7 @@ pub async fn retry_during_partition_drop_keeps_it_or_is_not_found(harness: &Arc<
         return;
     }
     for turn in 0..8 {
-        let (_, delivery_id) = gone_by(harness, at(turn), 4).await;
+        let (_, delivery_id) = publish_with_history(harness, at(turn), 4).await;
         let dropper = tokio::spawn({
             let harness = harness.clone();
             async move { drop_months(&harness, at(20 * DAY), false).await }

@@ -114,7 +114,7 @@ pub async fn last_success_is_found(harness: &Arc<Harness>) {
     .await;
     add(harness, vec![minute(webhook_id, 5, &[failed])]).await;
     assert_eq!(by(100).await, [(webhook_id, at(2 * MINUTE + 1))]);
-    assert_eq!(by(2).await, [(webhook_id, at(2 * MINUTE + 1))], "the minute itself counts");
+    assert_eq!(by(2).await, [(webhook_id, at(2 * MINUTE + 1))], "the bound is inclusive");
     assert_eq!(by(1).await, [(webhook_id, at(MINUTE))]);
     assert_eq!(by(0).await, []);
     let mut both = harness
@@ -155,7 +155,7 @@ pub async fn failing_webhooks_are_found_among_many_healthy_ones(harness: &Arc<Ha
         only_since: since.map(|minute| at(minute * MINUTE)),
     };
     assert_eq!(look(0, 100).await, found(&[(one, 4), (other, 2)], None));
-    assert_eq!(look(0, 4).await, found(&[(one, 4), (other, 2)], None), "as many as there are");
+    assert_eq!(look(0, 4).await, found(&[(one, 4), (other, 2)], None), "the limit equals the number of rows");
     assert_eq!(look(3, 100).await, found(&[(one, 4), (other, 1)], None));
     assert_eq!(look(4, 100).await, found(&[(one, 3)], None));
     assert_eq!(look(6, 100).await, WebhookFailures::default());
@@ -167,7 +167,7 @@ pub async fn failing_webhooks_are_found_among_many_healthy_ones(harness: &Arc<Ha
     );
 }
 
-fn hour(tenant_id: &TenantId, grain: Resolution, start: i64, attempts: u32, dead: u64) -> TenantRollup {
+fn hour(tenant_id: &TenantId, resolution: Resolution, start: i64, attempts: u32, dead: u64) -> TenantRollup {
     let mut sent = Rollup::default();
     for n in 0..attempts {
         let category = (n % 3 == 1).then_some(FailureCategory::Network);
@@ -177,9 +177,9 @@ fn hour(tenant_id: &TenantId, grain: Resolution, start: i64, attempts: u32, dead
     let ended = EndedCounts { delivered: u64::from(attempts), dead, cancelled: 1 };
     TenantRollup {
         tenant_id: tenant_id.clone(),
-        grain,
+        resolution,
         start,
-        kept_until: start + grain.retention(),
+        expires_at: start + resolution.retention(),
         traffic: Traffic { sent, ended },
     }
 }
@@ -202,8 +202,8 @@ pub async fn tenant_rollups_are_summed_and_read_since_a_time(harness: &mut Arc<H
         (of[0].start, sum)
     };
     let all = [sum(&[&first[0], &more[0], &more[1]]), sum(&[&more[2]]), sum(&[&first[2]])];
-    let read = async |tenant_id: &TenantId, grain, from| {
-        harness.store().traffic(tenant_id.clone(), grain, from).await.unwrap()
+    let read = async |tenant_id: &TenantId, resolution, from| {
+        harness.store().traffic(tenant_id.clone(), resolution, from).await.unwrap()
     };
     assert_eq!(read(&acme, Resolution::Minute, at(0)).await, all);
     assert_eq!(read(&acme, Resolution::Minute, at(1)).await, all[1..]);
@@ -225,7 +225,7 @@ pub async fn concurrent_rollup_additions_are_all_counted(harness: &Arc<Harness>)
                 .collect();
             minutes.rotate_left(n % 9);
             let mut traffic: Vec<_> = (0..3)
-                .flat_map(|m| Resolution::ALL.map(|grain| hour(&harness.tenant_id, grain, m, 1, 0)))
+                .flat_map(|m| Resolution::ALL.map(|resolution| hour(&harness.tenant_id, resolution, m, 1, 0)))
                 .collect();
             traffic.rotate_left(n % 6);
             harness.store().add_rollups(minutes, traffic).await.unwrap();
@@ -235,8 +235,8 @@ pub async fn concurrent_rollup_additions_are_all_counted(harness: &Arc<Harness>)
     let minutes = harness.store().rollups(None, webhooks.to_vec(), at(0)).await.unwrap();
     assert_eq!(minutes.len(), 9);
     assert!(minutes.iter().all(|one| one.rollup.attempts == 12 && one.rollup.latencies.count() == 12));
-    for grain in Resolution::ALL {
-        let traffic = harness.store().traffic(harness.tenant_id.clone(), grain, at(0)).await.unwrap();
+    for resolution in Resolution::ALL {
+        let traffic = harness.store().traffic(harness.tenant_id.clone(), resolution, at(0)).await.unwrap();
         let counts: Vec<_> =
             traffic.iter().map(|(_, one)| (one.sent.attempts, one.ended.cancelled)).collect();
         assert_eq!(counts, [(12, 12); 3]);
@@ -248,15 +248,16 @@ pub async fn expired_tenant_rollups_are_pruned_in_bounded_steps(harness: &Arc<Ha
     let hours = (0..2).map(|n| hour(&harness.tenant_id, Resolution::Hour, 60 * n, 1, 0));
     let rows: Vec<_> = minutes.chain(hours).collect();
     harness.store().add_rollups(vec![], rows.clone()).await.unwrap();
-    let forget = async |now, limit| harness.store().prune_traffic(now, limit).await.unwrap();
-    assert_eq!(forget(rows[0].kept_until.saturating_sub(std::time::Duration::from_millis(1)), 10).await, 0);
-    assert_eq!(forget(rows[2].kept_until, 2).await, 2);
-    assert_eq!(forget(rows[2].kept_until, 2).await, 1);
-    assert_eq!(forget(rows[2].kept_until, 2).await, 0);
-    let left =
-        async |grain| harness.store().traffic(harness.tenant_id.clone(), grain, at(0)).await.unwrap().len();
+    let prune = async |now, limit| harness.store().prune_traffic(now, limit).await.unwrap();
+    assert_eq!(prune(rows[0].expires_at.saturating_sub(std::time::Duration::from_millis(1)), 10).await, 0);
+    assert_eq!(prune(rows[2].expires_at, 2).await, 2);
+    assert_eq!(prune(rows[2].expires_at, 2).await, 1);
+    assert_eq!(prune(rows[2].expires_at, 2).await, 0);
+    let left = async |resolution| {
+        harness.store().traffic(harness.tenant_id.clone(), resolution, at(0)).await.unwrap().len()
+    };
     assert_eq!((left(Resolution::Minute).await, left(Resolution::Hour).await), (1, 2));
-    assert_eq!(forget(rows[4].kept_until, 10).await, 2);
+    assert_eq!(prune(rows[4].expires_at, 10).await, 2);
     assert_eq!((left(Resolution::Minute).await, left(Resolution::Hour).await), (0, 1));
 }
 
@@ -266,12 +267,12 @@ pub async fn old_minute_rollups_are_pruned_in_bounded_steps(harness: &Arc<Harnes
         let minutes = (0..6).map(|n| minute(webhook_id, n, &[(1000, None)])).collect();
         add(harness, minutes).await;
     }
-    let forget = |limit| harness.store().prune_rollups(at(4 * MINUTE), limit);
+    let prune = |limit| harness.store().prune_rollups(at(4 * MINUTE), limit);
     assert_eq!(harness.store().prune_rollups(at(0), 10).await.unwrap(), 0);
-    assert_eq!(forget(3).await.unwrap(), 3);
-    assert_eq!(forget(3).await.unwrap(), 3);
-    assert_eq!(forget(3).await.unwrap(), 2);
-    assert_eq!(forget(3).await.unwrap(), 0);
+    assert_eq!(prune(3).await.unwrap(), 3);
+    assert_eq!(prune(3).await.unwrap(), 3);
+    assert_eq!(prune(3).await.unwrap(), 2);
+    assert_eq!(prune(3).await.unwrap(), 0);
     for webhook_id in webhooks {
         let left: Vec<_> = from(harness, webhook_id, at(0)).await.iter().map(|one| one.minute).collect();
         assert_eq!(left, [at(4 * MINUTE), at(5 * MINUTE)]);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
-    cluster::clock_discipline::SetBack,
+    cluster::clock_discipline::ClockStep,
     protection::breaker::{CircuitState, Counts, Forced, SavedCircuit},
     webhook::WebhookState,
 };
@@ -40,7 +40,7 @@ fn transition(state: CircuitState, generation: u64, since: i64) -> SavedCircuit 
 /// Returns a circuit that is forced open or closed.
 fn forced(open: bool, generation: u64, since: i64, until: Option<i64>) -> SavedCircuit {
     let state = if open { CircuitState::Open } else { CircuitState::Closed };
-    let forced = Some(Forced { open, until: until.map(at), by: "somebody".into() });
+    let forced = Some(Forced { open, until: until.map(at), by: "jane".into() });
     SavedCircuit { forced, ..transition(state, generation, since) }
 }
 
@@ -49,7 +49,7 @@ async fn set(harness: &Harness, webhook_id: WebhookId, circuit: &SavedCircuit) {
 }
 
 /// Records an outcome of a delivery to this webhook with these effects.
-async fn takes_effect(harness: &Harness, webhook_id: WebhookId, effects: WebhookEffects) {
+async fn record_effects(harness: &Harness, webhook_id: WebhookId, effects: WebhookEffects) {
     let new = harness.fan_out(harness.event(at(0)), &[(webhook_id, InitialState::Leased)]);
     let id = new.deliveries[0].id;
     harness.publish_new(new).await;
@@ -58,7 +58,7 @@ async fn takes_effect(harness: &Harness, webhook_id: WebhookId, effects: Webhook
 }
 
 async fn hold(harness: &Harness, webhook_id: WebhookId, until: i64) {
-    takes_effect(
+    record_effects(
         harness,
         webhook_id,
         WebhookEffects { hold_until: Some(at(until)), ..WebhookEffects::default() },
@@ -67,10 +67,10 @@ async fn hold(harness: &Harness, webhook_id: WebhookId, until: i64) {
 }
 
 /// Returns the runtime state of the only webhook that has one.
-async fn only_trouble(harness: &Harness) -> WebhookRuntime {
-    let mut troubled = harness.store().list_runtime().await.unwrap();
-    assert_eq!(troubled.len(), 1, "{troubled:?}");
-    troubled.remove(0)
+async fn only_runtime(harness: &Harness) -> WebhookRuntime {
+    let mut runtimes = harness.store().list_runtime().await.unwrap();
+    assert_eq!(runtimes.len(), 1, "{runtimes:?}");
+    runtimes.remove(0)
 }
 
 async fn stored_circuit(harness: &Harness) -> Option<SavedCircuit> {
@@ -101,9 +101,13 @@ async fn claim_all(harness: &Harness, keys: &[LaneKey], now: Time) -> Vec<Delive
 async fn assert_blocked_until(harness: &Harness, keys: &[LaneKey], expected: &[DeliveryId], until: i64) {
     let query = harness.due_lanes_for_default_pool(at(until - 1)).await;
     assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(until))));
-    assert_eq!(claim_all(harness, keys, at(until - 1)).await, [], "not even to one who asks");
+    assert_eq!(claim_all(harness, keys, at(until - 1)).await, [], "a blocked lane yields no claim");
     let query = harness.due_lanes_for_default_pool(at(until - 1)).await;
-    assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(until))), "asking changes nothing");
+    assert_eq!(
+        (query.lanes, query.next_wake),
+        (vec![], Some(at(until))),
+        "a claim of a blocked lane changes nothing"
+    );
     let mut due = harness.due_lanes(at(until)).await;
     due.sort();
     let mut keys = keys.to_vec();
@@ -183,7 +187,7 @@ pub async fn new_deliveries_do_not_wake_a_blocked_webhook(harness: &Arc<Harness>
     assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(500))));
     keys.extend(["b", "c"].map(|key| harness.own(order(key))));
     assert_eq!(claim_all(harness, &keys, at(500)).await.len(), 8);
-    assert_eq!(harness.next_wake(at(500)).await, Some(at(800)), "what is due later wakes it later");
+    assert_eq!(harness.next_wake(at(500)).await, Some(at(800)), "a later due time is a later wake");
     assert_eq!(claim_all(harness, &[harness.own(order("d"))], at(800)).await, [much_later]);
 }
 
@@ -221,10 +225,10 @@ pub async fn blocking_releases_held_lanes(harness: &Arc<Harness>) {
     }
     assert!(harness.claim_lane(harness.lane(), at(1), 1).await.more);
     set(harness, harness.webhook_id, &open(1, 0, 500)).await;
-    assert_eq!(harness.next_wake(at(1)).await, Some(at(500)), "nobody holds it");
+    assert_eq!(harness.next_wake(at(1)).await, Some(at(500)), "the lane is not held");
     let claim = harness.claim_lane(harness.lane(), at(2), 1).await;
-    assert!(claim.deliveries.is_empty() && !claim.more, "who holds it is told that there is no more");
-    assert_eq!(harness.due_lanes(at(500)).await, [harness.lane()], "anybody may take it on afterwards");
+    assert!(claim.deliveries.is_empty() && !claim.more, "the former holder gets no deliveries");
+    assert_eq!(harness.due_lanes(at(500)).await, [harness.lane()], "any node may claim it afterwards");
     assert_eq!(harness.claim_lane(harness.lane(), at(500), 10).await.deliveries.len(), 2);
 }
 
@@ -233,7 +237,7 @@ pub async fn paused_webhook_keeps_its_new_deliveries(harness: &mut Arc<Harness>)
     let id = harness.waiting(at(0), at(0)).await;
     Harness::reopen(harness).await;
     assert_eq!(harness.due_lanes(at(END)).await, []);
-    assert_eq!(harness.store().list_runtime().await.unwrap(), [], "its state tells that it is paused");
+    assert_eq!(harness.store().list_runtime().await.unwrap(), [], "a paused webhook has no runtime row");
     assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
     harness.set_state(harness.webhook_id, WebhookState::Active).await;
     assert_eq!(harness.claim_one(at(1)).await.id, id);
@@ -263,10 +267,10 @@ pub async fn outcome_effects_are_stored_with_the_outcome(harness: &mut Arc<Harne
         generation: 1,
         failing_since: Some(at(5)),
     };
-    assert_eq!(only_trouble(harness).await, expected);
-    assert_eq!(harness.next_wake(at(0)).await, Some(at(700)), "it blocks the delivery itself");
+    assert_eq!(only_runtime(harness).await, expected);
+    assert_eq!(harness.next_wake(at(0)).await, Some(at(700)), "the effect also blocks its own delivery");
     Harness::reopen(harness).await;
-    assert_eq!(only_trouble(harness).await, expected);
+    assert_eq!(only_runtime(harness).await, expected);
     let periods = harness
         .store()
         .circuit_periods(harness.tenant_id.clone(), harness.webhook_id, at(0), 10)
@@ -277,7 +281,7 @@ pub async fn outcome_effects_are_stored_with_the_outcome(harness: &mut Arc<Harne
     // The outcome is already recorded, so a later change of the circuit stays.
     set(harness, harness.webhook_id, &SavedCircuit { generation: 2, since: at(50), ..closed() }).await;
     assert_eq!(harness.record(outcome).await, RecordResult::AlreadyRecorded);
-    assert_eq!(only_trouble(harness).await, WebhookRuntime { circuit: None, generation: 2, ..expected });
+    assert_eq!(only_runtime(harness).await, WebhookRuntime { circuit: None, generation: 2, ..expected });
 }
 
 pub async fn rejected_outcome_has_no_effects(harness: &Arc<Harness>) {
@@ -308,14 +312,14 @@ pub async fn older_circuit_never_replaces_a_newer_one(harness: &Arc<Harness>) {
     for older in [SavedCircuit { generation: 2, since: at(90), ..closed() }, open(2, 200, 900)] {
         set(harness, harness.webhook_id, &older).await;
         let effects = WebhookEffects { circuit: Some(Box::new(older)), ..WebhookEffects::default() };
-        takes_effect(harness, harness.webhook_id, effects).await;
+        record_effects(harness, harness.webhook_id, effects).await;
         assert_eq!(stored_circuit(harness).await.as_ref(), Some(&newest));
     }
     let id = harness.waiting(at(0), at(0)).await;
     assert_eq!(harness.next_wake(at(0)).await, Some(at(500)));
     set(harness, harness.webhook_id, &SavedCircuit { generation: 4, since: at(300), ..closed() }).await;
     set(harness, harness.webhook_id, &newest).await;
-    assert_eq!(stored_circuit(harness).await, None, "nor does one that comes late");
+    assert_eq!(stored_circuit(harness).await, None, "a late older circuit is ignored");
     assert_eq!(harness.claim_one(at(300)).await.id, id);
     let periods = harness
         .store()
@@ -331,13 +335,13 @@ pub async fn late_opening_does_not_undo_a_reset(harness: &mut Arc<Harness>) {
     set(harness, harness.webhook_id, &SavedCircuit { generation: 9, since: at(300), ..closed() }).await;
     let opened = open(8, 400, 800);
     let effects = WebhookEffects { circuit: Some(Box::new(opened.clone())), ..WebhookEffects::default() };
-    takes_effect(harness, harness.webhook_id, effects).await;
+    record_effects(harness, harness.webhook_id, effects).await;
     let stored = harness
         .store()
         .set_circuit(harness.tenant_id.clone(), harness.webhook_id, opened, None)
         .await
         .unwrap();
-    assert!(!stored, "the reset is newer");
+    assert!(!stored, "the reset has a newer generation");
     assert_eq!(stored_circuit(harness).await, None);
     Harness::reopen(harness).await;
     // Closed circuits are not listed at start, but a node that reads this one gets the generation to continue from.
@@ -355,14 +359,14 @@ pub async fn hold_is_never_shortened(harness: &Arc<Harness>) {
     harness.waiting(at(0), at(0)).await;
     for (until, held) in [(500, 500), (300, 500), (500, 500), (700, 700)] {
         hold(harness, harness.webhook_id, until).await;
-        assert_eq!(only_trouble(harness).await.hold_until, Some(at(held)));
+        assert_eq!(only_runtime(harness).await.hold_until, Some(at(held)));
         assert_eq!(harness.next_wake(at(0)).await, Some(at(held)));
     }
 }
 
 pub async fn holds_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Harness>) {
     const WRONG: i64 = 600_000;
-    let set_back = SetBack { from: at(WRONG), by: Duration::from_millis(WRONG.unsigned_abs()) };
+    let clock_step = ClockStep { from: at(WRONG), by: Duration::from_millis(WRONG.unsigned_abs()) };
     let [before, opened, forced_open] =
         [harness.new_webhook().await.id, harness.new_webhook().await.id, harness.new_webhook().await.id];
     hold(harness, before, 500).await;
@@ -370,13 +374,13 @@ pub async fn holds_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Har
     set(harness, opened, &open(1, WRONG + 10, WRONG + 800)).await;
     let forced = forced(true, 1, 10, Some(WRONG + 900));
     set(harness, forced_open, &forced).await;
-    harness.store().set_holds_back(set_back).await.unwrap();
+    harness.store().adjust_holds_for_clock_step(clock_step).await.unwrap();
     let runtimes = harness.store().list_runtime().await.unwrap();
     let find = |webhook_id| runtimes.iter().find(|runtime| runtime.webhook_id == webhook_id).unwrap();
-    assert_eq!(find(before).hold_until, Some(at(500)), "it was set by the right time");
+    assert_eq!(find(before).hold_until, Some(at(500)), "a hold set by the correct clock is unchanged");
     assert_eq!(find(harness.webhook_id).hold_until, Some(at(700)));
     assert_eq!(find(opened).circuit, Some(open(1, 10, 800)));
-    assert_eq!(find(forced_open).circuit, Some(forced), "an operator's decision stays");
+    assert_eq!(find(forced_open).circuit, Some(forced), "a forced circuit is unchanged");
     let new = harness.fan_out(harness.event(at(0)), &[(opened, InitialState::Waiting(at(0)))]);
     harness.publish_new(new).await;
     assert_eq!(harness.next_wake(at(0)).await, Some(at(800)), "claims follow the moved circuit");
@@ -388,17 +392,17 @@ pub async fn failing_since_keeps_the_first_failure(harness: &mut Arc<Harness>) {
         let harness = harness.clone();
         async move { harness.store().list_runtime().await.unwrap().first().and_then(|one| one.failing_since) }
     };
-    takes_effect(harness, harness.webhook_id, failing(FailingChange::Recovered)).await;
+    record_effects(harness, harness.webhook_id, failing(FailingChange::Recovered)).await;
     assert_eq!(harness.store().list_runtime().await.unwrap(), []);
     for time in [50, 60] {
-        takes_effect(harness, harness.webhook_id, failing(FailingChange::Since(at(time)))).await;
+        record_effects(harness, harness.webhook_id, failing(FailingChange::Since(at(time)))).await;
         assert_eq!(since(harness).await, Some(at(50)));
     }
     Harness::reopen(harness).await;
     assert_eq!(since(harness).await, Some(at(50)));
-    takes_effect(harness, harness.webhook_id, failing(FailingChange::Recovered)).await;
+    record_effects(harness, harness.webhook_id, failing(FailingChange::Recovered)).await;
     assert_eq!(harness.store().list_runtime().await.unwrap(), []);
-    takes_effect(harness, harness.webhook_id, failing(FailingChange::Since(at(70)))).await;
+    record_effects(harness, harness.webhook_id, failing(FailingChange::Since(at(70)))).await;
     assert_eq!(since(harness).await, Some(at(70)));
 }
 
@@ -414,8 +418,8 @@ pub async fn runtime_is_listed_as_stored(harness: &mut Arc<Harness>) {
         set(harness, harness.webhook_id, &circuit).await;
         set(harness, other, &circuit).await;
         Harness::reopen(harness).await;
-        let mut troubled = harness.store().list_runtime().await.unwrap();
-        troubled.sort_by_key(|runtime| runtime.webhook_id);
+        let mut runtimes = harness.store().list_runtime().await.unwrap();
+        runtimes.sort_by_key(|runtime| runtime.webhook_id);
         let expected = [harness.webhook_id, other].map(|webhook_id| WebhookRuntime {
             webhook_id,
             tenant_id: harness.tenant_id.clone(),
@@ -424,14 +428,14 @@ pub async fn runtime_is_listed_as_stored(harness: &mut Arc<Harness>) {
             generation: circuit.generation,
             failing_since: None,
         });
-        assert_eq!(troubled, expected);
+        assert_eq!(runtimes, expected);
     }
     set(harness, other, &SavedCircuit { generation: 5, since: at(50), ..closed() }).await;
-    assert_eq!(only_trouble(harness).await.webhook_id, harness.webhook_id, "a closed circuit is forgotten");
+    assert_eq!(only_runtime(harness).await.webhook_id, harness.webhook_id, "a closed circuit is not listed");
     harness.set_state(harness.webhook_id, WebhookState::Deleted).await;
     let step = harness.store().cancel_pending(harness.webhook_id, "gone".into(), at(60), 10).await.unwrap();
     assert!(step.finished);
-    assert_eq!(harness.store().list_runtime().await.unwrap(), [], "and so is whatever was deleted");
+    assert_eq!(harness.store().list_runtime().await.unwrap(), [], "a deleted webhook is not listed");
 }
 
 async fn periods(harness: &Harness, from: i64, limit: usize) -> Vec<(i64, Option<i64>, bool)> {
@@ -477,7 +481,7 @@ pub async fn circuit_periods_begin_and_end_once(harness: &mut Arc<Harness>) {
         .circuit_periods(harness.tenant_id.clone(), harness.webhook_id, at(0), 10)
         .await
         .unwrap();
-    assert_eq!(stored[0].counts, open(1, 10, 400).counts, "and say what had opened it");
+    assert_eq!(stored[0].counts, open(1, 10, 400).counts, "a period has the counts that opened its circuit");
     let elsewhere =
         harness.store().circuit_periods(harness.tenant_id.clone(), other_tenants, at(0), 10).await.unwrap();
     assert_eq!(elsewhere.iter().map(|one| one.ended_at).collect::<Vec<_>>(), [None]);
@@ -497,10 +501,14 @@ pub async fn circuit_periods_are_listed_since_a_time(harness: &Arc<Harness>) {
         all.push((100 * n, Some(100 * n + 50), false));
     }
     assert_eq!(periods(harness, 0, 10).await, all, "oldest first");
-    assert_eq!(periods(harness, 149, 10).await, all[1..], "one that was not over then");
+    assert_eq!(periods(harness, 149, 10).await, all[1..], "a period that had not ended by then is listed");
     assert_eq!(periods(harness, 150, 10).await, all[2..]);
-    assert_eq!(periods(harness, END, 10).await, all[4..], "one that is open is not over");
-    assert_eq!(periods(harness, 0, 2).await, all[3..], "the newest of too many");
+    assert_eq!(periods(harness, END, 10).await, all[4..], "an open period has not ended");
+    assert_eq!(
+        periods(harness, 0, 2).await,
+        all[3..],
+        "the newest are listed if there are more than the limit"
+    );
     assert_eq!(periods(harness, 0, 0).await, []);
 }
 
@@ -535,7 +543,7 @@ pub async fn circuit_periods_of_several_webhooks_are_read_together(harness: &Arc
             }
         }
         expected.sort_by_key(|(webhook_id, _)| *webhook_id);
-        assert_eq!(found, expected, "from {from}, {limit} at the most");
+        assert_eq!(found, expected, "from {from}, limit {limit}");
     }
 }
 

@@ -51,7 +51,7 @@ async fn claim_ready(harness: &Harness, lanes: &[LaneKey]) -> Duration {
     quickest
 }
 
-#[expect(clippy::disallowed_methods, reason = "the time is shown to people; nothing is decided by it")]
+#[expect(clippy::disallowed_methods, reason = "the time is only printed in a failure message")]
 async fn timed_claim(harness: &Harness, lanes: &[LaneKey]) -> Duration {
     let capacities = lanes.iter().map(|lane| LaneCapacity::new(lane.clone(), 1000)).collect();
     let started = Instant::now();
@@ -100,6 +100,10 @@ pub async fn claim_cost_does_not_depend_on_parked_deliveries(harness: &Arc<Harne
 
     let among = claim_ready(harness, &ready).await;
     let parked = (rows + 2 * (rows / 10) + 1) as u64;
-    assert_eq!(harness.store().stats().await.unwrap().waiting, [0, parked, 0], "what is parked stays parked");
+    assert_eq!(
+        harness.store().stats().await.unwrap().waiting,
+        [0, parked, 0],
+        "a parked delivery is not claimed"
+    );
     eprintln!("claiming 20 ready deliveries took {alone:?} alone and {among:?} among {parked} parked ones");
 }

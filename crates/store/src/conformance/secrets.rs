@@ -11,7 +11,7 @@ use super::{Harness, at};
 use crate::{RewrapProgress, UpdateResult};
 
 /// Returns a webhook with every confidential field.
-fn confiding(harness: &Harness) -> Webhook {
+fn webhook_with_secrets(harness: &Harness) -> Webhook {
     let webhook = harness.webhook_of(&harness.tenant_id);
     let spec = WebhookSpec {
         headers: [("x-api-key".to_owned(), SecretString::new("header"))].into(),
@@ -22,7 +22,7 @@ fn confiding(harness: &Harness) -> Webhook {
 }
 
 pub async fn confidential_fields_are_returned_unchanged(harness: &mut Arc<Harness>) {
-    let webhook = confiding(harness);
+    let webhook = webhook_with_secrets(harness);
     let created = harness.store().create_webhook(webhook.clone()).await.unwrap();
     assert!(matches!(created, UpdateResult::Updated { .. }));
     Harness::reopen(harness).await;
@@ -38,7 +38,7 @@ pub async fn confidential_fields_are_returned_unchanged(harness: &mut Arc<Harnes
 }
 
 pub async fn master_keys_in_use_are_listed(harness: &Arc<Harness>) {
-    harness.store().create_webhook(confiding(harness)).await.unwrap();
+    harness.store().create_webhook(webhook_with_secrets(harness)).await.unwrap();
     assert_eq!(harness.store().sealing_keys().await.unwrap().len(), 1);
     // All of them are encrypted with the current key, so rewrapping changes nothing.
     let mut after = None;

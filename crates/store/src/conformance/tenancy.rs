@@ -89,7 +89,7 @@ pub async fn tenant_can_be_changed(harness: &mut Arc<Harness>) {
     let rules = TenantRules { max_in_flight: Some(7), ..TenantRules::default() };
     let changed = Tenant { name: None, rules: rules.clone(), ..before };
     assert!(harness.store().change_tenant(changed.clone()).await.unwrap());
-    let unknown = Tenant { id: TenantId::parse("nobody").unwrap(), ..changed.clone() };
+    let unknown = Tenant { id: TenantId::parse("unknown").unwrap(), ..changed.clone() };
     assert!(!harness.store().change_tenant(unknown.clone()).await.unwrap());
     assert_eq!(harness.store().tenant(unknown.id).await.unwrap(), None);
     Harness::reopen(harness).await;
@@ -129,7 +129,7 @@ pub async fn tenants_are_listed_by_name_in_pages(harness: &Arc<Harness>) {
 }
 
 pub async fn key_requires_its_tenant(harness: &Arc<Harness>) {
-    let unknown = TenantId::parse("nobody").unwrap();
+    let unknown = TenantId::parse("unknown").unwrap();
     assert!(!harness.store().create_key(key(harness, Some(&unknown))).await.unwrap());
     assert_eq!(live(harness).await, []);
     let own = new_key(harness, Some(&harness.tenant_id)).await;
@@ -214,7 +214,11 @@ pub async fn portal_sessions_are_unlisted_keys_and_pruned_when_ended(harness: &A
     assert_eq!(live(harness).await, [long.clone(), own.clone()]);
     assert!(harness.store().revoke_key(Some(harness.tenant_id.clone()), long.id, at(12)).await.unwrap());
     assert_eq!(live(harness).await, [own]);
-    assert_eq!(harness.store().prune_sessions(at(2_000), 10).await.unwrap(), 1, "keys stay, sessions go");
+    assert_eq!(
+        harness.store().prune_sessions(at(2_000), 10).await.unwrap(),
+        1,
+        "expired sessions are pruned and keys are kept"
+    );
 }
 
 pub async fn deleted_tenant_is_inactive_and_its_name_stays_reserved(harness: &mut Arc<Harness>) {
@@ -236,7 +240,10 @@ pub async fn deleted_tenant_is_inactive_and_its_name_stays_reserved(harness: &mu
     assert!(!harness.store().create_key(key(harness, Some(&tenant_id))).await.unwrap());
     let again =
         Tenant { id: tenant_id.clone(), name: None, rules: TenantRules::default(), created_at: at(9) };
-    assert!(!harness.store().create_tenant(again.clone()).await.unwrap(), "no later tenant gets its id");
+    assert!(
+        !harness.store().create_tenant(again.clone()).await.unwrap(),
+        "the id of a deleted tenant is not reused"
+    );
     assert!(!harness.store().change_tenant(again).await.unwrap());
     // An event fanned out before the deletion is rejected.
     let published = harness.try_publish(harness.new_event(at(7), crate::InitialState::Leased)).await.unwrap();

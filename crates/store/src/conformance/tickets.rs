@@ -42,10 +42,10 @@ pub async fn waiting_delivery_is_claimed_by_ticket_before_due_and_once(harness: 
     taken.sort_unstable();
     let mut expected = vec![now, soon];
     expected.sort_unstable();
-    assert_eq!(taken, expected, "what is due later than that is not meant, nor is what nobody knows");
-    assert_eq!(take(harness, 0, all.clone()).await, [], "a ticket that comes twice finds nothing");
+    assert_eq!(taken, expected, "later due times and unknown ids are skipped");
+    assert_eq!(take(harness, 0, all.clone()).await, [], "a repeated ticket claims nothing");
     assert_eq!(take_as(harness, harness.new_epoch().await, 0, all).await, []);
-    assert!(harness.store().mark_sending(harness.epoch, now).await.unwrap(), "it is leased");
+    assert!(harness.store().mark_sending(harness.epoch, now).await.unwrap(), "the delivery is leased");
     assert_eq!(harness.claim_one(at(END)).await.id, later);
 }
 
@@ -54,7 +54,7 @@ pub async fn delivery_attempted_since_its_ticket_is_skipped(harness: &Arc<Harnes
     let ticket = wanted(&harness.lane(), &[id]);
     assert_eq!(take(harness, 0, ticket.clone()).await, [id]);
     harness.ends(id, NextState::Retry { due: at(100) }, at(1)).await;
-    assert_eq!(take(harness, 2, ticket.clone()).await, [], "its next attempt has its time");
+    assert_eq!(take(harness, 2, ticket.clone()).await, [], "a retry waits for its due time");
     let claimed = harness.claim_one(at(100)).await;
     assert_eq!((claimed.id, claimed.attempt_count), (id, 1));
     harness.record(harness.outcome(id, 2, NextState::Delivered, at(101))).await;
@@ -76,7 +76,7 @@ pub async fn ticket_claim_contains_all_data_for_sending(harness: &Arc<Harness>) 
     assert_eq!((one.id, one.webhook_id), (new.deliveries[0].id, harness.webhook_id));
     assert_eq!(*one.event, event);
     assert_eq!((one.format, one.due, one.created_at), (new.deliveries[0].format, at(7), at(5)));
-    assert_eq!((one.attempt_count, one.rescues, one.deaths), (0, 0, 0));
+    assert_eq!((one.attempt_count, one.rescues, one.sender_deaths), (0, 0, 0));
 }
 
 pub async fn ticket_for_another_lane_or_webhook_claims_nothing(harness: &Arc<Harness>) {
@@ -102,11 +102,11 @@ pub async fn ticket_for_a_blocked_webhook_claims_nothing(harness: &Arc<Harness>)
     let id = new.deliveries[0].id;
     let all = wanted(&harness.lane_of(webhook_id), &[id]);
     harness.set_state(webhook_id, WebhookState::Paused).await;
-    assert_eq!(take(harness, 2, all.clone()).await, [], "it is paused");
+    assert_eq!(take(harness, 2, all.clone()).await, [], "the webhook is paused");
     harness.set_state(webhook_id, WebhookState::Active).await;
     let open = SavedCircuit { state: CircuitState::Open, generation: 1, until: Some(at(50)), ..closed() };
     harness.store().set_circuit(harness.tenant_id.clone(), webhook_id, open, None).await.unwrap();
-    assert_eq!(take(harness, 49, all.clone()).await, [], "its circuit is open");
+    assert_eq!(take(harness, 49, all.clone()).await, [], "the circuit is open");
     assert_eq!(take(harness, 50, all).await, [id]);
 }
 
@@ -118,7 +118,7 @@ pub async fn ticket_for_an_assigned_webhook_is_left_to_its_node(harness: &Arc<Ha
     assert_eq!(ids(&claims[0].deliveries), [first]);
     let (all, other) = (wanted(&harness.lane(), &[second]), harness.new_epoch().await);
     assert_eq!(take_as(harness, other, 0, all.clone()).await, []);
-    assert_eq!(take(harness, 0, all).await, [second], "the home may");
+    assert_eq!(take(harness, 0, all).await, [second], "the assigned node may claim it");
 }
 
 pub async fn fenced_node_claims_no_tickets(harness: &Arc<Harness>) {
@@ -222,7 +222,7 @@ pub async fn concurrent_ticket_and_lane_claims_return_each_delivery_once(harness
         work.push(Box::pin(claimer(harness.new_epoch().await)));
     }
     let got = together(work).await.concat();
-    assert_eq!(got.len(), got.iter().collect::<HashSet<_>>().len(), "nothing is given twice");
+    assert_eq!(got.len(), got.iter().collect::<HashSet<_>>().len(), "no delivery is claimed twice");
     // A ticket claim skips deliveries that are being claimed concurrently, so some may be left.
     let left = harness.claim(at(END)).await.len();
     assert_eq!(got.len() + left, count);

@@ -21,7 +21,10 @@ async fn listed(harness: &Harness) -> Vec<(String, NotificationKind)> {
 
 pub async fn unsubscription_is_stored_by_kind(harness: &mut Arc<Harness>) {
     assert!(unsubscribe(harness, JANE, NotificationKind::DeliveryDead).await);
-    assert!(!unsubscribe(harness, JANE, NotificationKind::DeliveryDead).await, "once is enough");
+    assert!(
+        !unsubscribe(harness, JANE, NotificationKind::DeliveryDead).await,
+        "a repeated unsubscription changes nothing"
+    );
     assert!(unsubscribe(harness, OPS, NotificationKind::SecretRotationDue).await);
     Harness::reopen(harness).await;
     let all = || vec![OPS.to_owned(), JANE.to_owned(), "else@example.com".to_owned()];
@@ -88,13 +91,13 @@ pub async fn unsubscriptions_belong_to_the_tenant_and_are_deleted_with_it(harnes
     let gone = |tenant_id: &TenantId| {
         harness.store().unsubscribe(tenant_id.clone(), OPS.into(), NotificationKind::DeliveryDead, at(5))
     };
-    assert!(!gone(&other).await.unwrap(), "there is no such tenant");
+    assert!(!gone(&other).await.unwrap(), "the tenant does not exist");
     let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: at(1) };
     harness.store().create_tenant(tenant).await.unwrap();
     assert!(gone(&other).await.unwrap());
     assert_eq!(listed(harness).await, []);
     let back = harness.store().resubscribe(harness.tenant_id.clone(), OPS.into(), None).await.unwrap();
-    assert_eq!(back, 0, "another tenant's is not touched");
+    assert_eq!(back, 0, "the unsubscription of another tenant is not changed");
     let request =
         harness.store().unsubscribed(other.clone(), NotificationKind::DeliveryDead, vec![OPS.into()]);
     assert_eq!(request.await.unwrap(), [OPS]);
@@ -102,5 +105,5 @@ pub async fn unsubscriptions_belong_to_the_tenant_and_are_deleted_with_it(harnes
     let request =
         harness.store().unsubscribed(other.clone(), NotificationKind::DeliveryDead, vec![OPS.into()]);
     assert_eq!(request.await.unwrap(), [""; 0]);
-    assert!(!gone(&other).await.unwrap(), "a tenant that is gone stays so");
+    assert!(!gone(&other).await.unwrap(), "a deleted tenant accepts no unsubscription");
 }

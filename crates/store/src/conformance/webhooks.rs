@@ -28,11 +28,11 @@ use crate::{
 };
 
 fn disabled() -> WebhookState {
-    WebhookState::Disabled("by its owner".into())
+    WebhookState::Disabled("disabled by the owner".into())
 }
 
-async fn sweep(harness: &Harness, webhook_id: WebhookId, limit: usize) -> BatchProgress {
-    harness.store().cancel_pending(webhook_id, "swept up".into(), at(70), limit).await.unwrap()
+async fn cancel_batch(harness: &Harness, webhook_id: WebhookId, limit: usize) -> BatchProgress {
+    harness.store().cancel_pending(webhook_id, "webhook disabled".into(), at(70), limit).await.unwrap()
 }
 
 async fn changes(harness: &Harness, version: i64) -> (i64, BTreeSet<WebhookId>) {
@@ -96,7 +96,7 @@ pub async fn webhook_is_stored_unchanged(harness: &Arc<Harness>) {
 }
 
 pub async fn webhook_requires_its_tenant(harness: &Arc<Harness>) {
-    let webhook = harness.webhook_of(&TenantId::parse("nobody").unwrap());
+    let webhook = harness.webhook_of(&TenantId::parse("unknown").unwrap());
     assert_eq!(harness.store().create_webhook(webhook.clone()).await.unwrap(), UpdateResult::NotFound);
     assert_eq!(harness.store().webhooks_by_id(vec![webhook.id]).await.unwrap(), []);
     let other = harness.new_tenant("globex").await;
@@ -112,7 +112,7 @@ pub async fn webhook_change_requires_the_current_revision(harness: &Arc<Harness>
     let theirs = Webhook { state: disabled(), ..webhook.clone() };
     assert_eq!(harness.store().change_webhook(theirs, revision, None).await.unwrap(), UpdateResult::Stale);
     assert_eq!(harness.stored_webhook(harness.webhook_id).await, Versioned { webhook, revision: version });
-    assert_eq!(changes(harness, version).await, (version, [].into()), "a refused change changes nothing");
+    assert_eq!(changes(harness, version).await, (version, [].into()), "a rejected change has no effect");
 
     // A change of another webhook does not change this one's revision.
     harness.new_webhook().await;
@@ -183,7 +183,7 @@ pub async fn config_changes_in_pages_reach_the_same_version(harness: &Arc<Harnes
         if !page.more {
             break;
         }
-        assert!(page.version < end, "a fan-out made from a part of it is refused");
+        assert!(page.version < end, "a fan-out computed from a partial read has a stale version");
     }
     assert_eq!((version, seen.into_iter().collect::<Vec<_>>()), (end, all.into_iter().collect::<Vec<_>>()));
     assert_eq!(pages, 3);
@@ -201,7 +201,7 @@ pub async fn config_version_is_separate_per_tenant(harness: &Arc<Harness>) {
     harness.publish_new(harness.new_event(at(0), InitialState::Leased)).await;
     let changes = harness.store().config_changes(other, 0, 1_000).await.unwrap().unwrap();
     assert_eq!(changes.webhooks, [theirs]);
-    let unknown = TenantId::parse("nobody").unwrap();
+    let unknown = TenantId::parse("unknown").unwrap();
     assert!(harness.store().config_changes(unknown, 0, 1_000).await.unwrap().is_none());
 }
 
@@ -254,8 +254,8 @@ pub async fn hidden_operator_managed_webhooks_do_not_count_in_pages(harness: &Ar
         list_ids(harness, Visibility::TenantManaged, PageRequest { after, offset, limit })
     };
     assert_eq!(list(None, 0, 100).await, expected);
-    assert_eq!(list(None, 0, 2).await, expected[..2], "a page is full in spite of what it leaves out");
-    assert_eq!(list(None, 1, 2).await, expected[1..3], "an offset counts what is listed alone");
+    assert_eq!(list(None, 0, 2).await, expected[..2], "hidden webhooks do not shorten a page");
+    assert_eq!(list(None, 1, 2).await, expected[1..3], "an offset counts listed webhooks only");
     assert_eq!(list(Some(expected[1]), 0, 1).await, expected[2..3]);
     let page = PageRequest { after: None, offset: 0, limit: 100 };
     assert_eq!(list_ids(harness, Visibility::All, page).await, all);
@@ -295,20 +295,20 @@ pub async fn cancel_pending_works_in_bounded_steps(harness: &Arc<Harness>) {
     let listed = harness.store().webhooks_to_sweep().await.unwrap();
     assert_eq!(listed.iter().map(|webhook| webhook.id).collect::<Vec<_>>(), [harness.webhook_id]);
 
-    let mut swept = 0;
+    let mut cancelled = 0;
     loop {
-        let step = sweep(harness, harness.webhook_id, 3).await;
+        let step = cancel_batch(harness, harness.webhook_id, 3).await;
         assert!(step.changed <= 3);
-        swept += step.changed;
+        cancelled += step.changed;
         if step.finished {
             break;
         }
     }
-    assert_eq!(swept, 7);
+    assert_eq!(cancelled, 7);
     for id in waiting {
         let ended = harness.delivery(id).await;
         assert_eq!((ended.status, ended.ended_at), (DeliveryStatus::Cancelled, Some(at(70))));
-        assert_eq!((ended.cancel_reason.as_deref(), ended.due), (Some("swept up"), None));
+        assert_eq!((ended.cancel_reason.as_deref(), ended.due), (Some("webhook disabled"), None));
     }
     assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
     assert_eq!(harness.due_lanes(at(END)).await, [harness.lane_of(other_tenants)]);
@@ -323,7 +323,7 @@ pub async fn cancel_pending_empties_every_lane(harness: &Arc<Harness>) {
     harness.set_state(harness.webhook_id, disabled()).await;
     let mut moved_count = 0;
     loop {
-        let step = sweep(harness, harness.webhook_id, 4).await;
+        let step = cancel_batch(harness, harness.webhook_id, 4).await;
         moved_count += step.changed;
         if step.finished {
             break;
@@ -339,18 +339,24 @@ pub async fn cancel_pending_stops_when_the_webhook_is_enabled_again(harness: &Ar
         harness.waiting(at(n), at(n)).await;
     }
     harness.set_state(harness.webhook_id, disabled()).await;
-    assert_eq!(sweep(harness, harness.webhook_id, 2).await, BatchProgress { changed: 2, finished: false });
+    assert_eq!(
+        cancel_batch(harness, harness.webhook_id, 2).await,
+        BatchProgress { changed: 2, finished: false }
+    );
     harness.set_state(harness.webhook_id, WebhookState::Active).await;
-    assert_eq!(sweep(harness, harness.webhook_id, 2).await, BatchProgress { changed: 0, finished: true });
+    assert_eq!(
+        cancel_batch(harness, harness.webhook_id, 2).await,
+        BatchProgress { changed: 0, finished: true }
+    );
     assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
-    assert_eq!(harness.claim(at(10)).await.len(), 3, "what was not swept up is delivered");
+    assert_eq!(harness.claim(at(10)).await.len(), 3, "the remaining deliveries are delivered");
 }
 
 pub async fn cancel_pending_skips_an_active_webhook(harness: &Arc<Harness>) {
     let id = harness.waiting(at(0), at(0)).await;
     let nothing = BatchProgress { changed: 0, finished: true };
-    assert_eq!(sweep(harness, harness.webhook_id, 10).await, nothing);
-    assert_eq!(sweep(harness, harness.webhook_id(), 10).await, nothing);
+    assert_eq!(cancel_batch(harness, harness.webhook_id, 10).await, nothing);
+    assert_eq!(cancel_batch(harness, harness.webhook_id(), 10).await, nothing);
     assert_eq!(harness.claim_one(at(0)).await.id, id);
 }
 
@@ -361,13 +367,19 @@ pub async fn cancel_pending_continues_after_reopening(harness: &mut Arc<Harness>
     let other = harness.new_webhook().await.id;
     harness.set_state(harness.webhook_id, WebhookState::Deleted).await;
     harness.set_state(other, disabled()).await;
-    assert_eq!(sweep(harness, harness.webhook_id, 2).await, BatchProgress { changed: 2, finished: false });
-    assert_eq!(sweep(harness, other, 2).await, BatchProgress { changed: 0, finished: true });
+    assert_eq!(
+        cancel_batch(harness, harness.webhook_id, 2).await,
+        BatchProgress { changed: 2, finished: false }
+    );
+    assert_eq!(cancel_batch(harness, other, 2).await, BatchProgress { changed: 0, finished: true });
     Harness::reopen(harness).await;
     let listed = harness.store().webhooks_to_sweep().await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].id, &listed[0].state), (harness.webhook_id, &WebhookState::Deleted));
-    assert_eq!(sweep(harness, harness.webhook_id, 2).await, BatchProgress { changed: 1, finished: true });
+    assert_eq!(
+        cancel_batch(harness, harness.webhook_id, 2).await,
+        BatchProgress { changed: 1, finished: true }
+    );
     assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
 }
 
@@ -394,7 +406,7 @@ pub async fn expired_webhooks_are_listed(harness: &mut Arc<Harness>) {
         ExpiringWebhooks { expired: of(&ids[..1]), next: Some(at(200)) }
     );
     assert_eq!(expiring(500, 10).await.unwrap(), ExpiringWebhooks { expired: of(&ids), next: None });
-    assert_eq!(expiring(500, 2).await.unwrap().expired, of(&ids[..2]), "the longest over first");
+    assert_eq!(expiring(500, 2).await.unwrap().expired, of(&ids[..2]), "the longest expired come first");
 
     // Webhooks that receive no events, and those with a later expiry, are not listed.
     harness.set_state(ids[0], disabled()).await;
@@ -405,7 +417,11 @@ pub async fn expired_webhooks_are_listed(harness: &mut Arc<Harness>) {
     let left = ExpiringWebhooks { expired: of(&ids[2..3]), next: Some(at(900)) };
     assert_eq!(expiring(500, 10).await.unwrap(), left);
     harness.set_state(ids[0], WebhookState::Active).await;
-    assert_eq!(expiring(500, 10).await.unwrap().expired, of(&[ids[0], ids[2]]), "enabled, its time is over");
+    assert_eq!(
+        expiring(500, 10).await.unwrap().expired,
+        of(&[ids[0], ids[2]]),
+        "an enabled webhook expires again"
+    );
 }
 
 pub async fn due_verifications_of_excluded_tenants_are_skipped(harness: &mut Arc<Harness>) {
@@ -428,7 +444,7 @@ pub async fn due_verifications_of_excluded_tenants_are_skipped(harness: &mut Arc
     assert_eq!(found, ExpiringWebhooks { expired: vec![own.clone(), theirs], next: None });
     let found =
         harness.store().expiring_webhooks(at(500), 10, vec![harness.tenant_id.clone(), other]).await.unwrap();
-    assert_eq!(found.expired, [own], "one that is to be disabled is not left out");
+    assert_eq!(found.expired, [own], "an expired webhook of an excluded tenant is listed");
 }
 
 /// A publisher's view of a tenant's webhooks.

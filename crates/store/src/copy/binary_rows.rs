@@ -38,7 +38,9 @@ impl BinaryRows {
             (Kind::Bits, ValueRef::Integer(n)) => self.sized(&narrow::<u32>(n)?.to_be_bytes()),
             (Kind::Big, ValueRef::Integer(n)) => self.sized(&n.to_be_bytes()),
             (Kind::Flag, ValueRef::Integer(n @ 0..=1)) => self.sized(&[n as u8]),
-            (kind, value) => return Err(format!("it is {} and cannot become {kind:?}", value.data_type())),
+            (kind, value) => {
+                return Err(format!("a value of type {} cannot be converted to {kind:?}", value.data_type()));
+            }
         }
         Ok(false)
     }

@@ -104,7 +104,7 @@ pub enum CopyError {
         reason: String,
     },
     /// The source could not be read completely.
-    #[error("{path} cannot be read: {reason}; once it can, run the same command again to go on")]
+    #[error("{path} cannot be read: {reason}; once it can, run the same command again to continue")]
     Unreadable {
         /// The source's path.
         path: String,
@@ -149,7 +149,7 @@ pub enum CopyError {
     },
     /// The target could not be written.
     #[error(
-        "the database at {database} cannot be written: {reason}; once it can, run the same command again to go on"
+        "the database at {database} cannot be written: {reason}; once it can, run the same command again to continue"
     )]
     Unwritable {
         /// Address of the database, without the password.
@@ -209,7 +209,7 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Time at which its schema was created.
-    pub(crate) made: String,
+    pub(crate) created_at: String,
     /// A hash over values that change with every use.
     pub(crate) state: String,
     /// Its path, for messages.

@@ -77,7 +77,7 @@ pub struct ClaimedDelivery {
     /// Number of times its lease was rescued from a dead node.
     pub rescues: u32,
     /// Number of nodes that died while they were known to be sending it.
-    pub deaths: u32,
+    pub sender_deaths: u32,
 }
 
 /// A delivery named by a ticket, and the lane where it should wait.

@@ -65,7 +65,7 @@ pub struct Delivery {
     /// Due time while it waits in the store; `None` while it is leased.
     pub due: Option<Time>,
     /// The previous delivery of its order, which must end before this one may start.
-    pub behind: Option<DeliveryId>,
+    pub predecessor: Option<DeliveryId>,
 }
 
 /// An attempt with its delivery.

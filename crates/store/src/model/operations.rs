@@ -185,7 +185,7 @@ pub enum StepResult {
         /// Number of tasks that had an effect.
         done: usize,
         /// Leased deliveries that their node has to cancel.
-        to_call_off: Vec<(WebhookId, DeliveryId)>,
+        to_cancel: Vec<(WebhookId, DeliveryId)>,
     },
     /// Nothing was applied: another node holds the operation, or its state was changed.
     ClaimLost,

@@ -15,8 +15,8 @@ use crate::{Epoch, OrderedPosition};
 pub struct NewEvent {
     /// The event.
     pub event: Arc<Event>,
-    /// Its claim on an idempotency key; `None` if the publisher gave no key.
-    pub claim: Option<IdempotencyClaim>,
+    /// Its reservation of an idempotency key; `None` if the publisher gave no key.
+    pub idempotency: Option<IdempotencyReservation>,
     /// The configuration version that the fan-out was computed from.
     pub config_version: i64,
     /// Epoch of the node that will send the deliveries created as leased.
@@ -27,9 +27,9 @@ pub struct NewEvent {
     pub order: Option<OrderedPosition>,
 }
 
-/// A claim on an idempotency key.
+/// A reservation of an idempotency key.
 #[derive(Clone, Debug)]
-pub struct IdempotencyClaim {
+pub struct IdempotencyReservation {
     /// Hash over type, subject, source and raw data: equal hashes mean the same body.
     pub body_hash: [u8; 32],
     /// Time from which the key may be used again.

@@ -100,9 +100,9 @@ pub struct Outcome {
     pub next: NextState,
     /// Whether the decision took a cancellation into account.
     pub saw_cancel: bool,
-    /// Whether the delivery is cancelled because its webhook has ended (`Webhook::has_ended`). The store compares this
+    /// Whether the delivery is cancelled because its webhook is inactive (`Webhook::is_inactive`). The store compares this
     /// with the webhook's row and records nothing if the row does not confirm it.
-    pub requires_ended_webhook: bool,
+    pub requires_inactive_webhook: bool,
     /// Disables the webhook if set.
     pub disable: Option<DisableWebhook>,
     /// Other effects on the webhook.
@@ -177,8 +177,8 @@ pub enum RecordResult {
     AlreadyRecorded,
     /// Cancellation was requested concurrently, for this reason: decide again.
     CancelRequested(String),
-    /// The outcome requires that the webhook has ended, and the stored webhook has not. The lease is unchanged.
-    WebhookNotEnded,
+    /// The outcome requires that the webhook is inactive, and the stored webhook is not. The lease is unchanged.
+    WebhookStillActive,
     /// The lease belongs to another node, or the delivery has ended.
     Fenced,
 }

@@ -28,11 +28,11 @@ pub struct TenantRollup {
     /// The tenant.
     pub tenant_id: TenantId,
     /// Minute or hour.
-    pub grain: Resolution,
+    pub resolution: Resolution,
     /// Start of the minute or hour.
     pub start: Time,
     /// Time from which it may be pruned.
-    pub kept_until: Time,
+    pub expires_at: Time,
     /// The counters.
     pub traffic: Traffic,
 }

@@ -12,7 +12,7 @@ pub struct ConfigChanges {
     /// Rules of the tenant.
     pub rules: TenantRules,
     /// The version at which its event types last changed; 0 if it never had any.
-    pub types_version: i64,
+    pub event_types_version: i64,
     /// The changed webhooks, including deleted ones unless the request was for version 0.
     pub webhooks: Vec<Webhook>,
 }

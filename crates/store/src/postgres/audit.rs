@@ -10,9 +10,10 @@ use super::{
 };
 use crate::{Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest, StoreFuture};
 
-const BEGIN: &str = "INSERT INTO audit (id, tenant_id, actor, key_id, address, action, object)
+const INSERT_ENTRY: &str = "INSERT INTO audit (id, tenant_id, actor, key_id, address, action, object)
      VALUES ($1, $2, $3, $4, $5, $6, $7)";
-const FINISH: &str = "UPDATE audit SET result = $2, object = coalesce($3, object), before = $4, after = $5
+const UPDATE_RESULT: &str =
+    "UPDATE audit SET result = $2, object = coalesce($3, object), before = $4, after = $5
      WHERE id = $1 AND result IS NULL";
 const PRUNE_ENTRIES: &str = "DELETE FROM audit WHERE id = ANY(ARRAY(
          SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED))";
@@ -26,7 +27,7 @@ impl Audit for Postgres {
             let values: [&(dyn ToSql + Sync); 7] =
                 [&id, &tenant, &entry.actor, &key, &address, &entry.action, &entry.object];
             let values = &values;
-            self.administer(|tx| async move { tx.execute(BEGIN, values).await.map(drop) }).await
+            self.administer(|tx| async move { tx.execute(INSERT_ENTRY, values).await.map(drop) }).await
         })
     }
 
@@ -35,7 +36,7 @@ impl Audit for Postgres {
             let id = Col(id);
             let values: [&(dyn ToSql + Sync); 5] = [&id, &end.result, &end.object, &end.before, &end.after];
             let values = &values;
-            self.administer(|tx| async move { tx.execute(FINISH, values).await.map(drop) }).await
+            self.administer(|tx| async move { tx.execute(UPDATE_RESULT, values).await.map(drop) }).await
         })
     }
 
@@ -72,9 +73,9 @@ impl Audit for Postgres {
         Box::pin(async move {
             let (before, limit) = (Col(AuditId::first_at(before)), limit as i64);
             let (before, limit) = (&before, &limit);
-            let forgotten =
+            let pruned =
                 self.write(|tx| async move { tx.execute(PRUNE_ENTRIES, &[before, limit]).await }).await?;
-            Ok(forgotten as usize)
+            Ok(pruned as usize)
         })
     }
 }

@@ -102,7 +102,7 @@ impl BlockedTenants {
         if publishes.is_empty() {
             return;
         }
-        tracing::warn!(%tenant_id, "another transaction has locked this tenant; its publishes wait apart from the others");
+        tracing::warn!(%tenant_id, "another transaction has locked this tenant; its publishes wait in a separate queue");
         self.queues.lock().entry(tenant_id.clone()).or_default().replace(publishes);
         tokio::spawn(run_blocked_tenant(self.clone(), tenant_id));
     }
@@ -123,7 +123,7 @@ impl BlockedTenants {
     }
 
     /// Puts events back in front of later ones.
-    fn put_back(&self, tenant_id: &TenantId, mut publishes: Vec<QueuedPublish>) {
+    fn requeue(&self, tenant_id: &TenantId, mut publishes: Vec<QueuedPublish>) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(tenant_id.clone()).or_default();
         publishes.append(&mut queue.publishes);
@@ -132,7 +132,7 @@ impl BlockedTenants {
 }
 
 fn locked() -> StoreError {
-    let reason = "another transaction has locked this tenant; publish again, and look for long transactions";
+    let reason = "another transaction has locked this tenant; publish again, and check for long transactions";
     StoreError::Busy(reason.into())
 }
 
@@ -174,7 +174,7 @@ async fn run_blocked_tenant(tenants: Arc<BlockedTenants>, tenant_id: TenantId) {
             publish.blocked_for += PUBLISH_LOCK_TIMEOUT + RETRY_DELAY;
         }
         if !blocked.is_empty() {
-            tenants.put_back(&tenant_id, blocked);
+            tenants.requeue(&tenant_id, blocked);
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }

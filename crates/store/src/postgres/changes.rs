@@ -28,12 +28,12 @@ pub(super) async fn append(tx: &Session, change: &Change) -> Result<(), Failure>
 }
 
 /// Snapshot of the read, and the oldest transaction that is still running in it.
-const SNAPSHOT: &str =
+const SELECT_SNAPSHOT: &str =
     "SELECT pg_current_snapshot()::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
-/// Same columns as `SNAPSHOT`, plus the changes committed since snapshot $1 was taken: those of transactions that
+/// Same columns as `SELECT_SNAPSHOT`, plus the changes committed since snapshot $1 was taken: those of transactions that
 /// were running then and those of later ones. Changes visible in $1 are not read again, even if a long transaction
 /// keeps xmin from advancing.
-const SINCE: &str =
+const SELECT_CHANGES_SINCE: &str =
     "SELECT pg_current_snapshot()::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, c.*
      FROM (SELECT 1) one LEFT JOIN (
          SELECT kind, tenant_id, webhook_id, delivery_id FROM change_log
@@ -44,15 +44,15 @@ const SINCE: &str =
 
 /// Statements whose cost must be proportional to the new changes; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("changes since a snapshot", SINCE)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("changes since a snapshot", SELECT_CHANGES_SINCE)];
 
 /// Returns the changes committed since a cursor, each one once.
 pub(super) async fn read_since(session: &Session, since: Option<ChangeCursor>) -> Result<Changes, Failure> {
     let Some(seen) = since.and_then(|cursor| cursor.snapshot) else {
-        let cursor = read_mark(&session.query_one(SNAPSHOT, &[]).await?)?;
+        let cursor = read_mark(&session.query_one(SELECT_SNAPSHOT, &[]).await?)?;
         return Ok(Changes { cursor, changes: Vec::new() });
     };
-    let rows = session.query(SINCE, &[&&*seen]).await?;
+    let rows = session.query(SELECT_CHANGES_SINCE, &[&&*seen]).await?;
     let first =
         rows.first().ok_or_else(|| Failure::InvalidData("the change feed returned no snapshot".into()))?;
     let cursor = read_mark(first)?;
@@ -85,8 +85,8 @@ fn read(row: &Row) -> Result<Change, Failure> {
 
 pub(super) async fn prune(tx: &Session, before: &ChangeCursor) -> Result<(), Failure> {
     // Rows that another node is deleting are skipped.
-    let forget = "DELETE FROM change_log WHERE ctid = ANY(ARRAY(
+    let delete = "DELETE FROM change_log WHERE ctid = ANY(ARRAY(
              SELECT ctid FROM change_log WHERE xact < $1::bigint::text::xid8 FOR UPDATE SKIP LOCKED))";
-    tx.execute(forget, &[&before.position]).await?;
+    tx.execute(delete, &[&before.position]).await?;
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::{
     convert::{Col, get, get_opt, hops, plain, trace},
     lanes::{self, Keys},
     leases,
-    publish::LIVE,
+    publish::LOCK_LIVE_EPOCHS,
     session::{Failure, Session, Tx},
     tickets::TicketClaim,
 };
@@ -27,11 +27,11 @@ use crate::{
     StoreFuture, TicketEntry,
 };
 
-const DUE_LANES: &str = "SELECT l.webhook_id, l.lane, l.wake_at FROM lanes l
+const SELECT_DUE_LANES: &str = "SELECT l.webhook_id, l.lane, l.wake_at FROM lanes l
      WHERE l.pool = $1 AND l.held_by IS NULL AND l.wake_at <= $2
          AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> $4)
      ORDER BY l.wake_at LIMIT $3";
-const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
+const SELECT_NEXT_WAKE: &str = "SELECT wake_at FROM lanes
      WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
 /// Locks lanes against other claims, selected by the epoch that holds them and with the given lock option.
 macro_rules! lock_lanes {
@@ -52,11 +52,11 @@ macro_rules! lock_lanes {
     };
 }
 /// Locks the lanes that the caller holds. It waits for the lock, since no other node claims from them.
-const LOCK_OWN: &str = lock_lanes!("=", "");
+const LOCK_OWN_LANES: &str = lock_lanes!("=", "");
 /// Locks lanes that the caller does not hold, skipping those that another claim has locked.
-const LOCK_FREE: &str = lock_lanes!("IS DISTINCT FROM", "SKIP LOCKED");
+const LOCK_FREE_LANES: &str = lock_lanes!("IS DISTINCT FROM", "SKIP LOCKED");
 /// Locks lanes that the caller does not hold, waiting for other claims.
-const LOCK_ANY: &str = lock_lanes!("IS DISTINCT FROM", "");
+const LOCK_ANY_LANES: &str = lock_lanes!("IS DISTINCT FROM", "");
 /// Ordered lanes with leased deliveries, and whether an epoch other than $3 has any of them.
 const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook_id, k.lane, t.elsewhere
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
@@ -65,7 +65,7 @@ const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook_id, k.lane, t.elsewhere
      WHERE t.elsewhere IS NOT NULL";
 /// First waiting deliveries of each lane, with everything that is needed to send them. The payload is null if the
 /// delivery is not due, or if the payloads before it reach $5 bytes. In an ordered lane `sort_key` is always 0.
-const DUE: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
+const SELECT_DUE: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
             d.webhook_id, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN w.due <= $4 AND sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
@@ -78,12 +78,12 @@ const DUE: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery_id LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e";
 /// First waiting delivery of each ordered lane, due or not.
-const FIRST: &str = "SELECT k.n, h.delivery_id, h.due
+const SELECT_FIRST: &str = "SELECT k.n, h.delivery_id, h.due
      FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook_id, lane, n) CROSS JOIN LATERAL (
          SELECT w.delivery_id, w.due FROM waiting w WHERE w.webhook_id = k.webhook_id AND w.lane = k.lane COLLATE \"C\"
          ORDER BY w.sort_key, w.seq LIMIT 1) h";
 /// Moves deliveries from `waiting` to `leased`. Returns the ids that were in `waiting`.
-pub(super) const MOVE: &str = "WITH w AS (
+pub(super) const MOVE_TO_LEASED: &str = "WITH w AS (
          DELETE FROM waiting WHERE delivery_id = ANY($2::uuid[])
          RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths)
      INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w
@@ -96,15 +96,15 @@ const INSERT_ASSIGNMENT: &str =
 /// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
-    ("due lanes", DUE_LANES),
-    ("next wake", NEXT_WAKE),
-    ("lock own lanes", LOCK_OWN),
-    ("lock free lanes", LOCK_FREE),
+    ("due lanes", SELECT_DUE_LANES),
+    ("next wake", SELECT_NEXT_WAKE),
+    ("lock own lanes", LOCK_OWN_LANES),
+    ("lock free lanes", LOCK_FREE_LANES),
     ("leased orders", SELECT_LEASED_ORDERS),
-    ("lock any lanes", LOCK_ANY),
-    ("due deliveries", DUE),
-    ("first of an order", FIRST),
-    ("move to leased", MOVE),
+    ("lock any lanes", LOCK_ANY_LANES),
+    ("due deliveries", SELECT_DUE),
+    ("first of an order", SELECT_FIRST),
+    ("move to leased", MOVE_TO_LEASED),
 ];
 
 /// Delay before an ordered lane is checked again while another node has leases of it.
@@ -188,8 +188,8 @@ impl Claim for Postgres {
     }
 
     fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool> {
-        let (answer, reply) = oneshot::channel();
-        self.writer.mark(epoch, delivery_id, Box::new(move |result| drop(answer.send(result))));
+        let (sender, reply) = oneshot::channel();
+        self.writer.mark(epoch, delivery_id, Box::new(move |result| drop(sender.send(result))));
         Box::pin(async {
             reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
         })
@@ -200,8 +200,8 @@ impl Claim for Postgres {
 fn own_task<T: Send + 'static>(
     claiming: impl Future<Output = Result<Option<T>, StoreError>> + Send + 'static,
 ) -> StoreFuture<'static, T> {
-    let (answer, reply) = oneshot::channel();
-    tokio::spawn(async move { drop(answer.send(claiming.await)) });
+    let (sender, reply) = oneshot::channel();
+    tokio::spawn(async move { drop(sender.send(claiming.await)) });
     Box::pin(async {
         let closed = || Err(StoreError::Unavailable("the store is closed".into()));
         reply.await.unwrap_or_else(|_| closed())?.ok_or(StoreError::Fenced)
@@ -217,15 +217,15 @@ async fn due_lanes(
 ) -> Result<DueLanes, Failure> {
     let mut due: Vec<(Time, LaneKey)> = Vec::new();
     let mut next_wake: Option<Time> = None;
-    session.prepare(&[DUE_LANES, NEXT_WAKE]).await?;
+    session.prepare(&[SELECT_DUE_LANES, SELECT_NEXT_WAKE]).await?;
     for pool in pools {
         let (now, limit) = (Col(now), limit as i64);
         let (due_now, later): ([&(dyn ToSql + Sync); 4], [&(dyn ToSql + Sync); 2]) =
             ([pool, &now, &limit, &epoch.0], [pool, &now]);
         let (lanes, next) = tokio::join!(
             biased;
-            session.query(DUE_LANES, &due_now),
-            session.query_opt(NEXT_WAKE, &later),
+            session.query(SELECT_DUE_LANES, &due_now),
+            session.query_opt(SELECT_NEXT_WAKE, &later),
         );
         for row in lanes? {
             due.push((get(&row, 2)?, LaneKey { webhook_id: get(&row, 0)?, lane: get(&row, 1)? }));
@@ -368,13 +368,13 @@ impl Claiming<'_> {
         let (epochs, forever) = (vec![self.epoch.0], Col(Time::FAR_FUTURE));
         let live: [&(dyn ToSql + Sync); 1] = [&epochs];
         let values: [&(dyn ToSql + Sync); 4] = [&webhooks, &codes, &self.epoch.0, &forever];
-        tx.prepare(&[LIVE, LOCK_OWN, LOCK_FREE]).await?;
+        tx.prepare(&[LOCK_LIVE_EPOCHS, LOCK_OWN_LANES, LOCK_FREE_LANES]).await?;
         let (started, live, own, free) = tokio::join!(
             biased;
             tx.begin(),
-            tx.exists(LIVE, &live),
-            tx.query(LOCK_OWN, &values),
-            tx.query(LOCK_FREE, &values),
+            tx.exists(LOCK_LIVE_EPOCHS, &live),
+            tx.query(LOCK_OWN_LANES, &values),
+            tx.query(LOCK_FREE_LANES, &values),
         );
         started?;
         if !live? {
@@ -383,7 +383,7 @@ impl Claiming<'_> {
         let mut locked = own?.iter().chain(&free?).map(read_locked).collect::<Result<BTreeMap<_, _>, _>>()?;
         if locked.is_empty() && !keys.is_empty() {
             let values: [&(dyn ToSql + Sync); 4] = [&&webhooks[..1], &&codes[..1], &self.epoch.0, &forever];
-            let rows = tx.query(LOCK_ANY, &values).await?;
+            let rows = tx.query(LOCK_ANY_LANES, &values).await?;
             locked = rows.iter().map(read_locked).collect::<Result<_, _>>()?;
         }
         Ok(Some(locked))
@@ -473,11 +473,17 @@ impl Claiming<'_> {
         }
         let ids: Vec<_> = chosen.deliveries().map(|one| Col(one.id)).collect();
         let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
-        tx.prepare(&[MOVE, lanes::HOLD_LANES, lanes::RELEASE_LANES, lanes::LOCK_QUIET, lanes::SETTLE])
-            .await?;
+        tx.prepare(&[
+            MOVE_TO_LEASED,
+            lanes::HOLD_LANES,
+            lanes::RELEASE_LANES,
+            lanes::LOCK_UNCONTENDED,
+            lanes::RECOMPUTE_LANES,
+        ])
+        .await?;
         let (changed, let_go, held, quiet) = tokio::join!(
             biased;
-            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE, &moving).await } },
+            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE_TO_LEASED, &moving).await } },
             lanes::release_lanes(tx, &chosen.let_go, self.epoch),
             lanes::hold(tx, &chosen.held, self.epoch),
             lanes::lock_uncontended(tx, &chosen.done),
@@ -535,7 +541,7 @@ impl Claiming<'_> {
         let webhooks: Vec<_> = keys.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
         let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
         let mut due = Vec::new();
-        for row in tx.query(FIRST, &[&webhooks, &codes]).await? {
+        for row in tx.query(SELECT_FIRST, &[&webhooks, &codes]).await? {
             if get::<Time>(&row, 2)? <= self.now {
                 due.push(keys[plain::<i64>(&row, 0)? as usize - 1].clone());
             }
@@ -558,7 +564,7 @@ impl Claiming<'_> {
         let max = |capacity: usize| i64::try_from(capacity).unwrap_or(i64::MAX).saturating_add(1);
         let rows = tx
             .query(
-                DUE,
+                SELECT_DUE,
                 &[
                     &capacities.iter().map(|capacity| Col(capacity.key.webhook_id)).collect::<Vec<_>>(),
                     &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
@@ -627,7 +633,7 @@ pub(super) fn read_due(row: &Row) -> Result<(ClaimedDelivery, bool), Failure> {
         webhook_id: get(row, 6)?,
         due: get(row, 2)?,
         rescues: plain::<i32>(row, 3)?.unsigned_abs(),
-        deaths: plain::<i32>(row, 4)?.unsigned_abs(),
+        sender_deaths: plain::<i32>(row, 4)?.unsigned_abs(),
         format: get(row, 7)?,
         attempt_count: plain::<i32>(row, 8)?.unsigned_abs(),
         created_at: get(row, 9)?,

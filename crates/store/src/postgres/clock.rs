@@ -1,6 +1,8 @@
 //! Clock state that nodes store, and the correction of due times after the clock was set back.
 
-use redrive_core::{Time, WebhookId, cluster::clock_discipline::SetBack, protection::breaker::SavedCircuit};
+use redrive_core::{
+    Time, WebhookId, cluster::clock_discipline::ClockStep, protection::breaker::SavedCircuit,
+};
 
 use super::{
     Postgres,
@@ -52,8 +54,8 @@ const UPDATE_GENERATIONS: &str = "UPDATE webhook_runtime SET generation = $1 WHE
 /// Statements that update all lanes in batches; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
-    ("lanes to set back", LOCK_LANES),
-    ("waiting to set back", UPDATE_WAITING),
+    ("lanes to correct", LOCK_LANES),
+    ("waiting deliveries to correct", UPDATE_WAITING),
     ("lanes to recompute", UPDATE_LANES),
 ];
 
@@ -83,47 +85,48 @@ impl Clocks for Postgres {
         })
     }
 
-    fn set_due_back(
+    fn adjust_due_for_clock_step(
         &self,
-        set_back: SetBack,
+        clock_step: ClockStep,
         now: Time,
         after: Option<LaneCursor>,
         limit: usize,
     ) -> StoreFuture<'_, Option<LaneCursor>> {
         Box::pin(async move {
-            let last = self.write(|tx| set_due_back(tx, set_back, now, after.clone(), limit)).await?;
+            let last =
+                self.write(|tx| adjust_due_for_clock_step(tx, clock_step, now, after.clone(), limit)).await?;
             self.shared.hints.work();
             Ok(last)
         })
     }
 
-    fn set_holds_back(&self, set_back: SetBack) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.write(|tx| set_holds_back(tx, set_back)).await })
+    fn adjust_holds_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.write(|tx| adjust_holds_for_clock_step(tx, clock_step)).await })
     }
 }
 
-async fn set_holds_back(tx: Tx, set_back: SetBack) -> Result<usize, Failure> {
-    let rows = tx.query(LOCK_HOLDS, &[&Col(set_back.from), &Col(Time::FAR_FUTURE)]).await?;
+async fn adjust_holds_for_clock_step(tx: Tx, clock_step: ClockStep) -> Result<usize, Failure> {
+    let rows = tx.query(LOCK_HOLDS, &[&Col(clock_step.from), &Col(Time::FAR_FUTURE)]).await?;
     let (mut webhooks, mut holds, mut circuits) = (Vec::new(), Vec::new(), Vec::new());
     let (mut untils, mut sinces) = (Vec::new(), Vec::new());
     for row in &rows {
         webhooks.push(Col(get::<WebhookId>(row, 0)?));
-        holds.push(Col(set_back.apply(get(row, 1)?)));
+        holds.push(Col(clock_step.apply(get(row, 1)?)));
         let mut circuit: Option<SavedCircuit> =
             plain::<Option<&str>>(row, 2)?.map(serde_json::from_str).transpose()?;
-        circuit.iter_mut().for_each(|circuit| circuit.set_back(&set_back));
+        circuit.iter_mut().for_each(|circuit| circuit.adjust_for_clock_step(&clock_step));
         circuits.push(circuit.as_ref().map(to_json).transpose()?);
         untils.push(circuit.as_ref().map(|circuit| Col(circuit.blocked_until().unwrap_or_default())));
         sinces.push(circuit.as_ref().map(|circuit| Col(circuit.since)));
     }
     tx.execute(UPDATE_HOLDS, &[&webhooks, &holds, &circuits, &untils, &sinces]).await?;
-    tx.execute(UPDATE_GENERATIONS, &[&Col(set_back.from)]).await?;
+    tx.execute(UPDATE_GENERATIONS, &[&Col(clock_step.from)]).await?;
     Ok(rows.len())
 }
 
-async fn set_due_back(
+async fn adjust_due_for_clock_step(
     tx: Tx,
-    set_back: SetBack,
+    clock_step: ClockStep,
     now: Time,
     after: Option<LaneCursor>,
     limit: usize,
@@ -137,7 +140,7 @@ async fn set_due_back(
         rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect::<Result<_, Failure>>()?;
     let webhooks: Vec<_> = lanes.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
     let names: Vec<_> = lanes.iter().map(|(_, lane)| lane.as_str()).collect();
-    let (from, by) = (Col(set_back.from), set_back.by.as_millis() as i64);
+    let (from, by) = (Col(clock_step.from), clock_step.by.as_millis() as i64);
     tx.execute(UPDATE_WAITING, &[&webhooks, &names, &from, &by, &Col(Time::FAR_FUTURE)]).await?;
     tx.execute(UPDATE_LANES, &[&webhooks, &names, &Col(now), &Col(Time::FAR_FUTURE)]).await?;
     Ok(lanes.last().filter(|_| lanes.len() == limit).cloned())

@@ -350,7 +350,7 @@ mod tests {
         );
         let local = ServerConfig::parse(&Options::at("postgresql://me@%2Frun%2Fpostgresql/redrive")).unwrap();
         assert_eq!(local.displayed_address, "/run/postgresql/redrive");
-        assert!(local.tls.is_none(), "there is nothing to be encrypted");
+        assert!(local.tls.is_none(), "a Unix socket is not encrypted");
     }
 
     #[test]

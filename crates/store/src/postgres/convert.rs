@@ -120,7 +120,7 @@ impl<'a> FromSql<'a> for Col<TenantId> {
 
 impl<'a> FromSql<'a> for Col<Lane> {
     fn from_sql(of: &Type, raw: &'a [u8]) -> Converted<Self> {
-        Lane::parse(<&str>::from_sql(of, raw)?).map(Col).ok_or_else(|| "no lane".into())
+        Lane::parse(<&str>::from_sql(of, raw)?).map(Col).ok_or_else(|| "an invalid lane".into())
     }
     accepts!(TEXT);
 }
@@ -136,7 +136,7 @@ impl<T: Code> ToSql for Col<T> {
 impl<'a, T: Code> FromSql<'a> for Col<T> {
     fn from_sql(of: &Type, raw: &'a [u8]) -> Converted<Self> {
         let code = i16::from_sql(of, raw)?;
-        T::from_code(code).map(Col).ok_or_else(|| format!("{code} stands for nothing").into())
+        T::from_code(code).map(Col).ok_or_else(|| format!("unknown code {code}").into())
     }
     accepts!(INT2);
 }

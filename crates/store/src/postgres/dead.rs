@@ -15,7 +15,7 @@ use crate::{
 
 /// Counts the matching rows among the newest $6 dead letters, in the order of an index that contains all columns
 /// used. It reads no more than $6 rows even if few of them match.
-const COUNT: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reason,
+const COUNT_DEAD: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reason,
             (x.died_at <= $4)::int + (x.died_at <= $5)::int AS age, count(*)
      FROM (SELECT * FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
            ORDER BY x.delivery_id DESC LIMIT $6) x
@@ -27,16 +27,19 @@ const COUNT: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reason,
          AND (NOT $12::boolean OR NOT coalesce(
              (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = x.webhook_id LIMIT 1), false))
      GROUP BY 1, 2, 3, 4, 5";
-const IS_MORE: &str =
+const HAS_MORE_DEAD: &str =
     "SELECT 1 FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
      ORDER BY x.delivery_id DESC LIMIT 1 OFFSET $4";
-const SIZE: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant_id = $1
+const COUNT_DEAD_UP_TO: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant_id = $1
      ORDER BY x.delivery_id DESC LIMIT $2) x";
 
 /// Statements whose cost must be proportional to what they count; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] =
-    [("count the dead", COUNT), ("more of the dead", IS_MORE), ("size of the dead", SIZE)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
+    ("count dead letters", COUNT_DEAD),
+    ("more dead letters", HAS_MORE_DEAD),
+    ("count dead letters up to a limit", COUNT_DEAD_UP_TO),
+];
 
 pub(super) async fn count(
     session: Tx,
@@ -49,7 +52,7 @@ pub(super) async fn count(
     let query = FilterValues::new(filter, AccessPath::Dead);
     let rows = session
         .query(
-            COUNT,
+            COUNT_DEAD,
             &[
                 &tenant_id.as_str(),
                 &Col(low),
@@ -78,12 +81,12 @@ pub(super) async fn count(
     };
     let groups = rows.iter().map(read).collect::<Result<_, _>>()?;
     let beyond: Values<'_> = &[&tenant_id.as_str(), &Col(low), &Col(high), &(max as i64)];
-    Ok(DeadCounts { groups, more: session.exists(IS_MORE, beyond).await? })
+    Ok(DeadCounts { groups, more: session.exists(HAS_MORE_DEAD, beyond).await? })
 }
 
 /// Counts the dead letters of a tenant, up to the given maximum.
 pub(super) async fn size(session: Tx, tenant_id: &TenantId, max: usize) -> Result<usize, Failure> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
-    let row = session.query_one(SIZE, &[&tenant_id.as_str(), &max]).await?;
+    let row = session.query_one(COUNT_DEAD_UP_TO, &[&tenant_id.as_str(), &max]).await?;
     Ok(plain::<i64>(&row, 0)?.unsigned_abs() as usize)
 }

@@ -10,13 +10,14 @@ use super::{
 };
 use crate::{Erase, EraseResult, StoreFuture};
 
-const TO_ERASE: &str = "SELECT id FROM events WHERE tenant_id = $1 AND subject = $2 AND erased_at IS NULL
+const SELECT_EVENTS_TO_ERASE: &str =
+    "SELECT id FROM events WHERE tenant_id = $1 AND subject = $2 AND erased_at IS NULL
      ORDER BY id LIMIT $3";
 /// The ids of an event's deliveries have the event's millisecond, which limits the range.
-const ANSWERED: &str = "SELECT d.id FROM deliveries d
+const SELECT_DELIVERIES_WITH_RESPONSES: &str = "SELECT d.id FROM deliveries d
      WHERE d.event_id = $1 AND d.id >= $2 AND d.id < $3 AND d.tenant_id = $4 AND (SELECT true FROM attempts a
          WHERE a.delivery_id = d.id AND a.response_body_sample IS NOT NULL LIMIT 1) LIMIT $5";
-const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
+const ERASE_RESPONSES: &str = "UPDATE attempts SET response_body_sample = NULL
      WHERE delivery_id = ANY($1::uuid[]) AND delivery_id >= $2 AND delivery_id < $3
      AND response_body_sample IS NOT NULL";
 
@@ -28,9 +29,9 @@ const DELETE_DEAD_LETTERS: &str = "UPDATE deliveries SET purged_at = $5 WHERE id
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
-    ("deliveries of an event that is erased", ANSWERED),
-    ("response samples to erase", ANSWERS),
-    ("letters that are erased", DELETE_DEAD_LETTERS),
+    ("deliveries of an event to erase", SELECT_DELIVERIES_WITH_RESPONSES),
+    ("response samples to erase", ERASE_RESPONSES),
+    ("dead letters to erase", DELETE_DEAD_LETTERS),
 ];
 
 impl Erase for Postgres {
@@ -56,7 +57,8 @@ impl Erase for Postgres {
         Box::pin(async move {
             let (tenant, subject) = (tenant_id.as_str(), &subject);
             self.read(|session| async move {
-                let rows = session.query(TO_ERASE, &[&tenant, subject, &(limit as i64)]).await?;
+                let rows =
+                    session.query(SELECT_EVENTS_TO_ERASE, &[&tenant, subject, &(limit as i64)]).await?;
                 rows.iter().map(|row| get(row, 0)).collect()
             })
             .await
@@ -105,10 +107,10 @@ async fn erase_answers(
     let (from, to) = id_range_at(event_id);
     let values: super::session::Values<'_> =
         &[&Col(event_id), &from, &to, &tenant_id.as_str(), &(limit as i64)];
-    let rows = tx.query(ANSWERED, values).await?;
+    let rows = tx.query(SELECT_DELIVERIES_WITH_RESPONSES, values).await?;
     let ids = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
     if !ids.is_empty() {
-        tx.execute(ANSWERS, &[&ids, &from, &to]).await?;
+        tx.execute(ERASE_RESPONSES, &[&ids, &from, &to]).await?;
     }
     Ok(ids.len())
 }

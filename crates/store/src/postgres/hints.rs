@@ -112,7 +112,7 @@ impl HintTask {
                         _ = self.send(&client) => {}
                     }
                 }
-                Err(error) => tracing::debug!(%error, "no connection for hints; nodes look by themselves"),
+                Err(error) => tracing::debug!(%error, "no connection for hints; nodes poll instead"),
             }
             tokio::time::sleep(RECONNECT_DELAY).await;
         }

@@ -105,7 +105,7 @@ pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
         redriven_as: get_opt(row, 16)?,
         due: get_opt(row, 17)?,
         priority: get(row, 18)?,
-        behind: get_opt(row, 19)?.filter(|first| *first != id),
+        predecessor: get_opt(row, 19)?.filter(|first| *first != id),
         purged_at: get_opt(row, 20)?,
         format: get(row, 21)?,
     })

@@ -28,7 +28,7 @@ use crate::{
 
 /// Allows one copy at a time. The lock timeout gives the server time to end the session of a copy that was just
 /// killed.
-const LOCK: &str = "SET lock_timeout = '10s';
+const LOCK_COPY: &str = "SET lock_timeout = '10s';
      SELECT pg_advisory_lock(hashtext('redrive copy'), hashtext(current_schema()));
      SET lock_timeout = 0; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
      SET jit = off";
@@ -39,14 +39,15 @@ const ASYNC_COMMIT: &str = "SET synchronous_commit = off";
 const SYNC_COMMIT: &str = "RESET synchronous_commit";
 const SELECT_COPY_PROGRESS: &str = "SELECT source_created_at, state, path, started_at, step, last, rows
     FROM copy_progress";
-const NOTE: &str = "INSERT INTO copy_progress (source_created_at, state, path, started_at, step, rows)
+const INSERT_COPY_PROGRESS: &str =
+    "INSERT INTO copy_progress (source_created_at, state, path, started_at, step, rows)
      VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $4, 0) RETURNING started_at";
 const SAVE_PROGRESS: &str =
     "UPDATE copy_progress SET step = $1, last = $2, rows = $3, altered = altered + $4,
          altered_values = (altered_values || $5::text[])[1:$6]
      WHERE step = $7 AND rows = $8";
 /// Creates one lane for each queue with waiting deliveries, with its wake time computed.
-const LANES: &str = "INSERT INTO lanes (webhook_id, lane, wake_at, pool)
+const INSERT_LANES: &str = "INSERT INTO lanes (webhook_id, lane, wake_at, pool)
      SELECT h.webhook_id, h.lane,
             greatest(h.due, CASE WHEN r.paused THEN $1::bigint ELSE greatest(r.hold_until, r.circuit_until) END),
             coalesce(t.pool, $2)
@@ -56,8 +57,8 @@ const LANES: &str = "INSERT INTO lanes (webhook_id, lane, wake_at, pool)
      LEFT JOIN webhooks w ON w.id = h.webhook_id
      LEFT JOIN tenants t ON t.id = w.tenant_id";
 /// Queries that find a row in a database that is or was in use.
-const USED: [(&str, &str); 5] = [
-    ("a server at work, or one that was killed", "SELECT 1 FROM nodes LIMIT 1"),
+const IN_USE_CHECKS: [(&str, &str); 5] = [
+    ("a running server, or one that was killed", "SELECT 1 FROM nodes LIMIT 1"),
     ("events", "SELECT 1 FROM events LIMIT 1"),
     ("webhooks", "SELECT 1 FROM webhooks LIMIT 1"),
     ("API keys", "SELECT 1 FROM api_keys LIMIT 1"),
@@ -94,7 +95,7 @@ impl Target {
         let (client, connection) = server.connect().await.map_err(failed)?;
         // The task ends with the client.
         tokio::spawn(connection.for_each(|_| async {}));
-        match client.batch_execute(LOCK).await {
+        match client.batch_execute(LOCK_COPY).await {
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 return Err(CopyError::InProgress { database });
             }
@@ -120,7 +121,7 @@ impl Target {
                 }
                 Start::New
             }
-            Some(note) if note.made != source.made => {
+            Some(note) if note.created_at != source.created_at => {
                 return Err(CopyError::AnotherSource { database: name, path: note.path });
             }
             Some(CopyProgress { state, now, cursor: Some(position), .. }) if state == source.state => {
@@ -139,8 +140,12 @@ impl Target {
         };
         // The default tenant that every database has is copied from the source.
         tx.execute("DELETE FROM tenants", &[]).await.map_err(failed)?;
-        let first =
-            tx.query_one(NOTE, &[&source.made, &source.state, &source.path, &TABLE_COPIES[0].name]).await;
+        let first = tx
+            .query_one(
+                INSERT_COPY_PROGRESS,
+                &[&source.created_at, &source.state, &source.path, &TABLE_COPIES[0].name],
+            )
+            .await;
         let now = first.and_then(|row| row.try_get(0)).map_err(failed)?;
         tx.commit().await.map_err(failed)?;
         self.client.batch_execute(ASYNC_COMMIT).await.map_err(failed)?;
@@ -156,8 +161,8 @@ impl Target {
         let name = self.displayed_address.clone();
         let months = self.partitions.missing(chunk.days.iter().map(|day| Time::from_millis(*day)));
         if !months.is_empty() {
-            let made = self.partitions.make(&self.sessions, months).await;
-            made.map_err(|failure: Failure| CopyError::Unwritable {
+            let created = self.partitions.create(&self.sessions, months).await;
+            created.map_err(|failure: Failure| CopyError::Unwritable {
                 database: name.clone(),
                 reason: failure.to_string(),
             })?;
@@ -190,9 +195,9 @@ impl Target {
         let failed = |error: tokio_postgres::Error| unwritable(&name, &error);
         self.client.batch_execute(SYNC_COMMIT).await.map_err(failed)?;
         let tx = self.client.transaction().await.map_err(failed)?;
-        tx.execute(LANES, &[&Col(Time::FAR_FUTURE), &DEFAULT_POOL]).await.map_err(failed)?;
+        tx.execute(INSERT_LANES, &[&Col(Time::FAR_FUTURE), &DEFAULT_POOL]).await.map_err(failed)?;
         let (delivered, pending) = (Col(DeliveryStatus::Delivered), Col(DeliveryStatus::Pending));
-        tx.execute(undelivered::NOTE_ALL, &[&delivered, &pending]).await.map_err(failed)?;
+        tx.execute(undelivered::INSERT_ALL_UNDELIVERED, &[&delivered, &pending]).await.map_err(failed)?;
         let found = count(&tx).await.map_err(failed)?;
         let differences = differences(facts, &found);
         if !differences.is_empty() {
@@ -215,7 +220,7 @@ impl Target {
 
 /// Saved progress of an unfinished copy.
 struct CopyProgress {
-    made: String,
+    created_at: String,
     state: String,
     path: String,
     now: i64,
@@ -228,7 +233,7 @@ async fn read_note(tx: &Transaction<'_>) -> Result<Option<CopyProgress>, tokio_p
     let step: String = row.try_get(4)?;
     let (last, rows) = (row.try_get(5)?, row.try_get::<_, i64>(6)?.unsigned_abs());
     Ok(Some(CopyProgress {
-        made: row.try_get(0)?,
+        created_at: row.try_get(0)?,
         state: row.try_get(1)?,
         path: row.try_get(2)?,
         now: row.try_get(3)?,
@@ -238,7 +243,7 @@ async fn read_note(tx: &Transaction<'_>) -> Result<Option<CopyProgress>, tokio_p
 
 /// Returns what shows that a database is or was in use, if anything does.
 async fn used(tx: &Transaction<'_>) -> Result<Option<&'static str>, tokio_postgres::Error> {
-    for (what, sql) in USED {
+    for (what, sql) in IN_USE_CHECKS {
         let found = match sql.contains("$1") {
             true => tx.query_opt(sql, &[&TenantId::DEFAULT]).await?,
             false => tx.query_opt(sql, &[]).await?,
@@ -343,7 +348,7 @@ fn tables(facts: &SourceCounts, found: &TargetCounts) -> Vec<TableCounts> {
 
 fn unwritable(database: &str, error: &tokio_postgres::Error) -> CopyError {
     let reason = match error.as_db_error() {
-        Some(said) => [Some(said.message()), said.detail(), said.where_()]
+        Some(db_error) => [Some(db_error.message()), db_error.detail(), db_error.where_()]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()

@@ -73,7 +73,7 @@ const INSERT_WAITING: &str =
 /// `created` is evaluated before the result and reads `taken` row by row, so each lane is created right after the
 /// lanes before it are locked. `webhook_runtime` rows were locked before; one that was inserted since is not
 /// waited for.
-const LOCK_AND_CREATE: &str = "WITH r AS MATERIALIZED (
+const LOCK_OR_CREATE_LANES: &str = "WITH r AS MATERIALIZED (
          SELECT webhook_id, CASE WHEN paused THEN $6::bigint ELSE greatest(hold_until, circuit_until) END AS until
          FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[]) ORDER BY webhook_id FOR SHARE SKIP LOCKED),
      taken AS MATERIALIZED (
@@ -100,10 +100,11 @@ const LOCK_AND_CREATE: &str = "WITH r AS MATERIALIZED (
 /// Keeps `webhook_runtime` rows unchanged until the commit.
 const LOCK_RUNTIME: &str =
     "SELECT webhook_id FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[]) ORDER BY webhook_id FOR SHARE";
-const LOCK_ALL: &str = "SELECT lane FROM lanes WHERE webhook_id = $1 ORDER BY lane FOR UPDATE";
+const LOCK_WEBHOOK_LANES: &str = "SELECT lane FROM lanes WHERE webhook_id = $1 ORDER BY lane FOR UPDATE";
 /// Locks all lanes of a webhook, skipping those that other transactions have locked.
-const LOCK_FREE: &str = "SELECT lane FROM lanes WHERE webhook_id = $1 ORDER BY lane FOR UPDATE SKIP LOCKED";
-const LANES_OF: &str = "SELECT webhook_id, lane FROM lanes WHERE webhook_id = ANY($1::uuid[])";
+const LOCK_FREE_WEBHOOK_LANES: &str =
+    "SELECT lane FROM lanes WHERE webhook_id = $1 ORDER BY lane FOR UPDATE SKIP LOCKED";
+const SELECT_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE webhook_id = ANY($1::uuid[])";
 /// Sets the wake time of lanes from the first delivery waiting in each, and deletes empty lanes. In an ordered
 /// lane nothing may start before the first delivery has ended.
 pub(super) const SET_WAKE: &str = "WITH k AS MATERIALIZED (
@@ -119,7 +120,7 @@ pub(super) const SET_WAKE: &str = "WITH k AS MATERIALIZED (
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 /// Sets the wake time of lanes as `SET_WAKE` does, but not before $3, and clears their holder.
-pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
+pub(super) const RECOMPUTE_LANES: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
              LIMIT 1) l),
@@ -131,7 +132,7 @@ pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 /// Locks lanes exclusively, skipping those into which another transaction is inserting.
-pub(super) const LOCK_QUIET: &str = "SELECT l.webhook_id, l.lane
+pub(super) const LOCK_UNCONTENDED: &str = "SELECT l.webhook_id, l.lane
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
          SELECT * FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
          LIMIT 1 FOR UPDATE SKIP LOCKED) l";
@@ -160,24 +161,24 @@ const BLOCKED_UNTIL: &str = "SELECT webhook_id,
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
     ("insert into lanes", INSERT_WAITING),
-    ("lock and create lanes", LOCK_AND_CREATE),
-    ("lock a webhook's free lanes", LOCK_FREE),
-    ("a webhook's lanes", LANES_OF),
-    ("lock what blocks", LOCK_RUNTIME),
-    ("lock a webhook's lanes", LOCK_ALL),
+    ("lock and create lanes", LOCK_OR_CREATE_LANES),
+    ("lock a webhook's free lanes", LOCK_FREE_WEBHOOK_LANES),
+    ("a webhook's lanes", SELECT_LANES),
+    ("lock webhook runtime", LOCK_RUNTIME),
+    ("lock a webhook's lanes", LOCK_WEBHOOK_LANES),
     ("recompute lanes", SET_WAKE),
-    ("settle lanes", SETTLE),
-    ("lock quiet lanes", LOCK_QUIET),
+    ("recompute and release lanes", RECOMPUTE_LANES),
+    ("lock uncontended lanes", LOCK_UNCONTENDED),
     ("hold lanes", HOLD_LANES),
-    ("let go of lanes", RELEASE_LANES),
-    ("what blocks", BLOCKED_UNTIL),
+    ("release lanes", RELEASE_LANES),
+    ("blocked webhooks", BLOCKED_UNTIL),
 ];
 
 /// Counters of a delivery whose nodes died.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RescueCounts {
     pub(super) rescues: i32,
-    pub(super) deaths: i32,
+    pub(super) sender_deaths: i32,
 }
 
 /// Position of a delivery, which stays the same in `waiting` and `leased`.
@@ -256,7 +257,7 @@ impl LaneLocks {
         webhooks: impl IntoIterator<Item = &WebhookId>,
     ) -> Result<(), Failure> {
         let webhooks: Vec<_> = webhooks.into_iter().map(|webhook_id| Col(*webhook_id)).collect();
-        for row in tx.query(LANES_OF, &[&webhooks]).await? {
+        for row in tx.query(SELECT_LANES, &[&webhooks]).await? {
             self.take_from(get(&row, 0)?, plain(&row, 1)?);
         }
         Ok(())
@@ -285,7 +286,7 @@ impl LaneLocks {
         let locks = || self.0.values();
         let rows = tx
             .query(
-                LOCK_AND_CREATE,
+                LOCK_OR_CREATE_LANES,
                 &[
                     &self.0.keys().map(|(webhook_id, _)| Col(*webhook_id)).collect::<Vec<_>>(),
                     &self.0.keys().map(|(_, code)| code.as_str()).collect::<Vec<_>>(),
@@ -319,7 +320,7 @@ pub(super) async fn insert_waiting(tx: &Session, waits: &[WaitingDelivery]) -> R
             &waits.iter().map(|wait| Col(wait.due)).collect::<Vec<_>>(),
             &waits.iter().map(|wait| Col(wait.created_at)).collect::<Vec<_>>(),
             &waits.iter().map(|wait| wait.rescued.rescues).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.rescued.deaths).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.rescued.sender_deaths).collect::<Vec<_>>(),
         ],
     )
     .await?;
@@ -341,7 +342,7 @@ pub(super) async fn lock(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
 
 /// Locks all lanes of a webhook; its `webhook_runtime` row must be locked already.
 pub(super) async fn lock_all(tx: &Session, webhook_id: WebhookId) -> Result<Keys, Failure> {
-    lock_lanes_of(tx, LOCK_ALL, webhook_id).await
+    lock_lanes_of(tx, LOCK_WEBHOOK_LANES, webhook_id).await
 }
 
 async fn lock_lanes_of(tx: &Session, how: &str, webhook_id: WebhookId) -> Result<Keys, Failure> {
@@ -377,7 +378,7 @@ pub(super) async fn lock_uncontended(tx: &Session, keys: &Keys) -> Result<Keys, 
         return Ok(Keys::new());
     }
     let (webhooks, codes) = columns(keys);
-    let rows = tx.query(LOCK_QUIET, &[&webhooks, &codes]).await?;
+    let rows = tx.query(LOCK_UNCONTENDED, &[&webhooks, &codes]).await?;
     rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect()
 }
 
@@ -407,7 +408,7 @@ pub(super) async fn recompute_lane(tx: &Session, keys: &Keys, not_before: Time) 
         return Ok(());
     }
     let (webhooks, codes) = columns(keys);
-    tx.execute(SETTLE, &[&webhooks, &codes, &Col(not_before)]).await?;
+    tx.execute(RECOMPUTE_LANES, &[&webhooks, &codes, &Col(not_before)]).await?;
     Ok(())
 }
 
@@ -421,7 +422,7 @@ pub(super) async fn recompute_lanes(tx: &Session, webhook_id: WebhookId) -> Resu
 /// is left unchanged: it wakes when its first delivery is due, and the claim then finds that the webhook is
 /// blocked.
 pub(super) async fn settle_locked(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
-    let keys = lock_lanes_of(tx, LOCK_FREE, webhook_id).await?;
+    let keys = lock_lanes_of(tx, LOCK_FREE_WEBHOOK_LANES, webhook_id).await?;
     settle_blocked(tx, webhook_id, &keys).await
 }
 

@@ -17,31 +17,32 @@ use crate::{Epoch, LaneKey, Owned};
 const LOCK_LEASES: &str = "SELECT 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery_id)
      CROSS JOIN LATERAL (
          SELECT 1 FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id LIMIT 1 FOR UPDATE) l";
-const MARK: &str = "WITH k AS MATERIALIZED (
+const MARK_SENDING: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery_id) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id
              LIMIT 1) l)
      UPDATE leased SET sending = 1 WHERE ctid = ANY(ARRAY(SELECT tid FROM k)) RETURNING epoch, delivery_id";
-const RELEASE: &str = "WITH k AS MATERIALIZED (
+const RELEASE_LEASES: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery_id) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id
              LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
      RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel";
-const UNASSIGN: &str = "DELETE FROM webhook_assignments WHERE webhook_id = ANY($1::uuid[]) AND epoch = $2";
+const DELETE_ASSIGNMENTS: &str =
+    "DELETE FROM webhook_assignments WHERE webhook_id = ANY($1::uuid[]) AND epoch = $2";
 const OWNED_LEASES: &str =
     "SELECT delivery_id FROM leased WHERE epoch = $1 AND delivery_id > $2 ORDER BY delivery_id LIMIT $3";
 const OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE held_by = $1 LIMIT $2";
 const OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = $1 LIMIT $2";
-const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
+const SELECT_CREATED_AT: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("lock leases", LOCK_LEASES),
-    ("mark as sending", MARK),
-    ("release", RELEASE),
-    ("when made", CREATED),
+    ("mark as sending", MARK_SENDING),
+    ("release", RELEASE_LEASES),
+    ("creation times", SELECT_CREATED_AT),
     ("owned leases", OWNED_LEASES),
     ("owned lanes", OWNED_LANES),
     ("owned assignments", OWNED_ASSIGNMENTS),
@@ -54,7 +55,7 @@ pub(super) async fn mark(
 ) -> Result<BTreeSet<(Epoch, DeliveryId)>, Failure> {
     let (epochs, ids) = in_order(leases.iter().copied());
     lock_leases(&tx, &epochs, &ids).await?;
-    let rows = tx.query(MARK, &[&epochs, &ids]).await?;
+    let rows = tx.query(MARK_SENDING, &[&epochs, &ids]).await?;
     rows.iter().map(|row| Ok((Epoch(plain(row, 0)?), get(row, 1)?))).collect()
 }
 
@@ -133,7 +134,7 @@ pub(super) async fn return_uncertain(tx: Tx, open: &UncertainLeases, fence: i64)
             assigned.iter().filter(|(of, _)| of.0 == *epoch).map(|(_, webhook_id)| *webhook_id).collect();
         if !assigned.is_empty() {
             let webhook_ids: Vec<_> = assigned.into_iter().map(Col).collect();
-            tx.execute(UNASSIGN, &[&webhook_ids, epoch]).await?;
+            tx.execute(DELETE_ASSIGNMENTS, &[&webhook_ids, epoch]).await?;
         }
     }
     return_to_lanes(&tx, orphans, due_of, latest).await?;
@@ -159,7 +160,7 @@ pub(super) fn read_orphan(row: &Row) -> Result<Orphan, Failure> {
         lane: get(row, 2)?,
         seq: plain(row, 3)?,
     };
-    let rescued = RescueCounts { rescues: plain(row, 4)?, deaths: plain(row, 5)? };
+    let rescued = RescueCounts { rescues: plain(row, 4)?, sender_deaths: plain(row, 5)? };
     Ok(Orphan { position, rescued, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
 }
 
@@ -172,7 +173,7 @@ pub(super) async fn delete_leases(
 ) -> Result<Vec<Orphan>, Failure> {
     let (epochs, ids) = in_order(leases.iter().copied());
     lock_leases(tx, &epochs, &ids).await?;
-    tx.query(RELEASE, &[&epochs, &ids]).await?.iter().map(read_orphan).collect()
+    tx.query(RELEASE_LEASES, &[&epochs, &ids]).await?.iter().map(read_orphan).collect()
 }
 
 /// Returns leases as two columns, in the order in which leases are locked.
@@ -213,7 +214,7 @@ pub(super) async fn created(
     deliveries: &[DeliveryId],
 ) -> Result<HashMap<DeliveryId, Time>, Failure> {
     let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
-    let rows = tx.query(CREATED, &[&ids]).await?;
+    let rows = tx.query(SELECT_CREATED_AT, &[&ids]).await?;
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 

@@ -132,12 +132,12 @@ fn leading(access_path: AccessPath) -> &'static str {
 }
 
 /// Filter conditions on events.
-const ASK_EVENT: &str = "
+const EVENT_CONDITIONS: &str = "
     AND ($7::text[] IS NULL OR e.event_type = ANY($7::text[]))
     AND ($16::text IS NULL OR e.idempotency_key = $16::text OR (e.idempotency_key IS NULL AND e.id = $17::uuid))
     AND ($18::text IS NULL OR e.subject = $18::text)";
 /// Filter conditions on deliveries.
-const ASK_DELIVERY: &str = "
+const DELIVERY_CONDITIONS: &str = "
     AND ($6::uuid[] IS NULL OR d.webhook_id = ANY($6::uuid[]))
     AND ($8::smallint[] IS NULL OR d.failure_category = ANY($8::smallint[]))
     AND ($9::smallint IS NULL OR d.last_status_code BETWEEN $9::smallint AND $10::smallint)
@@ -150,13 +150,13 @@ const ASK_DELIVERY: &str = "
         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id LIMIT 1), false))";
 /// Deliveries of candidate events, looked up event by event. Their ids have the event's millisecond, so they are
 /// in the same monthly partition.
-const OF_EVENT: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e CROSS JOIN LATERAL (
+const FROM_EVENTS: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e CROSS JOIN LATERAL (
          SELECT * FROM deliveries d WHERE d.event_id = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
              AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery_id = d.id LIMIT 1) w ON true
      WHERE d.tenant_id = $1 AND (e.id < $20 OR d.id < $21)";
-const OF_DELIVERY: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
+const FROM_DELIVERIES: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = c.id LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery_id = d.id LIMIT 1) w ON true
@@ -177,10 +177,14 @@ fn statement(leading: &str, wanted: &str, order: &str) -> String {
 fn deliveries_statement(plan: ListingPlan) -> String {
     let dead = if plan.dead { IS_DEAD } else { "" };
     let (of, order) = match plan.lead.is_by_event() {
-        true => (OF_EVENT, "e.id DESC, d.id DESC"),
-        false => (OF_DELIVERY, "c.id DESC"),
+        true => (FROM_EVENTS, "e.id DESC, d.id DESC"),
+        false => (FROM_DELIVERIES, "c.id DESC"),
     };
-    statement(leading(plan.lead), &format!("{DELIVERY} {of}{ASK_DELIVERY}{ASK_EVENT}{dead}"), order)
+    statement(
+        leading(plan.lead),
+        &format!("{DELIVERY} {of}{DELIVERY_CONDITIONS}{EVENT_CONDITIONS}{dead}"),
+        order,
+    )
 }
 
 fn events_statement(access_path: AccessPath) -> String {
@@ -190,7 +194,7 @@ fn events_statement(access_path: AccessPath) -> String {
     let of = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
          CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = $1 AND e.id = c.id LIMIT 1) e
          WHERE ($10::text IS NULL OR c.source = $10::text)";
-    let ask = renumbered(ASK_EVENT).replace("e.", "c.");
+    let ask = renumbered(EVENT_CONDITIONS).replace("e.", "c.");
     statement(&renumbered(leading(access_path)), &format!("{EVENT} {of}{ask}"), "c.id DESC")
 }
 
@@ -296,7 +300,7 @@ struct ListingRows<T> {
 impl<T> ListingRows<T> {
     fn read(rows: &[Row], columns: usize, read: fn(&Row) -> Result<T, Failure>) -> Result<Self, Failure> {
         let Some(first) = rows.first() else {
-            return Err(Failure::InvalidData("a listing told nothing".into()));
+            return Err(Failure::InvalidData("a listing returned no row".into()));
         };
         let looked_at = plain::<i64>(first, columns)?.unsigned_abs() as usize;
         let last = get_opt::<EventId>(first, columns + 1)?.map_or([0; 16], |id| *id.as_bytes());
@@ -358,18 +362,18 @@ pub(super) async fn deliveries(
             values.extend([&after_event as &(dyn ToSql + Sync), &after_delivery]);
         }
         let reported = session.query(&statement, &values).await?;
-        let mut told = ListingRows::read(&reported, DELIVERY_COLUMNS, read_delivery)?;
+        let mut listed = ListingRows::read(&reported, DELIVERY_COLUMNS, read_delivery)?;
         match access_path.is_by_event() {
-            true => told.found.sort_by_key(|one| std::cmp::Reverse((one.event_id, one.id))),
-            false => told.found.sort_by_key(|one| std::cmp::Reverse(one.id)),
+            true => listed.found.sort_by_key(|one| std::cmp::Reverse((one.event_id, one.id))),
+            false => listed.found.sort_by_key(|one| std::cmp::Reverse(one.id)),
         }
-        let position = cursor_after(access_path, told.last);
-        let is_end = told.scanned < rows;
-        if is_end && told.found.len() < walk.missing() {
-            walk.end(told.found);
+        let position = cursor_after(access_path, listed.last);
+        let is_end = listed.scanned < rows;
+        if is_end && listed.found.len() < walk.missing() {
+            walk.end(listed.found);
             break;
         }
-        if !walk.add(told.scanned, told.found, position) {
+        if !walk.add(listed.scanned, listed.found, position) {
             break;
         }
         after = Some(position);
@@ -411,14 +415,14 @@ pub(super) async fn events(
             &filter.source,
         ];
         let reported = session.query(&statement, &values).await?;
-        let mut told = ListingRows::read(&reported, EVENT_COLUMNS, read_event)?;
-        told.found.sort_by_key(|one| std::cmp::Reverse(one.event.id));
-        let position = EventId::from_bytes(told.last);
-        if told.scanned < rows && told.found.len() < walk.missing() {
-            walk.end(told.found);
+        let mut listed = ListingRows::read(&reported, EVENT_COLUMNS, read_event)?;
+        listed.found.sort_by_key(|one| std::cmp::Reverse(one.event.id));
+        let position = EventId::from_bytes(listed.last);
+        if listed.scanned < rows && listed.found.len() < walk.missing() {
+            walk.end(listed.found);
             break;
         }
-        if !walk.add(told.scanned, told.found, position) {
+        if !walk.add(listed.scanned, listed.found, position) {
             break;
         }
         after = Some(position);
@@ -453,6 +457,6 @@ mod tests {
     #[test]
     fn status_code_in_statement_is_delivered() {
         assert_eq!(DeliveryStatus::Delivered.code(), 2);
-        assert!(ASK_DELIVERY.contains("d.status <> 2"));
+        assert!(DELIVERY_CONDITIONS.contains("d.status <> 2"));
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long before the given time the created partitions begin, since clocks differ.
-const BEFORE: Duration = Duration::from_secs(45 * 24 * 3600);
+const PARTITION_LEAD_TIME: Duration = Duration::from_secs(45 * 24 * 3600);
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.
@@ -36,19 +36,19 @@ impl Maintenance for Postgres {
 
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
-            let forget = "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
+            let delete = "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
                  SELECT ctid FROM idempotency_keys WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
                  FOR UPDATE SKIP LOCKED))";
             let limit = limit as i64;
-            let forgotten =
-                self.write(|tx| async move { tx.execute(forget, &[&Col(now), &limit]).await }).await?;
-            Ok(forgotten as usize)
+            let pruned =
+                self.write(|tx| async move { tx.execute(delete, &[&Col(now), &limit]).await }).await?;
+            Ok(pruned as usize)
         })
     }
 
     fn ensure_partitions(&self, until: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            let from = Time::from_millis(until.millis() - BEFORE.as_millis() as i64);
+            let from = Time::from_millis(until.millis() - PARTITION_LEAD_TIME.as_millis() as i64);
             let shared = &self.shared;
             shared.partitions.prepare(&shared.writers, from, until).await.map_err(StoreError::from)
         })
@@ -69,7 +69,9 @@ impl Maintenance for Postgres {
                 })
                 .await?;
             if !matches!(row.try_get(0), Ok(true)) {
-                return Err(StoreError::Unavailable("PostgreSQL takes no writes: it is a replica".into()));
+                return Err(StoreError::Unavailable(
+                    "PostgreSQL is a replica and does not accept writes".into(),
+                ));
             }
             // These settings can change while the server runs.
             match durability.risk() {
@@ -102,11 +104,11 @@ impl Maintenance for Postgres {
     fn stats(&self) -> StoreFuture<'_, StoreStats> {
         Box::pin(async move {
             let counts = &self.shared.counts;
-            let vitals = self.read_for_user(|session| async move { vitals(session).await }).await?;
+            let stats = self.read_for_user(|session| async move { read_stats(session).await }).await?;
             Ok(StoreStats {
                 commits: counts.commits.load(Relaxed),
                 statements: counts.statements.load(Relaxed),
-                ..vitals
+                ..stats
             })
         })
     }
@@ -126,21 +128,21 @@ impl Maintenance for Postgres {
     }
 }
 
-async fn vitals(session: Tx) -> Result<StoreStats, Failure> {
-    let mut vitals = StoreStats::default();
+async fn read_stats(session: Tx) -> Result<StoreStats, Failure> {
+    let mut stats = StoreStats::default();
     let by_lane = "SELECT lane, count(*) FROM waiting GROUP BY webhook_id, lane";
     for row in session.query(by_lane, &[]).await? {
         let priority = match get(&row, 0)? {
             Lane::Unordered { priority, .. } => priority,
             Lane::Ordered(_) => Priority::Normal,
         };
-        vitals.waiting[priority as usize] += plain::<i64>(&row, 1)?.unsigned_abs();
+        stats.waiting[priority as usize] += plain::<i64>(&row, 1)?.unsigned_abs();
     }
     let counts = "SELECT (SELECT count(*) FROM leased), (SELECT count(*) FROM dead),
                   (SELECT count(*) FROM webhooks WHERE NOT deleted)";
     let row = session.query_one(counts, &[]).await?;
-    vitals.leased = plain::<i64>(&row, 0)?.unsigned_abs();
-    vitals.dead = plain::<i64>(&row, 1)?.unsigned_abs();
-    vitals.webhooks = plain::<i64>(&row, 2)?.unsigned_abs();
-    Ok(vitals)
+    stats.leased = plain::<i64>(&row, 0)?.unsigned_abs();
+    stats.dead = plain::<i64>(&row, 1)?.unsigned_abs();
+    stats.webhooks = plain::<i64>(&row, 2)?.unsigned_abs();
+    Ok(stats)
 }

@@ -15,6 +15,7 @@ mod connect;
 mod convert;
 mod dead;
 mod durability;
+mod email_addresses;
 mod erase;
 mod event_types;
 mod hints;
@@ -23,7 +24,6 @@ pub(crate) mod import;
 mod lanes;
 mod leases;
 mod listing;
-mod mail_addresses;
 mod maintenance;
 mod nodes;
 mod notifications;
@@ -101,7 +101,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &history::PLANNED_STATEMENTS,
         &dead::PLANNED_STATEMENTS,
         &notifications::PLANNED_STATEMENTS,
-        &mail_addresses::PLANNED_STATEMENTS,
+        &email_addresses::PLANNED_STATEMENTS,
     ]
     .concat()
     .into_iter()

@@ -17,7 +17,7 @@ use crate::{
 
 /// Epochs that have leases. There are many leases and few epochs: each epoch is found by an index lookup after the
 /// previous one.
-const LEASING: &str = "WITH RECURSIVE leasing(epoch) AS (
+const SELECT_LEASING_EPOCHS: &str = "WITH RECURSIVE leasing(epoch) AS (
          (SELECT epoch FROM leased ORDER BY epoch LIMIT 1)
          UNION ALL
          SELECT (SELECT l.epoch FROM leased l WHERE l.epoch > o.epoch ORDER BY l.epoch LIMIT 1)
@@ -118,7 +118,7 @@ impl Postgres {
                     self.shared.hides_identity.store(true, Relaxed);
                     tracing::warn!(
                         error = %failure,
-                        "database does not report its identity; a fail-over is noticed by heartbeats alone"
+                        "database does not report its identity; a fail-over is detected by heartbeats only"
                     );
                 }
                 None
@@ -177,7 +177,7 @@ async fn others(session: Tx, than: Epoch) -> Result<Vec<Epoch>, Failure> {
 
 /// Returns every epoch that has leases.
 pub(super) async fn leasing(session: &Session) -> Result<Vec<i64>, Failure> {
-    session.query(LEASING, &[]).await?.iter().map(|row| plain(row, 0)).collect()
+    session.query(SELECT_LEASING_EPOCHS, &[]).await?.iter().map(|row| plain(row, 0)).collect()
 }
 
 /// Ends a dead epoch. Its node row is deleted first: from then on the node can neither record nor insert. The
@@ -199,7 +199,7 @@ async fn rescue(tx: Tx, dead: Epoch, now: Time, limit: usize) -> Result<BatchPro
     let mut orphans = leases::delete_leases(&tx, &leases).await?;
     for orphan in &mut orphans {
         orphan.rescued.rescues += 1;
-        orphan.rescued.deaths += orphan.sending;
+        orphan.rescued.sender_deaths += orphan.sending;
     }
     let moved_count = orphans.len();
     leases::locks_for(&orphans, |_| now).lock(&tx).await?;

@@ -24,7 +24,7 @@ use crate::{
     codes::NO_WEBHOOK,
 };
 
-macro_rules! notice {
+macro_rules! notification_columns {
     () => {
         " id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status, email_status, attempts,
          next_attempt_at, error "
@@ -78,7 +78,7 @@ const CLAIM_NOTIFICATIONS: &str = concat!(
          SELECT id FROM notifications WHERE next_attempt_at <= $1 ORDER BY next_attempt_at, id LIMIT $3
          FOR UPDATE SKIP LOCKED))
      RETURNING",
-    notice!()
+    notification_columns!()
 );
 const RECORD_WEBHOOK_RESULT: &str =
     "UPDATE notifications SET webhook_status = $2::smallint, error = coalesce($3, error),
@@ -90,9 +90,9 @@ const RECORD_EMAIL_RESULT: &str =
          next_attempt_at = CASE WHEN $2::smallint <> 0 AND webhook_status <> 0 THEN NULL
          ELSE coalesce($4, next_attempt_at) END
      WHERE id = $1 AND email_status = 0";
-const LIST: &str = concat!(
+const LIST_NOTIFICATIONS: &str = concat!(
     "SELECT",
-    notice!(),
+    notification_columns!(),
     "FROM notifications WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
 );
 const PRUNE_NOTIFICATIONS: &str = "DELETE FROM notifications WHERE id = ANY(ARRAY(
@@ -107,12 +107,12 @@ const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE ct
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("due notification groups", SELECT_DUE_GROUPS),
-    ("what stands", SELECT_PENDING_GROUP),
-    ("next notice", SELECT_NEXT_DUE),
+    ("pending notification groups", SELECT_PENDING_GROUP),
+    ("next notification", SELECT_NEXT_DUE),
     ("claim notifications", CLAIM_NOTIFICATIONS),
-    ("list notifications", LIST),
+    ("list notifications", LIST_NOTIFICATIONS),
     ("old notifications", PRUNE_NOTIFICATIONS),
-    ("long quiet", DELETE_SUPPRESSED_GROUPS),
+    ("suppressed notification groups", DELETE_SUPPRESSED_GROUPS),
 ];
 
 /// Adds occurrences to their groups, as the last step of the transaction that caused them.
@@ -136,9 +136,9 @@ pub(super) async fn record_occurrences(tx: &Session, occurrences: &[&Occurrence]
 
 /// Deletes the groups of a deleted tenant, which has no recipients any more.
 pub(super) async fn delete_tenant(tx: &Session, tenant_id: &TenantId) -> Result<(), Failure> {
-    let forget = "DELETE FROM notification_groups WHERE ctid = ANY(ARRAY(
+    let delete = "DELETE FROM notification_groups WHERE ctid = ANY(ARRAY(
              SELECT ctid FROM notification_groups WHERE tenant_id = $1 ORDER BY webhook_id, kind FOR UPDATE))";
-    tx.execute(forget, &[&tenant_id.as_str()]).await.map(drop)
+    tx.execute(delete, &[&tenant_id.as_str()]).await.map(drop)
 }
 
 /// Keys as one array per column.
@@ -182,7 +182,7 @@ impl Notifications for Postgres {
         intervals: GroupIntervals,
         fresh: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.write(|tx| make(tx, now, &intervals, &fresh)).await })
+        Box::pin(async move { self.write(|tx| create(tx, now, &intervals, &fresh)).await })
     }
 
     fn claim_notifications(
@@ -214,11 +214,11 @@ impl Notifications for Postgres {
                 Channel::Webhook => RECORD_WEBHOOK_RESULT,
                 Channel::Email => RECORD_EMAIL_RESULT,
             };
-            let (telling, error, next_at) = match result {
-                ChannelResult::Done(telling, error) => (telling, error, None),
+            let (status, error, next_at) = match result {
+                ChannelResult::Done(status, error) => (status, error, None),
                 ChannelResult::RetryAt(at, error) => (ChannelStatus::Pending, Some(error), Some(Col(at))),
             };
-            let values: [&(dyn ToSql + Sync); 4] = [&Col(id), &Col(telling), &error, &next_at];
+            let values: [&(dyn ToSql + Sync); 4] = [&Col(id), &Col(status), &error, &next_at];
             let values = &values;
             self.write(|tx| async move { tx.execute(statement, values).await.map(drop) }).await
         })
@@ -235,7 +235,7 @@ impl Notifications for Postgres {
             let values: [&(dyn ToSql + Sync); 4] = [&owner, &before, &limit, &offset];
             let values = &values;
             self.list_for(&tenant_id, |session| async move {
-                session.query(LIST, values).await?.iter().map(read_notice).collect()
+                session.query(LIST_NOTIFICATIONS, values).await?.iter().map(read_notice).collect()
             })
             .await
         })
@@ -244,19 +244,19 @@ impl Notifications for Postgres {
     fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let limit = limit as i64;
-            let forgotten = self.write(|tx| async move {
+            let pruned = self.write(|tx| async move {
                 let old = tx
                     .execute(PRUNE_NOTIFICATIONS, &[&Col(NotificationId::first_at(before)), &limit])
                     .await?;
                 let quiet = tx.execute(DELETE_SUPPRESSED_GROUPS, &[&Col(before), &limit]).await?;
                 Ok(old.max(quiet))
             });
-            Ok(forgotten.await? as usize)
+            Ok(pruned.await? as usize)
         })
     }
 }
 
-async fn make(
+async fn create(
     tx: Tx,
     now: Time,
     intervals: &GroupIntervals,
@@ -272,7 +272,7 @@ async fn make(
     let Keys { tenants, webhooks, kinds } = Keys::from_keys(keys.iter());
     let open = tx.query(SELECT_PENDING_GROUP, &[&tenants, &webhooks, &kinds]).await?;
     let read =
-        |row: &Row| Ok(PendingGroup { key: read_key(row)?, due: get(row, 3)?, folded: read_folded(row, 4)? });
+        |row: &Row| Ok(PendingGroup { key: read_key(row)?, due: get(row, 3)?, group: read_folded(row, 4)? });
     let open = open.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
     let notifications = due_notifications(open, now, fresh.to_vec());
     let reported: Vec<GroupKey> = notifications

@@ -32,12 +32,13 @@ macro_rules! operation {
     };
 }
 
-const CREATE: &str =
+const INSERT_OPERATION: &str =
     "INSERT INTO operations (id, tenant_id, request, state, created_by, created_at, start_at, updated_at)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
-const ONE: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant_id = $2");
-const HELD: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND held_by = $2 FOR UPDATE");
-const LIST: &str = operation!(
+const SELECT_OPERATION: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant_id = $2");
+const LOCK_HELD_OPERATION: &str =
+    operation!("SELECT", "FROM operations WHERE id = $1 AND held_by = $2 FOR UPDATE");
+const LIST_OPERATIONS: &str = operation!(
     "SELECT",
     "FROM operations WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
 );
@@ -57,7 +58,7 @@ const CLAIM_OPERATIONS: &str = operation!(
          ORDER BY start_at LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING",
     ""
 );
-const COUNT: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND held_by = $2";
+const SET_TOTAL: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND held_by = $2";
 const IS_HELD: &str =
     "SELECT 1 FROM operations WHERE id = $1 AND tenant_id = $2 AND held_by = $3 AND state = 'running'
     FOR UPDATE";
@@ -65,22 +66,24 @@ const SAVE_PROGRESS: &str = "UPDATE operations SET done = done + $2, skipped = s
          cursor_event_id = coalesce($5, cursor_event_id),
          cursor_delivery_id = CASE WHEN $5 IS NULL THEN cursor_delivery_id ELSE $6 END,
          state = coalesce($7, state) WHERE id = $1";
-const FOLLOW: &str = "INSERT INTO operation_items (operation_id, delivery_id) SELECT $1, unnest($2::uuid[])
+const INSERT_ITEMS: &str =
+    "INSERT INTO operation_items (operation_id, delivery_id) SELECT $1, unnest($2::uuid[])
      ON CONFLICT DO NOTHING";
 /// Locks in the same order as a retry: the delivery, then its dead letter.
-const PURGE: &str =
+const PURGE_DELIVERIES: &str =
     "UPDATE deliveries SET purged_at = $3 WHERE id = ANY($1::uuid[]) AND tenant_id = $2 AND status = $4
          AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
-const NO_LETTERS: &str = "DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])";
-const ITEMS: &str = "SELECT i.delivery_id, d.status, d.failure_category FROM (
+const DELETE_DEAD_LETTERS: &str = "DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])";
+const SELECT_ITEMS: &str = "SELECT i.delivery_id, d.status, d.failure_category FROM (
          SELECT delivery_id FROM operation_items WHERE operation_id = $1 AND delivery_id > $2 ORDER BY delivery_id
          LIMIT $3) i
      LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery_id LIMIT 1) d ON true
      ORDER BY i.delivery_id";
-const SETTLE: &str = "DELETE FROM operation_items WHERE operation_id = $1 AND delivery_id = ANY($2::uuid[])";
+const DELETE_ITEMS: &str =
+    "DELETE FROM operation_items WHERE operation_id = $1 AND delivery_id = ANY($2::uuid[])";
 const UPDATE_SETTLED: &str =
     "UPDATE operations SET delivered = $2, failed = $3, cancelled = $4, errors = $5 WHERE id = $1";
-const CLOSE: &str = "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
+const RELEASE_ENDED_OPERATION: &str = "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
          state = CASE WHEN state = 'delivering' THEN 'completed' ELSE state END,
          finished_at = CASE WHEN state = 'paused' THEN NULL ELSE coalesce(finished_at, $3) END
      WHERE id = $1 AND held_by = $2 AND state IN ('delivering', 'cancelled', 'paused')";
@@ -91,10 +94,10 @@ const PRUNE_OPERATIONS: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 4] = [
-    ("purge dead letters", PURGE),
-    ("take letters off the list", NO_LETTERS),
-    ("look how queued deliveries went", ITEMS),
-    ("delete operation items", SETTLE),
+    ("purge dead letters", PURGE_DELIVERIES),
+    ("delete dead letters", DELETE_DEAD_LETTERS),
+    ("results of queued deliveries", SELECT_ITEMS),
+    ("delete operation items", DELETE_ITEMS),
 ];
 
 fn read_operation(row: &Row) -> Result<Operation, Failure> {
@@ -108,7 +111,7 @@ fn read_operation(row: &Row) -> Result<Operation, Failure> {
         tenant_id: get(row, 1)?,
         order: serde_json::from_str(plain(row, 2)?)?,
         state: OperationState::parse(state)
-            .ok_or_else(|| Failure::InvalidData(format!("no such state: {state}")))?,
+            .ok_or_else(|| Failure::InvalidData(format!("unknown state {state}")))?,
         created_by: plain(row, 4)?,
         created_at: get(row, 5)?,
         start_at: get(row, 6)?,
@@ -139,7 +142,7 @@ impl Operations for Postgres {
         Box::pin(async move {
             let tenant_id = &tenant_id;
             self.list_for(tenant_id, |session| async move {
-                let row = session.query_opt(ONE, &[&Col(id), &tenant_id.as_str()]).await?;
+                let row = session.query_opt(SELECT_OPERATION, &[&Col(id), &tenant_id.as_str()]).await?;
                 row.map(|row| read_operation(&row)).transpose()
             })
             .await
@@ -156,7 +159,8 @@ impl Operations for Postgres {
             self.list_for(tenant_id, |session| async move {
                 let before = Col(page.after.unwrap_or(OperationId::from_bytes([0xff; 16])));
                 let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
-                let rows = session.query(LIST, &[&tenant_id.as_str(), &before, &limit, &offset]).await?;
+                let rows =
+                    session.query(LIST_OPERATIONS, &[&tenant_id.as_str(), &before, &limit, &offset]).await?;
                 rows.iter().map(read_operation).collect()
             })
             .await
@@ -202,7 +206,7 @@ impl Operations for Postgres {
     fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(|tx| async move {
-                tx.execute(COUNT, &[&Col(id), &epoch.0, &(total as i64)]).await.map(drop)
+                tx.execute(SET_TOTAL, &[&Col(id), &epoch.0, &(total as i64)]).await.map(drop)
             })
             .await
         })
@@ -212,7 +216,7 @@ impl Operations for Postgres {
         Box::pin(async move {
             let stepped = self.write(|tx| take_step(tx, &step)).await?;
             self.shared.hints.work();
-            if matches!(&stepped, StepResult::Applied { to_call_off, .. } if !to_call_off.is_empty()) {
+            if matches!(&stepped, StepResult::Applied { to_cancel, .. } if !to_cancel.is_empty()) {
                 self.shared.hints.change();
             }
             Ok(stepped)
@@ -231,9 +235,9 @@ impl Operations for Postgres {
 
     fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            self.write(
-                |tx| async move { tx.execute(CLOSE, &[&Col(id), &epoch.0, &Col(now)]).await.map(drop) },
-            )
+            self.write(|tx| async move {
+                tx.execute(RELEASE_ENDED_OPERATION, &[&Col(id), &epoch.0, &Col(now)]).await.map(drop)
+            })
             .await
         })
     }
@@ -265,10 +269,10 @@ impl Operations for Postgres {
     fn prune_operations(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let first = Col(OperationId::first_at(before));
-            let forgotten = self.write(|tx| async move {
+            let pruned = self.write(|tx| async move {
                 tx.execute(PRUNE_OPERATIONS, &[&first, &Col(before), &(limit as i64)]).await
             });
-            Ok(forgotten.await? as usize)
+            Ok(pruned.await? as usize)
         })
     }
 }
@@ -276,7 +280,7 @@ impl Operations for Postgres {
 async fn create(tx: Tx, operation: &Operation) -> Result<(), Failure> {
     let request = serde_json::to_string(&operation.order)?;
     tx.execute(
-        CREATE,
+        INSERT_OPERATION,
         &[
             &Col(operation.id),
             &operation.tenant_id.as_str(),
@@ -296,7 +300,7 @@ async fn take_step(tx: Tx, step: &OperationStep) -> Result<StepResult, Failure> 
     if !tx.exists(IS_HELD, &[&Col(step.id), &step.tenant_id.as_str(), &step.epoch.0]).await? {
         return Ok(StepResult::ClaimLost);
     }
-    let (done, to_call_off) = perform(&tx, step).await?;
+    let (done, to_cancel) = perform(&tx, step).await?;
     let (event, delivery) =
         step.cursor.map_or((None, None), |at| (Some(Col(at.event_id)), at.delivery_id.map(Col)));
     let skipped = (step.tasks.len() - done + step.passed) as i64;
@@ -306,7 +310,7 @@ async fn take_step(tx: Tx, step: &OperationStep) -> Result<StepResult, Failure> 
         &[&Col(step.id), &(done as i64), &skipped, &Col(step.at), &event, &delivery, &then],
     )
     .await?;
-    Ok(StepResult::Applied { done, to_call_off })
+    Ok(StepResult::Applied { done, to_cancel })
 }
 
 type CallOff = Vec<(redrive_core::WebhookId, DeliveryId)>;
@@ -339,28 +343,28 @@ async fn perform(tx: &Session, step: &OperationStep) -> Result<(usize, CallOff),
         queued.extend(redrive::create_first_delivery(tx, tenant_id, &sends, now).await?.into_iter().map(Col));
     }
     if !queued.is_empty() {
-        tx.execute(FOLLOW, &[&Col(step.id), &queued]).await?;
+        tx.execute(INSERT_ITEMS, &[&Col(step.id), &queued]).await?;
     }
-    let (mut done, mut to_call_off) = (queued.len(), Vec::new());
+    let (mut done, mut to_cancel) = (queued.len(), Vec::new());
     if !cancels.is_empty() {
         for (webhook_id, delivery_id, cancelled) in
             redrive::cancel_all(tx, tenant_id, &cancels, why, now).await?
         {
             done += usize::from(matches!(cancelled, CancelResult::Done | CancelResult::Requested));
             if cancelled == CancelResult::Requested {
-                to_call_off.push((webhook_id, delivery_id));
+                to_cancel.push((webhook_id, delivery_id));
             }
         }
     }
     if !purges.is_empty() {
         let dead = Col(DeliveryStatus::Dead);
-        let gone = tx.query(PURGE, &[&purges, &tenant_id.as_str(), &Col(now), &dead]).await?;
+        let gone = tx.query(PURGE_DELIVERIES, &[&purges, &tenant_id.as_str(), &Col(now), &dead]).await?;
         let gone: Vec<Col<DeliveryId>> =
             gone.iter().map(|row| get(row, 0).map(Col)).collect::<Result<_, Failure>>()?;
-        tx.execute(NO_LETTERS, &[&gone]).await?;
+        tx.execute(DELETE_DEAD_LETTERS, &[&gone]).await?;
         done += gone.len();
     }
-    Ok((done, to_call_off))
+    Ok((done, to_cancel))
 }
 
 async fn settle(
@@ -370,12 +374,12 @@ async fn settle(
     after: Option<DeliveryId>,
     limit: usize,
 ) -> Result<SettleProgress, Failure> {
-    let Some(row) = tx.query_opt(HELD, &[&Col(id), &epoch.0]).await? else {
+    let Some(row) = tx.query_opt(LOCK_HELD_OPERATION, &[&Col(id), &epoch.0]).await? else {
         return Ok(SettleProgress { next: None, open: 0, ended: 0 });
     };
     let mut progress = read_operation(&row)?.progress;
     let after = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
-    let items = tx.query(ITEMS, &[&Col(id), &after, &(limit as i64)]).await?;
+    let items = tx.query(SELECT_ITEMS, &[&Col(id), &after, &(limit as i64)]).await?;
     let mut settled: Vec<Col<DeliveryId>> = Vec::new();
     for row in &items {
         let status: Option<DeliveryStatus> = get_opt(row, 1)?;
@@ -385,7 +389,7 @@ async fn settle(
         }
     }
     if !settled.is_empty() {
-        tx.execute(SETTLE, &[&Col(id), &settled]).await?;
+        tx.execute(DELETE_ITEMS, &[&Col(id), &settled]).await?;
         let errors = serde_json::to_string(&progress.errors)?;
         let counts = [progress.delivered as i64, progress.failed as i64, progress.cancelled as i64];
         tx.execute(UPDATE_SETTLED, &[&Col(id), &counts[0], &counts[1], &counts[2], &errors]).await?;

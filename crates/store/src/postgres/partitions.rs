@@ -41,9 +41,9 @@ impl Partitions {
     }
 
     /// Creates the partitions of months, if they do not exist.
-    pub(super) async fn make(&self, sessions: &Sessions, months: BTreeSet<Month>) -> Result<(), Failure> {
+    pub(super) async fn create(&self, sessions: &Sessions, months: BTreeSet<Month>) -> Result<(), Failure> {
         for month in months {
-            sessions.write(|tx| make(tx, &self.schema, month)).await?;
+            sessions.write(|tx| create(tx, &self.schema, month)).await?;
             self.known.write().insert(month);
         }
         Ok(())
@@ -58,7 +58,7 @@ impl Partitions {
             times.push(start_of(month));
             month = next(month);
         }
-        self.make(sessions, self.missing(times.into_iter())).await
+        self.create(sessions, self.missing(times.into_iter())).await
     }
 
     /// Drops the oldest partition that ended before a time and is not needed, or deletes rows of other tables that an
@@ -139,21 +139,21 @@ fn range(from: Time, to: Time) -> (Col<[u8; 16]>, Col<[u8; 16]>) {
 
 /// Deletes the rows of other tables that belong to deliveries of dropped partitions.
 async fn delete_dependents(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Result<u64, Failure> {
-    let mut forgotten = 0;
+    let mut pruned = 0;
     for (from, to) in gaps {
         let (from, to) = range(from, to);
         for table in ["dead", "undelivered"] {
-            let forget = format!(
+            let delete = format!(
                 "DELETE FROM {table} WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM {table}
                  WHERE delivery_id >= $1 AND delivery_id < $2 ORDER BY delivery_id LIMIT $3 FOR UPDATE SKIP LOCKED))"
             );
-            forgotten += tx.execute(&forget, &[&from, &to, &(rows as i64)]).await?;
+            pruned += tx.execute(&delete, &[&from, &to, &(rows as i64)]).await?;
         }
-        if forgotten > 0 {
+        if pruned > 0 {
             break;
         }
     }
-    Ok(forgotten)
+    Ok(pruned)
 }
 
 /// Returns whether a partition is not needed: it has no pending deliveries or, with `only_empty`, no rows.
@@ -217,7 +217,7 @@ fn text_of(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-async fn make(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
+async fn create(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
     // One node at a time: the others wait, and find the partition attached.
     tx.query("SELECT pg_advisory_xact_lock(hashtext('redrive partitions'), hashtext($1))", &[&schema])
         .await?;
@@ -229,18 +229,18 @@ async fn make(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
         if tx.exists(attached, &[&part]).await? {
             continue;
         }
-        let mut make = format!("CREATE TABLE IF NOT EXISTS {part} (LIKE {table} INCLUDING ALL);");
+        let mut statements = format!("CREATE TABLE IF NOT EXISTS {part} (LIKE {table} INCLUDING ALL);");
         if !storage.is_empty() {
-            make += &format!("ALTER TABLE {part} SET ({storage});");
+            statements += &format!("ALTER TABLE {part} SET ({storage});");
         }
         if table == "deliveries" {
-            make += &format!(
+            statements += &format!(
                 "CREATE UNIQUE INDEX IF NOT EXISTS {part}_by_event ON {part} (event_id, webhook_id, round);"
             );
         }
-        make +=
+        statements +=
             &format!("ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ('{from}') TO ('{to}');");
-        tx.run(&make).await?;
+        tx.run(&statements).await?;
     }
     Ok(())
 }

@@ -23,23 +23,24 @@ use crate::{
 };
 
 /// Oldest events of the tenant. Events that another transaction has locked for a new round are skipped.
-const OLD_EVENTS: &str = "SELECT id FROM events WHERE tenant_id = $1 AND id > $2 AND id < $3
+const SELECT_OLD_EVENTS: &str = "SELECT id FROM events WHERE tenant_id = $1 AND id > $2 AND id < $3
      ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED";
 /// Number of deliveries of each event, counted up to $5, and whether one of them is pending.
-const STANDING: &str = "SELECT e.id,
+const SELECT_EVENT_STATUS: &str = "SELECT e.id,
          (SELECT count(*) FROM (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.id >= $2 AND d.id < $3
           LIMIT $5) d),
          EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.id >= $2 AND d.id < $3 AND d.status = $4)
      FROM unnest($1::uuid[]) AS e(id)";
-const OF_EVENTS: &str = "SELECT d.id FROM unnest($1::uuid[]) AS e(id)
+const SELECT_DELIVERIES: &str = "SELECT d.id FROM unnest($1::uuid[]) AS e(id)
      CROSS JOIN LATERAL (SELECT d.id FROM deliveries d WHERE d.event_id = e.id AND d.id >= $2 AND d.id < $3
          LIMIT $4) d LIMIT $4";
 /// Dead letters of the tenant in the order of their ids, and whether each died before $5.
-const OLD_DEAD: &str = "SELECT x.delivery_id, d.ended_at < $5
+const SELECT_OLD_DEAD: &str = "SELECT x.delivery_id, d.ended_at < $5
      FROM dead x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery_id LIMIT 1) d
      WHERE x.tenant_id = $1 AND x.delivery_id > $2 AND x.delivery_id < $3 ORDER BY x.delivery_id LIMIT $4";
 /// Locks those that have not been redriven, in the same order as a retry: the delivery, then its dead letter.
-const STILL_DEAD: &str = "SELECT id FROM deliveries WHERE id = ANY($1::uuid[]) AND id >= $2 AND id < $3
+const SELECT_STILL_DEAD: &str =
+    "SELECT id FROM deliveries WHERE id = ANY($1::uuid[]) AND id >= $2 AND id < $3
      AND redriven_as IS NULL FOR UPDATE SKIP LOCKED";
 const PRUNE_ATTEMPTS: &str =
     "DELETE FROM attempts WHERE delivery_id = ANY($1::uuid[]) AND delivery_id >= $2 AND delivery_id < $3";
@@ -49,7 +50,7 @@ const PRUNE_EVENTS: &str =
 const PRUNE_DEAD: &str = "DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])";
 const PRUNE_UNDELIVERED: &str = "DELETE FROM undelivered WHERE delivery_id = ANY($1::uuid[])";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many periods.
-const WITH_PERIODS: &str = "WITH RECURSIVE found(webhook_id, n) AS (
+const SELECT_WEBHOOKS_WITH_PERIODS: &str = "WITH RECURSIVE found(webhook_id, n) AS (
          (SELECT webhook_id, 1 FROM circuit_periods WHERE webhook_id > $1 ORDER BY webhook_id LIMIT 1)
          UNION ALL
          SELECT (SELECT p.webhook_id FROM circuit_periods p WHERE p.webhook_id > f.webhook_id ORDER BY p.webhook_id
@@ -67,18 +68,18 @@ const LOCK_EVENTS: &str = "SELECT id, priority, erased_at IS NOT NULL FROM event
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 13] = [
-    ("hold events", LOCK_EVENTS),
-    ("old events", OLD_EVENTS),
-    ("how old events stand", STANDING),
-    ("deliveries of old events", OF_EVENTS),
-    ("old dead letters", OLD_DEAD),
-    ("still dead", STILL_DEAD),
+    ("lock events", LOCK_EVENTS),
+    ("old events", SELECT_OLD_EVENTS),
+    ("status of old events", SELECT_EVENT_STATUS),
+    ("deliveries of old events", SELECT_DELIVERIES),
+    ("old dead letters", SELECT_OLD_DEAD),
+    ("still dead", SELECT_STILL_DEAD),
     ("prune attempts", PRUNE_ATTEMPTS),
     ("prune deliveries", PRUNE_DELIVERIES),
     ("prune events", PRUNE_EVENTS),
     ("prune dead letters", PRUNE_DEAD),
     ("prune undelivered", PRUNE_UNDELIVERED),
-    ("webhooks with periods", WITH_PERIODS),
+    ("webhooks with periods", SELECT_WEBHOOKS_WITH_PERIODS),
     ("prune circuit periods", PRUNE_PERIODS),
 ];
 
@@ -127,7 +128,7 @@ impl Prune for Postgres {
         Box::pin(async move {
             let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
             self.read(|session| async move {
-                let rows = session.query(WITH_PERIODS, &[&after, &(limit as i32)]).await?;
+                let rows = session.query(SELECT_WEBHOOKS_WITH_PERIODS, &[&after, &(limit as i32)]).await?;
                 rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
             })
             .await
@@ -138,17 +139,17 @@ impl Prune for Postgres {
         Box::pin(async move {
             let old = &old;
             self.write(|tx| async move {
-                let mut forgotten = 0;
+                let mut pruned = 0;
                 for (webhook_id, before) in old {
-                    let left = (limit - forgotten) as i64;
+                    let left = (limit - pruned) as i64;
                     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
                         [&Col(*webhook_id), &Col(*before), &left];
-                    forgotten += tx.execute(PRUNE_PERIODS, &values).await? as usize;
-                    if forgotten >= limit {
+                    pruned += tx.execute(PRUNE_PERIODS, &values).await? as usize;
+                    if pruned >= limit {
                         break;
                     }
                 }
-                Ok(forgotten)
+                Ok(pruned)
             })
             .await
         })
@@ -211,7 +212,7 @@ async fn prune_events(tx: Tx, request: &PruneRequest<EventId>) -> Result<PrunePr
     let after = request.after.unwrap_or(EventId::from_bytes([0; 16]));
     let values: super::session::Values<'_> =
         &[&request.tenant_id.as_str(), &Col(after), &Col(min_bytes_at(request.before)), &(max as i64)];
-    let rows = tx.query(OLD_EVENTS, values).await?;
+    let rows = tx.query(SELECT_OLD_EVENTS, values).await?;
     let events = rows.iter().map(|row| get(row, 0)).collect::<Result<Vec<EventId>, _>>()?;
     let (Some(first), Some(last)) = (events.first(), events.last()) else {
         return Ok(PruneProgress { left: PruneCounts::default(), last: request.after, finished: true });
@@ -305,7 +306,8 @@ async fn delete_groups(
 ) -> Result<HashMap<EventId, (usize, bool)>, Failure> {
     let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
     let pending = Col(DeliveryStatus::Pending);
-    let rows = tx.query(STANDING, &[&ids, &range.0, &range.1, &pending, &(max as i64 + 1)]).await?;
+    let rows =
+        tx.query(SELECT_EVENT_STATUS, &[&ids, &range.0, &range.1, &pending, &(max as i64 + 1)]).await?;
     let read = |row| Ok((get(row, 0)?, (plain::<i64>(row, 1)? as usize, plain(row, 2)?)));
     rows.iter().map(read).collect()
 }
@@ -317,7 +319,7 @@ async fn deliveries_of(
     max: usize,
 ) -> Result<Vec<Col<DeliveryId>>, Failure> {
     let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
-    let rows = tx.query(OF_EVENTS, &[&ids, &range.0, &range.1, &(max as i64)]).await?;
+    let rows = tx.query(SELECT_DELIVERIES, &[&ids, &range.0, &range.1, &(max as i64)]).await?;
     rows.iter().map(|row| get(row, 0).map(Col)).collect()
 }
 
@@ -335,9 +337,8 @@ async fn delete_events(
     let deliveries = deliveries_of(tx, events, range, max).await?;
     delete_deliveries(tx, &deliveries, range, &mut counts).await?;
     let ids: Vec<_> = events.iter().map(|event_id| Col(*event_id)).collect();
-    let forgotten =
-        tx.execute(PRUNE_EVENTS, &[&request.tenant_id.as_str(), &ids, &range.0, &range.1]).await?;
-    counts.events += forgotten as usize;
+    let pruned = tx.execute(PRUNE_EVENTS, &[&request.tenant_id.as_str(), &ids, &range.0, &range.1]).await?;
+    counts.events += pruned as usize;
     Ok(counts)
 }
 
@@ -367,7 +368,10 @@ async fn prune_dead(
     // A delivery cannot die before its event's time, so the id range contains every old dead letter.
     let before = Col(min_bytes_at(request.before));
     let rows = tx
-        .query(OLD_DEAD, &[&request.tenant_id.as_str(), &after, &before, &(max as i64), &Col(request.before)])
+        .query(
+            SELECT_OLD_DEAD,
+            &[&request.tenant_id.as_str(), &after, &before, &(max as i64), &Col(request.before)],
+        )
         .await?;
     let mut ids = Vec::new();
     let (mut first, mut last) = (None, request.after);
@@ -382,7 +386,7 @@ async fn prune_dead(
     let mut counts = PruneCounts::default();
     if let (Some(first), Some(last), false) = (first, last, ids.is_empty()) {
         let range = Range::new(first.time(), last.time());
-        let rows = tx.query(STILL_DEAD, &[&ids, &range.0, &range.1]).await?;
+        let rows = tx.query(SELECT_STILL_DEAD, &[&ids, &range.0, &range.1]).await?;
         let still = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<_>, _>>()?;
         if request.archive {
             let mut packing = FrameBuilder::default();

@@ -21,7 +21,8 @@ use super::{
 use crate::{Completion, NewEvent, Publish, PublishResult};
 
 /// Live epochs. They cannot end before the commit, since ending one deletes its locked row.
-pub(super) const LIVE: &str = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) FOR KEY SHARE";
+pub(super) const LOCK_LIVE_EPOCHS: &str =
+    "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) FOR KEY SHARE";
 /// Configuration versions of tenants, and which of the epochs are live. Nothing is locked.
 const READ_TENANTS: &str = "SELECT t.id, t.config_version, ARRAY(
          SELECT n.epoch FROM nodes n WHERE n.epoch = ANY($2::bigint[]))
@@ -37,7 +38,7 @@ const SELECT_UNLOCKED: &str =
 /// Statements whose cost must be proportional to the rows they read; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 4] = [
-    ("live epochs", LIVE),
+    ("live epochs", LOCK_LIVE_EPOCHS),
     ("tenants of a batch", READ_TENANTS),
     ("keys", READ_KEYS),
     ("unlocked tenants", SELECT_UNLOCKED),
@@ -159,11 +160,11 @@ async fn read(tx: &Tx, events: &[&NewEvent]) -> Result<BatchState, Failure> {
     let epochs: Vec<_> = events.iter().map(|new| new.epoch.0).collect::<BTreeSet<_>>().into_iter().collect();
     let tenants: BTreeSet<_> = events.iter().map(|new| new.event.tenant_id.as_str()).collect();
     let tenants: Vec<_> = tenants.into_iter().collect();
-    let claims: Vec<_> = events.iter().filter(|new| new.claim.is_some()).collect();
-    let owners: Vec<_> = claims.iter().map(|new| new.event.tenant_id.as_str()).collect();
-    let hashes: Vec<_> = claims.iter().map(|new| key_hash(&new.event).to_vec()).collect();
+    let keyed: Vec<_> = events.iter().filter(|new| new.idempotency.is_some()).collect();
+    let owners: Vec<_> = keyed.iter().map(|new| new.event.tenant_id.as_str()).collect();
+    let hashes: Vec<_> = keyed.iter().map(|new| key_hash(&new.event).to_vec()).collect();
     let keys = async {
-        match claims.is_empty() {
+        match keyed.is_empty() {
             true => Ok(Vec::new()),
             false => tx.query(READ_KEYS, &[&owners, &hashes]).await,
         }
@@ -189,12 +190,15 @@ impl BatchState {
         let Some(config_version) = self.config_versions.get(tenant_id) else {
             return Decision::Result(PublishResult::NoTenant);
         };
-        let key = new.claim.as_ref().map(|claim| ((tenant_id.clone(), key_hash(&new.event)), claim));
+        let key = new
+            .idempotency
+            .as_ref()
+            .map(|reservation| ((tenant_id.clone(), key_hash(&new.event)), reservation));
         let holder = key.as_ref().and_then(|(key, _)| self.key_holders.get(key).copied());
-        if let (Some(holder), Some((_, claim))) = (holder, &key)
-            && holder.expires_at > claim.confirmed_now
+        if let (Some(holder), Some((_, reservation))) = (holder, &key)
+            && holder.expires_at > reservation.confirmed_now
         {
-            return Decision::Result(match holder.body_hash == claim.body_hash {
+            return Decision::Result(match holder.body_hash == reservation.body_hash {
                 true => PublishResult::Duplicate { event_id: holder.event_id },
                 false => PublishResult::KeyReused { event_id: holder.event_id },
             });
@@ -205,11 +209,12 @@ impl BatchState {
         if *config_version != new.config_version {
             return Decision::Result(PublishResult::ConfigChanged);
         }
-        if let Some((key, claim)) = key {
+        if let Some((key, reservation)) = key {
             if let Some(expired) = holder.filter(|holder| holder.is_stored) {
                 self.replaceable_until = self.replaceable_until.max(expired.expires_at);
             }
-            let (event_id, body_hash, expires_at) = (new.event.id, claim.body_hash, claim.expires_at);
+            let (event_id, body_hash, expires_at) =
+                (new.event.id, reservation.body_hash, reservation.expires_at);
             self.key_holders.insert(key, KeyHolder { event_id, body_hash, expires_at, is_stored: false });
         }
         Decision::Store

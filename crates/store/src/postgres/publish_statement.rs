@@ -170,7 +170,7 @@ impl<'a> Insertion<'a> {
 
     /// Returns whether the events may be stored without reading tenants and idempotency keys first.
     pub(super) fn needs_no_reading(&self) -> bool {
-        self.orders.is_empty() && self.events.iter().all(|new| new.claim.is_none())
+        self.orders.is_empty() && self.events.iter().all(|new| new.idempotency.is_none())
     }
 
     pub(super) fn events(&self) -> &[&'a NewEvent] {
@@ -186,7 +186,8 @@ impl<'a> Insertion<'a> {
     /// Stores the events. Returns the tenants whose events were stored; nothing was stored for the others.
     pub(super) async fn run(&self, tx: &Tx, fence: i64) -> Result<FirstNumbers, Failure> {
         let mut columns = self.columns(fence);
-        let statement = match (self.wakes.is_empty(), self.events.iter().any(|new| new.claim.is_some())) {
+        let statement = match (self.wakes.is_empty(), self.events.iter().any(|new| new.idempotency.is_some()))
+        {
             (true, false) => INSERT_LEASED,
             (true, true) => INSERT_KEYED,
             (false, _) => INSERT_WAITING,
@@ -277,23 +278,23 @@ impl<'a> Insertion<'a> {
     /// expired.
     fn key_columns(&self) -> Vec<Column<'_>> {
         let mut seen = BTreeSet::new();
-        let mut claims: Vec<_> = self
+        let mut keyed: Vec<_> = self
             .events
             .iter()
-            .filter_map(|new| Some((&new.event, new.claim.as_ref()?, key_hash(&new.event))))
+            .filter_map(|new| Some((&new.event, new.idempotency.as_ref()?, key_hash(&new.event))))
             .rev()
             .filter(|(event, _, hash)| seen.insert((&event.tenant_id, *hash)))
             .collect();
         // Two transactions that insert the same keys do so in the same order.
-        claims.sort_by(|(a, _, a_hash), (b, _, b_hash)| (&a.tenant_id, a_hash).cmp(&(&b.tenant_id, b_hash)));
+        keyed.sort_by(|(a, _, a_hash), (b, _, b_hash)| (&a.tenant_id, a_hash).cmp(&(&b.tenant_id, b_hash)));
         // Ordered lanes are set by a separate statement, which expects them to be locked: all tenants or none.
         let min_tenants = if self.orders.is_empty() { 0 } else { self.tenants.len() as i64 };
         vec![
-            column(claims.iter(), |(event, ..)| event.tenant_id.as_str()),
-            column(claims.iter(), |(_, _, hash)| hash.to_vec()),
-            column(claims.iter(), |(event, ..)| Col(event.id)),
-            column(claims.iter(), |(_, claim, _)| claim.body_hash.to_vec()),
-            column(claims.iter(), |(_, claim, _)| Col(claim.expires_at)),
+            column(keyed.iter(), |(event, ..)| event.tenant_id.as_str()),
+            column(keyed.iter(), |(_, _, hash)| hash.to_vec()),
+            column(keyed.iter(), |(event, ..)| Col(event.id)),
+            column(keyed.iter(), |(_, reservation, _)| reservation.body_hash.to_vec()),
+            column(keyed.iter(), |(_, reservation, _)| Col(reservation.expires_at)),
             Box::new(Col(self.replaceable_until)),
             Box::new(min_tenants),
         ]

@@ -256,7 +256,7 @@ impl<'a> BatchProgress<'a> {
 }
 
 fn contended() -> StoreError {
-    StoreError::Unavailable("the tenant keeps being changed by other transactions; publish again".into())
+    StoreError::Unavailable("the tenant is being changed by other transactions; publish again".into())
 }
 
 /// Groups events by epoch, since events of one epoch are stored together. The last group is published first.
@@ -325,7 +325,7 @@ async fn prepare_batch(shared: &Shared, events: &[&NewEvent]) -> Result<(), Fail
         std::iter::once(new.event.id.time()).chain(new.deliveries.iter().map(|delivery| delivery.id.time()))
     });
     let missing = shared.partitions.missing(months);
-    shared.partitions.make(&shared.writers, missing).await
+    shared.partitions.create(&shared.writers, missing).await
 }
 
 fn has_waiting(new: &NewEvent) -> bool {

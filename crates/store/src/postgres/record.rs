@@ -45,7 +45,7 @@ macro_rules! attempt_arrays {
 /// Records deliveries that succeeded, are not in an ordered lane and were not cancelled: lease, attempt and
 /// delivery in one statement. Returns the deliveries that were recorded. A lease that another transaction changes
 /// concurrently is not found by its `ctid`, and is recorded by the general transaction.
-const DELIVERED: &str = concat!(
+const RECORD_DELIVERED: &str = concat!(
     "WITH i AS MATERIALIZED (
          SELECT i.*, l.tid FROM unnest($1::bigint[], $2::uuid[], ",
     attempt_arrays!(),
@@ -70,7 +70,7 @@ const DELIVERED: &str = concat!(
 );
 /// Deletes the leases of outcomes that may be recorded. A cancelled one is left, unless the outcome saw the
 /// cancellation.
-const TAKE: &str = "WITH k AS MATERIALIZED (
+const DELETE_LEASES: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery_id, knows)
          CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id
@@ -82,21 +82,22 @@ const SELECT_CANCELLED: &str =
      CROSS JOIN LATERAL (
          SELECT * FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id AND l.cancel IS NOT NULL
          LIMIT 1) l";
-const ATTEMPTS: &str = concat!(
+const INSERT_ATTEMPTS: &str = concat!(
     "INSERT INTO attempts SELECT i.* FROM unnest($2::uuid[], ",
     attempt_arrays!(),
     ") AS i WHERE $1::bigint[] IS NOT NULL ON CONFLICT DO NOTHING RETURNING delivery_id"
 );
-const RECORDED: &str =
+const SELECT_RECORDED: &str =
     "SELECT a.delivery_id, a.number, a.id FROM unnest($1::uuid[], $2::integer[]) AS i(delivery_id, number)
      CROSS JOIN LATERAL (
          SELECT * FROM attempts a WHERE a.delivery_id = i.delivery_id AND a.number = i.number LIMIT 1) a";
-const STATUS: &str = "SELECT id, status FROM deliveries WHERE id = ANY($1::uuid[])";
-const PUT_BACK: &str =
+const SELECT_STATUS: &str = "SELECT id, status FROM deliveries WHERE id = ANY($1::uuid[])";
+const RESTORE_LEASE: &str =
     "INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 /// A delivery that ended without an attempt keeps the columns of its last attempt.
-const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_position($1::uuid[], d.id)],
+const UPDATE_DELIVERIES: &str =
+    "UPDATE deliveries d SET status = ($2::smallint[])[array_position($1::uuid[], d.id)],
             ended_at = ($3::bigint[])[array_position($1::uuid[], d.id)],
             dead_reason = ($4::smallint[])[array_position($1::uuid[], d.id)],
             cancel_reason = ($5::bytea[])[array_position($1::uuid[], d.id)],
@@ -118,12 +119,12 @@ const INSERT_DEAD: &str =
 /// Statements whose cost must be proportional to the rows they write; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
-    ("delivered", DELIVERED),
-    ("take leases", TAKE),
+    ("delivered", RECORD_DELIVERED),
+    ("delete leases", DELETE_LEASES),
     ("cancelled leases", SELECT_CANCELLED),
-    ("recorded before", RECORDED),
-    ("status", STATUS),
-    ("update deliveries", UPDATE),
+    ("recorded attempts", SELECT_RECORDED),
+    ("status", SELECT_STATUS),
+    ("update deliveries", UPDATE_DELIVERIES),
     ("bury", INSERT_DEAD),
 ];
 
@@ -277,7 +278,7 @@ async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSe
     values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered, &late]);
     let session = shared.recording.get().await?;
     session.set_dirty(true);
-    match session.query(DELIVERED, &values).await {
+    match session.query(RECORD_DELIVERED, &values).await {
         Ok(rows) => {
             session.committed();
             rows.iter().map(|row| get(row, 0)).collect()
@@ -316,7 +317,7 @@ async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<RecordResult>,
         match &one.outcome.attempt {
             Some(attempt) if !fresh.contains(&one.outcome.delivery_id) => {
                 if !is_recorded(&tx, one.outcome, attempt).await? {
-                    return Err(Failure::InvalidData(format!("attempt {} is there already", attempt.number)));
+                    return Err(Failure::InvalidData(format!("attempt {} already exists", attempt.number)));
                 }
                 // A late repetition: the delivery has been leased again since. The new lease is for the next attempt.
                 restore_lease(&tx, one.outcome, &one.lease).await?;
@@ -344,7 +345,7 @@ async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<Delive
     let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery_id)).collect();
     let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.saw_cancel).collect();
     lock_leases(tx, &epochs, &ids).await?;
-    let rows = tx.query(TAKE, &[&epochs, &ids, &knows]).await?;
+    let rows = tx.query(DELETE_LEASES, &[&epochs, &ids, &knows]).await?;
     rows.iter().map(|row| read_orphan(row).map(|orphan| (orphan.position.delivery_id, orphan))).collect()
 }
 
@@ -368,11 +369,11 @@ async fn explain_missing(
     let (keys, numbers): (Vec<_>, Vec<_>) =
         with_attempts.map(|(outcome, attempt)| (Col(outcome.delivery_id), attempt.number as i32)).unzip();
     let mut attempts = HashSet::new();
-    for row in tx.query(RECORDED, &[&keys, &numbers]).await? {
+    for row in tx.query(SELECT_RECORDED, &[&keys, &numbers]).await? {
         attempts.insert((get::<DeliveryId>(&row, 0)?, plain::<i32>(&row, 1)?, get::<AttemptId>(&row, 2)?));
     }
     let mut statuses = HashMap::new();
-    for row in tx.query(STATUS, &[&ids]).await? {
+    for row in tx.query(SELECT_STATUS, &[&ids]).await? {
         statuses.insert(get::<DeliveryId>(&row, 0)?, get::<DeliveryStatus>(&row, 1)?);
     }
     for (at, outcome) in missing {
@@ -397,19 +398,20 @@ async fn refuse_unconfirmed<'a>(
     leased: Vec<Leased<'a>>,
     results: &mut Results,
 ) -> Result<Vec<Leased<'a>>, Failure> {
-    let claimed = |one: &&Leased<'_>| one.outcome.requires_ended_webhook;
-    let webhook_ids: BTreeSet<_> = leased.iter().filter(claimed).map(|one| one.outcome.webhook_id).collect();
+    let must_confirm = |one: &&Leased<'_>| one.outcome.requires_inactive_webhook;
+    let webhook_ids: BTreeSet<_> =
+        leased.iter().filter(must_confirm).map(|one| one.outcome.webhook_id).collect();
     if webhook_ids.is_empty() {
         return Ok(leased);
     }
     let stored = webhooks::by_ids(tx, webhook_ids).await?;
     let mut confirmed = Vec::with_capacity(leased.len());
     for one in leased {
-        let has_ended =
-            stored.get(&one.outcome.webhook_id).is_none_or(|found| found.has_ended(one.outcome.at));
-        if one.outcome.requires_ended_webhook && !has_ended {
+        let is_inactive =
+            stored.get(&one.outcome.webhook_id).is_none_or(|found| found.is_inactive(one.outcome.at));
+        if one.outcome.requires_inactive_webhook && !is_inactive {
             restore_lease(tx, one.outcome, &one.lease).await?;
-            results[one.at] = Some(RecordResult::WebhookNotEnded);
+            results[one.at] = Some(RecordResult::WebhookStillActive);
         } else {
             confirmed.push(one);
         }
@@ -425,7 +427,7 @@ async fn insert_attempts(tx: &Session, leased: &[Leased<'_>]) -> Result<HashSet<
         return Ok(HashSet::new());
     }
     let columns = Columns::from_outcomes(&attempts);
-    let rows = tx.query(ATTEMPTS, &columns.values()).await?;
+    let rows = tx.query(INSERT_ATTEMPTS, &columns.values()).await?;
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
@@ -438,7 +440,7 @@ async fn is_recorded(tx: &Session, outcome: &Outcome, attempt: &Attempt) -> Resu
 async fn restore_lease(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Result<(), Failure> {
     let Orphan { position, rescued, sending, cancel } = lease;
     tx.execute(
-        PUT_BACK,
+        RESTORE_LEASE,
         &[
             &outcome.epoch.0,
             &Col(position.delivery_id),
@@ -446,7 +448,7 @@ async fn restore_lease(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Resul
             &&*position.lane.code(),
             &position.seq,
             &rescued.rescues,
-            &rescued.deaths,
+            &rescued.sender_deaths,
             sending,
             &cancel.as_deref().map(str::as_bytes),
         ],
@@ -586,7 +588,7 @@ async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
     let ended =
         outcomes.iter().zip(&statuses).map(|(outcome, status)| status.is_final().then_some(Col(outcome.at)));
     tx.execute(
-        UPDATE,
+        UPDATE_DELIVERIES,
         &[
             &column(outcomes, |outcome| Col(outcome.delivery_id)),
             &statuses.iter().map(|status| Col(*status)).collect::<Vec<_>>(),

@@ -31,22 +31,23 @@ macro_rules! old {
     };
 }
 
-const OLDS: &str = old!("WHERE id = ANY($1::uuid[]) AND tenant_id = $2");
-const ADD_ROUNDS: &str = "INSERT INTO deliveries
+const SELECT_PREVIOUS_ROUNDS: &str = old!("WHERE id = ANY($1::uuid[]) AND tenant_id = $2");
+const INSERT_ROUNDS: &str = "INSERT INTO deliveries
          (id, event_id, webhook_id, round, format, priority, replay_of, tenant_id, status, created_at)
      SELECT *, $8, $9::smallint, $10::bigint FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[],
                                                          $5::smallint[], $6::smallint[], $7::uuid[])";
-const REDRIVEN: &str = "UPDATE deliveries d SET redriven_as = ($2::uuid[])[array_position($1::uuid[], d.id)]
+const SET_REDRIVEN_AS: &str =
+    "UPDATE deliveries d SET redriven_as = ($2::uuid[])[array_position($1::uuid[], d.id)]
      WHERE d.id = ANY($1::uuid[])";
-const NEVER_SENT: &str = "SELECT k.event_id, k.webhook_id FROM unnest($1::uuid[], $2::uuid[]) AS k(event_id, webhook_id)
+const SELECT_UNSENT: &str = "SELECT k.event_id, k.webhook_id FROM unnest($1::uuid[], $2::uuid[]) AS k(event_id, webhook_id)
      WHERE (SELECT 1 FROM deliveries d WHERE d.event_id = k.event_id AND d.webhook_id = k.webhook_id LIMIT 1) IS NULL";
-const WHERE_WAITING: &str =
+const SELECT_WAITING_LANES: &str =
     "SELECT delivery_id, webhook_id, lane FROM waiting WHERE delivery_id = ANY($1::uuid[])";
 /// Deletes only rows that are still in the given lanes, since only those lanes are locked.
-const STOP_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery_id = ANY($1::uuid[])
+const DELETE_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery_id = ANY($1::uuid[])
          AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery_id)] COLLATE \"C\"
          RETURNING w.webhook_id, w.delivery_id";
-const WAITING: &str = "SELECT delivery_id, lane, due, seq, created_at, rescues, deaths FROM waiting
+const LOCK_WAITING: &str = "SELECT delivery_id, lane, due, seq, created_at, rescues, deaths FROM waiting
      WHERE delivery_id = ANY($1::uuid[]) ORDER BY delivery_id FOR UPDATE";
 macro_rules! lock_leased {
     ($how:literal) => {
@@ -66,15 +67,15 @@ const MARK_CANCELLED: &str =
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
-    ("find and lock what waits", WAITING),
+    ("find and lock waiting deliveries", LOCK_WAITING),
     ("lock leases of deliveries", LOCK_LEASED),
     ("lock free leases of deliveries", LOCK_FREE_LEASED),
-    ("find deliveries", OLDS),
-    ("note later rounds", REDRIVEN),
-    ("find what was never sent", NEVER_SENT),
-    ("find where deliveries wait", WHERE_WAITING),
-    ("stop waiting", STOP_WAITING),
-    ("call off what is leased", MARK_CANCELLED),
+    ("find deliveries", SELECT_PREVIOUS_ROUNDS),
+    ("set later rounds", SET_REDRIVEN_AS),
+    ("find unsent events", SELECT_UNSENT),
+    ("find lanes of waiting deliveries", SELECT_WAITING_LANES),
+    ("delete waiting deliveries", DELETE_WAITING),
+    ("cancel leased deliveries", MARK_CANCELLED),
 ];
 
 impl Redrive for Postgres {
@@ -201,7 +202,7 @@ async fn find_lanes(
     }
     let ids: Vec<_> = pending.iter().map(|(previous, _)| Col(previous.id)).collect();
     let mut lanes = BTreeMap::new();
-    for row in tx.query(WHERE_WAITING, &[&ids]).await? {
+    for row in tx.query(SELECT_WAITING_LANES, &[&ids]).await? {
         let (delivery_id, webhook_id): (DeliveryId, WebhookId) = (get(&row, 0)?, get(&row, 1)?);
         let lane: Lane = get(&row, 2)?;
         let priority = pending
@@ -230,7 +231,7 @@ pub(super) async fn create_first_delivery(
     let events: Vec<_> = sends.iter().map(|(event_id, ..)| Col(*event_id)).collect();
     let webhooks: Vec<_> = sends.iter().map(|(_, round, _)| Col(round.webhook_id)).collect();
     let missing: BTreeSet<(EventId, WebhookId)> = tx
-        .query(NEVER_SENT, &[&events, &webhooks])
+        .query(SELECT_UNSENT, &[&events, &webhooks])
         .await?
         .iter()
         .map(|row| Ok((get(row, 0)?, get(row, 1)?)))
@@ -246,10 +247,10 @@ pub(super) async fn create_first_delivery(
             last: None,
         })
         .collect();
-    let made = rounds.iter().map(|round| round.round.id).collect();
+    let created = rounds.iter().map(|round| round.round.id).collect();
     locks_for(&rounds, now).lock(tx).await?;
     add_rounds(tx, tenant_id, rounds, now).await?;
-    Ok(made)
+    Ok(created)
 }
 
 async fn replay(
@@ -267,7 +268,7 @@ async fn replay(
         Some(held) => held,
     };
     let priority = priority.unwrap_or(held.priority);
-    let mut made = Vec::with_capacity(rounds.len());
+    let mut created = Vec::with_capacity(rounds.len());
     for round in rounds {
         let last = last_round(&tx, event_id, round.webhook_id).await?;
         if let Some(last) = &last
@@ -275,10 +276,10 @@ async fn replay(
         {
             return Ok(ReplayResult::StillPending(last.id));
         }
-        made.push(Round { event_id, round: round.clone(), priority, last });
+        created.push(Round { event_id, round: round.clone(), priority, last });
     }
-    locks_for(&made, now).lock(&tx).await?;
-    add_rounds(&tx, tenant_id, made, now).await?;
+    locks_for(&created, now).lock(&tx).await?;
+    add_rounds(&tx, tenant_id, created, now).await?;
     Ok(ReplayResult::Done(rounds.iter().map(|round| round.id).collect()))
 }
 
@@ -343,7 +344,7 @@ async fn cancel_waiting(
 ) -> Result<Vec<(WebhookId, DeliveryId)>, Failure> {
     let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
     let mut positions: Vec<(DeliveryId, (WebhookId, String))> = Vec::new();
-    for row in tx.query(WHERE_WAITING, &[&ids]).await? {
+    for row in tx.query(SELECT_WAITING_LANES, &[&ids]).await? {
         positions.push((get(&row, 0)?, (get(&row, 1)?, plain(&row, 2)?)));
     }
     if positions.is_empty() {
@@ -353,7 +354,7 @@ async fn cancel_waiting(
     positions.retain(|(_, key)| locked.contains(key));
     let at: Vec<_> = positions.iter().map(|(delivery_id, _)| Col(*delivery_id)).collect();
     let lanes: Vec<_> = positions.iter().map(|(_, (_, lane))| lane.as_str()).collect();
-    let gone = tx.query(STOP_WAITING, &[&at, &lanes]).await?;
+    let gone = tx.query(DELETE_WAITING, &[&at, &lanes]).await?;
     let gone =
         gone.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
     let ended: Vec<_> = gone.iter().map(|(_, delivery_id)| *delivery_id).collect();
@@ -440,7 +441,7 @@ async fn find_all(
     deliveries: &[DeliveryId],
 ) -> Result<BTreeMap<DeliveryId, PreviousRound>, Failure> {
     let ids: Vec<_> = deliveries.iter().map(|delivery_id| Col(*delivery_id)).collect();
-    let rows = tx.query(OLDS, &[&ids, &tenant_id.as_str()]).await?;
+    let rows = tx.query(SELECT_PREVIOUS_ROUNDS, &[&ids, &tenant_id.as_str()]).await?;
     rows.iter().map(|row| read_old(row).map(|previous| (previous.id, previous))).collect()
 }
 
@@ -467,7 +468,7 @@ async fn make_due(
     }
     let ids: Vec<_> = pending.iter().map(|(previous, _)| Col(previous.id)).collect();
     let (mut waits, mut taken, mut changed) = (Vec::new(), Vec::new(), Keys::new());
-    for row in tx.query(WAITING, &[&ids]).await? {
+    for row in tx.query(LOCK_WAITING, &[&ids]).await? {
         let (id, lane): (DeliveryId, Lane) = (get(&row, 0)?, get(&row, 1)?);
         let Some((previous, priority)) = pending.iter().find(|(previous, _)| previous.id == id) else {
             continue;
@@ -485,7 +486,7 @@ async fn make_due(
             lane: new_lane,
             seq: plain(&row, 3)?,
         };
-        let rescued = RescueCounts { rescues: plain(&row, 5)?, deaths: plain(&row, 6)? };
+        let rescued = RescueCounts { rescues: plain(&row, 5)?, sender_deaths: plain(&row, 6)? };
         let due = get::<Time>(&row, 2)?.min(now);
         waits.push(WaitingDelivery { sort_key: position, due, created_at: get(&row, 4)?, rescued });
         taken.push(Col(id));
@@ -535,7 +536,7 @@ async fn add_rounds(
         return Ok(());
     }
     tx.execute(
-        ADD_ROUNDS,
+        INSERT_ROUNDS,
         &[
             &rounds.iter().map(|one| Col(one.round.id)).collect::<Vec<_>>(),
             &rounds.iter().map(|one| Col(one.event_id)).collect::<Vec<_>>(),
@@ -554,7 +555,7 @@ async fn add_rounds(
     let (lasts, new_ids): (Vec<_>, Vec<_>) =
         lasts.into_iter().map(|(last, new)| (Col(last), Col(new))).unzip();
     if !lasts.is_empty() {
-        if tx.execute(REDRIVEN, &[&lasts, &new_ids]).await? < lasts.len() as u64 {
+        if tx.execute(SET_REDRIVEN_AS, &[&lasts, &new_ids]).await? < lasts.len() as u64 {
             // A delivery was pruned since it was read.
             return Err(Failure::Contention);
         }

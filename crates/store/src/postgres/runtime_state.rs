@@ -51,7 +51,7 @@ const CIRCUITS: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, gener
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id LIMIT 1), false))
      ORDER BY webhook_id LIMIT $2";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many lanes.
-const OLDEST: &str = "WITH RECURSIVE found(webhook_id, n) AS (
+const SELECT_OLDEST_WAITING: &str = "WITH RECURSIVE found(webhook_id, n) AS (
          (SELECT webhook_id, 1 FROM lanes WHERE webhook_id > $1 ORDER BY webhook_id LIMIT 1)
          UNION ALL
          SELECT (SELECT l.webhook_id FROM lanes l WHERE l.webhook_id > f.webhook_id ORDER BY l.webhook_id
@@ -61,13 +61,13 @@ const OLDEST: &str = "WITH RECURSIVE found(webhook_id, n) AS (
                       ORDER BY w.created_at LIMIT 1)
      FROM found WHERE webhook_id IS NOT NULL";
 /// Deletes only deliveries in locked lanes ($4).
-const EXPIRE: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
+const DELETE_OLD_WAITING: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
          SELECT delivery_id FROM waiting WHERE webhook_id = $1 AND created_at < $2 AND lane = ANY($4::text[])
          ORDER BY created_at LIMIT $3))
      RETURNING delivery_id, lane";
 /// Locks `webhook_runtime` rows in the order of webhooks: rows to create if missing ($3), rows to change if they
 /// exist ($4), and other rows against changes. Each row is looked up right before it is inserted.
-const LOCK: &str = "INSERT INTO webhook_runtime (webhook_id, tenant_id) SELECT k.webhook_id, k.tenant_id
+const LOCK_RUNTIME: &str = "INSERT INTO webhook_runtime (webhook_id, tenant_id) SELECT k.webhook_id, k.tenant_id
      FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::boolean[]) AS k(webhook_id, tenant_id, create_it, change_it)
      LEFT JOIN LATERAL (
          SELECT true AS is_there FROM webhook_runtime r WHERE r.webhook_id = k.webhook_id AND k.change_it
@@ -79,11 +79,13 @@ const LOCK: &str = "INSERT INTO webhook_runtime (webhook_id, tenant_id) SELECT k
          LIMIT 1 FOR SHARE) s ON true
      WHERE CASE WHEN c.is_there IS NULL AND s.is_there IS NULL THEN k.create_it ELSE false END
      ON CONFLICT (webhook_id) DO UPDATE SET tenant_id = excluded.tenant_id WHERE false";
-const DIED: &str = "SELECT delivery_id, event_type FROM dead WHERE delivery_id = ANY($1::uuid[])";
-const EXPIRED: &str = "SELECT tenant_id, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
+const SELECT_DEAD_EVENT_TYPES: &str =
+    "SELECT delivery_id, event_type FROM dead WHERE delivery_id = ANY($1::uuid[])";
+const SELECT_EXPIRED_WEBHOOKS: &str =
+    "SELECT tenant_id, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
      AND (tenant_id <> ALL($3::text[]) OR state NOT LIKE '{\"pending_verification\"%')
      ORDER BY expires_at LIMIT $2";
-const NEXT_TO_EXPIRE: &str =
+const SELECT_NEXT_EXPIRY: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
      ORDER BY expires_at LIMIT 1";
 const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook_id, opened_at, forced, counts, tenant_id)
@@ -96,15 +98,15 @@ const END_PERIOD: &str =
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
-    ("lock what blocks webhooks", LOCK),
+    ("lock webhook runtime", LOCK_RUNTIME),
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
     ("circuits", CIRCUITS),
-    ("oldest", OLDEST),
-    ("expire", EXPIRE),
-    ("died", DIED),
-    ("expired webhooks", EXPIRED),
-    ("next to expire", NEXT_TO_EXPIRE),
+    ("oldest", SELECT_OLDEST_WAITING),
+    ("expire", DELETE_OLD_WAITING),
+    ("died", SELECT_DEAD_EVENT_TYPES),
+    ("expired webhooks", SELECT_EXPIRED_WEBHOOKS),
+    ("next to expire", SELECT_NEXT_EXPIRY),
     ("begin a period", BEGIN_PERIOD),
     ("end a period", END_PERIOD),
 ];
@@ -278,7 +280,7 @@ impl RuntimeState for Postgres {
         Box::pin(async move {
             let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
             self.read(|session| async move {
-                let rows = session.query(OLDEST, &[&after, &(limit as i32)]).await?;
+                let rows = session.query(SELECT_OLDEST_WAITING, &[&after, &(limit as i32)]).await?;
                 rows.iter()
                     .map(|row| Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FAR_FUTURE))))
                     .collect()
@@ -312,10 +314,11 @@ impl RuntimeState for Postgres {
             self.read(|session| {
                 let except = &except;
                 async move {
-                    let rows = session.query(EXPIRED, &[&Col(now), &(limit as i64), except]).await?;
+                    let rows =
+                        session.query(SELECT_EXPIRED_WEBHOOKS, &[&Col(now), &(limit as i64), except]).await?;
                     let expired = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
                     let expired = expired.collect::<Result<_, Failure>>()?;
-                    let next = session.query_opt(NEXT_TO_EXPIRE, &[&Col(now)]).await?;
+                    let next = session.query_opt(SELECT_NEXT_EXPIRY, &[&Col(now)]).await?;
                     Ok(ExpiringWebhooks { expired, next: next.map(|row| get(&row, 0)).transpose()? })
                 }
             })
@@ -388,7 +391,7 @@ pub(super) async fn lock_all(
     let tenants: Vec<_> = webhooks.values().map(|(tenant, _)| tenant.as_str()).collect();
     let create: Vec<_> = webhooks.values().map(|(_, lock)| *lock == RuntimeLock::Create).collect();
     let change: Vec<_> = webhooks.values().map(|(_, lock)| *lock >= RuntimeLock::Change).collect();
-    tx.execute(LOCK, &[&ids, &tenants, &create, &change]).await?;
+    tx.execute(LOCK_RUNTIME, &[&ids, &tenants, &create, &change]).await?;
     Ok(())
 }
 
@@ -486,9 +489,9 @@ async fn ensure_runtime(tx: &Session, tenant_id: &TenantId, webhook_id: WebhookI
 
 /// Deletes the `webhook_runtime` row of a deleted webhook that has no deliveries left.
 pub(super) async fn delete_runtime(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
-    let forget =
+    let delete =
         "DELETE FROM webhook_runtime WHERE webhook_id = $1 AND (SELECT deleted FROM webhooks WHERE id = $1)";
-    tx.execute(forget, &[&Col(webhook_id)]).await?;
+    tx.execute(delete, &[&Col(webhook_id)]).await?;
     Ok(())
 }
 
@@ -545,7 +548,9 @@ async fn expire(
     let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
     let mut expired: Vec<Col<DeliveryId>> = Vec::new();
-    for row in tx.query(EXPIRE, &[&Col(webhook_id), &Col(made_before), &(limit as i64), &lanes]).await? {
+    for row in
+        tx.query(DELETE_OLD_WAITING, &[&Col(webhook_id), &Col(made_before), &(limit as i64), &lanes]).await?
+    {
         expired.push(Col(get(&row, 0)?));
         keys.insert((webhook_id, plain(&row, 1)?));
     }
@@ -558,7 +563,7 @@ async fn expire(
     undelivered::record(&tx, &expired).await?;
     lanes::set_by_first(&tx, &keys).await?;
     if let Some(occurrence) = occurrence {
-        let dead = tx.query(DIED, &[&expired]).await?;
+        let dead = tx.query(SELECT_DEAD_EVENT_TYPES, &[&expired]).await?;
         let dead = dead.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
         let occurrence = with_dead_count(occurrence.clone(), dead.collect::<Result<_, Failure>>()?);
         notifications::record_occurrences(&tx, occurrence.as_ref().as_slice()).await?;

@@ -17,7 +17,7 @@ use crate::{EventSummary, Scan, ScanCursor, ScanPage};
 /// Maximum deliveries read per event of a page, on average.
 const FAN_OUT: i64 = 4;
 
-macro_rules! seen {
+macro_rules! scan_columns {
     ($rest:literal) => {
         concat!(
             "SELECT d.event_id, d.id, e.event_type, d.webhook_id, d.status, d.failure_category, d.priority,
@@ -31,7 +31,7 @@ macro_rules! seen {
 }
 
 /// Dead letters whose delivery or event is gone are skipped by the caller.
-const OF_DEAD: &str = seen!(
+const SCAN_DEAD: &str = scan_columns!(
     "x.delivery_id, e.id FROM (SELECT delivery_id FROM dead WHERE tenant_id = $1 AND delivery_id >= $2
      AND delivery_id < $3
          AND delivery_id > $4 ORDER BY delivery_id LIMIT $5) x
@@ -41,7 +41,7 @@ const OF_DEAD: &str = seen!(
 );
 /// `waiting` has no index by tenant: rows of other tenants are skipped by the caller. There are few rows in
 /// `leased`.
-const OF_PENDING: &str = seen!(
+const SCAN_PENDING: &str = scan_columns!(
     "x.delivery_id, e.id FROM (SELECT delivery_id FROM (
          (SELECT delivery_id FROM waiting WHERE delivery_id >= $2 AND delivery_id < $3 AND delivery_id > $4
           ORDER BY delivery_id LIMIT $5)
@@ -51,7 +51,7 @@ const OF_PENDING: &str = seen!(
      LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e ON true
      ORDER BY x.delivery_id"
 );
-const OF_WEBHOOK: &str = seen!(
+const SCAN_WEBHOOK: &str = scan_columns!(
     "d.id, e.id FROM (SELECT * FROM deliveries d WHERE d.webhook_id = $6 AND d.tenant_id = $1 AND d.id >= $2
      AND d.id < $3
          AND d.id > $4 ORDER BY d.id LIMIT $5) d
@@ -60,7 +60,7 @@ const OF_WEBHOOK: &str = seen!(
 );
 /// Up to $5 + 1 events, including those without deliveries, and up to $6 of their deliveries. The ids of an
 /// event's deliveries have the event's millisecond, so they are in the same monthly partition.
-const OF_EVENTS: &str = seen!(
+const SCAN_DELIVERIES: &str = scan_columns!(
     "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant_id = $1 AND e.id >= $2 AND e.id < $3
          ORDER BY e.id LIMIT $5::int8 + 1) e
      LEFT JOIN LATERAL (
@@ -69,17 +69,17 @@ const OF_EVENTS: &str = seen!(
              AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d ON true
      WHERE e.id > $2 OR d.id > $4 OR d.id IS NULL ORDER BY e.id, d.id LIMIT $6"
 );
-const EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
+const SCAN_EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
      WHERE tenant_id = $1 AND id >= $2 AND id < $3 AND id > $4 ORDER BY id LIMIT $5";
 
 /// Statements whose cost must be proportional to the rows they read; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
-    ("walk dead letters", OF_DEAD),
-    ("scan a webhook's deliveries", OF_WEBHOOK),
-    ("walk deliveries", OF_EVENTS),
-    ("scan pending deliveries", OF_PENDING),
-    ("walk events", EVENTS),
+    ("scan dead letters", SCAN_DEAD),
+    ("scan a webhook's deliveries", SCAN_WEBHOOK),
+    ("scan deliveries", SCAN_DELIVERIES),
+    ("scan pending deliveries", SCAN_PENDING),
+    ("scan events", SCAN_EVENTS),
 ];
 
 /// Returns a page of deliveries, oldest event first.
@@ -95,18 +95,18 @@ pub(super) async fn deliveries(
     let (tenant, begin, end, limit) = (tenant_id.as_str(), Col(min), Col(end), scan.limit as i64);
     let rows = match (scan.among, scan.webhook_id) {
         (OperationTarget::Dead, _) => {
-            session.query(OF_DEAD, &[&tenant, &begin, &end, &after, &limit]).await?
+            session.query(SCAN_DEAD, &[&tenant, &begin, &end, &after, &limit]).await?
         }
         (OperationTarget::Pending, _) => {
-            session.query(OF_PENDING, &[&tenant, &begin, &end, &after, &limit]).await?
+            session.query(SCAN_PENDING, &[&tenant, &begin, &end, &after, &limit]).await?
         }
         (_, Some(webhook_id)) => {
-            session.query(OF_WEBHOOK, &[&tenant, &begin, &end, &after, &limit, &Col(webhook_id)]).await?
+            session.query(SCAN_WEBHOOK, &[&tenant, &begin, &end, &after, &limit, &Col(webhook_id)]).await?
         }
         (_, None) => {
             let begin = Col(scan.after.map_or(min, |after| min.max(*after.event_id.as_bytes())));
             let max = limit * FAN_OUT;
-            let rows = session.query(OF_EVENTS, &[&tenant, &begin, &end, &after, &limit, &max]).await?;
+            let rows = session.query(SCAN_DELIVERIES, &[&tenant, &begin, &end, &after, &limit, &max]).await?;
             return read_events(&rows, scan, max as usize);
         }
     };
@@ -175,7 +175,8 @@ pub(super) async fn events(
 ) -> Result<Vec<EventSummary>, Failure> {
     let (from, to) = (Col(from.map_or([0; 16], min_bytes_at)), Col(to.map_or([0xff; 16], min_bytes_at)));
     let after = Col(after.map_or([0; 16], |after| *after.as_bytes()));
-    let rows = session.query(EVENTS, &[&tenant_id.as_str(), &from, &to, &after, &(limit as i64)]).await?;
+    let rows =
+        session.query(SCAN_EVENTS, &[&tenant_id.as_str(), &from, &to, &after, &(limit as i64)]).await?;
     let heads = rows.iter().map(|row| {
         Ok(EventSummary {
             id: get(row, 0)?,

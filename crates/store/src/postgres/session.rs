@@ -157,14 +157,14 @@ impl std::fmt::Display for Failure {
         match self {
             Self::Database(error) | Self::Interrupted(error) => match error.code() {
                 Some(state) => {
-                    write!(f, "PostgreSQL said: {} ({}){}", describe_error(error), state.code(), more(error))
+                    write!(f, "PostgreSQL error: {} ({}){}", describe_error(error), state.code(), more(error))
                 }
                 None => f.write_str(&describe_error(error)),
             },
             Self::NoConnection(reason) => f.write_str(reason),
             Self::PoolExhausted => f.write_str("all connections to PostgreSQL are in use"),
-            Self::TimedOut => f.write_str("PostgreSQL does not answer"),
-            Self::Contention => f.write_str("others keep getting in the way"),
+            Self::TimedOut => f.write_str("PostgreSQL does not respond"),
+            Self::Contention => f.write_str("conflicts with other transactions"),
             Self::InvalidData(reason) => f.write_str(reason),
         }
     }
@@ -176,7 +176,7 @@ impl From<Failure> for StoreError {
             return Self::TooSlow;
         }
         if failure.is_lock_timeout() {
-            let reason = "another transaction has locked what is to be changed; send the request again later";
+            let reason = "another transaction has locked the rows; send the request again later";
             return Self::Busy(reason.into());
         }
         match failure.is_item_error() {
@@ -401,9 +401,9 @@ impl Sessions {
                     drop(tx);
                     match failure {
                         // Expected under contention; see `docs/adr/0044-one-lock-order.md`.
-                        Failure::Contention => tracing::debug!(tries, "a transaction is repeated"),
+                        Failure::Contention => tracing::debug!(tries, "transaction conflict; will retry"),
                         _ => {
-                            tracing::warn!(error = %failure, tries, "a transaction was rolled back and is repeated")
+                            tracing::warn!(error = %failure, tries, "transaction was rolled back; will retry")
                         }
                     }
                     // The conflicting transaction needs time to commit.
@@ -433,7 +433,7 @@ impl Sessions {
 fn no_connection(error: &PoolError) -> Failure {
     Failure::NoConnection(match error {
         PoolError::Timeout(TimeoutType::Wait) => return Failure::PoolExhausted,
-        PoolError::Timeout(_) => "PostgreSQL does not answer".into(),
+        PoolError::Timeout(_) => "PostgreSQL does not respond".into(),
         PoolError::Backend(error) => format!("no connection to PostgreSQL: {}", describe_error(error)),
         other => format!("no connection to PostgreSQL: {other}"),
     })
@@ -442,14 +442,14 @@ fn no_connection(error: &PoolError) -> Failure {
 /// Returns further parts of a server error for the log: detail, hint and context. The details of most errors quote
 /// values of rows; only those of classes that never do are kept.
 fn more(error: &tokio_postgres::Error) -> String {
-    let Some(said) = error.as_db_error() else { return String::new() };
+    let Some(db_error) = error.as_db_error() else { return String::new() };
     // Classes: transaction rollback (deadlocks), resources, operator intervention, system and internal errors.
-    let quotes_no_rows = is_of(said.code(), &["40", "53", "57", "58", "XX"]);
+    let quotes_no_rows = is_of(db_error.code(), &["40", "53", "57", "58", "XX"]);
     let parts = [
-        said.detail().filter(|_| quotes_no_rows),
-        said.hint(),
-        said.where_().filter(|_| quotes_no_rows),
-        said.constraint(),
+        db_error.detail().filter(|_| quotes_no_rows),
+        db_error.hint(),
+        db_error.where_().filter(|_| quotes_no_rows),
+        db_error.constraint(),
     ];
     // The detail of a deadlock ends with whole statements; the first lines name the locks.
     let lines = parts.into_iter().flatten().flat_map(|part| part.lines().take(MAX_DETAIL_LINES));
@@ -459,7 +459,7 @@ fn more(error: &tokio_postgres::Error) -> String {
 /// Returns the message of an error, with its cause.
 pub(super) fn describe_error(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
-        (Some(said), _) => said.message().to_owned(),
+        (Some(db_error), _) => db_error.message().to_owned(),
         (None, Some(cause)) => format!("{error}: {cause}"),
         (None, None) => error.to_string(),
     }

@@ -172,7 +172,7 @@ impl Statistics for Postgres {
     fn traffic(
         &self,
         tenant_id: TenantId,
-        grain: Resolution,
+        resolution: Resolution,
         from: Time,
     ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
         Box::pin(async move {
@@ -180,7 +180,7 @@ impl Statistics for Postgres {
                 let tenant_id = &tenant_id;
                 async move {
                     let rows =
-                        session.query(TRAFFIC, &[&tenant_id.as_str(), &Col(grain), &Col(from)]).await?;
+                        session.query(TRAFFIC, &[&tenant_id.as_str(), &Col(resolution), &Col(from)]).await?;
                     rows.iter().map(|row| Ok((get(row, 8)?, read_traffic(row)?))).collect()
                 }
             })
@@ -211,9 +211,9 @@ impl Postgres {
         limit: usize,
     ) -> Result<usize, crate::StoreError> {
         let limit = limit as i64;
-        let forgotten =
+        let pruned =
             self.write(|tx| async move { tx.execute(statement, &[&Col(time), &limit]).await }).await?;
-        Ok(forgotten as usize)
+        Ok(pruned as usize)
     }
 }
 
@@ -324,9 +324,9 @@ type Sums = BTreeMap<(TenantId, i16, Time), (Time, Traffic)>;
 async fn add_traffic(tx: &Session, new: &[TenantRollup]) -> Result<(), Failure> {
     let mut sums = Sums::new();
     for one in new {
-        sums.entry((one.tenant_id.clone(), one.grain.code(), one.start))
+        sums.entry((one.tenant_id.clone(), one.resolution.code(), one.start))
             .and_modify(|(_, sum)| sum.merge(&one.traffic))
-            .or_insert_with(|| (one.kept_until, one.traffic.clone()));
+            .or_insert_with(|| (one.expires_at, one.traffic.clone()));
     }
     for row in &put_traffic(tx, NEW_TRAFFIC, &sums).await? {
         sums.remove(&(get(row, 0)?, plain(row, 1)?, get(row, 2)?));
@@ -349,9 +349,9 @@ type Split<'a> = (Vec<&'a str>, Vec<i16>, Vec<Col<Time>>);
 
 fn split(sums: &Sums) -> Split<'_> {
     let mut split = Split::default();
-    for (tenant_id, grain, start) in sums.keys() {
+    for (tenant_id, resolution, start) in sums.keys() {
         split.0.push(tenant_id.as_str());
-        split.1.push(*grain);
+        split.1.push(*resolution);
         split.2.push(Col(*start));
     }
     split
@@ -366,7 +366,7 @@ async fn put_traffic(tx: &Session, how: &str, sums: &Sums) -> Result<Vec<Row>, F
     };
     let (delivered, dead, cancelled) =
         (ended(|ended| ended.delivered), ended(|ended| ended.dead), ended(|ended| ended.cancelled));
-    let kept_until: Vec<_> = sums.values().map(|(until, _)| Col(*until)).collect();
+    let expires_at: Vec<_> = sums.values().map(|(until, _)| Col(*until)).collect();
     let values: Values<'_> = &[
         &tenants,
         &grains,
@@ -379,7 +379,7 @@ async fn put_traffic(tx: &Session, how: &str, sums: &Sums) -> Result<Vec<Row>, F
         &delivered,
         &dead,
         &cancelled,
-        &kept_until,
+        &expires_at,
     ];
     tx.query(how, values).await
 }

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, browser_sessions, changes,
     convert::{Col, get, get_opt, hash, plain},
-    mail_addresses, notifications,
+    email_addresses, notifications,
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
@@ -114,14 +114,14 @@ impl Tenancy for Postgres {
 
     fn prune_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
-            let forget = "DELETE FROM api_keys WHERE id = ANY(ARRAY(
+            let delete = "DELETE FROM api_keys WHERE id = ANY(ARRAY(
                 SELECT id FROM api_keys WHERE session AND expires_at < $1 ORDER BY expires_at LIMIT $2
                 FOR UPDATE SKIP LOCKED))";
             let values = (Col(before), limit as i64);
             let values = &values;
-            let forgotten =
-                self.write(|tx| async move { tx.execute(forget, &[&values.0, &values.1]).await }).await?;
-            Ok(forgotten as usize)
+            let pruned =
+                self.write(|tx| async move { tx.execute(delete, &[&values.0, &values.1]).await }).await?;
+            Ok(pruned as usize)
         })
     }
 }
@@ -133,7 +133,7 @@ pub(super) async fn lock(tx: &Session, tenant_id: &TenantId) -> Result<(), Failu
 }
 
 async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
-    let made = tx
+    let created = tx
         .execute(
             "INSERT INTO tenants (id, name, rules, pool, created_at) VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT DO NOTHING",
@@ -146,7 +146,7 @@ async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
             ],
         )
         .await?;
-    Ok(made == 1)
+    Ok(created == 1)
 }
 
 async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
@@ -182,7 +182,7 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     tx.execute(revoke, &[&id.as_str(), &Col(now)]).await?;
     tx.execute("DELETE FROM unsubscriptions WHERE tenant_id = $1", &[&id.as_str()]).await?;
     browser_sessions::delete_of_tenant(&tx, id).await?;
-    mail_addresses::delete_tenant(&tx, id).await?;
+    email_addresses::delete_tenant(&tx, id).await?;
     changes::append(&tx, &Change::Keys).await?;
     changes::append(&tx, &Change::Tenant(id.clone())).await?;
     notifications::delete_tenant(&tx, id).await?;

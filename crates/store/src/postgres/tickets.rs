@@ -11,9 +11,9 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     Shared,
-    claim::{MOVE, read_due},
+    claim::{MOVE_TO_LEASED, read_due},
     convert::Col,
-    publish::LIVE,
+    publish::LOCK_LIVE_EPOCHS,
     session::{Failure, Tx},
 };
 use crate::{ClaimedDelivery, Epoch, StoreError, TicketEntry};
@@ -22,7 +22,7 @@ use crate::{ClaimedDelivery, Epoch, StoreError, TicketEntry};
 /// if the payloads before it reach $5 bytes. Rows are looked up by id alone: with further conditions, the plan for
 /// a young table would scan the lane for each row. Webhooks that are blocked after $8, or whose assigned node is
 /// not $7, are skipped.
-const WANTED: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
+const SELECT_BY_TICKETS: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
             d.webhook_id, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
@@ -41,7 +41,7 @@ const WANTED: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.s
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("wanted by tickets", WANTED)];
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("deliveries of tickets", SELECT_BY_TICKETS)];
 
 /// Claim by ticket, and the epoch that makes it.
 pub(super) struct TicketClaim {
@@ -99,12 +99,12 @@ impl TicketClaim {
             &now,
             &forever,
         ];
-        tx.prepare(&[LIVE, WANTED, MOVE]).await?;
+        tx.prepare(&[LOCK_LIVE_EPOCHS, SELECT_BY_TICKETS, MOVE_TO_LEASED]).await?;
         let (started, live, found) = tokio::join!(
             biased;
             tx.begin(),
-            tx.exists(LIVE, &live),
-            tx.query(WANTED, &values),
+            tx.exists(LOCK_LIVE_EPOCHS, &live),
+            tx.query(SELECT_BY_TICKETS, &values),
         );
         started?;
         if !live? {
@@ -124,7 +124,7 @@ impl TicketClaim {
         // All rows are locked, so all of them are moved.
         let (changed, committed) = tokio::join!(
             biased;
-            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE, &moving).await } },
+            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE_TO_LEASED, &moving).await } },
             tx.commit_pipelined(),
         );
         changed?;

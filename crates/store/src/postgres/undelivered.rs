@@ -23,21 +23,21 @@ macro_rules! take_over {
         )
     };
 }
-const NOTE: &str = take_over!(" AND id = ANY($3::uuid[])");
+const INSERT_UNDELIVERED: &str = take_over!(" AND id = ANY($3::uuid[])");
 /// Inserts rows for all deliveries, after a copy.
-pub(super) const NOTE_ALL: &str = take_over!("");
-const CLEAR: &str = "DELETE FROM undelivered WHERE delivery_id = ANY($1::uuid[])";
+pub(super) const INSERT_ALL_UNDELIVERED: &str = take_over!("");
+const DELETE_UNDELIVERED: &str = "DELETE FROM undelivered WHERE delivery_id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 2] =
-    [("note what failed", NOTE), ("note what arrived", CLEAR)];
+    [("insert undelivered", INSERT_UNDELIVERED), ("delete undelivered", DELETE_UNDELIVERED)];
 
 /// Inserts or updates rows of deliveries that have failed so far, are dead or were cancelled.
 pub(super) async fn record(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
     if !deliveries.is_empty() {
         let (delivered, pending) = (Col(DeliveryStatus::Delivered), Col(DeliveryStatus::Pending));
-        tx.execute(NOTE, &[&delivered, &pending, &deliveries]).await?;
+        tx.execute(INSERT_UNDELIVERED, &[&delivered, &pending, &deliveries]).await?;
     }
     Ok(())
 }
@@ -45,7 +45,7 @@ pub(super) async fn record(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Resu
 /// Deletes the rows of deliveries that were delivered after all.
 pub(super) async fn clear(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
     if !deliveries.is_empty() {
-        tx.execute(CLEAR, &[&deliveries]).await?;
+        tx.execute(DELETE_UNDELIVERED, &[&deliveries]).await?;
     }
     Ok(())
 }

@@ -98,6 +98,6 @@ async fn list(
 fn read(row: &Row) -> Result<Unsubscription, Failure> {
     let kind: &str = plain(row, 1)?;
     let kind = NotificationKind::parse(kind)
-        .ok_or_else(|| Failure::InvalidData(format!("{kind:?} is no kind of notice")))?;
+        .ok_or_else(|| Failure::InvalidData(format!("{kind:?} is not a kind of notification")))?;
     Ok(Unsubscription { address: plain(row, 0)?, kind, unsubscribed_at: get(row, 2)? })
 }

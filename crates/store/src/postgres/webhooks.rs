@@ -1,4 +1,4 @@
-//! Webhooks, the configuration version that fan-out is checked against, and cancelling what ended webhooks still
+//! Webhooks, the configuration version that fan-out is checked against, and cancelling what inactive webhooks still
 //! have.
 
 use std::collections::HashMap;
@@ -37,14 +37,15 @@ macro_rules! webhooks {
 }
 
 /// Deletes up to $2 waiting deliveries in locked lanes.
-const SWEEP: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
+const DELETE_WAITING: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
          SELECT w.delivery_id FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
              SELECT w.delivery_id FROM waiting w WHERE w.webhook_id = $1 AND w.lane = k.lane COLLATE \"C\"
              ORDER BY w.sort_key, w.seq LIMIT $2) w LIMIT $2))
      RETURNING delivery_id, lane";
-const IS_AWAITED: &str = "SELECT 1 FROM waiting WHERE webhook_id = $1 LIMIT 1";
+const HAS_WAITING: &str = "SELECT 1 FROM waiting WHERE webhook_id = $1 LIMIT 1";
 /// Webhooks are locked after tenants and before `webhook_runtime` rows.
-const LOCK: &str = "SELECT id FROM webhooks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE";
+const LOCK_WEBHOOKS: &str =
+    "SELECT id FROM webhooks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE";
 
 impl Webhooks for Postgres {
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
@@ -127,9 +128,9 @@ impl Webhooks for Postgres {
     ) -> StoreFuture<'_, Option<ConfigChanges>> {
         Box::pin(async move {
             let found = self.read(|session| config_changes(session, &tenant_id, version, limit)).await?;
-            let Some((version, more, rules, types_version, webhooks)) = found else { return Ok(None) };
+            let Some((version, more, rules, event_types_version, webhooks)) = found else { return Ok(None) };
             let webhooks = self.shared.seals.open_all(webhooks)?;
-            Ok(Some(ConfigChanges { version, more, rules, types_version, webhooks }))
+            Ok(Some(ConfigChanges { version, more, rules, event_types_version, webhooks }))
         })
     }
 
@@ -150,7 +151,7 @@ impl Webhooks for Postgres {
         now: Time,
         limit: usize,
     ) -> StoreFuture<'_, BatchProgress> {
-        Box::pin(async move { self.write(|tx| sweep(tx, webhook_id, &reason, now, limit)).await })
+        Box::pin(async move { self.write(|tx| cancel_batch(tx, webhook_id, &reason, now, limit)).await })
     }
 }
 
@@ -247,7 +248,7 @@ async fn config_changes(
     let now =
         "SELECT config_version, rules, event_types_version FROM tenants WHERE id = $1 AND deleted_at IS NULL";
     let Some(row) = session.query_opt(now, &[&tenant_id.as_str()]).await? else { return Ok(None) };
-    let (now, rules, types_version) = (plain(&row, 0)?, from_json(&row, 1)?, plain(&row, 2)?);
+    let (now, rules, event_types_version) = (plain(&row, 0)?, from_json(&row, 1)?, plain(&row, 2)?);
     let changed = webhooks!(
         "WHERE tenant_id = $1 AND revision > $2 AND revision <= $4 AND ($2 > 0 OR NOT deleted) ORDER BY revision
          LIMIT $3"
@@ -260,10 +261,10 @@ async fn config_changes(
     }
     let more = webhooks.len() == limit;
     // Each change has its own version, so the last revision read is a version that existed.
-    Ok(Some((if more { last } else { now }, more, rules, types_version, webhooks)))
+    Ok(Some((if more { last } else { now }, more, rules, event_types_version, webhooks)))
 }
 
-async fn sweep(
+async fn cancel_batch(
     tx: Tx,
     webhook_id: WebhookId,
     reason: &str,
@@ -280,28 +281,28 @@ async fn sweep(
     let locked = lanes::lock_all(&tx, webhook_id).await?;
     let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
-    let mut swept = Vec::new();
-    for row in tx.query(SWEEP, &[&Col(webhook_id), &(limit as i64), &lanes]).await? {
-        swept.push(get(&row, 0)?);
+    let mut cancelled = Vec::new();
+    for row in tx.query(DELETE_WAITING, &[&Col(webhook_id), &(limit as i64), &lanes]).await? {
+        cancelled.push(get(&row, 0)?);
         keys.insert((webhook_id, plain(&row, 1)?));
     }
-    redrive::end_cancelled(&tx, &swept, reason, now).await?;
+    redrive::end_cancelled(&tx, &cancelled, reason, now).await?;
     // After every step and not only at the end: if the webhook is enabled again, the next delivery of an ordered lane
     // is now its first.
     lanes::set_by_first(&tx, &keys).await?;
     // A lane that was created after the others were locked is left to the next step.
-    let finished = swept.len() < limit && !tx.exists(IS_AWAITED, &[&Col(webhook_id)]).await?;
+    let finished = cancelled.len() < limit && !tx.exists(HAS_WAITING, &[&Col(webhook_id)]).await?;
     if finished {
         tx.execute("UPDATE webhooks SET cancel_pending = false WHERE id = $1", &[&Col(webhook_id)]).await?;
         runtime_state::delete_runtime(&tx, webhook_id).await?;
     }
-    Ok(BatchProgress { changed: swept.len(), finished })
+    Ok(BatchProgress { changed: cancelled.len(), finished })
 }
 
 /// Locks the webhooks until the end of the transaction.
 pub(super) async fn lock(tx: &Session, webhooks: impl IntoIterator<Item = WebhookId>) -> Result<(), Failure> {
     let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-    tx.query(LOCK, &[&webhooks]).await?;
+    tx.query(LOCK_WEBHOOKS, &[&webhooks]).await?;
     Ok(())
 }
 

@@ -117,7 +117,7 @@ impl UncertainCommits {
         let fence = self.fence.fetch_add(1, SeqCst) + 1;
         match shared.rescues.write(|tx| leases::return_uncertain(tx, &open, fence)).await {
             Ok(found) => {
-                tracing::info!(found, "leases of a commit that was cut off go back to their lanes");
+                tracing::info!(found, "released leases of an interrupted commit");
                 shared.hints.work();
                 Ok(())
             }
@@ -144,7 +144,7 @@ async fn run_uncertain_resolver(shared: Weak<Shared>, added: Arc<Notify>) {
             match shared.doubts.release_uncertain(&shared).await {
                 Ok(()) => break,
                 Err(failure) => {
-                    tracing::warn!(error = %failure, "outcome of a lost commit is not known yet; will retry");
+                    tracing::warn!(error = %failure, "result of an interrupted commit is not known yet; will retry");
                     delay = (delay * 2).min(MAX_SETTLE_DELAY);
                 }
             }
@@ -184,7 +184,7 @@ impl Writer {
         match self.tasks.iter().find(|(_, task)| task.is_finished()) {
             None => Ok(()),
             Some((what, _)) => Err(StoreError::Unavailable(format!(
-                "the store's writer of {what} has ended by a fault in the program; restart redrive"
+                "the store's writer of {what} has ended by a panic; restart redrive"
             ))),
         }
     }

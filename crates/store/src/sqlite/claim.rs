@@ -19,12 +19,13 @@ use crate::{
     StoreFuture, TicketEntry,
 };
 
-const DUE_LANES: &str = "SELECT webhook_id, lane, wake_at FROM lanes l
+const SELECT_DUE_LANES: &str = "SELECT webhook_id, lane, wake_at FROM lanes l
      WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2
          AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> ?4)
      ORDER BY wake_at LIMIT ?3";
-const NEXT_WAKE: &str = "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held_by IS NULL AND wake_at > ?2";
-const DUE: &str =
+const SELECT_NEXT_WAKE: &str =
+    "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held_by IS NULL AND wake_at > ?2";
+const SELECT_DUE: &str =
     "SELECT w.delivery_id, w.webhook_id, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
             e.priority, w.seq, e.trace, e.hops
@@ -32,7 +33,7 @@ const DUE: &str =
      AND e.id = d.event_id
      WHERE w.webhook_id = ?1 AND w.lane = ?2 ORDER BY w.sort_key, w.seq LIMIT ?3";
 /// Epoch of the node assigned to a webhook.
-pub(super) const INSERT_ASSIGNMENT: &str = "SELECT epoch FROM webhook_assignments WHERE webhook_id = ?";
+pub(super) const SELECT_ASSIGNED_EPOCH: &str = "SELECT epoch FROM webhook_assignments WHERE webhook_id = ?";
 /// Whether an epoch other than ?3 has leases of an ordered lane. Null if the lane has no leases.
 const SELECT_LEASED_ORDERS: &str =
     "SELECT max(epoch <> ?3) FROM leased WHERE webhook_id = ?1 AND lane = ?2 AND lane < 'A'";
@@ -47,15 +48,15 @@ const OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHER
 /// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const HOT_STATEMENTS: [&str; 12] = [
-    DUE_LANES,
-    NEXT_WAKE,
-    DUE,
-    INSERT_ASSIGNMENT,
+    SELECT_DUE_LANES,
+    SELECT_NEXT_WAKE,
+    SELECT_DUE,
+    SELECT_ASSIGNED_EPOCH,
     SELECT_LEASED_ORDERS,
-    lanes::HEAD,
+    lanes::SELECT_FIRST_DUE,
     lanes::BLOCKED_UNTIL,
-    lanes::WAKE,
-    lanes::SELECT_LANE,
+    lanes::MOVE_WAKE_EARLIER,
+    lanes::SET_WAKE,
     OWNED_LEASES,
     OWNED_LANES,
     OWNED_ASSIGNMENTS,
@@ -77,14 +78,14 @@ impl Claim for Sqlite {
             let mut next_wake: Option<Time> = None;
             for pool in &pools {
                 let rows = connection
-                    .prepare_cached(DUE_LANES)?
+                    .prepare_cached(SELECT_DUE_LANES)?
                     .query_map((pool, Col(now), limit as i64, epoch.0), |row| {
                         Ok((get(row, 2)?, lanes::read_key(row, 0, 1)?))
                     })?
                     .collect::<rusqlite::Result<Vec<_>>>()?;
                 due.extend(rows);
                 let wake = connection
-                    .prepare_cached(NEXT_WAKE)?
+                    .prepare_cached(SELECT_NEXT_WAKE)?
                     .query_row((pool, Col(now)), |row| row.get::<_, Option<Col<Time>>>(0))?;
                 next_wake = next_wake.into_iter().chain(wake.map(|col| col.0)).min();
             }
@@ -104,8 +105,8 @@ impl Claim for Sqlite {
         lanes: Vec<LaneCapacity>,
         max_bytes: usize,
     ) -> StoreFuture<'_, Vec<LaneClaim>> {
-        let (answer, reply) = oneshot::channel();
-        let done = Box::new(move |result| drop(answer.send(result)));
+        let (sender, reply) = oneshot::channel();
+        let done = Box::new(move |result| drop(sender.send(result)));
         self.writer.claim(Claiming { epoch, now, lanes, max_bytes }, done);
         Box::pin(async { await_result(reply).await?.ok_or(StoreError::Fenced) })
     }
@@ -159,8 +160,8 @@ impl Claim for Sqlite {
     }
 
     fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool> {
-        let (answer, reply) = oneshot::channel();
-        let done = Box::new(move |result| drop(answer.send(result)));
+        let (sender, reply) = oneshot::channel();
+        let done = Box::new(move |result| drop(sender.send(result)));
         self.writer.mark(epoch, delivery_id, done);
         Box::pin(await_result(reply))
     }
@@ -208,7 +209,7 @@ fn claim_lane(
     let code = lane.code();
     let nothing = LaneClaim { key: capacity.key.clone(), deliveries: Vec::new(), more: false };
     let assigned_epoch: Option<i64> = transaction
-        .prepare_cached(INSERT_ASSIGNMENT)?
+        .prepare_cached(SELECT_ASSIGNED_EPOCH)?
         .query_row([Col(webhook_id)], |row| row.get(0))
         .optional()?;
     if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0) {
@@ -266,7 +267,7 @@ pub(super) fn lease(
     claimed: &ClaimedDelivery,
 ) -> rusqlite::Result<()> {
     transaction.prepare_cached("DELETE FROM waiting WHERE delivery_id = ?")?.execute([Col(claimed.id)])?;
-    let rescued = RescueCounts { rescues: claimed.rescues, deaths: claimed.deaths };
+    let rescued = RescueCounts { rescues: claimed.rescues, sender_deaths: claimed.sender_deaths };
     let position = LanePosition {
         delivery_id: claimed.id,
         webhook_id: claimed.webhook_id,
@@ -284,7 +285,7 @@ fn take_due(
     bytes_left: &mut usize,
 ) -> rusqlite::Result<(Vec<ClaimedDelivery>, bool)> {
     let mut taken = Vec::new();
-    let mut due = transaction.prepare_cached(DUE)?;
+    let mut due = transaction.prepare_cached(SELECT_DUE)?;
     // One more than the capacity, to know whether there are more.
     let limit = i64::try_from(capacity.max_deliveries).unwrap_or(i64::MAX).saturating_add(1);
     let mut rows = due.query((Col(capacity.key.webhook_id), capacity.key.lane.code(), limit))?;
@@ -324,7 +325,7 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<ClaimedDelivery> {
         webhook_id: get(row, 1)?,
         due: get(row, 2)?,
         rescues: row.get(3)?,
-        deaths: row.get(4)?,
+        sender_deaths: row.get(4)?,
         format: get(row, 5)?,
         attempt_count: row.get(6)?,
         created_at: get(row, 7)?,
@@ -349,7 +350,7 @@ fn release(
         .query_row((Col(delivery_id), epoch.0), |row| {
             let position =
                 LanePosition { delivery_id, webhook_id: get(row, 0)?, lane: get(row, 1)?, seq: row.get(2)? };
-            let rescued = RescueCounts { rescues: row.get(3)?, deaths: row.get(4)? };
+            let rescued = RescueCounts { rescues: row.get(3)?, sender_deaths: row.get(4)? };
             Ok((position, rescued, row.get::<_, Option<String>>(5)?))
         })
         .optional()?;

@@ -1,6 +1,8 @@
 //! Clock state that the node stores, and the correction of due times after the clock was set back.
 
-use redrive_core::{Time, WebhookId, cluster::clock_discipline::SetBack, protection::breaker::SavedCircuit};
+use redrive_core::{
+    Time, WebhookId, cluster::clock_discipline::ClockStep, protection::breaker::SavedCircuit,
+};
 use rusqlite::OptionalExtension;
 
 use super::{
@@ -55,9 +57,9 @@ impl Clocks for Sqlite {
         self.write(|transaction| transaction.query_row(INCREMENT_CONFIRMATIONS, (), |row| row.get(0)))
     }
 
-    fn set_due_back(
+    fn adjust_due_for_clock_step(
         &self,
-        set_back: SetBack,
+        clock_step: ClockStep,
         now: Time,
         after: Option<LaneCursor>,
         limit: usize,
@@ -71,7 +73,7 @@ impl Clocks for Sqlite {
                 .prepare_cached(SELECT_LANES)?
                 .query_map((webhook, lane, limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
                 .collect::<rusqlite::Result<_>>()?;
-            let (from, by) = (Col(set_back.from), set_back.by.as_millis() as i64);
+            let (from, by) = (Col(clock_step.from), clock_step.by.as_millis() as i64);
             for (webhook_id, lane) in &lanes {
                 let (webhook, end) = (Col(*webhook_id), Col(Time::FAR_FUTURE));
                 transaction.prepare_cached(UPDATE_WAITING)?.execute((webhook, lane, from, by, end))?;
@@ -81,25 +83,25 @@ impl Clocks for Sqlite {
         })
     }
 
-    fn set_holds_back(&self, set_back: SetBack) -> StoreFuture<'_, usize> {
+    fn adjust_holds_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let rows: Vec<(WebhookId, Time, Option<SavedCircuit>)> = transaction
                 .prepare_cached(SELECT_HOLDS)?
-                .query_map((Col(set_back.from), Col(Time::FAR_FUTURE)), |row| {
+                .query_map((Col(clock_step.from), Col(Time::FAR_FUTURE)), |row| {
                     let circuit = row.get::<_, Option<String>>(2)?.map(|_| from_json(row, 2)).transpose()?;
                     Ok((get(row, 0)?, get(row, 1)?, circuit))
                 })?
                 .collect::<rusqlite::Result<_>>()?;
             for (webhook_id, hold_until, circuit) in &rows {
-                let hold = (Col(*webhook_id), Col(set_back.apply(*hold_until)));
+                let hold = (Col(*webhook_id), Col(clock_step.apply(*hold_until)));
                 transaction.prepare_cached(UPDATE_HOLD)?.execute(hold)?;
                 let Some(mut circuit) = circuit.clone() else { continue };
-                circuit.set_back(&set_back);
+                circuit.adjust_for_clock_step(&clock_step);
                 let until = Col(circuit.blocked_until().unwrap_or_default());
                 let circuit = (Col(*webhook_id), to_json(&circuit)?, until, Col(circuit.since));
                 transaction.prepare_cached(UPDATE_CIRCUIT)?.execute(circuit)?;
             }
-            transaction.execute(UPDATE_GENERATIONS, [Col(set_back.from)])?;
+            transaction.execute(UPDATE_GENERATIONS, [Col(clock_step.from)])?;
             Ok(rows.len())
         })
     }

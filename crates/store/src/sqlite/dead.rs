@@ -16,12 +16,12 @@ use crate::{
 };
 
 /// Newest dead letters of a tenant, in the order of an index that contains all columns used.
-const NEWEST: &str = "SELECT webhook_id, event_type, category, reason, died_at FROM dead
+const SELECT_NEWEST_DEAD: &str = "SELECT webhook_id, event_type, category, reason, died_at FROM dead
      WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ? ORDER BY delivery_id DESC LIMIT ?";
-const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ?
+const HAS_MORE_DEAD: &str = "SELECT 1 FROM dead WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ?
      ORDER BY delivery_id DESC LIMIT 1 OFFSET ?";
 
-const SIZE: &str =
+const COUNT_DEAD_UP_TO: &str =
     "SELECT count(*) FROM (SELECT 1 FROM dead WHERE tenant_id = ? ORDER BY delivery_id DESC LIMIT ?)";
 
 /// Counts the rows that match a filter among the newest dead letters. It reads no more than the given maximum even
@@ -35,7 +35,7 @@ pub(super) fn count(
 ) -> rusqlite::Result<DeadCounts> {
     let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
     let mut sql = Sql::new(format!(
-        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({NEWEST}) WHERE true"
+        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({SELECT_NEWEST_DEAD}) WHERE true"
     ));
     sql.and_any("webhook_id", filter.webhooks.iter().copied().map(Col));
     if filter.tenant_managed_only {
@@ -78,7 +78,7 @@ pub(super) fn count(
             });
         }
     }
-    let more = connection.prepare_cached(IS_MORE)?.exists((tenant, low, high, max))?;
+    let more = connection.prepare_cached(HAS_MORE_DEAD)?.exists((tenant, low, high, max))?;
     Ok(DeadCounts { groups, more })
 }
 
@@ -94,16 +94,19 @@ fn known<T: Code>(code: i16) -> rusqlite::Result<T> {
 pub(super) fn size(connection: &Connection, tenant_id: &TenantId, max: usize) -> rusqlite::Result<usize> {
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let count = |row: &Row<'_>| row.get::<_, i64>(0);
-    let counted = connection.prepare_cached(SIZE)?.query_row((tenant_id.as_str(), max), count)?;
+    let counted = connection.prepare_cached(COUNT_DEAD_UP_TO)?.query_row((tenant_id.as_str(), max), count)?;
     Ok(counted.unsigned_abs() as usize)
 }
 
 /// Returns the counting statements; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) fn planned() -> [(String, String); 2] {
-    [("count the dead".into(), NEWEST.into()), ("more of the dead".into(), IS_MORE.into())]
+    [
+        ("count dead letters".into(), SELECT_NEWEST_DEAD.into()),
+        ("more dead letters".into(), HAS_MORE_DEAD.into()),
+    ]
 }
 
 /// Statement whose cost must be proportional to what it counts; a test checks its query plan.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [SIZE];
+pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [COUNT_DEAD_UP_TO];

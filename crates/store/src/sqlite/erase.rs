@@ -11,13 +11,15 @@ use crate::{Erase, EraseResult, StoreFuture};
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 3] = [TO_ERASE, ANSWERED, ANSWERS];
+pub(super) const BOUNDED_STATEMENTS: [&str; 3] =
+    [SELECT_EVENTS_TO_ERASE, SELECT_DELIVERIES_WITH_RESPONSES, ERASE_RESPONSES];
 
-const TO_ERASE: &str = "SELECT id FROM events WHERE tenant_id = ? AND subject = ? AND erased_at IS NULL
+const SELECT_EVENTS_TO_ERASE: &str =
+    "SELECT id FROM events WHERE tenant_id = ? AND subject = ? AND erased_at IS NULL
      ORDER BY id LIMIT ?";
-const ANSWERED: &str = "SELECT d.id FROM deliveries d WHERE d.event_id = ? AND d.tenant_id = ? AND EXISTS
+const SELECT_DELIVERIES_WITH_RESPONSES: &str = "SELECT d.id FROM deliveries d WHERE d.event_id = ? AND d.tenant_id = ? AND EXISTS
          (SELECT 1 FROM attempts a WHERE a.delivery_id = d.id AND a.response_body_sample IS NOT NULL) LIMIT ?";
-const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
+const ERASE_RESPONSES: &str = "UPDATE attempts SET response_body_sample = NULL
      WHERE delivery_id = ? AND response_body_sample IS NOT NULL";
 
 impl Erase for Sqlite {
@@ -53,12 +55,12 @@ impl Erase for Sqlite {
     ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let deliveries = transaction
-                .prepare_cached(ANSWERED)?
+                .prepare_cached(SELECT_DELIVERIES_WITH_RESPONSES)?
                 .query_map((Col(event_id), tenant_id.as_str(), limit as i64), |row| get(row, 0))?
                 .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
             with_secure_delete(transaction, || {
                 for delivery_id in &deliveries {
-                    transaction.prepare_cached(ANSWERS)?.execute([Col(*delivery_id)])?;
+                    transaction.prepare_cached(ERASE_RESPONSES)?.execute([Col(*delivery_id)])?;
                 }
                 Ok(deliveries.len())
             })
@@ -73,7 +75,7 @@ impl Erase for Sqlite {
     ) -> StoreFuture<'_, Vec<EventId>> {
         self.read(move |connection| {
             connection
-                .prepare_cached(TO_ERASE)?
+                .prepare_cached(SELECT_EVENTS_TO_ERASE)?
                 .query_map((tenant_id.as_str(), subject, limit as i64), |row| get(row, 0))?
                 .collect()
         })

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Number of chunks that are read ahead.
-const AHEAD: usize = 2;
+const READ_AHEAD_CHUNKS: usize = 2;
 const DAY: i64 = 24 * 3600 * 1000;
 
 /// Queries whose results change whenever the store is used: every start of a server takes a node number, every
@@ -50,7 +50,7 @@ impl Source {
             Err(CopyError::NoSource { path: path.display().to_string(), reason: reason.to_owned() })
         };
         if !path.is_file() {
-            return refused("there is no such file");
+            return refused("the file does not exist");
         }
         let lock = super::lock(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -66,7 +66,7 @@ impl Source {
         };
         let known = schema::known();
         if found == 0 {
-            return refused("it is no database of redrive");
+            return refused("it is not a Redrive database");
         }
         if found > known {
             return Err(OpenError::NewerSchema { path: path.display().to_string(), found, known }.into());
@@ -101,7 +101,7 @@ impl Source {
     ) -> Result<mpsc::Receiver<Result<Chunk, CopyError>>, CopyError> {
         let path = self.identity.path.clone();
         let reader = Reader { connection: self.take()?, path, now, limits };
-        let (sender, chunks) = mpsc::channel(AHEAD);
+        let (sender, chunks) = mpsc::channel(READ_AHEAD_CHUNKS);
         tokio::task::spawn_blocking(move || {
             if let Err(error) = reader.read(from, &sender) {
                 drop(sender.blocking_send(Err(error)));
@@ -111,7 +111,7 @@ impl Source {
     }
 
     fn take(&mut self) -> Result<Connection, CopyError> {
-        self.connection.take().ok_or_else(|| self.unreadable(&"it is being read"))
+        self.connection.take().ok_or_else(|| self.unreadable(&"it is already being read"))
     }
 
     fn unreadable(&self, reason: &impl ToString) -> CopyError {
@@ -120,10 +120,10 @@ impl Source {
 }
 
 fn identity(connection: &Connection, path: &Path) -> rusqlite::Result<Identity> {
-    let made = "SELECT applied_on FROM refinery_schema_history ORDER BY version LIMIT 1";
-    let made = connection.query_row(made, (), |row| row.get(0))?;
+    let created_at = "SELECT applied_on FROM refinery_schema_history ORDER BY version LIMIT 1";
+    let created_at = connection.query_row(created_at, (), |row| row.get(0))?;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    Ok(Identity { made, state: state(connection)?, path: path.display().to_string() })
+    Ok(Identity { created_at, state: state(connection)?, path: path.display().to_string() })
 }
 
 fn facts(connection: &Connection) -> rusqlite::Result<SourceCounts> {
@@ -365,10 +365,10 @@ mod tests {
         let before = source.identity.clone();
         drop(source);
         let again = Source::open(&path).unwrap().identity;
-        assert_eq!((&again.made, &again.state), (&before.made, &before.state));
+        assert_eq!((&again.created_at, &again.state), (&before.created_at, &before.state));
         Connection::open(&path).unwrap().execute_batch("VACUUM").unwrap();
         let rebuilt = Source::open(&path).unwrap().identity;
-        assert_eq!(rebuilt.made, before.made);
+        assert_eq!(rebuilt.created_at, before.created_at);
         assert_ne!(rebuilt.state, before.state);
     }
 }

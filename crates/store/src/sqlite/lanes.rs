@@ -10,19 +10,19 @@ use super::convert::{Col, get};
 use crate::{Epoch, LaneKey};
 
 /// First delivery of a lane. In an ordered lane nothing behind it may start before it has ended.
-pub(super) const HEAD: &str =
+pub(super) const SELECT_FIRST_DUE: &str =
     "SELECT due FROM waiting WHERE webhook_id = ?1 AND lane = ?2 ORDER BY sort_key, seq LIMIT 1";
 pub(super) const BLOCKED_UNTIL: &str =
     "SELECT paused, max(hold_until, circuit_until) FROM webhook_runtime WHERE webhook_id = ?";
-pub(super) const WAKE: &str =
+pub(super) const MOVE_WAKE_EARLIER: &str =
     "UPDATE lanes SET wake_at = min(wake_at, ?3) WHERE webhook_id = ?1 AND lane = ?2";
-pub(super) const SELECT_LANE: &str = "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2";
+pub(super) const SET_WAKE: &str = "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2";
 
 /// Counters of a delivery whose nodes died.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RescueCounts {
     pub(super) rescues: u32,
-    pub(super) deaths: u32,
+    pub(super) sender_deaths: u32,
 }
 
 /// Position of a delivery, which stays the same in `waiting` and `leased`.
@@ -53,7 +53,7 @@ pub(super) fn lease(
             position.lane.code(),
             position.seq,
             rescued.rescues,
-            rescued.deaths,
+            rescued.sender_deaths,
         ))?;
     Ok(())
 }
@@ -82,7 +82,7 @@ pub(super) fn wait(
             Col(due),
             Col(created_at),
             rescued.rescues,
-            rescued.deaths,
+            rescued.sender_deaths,
         ))?;
     match position.lane {
         Lane::Unordered { .. } => wake(transaction, position.webhook_id, &code, due),
@@ -96,7 +96,10 @@ pub(super) fn head(
     webhook_id: WebhookId,
     code: &str,
 ) -> rusqlite::Result<Option<Time>> {
-    transaction.prepare_cached(HEAD)?.query_row((Col(webhook_id), code), |row| get(row, 0)).optional()
+    transaction
+        .prepare_cached(SELECT_FIRST_DUE)?
+        .query_row((Col(webhook_id), code), |row| get(row, 0))
+        .optional()
 }
 
 /// Makes the wake time of a lane no later than `at` or, if the webhook is blocked for longer, the end of its
@@ -108,7 +111,7 @@ pub(super) fn wake(
     at: Time,
 ) -> rusqlite::Result<()> {
     let at = at.max(blocked_until(transaction, webhook_id)?);
-    let known = transaction.prepare_cached(WAKE)?.execute((Col(webhook_id), code, Col(at)))?;
+    let known = transaction.prepare_cached(MOVE_WAKE_EARLIER)?.execute((Col(webhook_id), code, Col(at)))?;
     if known == 0 { open(transaction, webhook_id, code, at) } else { Ok(()) }
 }
 
@@ -121,7 +124,7 @@ pub(super) fn recompute_wake(
 ) -> rusqlite::Result<()> {
     let Some(due) = head(transaction, webhook_id, code)? else { return close(transaction, webhook_id, code) };
     let at = due.max(blocked_until(transaction, webhook_id)?);
-    let known = transaction.prepare_cached(SELECT_LANE)?.execute((Col(webhook_id), code, Col(at)))?;
+    let known = transaction.prepare_cached(SET_WAKE)?.execute((Col(webhook_id), code, Col(at)))?;
     if known == 0 { open(transaction, webhook_id, code, at) } else { Ok(()) }
 }
 

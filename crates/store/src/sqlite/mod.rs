@@ -12,6 +12,7 @@ mod claim;
 mod clock;
 mod convert;
 mod dead;
+mod email_addresses;
 mod erase;
 mod event_types;
 pub(crate) mod export;
@@ -20,7 +21,6 @@ mod history;
 mod lanes;
 mod listing;
 mod log;
-mod mail_addresses;
 mod maintenance;
 mod nodes;
 mod notifications;
@@ -82,7 +82,7 @@ pub fn bounded_statements() -> Vec<&'static str> {
         &prune::BOUNDED_STATEMENTS,
         &erase::BOUNDED_STATEMENTS,
         &notifications::BOUNDED_STATEMENTS,
-        &mail_addresses::BOUNDED_STATEMENTS,
+        &email_addresses::BOUNDED_STATEMENTS,
     ]
     .concat()
 }

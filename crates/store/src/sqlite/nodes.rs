@@ -133,8 +133,10 @@ fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rus
                 seq: row.get(3)?,
             };
             let sending: u32 = row.get(6)?;
-            let rescued =
-                RescueCounts { rescues: row.get::<_, u32>(4)? + 1, deaths: row.get::<_, u32>(5)? + sending };
+            let rescued = RescueCounts {
+                rescues: row.get::<_, u32>(4)? + 1,
+                sender_deaths: row.get::<_, u32>(5)? + sending,
+            };
             Ok(Orphan { position, rescued, cancel: row.get(7)? })
         })?
         .collect()

@@ -122,7 +122,7 @@ impl Notifications for Sqlite {
             }
             let notifications = due_notifications(open, now, fresh);
             for notification in &notifications {
-                make(transaction, notification, now, &intervals)?;
+                create(transaction, notification, now, &intervals)?;
             }
             Ok(notifications.len())
         })
@@ -155,8 +155,8 @@ impl Notifications for Sqlite {
                 Channel::Webhook => ("webhook_status", "email_status"),
                 Channel::Email => ("email_status", "webhook_status"),
             };
-            let (telling, error, next_at) = match result {
-                ChannelResult::Done(telling, error) => (telling, error, None),
+            let (status, error, next_at) = match result {
+                ChannelResult::Done(status, error) => (status, error, None),
                 ChannelResult::RetryAt(at, error) => (ChannelStatus::Pending, Some(error), Some(Col(at))),
             };
             transaction
@@ -166,7 +166,7 @@ impl Notifications for Sqlite {
                          ELSE coalesce(?4, next_attempt_at) END
                      WHERE id = ?1 AND {this} = 0"
                 ))?
-                .execute((Col(id), Col(telling), error, next_at))?;
+                .execute((Col(id), Col(status), error, next_at))?;
             Ok(())
         })
     }
@@ -225,10 +225,10 @@ fn read_open(transaction: &Transaction<'_>, key: GroupKey) -> rusqlite::Result<O
             Ok((get(row, 0)?, read_folded(row, 1)?))
         })
         .optional()?;
-    Ok(open.map(|(due, folded)| PendingGroup { key, folded, due }))
+    Ok(open.map(|(due, group)| PendingGroup { key, group, due }))
 }
 
-fn make(
+fn create(
     transaction: &Transaction<'_>,
     notification: &Notification,
     now: Time,
@@ -236,8 +236,8 @@ fn make(
 ) -> rusqlite::Result<()> {
     let (tenant, kind) = (notification.tenant_id.as_str(), Col(notification.kind));
     let webhook = Col(notification.webhook_id.unwrap_or(NO_WEBHOOK));
-    let quiet_until = Col(now + intervals.for_kind(notification.kind));
-    transaction.prepare_cached(SUPPRESS_GROUP)?.execute((tenant, webhook, kind, quiet_until))?;
+    let suppressed_until = Col(now + intervals.for_kind(notification.kind));
+    transaction.prepare_cached(SUPPRESS_GROUP)?.execute((tenant, webhook, kind, suppressed_until))?;
     transaction.prepare_cached(INSERT_NOTIFICATION)?.execute((
         Col(notification.id),
         tenant,

@@ -178,9 +178,9 @@ impl Operations for Sqlite {
             if !is_held(transaction, &step)? {
                 return Ok(StepResult::ClaimLost);
             }
-            let (mut done, mut to_call_off) = (0, Vec::new());
+            let (mut done, mut to_cancel) = (0, Vec::new());
             for task in &step.tasks {
-                if perform(transaction, &step, task, &mut to_call_off)? {
+                if perform(transaction, &step, task, &mut to_cancel)? {
                     done += 1;
                 }
             }
@@ -202,7 +202,7 @@ impl Operations for Sqlite {
                     delivery_id.map(Col),
                     step.then.map(OperationState::name),
                 ))?;
-            Ok(StepResult::Applied { done, to_call_off })
+            Ok(StepResult::Applied { done, to_cancel })
         })
     }
 
@@ -269,7 +269,7 @@ fn perform(
     transaction: &WriteTransaction<'_>,
     step: &OperationStep,
     task: &Task,
-    to_call_off: &mut Vec<(WebhookId, DeliveryId)>,
+    to_cancel: &mut Vec<(WebhookId, DeliveryId)>,
 ) -> rusqlite::Result<bool> {
     let (tenant_id, now) = (&step.tenant_id, step.at);
     match task {
@@ -286,7 +286,7 @@ fn perform(
         Task::Cancel(delivery_id, reason) => {
             let (cancelled, webhook_id) = redrive::cancel(transaction, tenant_id, *delivery_id, reason, now)?;
             if let (CancelResult::Requested, Some(webhook_id)) = (&cancelled, webhook_id) {
-                to_call_off.push((webhook_id, *delivery_id));
+                to_cancel.push((webhook_id, *delivery_id));
             }
             Ok(matches!(cancelled, CancelResult::Done | CancelResult::Requested))
         }

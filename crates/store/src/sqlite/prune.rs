@@ -17,16 +17,16 @@ use crate::{
 };
 
 /// Oldest events of the tenant, and whether each has a pending delivery.
-const OLD_EVENTS: &str =
+const SELECT_OLD_EVENTS: &str =
     "SELECT e.id, EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = ?5)
      FROM events e WHERE e.tenant_id = ?1 AND e.id > ?2 AND e.id < ?3 ORDER BY e.id LIMIT ?4";
 /// Dead letters of the tenant in the order of their ids, and whether each died before ?5.
-const OLD_DEAD: &str = "SELECT x.delivery_id, d.ended_at < ?5
+const SELECT_OLD_DEAD: &str = "SELECT x.delivery_id, d.ended_at < ?5
      FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery_id
      WHERE x.tenant_id = ?1 AND x.delivery_id > ?2 AND x.delivery_id < ?3 ORDER BY x.delivery_id LIMIT ?4";
-const OF_EVENT: &str = "SELECT id FROM deliveries WHERE event_id = ? LIMIT ?";
-const IS_PENDING: &str = "SELECT 1 FROM deliveries WHERE event_id = ? AND status = ?";
-const WITH_PERIODS: &str =
+const SELECT_DELIVERIES: &str = "SELECT id FROM deliveries WHERE event_id = ? LIMIT ?";
+const HAS_PENDING: &str = "SELECT 1 FROM deliveries WHERE event_id = ? AND status = ?";
+const SELECT_WEBHOOKS_WITH_PERIODS: &str =
     "SELECT p.webhook_id, (SELECT w.tenant_id FROM webhooks w WHERE w.id = p.webhook_id)
      FROM circuit_periods p WHERE p.webhook_id > ? GROUP BY p.webhook_id ORDER BY p.webhook_id LIMIT ?";
 const PRUNE_PERIODS: &str = "DELETE FROM circuit_periods WHERE (webhook_id, opened_at) IN
@@ -35,8 +35,14 @@ const PRUNE_PERIODS: &str = "DELETE FROM circuit_periods WHERE (webhook_id, open
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 6] =
-    [OLD_EVENTS, OLD_DEAD, OF_EVENT, IS_PENDING, WITH_PERIODS, PRUNE_PERIODS];
+pub(super) const BOUNDED_STATEMENTS: [&str; 6] = [
+    SELECT_OLD_EVENTS,
+    SELECT_OLD_DEAD,
+    SELECT_DELIVERIES,
+    HAS_PENDING,
+    SELECT_WEBHOOKS_WITH_PERIODS,
+    PRUNE_PERIODS,
+];
 
 /// One page in this many stays free for new rows: growing the file again costs more than freeing them saves.
 const MIN_FREE_DIVISOR: i64 = 10;
@@ -94,7 +100,7 @@ impl Prune for Sqlite {
         self.read(move |connection| {
             let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
             connection
-                .prepare_cached(WITH_PERIODS)?
+                .prepare_cached(SELECT_WEBHOOKS_WITH_PERIODS)?
                 .query_map((after, limit as i64), |row| Ok((get(row, 0)?, get(row, 1)?)))?
                 .collect()
         })
@@ -102,15 +108,15 @@ impl Prune for Sqlite {
 
     fn prune_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
-            let mut forgotten = 0;
-            let mut forget = transaction.prepare_cached(PRUNE_PERIODS)?;
+            let mut pruned = 0;
+            let mut delete = transaction.prepare_cached(PRUNE_PERIODS)?;
             for (webhook_id, before) in old {
-                forgotten += forget.execute((Col(webhook_id), Col(before), (limit - forgotten) as i64))?;
-                if forgotten >= limit {
+                pruned += delete.execute((Col(webhook_id), Col(before), (limit - pruned) as i64))?;
+                if pruned >= limit {
                     break;
                 }
             }
-            Ok(forgotten)
+            Ok(pruned)
         })
     }
 
@@ -194,7 +200,7 @@ fn old_events(
         request.rows.max(1) as i64,
         Col(DeliveryStatus::Pending),
     );
-    let mut found = connection.prepare_cached(OLD_EVENTS)?;
+    let mut found = connection.prepare_cached(SELECT_OLD_EVENTS)?;
     let rows = found.query_map(values, |row| Ok((get(row, 0)?, !row.get::<_, bool>(1)?)))?;
     Ok(PruneCandidates::from_rows(rows.collect::<rusqlite::Result<_>>()?, request.rows.max(1)))
 }
@@ -206,7 +212,7 @@ fn old_dead(
     let after = Col(request.after.unwrap_or(DeliveryId::from_bytes([0; 16])));
     // A delivery cannot die before its event's time, so the id range contains every old dead letter.
     let before = id::min_bytes_at(request.before);
-    let mut found = connection.prepare_cached(OLD_DEAD)?;
+    let mut found = connection.prepare_cached(SELECT_OLD_DEAD)?;
     let values = (request.tenant_id.as_str(), after, before, request.rows.max(1) as i64, Col(request.before));
     let rows = found.query_map(values, |row| Ok((get(row, 0)?, row.get(1)?)))?;
     Ok(PruneCandidates::from_rows(rows.collect::<rusqlite::Result<_>>()?, request.rows.max(1)))
@@ -225,7 +231,7 @@ fn prune_events(
             is_all = false;
             break;
         }
-        if !transaction.prepare_cached(IS_PENDING)?.exists((Col(event_id), Col(DeliveryStatus::Pending)))?
+        if !transaction.prepare_cached(HAS_PENDING)?.exists((Col(event_id), Col(DeliveryStatus::Pending)))?
             && !going.take_event(&request.tenant_id, event_id)?
         {
             // An event with more deliveries than fit into one step is deleted in several steps, the event itself last.
@@ -290,7 +296,7 @@ impl<'a> PruneStep<'a> {
     fn take_event(&mut self, tenant_id: &TenantId, event_id: EventId) -> rusqlite::Result<bool> {
         let deliveries = self
             .transaction
-            .prepare_cached(OF_EVENT)?
+            .prepare_cached(SELECT_DELIVERIES)?
             .query_map((Col(event_id), self.rows as i64 + 1), |row| get(row, 0))?
             .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
         for delivery_id in deliveries {
@@ -299,7 +305,7 @@ impl<'a> PruneStep<'a> {
             }
             self.take_delivery(delivery_id)?;
         }
-        if self.transaction.prepare_cached(OF_EVENT)?.exists((Col(event_id), 1))? {
+        if self.transaction.prepare_cached(SELECT_DELIVERIES)?.exists((Col(event_id), 1))? {
             return Ok(false);
         }
         if let Some(packing) = &mut self.packing

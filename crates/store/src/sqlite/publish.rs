@@ -13,7 +13,7 @@ use super::{
     nodes,
 };
 use crate::{
-    Completion, Epoch, IdempotencyClaim, InitialState, NewDelivery, NewEvent, Publish, PublishResult,
+    Completion, Epoch, IdempotencyReservation, InitialState, NewDelivery, NewEvent, Publish, PublishResult,
 };
 
 impl Publish for Sqlite {
@@ -44,8 +44,8 @@ impl<'a> PublishBatch<'a> {
     pub(super) fn apply(&mut self, new: &NewEvent) -> rusqlite::Result<PublishResult> {
         let tenant_id = &new.event.tenant_id;
         let Some(counter) = self.counter(tenant_id)? else { return Ok(PublishResult::NoTenant) };
-        if let Some(claim) = &new.claim
-            && let Some(taken) = key_taken(self.transaction, &new.event, claim)?
+        if let Some(reservation) = &new.idempotency
+            && let Some(taken) = key_taken(self.transaction, &new.event, reservation)?
         {
             return Ok(taken);
         }
@@ -57,8 +57,8 @@ impl<'a> PublishBatch<'a> {
         }
         let next = TenantCounter { next_seq: counter.next_seq + 1, ..counter };
         self.tenants.insert(tenant_id.clone(), Some(next));
-        if let Some(claim) = &new.claim {
-            take_key(self.transaction, &new.event, claim)?;
+        if let Some(reservation) = &new.idempotency {
+            take_key(self.transaction, &new.event, reservation)?;
         }
         insert_event(self.transaction, &new.event, counter.next_seq)?;
         for delivery in &new.deliveries {
@@ -110,26 +110,36 @@ fn key_hash(event: &Event) -> [u8; 32] {
 fn key_taken(
     transaction: &Transaction<'_>,
     event: &Event,
-    claim: &IdempotencyClaim,
+    reservation: &IdempotencyReservation,
 ) -> rusqlite::Result<Option<PublishResult>> {
     let holder = transaction
         .prepare_cached(
             "SELECT event_id, body_hash FROM idempotency_keys WHERE tenant_id = ?1 AND key_hash = ?2
              AND expires_at > ?3",
         )?
-        .query_row((event.tenant_id.as_str(), key_hash(event), Col(claim.confirmed_now)), |row| {
+        .query_row((event.tenant_id.as_str(), key_hash(event), Col(reservation.confirmed_now)), |row| {
             Ok((get::<EventId>(row, 0)?, row.get::<_, [u8; 32]>(1)?))
         })
         .optional()?;
-    Ok(holder.map(|(event_id, body_hash)| match body_hash == claim.body_hash {
+    Ok(holder.map(|(event_id, body_hash)| match body_hash == reservation.body_hash {
         true => PublishResult::Duplicate { event_id },
         false => PublishResult::KeyReused { event_id },
     }))
 }
 
-fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &IdempotencyClaim) -> rusqlite::Result<()> {
+fn take_key(
+    transaction: &Transaction<'_>,
+    event: &Event,
+    reservation: &IdempotencyReservation,
+) -> rusqlite::Result<()> {
     transaction.prepare_cached("INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?)")?.execute(
-        (event.tenant_id.as_str(), key_hash(event), Col(event.id), claim.body_hash, Col(claim.expires_at)),
+        (
+            event.tenant_id.as_str(),
+            key_hash(event),
+            Col(event.id),
+            reservation.body_hash,
+            Col(reservation.expires_at),
+        ),
     )?;
     Ok(())
 }

@@ -162,7 +162,7 @@ mod tests {
             result.take()
         };
         assert_eq!(count(endless).await, Err(StoreError::TooSlow));
-        assert_eq!(count("SELECT 7").await, Ok(7), "and the reader is fit for the next");
+        assert_eq!(count("SELECT 7").await, Ok(7), "the reader is usable again");
     }
 
     #[tokio::test(flavor = "multi_thread")]

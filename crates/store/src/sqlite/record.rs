@@ -40,9 +40,9 @@ pub(super) fn apply<'a>(
         restore_lease(transaction, outcome, &lease)?;
         return Ok(RecordResult::CancelRequested(reason.clone()));
     }
-    if outcome.requires_ended_webhook && !has_ended(transaction, outcome)? {
+    if outcome.requires_inactive_webhook && !webhook_is_inactive(transaction, outcome)? {
         restore_lease(transaction, outcome, &lease)?;
-        return Ok(RecordResult::WebhookNotEnded);
+        return Ok(RecordResult::WebhookStillActive);
     }
     if let Some(attempt) = &outcome.attempt
         && let Err(error) = insert_attempt(transaction, outcome, attempt)
@@ -93,9 +93,9 @@ pub(super) fn apply<'a>(
 }
 
 /// Returns whether the stored webhook confirms that pending deliveries to it may be cancelled.
-fn has_ended(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<bool> {
+fn webhook_is_inactive(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<bool> {
     let stored = webhooks::by_id(transaction, outcome.webhook_id)?;
-    Ok(stored.is_none_or(|webhook| webhook.has_ended(outcome.at)))
+    Ok(stored.is_none_or(|webhook| webhook.is_inactive(outcome.at)))
 }
 
 /// Inserts the dead letter of a delivery.
@@ -145,7 +145,7 @@ struct Lease {
     lane: Lane,
     seq: i64,
     rescues: u32,
-    deaths: u32,
+    sender_deaths: u32,
     sending: u32,
     cancel: Option<String>,
 }
@@ -162,7 +162,7 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
                 lane: get(row, 1)?,
                 seq: row.get(2)?,
                 rescues: row.get(3)?,
-                deaths: row.get(4)?,
+                sender_deaths: row.get(4)?,
                 sending: row.get(5)?,
                 cancel: row.get(6)?,
             })
@@ -184,7 +184,7 @@ fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease
             lease.lane.code(),
             lease.seq,
             lease.rescues,
-            lease.deaths,
+            lease.sender_deaths,
             lease.sending,
             &lease.cancel,
         ))?;

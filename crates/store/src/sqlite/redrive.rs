@@ -183,7 +183,8 @@ struct PreviousRound {
     is_purged: bool,
 }
 
-const OLD: &str = "SELECT id, event_id, webhook_id, round, status, format, redriven_as, priority,
+const SELECT_PREVIOUS_ROUND: &str =
+    "SELECT id, event_id, webhook_id, round, status, format, redriven_as, priority,
      purged_at IS NOT NULL FROM deliveries";
 
 fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<PreviousRound> {
@@ -206,7 +207,7 @@ fn find(
     delivery_id: DeliveryId,
 ) -> rusqlite::Result<Option<PreviousRound>> {
     transaction
-        .prepare_cached(&format!("{OLD} WHERE id = ? AND tenant_id = ?"))?
+        .prepare_cached(&format!("{SELECT_PREVIOUS_ROUND} WHERE id = ? AND tenant_id = ?"))?
         .query_row((Col(delivery_id), tenant_id.as_str()), read_old)
         .optional()
 }
@@ -217,7 +218,9 @@ fn last_round(
     webhook_id: WebhookId,
 ) -> rusqlite::Result<Option<PreviousRound>> {
     transaction
-        .prepare_cached(&format!("{OLD} WHERE event_id = ? AND webhook_id = ? ORDER BY round DESC LIMIT 1"))?
+        .prepare_cached(&format!(
+            "{SELECT_PREVIOUS_ROUND} WHERE event_id = ? AND webhook_id = ? ORDER BY round DESC LIMIT 1"
+        ))?
         .query_row((Col(event_id), Col(webhook_id)), read_old)
         .optional()
 }

@@ -21,7 +21,7 @@ impl<T> ResultSlot<T> {
     pub(super) fn take(self) -> Result<T, StoreError> {
         match self.0.lock().take() {
             Some(result) => result.map_err(|error| store_error(&error)),
-            None => Err(StoreError::Unavailable("a fault in the program ended the query".into())),
+            None => Err(StoreError::Unavailable("the query panicked".into())),
         }
     }
 }

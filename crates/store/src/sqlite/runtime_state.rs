@@ -34,15 +34,16 @@ const CIRCUITS: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, gener
      WHERE tenant_id = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id), 0))
      ORDER BY webhook_id LIMIT ?2";
-const OLDEST: &str =
+const SELECT_OLDEST_WAITING: &str =
     "SELECT l.webhook_id, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook_id = l.webhook_id)
      FROM lanes l WHERE l.webhook_id > ?1 GROUP BY l.webhook_id ORDER BY l.webhook_id LIMIT ?2";
-const EXPIRE: &str = "DELETE FROM waiting WHERE delivery_id IN
+const DELETE_OLD_WAITING: &str = "DELETE FROM waiting WHERE delivery_id IN
          (SELECT delivery_id FROM waiting WHERE webhook_id = ? AND created_at < ? ORDER BY created_at LIMIT ?)
      RETURNING delivery_id, lane";
-const EXPIRED: &str = "SELECT tenant_id, id, state LIKE '{\"pending_verification\"%' FROM webhooks
+const SELECT_EXPIRED_WEBHOOKS: &str =
+    "SELECT tenant_id, id, state LIKE '{\"pending_verification\"%' FROM webhooks
      WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?";
-const NEXT_TO_EXPIRE: &str =
+const SELECT_NEXT_EXPIRY: &str =
     "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
 const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook_id, tenant_id, opened_at, forced, counts)
      SELECT ?1, ?5, ?2, ?3, ?4
@@ -54,8 +55,17 @@ const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 9] =
-    [PERIODS, INCIDENTS, CIRCUITS, OLDEST, EXPIRE, EXPIRED, NEXT_TO_EXPIRE, BEGIN_PERIOD, END_PERIOD];
+pub(super) const BOUNDED_STATEMENTS: [&str; 9] = [
+    PERIODS,
+    INCIDENTS,
+    CIRCUITS,
+    SELECT_OLDEST_WAITING,
+    DELETE_OLD_WAITING,
+    SELECT_EXPIRED_WEBHOOKS,
+    SELECT_NEXT_EXPIRY,
+    BEGIN_PERIOD,
+    END_PERIOD,
+];
 
 impl RuntimeState for Sqlite {
     fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>> {
@@ -184,7 +194,7 @@ impl RuntimeState for Sqlite {
             // An empty blob sorts before every id.
             let after: Vec<u8> = after.map_or_else(Vec::new, |webhook_id| webhook_id.as_bytes().to_vec());
             connection
-                .prepare_cached(OLDEST)?
+                .prepare_cached(SELECT_OLDEST_WAITING)?
                 .query_map((after, limit as i64), |row| {
                     Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FAR_FUTURE)))
                 })?
@@ -221,7 +231,7 @@ impl RuntimeState for Sqlite {
         self.read(move |connection| {
             // SQLite treats a negative limit as no limit; verifications of excluded tenants are read and skipped.
             let rows = if except.is_empty() { limit as i64 } else { -1 };
-            let mut statement = connection.prepare_cached(EXPIRED)?;
+            let mut statement = connection.prepare_cached(SELECT_EXPIRED_WEBHOOKS)?;
             let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?, row.get::<_, bool>(2)?));
             let due = statement.query_map((Col(now), rows), read)?;
             let wanted = due.filter(
@@ -230,8 +240,9 @@ impl RuntimeState for Sqlite {
             let expired =
                 wanted.take(limit).map(|row| row.map(|(tenant_id, webhook_id, _)| (tenant_id, webhook_id)));
             let expired = expired.collect::<rusqlite::Result<_>>()?;
-            let next =
-                connection.prepare_cached(NEXT_TO_EXPIRE)?.query_row([Col(now)], |row| get_opt(row, 0))?;
+            let next = connection
+                .prepare_cached(SELECT_NEXT_EXPIRY)?
+                .query_row([Col(now)], |row| get_opt(row, 0))?;
             Ok(ExpiringWebhooks { expired, next })
         })
     }
@@ -405,7 +416,7 @@ fn expire(
     limit: usize,
 ) -> rusqlite::Result<(BatchProgress, Vec<DeliveryId>)> {
     let expired = transaction
-        .prepare_cached(EXPIRE)?
+        .prepare_cached(DELETE_OLD_WAITING)?
         .query_map((Col(webhook_id), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<(DeliveryId, String)>>>()?;
     for (delivery_id, _) in &expired {

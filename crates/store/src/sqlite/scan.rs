@@ -11,11 +11,11 @@ use rusqlite::{Connection, Row, Rows};
 use super::convert::{Col, get, get_opt};
 use crate::{EventSummary, Scan, ScanCursor, ScanPage};
 
-const SEEN: &str =
+const SCAN_COLUMNS: &str =
     "d.event_id, d.id, e.event_type, d.webhook_id, d.status, d.failure_category, d.priority, d.created_at,
          d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason,
          coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id), 0)";
-const EVENT: &str = "events e ON e.tenant_id = d.tenant_id AND e.id = d.event_id";
+const JOIN_EVENT: &str = "events e ON e.tenant_id = d.tenant_id AND e.id = d.event_id";
 
 /// Maximum deliveries read per event of a page, on average.
 const FAN_OUT: usize = 4;
@@ -25,28 +25,28 @@ const FAN_OUT: usize = 4;
 pub(super) fn statement(scan: &Scan) -> String {
     match (scan.among, scan.webhook_id) {
         (OperationTarget::Dead, _) => format!(
-            "SELECT {SEEN}, x.delivery_id FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery_id CROSS JOIN {EVENT}
+            "SELECT {SCAN_COLUMNS}, x.delivery_id FROM dead x CROSS JOIN deliveries d ON d.id = x.delivery_id CROSS JOIN {JOIN_EVENT}
              WHERE x.tenant_id = ?1 AND x.delivery_id >= ?2 AND x.delivery_id < ?3 AND x.delivery_id > ?4
                  AND (?6 IS NULL OR d.webhook_id = ?6) ORDER BY x.delivery_id LIMIT ?5"
         ),
         // `waiting` has no index by tenant: rows of other tenants are skipped by the caller.
         (OperationTarget::Pending, _) => format!(
-            "SELECT {SEEN}, x.delivery_id FROM (
+            "SELECT {SCAN_COLUMNS}, x.delivery_id FROM (
                  SELECT delivery_id FROM waiting WHERE delivery_id >= ?2 AND delivery_id < ?3 AND delivery_id > ?4
                  UNION ALL SELECT delivery_id FROM leased WHERE delivery_id >= ?2 AND delivery_id < ?3
                  AND delivery_id > ?4
                  ORDER BY delivery_id LIMIT ?5) x
              LEFT JOIN deliveries d ON d.id = x.delivery_id AND d.tenant_id = ?1 AND (?6 IS NULL OR d.webhook_id = ?6)
-             LEFT JOIN {EVENT} ORDER BY x.delivery_id"
+             LEFT JOIN {JOIN_EVENT} ORDER BY x.delivery_id"
         ),
         (OperationTarget::Deliveries | OperationTarget::Events, Some(_)) => format!(
-            "SELECT {SEEN}, d.id FROM deliveries d CROSS JOIN {EVENT}
+            "SELECT {SCAN_COLUMNS}, d.id FROM deliveries d CROSS JOIN {JOIN_EVENT}
              WHERE d.webhook_id = ?6 AND d.tenant_id = ?1 AND d.id >= ?2 AND d.id < ?3 AND d.id > ?4
              ORDER BY d.id LIMIT ?5"
         ),
         // A limited number of events, including those without deliveries, and of their deliveries.
         (OperationTarget::Deliveries | OperationTarget::Events, None) => format!(
-            "SELECT {SEEN}, d.id, e.id FROM (
+            "SELECT {SCAN_COLUMNS}, d.id, e.id FROM (
                  SELECT id, tenant_id, event_type FROM events WHERE tenant_id = ?1 AND id >= ?2 AND id < ?3
                  ORDER BY id LIMIT ?5 + 1) e
              LEFT JOIN deliveries d ON d.event_id = e.id

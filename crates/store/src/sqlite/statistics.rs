@@ -116,13 +116,13 @@ impl Statistics for Sqlite {
     fn traffic(
         &self,
         tenant_id: TenantId,
-        grain: Resolution,
+        resolution: Resolution,
         from: Time,
     ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
         self.list_for(tenant_id.clone(), move |connection| {
             connection
                 .prepare_cached(TRAFFIC)?
-                .query_map((tenant_id.as_str(), Col(grain), Col(from)), |row| {
+                .query_map((tenant_id.as_str(), Col(resolution), Col(from)), |row| {
                     Ok((get(row, 8)?, read_traffic(row)?))
                 })?
                 .collect()
@@ -208,17 +208,17 @@ fn add_minute(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Re
 }
 
 fn add_traffic(transaction: &Transaction<'_>, new: &TenantRollup) -> rusqlite::Result<()> {
-    let key = (new.tenant_id.as_str(), Col(new.grain), Col(new.start));
+    let key = (new.tenant_id.as_str(), Col(new.resolution), Col(new.start));
     let known = transaction.prepare_cached(TRAFFIC_OF_ONE)?.query_row(key, read_traffic).optional()?;
     let mut sum = new.traffic.clone();
     if let Some(known) = &known {
         sum.merge(known);
     }
-    let (tenant, grain, start) = key;
+    let (tenant, resolution, start) = key;
     let write = if known.is_some() { SET_TRAFFIC } else { NEW_TRAFFIC };
     transaction.prepare_cached(write)?.execute((
         tenant,
-        grain,
+        resolution,
         start,
         sum.sent.attempts,
         sum.sent.successes,
@@ -228,7 +228,7 @@ fn add_traffic(transaction: &Transaction<'_>, new: &TenantRollup) -> rusqlite::R
         sum.ended.delivered as i64,
         sum.ended.dead as i64,
         sum.ended.cancelled as i64,
-        Col(new.kept_until),
+        Col(new.expires_at),
     ))?;
     Ok(())
 }

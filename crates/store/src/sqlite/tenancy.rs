@@ -17,11 +17,11 @@ const KEY_COLUMNS: &str =
 impl Tenancy for Sqlite {
     fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            let made = transaction.execute(
+            let created = transaction.execute(
                 "INSERT INTO tenants (id, name, rules, created_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?, Col(tenant.created_at)),
             )?;
-            Ok(made == 1)
+            Ok(created == 1)
         })
     }
 

@@ -5,13 +5,13 @@ use redrive_core::Time;
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
-    claim::{INSERT_ASSIGNMENT, lease, read_claimed},
+    claim::{SELECT_ASSIGNED_EPOCH, lease, read_claimed},
     convert::Col,
     lanes, nodes,
 };
 use crate::{ClaimedDelivery, Epoch, TicketEntry};
 
-const WANTED: &str =
+const SELECT_BY_TICKETS: &str =
     "SELECT w.delivery_id, w.webhook_id, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
             e.priority, w.seq, e.trace, e.hops
@@ -22,7 +22,7 @@ const WANTED: &str =
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [WANTED];
+pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [SELECT_BY_TICKETS];
 
 /// Claims each delivery in turn. Returns `None` if the epoch has ended.
 pub(super) fn take(
@@ -44,7 +44,7 @@ pub(super) fn take(
         }
         let webhook_id = one.key.webhook_id;
         let assigned_epoch: Option<i64> = transaction
-            .prepare_cached(INSERT_ASSIGNMENT)?
+            .prepare_cached(SELECT_ASSIGNED_EPOCH)?
             .query_row([Col(webhook_id)], |row| row.get(0))
             .optional()?;
         if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0)
@@ -53,7 +53,8 @@ pub(super) fn take(
             continue;
         }
         let values = (Col(one.delivery_id), Col(webhook_id), one.key.lane.code(), Col(by));
-        let found = transaction.prepare_cached(WANTED)?.query_row(values, read_claimed).optional()?;
+        let found =
+            transaction.prepare_cached(SELECT_BY_TICKETS)?.query_row(values, read_claimed).optional()?;
         if let Some(claimed) = found {
             bytes_left = bytes_left.saturating_sub(claimed.event.memory_bytes());
             lease(transaction, epoch, &one.key.lane, &claimed)?;

@@ -1,4 +1,4 @@
-//! Webhooks, the configuration version that fan-out is checked against, and cancelling what ended webhooks still
+//! Webhooks, the configuration version that fan-out is checked against, and cancelling what inactive webhooks still
 //! have.
 
 use redrive_core::{
@@ -124,7 +124,7 @@ impl Webhooks for Sqlite {
                  AND deleted_at IS NULL")?
                 .query_row([tenant_id.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?, row.get(2)?)))
                 .optional()?;
-            let Some((now, rules, types_version)) = now else { return Ok(None) };
+            let Some((now, rules, event_types_version)) = now else { return Ok(None) };
             let mut changed = snapshot.prepare_cached(&format!(
                 "SELECT {COLUMNS} FROM webhooks WHERE tenant_id = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)
                  ORDER BY revision LIMIT ?3"
@@ -137,12 +137,14 @@ impl Webhooks for Sqlite {
             }
             let more = webhooks.len() == limit;
             // Each change has its own version, so the last revision read is a version that existed.
-            Ok(Some((if more { last } else { now }, more, rules, types_version, webhooks)))
+            Ok(Some((if more { last } else { now }, more, rules, event_types_version, webhooks)))
         });
         Box::pin(async {
-            let Some((version, more, rules, types_version, webhooks)) = found.await? else { return Ok(None) };
+            let Some((version, more, rules, event_types_version, webhooks)) = found.await? else {
+                return Ok(None);
+            };
             let webhooks = self.seals.open_all(webhooks)?;
-            Ok(Some(ConfigChanges { version, more, rules, types_version, webhooks }))
+            Ok(Some(ConfigChanges { version, more, rules, event_types_version, webhooks }))
         })
     }
 
@@ -162,7 +164,7 @@ impl Webhooks for Sqlite {
         now: Time,
         limit: usize,
     ) -> StoreFuture<'_, BatchProgress> {
-        self.write(move |transaction| sweep(transaction, webhook_id, &reason, now, limit))
+        self.write(move |transaction| cancel_batch(transaction, webhook_id, &reason, now, limit))
     }
 }
 
@@ -214,7 +216,7 @@ fn by_ids(connection: &Connection, ids: Vec<WebhookId>) -> rusqlite::Result<Vec<
     Ok(found)
 }
 
-fn sweep(
+fn cancel_batch(
     transaction: &Transaction<'_>,
     webhook_id: WebhookId,
     reason: &str,
@@ -228,25 +230,25 @@ fn sweep(
     if !still_wanted {
         return Ok(BatchProgress { changed: 0, finished: true });
     }
-    let swept = transaction
+    let cancelled = transaction
         .prepare_cached(
             "DELETE FROM waiting WHERE delivery_id IN (SELECT delivery_id FROM waiting WHERE webhook_id = ? LIMIT ?)
              RETURNING delivery_id, lane",
         )?
         .query_map((Col(webhook_id), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<_>>>()?;
-    for (delivery_id, _) in &swept {
+    for (delivery_id, _) in &cancelled {
         redrive::end_cancelled(transaction, *delivery_id, reason, now)?;
     }
     // After every step and not only at the end: if the webhook is enabled again, the next delivery of an ordered lane
     // is now its first.
-    lanes::recompute_wake_for(transaction, webhook_id, swept.iter().map(|(_, lane): &(_, String)| lane))?;
-    let finished = swept.len() < limit;
+    lanes::recompute_wake_for(transaction, webhook_id, cancelled.iter().map(|(_, lane): &(_, String)| lane))?;
+    let finished = cancelled.len() < limit;
     if finished {
         transaction.execute("UPDATE webhooks SET cancel_pending = 0 WHERE id = ?", [Col(webhook_id)])?;
         runtime_state::delete_runtime(transaction, webhook_id)?;
     }
-    Ok(BatchProgress { changed: swept.len(), finished })
+    Ok(BatchProgress { changed: cancelled.len(), finished })
 }
 
 /// Returns the stored webhook with this id, even if it was deleted, without its secrets.

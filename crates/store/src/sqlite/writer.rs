@@ -148,7 +148,7 @@ impl Writer {
 
     /// Runs one write in its own transaction. It is committed if this returns `Ok`.
     pub(super) async fn run(&self, change: WriteJob) -> Result<(), StoreError> {
-        let (answer, reply) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         let commits = self.commits.clone();
         let job = Job::Alone(Box::new(move |database| {
             let result = in_transaction(database, change);
@@ -156,13 +156,13 @@ impl Writer {
                 commits.fetch_add(1, Relaxed);
             }
             // If the caller has stopped waiting, the write is committed all the same.
-            let _ = answer.send(result.map_err(StoreError::from));
+            let _ = sender.send(result.map_err(StoreError::from));
         }));
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if !sent {
             return Err(closed());
         }
-        let failed = || StoreError::Unavailable("a fault in the program ended the change".into());
+        let failed = || StoreError::Unavailable("the write panicked".into());
         reply.await.unwrap_or_else(|_| Err(failed()))
     }
 
@@ -232,7 +232,7 @@ impl WriterLoop {
             self.log.checkpoint_if_large(&self.database.connection);
         }
         if let Err(error) = self.database.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
-            tracing::warn!(%error, "the last checkpoint failed; the next start catches up");
+            tracing::warn!(%error, "the last checkpoint failed; the next start repeats it");
         }
     }
 
@@ -252,7 +252,7 @@ impl WriterLoop {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         if let Err(error) = self.database.connection.execute_batch("PRAGMA shrink_memory") {
-            tracing::debug!(%error, "the page cache stays as it is");
+            tracing::debug!(%error, "releasing the page cache failed");
         }
         waiting.recv().ok()
     }
@@ -264,7 +264,7 @@ impl WriterLoop {
         let results = batch::commit(batch, &mut |slice| {
             // A panic is treated like an item that cannot be stored: the batch is split until only that item fails.
             let written = catch_unwind(AssertUnwindSafe(|| commit_slice(database, slice)))
-                .unwrap_or_else(|_| Err(CommitError::Item("a fault in the program".into())))?;
+                .unwrap_or_else(|_| Err(CommitError::Item("the write panicked".into())))?;
             commits.fetch_add(1, Relaxed);
             Ok(written)
         });
@@ -355,7 +355,7 @@ fn finish(write: Write, result: Result<WriteResult, StoreError>) {
         (Write::Mark(_, _, done), Err(error)) => complete(done, Err(error)),
         (Write::Claim(_, done), Err(error)) => complete(done, Err(error)),
         (Write::Publish(..) | Write::Record(..) | Write::Mark(..) | Write::Claim(..), Ok(_)) => {
-            unreachable!("a write's result is of its own kind")
+            unreachable!("a write returns a result of its own type")
         }
     }
 }

@@ -83,7 +83,7 @@ fn file_that_is_not_a_database_is_refused() {
         message.contains("letter.txt cannot be opened: ") && message.contains("not a database"),
         "{message}"
     );
-    assert_eq!(fs::read_to_string(&path).unwrap(), letter, "and left as it was");
+    assert_eq!(fs::read_to_string(&path).unwrap(), letter, "the file is unchanged");
     let message = refused(folder.path()).to_string();
     assert!(message.contains("cannot be opened: "), "{message}");
 }
@@ -106,7 +106,7 @@ async fn files_are_accessible_to_their_owner_only() {
     use std::os::unix::fs::PermissionsExt;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let folder = tempfile::tempdir().unwrap();
-    let inside = folder.path().join("made").join("for-it");
+    let inside = folder.path().join("new").join("folder");
     let harness = Harness::new(open_at(&inside.join("redrive.db"), folder)).await;
     harness.publish_new(harness.new_event(at(0), InitialState::Leased)).await;
     assert_eq!(mode(&inside), 0o700);
@@ -340,7 +340,7 @@ async fn full_disk_refuses_publishes_and_loses_nothing() {
     let events = store.list_events(tenant_id, Default::default(), page(10_000)).await.unwrap().found;
     let stored: BTreeSet<_> = events.iter().map(|stored| stored.event.id.to_string()).collect();
     assert_eq!(stored, acknowledged.lines().map(str::to_owned).collect());
-    assert_eq!(store.ping().await, Ok(()), "with room again, it works again");
+    assert_eq!(store.ping().await, Ok(()), "the store recovers when space is freed");
 }
 
 #[cfg(unix)]
@@ -360,14 +360,14 @@ async fn fill_the_disk(folder: &Path) {
     let mut requests = 0;
     while harness.store().ping().await.is_ok() {
         requests += 1;
-        assert!(requests < 100, "a full disk is noticed");
+        assert!(requests < 100, "a full disk is reported");
     }
     let again = harness.try_publish(large(&harness, 0, 1)).await;
     assert!(matches!(again, Err(StoreError::Unavailable(_))), "{again:?}");
     for id in &acknowledged {
         assert!(
             harness.store().event(harness.tenant_id.clone(), *id).await.unwrap().is_some(),
-            "reading goes on"
+            "reads still succeed"
         );
     }
     let list: String = acknowledged.iter().map(|id| format!("{id}\n")).collect();
@@ -401,7 +401,7 @@ async fn secrets_are_stored_encrypted_and_master_key_can_be_rotated() {
     let path = folder.path().join("redrive.db");
     let open =
         |vault| Arc::new(Sqlite::open(&Options::at(&path).with_vault(vault)).unwrap()) as Arc<dyn Store>;
-    let never = Box::new(|| -> Reopening { panic!("nobody opens it again") });
+    let never = Box::new(|| -> Reopening { panic!("this test does not reopen the store") });
     let opened = Opened { store: open(redrive_testkit::vault_of(1, &[])), keep: Box::new(()), reopen: never };
     let harness = Harness::new(opened).await;
     let mut webhook = harness.webhook_of(&harness.tenant_id);
@@ -411,17 +411,17 @@ async fn secrets_are_stored_encrypted_and_master_key_can_be_rotated() {
     let planted = ["planted-in-a-header", "planted-as-a-token", &webhook.secrets[0].secret.reveal()];
     let found = |files: &[u8], text: &str| files.windows(text.len()).any(|part| part == text.as_bytes());
     let files = files_of(&path);
-    assert!(found(&files, &webhook.spec.url), "what is no secret is there");
+    assert!(found(&files, &webhook.spec.url), "the unencrypted fields are in the files");
     for planted in planted {
         assert!(!found(&files, planted), "{planted} is in the files");
     }
     let (tenant_id, id, both) = (harness.tenant_id.clone(), webhook.id, harness.webhook_id);
     drop(harness);
 
-    let stranger = open(redrive_testkit::vault_of(2, &[]));
-    let error = stranger.webhook(tenant_id.clone(), id).await.unwrap_err().to_string();
+    let with_other_key = open(redrive_testkit::vault_of(2, &[]));
+    let error = with_other_key.webhook(tenant_id.clone(), id).await.unwrap_err().to_string();
     assert!(error.contains("which is not configured"), "{error}");
-    drop(stranger);
+    drop(with_other_key);
     let store = open(redrive_testkit::vault_of(2, &[1]));
     assert_eq!(store.webhook(tenant_id.clone(), id).await.unwrap().unwrap().webhook, webhook);
     let done = store.rewrap(None, 10).await.unwrap();
@@ -472,7 +472,7 @@ async fn space_is_reclaimed_after_pruning() {
     assert!(steps > 10, "in small steps: {steps}");
     drop(harness);
     let left = fs::metadata(&path).unwrap().len();
-    assert!(left < full / 20, "{left} of {full} are left");
+    assert!(left < full / 20, "{left} of {full} bytes are left");
     println!("{full} bytes became {left} in {steps} steps");
 }
 

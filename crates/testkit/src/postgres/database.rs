@@ -22,7 +22,7 @@ pub struct Database {
 }
 
 impl Database {
-    pub(super) async fn make(port: u16) -> Self {
+    pub(super) async fn create(port: u16) -> Self {
         static COUNTER: AtomicUsize = AtomicUsize::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_micros();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);

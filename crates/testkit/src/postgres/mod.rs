@@ -46,23 +46,23 @@ impl Postgres {
     ///
     /// That server does not flush to disk: it is fast, and a power failure would lose its data.
     pub async fn shared() -> Database {
-        Database::make(blocking(shared::port).await).await
+        Database::create(blocking(shared::port).await).await
     }
 
     /// Starts a new private server with PostgreSQL's default durability.
     pub async fn start() -> Self {
-        Self::make(false, Vec::new()).await
+        Self::start_server(false, Vec::new()).await
     }
 
     /// Starts a new server whose wall clock the test can move.
     pub async fn start_with_clock(clock: &MovableClock) -> Self {
-        Self::make(false, clock.environment()).await
+        Self::start_server(false, clock.environment()).await
     }
 
     /// Starts a new server that also supports TLS, with a certificate for 127.0.0.1 and localhost from its own
     /// certificate authority.
     pub async fn start_with_tls() -> Self {
-        Self::make(true, Vec::new()).await
+        Self::start_server(true, Vec::new()).await
     }
 
     /// Starts a streaming replica of this server that receives everything through a proxy in front of
@@ -170,7 +170,7 @@ impl Postgres {
         self.start_again().await;
     }
 
-    async fn make(tls: bool, environment: Vec<(&'static str, OsString)>) -> Self {
+    async fn start_server(tls: bool, environment: Vec<(&'static str, OsString)>) -> Self {
         let mut postgres = blocking(move || {
             let programs = Programs::find();
             let folder = TempDir::with_prefix("redrive-test-postgres-").expect("no temporary directory");

@@ -23,7 +23,7 @@ pub(super) struct Programs {
 impl Programs {
     /// Finds the newest installed version; panics with an installation hint if there is none.
     pub(super) fn find() -> Self {
-        let remedy = "PostgreSQL does not run as root; make a user: sudo adduser --system postgres";
+        let remedy = "PostgreSQL does not run as root; create a user: sudo adduser --system postgres";
         let user = User::other_than_root(&["postgres", "nobody"], remedy);
         Self { bin: newest(Path::new(DEBIAN), &std::env::var_os("PATH").unwrap_or_default()), user }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
 
 /// Creates the database with a collation like that of most servers, in which `a` sorts before `B`.
-const MAKE: &str =
+const CREATE_DATABASE: &str =
     "CREATE DATABASE redrive TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
 
 pub(super) async fn connect(url: &str) -> Result<Client, Error> {
@@ -57,12 +57,12 @@ async fn make_database(port: u16, data: &Path) -> Result<bool, Error> {
     if client.query_opt(there, &[]).await?.is_some() {
         return Ok(true);
     }
-    match client.batch_execute(MAKE).await {
+    match client.batch_execute(CREATE_DATABASE).await {
         // Old servers, and those built without ICU, get their default collation.
         Err(error) if error.as_db_error().is_some() => {
             client.batch_execute("CREATE DATABASE redrive").await?
         }
-        made => made?,
+        created => created?,
     }
     Ok(true)
 }

@@ -63,7 +63,7 @@ impl Session {
             for confirm in confirms {
                 let confirmation = confirm.await?;
                 assert!(confirmation.is_ack(), "{queue}: the server refused a message");
-                assert!(confirmation.take_message().is_none(), "{queue}: there is no such queue");
+                assert!(confirmation.take_message().is_none(), "{queue}: the queue does not exist");
             }
             Ok(())
         };

@@ -35,18 +35,18 @@ impl RabbitMq {
     /// Returns a private virtual host in the server that all test processes share. The server is started if it does
     /// not run, and stops after a few seconds without use.
     pub async fn shared() -> Vhost {
-        Vhost::make().await
+        Vhost::create().await
     }
 
     /// Starts a new private server.
     pub async fn start() -> Self {
-        Self::make(false).await
+        Self::start_server(false).await
     }
 
     /// Starts a new server that also supports TLS, with a certificate for 127.0.0.1 and localhost from its own
     /// certificate authority.
     pub async fn start_with_tls() -> Self {
-        Self::make(true).await
+        Self::start_server(true).await
     }
 
     /// Returns the URL, with TLS if the server supports it.
@@ -149,12 +149,12 @@ impl RabbitMq {
         self.keeper.as_mut().expect("the server runs").freeze(false);
     }
 
-    async fn make(tls: bool) -> Self {
+    async fn start_server(tls: bool) -> Self {
         // Another process may take a port before the server does.
         for _ in 0..3 {
             let mut rabbitmq = blocking(move || {
                 let folder = TempDir::with_prefix("redrive-test-rabbitmq-").expect("no temporary directory");
-                Self { keeper: None, node: Node::make(folder.path(), tls), folder }
+                Self { keeper: None, node: Node::new(folder.path(), tls), folder }
             })
             .await;
             if rabbitmq.launch().await {
@@ -202,5 +202,5 @@ async fn messages_in(node: &Node, vhost: &str, queue: &str) -> u32 {
          [{{messages, N}}] = rabbit_amqqueue:info(Q, [messages]), N."
     );
     let response = evaluate(node, &expression).await;
-    response.parse().unwrap_or_else(|_| panic!("{response} is no number of messages"))
+    response.parse().unwrap_or_else(|_| panic!("{response} is not a number of messages"))
 }

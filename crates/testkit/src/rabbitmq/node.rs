@@ -45,7 +45,7 @@ pub(super) struct Node {
 
 impl Node {
     /// Creates a node in an empty folder.
-    pub(super) fn make(folder: &Path, tls: bool) -> Self {
+    pub(super) fn new(folder: &Path, tls: bool) -> Self {
         let user = user();
         let home = user.make_folder(folder, "data");
         let cookie = format!("{:016X}", RandomState::new().hash_one(0));
@@ -177,11 +177,11 @@ impl Node {
         command.env("ERL_EPMD_PORT", self.directory.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("no `erl_call` command here");
-        let mut stdin = child.stdin.take().expect("it was asked for");
+        let mut stdin = child.stdin.take().expect("stdin is piped");
         // The write fails if `erl_call` has already ended; its output then has the reason.
         writeln!(stdin, "{expression}").ok();
         drop(stdin);
-        let output = child.wait_with_output().expect("it can be waited for");
+        let output = child.wait_with_output().expect("cannot wait for erl_call");
         let message = String::from_utf8_lossy(&output.stdout);
         let response = message.trim().strip_prefix("{ok, ").and_then(|rest| rest.strip_suffix('}'));
         response
@@ -209,7 +209,7 @@ impl Node {
 
 /// Returns the user that runs RabbitMQ if the tests run as root.
 fn user() -> User {
-    let remedy = "RabbitMQ should not run as root; make a user: sudo adduser --system rabbitmq";
+    let remedy = "RabbitMQ should not run as root; create a user: sudo adduser --system rabbitmq";
     User::other_than_root(&["rabbitmq", "nobody"], remedy)
 }
 

@@ -31,7 +31,7 @@ impl SharedService for Shared {
     const NAME: &'static str = "rabbitmq";
 
     fn prepare(folder: &Path, _alive: Stdio) -> Server {
-        Node::make(folder, false).server()
+        Node::new(folder, false).server()
     }
 
     fn is_ready(folder: &Path) -> bool {
@@ -59,18 +59,18 @@ pub struct Vhost {
 }
 
 impl Vhost {
-    pub(super) async fn make() -> Self {
+    pub(super) async fn create() -> Self {
         static COUNTER: AtomicUsize = AtomicUsize::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_micros();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("t-{}-{number}-{now}", std::process::id());
         let node = blocking(shared).await;
         let all = "<<\".*\">>, <<\".*\">>, <<\".*\">>";
-        let make = format!(
+        let expression = format!(
             "rabbit_vhost:add(<<\"{name}\">>, <<\"test\">>), rabbit_auth_backend_internal:set_permissions(\
              <<\"guest\">>, <<\"{name}\">>, {all}, <<\"test\">>)."
         );
-        assert_eq!(evaluate(&node, &make).await, "ok");
+        assert_eq!(evaluate(&node, &expression).await, "ok");
         Self { node, name }
     }
 

@@ -9,7 +9,7 @@ use super::{ErrorContext, User};
 /// Writes `ca.pem` into the folder, and `server.crt` and `server.key` (for 127.0.0.1 and localhost) into `data`,
 /// readable by the server's user.
 pub(crate) fn make_certificates(user: User, folder: &Path, data: &Path) {
-    let mut authority = CertificateParams::new(Vec::new()).expect("no names are fine names");
+    let mut authority = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     authority.distinguished_name.push(DnType::CommonName, "Redrive test authority");

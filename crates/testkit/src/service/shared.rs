@@ -69,7 +69,7 @@ fn find_or_start<S: SharedService>(folder: &Path) -> File {
     let (started, mut starts) = (Instant::now(), 0);
     loop {
         let late = started.elapsed() > 3 * WAIT_TIMEOUT || starts > 5;
-        assert!(!late, "no server in {}; it said:\n{}", folder.display(), server_log(folder));
+        assert!(!late, "no server in {}; its log:\n{}", folder.display(), server_log(folder));
         if let Some(alive) = lock_alive(folder) {
             start::<S>(folder, alive);
             starts += 1;
@@ -88,7 +88,7 @@ fn lock_starting(folder: &Path) -> File {
     loop {
         match fs::DirBuilder::new().mode(0o711).create(folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.with_context(folder),
+            created => created.with_context(folder),
         }
         let file = match File::create(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

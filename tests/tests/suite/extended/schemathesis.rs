@@ -27,25 +27,25 @@ async fn every_response_is_documented() {
     let data = TempDir::new().unwrap();
     std::fs::write(data.path().join("things.json"), things(data.path()).await.to_string()).unwrap();
 
-    let serve = Setup::new().command("serve").arg("--pool").arg("nobody-is-in-this-pool");
+    let serve = Setup::new().command("serve").arg("--pool").arg("empty-pool");
     let redrive = Redrive::start_with(serve.data_dir(data.path())).await;
     let (address, key, folder) = (redrive.address(), redrive.key().to_owned(), data.path().to_owned());
     let request =
         tokio::task::spawn_blocking(move || schemathesis(&folder, &format!("http://{address}"), &key, cases));
     let (passed, report) = request.await.unwrap();
     println!("{report}");
-    assert!(passed, "Schemathesis found something; its report is above");
+    assert!(passed, "Schemathesis reported failures; see above");
     let counts: Value =
         serde_json::from_slice(&std::fs::read(data.path().join("tally.json")).unwrap()).unwrap();
-    let (made, dull) = judged(&counts);
-    println!("{made} requests to {} operations", counts.as_object().unwrap().len());
-    assert!(made >= cases, "{made} requests were made, and {cases} wanted");
-    assert_eq!(dull, Vec::<String>::new(), "these operations never succeeded: {counts:#}");
+    let (requests, failing) = summarize(&counts);
+    println!("{requests} requests to {} operations", counts.as_object().unwrap().len());
+    assert!(requests >= cases, "{requests} of {cases} requests were sent");
+    assert_eq!(failing, Vec::<String>::new(), "these operations never succeeded: {counts:#}");
     let document = redrive.api().get("/openapi.json").await.expect(200);
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(counts.as_object().unwrap().len(), operations, "some operations were never asked");
-    assert_eq!(sent(&redrive.api()).await, 0, "requests went to URLs that were made up");
+    assert_eq!(counts.as_object().unwrap().len(), operations, "some operations were never called");
+    assert_eq!(sent(&redrive.api()).await, 0, "requests were sent to generated URLs");
 }
 
 /// Returns the number of requests that this server has sent to webhooks.
@@ -57,16 +57,16 @@ async fn sent(api: &Api) -> u64 {
 }
 
 /// Returns the number of requests, and the operations without a single success.
-fn judged(counts: &Value) -> (u64, Vec<String>) {
-    let (mut made, mut dull) = (0, Vec::new());
+fn summarize(counts: &Value) -> (u64, Vec<String>) {
+    let (mut requests, mut failing) = (0, Vec::new());
     for (operation, statuses) in counts.as_object().unwrap() {
         let statuses = statuses.as_object().unwrap();
-        made += statuses.values().map(|count| count.as_u64().unwrap()).sum::<u64>();
+        requests += statuses.values().map(|count| count.as_u64().unwrap()).sum::<u64>();
         if operation != NEEDS_MAIL && !statuses.keys().any(|status| status.starts_with('2')) {
-            dull.push(operation.clone());
+            failing.push(operation.clone());
         }
     }
-    (made, dull)
+    (requests, failing)
 }
 
 /// Runs Schemathesis, and returns whether it passed and its output.
@@ -119,8 +119,8 @@ async fn things(folder: &Path) -> Value {
     assert!(sent(&api).await >= dead as u64, "requests are counted");
     // Not a tenant of the document's examples: the run tries those too, and one of them deletes its tenant.
     api.post("/v1/tenants", json!({"id": TENANT})).await.expect(201);
-    let doomed: Vec<_> = (0..50).map(|number| format!("doomed-{number}")).collect();
-    for tenant in &doomed {
+    let disposable_tenants: Vec<_> = (0..50).map(|number| format!("disposable-{number}")).collect();
+    for tenant in &disposable_tenants {
         api.post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
     let types: Vec<_> = (0..100).map(|number| format!("registered.{number}")).collect();
@@ -129,11 +129,11 @@ async fn things(folder: &Path) -> Value {
     }
     let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
-    let (mut fleeting, mut erasable) = (Vec::new(), Vec::new());
+    let (mut disposable_webhooks, mut erasable) = (Vec::new(), Vec::new());
     for _ in 0..50 {
-        let unknown = json!({"events": ["nobody.publishes.this"]});
-        fleeting.push(id(&api.create_webhook(&receiver.url(), unknown).await).to_owned());
-        erasable.push(api.publish("nobody.subscribed", json!(1)).await["id"].clone());
+        let unknown = json!({"events": ["never.published"]});
+        disposable_webhooks.push(id(&api.create_webhook(&receiver.url(), unknown).await).to_owned());
+        erasable.push(api.publish("no.subscribers", json!(1)).await["id"].clone());
     }
     let mut operations = Vec::new();
     for _ in 0..20 {
@@ -143,14 +143,14 @@ async fn things(folder: &Path) -> Value {
     json!({
         "webhooks": webhooks,
         "dlq": operations,
-        "fleeting": fleeting,
+        "disposable-webhooks": disposable_webhooks,
         "erasable": erasable,
         "events": column(&deliveries, "event_id"),
         "deliveries": column(&deliveries, "id"),
         "pairs": deliveries.iter().map(pair).collect::<Vec<_>>(),
         "event-types": types,
         "tenants": [TENANT],
-        "doomed": doomed,
+        "disposable-tenants": disposable_tenants,
         "keys": keys(&api, &format!("/v1/tenants/{TENANT}/api-keys"), json!({})).await,
         "admin-keys": keys(&api, "/v1/admin-keys", json!({})).await,
         "portal-sessions": keys(&api, "/v1/portal-sessions", json!({"tenant_id": "default"})).await,

@@ -152,7 +152,7 @@ async fn disabled_webhook_gets_no_redeliveries() {
     assert_eq!((&over["progress"]["queued"], &over["progress"]["skipped"]), (&json!(0), &json!(2)));
     assert_eq!(api.delete(&path).await.status, 204);
     assert_eq!(api.post(&retry, json!({})).await.expect(409)["code"], "webhook_not_active");
-    assert_eq!(dead(&api).await, 2, "they are where they were");
+    assert_eq!(dead(&api).await, 2, "the dead letters are unchanged");
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn operation_is_paused_resumed_and_cancelled() {
     api.wait_until("some are queued", &path, |seen| seen["progress"]["queued"].as_u64() > Some(3)).await;
     let paused = api.post(&format!("{path}/pause"), json!({})).await.expect(200);
     assert_eq!(paused["status"], "paused");
-    let held = api.wait_until("the queued ones arrive", &path, |seen| {
+    let held = api.wait_until("the queued deliveries are received", &path, |seen| {
         seen["progress"]["delivered"] == seen["progress"]["queued"]
     });
     let held = held.await;
@@ -211,7 +211,7 @@ async fn operation_is_paused_resumed_and_cancelled() {
     let ended = api.post(&format!("{path}/cancel"), json!({})).await.expect(200);
     assert_eq!(ended["status"], "cancelled");
     let queued = api.get(&path).await.expect(200)["progress"]["queued"].as_u64().unwrap();
-    assert_eq!(dead(&api).await, 60 - queued, "the others are where they were");
+    assert_eq!(dead(&api).await, 60 - queued, "the other dead letters are unchanged");
     let problem = api.post(&format!("{path}/resume"), json!({})).await.expect(409);
     assert_eq!(problem["code"], "operation_already_ended");
     // A scheduled operation that is cancelled before its start time does nothing.
@@ -248,7 +248,7 @@ async fn operation_survives_two_kills_with_one_round_each() {
     for queued in [200, 600] {
         let api = redrive.api();
         let far = |seen: &Value| seen["progress"]["queued"].as_u64() >= Some(queued);
-        api.wait_until("it gets on", &path_of(&operation), far).await;
+        api.wait_until("the operation makes progress", &path_of(&operation), far).await;
         redrive.kill();
         redrive.restart().await;
     }
@@ -285,7 +285,7 @@ async fn another_node_resumes_the_operation_of_a_killed_node() {
     let request = json!({"rate_limit": {"requests_per_second": 100}});
     let operation = one.api().post("/v1/dlq/retry-batch", &request).await.expect(202);
     let far = |seen: &Value| seen["progress"]["queued"].as_u64() >= Some(50);
-    one.api().wait_until("it gets on", &path_of(&operation), far).await;
+    one.api().wait_until("the operation makes progress", &path_of(&operation), far).await;
     let two = Redrive::start_with(Setup::new().database_url(database.url())).await;
     one.kill();
     let over = completed(&two.api(), &operation).await;
@@ -323,9 +323,9 @@ async fn dead_letters_are_purged_and_pending_cancelled_by_filter() {
     let cancelled = api.post("/v1/deliveries/cancel-batch", request).await;
     assert!(cancelled.status == 200 || cancelled.status == 202);
     let path = format!("/v1/webhooks/{}/deliveries?status=cancelled", text(&failing["id"]));
-    api.wait_until("all are called off", &path, |page| entries(page).len() == 8).await;
+    api.wait_until("all are cancelled", &path, |page| entries(page).len() == 8).await;
     let path = format!("/v1/webhooks/{}/deliveries?status=pending", text(&paused["id"]));
-    assert_eq!(entries(&api.get(&path).await.expect(200)).len(), 8, "others wait as before");
+    assert_eq!(entries(&api.get(&path).await.expect(200)).len(), 8, "other deliveries still wait");
 }
 
 #[tokio::test]
@@ -358,7 +358,7 @@ async fn operations_waiting_for_deliveries_block_no_others() {
         let request = json!({"filter": only});
         let started = api.post("/v1/dlq/retry-batch", request).await.expect(202);
         let queued = |seen: &Value| seen["status"] == "delivering" || seen["status"] == "completed";
-        api.wait_until("all is queued", &path_of(&started), queued).await;
+        api.wait_until("all deliveries are queued", &path_of(&started), queued).await;
     }
     let purged = api.delete("/v1/dlq").await.expect(200);
     assert_eq!(purged["status"], "completed");

@@ -149,7 +149,7 @@ async fn rolling_restart_rejects_no_publish_and_sends_nothing_twice() {
     let deliveries = wait_until_settled(&nodes[0].api()).await;
     let arrivals = receiver.arrivals();
     assert_no_loss(&acked, &deliveries, &arrivals, 2);
-    println!("rolling restart: {} events, {} arrivals", acked.len(), arrivals.len());
+    println!("rolling restart: {} events, {} requests", acked.len(), arrivals.len());
     assert_eq!(arrivals.len(), deliveries.len(), "nothing was sent twice");
 }
 
@@ -210,7 +210,7 @@ async fn database_outage_declares_no_node_dead() {
         let attempts = attempts_of(&api, id(&delivery)).await;
         assert_eq!(attempts.len(), 1, "{attempts:#?}");
     }
-    assert_eq!(receiver.count(), 12, "what was answered was recorded, not sent again");
+    assert_eq!(receiver.count(), 12, "completed requests are recorded and not sent again");
     for node in &nodes {
         assert!(!node.output().contains("rescued leases of a dead epoch"), "no node took over");
     }
@@ -246,13 +246,13 @@ async fn strict_order_holds_across_three_nodes() {
         arrivals.iter().map(|one| one.json()["data"]["n"].as_u64().unwrap()).collect::<BTreeSet<_>>().len()
             == EVENTS
     };
-    receiver.wait_until("all to arrive", over).await;
+    receiver.wait_until("all events are received", over).await;
     wait_until_settled(&nodes[0].api()).await;
     let order: Vec<_> =
         receiver.arrivals().iter().map(|one| one.json()["data"]["n"].as_u64().unwrap()).collect();
     let mut sorted = order.clone();
     sorted.sort_unstable();
-    assert_eq!(order, sorted, "each is over before the next begins");
+    assert_eq!(order, sorted, "each delivery ends before the next starts");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -274,7 +274,7 @@ async fn one_key_creates_one_event_across_three_nodes() {
         assert_eq!(
             responses.iter().filter(|response| response.status == 202).count(),
             1,
-            "one made it, the others found it"
+            "one node creates the event and the others find it"
         );
     }
     receiver.wait_for(10).await;
@@ -329,19 +329,19 @@ async fn worker_nodes_promptly_send_events_of_api_nodes() {
         let delivery = delivery_of(&api, &event).await;
         let delivery = wait_for_status(&api, id(&delivery), "delivered").await;
         let attempts = attempts_of(&api, id(&delivery)).await;
-        assert_ne!(node_of(&attempts[0]), "taking", "it sends nothing");
+        assert_ne!(node_of(&attempts[0]), "taking", "an API node sends nothing");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     took.sort_unstable();
     println!("publish to arrival over two processes: median {:?}, slowest {:?}", took[25], took[49]);
     assert!(
         took[25] < Duration::from_millis(500),
-        "hints work: nobody waits for the next look ({:?})",
+        "hints wake the workers before their next poll ({:?})",
         took[25]
     );
     for worker in &workers {
         let response = worker.api().get("/v1/events").await;
-        assert_eq!(response.status, 404, "a worker takes no requests");
+        assert_eq!(response.status, 404, "a worker accepts no API requests");
         assert_eq!(worker.api().get("/readyz").await.status, 200);
     }
 }
@@ -396,6 +396,6 @@ async fn skewed_node_clocks_have_no_effect() {
     }
     println!("retried after {:?} with clocks two hours apart", started.elapsed());
     let times = events.map(|event| redrive_tests::millis(&event["timestamp"]));
-    assert!((times[0] - times[1]).abs() < 5_000, "both go by the database's clock: {times:?}");
+    assert!((times[0] - times[1]).abs() < 5_000, "both nodes use the database's clock: {times:?}");
     assert_eq!(receiver.count(), 4);
 }

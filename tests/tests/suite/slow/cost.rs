@@ -182,7 +182,7 @@ async fn batch_items_over_budget_are_rejected_and_order_is_kept() {
     for item in &items[taken..8] {
         assert_eq!((&item["status"], &item["error"]["code"]), (&json!(413), &json!("batch_too_costly")));
     }
-    assert_eq!(items[8]["status"], 202, "what needs no check is taken");
+    assert_eq!(items[8]["status"], 202, "an event without a schema is accepted");
     // Published alone, each of them is accepted.
     api.publish("costly", json!("x".repeat(60_000))).await;
 
@@ -226,11 +226,11 @@ async fn verification_does_not_wait_for_tarpits_of_another_tenant() {
     let started = Instant::now();
     let webhook = globex.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
     let path = format!("/v1/webhooks/{}", id(&webhook));
-    globex.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    globex.wait_until("the webhook is verified", &path, |webhook| webhook["state"] == "active").await;
     let waited = started.elapsed();
     println!("verified after {waited:?}");
     // A second group of challenges starts only after the first has timed out.
-    assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were asked", tarpit.connections());
+    assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were called", tarpit.connections());
 }
 
 /// Returns the value of a metric without labels.

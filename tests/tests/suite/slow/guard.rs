@@ -49,10 +49,10 @@ async fn every_spelling_of_loopback_is_refused() {
         "[2600::5efe:127.0.0.1]",
         "[2600::200:5efe:127.0.0.1]",
     ] {
-        assert_refused(&redrive.api(), &format!("http://{host}:{}/hook", canary.port())).await;
+        assert_refused(&redrive.api(), &format!("http://{host}:{}/webhook", canary.port())).await;
     }
     for name in ["localhost", "LOCALHOST", "localhost.", "\u{ff4c}ocalhost"] {
-        assert_refused(&redrive.api(), &format!("http://{name}:{}/hook", canary.port())).await;
+        assert_refused(&redrive.api(), &format!("http://{name}:{}/webhook", canary.port())).await;
     }
     canary.assert_untouched().await;
 }
@@ -96,7 +96,7 @@ async fn internal_addresses_are_refused() {
         "[64:ff9b::169.254.169.254]",
         "[2002:a9fe:a9fe::1]",
     ] {
-        assert_refused(&redrive.api(), &format!("http://{host}/hook")).await;
+        assert_refused(&redrive.api(), &format!("http://{host}/webhook")).await;
     }
 }
 
@@ -188,9 +188,9 @@ async fn redirects_and_proxy_variables_are_ignored() {
                     assert_eq!(attempts[0]["failure_category"], "redirect", "{path:?} {status}");
                 }
                 CallResult::NotVerified(message) => {
-                    assert!(message.contains(&format!("answered {status}")), "{message}")
+                    assert!(message.contains(&format!("returned {status}")), "{message}")
                 }
-                called => panic!("{path:?}: a {status} is no success: {called:?}"),
+                called => panic!("{path:?}: status {status} is not a success: {called:?}"),
             }
         }
     }
@@ -203,7 +203,7 @@ async fn open_and_closed_ports_are_indistinguishable() {
     let redrive = Redrive::start_with(production()).await;
     let closed = port_of(&Receiver::start().await);
     for port in [port_of(&open), closed] {
-        assert_refused(&redrive.api(), &format!("http://127.0.0.1:{port}/hook")).await;
+        assert_refused(&redrive.api(), &format!("http://127.0.0.1:{port}/webhook")).await;
     }
     assert_eq!(open.count(), 0);
 }
@@ -215,9 +215,9 @@ async fn redrive_never_calls_itself() {
     let port = redrive.address().port();
     // Loopback is allowed here, but the server's own listener is not, under any name.
     for host in ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]"] {
-        assert_refused(&api, &format!("http://{host}:{port}/hook")).await;
+        assert_refused(&api, &format!("http://{host}:{port}/webhook")).await;
     }
-    is_unknown_name(&api, &format!("http://localhost:{port}/hook")).await;
+    is_unknown_name(&api, &format!("http://localhost:{port}/webhook")).await;
     let receiver = Receiver::start().await;
     assert_reached(&api, &receiver.url()).await;
 }

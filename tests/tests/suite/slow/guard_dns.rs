@@ -35,7 +35,7 @@ impl Named {
     }
 
     fn url(&self, name: &str) -> String {
-        format!("http://{name}:{}/hook", port_of(&self.receiver))
+        format!("http://{name}:{}/webhook", port_of(&self.receiver))
     }
 
     async fn assert_untouched(&self) {
@@ -92,7 +92,7 @@ async fn names_resolving_to_internal_addresses_are_not_reached() {
         // Twice, because some fail first and resolve to an internal address later.
         assert_not_reached(&api, &named.url(name)).await;
         assert_not_reached(&api, &named.url(name)).await;
-        assert!(named.dns.queries(name) > 0, "{name} was never asked about");
+        assert!(named.dns.queries(name) > 0, "{name} was never resolved");
     }
     assert_eq!(named.receiver.count(), 0);
     named.assert_untouched().await;
@@ -200,13 +200,13 @@ async fn host_lists_apply_at_creation_and_when_connecting() {
     for way in EgressPath::ALL {
         assert!(matches!(way.send(&api, &webhook).await, CallResult::Reached));
     }
-    assert!(redrive.output().contains("egress.deny_hosts"), "the log says what is wrong");
+    assert!(redrive.output().contains("egress.deny_hosts"), "the log names the invalid setting");
     named.assert_untouched().await;
 }
 
 /// Sends SIGHUP and waits until the log has this text once more than before.
-async fn hang_up(redrive: &Redrive, says: &str, before: usize) -> usize {
+async fn hang_up(redrive: &Redrive, message: &str, before: usize) -> usize {
     redrive.signal("HUP");
-    redrive.wait_output_times(says, before + 1).await;
+    redrive.wait_output_times(message, before + 1).await;
     before + 1
 }

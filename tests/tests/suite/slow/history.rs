@@ -96,7 +96,7 @@ async fn history_is_found_by_any_known_field() {
     assert_eq!(
         count(&format!("/v1/webhooks/{gone}/deliveries?webhook_id={fine}")).await,
         3,
-        "the path says whose"
+        "the path selects the webhook"
     );
 }
 
@@ -124,7 +124,7 @@ async fn invalid_filter_is_rejected_with_its_name() {
     assert_eq!(
         api.get("/v1/deliveries?limit=1&limit=2").await.status,
         400,
-        "what is no list is not repeated"
+        "a parameter that is not a list is given once"
     );
     // Strings that the database cannot store are not an error.
     for query in ["subject=%00", "idempotency_key=a%00", "event_type=%00", "source=%00"] {
@@ -167,9 +167,9 @@ async fn dead_letters_are_counted_by_age_category_and_webhook() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let once = json!({"retry_config": {"schedule": [0]}});
-    let mut hooks = Vec::new();
+    let mut webhooks = Vec::new();
     for code in ["200", "404", "503"] {
-        hooks.push(id(&api.create_webhook(&receiver.url_at(code), &once).await).to_owned());
+        webhooks.push(id(&api.create_webhook(&receiver.url_at(code), &once).await).to_owned());
     }
     let nothing = api.get("/v1/dlq/stats").await.expect(200);
     assert_eq!((&nothing["size"], &nothing["entries"]["last_hour"]["rate"]), (&json!(0), &json!(null)));
@@ -188,12 +188,13 @@ async fn dead_letters_are_counted_by_age_category_and_webhook() {
     let types =
         json!([{"event_type": "order.created", "count": 4}, {"event_type": "order.paid", "count": 2}]);
     assert_eq!((&stats["by_event_type"], &stats["other_event_types"]), (&types, &json!(0)));
-    let webhooks = json!([{"webhook_id": hooks[1], "count": 3}, {"webhook_id": hooks[2], "count": 3}]);
-    assert_eq!(stats["by_webhook"], webhooks);
+    let by_webhook =
+        json!([{"webhook_id": webhooks[1], "count": 3}, {"webhook_id": webhooks[2], "count": 3}]);
+    assert_eq!(stats["by_webhook"], by_webhook);
     let size =
         async |query: &str| api.get(&format!("/v1/dlq/stats?{query}")).await.expect(200)["size"].clone();
     assert_eq!(size("event_type=order.paid").await, 2);
-    assert_eq!(size(&format!("webhook_id={},{}", hooks[0], hooks[1])).await, 3);
+    assert_eq!(size(&format!("webhook_id={},{}", webhooks[0], webhooks[1])).await, 3);
     assert_eq!(size("failure_category=server_error&recoverable=true").await, 3);
     assert_eq!(size("to=2020-01-01T00:00:00Z").await, 0);
     // A resent dead letter leaves the list, but still counts as dead in the hour.
@@ -207,7 +208,7 @@ async fn dead_letters_are_counted_by_age_category_and_webhook() {
 #[tokio::test]
 async fn attempt_has_all_fields() {
     let receiver =
-        Receiver::with(|_| Reply::status(503).header("x-answer", "not now").body("try later")).await;
+        Receiver::with(|_| Reply::status(503).header("x-response", "not now").body("try later")).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let config = json!({"retry_config": {"schedule": [0, 3600]}, "headers": {"x-own": "a secret"}});
@@ -224,7 +225,7 @@ async fn attempt_has_all_fields() {
         ("failure_category", json!("server_error")),
         ("http_status_code", json!(503)),
         ("response_body_sample", json!("try later")),
-        ("error_message", json!("the endpoint answered 503")),
+        ("error_message", json!("the endpoint returned 503")),
         ("retry_reason", json!("server_error")),
         ("circuit_state_at_attempt", json!("closed")),
         ("delivery_id", delivery["id"].clone()),
@@ -239,7 +240,10 @@ async fn attempt_has_all_fields() {
     for span in ["connect_ms", "ttfb_ms", "duration_ms"] {
         assert!(attempt[span].is_number(), "{span}: {attempt}");
     }
-    assert!(attempt["dns_ms"].is_null() && attempt["tls_ms"].is_null(), "neither was needed: {attempt}");
+    assert!(
+        attempt["dns_ms"].is_null() && attempt["tls_ms"].is_null(),
+        "neither DNS nor TLS was used: {attempt}"
+    );
     assert!(!text(&attempt["worker"]).is_empty());
     let value = |list: &str, name: &str| {
         let headers = attempt[list].as_array().unwrap().iter();
@@ -252,7 +256,7 @@ async fn attempt_has_all_fields() {
     for secret in ["webhook-signature", "x-webhook-signature", "x-own"] {
         assert_eq!(value("request_headers", secret), ["[redacted]"], "{secret}");
     }
-    assert_eq!(value("response_headers", "x-answer"), ["not now"]);
+    assert_eq!(value("response_headers", "x-response"), ["not now"]);
     let of_event = api.get(&format!("/v1/events/{}/attempts", id(&event))).await.expect(200);
     assert_eq!(entries(&of_event), [attempt]);
 }
@@ -303,12 +307,12 @@ async fn exports_are_whole(redrive: &Redrive) {
             .map(|line| serde_json::from_slice(line).unwrap())
             .collect();
         let ids: BTreeSet<_> = lines.iter().map(|line| text(&line[member]).to_owned()).collect();
-        assert_eq!(ids.len(), lines.len(), "nothing twice: {path}");
-        assert!(there.is_subset(&ids), "nothing is missing: {path}");
+        assert_eq!(ids.len(), lines.len(), "no entry occurs twice: {path}");
+        assert!(there.is_subset(&ids), "no entry is missing: {path}");
     }
     let csv = api.get("/v1/events/export?format=csv&event_type=export.this").await;
     let csv = String::from_utf8(csv.body.to_vec()).unwrap();
-    assert_eq!(csv.matches("\r\n").count(), 20_001, "a head and a line for each");
+    assert_eq!(csv.matches("\r\n").count(), 20_001, "a header line and one line per entry");
     assert!(csv.starts_with("id,event_type,timestamp,"));
     noise.abort();
     let grown = high_water(redrive) - before;
@@ -349,7 +353,7 @@ async fn unread_exports_are_aborted_and_free_their_slots() {
         let _ = stream.read_to_end(&mut rest).await;
         whole += usize::from(rest.ends_with(b"0\r\n\r\n"));
     }
-    assert!(whole <= 1, "what was cut off does not look whole");
+    assert!(whole <= 1, "an aborted export does not end like a complete one");
 }
 
 mod extended {

@@ -71,8 +71,8 @@ async fn misbehaving_receivers_end_in_time_and_are_classified() {
         let took = attempt["duration_ms"].as_f64().unwrap();
         assert!(took <= TIMEOUT_MS as f64 + LATE_MS, "{hostility:?} took {took} ms");
         // Bytes that are not text are shown as replacement characters, one per byte.
-        let kept = attempt["response_body_sample"].as_str().map_or(0, |sample| sample.chars().count());
-        assert!(kept <= 1024, "{hostility:?}: {kept} bytes kept");
+        let stored = attempt["response_body_sample"].as_str().map_or(0, |sample| sample.chars().count());
+        assert!(stored <= 1024, "{hostility:?}: {stored} bytes stored");
         assert_eq!(hostile.connections(), 1, "{hostility:?}: one attempt is one connection");
     }
 }
@@ -114,9 +114,9 @@ async fn compressed_response_is_stored_as_received() {
 }
 
 /// Returns a value of `/proc/<pid>/status`, in kilobytes.
-fn memory(redrive: &Redrive, figure: &str) -> u64 {
+fn memory(redrive: &Redrive, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", redrive.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with(figure)).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -150,7 +150,7 @@ async fn hostile_webhooks_use_bounded_memory_and_delay_no_others() {
         events.push(event);
     }
     let over = |page: &Value| page["data"].as_array().unwrap().is_empty();
-    api.wait_until("every delivery to be over", "/v1/deliveries?status=pending&limit=1", over).await;
+    api.wait_until("every delivery has ended", "/v1/deliveries?status=pending&limit=1", over).await;
     let dead = api.get("/v1/dlq?limit=500").await.expect(200)["data"].as_array().unwrap().clone();
     assert!(column(&dead, "dead_reason").iter().all(|reason| *reason == "exhausted"));
 

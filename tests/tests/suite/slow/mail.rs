@@ -67,9 +67,9 @@ async fn owner_is_notified_of_dead_delivery_and_can_unsubscribe() {
     to.sort_unstable();
     assert_eq!(to, ["jane@example.com", "ops@example.com"]);
     let email = emails.iter().find(|email| email.to == ["jane@example.com"]).unwrap();
-    assert_eq!(email.header("Subject"), "Eine Zustellung an 127.0.0.1 wurde aufgegeben");
+    assert_eq!(email.header("Subject"), "Eine Zustellung an 127.0.0.1 ist endgültig fehlgeschlagen");
     assert_eq!(email.defects, [""; 0]);
-    assert!(email.text.contains("Ereignisart der letzten: order[.]created"), "{}", email.text);
+    assert!(email.text.contains("Letzter Ereignistyp: order[.]created"), "{}", email.text);
     assert!(email.text.contains(webhook["id"].as_str().unwrap()), "{}", email.text);
     assert!(
         email.text.contains(&format!("http://{}/dashboard/t/default/dead", redrive.address())),
@@ -165,7 +165,7 @@ async fn muted_kind_is_not_sent() {
     let (_loud, _) = refusing(&api, json!({"events": ["loud.*"], "description": "loud"})).await;
     api.publish("muted.created", json!({})).await;
     receiver.wait_for(1).await;
-    api.wait_until("it is dead", "/v1/dlq", |dlq| dlq["data"].as_array().unwrap().len() == 1).await;
+    api.wait_until("the delivery is dead", "/v1/dlq", |dlq| dlq["data"].as_array().unwrap().len() == 1).await;
     api.publish("loud.created", json!({})).await;
     let emails = smtp.wait_for(1).await;
     assert!(emails.len() == 1 && emails[0].text.contains("loud"), "{emails:#?}");
@@ -186,8 +186,8 @@ async fn ten_thousand_dead_deliveries_are_grouped_into_few_emails() {
     }
     let counted = |emails: &[ReceivedMail]| emails.iter().map(count_in).sum::<u64>();
     let emails = smtp.wait_until(|emails| counted(emails) >= 10_000).await;
-    assert_eq!(counted(&emails), 10_000, "each is reported once");
-    assert!(emails.len() <= 6, "{} mails", emails.len());
+    assert_eq!(counted(&emails), 10_000, "each dead delivery is reported once");
+    assert!(emails.len() <= 6, "{} emails", emails.len());
     let ids: std::collections::BTreeSet<_> = emails.iter().map(|email| email.header("Message-ID")).collect();
     assert_eq!(ids.len(), emails.len());
 }
@@ -283,7 +283,7 @@ async fn confirmations_are_resent_within_limits_and_admins_may_confirm() {
     smtp.wait_for(2).await;
     let again = json!({"email": "OPS@example.com"});
     let refused = api.post("/v1/notification-preferences/confirmations", &again).await;
-    assert_eq!(refused.status, 429, "one in an hour");
+    assert_eq!(refused.status, 429, "one confirmation per hour");
     assert!(refused.header("retry-after").is_some());
     // Setting the address again, adding a tag, or another tenant setting it sends no email either.
     for emails in [json!([]), json!(["ops@example.com"]), json!(["ops+1@example.com"])] {
@@ -302,8 +302,8 @@ async fn confirmations_are_resent_within_limits_and_admins_may_confirm() {
         let emails: Vec<_> = (0..10).map(|n| format!("victim{batch}{n}@example.com")).collect();
         api.patch(preferences, json!({"emails": emails})).await.expect(200);
     }
-    let mails = smtp.wait_until(|mails| mails.len() >= 20).await;
-    assert!(mails.iter().all(|email| email.confirmation_path().is_some()));
+    let emails = smtp.wait_until(|emails| emails.len() >= 20).await;
+    assert!(emails.iter().all(|email| email.confirmation_path().is_some()));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert_eq!(smtp.emails().len(), 20);
     let to_ops = smtp.emails().iter().filter(|email| email.to[0].starts_with("ops")).count();
@@ -339,7 +339,7 @@ async fn confirmation_limits_hold_across_nodes_and_kills() {
         api.patch("/v1/notification-preferences", &named).await.expect(200);
     }
     tokio::time::sleep(std::time::Duration::from_secs(8)).await;
-    assert_eq!(smtp.emails().len(), 1, "one in an hour, over all tenants, nodes and kills");
+    assert_eq!(smtp.emails().len(), 1, "one confirmation per hour across tenants, nodes and kills");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,7 +357,7 @@ async fn notifications_over_tenant_budget_are_listed_as_suppressed() {
         let all = all["data"].as_array().unwrap();
         all.iter().filter(|one| one["channels"]["email"] == "suppressed").count() == 2
     };
-    let listed = api.wait_until("two are suppressed", "/v1/notifications", suppressed).await;
+    let listed = api.wait_until("two notifications are suppressed", "/v1/notifications", suppressed).await;
     let errors = listed["data"].to_string();
     assert!(errors.contains("smtp.max_per_hour_per_tenant"), "{errors}");
     assert_eq!(smtp.wait_for(2).await.len(), 2);
@@ -382,7 +382,7 @@ async fn test_email_is_sent_or_the_error_explained() {
         message(&good)
             .contains("accepted a test email from Redrive <redrive@sender.example> to jane@example.com")
     );
-    assert_eq!(smtp.wait_for(1).await[0].header("Subject"), "Redrive can send mails");
+    assert_eq!(smtp.wait_for(1).await[0].header("Subject"), "Redrive test email");
     let bad = test_email(&smtp, Protection::StartTls, &login("wrong"));
     assert!(
         !bad.status.success() && message(&bad).contains("check smtp.username and smtp.password"),
@@ -397,5 +397,5 @@ async fn test_email_is_sent_or_the_error_explained() {
         message(&down)
     );
     let off = Command::new(binary()).args(["test-email", "--to", "jane@example.com"]).output().unwrap();
-    assert!(!off.status.success() && message(&off).contains("mails are off"), "{}", message(&off));
+    assert!(!off.status.success() && message(&off).contains("email is not configured"), "{}", message(&off));
 }

@@ -51,12 +51,13 @@ async fn survives_kills(setup: Setup) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(dead(&api).await, 30);
-    let arrivals = operations.wait_until("every death is told", |arrivals| deaths(arrivals) >= 30).await;
-    assert_eq!(deaths(&arrivals), 30, "and none twice");
+    let arrivals =
+        operations.wait_until("every dead delivery is reported", |arrivals| deaths(arrivals) >= 30).await;
+    assert_eq!(deaths(&arrivals), 30, "no dead delivery is reported twice");
     let shown = |page: &Value| {
         page["data"].as_array().unwrap().iter().all(|one| one["channels"]["webhook"] == "sent")
     };
-    let listed = api.wait_until("all are told", "/v1/notifications?limit=500", shown).await;
+    let listed = api.wait_until("all are sent", "/v1/notifications?limit=500", shown).await;
     let counts = listed["data"].as_array().unwrap().iter().map(|one| one["count"].as_u64().unwrap());
     assert_eq!(counts.sum::<u64>(), 30);
 }
@@ -83,7 +84,7 @@ async fn ten_thousand_dead_deliveries_become_few_events() {
             (0..500).map(|n| json!({"event_type": "order.created", "data": {"n": part * 500 + n}})).collect();
         api.post("/v1/events/batch", json!({"events": events})).await;
     }
-    let arrivals = operations.wait_until("all are told of", |arrivals| deaths(arrivals) >= 10_000).await;
+    let arrivals = operations.wait_until("all are reported", |arrivals| deaths(arrivals) >= 10_000).await;
     assert_eq!(deaths(&arrivals), 10_000);
     assert!(arrivals.len() <= 10, "{} events", arrivals.len());
 }
@@ -108,7 +109,8 @@ async fn quota_notification_is_sent_and_listed_only_for_its_tenant() {
     let arrivals = operations.wait_for(1).await;
     assert_eq!(arrivals[0].json()["data"]["reason"], "max_events_per_day");
     let listed = |page: &Value| page["data"].as_array().is_some_and(|all| all.len() == 1);
-    let page = admin.wait_until("it is listed", "/v1/notifications?tenant_id=acme", listed).await;
+    let page =
+        admin.wait_until("the notification is listed", "/v1/notifications?tenant_id=acme", listed).await;
     assert_eq!(
         (&page["data"][0]["kind"], &page["data"][0]["webhook_id"]),
         (&"quota.reached".into(), &Value::Null)

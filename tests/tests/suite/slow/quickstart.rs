@@ -93,7 +93,7 @@ async fn readme_quickstart_works() {
     assert_eq!(deliveries.len(), 1);
     assert_eq!((&deliveries[0]["status"], &deliveries[0]["attempt_count"]), (&"delivered".into(), &1.into()));
     let readme = std::fs::read_to_string(README).unwrap();
-    assert!(readme.contains(line), "the README says what the receiver prints");
+    assert!(readme.contains(line), "the README quotes the receiver's output");
 }
 
 #[tokio::test]

@@ -26,8 +26,8 @@ async fn events_are_pruned_after_their_retention() {
     let receiver = Receiver::start().await;
     api.post("/v1/tenants", json!({"id": "keeper", "quotas": {"retention_days": 0}})).await.expect(201);
     api.create_webhook(&receiver.url(), json!({})).await;
-    let kept = json!({"tenant_id": "keeper", "event_type": "order.created", "data": {}});
-    let kept = api.post("/v1/events", kept).await.expect(202);
+    let retained = json!({"tenant_id": "keeper", "event_type": "order.created", "data": {}});
+    let retained = api.post("/v1/events", retained).await.expect(202);
     let event = api.publish("order.created", json!({"n": 1})).await;
     receiver.wait_for(1).await;
     let path = format!("/v1/events/{}", id(&event));
@@ -35,7 +35,7 @@ async fn events_are_pruned_after_their_retention() {
     gone(&api, &path).await;
     assert_eq!(api.get("/v1/deliveries").await.expect(200)["data"], json!([]));
     api.post(&format!("{path}/replay"), json!({})).await.expect(404);
-    api.get(&format!("/v1/events/{}?tenant_id=keeper", id(&kept))).await.expect(200);
+    api.get(&format!("/v1/events/{}?tenant_id=keeper", id(&retained))).await.expect(200);
     let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
     assert!(metrics.contains("redrive_pruned_rows_total{kind=\"event\"} 1"), "{metrics}");
 }
@@ -59,7 +59,11 @@ async fn erased_payload_is_deleted_and_its_history_kept() {
         let erased = api.post(&format!("{path}/erase"), json!({})).await.expect(200);
         assert_eq!((&erased["data"], &erased["metadata"]), (&json!(null), &json!(null)));
         assert!(erased["erased_at"].is_string());
-        assert_eq!(api.post(&format!("{path}/erase"), json!({})).await.expect(200), erased, "once is enough");
+        assert_eq!(
+            api.post(&format!("{path}/erase"), json!({})).await.expect(200),
+            erased,
+            "a repeated erasure changes nothing"
+        );
         let refused = api.post(&format!("{path}/replay"), json!({})).await;
         assert_eq!(refused.expect(409)["code"], "payload_erased");
     }
@@ -159,19 +163,22 @@ async fn pruned_events_are_archived_once_despite_kills() {
     for kind in ["event", "delivery", "attempt"] {
         let of: Vec<_> = lines.iter().filter(|line| line["kind"] == kind).collect();
         let ids: BTreeSet<_> = of.iter().map(|line| id(line).to_owned()).collect();
-        assert_eq!(ids.len(), of.len(), "a {kind} is there twice");
+        assert_eq!(ids.len(), of.len(), "a {kind} is archived twice");
         assert!(ids.len() >= published.len(), "{kind}: {} of {}", ids.len(), published.len());
         if kind == "event" {
             assert_eq!(ids, published);
         }
     }
-    assert!(lines.iter().all(|line| !line.to_string().contains("hush-hush")), "a secret is in it");
+    assert!(
+        lines.iter().all(|line| !line.to_string().contains("hush-hush")),
+        "the archive contains a secret"
+    );
     assert_eq!(api.get("/v1/events").await.expect(200)["data"], json!([]));
 
     let name = archive(&path, &["list"]).split_whitespace().next().unwrap().to_owned();
     let one = archive(&path, &["cat", &name]);
     assert!(!one.is_empty() && one.lines().count() <= lines.len());
-    assert_eq!(archive(&path, &["cat", "--tenant", "nobody"]), "");
+    assert_eq!(archive(&path, &["cat", "--tenant", "unknown"]), "");
     assert_eq!(archive(&path, &["cat", "--to", "2020-01-01T00:00:00Z"]), "");
     let since = archive(&path, &["cat", "--from", "2020-01-01T00:00:00Z", "--tenant", "default"]);
     assert_eq!(since.lines().count(), lines.len());
@@ -193,7 +200,7 @@ impl Bucket {
             .spawn()
             .unwrap();
         let bucket = Self { server, endpoint: format!("http://127.0.0.1:{port}") };
-        let api = Api::new(([127, 0, 0, 1], port).into(), "nobody-asks");
+        let api = Api::new(([127, 0, 0, 1], port).into(), "unused-key");
         for _ in 0..400 {
             if api
                 .try_raw("PUT", &format!("/{name}"), &[], "")
@@ -204,7 +211,7 @@ impl Bucket {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("moto does not answer");
+        panic!("moto does not respond");
     }
 }
 

@@ -99,12 +99,12 @@ async fn credentials_stay_hidden(log_format: &str) {
         .await
         .expect(400)
         .to_string();
-    assert_hidden("an answer of the API", &shown);
+    assert_hidden("an API response", &shown);
     api.publish("order.created", json!({"n": 2})).await;
     let arrivals = receiver.wait_for(4).await;
     assert!(
         arrivals.iter().any(|one| one.header("authorization") == Some("Basic eW91OnBsYW50ZWQtcGFzc3dvcmQ=")),
-        "a password that was sent back redacted is as it was"
+        "a password sent back as redacted is unchanged"
     );
     assert_hidden("the log", &redrive.output());
     collector
@@ -150,9 +150,9 @@ async fn secrets_are_sealed_and_master_key_rotates_without_downtime() {
     // First all nodes get the new key for unsealing, then one after the other seals with it.
     let still_old = Redrive::start_with(on(&old, &[&new])).await;
     let second = Redrive::start_with(on(&new, &[&old])).await;
-    let made = second.api().create_webhook(&receiver.url(), json!({"events": ["other"]})).await;
-    still_old.api().get(&format!("/v1/webhooks/{}", id(&made))).await.expect(200);
-    still_old.api().publish("nobody.wants.this", json!({})).await;
+    let created = second.api().create_webhook(&receiver.url(), json!({"events": ["other"]})).await;
+    still_old.api().get(&format!("/v1/webhooks/{}", id(&created))).await.expect(200);
+    still_old.api().publish("no.subscribers", json!({})).await;
     let response = second.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
     assert_eq!(response["rewrapped"], 2);
     drop(second);
@@ -241,13 +241,13 @@ async fn endpoint_must_echo_challenge_before_receiving_events() {
     assert_eq!(webhook["state"], "pending_verification");
     let path = format!("/v1/webhooks/{}", id(&webhook));
     let event = api.publish("order.created", json!({})).await;
-    assert_eq!(event["deliveries"], 0, "it gets no events yet");
+    assert_eq!(event["deliveries"], 0, "the webhook gets no events yet");
     let request = receiver.wait_for(2).await;
     for challenge in &request {
         assert_eq!(challenge.json()["type"], "redrive.challenge");
-        assert!(challenge.header("webhook-signature").unwrap().starts_with("v1,"), "it is signed");
+        assert!(challenge.header("webhook-signature").unwrap().starts_with("v1,"), "the challenge is signed");
     }
-    assert_ne!(request[0].json()["challenge"], request[1].json()["challenge"], "a new one each time");
+    assert_ne!(request[0].json()["challenge"], request[1].json()["challenge"], "each challenge is new");
     for switch in ["pause", "resume", "test"] {
         let response = api.post(&format!("{path}/{switch}"), json!({})).await;
         assert_eq!(response.status, 409, "{switch}: {response:?}");
@@ -261,7 +261,7 @@ async fn endpoint_must_echo_challenge_before_receiving_events() {
     receiver.respond_with(|arrival| {
         Reply::status(200).body(arrival.json()["challenge"].as_str().unwrap_or("").to_owned())
     });
-    api.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.wait_until("the webhook is verified", &path, |webhook| webhook["state"] == "active").await;
     let event = api.publish("order.created", json!({})).await;
     wait_for_event_status(&api, &event, "delivered").await;
 
@@ -279,7 +279,7 @@ async fn endpoint_must_echo_challenge_before_receiving_events() {
     wait_for_event_status(&api, &event, "delivered").await;
     let got = silent.arrivals();
     let last = got.last().unwrap().json();
-    assert_eq!(last["type"], "order.created", "nothing but challenges before it: {last}");
+    assert_eq!(last["type"], "order.created", "only challenges were sent before the first event: {last}");
     assert!(got[..got.len() - 1].iter().all(|one| one.json()["type"] == "redrive.challenge"));
 }
 
@@ -295,8 +295,12 @@ async fn only_worker_nodes_send_challenges() {
     let worker = Redrive::start_with(Setup::new().database_url(database.url()).role("worker")).await;
     receiver.wait_for(1).await;
     let reported = |webhook: &Value| webhook["verification"]["last_error"].is_string();
-    api.wait_until("what came of it", &path, reported).await;
-    assert_eq!(api.post(&format!("{path}/verify"), json!({})).await.status, 409, "not again and again");
+    api.wait_until("the webhook has an error", &path, reported).await;
+    assert_eq!(
+        api.post(&format!("{path}/verify"), json!({})).await.status,
+        409,
+        "the challenge is not repeated"
+    );
 
     // A new URL is a new endpoint: its challenge is sent immediately.
     let echoing = Receiver::with(|arrival| {
@@ -304,7 +308,7 @@ async fn only_worker_nodes_send_challenges() {
     })
     .await;
     api.patch(&path, json!({"url": echoing.url()})).await.expect(200);
-    api.wait_until("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.wait_until("the webhook is verified", &path, |webhook| webhook["state"] == "active").await;
     api.post(&format!("{path}/pause"), json!({})).await.expect(200);
     let paused = api.post(&format!("{path}/verify"), json!({})).await;
     assert_eq!((paused.status, paused.problem().as_str()), (409, "webhook_paused"));
@@ -321,6 +325,6 @@ async fn endpoint_that_never_echoes_is_disabled_after_a_day() {
     let over =
         api.wait_until("the webhook is disabled", &path, |webhook| webhook["state"] == "disabled").await;
     assert_eq!(over["disabled_reason"], "the endpoint did not echo the challenge in time");
-    assert!(receiver.count() > 5, "it was asked {} times", receiver.count());
+    assert!(receiver.count() > 5, "the endpoint was called {} times", receiver.count());
     assert!(receiver.arrivals().iter().all(|one| one.json()["type"] == "redrive.challenge"));
 }

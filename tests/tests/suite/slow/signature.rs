@@ -79,13 +79,13 @@ async fn requests_verify_with_the_official_libraries() {
     let api = redrive.api();
     let own = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let quick = json!({"schedule": [0, 0.02, 0.02]});
-    let made = api.create_webhook(&receiver.url_at("made"), json!({"retry_config": quick})).await;
+    let generated = api.create_webhook(&receiver.url_at("generated"), json!({"retry_config": quick})).await;
     let given =
         api.create_webhook(&receiver.url_at("given"), json!({"secret": own, "retry_config": quick})).await;
     assert_eq!(given["secret"], own);
     let plain = api.create_webhook(&receiver.url_at("plain"), json!({"payload_format": "data"})).await;
     let secret_of = |arrival: &ReceivedRequest| match &*arrival.path {
-        "/made" => text(&made["secret"]).to_owned(),
+        "/generated" => text(&generated["secret"]).to_owned(),
         "/given" => own.to_owned(),
         _ => text(&plain["secret"]).to_owned(),
     };
@@ -104,7 +104,7 @@ async fn requests_verify_with_the_official_libraries() {
     assert_eq!(python(&[], BY_HAND, &requests), vec!["accepted"; 13]);
 
     // The secret is shown at creation and never again.
-    for webhook in [&made, &given] {
+    for webhook in [&generated, &given] {
         let shown = api.get(&format!("/v1/webhooks/{}", id(webhook))).await;
         assert!(!String::from_utf8_lossy(&shown.body).contains("whsec_"), "{shown:?}");
     }
@@ -123,7 +123,7 @@ async fn sha256_format_signs_only_the_body() {
     assert!(header.starts_with("sha256=") && header.len() == 7 + 64, "{header}");
     let requests = [(text(&webhook["secret"]), &arrivals[0])];
     assert_eq!(python(&[], BY_HAND, &requests), ["accepted"]);
-    assert!(accepted(text(&webhook["secret"]), &arrivals[0]), "the standard header is there as well");
+    assert!(accepted(text(&webhook["secret"]), &arrivals[0]), "the standard header is sent too");
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, check: impl Fn
         if let Some(found) = check().await {
             return found;
         }
-        assert!(started.elapsed() < WAIT_TIMEOUT, "waited {WAIT_TIMEOUT:?} in vain for {what}");
+        assert!(started.elapsed() < WAIT_TIMEOUT, "not within {WAIT_TIMEOUT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -206,7 +206,7 @@ async fn invalid_messages_are_rejected_with_the_reason() {
         ("[1]", "invalid_body", "JSON object"),
         (r#"{"event_type": "a b", "data": 1}"#, "invalid_field", "event_type"),
         (r#"{"event_type": "a", "data": 1, "tenant_id": "other"}"#, "invalid_field", "tenant_id"),
-        (r#"{"event_type": "redrive.x", "data": 1}"#, "invalid_field", "Redrive alone"),
+        (r#"{"event_type": "redrive.x", "data": 1}"#, "invalid_field", "reserved for Redrive"),
         (r#"{"event_type": "strict.type", "data": {}}"#, "schema_violation", "\"n\""),
         (large.as_str(), "payload_too_large", "300002 bytes"),
     ] {
@@ -228,9 +228,9 @@ async fn invalid_messages_are_rejected_with_the_reason() {
         assert_eq!((rejected.body.as_slice(), header("trace").as_str()), (body.as_bytes(), "t1"));
         assert_eq!(rejected.properties.message_id().as_ref().unwrap().as_str(), "m1");
         assert_eq!(rejected.properties.delivery_mode(), &Some(2));
-        assert_eq!(rejected.properties.expiration(), &None, "it stays until somebody looks");
+        assert_eq!(rejected.properties.expiration(), &None, "a rejected message does not expire");
     }
-    assert_eq!(vhost.depth("copies").await, 7, "one for each, and no more");
+    assert_eq!(vhost.depth("copies").await, 7, "one event per message");
     vhost.publish_all("events", vec![numbered(0)]).await;
     all_arrive(&receiver, 1).await;
     is_empty(&vhost, "events").await;
@@ -359,7 +359,7 @@ async fn repeated_disconnects_neither_lose_nor_duplicate() {
     }
     all_arrive(&receiver, COUNT).await;
     println!("{} connections", proxy.connection_count());
-    assert!(proxy.connection_count() >= 5, "some were cut");
+    assert!(proxy.connection_count() >= 5, "some connections were cut");
     is_empty(&vhost, "events").await;
 }
 
@@ -382,7 +382,7 @@ async fn messages_wait_while_the_store_is_unavailable() {
     assert_eq!(
         redrive.output().matches("source paused: events cannot be stored").count(),
         1,
-        "one line, not a flood"
+        "one log record per outage"
     );
     postgres.start_again().await;
     let started = Instant::now();
@@ -452,10 +452,7 @@ async fn messages_over_quota_or_without_tenant_wait() {
     is_empty(&vhost, "events").await;
     let events = entries(&api.get("/v1/events?tenant_id=acme").await.expect(200));
     assert_eq!(events.len(), 5);
-    assert!(
-        entries(&api.get("/v1/events").await.expect(200)).is_empty(),
-        "the default tenant has none of it"
-    );
+    assert!(entries(&api.get("/v1/events").await.expect(200)).is_empty(), "the default tenant has no events");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -491,10 +488,10 @@ async fn shutdown_finishes_consumed_messages_and_leaves_the_rest() {
     let status = redrive.wait_exit(WAIT_TIMEOUT).await;
     assert!(status.success(), "{status}");
     let left = vhost.messages("events").await as usize;
-    assert_eq!(vhost.depth("events").await as usize, left, "nobody has any of them");
+    assert_eq!(vhost.depth("events").await as usize, left, "no message is unacknowledged");
     redrive.restart().await;
     println!("{left} of {COUNT} were left");
-    assert!(left > 0, "it stopped in the middle");
+    assert!(left > 0, "the shutdown came while messages were left");
     all_arrive(&receiver, COUNT).await;
     // Only the remaining messages are published after the restart, and none twice.
     wait_for_metric(

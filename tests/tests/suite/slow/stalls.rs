@@ -74,7 +74,7 @@ impl Publishers {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), progress).await.expect("publishing goes on");
+        tokio::time::timeout(Duration::from_secs(60), progress).await.expect("publishing continues");
     }
 }
 

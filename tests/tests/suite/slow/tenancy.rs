@@ -25,31 +25,32 @@ async fn key_expires_and_works_only_from_allowed_networks() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
     let api = redrive.api();
     tenant(&api, json!({})).await;
-    let make = async |body: Value| api.post("/v1/tenants/acme/api-keys", body).await;
-    let elsewhere = make(json!({"allowed_networks": ["203.0.113.0/24", "2001:db8::1"]})).await.expect(201);
+    let create_key = async |body: Value| api.post("/v1/tenants/acme/api-keys", body).await;
+    let elsewhere =
+        create_key(json!({"allowed_networks": ["203.0.113.0/24", "2001:db8::1"]})).await.expect(201);
     assert_eq!(elsewhere["allowed_networks"], json!(["203.0.113.0/24", "2001:db8::1/128"]));
-    let here = make(json!({"allowed_networks": ["127.0.0.0/8"]})).await.expect(201);
+    let here = create_key(json!({"allowed_networks": ["127.0.0.0/8"]})).await.expect(201);
     let status = async |key: &Value| api.with_key(text(&key["key"])).get("/v1/webhooks").await.status;
     assert_eq!((status(&elsewhere).await, status(&here).await), (401, 200));
-    let refused = make(json!({"allowed_networks": ["everywhere"]})).await.expect(400);
+    let refused = create_key(json!({"allowed_networks": ["everywhere"]})).await.expect(400);
     assert_eq!(refused["field"], "allowed_networks");
-    let past = make(json!({"expires_at": "2020-01-01T00:00:00Z"})).await.expect(400);
+    let past = create_key(json!({"expires_at": "2020-01-01T00:00:00Z"})).await.expect(400);
     assert_eq!(past["field"], "expires_at");
 
-    let soon = make(json!({"name": "short", "expires_at": "2100-01-01T00:00:00Z"})).await.expect(201);
+    let soon = create_key(json!({"name": "short", "expires_at": "2100-01-01T00:00:00Z"})).await.expect(201);
     assert_eq!(status(&soon).await, 200);
     // By the server's fast clock: a minute from its current time passes in a second.
     let now = text(&soon["created_at"]).to_owned();
     let end = redrive_core::Time::parse(&now).unwrap() + std::time::Duration::from_secs(120);
-    let ending = make(json!({"expires_at": end.to_string()})).await.expect(201);
+    let ending = create_key(json!({"expires_at": end.to_string()})).await.expect(201);
     assert_eq!(status(&ending).await, 200);
-    eventually("it is good no longer", async || status(&ending).await != 200).await;
+    eventually("the key has expired", async || status(&ending).await != 200).await;
     let unknown = api.with_key("rdk_0000").get("/v1/webhooks").await;
     let expired = api.with_key(text(&ending["key"])).get("/v1/webhooks").await;
     assert_eq!(
         (unknown.status, unknown.problem()),
         (expired.status, expired.problem()),
-        "nobody is told why"
+        "the response does not state the reason"
     );
 }
 
@@ -62,8 +63,10 @@ async fn last_use_of_a_key_is_shown() {
     assert_eq!(key["last_used_at"], Value::Null);
     api.with_key(text(&key["key"])).get("/v1/webhooks").await.expect(200);
     let used = |page: &Value| entries(page)[0]["last_used_at"].is_string();
-    eventually("its use is told", async || used(&api.get("/v1/tenants/acme/api-keys").await.expect(200)))
-        .await;
+    eventually("its last use is shown", async || {
+        used(&api.get("/v1/tenants/acme/api-keys").await.expect(200))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -81,7 +84,8 @@ async fn portal_session_is_limited_to_its_tenant_until_it_ends() {
     assert_eq!(text(&session["url"]), format!("http://{}/portal#{token}", one.address()));
     let customer = two.api().with_key(token);
     // The other node learns of the session shortly after.
-    eventually("it is good there", async || customer.get("/v1/webhooks").await.status == 200).await;
+    eventually("the key works on the other node", async || customer.get("/v1/webhooks").await.status == 200)
+        .await;
     let own =
         customer.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
     assert_eq!(own["tenant_id"], "acme");
@@ -95,7 +99,7 @@ async fn portal_session_is_limited_to_its_tenant_until_it_ends() {
     assert_eq!(
         entries(&api.get("/v1/tenants/acme/api-keys").await.expect(200)),
         [] as [Value; 0],
-        "it is no key"
+        "the session is not listed as a key"
     );
 
     let path = format!("/v1/portal-sessions/{}?tenant_id=acme", id(&session));
@@ -167,7 +171,7 @@ async fn every_change_is_in_the_audit_log_with_its_actor() {
     api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
     api.delete(&path).await;
 
-    assert_eq!(api.get("/v1/audit-log").await.status, 403, "for admins alone");
+    assert_eq!(api.get("/v1/audit-log").await.status, 403, "only admins may do this");
     let log = admin.get("/v1/audit-log?tenant_id=acme&limit=100").await.expect(200);
     let mut log = entries(&log);
     log.reverse();
@@ -214,12 +218,17 @@ async fn deleted_tenant_is_removed_on_all_nodes() {
     let (here, there) = (admin.with_key(text(&key["key"])), two.api().with_key(text(&key["key"])));
     here.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
     let event = json!({"event_type": "a.b", "data": 1});
-    eventually("the key is good there", async || there.post("/v1/events", &event).await.status == 202).await;
+    eventually("the key works on the other node", async || {
+        there.post("/v1/events", &event).await.status == 202
+    })
+    .await;
     receiver.wait_for(1).await;
     assert_eq!(admin.delete("/v1/tenants/acme").await.status, 204);
     assert_eq!(here.post("/v1/events", &event).await.status, 401);
-    eventually("the other node hears of it", async || there.post("/v1/events", &event).await.status == 401)
-        .await;
+    eventually("the other node rejects the key", async || {
+        there.post("/v1/events", &event).await.status == 401
+    })
+    .await;
     for api in [&admin, &two.api()] {
         let as_admin = json!({"event_type": "a.b", "data": 1, "tenant_id": "acme"});
         assert_eq!(api.post("/v1/events", as_admin).await.status, 404);

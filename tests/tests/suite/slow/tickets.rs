@@ -7,7 +7,8 @@ use redrive_testkit::{Postgres, RabbitMq, Receiver, Redrive, Reply, Setup};
 use redrive_tests::cluster::{LEASE, PublishLoad, assert_no_loss, duplicates, node, wait_until_settled};
 use serde_json::json;
 
-const GONE: &str = "no longer; ready deliveries are claimed from the store until it does";
+const UNAVAILABLE: &str =
+    "failed; ready deliveries are claimed from the store until RabbitMQ is available again";
 
 /// Returns the sum of a metric over all series whose labels contain this text.
 async fn metric(node: &Redrive, name: &str, labels: &str) -> f64 {
@@ -31,7 +32,10 @@ async fn start(database: &str, broker: &str, name: &str, role: &str) -> Redrive 
 async fn is_up(node: &Redrive, up: bool) {
     let deadline = Instant::now();
     while (metric(node, "webhook_amqp_up", "").await > 0.0) != up {
-        assert!(deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the broker is not seen as it is");
+        assert!(
+            deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT,
+            "the state of the broker is not reported"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -77,7 +81,7 @@ async fn broker_outages_and_a_killed_worker_lose_nothing() {
         let before = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
         receiver.wait_for(receiver.count() + 300).await;
         let after = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
-        assert!(after > before, "tickets are taken again");
+        assert!(after > before, "tickets are claimed again");
     }
     workers[1].kill();
     receiver.wait_for(receiver.count() + 300).await;
@@ -87,10 +91,10 @@ async fn broker_outages_and_a_killed_worker_lose_nothing() {
     assert_no_loss(&acked, &deliveries, &arrivals, 3);
     let twice = duplicates(&deliveries, &arrivals);
     println!("{} events, 2 outages of the broker, 1 kill: {twice} duplicates", acked.len());
-    assert!(twice <= 3 * IN_FLIGHT, "only what was under way when a worker died may come twice: {twice}");
+    assert!(twice <= 3 * IN_FLIGHT, "only requests in flight at the kill may be repeated: {twice}");
     for node in [&api, &workers[0]] {
         let log = node.output();
-        assert_eq!(log.matches(GONE).count(), 2, "one line for each outage:\n{log}");
+        assert_eq!(log.matches(UNAVAILABLE).count(), 2, "one log record per outage:\n{log}");
         assert!(!log.contains("guest:guest") && !log.contains("lapin"), "{log}");
     }
 }

@@ -47,14 +47,14 @@ fn the<'a>(spans: &'a [ReceivedSpan], name: &str) -> &'a ReceivedSpan {
 /// Waits until this many deliveries have ended, and returns all spans.
 async fn ended(collector: &Collector, deliveries: usize) -> Vec<ReceivedSpan> {
     collector
-        .wait_until("deliveries that are over", |spans| named(spans, "delivery").len() >= deliveries)
+        .wait_until("deliveries that have ended", |spans| named(spans, "delivery").len() >= deliveries)
         .await
 }
 
 /// Asserts that spans form one complete trace, without missing parents and with none starting before its publish.
 fn assert_whole(spans: &[ReceivedSpan], root: &str) {
     let ids: HashSet<_> = spans.iter().map(|span| span.id.as_str()).collect();
-    assert_eq!(ids.len(), spans.len(), "each has an id of its own: {spans:#?}");
+    assert_eq!(ids.len(), spans.len(), "each span has its own id: {spans:#?}");
     let publish = the(spans, "publish");
     for span in spans {
         assert_eq!(span.trace, publish.trace, "{span:#?}");
@@ -165,12 +165,12 @@ async fn trace_is_complete_across_a_crash_and_a_retry() {
     let spans = ended(&collector, 1).await;
     assert_whole(&spans, "");
     assert_attempts(&spans, &[500, 200]);
-    assert_eq!(format!("evt_{}", spans[0].trace), id(&event), "who knows the event knows its trace");
+    assert_eq!(format!("evt_{}", spans[0].trace), id(&event), "the trace id is derived from the event id");
     assert_eq!(the(&spans, "delivery").number("redrive.attempts"), 2);
     assert_eq!(named(&spans, "dispatch")[0].number("redrive.rescues"), 1);
     let reported: HashSet<_> =
         receiver.arrivals().iter().map(|one| one.header("traceparent").unwrap().to_owned()).collect();
-    assert_eq!(reported.len(), 3, "each request has a span of its own");
+    assert_eq!(reported.len(), 3, "each request has its own span");
     assert!(reported.iter().all(|parent| parent.starts_with(&format!("00-{}-", spans[0].trace))));
 }
 
@@ -286,21 +286,21 @@ async fn hanging_or_unavailable_collector_blocks_nothing() {
         receiver.wait_until("all of them", |arrivals| arrivals.len() >= sent).await;
     }
     println!("{sent} events delivered in {:?} while the collector hangs", started.elapsed());
-    let figure = async |outcome: &str| {
+    let metric = async |outcome: &str| {
         let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
         let line = format!("redrive_spans_total{{outcome=\"{outcome}\"}} ");
         let value =
             metrics.lines().find_map(|one| one.strip_prefix(&line)).unwrap_or_else(|| panic!("{metrics}"));
         value.parse::<u64>().unwrap()
     };
-    assert!(figure("dropped").await > 0);
+    assert!(metric("dropped").await > 0);
     redrive.wait_output("exporting spans failed").await;
     assert_eq!(redrive.output().matches("exporting spans failed").count(), 1);
     // The collector recovers, which is logged once; queued spans are exported.
     gate.open();
     redrive.wait_output("span export recovered").await;
     hanging.wait_until("spans that waited", |spans| spans.len() >= 512).await;
-    assert!(figure("exported").await > 0);
+    assert!(metric("exported").await > 0);
     // The collector is gone for good: shutdown does not wait for it.
     drop(hanging);
     publish(&api, &[], json!({"event_type": "a", "data": 1})).await;

@@ -40,7 +40,7 @@ pub struct ClockEvent {
     /// The clock minus the prediction, in milliseconds.
     pub jump_ms: i64,
     /// Set if scheduling time went back: times planned by it must be shifted.
-    pub set_back: Option<SetBack>,
+    pub clock_step: Option<ClockStep>,
 }
 
 /// Kinds of changes of a clock's state.
@@ -58,14 +58,14 @@ pub enum ClockEventKind {
 
 /// A step back of the scheduling time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetBack {
+pub struct ClockStep {
     /// Times from this one on may have been computed from the clock that is no longer followed.
     pub from: Time,
     /// How far the time went back.
     pub by: Duration,
 }
 
-impl SetBack {
+impl ClockStep {
     /// Shifts a planned time by the step back. Returns it unchanged if it was not computed from the wrong clock.
     pub fn apply(&self, planned: Time) -> Time {
         if planned >= self.from && planned < Time::FAR_FUTURE {

@@ -13,21 +13,21 @@ struct Harness {
     /// Error of the wall clock, in milliseconds.
     error: i64,
     events: Vec<ClockEventKind>,
-    set_back: Vec<SetBack>,
+    clock_steps: Vec<ClockStep>,
 }
 
 impl Harness {
     fn new() -> Self {
         let (discipline, event) = ClockDiscipline::start(reading(0, 0, 0), None);
         assert_eq!(event, None);
-        Self { discipline, at: 0, error: 0, events: Vec::new(), set_back: Vec::new() }
+        Self { discipline, at: 0, error: 0, events: Vec::new(), clock_steps: Vec::new() }
     }
 
     fn restarted(error: i64, last_heartbeat: i64) -> Self {
         let last = Time::from_millis(START + last_heartbeat);
         let (discipline, event) = ClockDiscipline::start(reading(0, error, 0), Some(last));
         let events = event.iter().map(|event| event.kind).collect();
-        Self { discipline, at: 0, error, events, set_back: Vec::new() }
+        Self { discipline, at: 0, error, events, clock_steps: Vec::new() }
     }
 
     /// Reads the clock once per second, for `seconds` seconds.
@@ -36,7 +36,7 @@ impl Harness {
             self.at += 1000;
             let event = self.discipline.observe(reading(self.at, self.error, 10));
             self.events.extend(event.map(|event| event.kind));
-            self.set_back.extend(event.and_then(|event| event.set_back));
+            self.clock_steps.extend(event.and_then(|event| event.clock_step));
         }
     }
 
@@ -69,7 +69,7 @@ fn short_jump_changes_nothing() {
         harness.run(1);
         assert_eq!(harness.events, [Detected, Undone]);
         assert_eq!((harness.errors(), harness.discipline.unconfirmed_jump_ms()), ((0, 0), None));
-        assert_eq!(harness.set_back, []);
+        assert_eq!(harness.clock_steps, []);
     }
 }
 
@@ -84,7 +84,7 @@ fn forward_jump_is_followed_then_confirmed() {
     harness.run(3569);
     assert_eq!(harness.errors(), (6 * DAY, 0));
     harness.run(1);
-    assert_eq!(harness.errors(), (6 * DAY, 6 * DAY), "everything follows after one hour");
+    assert_eq!(harness.errors(), (6 * DAY, 6 * DAY), "confirmed time follows after one hour");
     assert_eq!(harness.events, [Detected, Follows, Confirmed]);
     assert_eq!(harness.discipline.unconfirmed_jump_ms(), None);
 }
@@ -99,11 +99,11 @@ fn backward_jump_is_not_followed_before_it_is_confirmed() {
     harness.run(1);
     assert_eq!(harness.errors(), (-6 * DAY, -6 * DAY));
     assert_eq!(harness.events, [Detected, Confirmed]);
-    let set_back = harness.set_back[0];
-    assert_eq!(set_back.by, Duration::from_millis(6 * DAY.unsigned_abs()));
+    let clock_step = harness.clock_steps[0];
+    assert_eq!(clock_step.by, Duration::from_millis(6 * DAY.unsigned_abs()));
     let planned = Time::from_millis(START + harness.at + 300_000);
-    assert_eq!(set_back.apply(planned).millis(), START + harness.at + 300_000 - 6 * DAY);
-    assert_eq!(set_back.apply(Time::FAR_FUTURE), Time::FAR_FUTURE);
+    assert_eq!(clock_step.apply(planned).millis(), START + harness.at + 300_000 - 6 * DAY);
+    assert_eq!(clock_step.apply(Time::FAR_FUTURE), Time::FAR_FUTURE);
 }
 
 #[test]
@@ -135,14 +135,14 @@ fn followed_jump_is_undone_quickly() {
     harness.run(1);
     assert_eq!(harness.errors(), (0, 0));
     assert_eq!(harness.events, [Detected, Follows, Undone]);
-    let set_back = harness.set_back[0];
-    assert_eq!(set_back.by, Duration::from_millis(6 * DAY.unsigned_abs()));
+    let clock_step = harness.clock_steps[0];
+    assert_eq!(clock_step.by, Duration::from_millis(6 * DAY.unsigned_abs()));
     let (wrong, right) = (START + harness.at + 6 * DAY + 60_000, START + harness.at + 60_000);
-    assert_eq!(set_back.apply(Time::from_millis(wrong)), Time::from_millis(right));
+    assert_eq!(clock_step.apply(Time::from_millis(wrong)), Time::from_millis(right));
     assert_eq!(
-        set_back.apply(Time::from_millis(right)),
+        clock_step.apply(Time::from_millis(right)),
         Time::from_millis(right),
-        "planned by the right time"
+        "a time planned by the right clock does not shift"
     );
 }
 
@@ -187,7 +187,7 @@ fn second_jump_replaces_the_first() {
     assert_eq!(harness.errors(), (6 * DAY, 0));
     harness.run(1);
     assert_eq!(harness.errors(), (HOUR, 0));
-    assert_eq!(harness.set_back[0].by, Duration::from_millis((6 * DAY - HOUR).unsigned_abs()));
+    assert_eq!(harness.clock_steps[0].by, Duration::from_millis((6 * DAY - HOUR).unsigned_abs()));
     harness.error = -HOUR;
     harness.run(31);
     assert_eq!(harness.errors(), (0, 0), "a backward jump ends the forward one and is not followed");
@@ -259,10 +259,10 @@ fn wrong_start_is_corrected_with_the_clock() {
     harness.error = 0;
     harness.run(31);
     assert_eq!(harness.errors(), (0, 0));
-    let set_back = harness.set_back[0];
-    assert_eq!(set_back.by, Duration::from_millis(140 * DAY.unsigned_abs()));
+    let clock_step = harness.clock_steps[0];
+    assert_eq!(clock_step.by, Duration::from_millis(140 * DAY.unsigned_abs()));
     let planned = Time::from_millis(START + 2 * HOUR);
-    assert_eq!(set_back.apply(planned), planned, "it was planned before the start");
+    assert_eq!(clock_step.apply(planned), planned, "a time planned before the start does not shift");
 }
 
 /// Generates a clock error and the number of readings that show it.
@@ -314,13 +314,13 @@ proptest! {
         for (error, seconds) in periods {
             harness.error = error;
             for _ in 0..seconds {
-                let (before, set_back) = (harness.errors().0, harness.set_back.len());
+                let (before, step_count) = (harness.errors().0, harness.clock_steps.len());
                 harness.run(1);
                 let back = before - harness.errors().0;
-                if harness.set_back.len() == set_back {
+                if harness.clock_steps.len() == step_count {
                     prop_assert!(back <= 1000 / SLEW_RATE_DIVISOR, "went back by {back}");
                 } else {
-                    let reported = harness.set_back[set_back].by.as_millis() as i64;
+                    let reported = harness.clock_steps[step_count].by.as_millis() as i64;
                     prop_assert!((reported - back).abs() <= 1000 / SLEW_RATE_DIVISOR);
                 }
             }

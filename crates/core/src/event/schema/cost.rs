@@ -118,15 +118,20 @@ impl<'a> CostVisitor<'a> {
         let cost = match rule {
             "$ref" => self.reference(value, location, depth)?,
             "$dynamicRef" | "$recursiveRef" => return Err(at(location, ONLY_LOCAL)),
-            "$id" if depth > 1 => return Err(at(location, "may stand at the top of a schema alone")),
+            "$id" if depth > 1 => return Err(at(location, "is allowed only at the top level of a schema")),
             "$schema" if value.as_str().map(|text| text.trim_end_matches('#')) != Some(DRAFT) => {
-                return Err(at(location, format!("must be {DRAFT}, or left out")));
+                return Err(at(location, format!("must be {DRAFT} or omitted")));
             }
             // Neither is part of this draft, but the library evaluates both.
             "dependencies" => {
-                return Err(at(location, "write dependentRequired or dependentSchemas instead"));
+                return Err(at(
+                    location,
+                    "is not supported; use dependentRequired or dependentSchemas instead",
+                ));
             }
-            "additionalItems" => return Err(at(location, "write items beside prefixItems instead")),
+            "additionalItems" => {
+                return Err(at(location, "is not supported; use items together with prefixItems instead"));
+            }
             _ if SINGLE_SCHEMA_RULES.contains(&rule) => self.schema(value, location, depth + 1)?,
             _ if SCHEMA_LIST_RULES.contains(&rule) => self.several(value, location, depth)?,
             _ if SCHEMA_MAP_RULES.contains(&rule) => {
@@ -196,11 +201,11 @@ impl<'a> CostVisitor<'a> {
         if pointer.is_empty() || self.in_progress.contains(&pointer) {
             return Err(at(
                 location,
-                "leads back to where it is; a schema that contains itself takes as long as somebody likes",
+                "refers to a schema that contains this reference; recursive schemas are not supported",
             ));
         }
         let Some(target) = self.root.pointer(pointer) else {
-            return Err(at(location, format!("leads nowhere: there is no {pointer} in this schema")));
+            return Err(at(location, format!("refers to {pointer}, which is not in this schema")));
         };
         self.in_progress.push(pointer);
         let cost = self.schema(target, location, depth + 1);
@@ -210,17 +215,17 @@ impl<'a> CostVisitor<'a> {
 }
 
 const ONLY_LOCAL: &str =
-    "must be a path within this schema, such as #/$defs/name; nothing is fetched from elsewhere";
+    "must be a path within this schema, such as #/$defs/name; external schemas are never fetched";
 
 /// Maximum length of a position in messages: a property name may be as long as the schema.
-const MAX_PLACE_CHARS: usize = 200;
+const MAX_LOCATION_CHARS: usize = 200;
 
 fn at(location: &str, message: impl Into<String>) -> FieldError {
-    FieldError::new(location.chars().take(MAX_PLACE_CHARS).collect::<String>(), message)
+    FieldError::new(location.chars().take(MAX_LOCATION_CHARS).collect::<String>(), message)
 }
 
 fn below(location: &str, name: &str) -> String {
-    let rest = MAX_PLACE_CHARS.saturating_sub(location.len());
+    let rest = MAX_LOCATION_CHARS.saturating_sub(location.len());
     match rest {
         0 => location.to_owned(),
         _ => format!("{location}/{}", name.chars().take(rest).collect::<String>()),
@@ -232,9 +237,9 @@ fn within(cost: u64, location: &str) -> Result<(), FieldError> {
         true => Err(at(
             location,
             format!(
-                "takes too much work to check: {MAX_COST} rules are allowed, counted once for each way that leads \
-                 to them. A pattern counts for {} and more with each position, uniqueItems for {}, an enum, required \
-                 and dependentRequired for each of their values",
+                "is too expensive to check; simplify it: at most {MAX_COST} rules are allowed, each counted once for \
+                 every path of references to it. A pattern counts as {} rules and more with each position, \
+                 uniqueItems as {}, and each value of enum, required and dependentRequired as one or more",
                 price::PATTERN,
                 price::UNIQUE_ITEMS,
             ),

@@ -123,7 +123,7 @@ impl<'i> Keyword<'i> for UniqueItems {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
         match Keyword::is_valid(self, instance) {
             true => Ok(()),
-            false => Err(ValidationError::custom("value has items that are equal")),
+            false => Err(ValidationError::custom("value has duplicate items")),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{BreakerPolicy, Permit};
-use crate::{cluster::clock_discipline::SetBack, id::EventId, time::Time};
+use super::{BreakerPolicy, CircuitDecision};
+use crate::{cluster::clock_discipline::ClockStep, id::EventId, time::Time};
 
 /// A call in flight that tests whether the endpoint has recovered.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct HalfOpenPeriod {
     /// makes the endpoint fail.
     results: Vec<EventId>,
     successes: u32,
-    first_answer: Option<Time>,
+    first_result_at: Option<Time>,
     issued: u16,
 }
 
@@ -35,19 +35,19 @@ impl HalfOpenPeriod {
         event_id: EventId,
         now: Time,
         deadline: Time,
-    ) -> Permit {
-        let verdict_at = self.verdict_at(policy);
+    ) -> CircuitDecision {
+        let decision_at = self.decision_at(policy);
         // After the decision time no new probes are admitted; otherwise the decision could be postponed forever.
-        let late = verdict_at.is_some_and(|at| now >= at);
+        let late = decision_at.is_some_and(|at| now >= at);
         let known = self.has_probed(event_id);
         if !known && !late && self.probes_left(policy) > 0 {
-            let ticket = generation << 16 | u64::from(self.issued);
+            let probe_id = generation << 16 | u64::from(self.issued);
             self.issued = self.issued.wrapping_add(1);
-            self.in_flight.push(Probe { probe_id: ticket, event_id, deadline });
-            return Permit::Probe(ticket);
+            self.in_flight.push(Probe { probe_id, event_id, deadline });
+            return CircuitDecision::Probe(probe_id);
         }
-        let decision = verdict_at.filter(|at| known && *at > now);
-        Permit::Wait { until: decision.or(self.first_deadline()), forced: false }
+        let decision = decision_at.filter(|at| known && *at > now);
+        CircuitDecision::Wait { until: decision.or(self.first_deadline()), forced: false }
     }
 
     /// Returns whether a probe of this event was sent.
@@ -57,20 +57,20 @@ impl HalfOpenPeriod {
 
     /// Records the result of a probe: whether it succeeded, or `None` if it says nothing about the endpoint. Ignores
     /// a probe that is not in flight.
-    pub(super) fn record_result(&mut self, ticket: u64, success: Option<bool>, now: Time) {
-        let Some(index) = self.in_flight.iter().position(|probe| probe.probe_id == ticket) else { return };
+    pub(super) fn record_result(&mut self, probe_id: u64, success: Option<bool>, now: Time) {
+        let Some(index) = self.in_flight.iter().position(|probe| probe.probe_id == probe_id) else { return };
         let probe = self.in_flight.swap_remove(index);
         if let Some(success) = success {
             self.results.push(probe.event_id);
             self.successes += u32::from(success);
-            self.first_answer.get_or_insert(now);
+            self.first_result_at.get_or_insert(now);
         }
     }
 
     /// Shifts planned times after the clock was set back.
-    pub(super) fn set_back(&mut self, set_back: &SetBack) {
-        self.in_flight.iter_mut().for_each(|probe| probe.deadline = set_back.apply(probe.deadline));
-        self.first_answer = self.first_answer.map(|at| set_back.apply(at));
+    pub(super) fn adjust_for_clock_step(&mut self, clock_step: &ClockStep) {
+        self.in_flight.iter_mut().for_each(|probe| probe.deadline = clock_step.apply(probe.deadline));
+        self.first_result_at = self.first_result_at.map(|at| clock_step.apply(at));
     }
 
     /// Removes the probes whose deadline has passed.
@@ -79,7 +79,7 @@ impl HalfOpenPeriod {
     }
 
     /// Returns whether the endpoint has recovered, or `None` if that is not decided yet.
-    pub(super) fn verdict(&self, policy: &BreakerPolicy, now: Time) -> Option<bool> {
+    pub(super) fn decision(&self, policy: &BreakerPolicy, now: Time) -> Option<bool> {
         let needed = policy.successes_needed();
         if self.successes >= needed {
             return Some(true);
@@ -88,13 +88,13 @@ impl HalfOpenPeriod {
         if self.successes + open < needed {
             return Some(false);
         }
-        let over = self.in_flight.is_empty() && self.verdict_at(policy).is_some_and(|at| now >= at);
+        let over = self.in_flight.is_empty() && self.decision_at(policy).is_some_and(|at| now >= at);
         over.then(|| policy.is_recovered(self.returned(), self.successes))
     }
 
     /// Returns when the results so far decide, if no more arrive: one sleep window after the first result.
-    fn verdict_at(&self, policy: &BreakerPolicy) -> Option<Time> {
-        self.first_answer.map(|at| at + policy.sleep_window.max(Duration::from_millis(1)))
+    fn decision_at(&self, policy: &BreakerPolicy) -> Option<Time> {
+        self.first_result_at.map(|at| at + policy.sleep_window.max(Duration::from_millis(1)))
     }
 
     fn first_deadline(&self) -> Option<Time> {
@@ -103,7 +103,7 @@ impl HalfOpenPeriod {
 
     /// Returns when time alone changes something.
     pub(super) fn next_tick(&self, policy: &BreakerPolicy) -> Option<Time> {
-        self.first_deadline().or_else(|| self.verdict_at(policy))
+        self.first_deadline().or_else(|| self.decision_at(policy))
     }
 
     /// Returns how many more probes may be sent.

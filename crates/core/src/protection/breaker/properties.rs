@@ -90,11 +90,11 @@ impl Model {
             Step::Ask(number) => self.ask(event(*number))?,
             Step::Call(call) => _ = self.circuit.record_call(&policy, now, *call, None),
             Step::Response(which, call) if !self.out.is_empty() => {
-                let (ticket, deadline) = self.out.swap_remove(which % self.out.len());
-                let waited_for = self.in_flight.contains(&(ticket, deadline)) && now < deadline;
-                self.in_flight.retain(|(other, _)| *other != ticket);
+                let (probe_id, deadline) = self.out.swap_remove(which % self.out.len());
+                let waited_for = self.in_flight.contains(&(probe_id, deadline)) && now < deadline;
+                self.in_flight.retain(|(other, _)| *other != probe_id);
                 self.returned += usize::from(waited_for && *call != CallOutcome::Ignored);
-                self.circuit.record_call(&policy, now, *call, Some(ticket));
+                self.circuit.record_call(&policy, now, *call, Some(probe_id));
             }
             Step::Response(..) => {}
             Step::Tick => _ = self.circuit.tick(&policy, now),
@@ -110,24 +110,27 @@ impl Model {
     }
 
     fn ask(&mut self, event_id: EventId) -> Result<(), TestCaseError> {
-        let permit = self.circuit.may_call(&self.policy, self.now, event_id, PROBE_TIMEOUT);
+        let decision = self.circuit.may_call(&self.policy, self.now, event_id, PROBE_TIMEOUT);
         self.new_period();
-        match permit {
-            Permit::Go => prop_assert_eq!(self.circuit.state(), Closed),
-            Permit::Probe(ticket) => {
+        match decision {
+            CircuitDecision::Go => prop_assert_eq!(self.circuit.state(), Closed),
+            CircuitDecision::Probe(probe_id) => {
                 prop_assert_eq!(self.circuit.state(), HalfOpen);
-                prop_assert!(self.out.iter().all(|(other, _)| *other != ticket));
+                prop_assert!(self.out.iter().all(|(other, _)| *other != probe_id));
                 self.in_flight.retain(|(_, deadline)| *deadline > self.now);
-                self.in_flight.push((ticket, self.now + PROBE_TIMEOUT));
-                self.out.push((ticket, self.now + PROBE_TIMEOUT));
+                self.in_flight.push((probe_id, self.now + PROBE_TIMEOUT));
+                self.out.push((probe_id, self.now + PROBE_TIMEOUT));
                 let max = self.policy.half_open_max_calls as usize;
                 prop_assert!(self.returned + self.in_flight.len() <= max);
             }
-            Permit::Wait { until, forced } => {
+            CircuitDecision::Wait { until, forced } => {
                 prop_assert_ne!(self.circuit.state(), Closed);
                 prop_assert_eq!(forced, self.circuit.forced().is_some());
-                prop_assert!(until.is_none_or(|until| until > self.now), "never for what has passed");
-                prop_assert!(until.is_some() || forced, "always known but for a forced state");
+                prop_assert!(
+                    until.is_none_or(|until| until > self.now),
+                    "the time to wait for is in the future"
+                );
+                prop_assert!(until.is_some() || forced, "only a forced state has no end");
                 let longest = MAX_SLEEP_WINDOW + PROBE_TIMEOUT;
                 prop_assert!(forced || until.is_some_and(|until| until <= self.now + longest));
             }
@@ -156,7 +159,7 @@ impl Model {
 
     fn check(&mut self) -> Result<(), TestCaseError> {
         let saved = self.circuit.to_saved();
-        prop_assert!(saved.generation >= self.generation, "it only goes up");
+        prop_assert!(saved.generation >= self.generation, "the generation never decreases");
         self.new_period();
         prop_assert!(saved.sleep_ms <= MAX_SLEEP_WINDOW.as_millis() as u64);
         prop_assert_eq!(saved.until.is_some(), saved.state == Open && saved.forced.is_none());
@@ -187,9 +190,9 @@ proptest! {
             model.now = model.now + MAX_SLEEP_WINDOW + PROBE_TIMEOUT;
             model.circuit.tick(&policy, model.now);
             for number in 100..200 {
-                let permit = model.circuit.may_call(&policy, model.now, event(number + 100 * round), PROBE_TIMEOUT);
-                if let Permit::Probe(ticket) = permit {
-                    model.circuit.record_call(&policy, model.now, CallOutcome::Succeeded, Some(ticket));
+                let decision = model.circuit.may_call(&policy, model.now, event(number + 100 * round), PROBE_TIMEOUT);
+                if let CircuitDecision::Probe(probe_id) = decision {
+                    model.circuit.record_call(&policy, model.now, CallOutcome::Succeeded, Some(probe_id));
                 }
             }
         }

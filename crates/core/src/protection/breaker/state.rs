@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{cluster::clock_discipline::SetBack, delivery::response::FailureCategory, time::Time};
+use crate::{cluster::clock_discipline::ClockStep, delivery::response::FailureCategory, time::Time};
 
 /// State of a circuit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -125,9 +125,9 @@ impl SavedCircuit {
     }
 
     /// Shifts planned times after the clock was set back. The end of a forced state is kept.
-    pub fn set_back(&mut self, set_back: &SetBack) {
-        self.since = set_back.apply(self.since);
-        self.until = self.until.map(|until| set_back.apply(until));
+    pub fn adjust_for_clock_step(&mut self, clock_step: &ClockStep) {
+        self.since = clock_step.apply(self.since);
+        self.until = self.until.map(|until| clock_step.apply(until));
     }
 
     /// Returns whether the circuit is half-open and not forced, so that probes are sent.

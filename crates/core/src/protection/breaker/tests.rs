@@ -28,8 +28,8 @@ fn transition(from: CircuitState, to: CircuitState, seconds: u64) -> Option<Tran
     Some(Transition { from, to, at: at(seconds) })
 }
 
-fn wait(seconds: u64) -> Permit {
-    Permit::Wait { until: Some(at(seconds)), forced: false }
+fn wait(seconds: u64) -> CircuitDecision {
+    CircuitDecision::Wait { until: Some(at(seconds)), forced: false }
 }
 
 fn forced(open: bool, until: Option<u64>) -> Forced {
@@ -40,14 +40,14 @@ fn call(circuit: &mut Circuit, seconds: u64, call: CallOutcome) -> Option<Transi
     circuit.record_call(&policy(), at(seconds), call, None)
 }
 
-fn ask(circuit: &mut Circuit, seconds: u64, number: u64) -> Permit {
+fn ask(circuit: &mut Circuit, seconds: u64, number: u64) -> CircuitDecision {
     circuit.may_call(&policy(), at(seconds), event(number), PROBE_TIMEOUT)
 }
 
 fn probe(circuit: &mut Circuit, seconds: u64, number: u64) -> Option<u64> {
     match ask(circuit, seconds, number) {
-        Permit::Probe(ticket) => Some(ticket),
-        other => panic!("no probe but {other:?}"),
+        CircuitDecision::Probe(probe_id) => Some(probe_id),
+        other => panic!("expected a probe, got {other:?}"),
     }
 }
 
@@ -55,9 +55,9 @@ fn respond(
     circuit: &mut Circuit,
     seconds: u64,
     call: CallOutcome,
-    ticket: Option<u64>,
+    probe_id: Option<u64>,
 ) -> Option<Transition> {
-    circuit.record_call(&policy(), at(seconds), call, ticket)
+    circuit.record_call(&policy(), at(seconds), call, probe_id)
 }
 
 /// Returns a circuit that opened at this second.
@@ -80,7 +80,7 @@ fn circuit_opens_when_error_threshold_is_reached() {
     let mut circuit = Circuit::new(at(0));
     (0..8).for_each(|_| assert_eq!(call(&mut circuit, 1, CallOutcome::Succeeded), None));
     (0..11).for_each(|_| assert_eq!(call(&mut circuit, 2, FAILED), None));
-    assert_eq!(ask(&mut circuit, 2, 1), Permit::Go);
+    assert_eq!(ask(&mut circuit, 2, 1), CircuitDecision::Go);
     assert_eq!(call(&mut circuit, 3, CallOutcome::Failed(Timeout)), transition(Closed, Open, 3));
     assert_eq!(ask(&mut circuit, 3, 1), wait(33));
     assert_eq!(circuit.next_tick(&policy()), Some(at(33)));
@@ -100,7 +100,7 @@ fn circuit_stays_closed_below_throughput_or_error_threshold() {
     assert_eq!(call(&mut circuit, 0, FAILED), transition(Closed, Open, 0));
     let mut circuit = Circuit::new(at(0));
     (0..19).for_each(|_| assert_eq!(call(&mut circuit, 0, FAILED), None));
-    assert_eq!(call(&mut circuit, 1, CallOutcome::Succeeded), None, "a success opens nothing");
+    assert_eq!(call(&mut circuit, 1, CallOutcome::Succeeded), None, "a success never opens a circuit");
     assert_eq!(call(&mut circuit, 1, FAILED), transition(Closed, Open, 1));
 }
 
@@ -140,51 +140,51 @@ fn late_responses_do_not_change_open_circuit() {
     assert_eq!(
         call(&mut circuit, 30, CallOutcome::Succeeded),
         transition(Open, HalfOpen, 30),
-        "its time was up"
+        "the sleep window has passed"
     );
     (0..9).for_each(|_| assert_eq!(call(&mut circuit, 31, CallOutcome::Succeeded), None));
-    assert_eq!(circuit.view(&policy(), at(31)).half_open_successes, 0, "they are no probes");
+    assert_eq!(circuit.view(&policy(), at(31)).half_open_successes, 0, "these calls are not probes");
 }
 
 #[test]
 fn circuit_closes_as_soon_as_enough_probes_succeed() {
     let mut circuit = half_open();
     assert_eq!((circuit.next_tick(&policy()), circuit.probes_left(&policy())), (None, Some(5)));
-    let tickets: Vec<_> = (0..5).map(|number| probe(&mut circuit, 30, number)).collect();
+    let probe_ids: Vec<_> = (0..5).map(|number| probe(&mut circuit, 30, number)).collect();
     assert_eq!((circuit.probes_left(&policy()), ask(&mut circuit, 30, 9)), (Some(0), wait(65)));
-    assert_eq!(respond(&mut circuit, 31, FAILED, tickets[0]), None);
-    assert_eq!(respond(&mut circuit, 31, CallOutcome::Succeeded, tickets[1]), None);
-    assert_eq!(respond(&mut circuit, 32, CallOutcome::Succeeded, tickets[2]), None);
+    assert_eq!(respond(&mut circuit, 31, FAILED, probe_ids[0]), None);
+    assert_eq!(respond(&mut circuit, 31, CallOutcome::Succeeded, probe_ids[1]), None);
+    assert_eq!(respond(&mut circuit, 32, CallOutcome::Succeeded, probe_ids[2]), None);
     let view = circuit.view(&policy(), at(32));
     assert_eq!((view.half_open_attempts, view.half_open_successes, view.counts.total), (5, 2, 20));
-    assert_eq!((circuit.probes_left(&policy()), circuit.max_held(&policy())), (Some(0), Some(2)));
+    assert_eq!((circuit.probes_left(&policy()), circuit.probe_limit(&policy())), (Some(0), Some(2)));
     assert_eq!(
-        respond(&mut circuit, 33, CallOutcome::Succeeded, tickets[3]),
+        respond(&mut circuit, 33, CallOutcome::Succeeded, probe_ids[3]),
         transition(HalfOpen, Closed, 33)
     );
-    assert_eq!((ask(&mut circuit, 33, 9), circuit.probes_left(&policy())), (Permit::Go, None));
+    assert_eq!((ask(&mut circuit, 33, 9), circuit.probes_left(&policy())), (CircuitDecision::Go, None));
     assert_eq!(circuit.to_saved().consecutive_half_open_failures, 0);
     assert!(circuit.to_saved().is_default() && circuit.is_idle(&policy(), at(33)));
-    assert_eq!(respond(&mut circuit, 34, FAILED, tickets[4]), None);
-    assert_eq!(circuit.view(&policy(), at(34)).counts.failed, 1, "the last probe is a call like others");
+    assert_eq!(respond(&mut circuit, 34, FAILED, probe_ids[4]), None);
+    assert_eq!(circuit.view(&policy(), at(34)).counts.failed, 1, "a late probe counts like any call");
 }
 
 #[test]
 fn circuit_reopens_as_soon_as_too_many_probes_fail() {
     let mut circuit = half_open();
-    let tickets: Vec<_> = (0..4).map(|number| probe(&mut circuit, 30, number)).collect();
-    assert_eq!(respond(&mut circuit, 31, CallOutcome::Succeeded, tickets[0]), None);
-    assert_eq!(respond(&mut circuit, 31, FAILED, tickets[1]), None);
-    assert_eq!(respond(&mut circuit, 31, FAILED, tickets[2]), None, "three of five can still be reached");
-    assert_eq!(respond(&mut circuit, 32, FAILED, tickets[3]), transition(HalfOpen, Open, 32));
+    let probe_ids: Vec<_> = (0..4).map(|number| probe(&mut circuit, 30, number)).collect();
+    assert_eq!(respond(&mut circuit, 31, CallOutcome::Succeeded, probe_ids[0]), None);
+    assert_eq!(respond(&mut circuit, 31, FAILED, probe_ids[1]), None);
+    assert_eq!(respond(&mut circuit, 31, FAILED, probe_ids[2]), None, "three of five can still succeed");
+    assert_eq!(respond(&mut circuit, 32, FAILED, probe_ids[3]), transition(HalfOpen, Open, 32));
     let saved = circuit.to_saved();
     assert_eq!((saved.sleep_ms, saved.until), (60_000, Some(at(92))));
     assert_eq!((saved.consecutive_half_open_failures, saved.counts.total), (1, 20));
     assert_eq!(circuit.tick(&policy(), at(92)), transition(Open, HalfOpen, 92));
     assert_eq!(
-        respond(&mut circuit, 93, CallOutcome::Succeeded, tickets[0]),
+        respond(&mut circuit, 93, CallOutcome::Succeeded, probe_ids[0]),
         None,
-        "a probe of the last time"
+        "a probe of the previous half-open state"
     );
     assert_eq!(circuit.view(&policy(), at(93)).half_open_attempts, 0);
 }
@@ -196,16 +196,16 @@ fn failed_recovery_doubles_sleep_window_up_to_a_day() {
         let until = circuit.to_saved().until.unwrap();
         sleeps.push(until.duration_since(at(now)).as_secs());
         now = until.duration_since(at(0)).as_secs();
-        let tickets: Vec<_> = (0..3).map(|number| probe(&mut circuit, now, number)).collect();
-        let last = tickets.into_iter().map(|ticket| respond(&mut circuit, now, FAILED, ticket)).last();
+        let probe_ids: Vec<_> = (0..3).map(|number| probe(&mut circuit, now, number)).collect();
+        let last = probe_ids.into_iter().map(|probe_id| respond(&mut circuit, now, FAILED, probe_id)).last();
         assert_eq!(last, Some(transition(HalfOpen, Open, now)));
     }
     let doubled = (0..15).map(|n| (30u64 << n).min(86_400));
     assert!(sleeps.iter().copied().eq(doubled), "{sleeps:?}");
     now += 86_400;
     for number in 0..3 {
-        let ticket = probe(&mut circuit, now, number);
-        respond(&mut circuit, now, CallOutcome::Succeeded, ticket);
+        let probe_id = probe(&mut circuit, now, number);
+        respond(&mut circuit, now, CallOutcome::Succeeded, probe_id);
     }
     assert_eq!((circuit.state(), circuit.to_saved().consecutive_half_open_failures), (Closed, 0));
     (0..20).for_each(|_| _ = call(&mut circuit, now, FAILED));
@@ -216,9 +216,9 @@ fn failed_recovery_doubles_sleep_window_up_to_a_day() {
 fn probes_are_spread_over_different_events() {
     let mut circuit = half_open();
     let first = probe(&mut circuit, 30, 1);
-    assert_eq!(ask(&mut circuit, 30, 1), wait(65), "under way");
+    assert_eq!(ask(&mut circuit, 30, 1), wait(65), "its probe is in flight");
     assert_eq!(respond(&mut circuit, 32, FAILED, first), None);
-    assert_eq!(ask(&mut circuit, 33, 1), wait(62), "until the verdict at the latest");
+    assert_eq!(ask(&mut circuit, 33, 1), wait(62), "blocked until the decision at the latest");
     probe(&mut circuit, 33, 2);
     assert_eq!(ask(&mut circuit, 34, 1), wait(62));
 }
@@ -237,7 +237,7 @@ fn ignored_or_lost_probe_frees_its_slot() {
     assert_eq!(circuit.tick(&policy(), at(66)), None);
     probe(&mut circuit, 66, 6);
     assert_eq!(respond(&mut circuit, 67, CallOutcome::Succeeded, again), None);
-    assert_eq!(circuit.view(&policy(), at(67)).half_open_successes, 0, "it was given up on");
+    assert_eq!(circuit.view(&policy(), at(67)).half_open_successes, 0, "a lost probe does not count");
     let saved = circuit.to_saved();
     assert_eq!((saved.state, saved.blocked_until()), (HalfOpen, None));
 }
@@ -247,15 +247,15 @@ fn returned_probes_decide_when_no_more_are_sent() {
     for (good, bad, expected) in [(1, 0, Closed), (0, 1, Open), (2, 1, Closed), (1, 1, Open)] {
         let mut circuit = half_open();
         for number in 0..good + bad {
-            let ticket = probe(&mut circuit, 40, number);
+            let probe_id = probe(&mut circuit, 40, number);
             let call = if number < good { CallOutcome::Succeeded } else { FAILED };
-            assert_eq!(respond(&mut circuit, 50, call, ticket), None);
+            assert_eq!(respond(&mut circuit, 50, call, probe_id), None);
         }
         assert_eq!((circuit.next_tick(&policy()), circuit.tick(&policy(), at(79))), (Some(at(80)), None));
         assert_eq!(circuit.tick(&policy(), at(80)), transition(HalfOpen, expected, 80), "{good} {bad}");
     }
     let mut circuit = half_open();
-    assert_eq!(circuit.tick(&policy(), at(1_000_000)), None, "with none there is nothing to decide");
+    assert_eq!(circuit.tick(&policy(), at(1_000_000)), None, "without probes nothing is decided");
     probe(&mut circuit, 1_000_000, 1);
 }
 
@@ -279,26 +279,34 @@ fn decision_waits_for_probes_in_flight_and_admits_no_more() {
 fn transition_made_by_may_call_is_reported_later() {
     let mut circuit = opened(0);
     assert_eq!(circuit.next_tick(&policy()), Some(at(30)));
-    let ticket = probe(&mut circuit, 31, 1);
-    assert_eq!(circuit.next_tick(&policy()), Some(at(31)), "there is something to tell");
+    let probe_id = probe(&mut circuit, 31, 1);
+    assert_eq!(circuit.next_tick(&policy()), Some(at(31)), "a transition is unreported");
     assert_eq!(circuit.clone().tick(&policy(), at(32)), transition(Open, HalfOpen, 31));
-    assert_eq!(respond(&mut circuit, 33, CallOutcome::Succeeded, ticket), transition(Open, HalfOpen, 31));
+    assert_eq!(respond(&mut circuit, 33, CallOutcome::Succeeded, probe_id), transition(Open, HalfOpen, 31));
     assert_eq!(circuit.tick(&policy(), at(34)), None);
     let mut circuit = opened(0);
-    let ticket = probe(&mut circuit, 31, 1);
-    circuit.cancel_probe(at(31), ticket.unwrap());
-    assert_eq!((circuit.probes_left(&policy()), circuit.max_held(&policy())), (Some(5), Some(5)));
-    assert_eq!(circuit.tick(&policy(), at(31)), transition(Open, HalfOpen, 31), "giving back tells nothing");
+    let probe_id = probe(&mut circuit, 31, 1);
+    circuit.cancel_probe(at(31), probe_id.unwrap());
+    assert_eq!((circuit.probes_left(&policy()), circuit.probe_limit(&policy())), (Some(5), Some(5)));
+    assert_eq!(
+        circuit.tick(&policy(), at(31)),
+        transition(Open, HalfOpen, 31),
+        "cancelling a probe reports no transition"
+    );
 }
 
 #[test]
 fn forced_open_circuit_blocks_all_and_ends_closed() {
     let mut circuit = Circuit::new(at(0));
     assert_eq!(circuit.force(forced(true, Some(100)), at(10)), transition(Closed, Open, 10));
-    assert_eq!(circuit.force(forced(true, Some(100)), at(11)), None, "as it was");
+    assert_eq!(
+        circuit.force(forced(true, Some(100)), at(11)),
+        None,
+        "forcing the same state is no transition"
+    );
     for policy in [policy(), off()] {
-        let permit = circuit.may_call(&policy, at(99), event(1), PROBE_TIMEOUT);
-        assert_eq!(permit, Permit::Wait { until: Some(at(100)), forced: true });
+        let decision = circuit.may_call(&policy, at(99), event(1), PROBE_TIMEOUT);
+        assert_eq!(decision, CircuitDecision::Wait { until: Some(at(100)), forced: true });
         assert_eq!((circuit.tick(&policy, at(99)), circuit.next_tick(&policy)), (None, Some(at(100))));
     }
     let saved = circuit.to_saved();
@@ -308,11 +316,11 @@ fn forced_open_circuit_blocks_all_and_ends_closed() {
     assert_eq!(circuit.tick(&policy(), at(100)), transition(Open, Closed, 100));
     assert!(circuit.is_idle(&policy(), at(100)) && circuit.forced().is_none());
     circuit.force(forced(true, None), at(200));
-    assert_eq!(ask(&mut circuit, 1_000_000, 1), Permit::Wait { until: None, forced: true });
+    assert_eq!(ask(&mut circuit, 1_000_000, 1), CircuitDecision::Wait { until: None, forced: true });
     assert_eq!((circuit.next_tick(&policy()), circuit.tick(&policy(), Time::FAR_FUTURE)), (None, None));
     assert_eq!(circuit.to_saved().blocked_until(), Some(Time::FAR_FUTURE));
     assert_eq!(circuit.reset(at(300)), transition(Open, Closed, 300));
-    assert_eq!(ask(&mut circuit, 300, 1), Permit::Go);
+    assert_eq!(ask(&mut circuit, 300, 1), CircuitDecision::Go);
 }
 
 #[test]
@@ -320,7 +328,7 @@ fn forced_closed_circuit_counts_but_does_not_open() {
     let mut circuit = opened(0);
     assert_eq!(circuit.force(forced(false, Some(50)), at(10)), transition(Open, Closed, 10));
     (0..30).for_each(|_| assert_eq!(call(&mut circuit, 11, FAILED), None));
-    assert_eq!(ask(&mut circuit, 11, 1), Permit::Go);
+    assert_eq!(ask(&mut circuit, 11, 1), CircuitDecision::Go);
     let view = circuit.view(&policy(), at(12));
     assert_eq!((view.counts.failed, view.consecutive_half_open_failures), (30, 0));
     assert_eq!((circuit.to_saved().is_default(), circuit.to_saved().blocked_until()), (false, None));
@@ -330,7 +338,7 @@ fn forced_closed_circuit_counts_but_does_not_open() {
     let mut circuit = Circuit::new(at(0));
     call(&mut circuit, 1, FAILED);
     assert_eq!(circuit.force(forced(false, None), at(2)), transition(Closed, Closed, 2));
-    assert_eq!(circuit.view(&policy(), at(2)).counts.failed, 1, "its window goes on");
+    assert_eq!(circuit.view(&policy(), at(2)).counts.failed, 1, "the window is kept");
     assert_eq!(circuit.force(forced(true, None), at(3)), transition(Closed, Open, 3));
     assert_eq!(circuit.view(&policy(), at(3)).counts.failed, 1);
 }
@@ -344,7 +352,7 @@ fn reset_closes_circuit_and_empties_window() {
     }
     let mut circuit = Circuit::new(at(0));
     (0..19).for_each(|_| _ = call(&mut circuit, 0, FAILED));
-    assert_eq!(circuit.reset(at(1)), None, "closed it was");
+    assert_eq!(circuit.reset(at(1)), None, "the circuit was closed already");
     assert_eq!(call(&mut circuit, 1, FAILED), None);
 }
 
@@ -372,8 +380,8 @@ fn disabled_breaker_blocks_and_counts_nothing() {
     assert!(circuit.is_idle(&off(), at(0)));
     for mut circuit in [opened(0), half_open()] {
         let before = circuit.state();
-        assert_eq!(circuit.next_tick(&off()), Some(circuit.since), "at once");
-        assert_eq!(circuit.may_call(&off(), at(31), event(1), PROBE_TIMEOUT), Permit::Go);
+        assert_eq!(circuit.next_tick(&off()), Some(circuit.since), "immediately");
+        assert_eq!(circuit.may_call(&off(), at(31), event(1), PROBE_TIMEOUT), CircuitDecision::Go);
         assert_eq!(circuit.tick(&off(), at(32)), transition(before, Closed, 31));
         assert_eq!(circuit.next_tick(&off()), None);
     }
@@ -389,12 +397,16 @@ fn circuit_state_survives_restart() {
     }
     let mut circuit = Circuit::restore(half_open().to_saved(), at(40));
     for number in 0..3 {
-        let ticket = probe(&mut circuit, 40, number);
-        respond(&mut circuit, 41, CallOutcome::Succeeded, ticket);
+        let probe_id = probe(&mut circuit, 40, number);
+        respond(&mut circuit, 41, CallOutcome::Succeeded, probe_id);
     }
     assert_eq!(circuit.state(), Closed);
     let wrong = SavedCircuit { until: Some(Time::FAR_FUTURE), ..opened(0).to_saved() };
-    assert_eq!(Circuit::restore(wrong.clone(), at(1)).to_saved().until, Some(at(86_401)), "never for longer");
+    assert_eq!(
+        Circuit::restore(wrong.clone(), at(1)).to_saved().until,
+        Some(at(86_401)),
+        "at most the maximum sleep window"
+    );
     let until = SavedCircuit { until: None, ..wrong };
     assert_eq!(Circuit::restore(until, at(1)).tick(&policy(), at(1)), transition(Open, HalfOpen, 1));
     let held = SavedCircuit { forced: Some(forced(true, Some(9))), ..Circuit::new(at(0)).to_saved() };
@@ -404,8 +416,8 @@ fn circuit_state_survives_restart() {
 #[test]
 fn changed_policy_applies_immediately() {
     let mut circuit = half_open();
-    let ticket = probe(&mut circuit, 30, 1);
-    assert_eq!(respond(&mut circuit, 31, CallOutcome::Succeeded, ticket), None);
+    let probe_id = probe(&mut circuit, 30, 1);
+    assert_eq!(respond(&mut circuit, 31, CallOutcome::Succeeded, probe_id), None);
     let single = BreakerPolicy { half_open_max_calls: 1, ..policy() };
     assert_eq!(circuit.tick(&single, at(32)), transition(HalfOpen, Closed, 32));
 }
@@ -478,20 +490,20 @@ fn circuit_size_is_bounded() {
 #[test]
 fn circuit_times_shift_when_clock_is_set_back() {
     const WRONG: u64 = 6 * 24 * 3600;
-    let set_back = SetBack { from: at(WRONG), by: Duration::from_secs(WRONG) };
+    let clock_step = ClockStep { from: at(WRONG), by: Duration::from_secs(WRONG) };
     let mut circuit = opened(WRONG + 10);
-    circuit.set_back(&set_back);
+    circuit.adjust_for_clock_step(&clock_step);
     assert_eq!(ask(&mut circuit, 20, 1), wait(40), "30 s after it opened");
     assert_eq!(circuit.tick(&policy(), at(40)), transition(Open, HalfOpen, 40));
     // A probe sent by the wrong clock is lost at its shifted deadline, not six days later.
     let mut circuit = opened(WRONG);
     probe(&mut circuit, WRONG + 30, 1);
-    circuit.set_back(&set_back);
-    assert_eq!(circuit.next_tick(&policy()), Some(at(30)), "the move to half-open is reported first");
+    circuit.adjust_for_clock_step(&clock_step);
+    assert_eq!(circuit.next_tick(&policy()), Some(at(30)), "the transition to half-open is reported first");
     circuit.tick(&policy(), at(31));
     assert_eq!(circuit.next_tick(&policy()), Some(at(30) + PROBE_TIMEOUT));
     // Times planned by the right clock are kept.
     let mut circuit = opened(0);
-    circuit.set_back(&set_back);
+    circuit.adjust_for_clock_step(&clock_step);
     assert_eq!(ask(&mut circuit, 20, 1), wait(30));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Counts;
-use crate::{cluster::clock_discipline::SetBack, delivery::response::FailureCategory, time::Time};
+use crate::{cluster::clock_discipline::ClockStep, delivery::response::FailureCategory, time::Time};
 
 /// Number of buckets of a window, which is exact to the length of one bucket.
 const BUCKET_COUNT: usize = 10;
@@ -63,8 +63,8 @@ impl Window {
     }
 
     /// Shifts the window after the clock was set back.
-    pub(super) fn set_back(&mut self, set_back: &SetBack) {
-        self.start = set_back.apply(self.start);
+    pub(super) fn adjust_for_clock_step(&mut self, clock_step: &ClockStep) {
+        self.start = clock_step.apply(self.start);
     }
 
     /// Returns the length of the window.
@@ -146,7 +146,7 @@ mod tests {
         }
         assert_eq!(total(&window, MINUTE, 63_140), 4);
         assert_eq!(total(&window, MINUTE, 63_141), 2);
-        assert_eq!(total(&window, MINUTE, 79_999), 1, "a part early, never late");
+        assert_eq!(total(&window, MINUTE, 79_999), 1, "at most one bucket early, never late");
         window.add(MINUTE, at(150_000), Some(FailureCategory::Dns));
         let counts = window.counts(MINUTE, at(209_999));
         assert_eq!((counts.total, counts.failed, counts.most_frequent()), (1, 1, Some(FailureCategory::Dns)));
@@ -185,8 +185,8 @@ mod tests {
                 let counts = window.counts(length, at(now));
                 prop_assert!(counts.total as usize <= within(length_ms).count());
                 prop_assert!(counts.failed as usize <= within(length_ms).filter(|(_, failed)| *failed).count());
-                let surely = length_ms - length_ms.div_ceil(BUCKET_COUNT as u64) - BUCKET_COUNT as u64;
-                prop_assert!(counts.total as usize >= within(surely).count());
+                let certain_ms = length_ms - length_ms.div_ceil(BUCKET_COUNT as u64) - BUCKET_COUNT as u64;
+                prop_assert!(counts.total as usize >= within(certain_ms).count());
                 prop_assert_eq!(counts.failed, counts.by_category.iter().sum::<u32>());
             }
         }

@@ -71,7 +71,7 @@ fn condition(
     let failed = tests.iter().find(|test| !test.holds(found));
     let what = match payload.text_at(&path.steps) {
         Some(raw) => format!("is {}", shortened(raw, MAX_VALUE_CHARS)),
-        None => "is not there".to_owned(),
+        None => "is missing".to_owned(),
     };
     let whole = if path.text.is_empty() { "the payload" } else { &path.text };
     let message = match failed {

@@ -44,7 +44,7 @@ pub(super) fn filter(text: &str) -> Result<Expr, FieldError> {
     }
     // The stored text is also displayed, so it must be valid JSON for any parser.
     if let Err(error) = serde_json::from_str::<Value>(text) {
-        return Err(FieldError::new("filter", format!("cannot be read: {error}")));
+        return Err(FieldError::new("filter", format!("cannot be parsed as JSON: {error}")));
     }
     Reader { parts: 0 }.expression(text.trim_ascii(), "filter", 1)
 }
@@ -57,7 +57,9 @@ impl Reader {
     fn count(&mut self, location: &str) -> Result<(), FieldError> {
         self.parts += 1;
         match self.parts > MAX_PARTS {
-            true => Err(at(location, format!("is one part too many; a filter has at most {MAX_PARTS}"))),
+            true => {
+                Err(at(location, format!("exceeds the limit of {MAX_PARTS} parts per filter; remove some")))
+            }
             false => Ok(()),
         }
     }
@@ -90,7 +92,7 @@ impl Reader {
     fn list(&mut self, value: &RawValue, location: &str, depth: usize) -> Result<Box<[Expr]>, FieldError> {
         let items = items(value, location)?;
         if items.is_empty() {
-            return Err(at(location, "must hold at least one expression"));
+            return Err(at(location, "must contain at least one expression"));
         }
         let part = |(n, item): (usize, &RawValue)| {
             self.expression(item.get(), &format!("{location}[{n}]"), depth + 1)
@@ -104,10 +106,14 @@ impl Reader {
         location: &str,
     ) -> Result<Expr, FieldError> {
         if let Some((word, _)) = members.iter().find(|(word, _)| ["all", "any", "not"].contains(&&**word)) {
-            return Err(at(&inner(location, word), "must stand alone; put both into one \"all\""));
+            return Err(at(
+                &inner(location, word),
+                "must be the only key of its object; to combine both, put them into one \"all\"",
+            ));
         }
         let Some((_, path)) = members.iter().find(|(word, _)| word == "path") else {
-            let missing = at(&inner(location, "path"), "is missing; say where to look, such as \"/amount\"");
+            let missing =
+                at(&inner(location, "path"), "is missing; set it to a JSON pointer, such as \"/amount\"");
             return Err(members
                 .iter()
                 .find_map(|(word, _)| reject_unknown_keyword(word, location))
@@ -119,10 +125,7 @@ impl Reader {
             tests.push(self.test(word, value, location)?);
         }
         if tests.is_empty() {
-            return Err(at(
-                location,
-                "says what to look at but not what has to hold; add a test, such as \"exists\": true",
-            ));
+            return Err(at(location, "has a path but no test; add a test, such as \"exists\": true"));
         }
         Ok(Expr::Where(Box::new(path), tests.into()))
     }
@@ -155,7 +158,7 @@ impl Reader {
     fn one_of(&mut self, value: &RawValue, location: &str) -> Result<Test, FieldError> {
         let items = items(value, location)?;
         if items.is_empty() {
-            return Err(at(location, "must hold at least one value"));
+            return Err(at(location, "must contain at least one value"));
         }
         let mut literals = Vec::with_capacity(items.len());
         for (n, item) in items.into_iter().enumerate() {
@@ -187,7 +190,7 @@ fn reject_unknown_keyword(word: &str, location: &str) -> Option<FieldError> {
     let synonym = KEYWORD_ALIASES.iter().find(|(other, _)| *other == lower.trim_start_matches('$'));
     let meant = synonym.map(|(_, ours)| *ours).or_else(|| closest_match(&word, &KEYWORDS));
     let hint = meant.map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
-    Some(at(&inner(location, &word), format!("means nothing here{hint} (there are {})", KEYWORDS.join(", "))))
+    Some(at(&inner(location, &word), format!("is not a keyword{hint} (keywords: {})", KEYWORDS.join(", "))))
 }
 
 fn read_members<'a>(raw: &'a str, location: &str) -> Result<Vec<(Cow<'a, str>, &'a RawValue)>, FieldError> {
@@ -197,7 +200,7 @@ fn read_members<'a>(raw: &'a str, location: &str) -> Result<Vec<(Cow<'a, str>, &
         let name = payload::text(name).unwrap_or_default();
         match seen.insert(name.clone()) {
             true => Ok((name, value)),
-            false => Err(at(&inner(location, &name), "is there twice; put both into one \"all\"")),
+            false => Err(at(&inner(location, &name), "is given twice; put both into one \"all\"")),
         }
     };
     members.into_iter().map(named).collect()
@@ -208,7 +211,7 @@ fn items<'a>(value: &'a RawValue, location: &str) -> Result<Vec<&'a RawValue>, F
 }
 
 fn text(value: &RawValue, location: &str) -> Result<Box<str>, FieldError> {
-    payload::text(value.get()).map(Into::into).ok_or_else(|| at(location, "must be a text"))
+    payload::text(value.get()).map(Into::into).ok_or_else(|| at(location, "must be a string"))
 }
 
 fn literal(value: &RawValue, location: &str) -> Result<Literal, FieldError> {
@@ -219,8 +222,8 @@ fn literal(value: &RawValue, location: &str) -> Result<Literal, FieldError> {
         Scalar::Text(text) => Ok(Literal::Text(text.into())),
         Scalar::Other => Err(at(
             location,
-            "must be a text, a number, true, false or null; what is inside objects and lists has paths of its own, \
-             such as \"/items/0/id\"",
+            "must be a string, a number, true, false or null; to test a value inside an object or a list, use its \
+             path, such as \"/items/0/id\"",
         )),
     }
 }
@@ -228,7 +231,7 @@ fn literal(value: &RawValue, location: &str) -> Result<Literal, FieldError> {
 fn comparable(value: &RawValue, location: &str) -> Result<Literal, FieldError> {
     match literal(value, location)? {
         Literal::Null | Literal::Bool(_) => {
-            Err(at(location, "must be a number or a text; nothing else has an order"))
+            Err(at(location, "must be a number or a string; other values have no order"))
         }
         literal => Ok(literal),
     }
@@ -241,7 +244,7 @@ fn pointer(value: &RawValue, location: &str) -> Result<Pointer, FieldError> {
             text.trim_start_matches(['$', '.']).replace('.', "/").escape_debug().take(64).collect();
         return Err(at(
             location,
-            format!("must be a JSON pointer, which begins with /; did you mean \"/{fixed}\"?"),
+            format!("must be a JSON pointer, which starts with /; did you mean \"/{fixed}\"?"),
         ));
     }
     let steps: Vec<&str> = text.split('/').skip(1).collect();
@@ -252,7 +255,7 @@ fn pointer(value: &RawValue, location: &str) -> Result<Pointer, FieldError> {
         let bad =
             step.match_indices('~').any(|(n, _)| !matches!(step.as_bytes().get(n + 1), Some(b'0' | b'1')));
         match bad {
-            true => Err(at(location, "has a ~ that is neither ~0 (for ~) nor ~1 (for /)")),
+            true => Err(at(location, "contains a ~ that is neither ~0 (for ~) nor ~1 (for /)")),
             false => Ok(step.replace("~1", "/").replace("~0", "~").into_boxed_str()),
         }
     };

@@ -53,7 +53,7 @@ fn numbers_too_large_for_machines_are_exact() {
     assert!(matches(r#"{"v": 123456789012345678901234567890}"#));
     assert!(!matches(r#"{"v": 123456789012345678901234567891}"#));
     assert!(!matches(r#"{"v": 1e999}"#));
-    assert_eq!(serde_json::to_string(&exact).unwrap(), text, "and so they are stored");
+    assert_eq!(serde_json::to_string(&exact).unwrap(), text, "the stored text is exact");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn paths_resolve_per_rfc_6901() {
     {
         assert!(passes(&json!({"path": nowhere, "exists": false}), data), "{nowhere}");
     }
-    assert!(passes(&json!({"path": "", "eq": 7}), "7"), "the empty path is all of it");
-    assert!(passes(&json!({"path": "/a", "eq": 2}), r#"{"a": 1, "a": 2}"#), "the last of two counts");
+    assert!(passes(&json!({"path": "", "eq": 7}), "7"), "the empty path is the whole payload");
+    assert!(passes(&json!({"path": "/a", "eq": 2}), r#"{"a": 1, "a": 2}"#), "the last duplicate key counts");
     assert!(passes(&json!({"path": "/ü", "eq": 1}), r#"{"\u00fc": 1}"#));
 }
 
@@ -161,39 +161,39 @@ fn parse_errors_name_their_position() {
         assert!(!invalid.message.is_empty());
         (invalid.field.into_owned(), invalid.message)
     };
-    for (text, location, says) in [
+    for (text, location, expected) in [
         ("null", "filter", "must be an object"),
         ("[]", "filter", "must be an object"),
         ("{}", "filter", "must be an object"),
-        ("{", "filter", "cannot be read"),
+        ("{", "filter", "cannot be parsed"),
         (r#"{"path": "/a"}"#, "filter", "add a test"),
         (r#"{"eq": 1}"#, "filter.path", "is missing"),
         (r#"{"path": "a.b", "eq": 1}"#, "filter.path", "did you mean \"/a/b\""),
         (r#"{"path": "$.a.b", "eq": 1}"#, "filter.path", "did you mean \"/a/b\""),
         (r#"{"path": "/a~b", "eq": 1}"#, "filter.path", "~0"),
-        (r#"{"path": 1, "eq": 1}"#, "filter.path", "must be a text"),
+        (r#"{"path": 1, "eq": 1}"#, "filter.path", "must be a string"),
         (r#"{"path": "/a", "gte ": 1}"#, "filter.gte ", "did you mean \"gte\""),
         (r#"{"path": "/a", "prefx": "x"}"#, "filter.prefx", "did you mean \"prefix\""),
-        (r#"{"path": "/a", "$where": "x"}"#, "filter.$where", "there are all, any"),
+        (r#"{"path": "/a", "$where": "x"}"#, "filter.$where", "keywords: all, any"),
         (r#"{"and": [{"path": "/a", "eq": 1}]}"#, "filter.and", "did you mean \"all\""),
         (r#"{"all": []}"#, "filter.all", "at least one"),
         (r#"{"all": {}}"#, "filter.all", "must be a list"),
-        (r#"{"all": [{"path": "/a", "eq": 1}], "any": []}"#, "filter.all", "must stand alone"),
+        (r#"{"all": [{"path": "/a", "eq": 1}], "any": []}"#, "filter.all", "only key"),
         (
             r#"{"all": [{"path": "/a", "eq": 1}, {"not": {"path": "/a", "gt": null}}]}"#,
             "filter.all[1].not.gt",
             "order",
         ),
-        (r#"{"any": [{"path": "/a", "in": [1, []]}]}"#, "filter.any[0].in[1]", "paths of its own"),
+        (r#"{"any": [{"path": "/a", "in": [1, []]}]}"#, "filter.any[0].in[1]", "use its path"),
         (r#"{"path": "/a", "in": []}"#, "filter.in", "at least one"),
         (r#"{"path": "/a", "exists": 1}"#, "filter.exists", "true or false"),
-        (r#"{"path": "/a", "prefix": 1}"#, "filter.prefix", "must be a text"),
+        (r#"{"path": "/a", "prefix": 1}"#, "filter.prefix", "must be a string"),
         (r#"{"path": "/a", "eq": 1, "eq": 2}"#, "filter.eq", "twice"),
-        (r#"{"path": "/a", "eq": 1e999}"#, "filter", "cannot be read"),
+        (r#"{"path": "/a", "eq": 1e999}"#, "filter", "cannot be parsed"),
     ] {
         let (field, message) = refused(text);
         assert_eq!(field, location, "{text}: {message}");
-        assert!(message.contains(says), "{text}: {message}");
+        assert!(message.contains(expected), "{text}: {message}");
     }
 }
 
@@ -207,7 +207,7 @@ fn filter_limits_are_enforced() {
     assert!(Filter::parse(&deepest).is_err());
     let wide = |parts: usize| json!({"path": "/a", "in": vec![1; parts - 2]}).to_string();
     assert!(Filter::parse(&wide(MAX_PARTS)).is_ok());
-    assert!(Filter::parse(&wide(MAX_PARTS + 1)).unwrap_err().message.contains("too many"));
+    assert!(Filter::parse(&wide(MAX_PARTS + 1)).unwrap_err().message.contains("limit of"));
     let long = json!({"path": "/a", "eq": "x".repeat(MAX_BYTES)}).to_string();
     assert!(Filter::parse(&long).unwrap_err().message.contains("bytes long"));
     let far = |steps: usize| json!({"path": "/a".repeat(steps), "eq": 1}).to_string();
@@ -233,8 +233,8 @@ fn explanation_names_the_deciding_condition() {
         why(r#"{"currency": "EUR", "amount": 50}"#),
         (
             false,
-            "filter.all[1].any[0]: /amount is 50, so gte 100 does not hold; filter.all[1].any[1]: /vip is not \
-             there, so eq true does not hold"
+            "filter.all[1].any[0]: /amount is 50, so gte 100 does not hold; filter.all[1].any[1]: /vip is \
+             missing, so eq true does not hold"
                 .to_owned()
         )
     );

@@ -260,17 +260,17 @@ fn wrappings(inner: Ipv4Addr) -> Vec<IpAddr> {
 #[test]
 fn check_matches_table_at_network_boundaries() {
     let (table, rules) = (Table::new(), AddressRules::default());
-    let mut looked_at = 0;
+    let mut checked_count = 0;
     for address in table.refused.iter().flat_map(borders) {
         assert_eq!(check(address, &rules).is_err(), table.refuses(address), "{address}");
-        looked_at += 1;
+        checked_count += 1;
         let IpAddr::V4(inner) = address else { continue };
         for wrapped in wrappings(inner) {
             assert_eq!(check(wrapped, &rules).is_err(), table.refuses(wrapped), "{wrapped}");
-            looked_at += 1;
+            checked_count += 1;
         }
     }
-    assert!(looked_at > 20_000, "only {looked_at}");
+    assert!(checked_count > 20_000, "only {checked_count}");
 }
 
 #[test]
@@ -375,18 +375,18 @@ fn allow_list_matches_canonical_addresses() {
     let allowing = |net: &str| AddressRules { allow: vec![net.parse().unwrap()], deny: Vec::new() };
     let loopback = allowing("127.0.0.0/8");
     assert_eq!(check(ip("127.0.0.1"), &loopback), Ok(()));
-    assert_eq!(check(ip("::ffff:127.0.0.1"), &loopback), Ok(()), "mapped is judged as IPv4");
+    assert_eq!(check(ip("::ffff:127.0.0.1"), &loopback), Ok(()), "a mapped address is checked as IPv4");
     for wrapped in ["::127.0.0.1", "64:ff9b::7f00:1", "::ffff:0:7f00:1", "2002:7f00:1::", "::1"] {
         assert!(check(ip(wrapped), &loopback).is_err(), "{wrapped}");
     }
     assert_eq!(check(ip("64:ff9b::7f00:1"), &allowing("64:ff9b::/96")), Ok(()));
     assert!(
         check(ip("::ffff:127.0.0.1"), &allowing("::/0")).is_err(),
-        "no IPv6 network names an IPv4 address"
+        "an IPv6 network does not contain IPv4 addresses"
     );
     let refused = check(ip("::ffff:10.0.0.1"), &loopback).unwrap_err();
     assert_eq!(refused, AddressDenied { address: ip("10.0.0.1"), range: "private" });
-    assert_eq!(refused.to_string(), "10.0.0.1 is not to be called: private");
+    assert_eq!(refused.to_string(), "10.0.0.1 is blocked: private");
 }
 
 mod slow {
@@ -406,7 +406,7 @@ mod slow {
                 prop_assert_eq!(special_range(address).is_some(), expected, "{}", address);
                 refused += usize::from(expected);
             }
-            prop_assert!((2_000..14_000).contains(&refused), "a lopsided sample: {} refused", refused);
+            prop_assert!((2_000..14_000).contains(&refused), "unbalanced sample: {} refused", refused);
         }
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn expect_response(exchange: Exchange) -> EgressResponse {
 
 #[track_caller]
 pub(crate) fn failed(exchange: Exchange, failure: SendFailure) -> EgressFailure {
-    let failed = exchange.result.expect_err("an answer came");
+    let failed = exchange.result.expect_err("a response arrived");
     assert_eq!(failed.failure, failure, "{failed:?}");
     failed
 }
@@ -131,7 +131,7 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}/hook?x=1", self.address)
+        format!("http://{}/webhooks?x=1", self.address)
     }
 
     pub(crate) fn connections(&self) -> usize {

@@ -10,7 +10,7 @@ use redrive_core::{
 use tokio::sync::oneshot;
 
 use super::{
-    GrantWithSlot, Op, PendingOps, RedisAdmissionRequest, ReportReply, TokenReply,
+    DecisionWithSlot, Op, PendingOps, RedisAdmissionRequest, ReportReply, TokenReply,
     slots::Slots,
     wire::{
         Batch, BatchReply, Limit, Policy, Probe, Section, WaitCause, WaitScope, WebhookReply, WireAsk,
@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::{
-    coordination::{CircuitAction, CircuitChange, Grant, LocalCoordinator, RuntimeChange},
+    coordination::{AdmissionDecision, CircuitAction, CircuitChange, LocalCoordinator, RuntimeChange},
     registry::ResolvedWebhook,
 };
 
@@ -28,10 +28,10 @@ const SLOT_RETRY_MS: i64 = 20;
 /// Waiter for a part of the reply.
 enum ReplyTarget {
     /// For each request, the index of its section and its position there.
-    Admit(Vec<(usize, usize)>, oneshot::Sender<Vec<GrantWithSlot>>),
+    Admit(Vec<(usize, usize)>, oneshot::Sender<Vec<DecisionWithSlot>>),
     Report(usize, oneshot::Sender<ReportReply>),
     Act(usize, oneshot::Sender<Option<CircuitChange>>),
-    Look(oneshot::Sender<()>),
+    Done(oneshot::Sender<()>),
     Token(usize, oneshot::Sender<TokenReply>),
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct CircuitUpdate {
     pub(crate) runtime_change: RuntimeChange,
     /// A transition that must be stored.
     pub(crate) change: Option<CircuitChange>,
-    /// The number of deliveries that a half-open circuit may hold.
-    pub(crate) trickle: Option<usize>,
+    /// Maximum number of deliveries of a half-open circuit in memory.
+    pub(crate) probe_limit: Option<usize>,
 }
 
 impl PreparedBatch {
@@ -63,23 +63,23 @@ impl PreparedBatch {
             categories: FailureCategory::ALL.len(),
             ..Batch::default()
         };
-        let mut taken = Self {
+        let mut prepared = Self {
             batch,
             webhooks: Vec::new(),
             indexes: HashMap::new(),
             waiters: Vec::with_capacity(pending.ops.len()),
         };
         for (webhook, count) in pending.successes.into_values() {
-            taken.section(&webhook, local).1.succeeded += count;
+            prepared.section(&webhook, local).1.succeeded += count;
         }
         for op in pending.ops {
-            taken.add(op, local);
+            prepared.add(op, local);
         }
         for (webhook_id, cap) in slots.to_renew() {
-            let (_, section) = taken.section_of(webhook_id, None);
+            let (_, section) = prepared.section_of(webhook_id, None);
             section.cap.get_or_insert(cap);
         }
-        for section in &mut taken.batch.webhooks {
+        for section in &mut prepared.batch.webhooks {
             if let Some(cap) = section.cap {
                 let (hold, used) = slots.held_count(section.id, cap);
                 (section.hold, section.used) = (Some(hold), used);
@@ -87,7 +87,7 @@ impl PreparedBatch {
                     Some(section.asks.iter().filter(|WireAsk(_, _, has_slot)| !has_slot).count() as u32);
             }
         }
-        taken
+        prepared
     }
 
     /// Returns whether there is nothing to send.
@@ -132,21 +132,21 @@ impl PreparedBatch {
                 self.waiters.push(ReplyTarget::Admit(positions, reply));
             }
             Op::Report(webhook, call, probe, reply) => {
-                let (place_in_batch, section) = self.section(&webhook, local);
+                let (index, section) = self.section(&webhook, local);
                 match (probe, call) {
-                    (Some(ticket), call) => {
+                    (Some(probe_id), call) => {
                         let (went, category) = match call {
                             CallOutcome::Succeeded => (1, 0),
                             CallOutcome::Failed(category) => (0, category_index(category)),
                             CallOutcome::Ignored => (-1, 0),
                         };
-                        section.probes.push(Probe(ticket >> 16, ticket & 0xffff, went, category));
+                        section.probes.push(Probe(probe_id >> 16, probe_id & 0xffff, went, category));
                     }
                     (None, CallOutcome::Succeeded) => section.succeeded += 1,
                     (None, CallOutcome::Failed(category)) => section.failed.push(category_index(category)),
                     (None, CallOutcome::Ignored) => {}
                 }
-                self.waiters.push(ReplyTarget::Report(place_in_batch, reply));
+                self.waiters.push(ReplyTarget::Report(index, reply));
             }
             Op::Act(webhook, action, reply) => {
                 let (index, section) = self.section(&webhook, local);
@@ -157,10 +157,10 @@ impl PreparedBatch {
                 self.waiters.push(ReplyTarget::Act(index, reply));
             }
             Op::Refresh(webhook, reply) => {
-                self.section(&webhook, local).1.look = true;
-                self.waiters.extend(reply.map(ReplyTarget::Look));
+                self.section(&webhook, local).1.want_counts = true;
+                self.waiters.extend(reply.map(ReplyTarget::Done));
             }
-            Op::Flush(reply) => self.waiters.push(ReplyTarget::Look(reply)),
+            Op::Flush(reply) => self.waiters.push(ReplyTarget::Done(reply)),
             Op::Token(name, limit, reply) => {
                 self.batch.tokens.push(Limit::new(limit, name));
                 self.waiters.push(ReplyTarget::Token(self.batch.tokens.len() - 1, reply));
@@ -192,17 +192,18 @@ impl PreparedBatch {
         local: &LocalCoordinator,
     ) -> (Vec<CircuitUpdate>, Time) {
         let now = Time::from_millis(reply.now);
-        let mut heard: Vec<Option<CircuitUpdate>> = Vec::with_capacity(self.webhooks.len());
-        for ((section, webhook), about) in self.batch.webhooks.iter().zip(&self.webhooks).zip(&reply.webhooks)
+        let mut updates: Vec<Option<CircuitUpdate>> = Vec::with_capacity(self.webhooks.len());
+        for ((section, webhook), webhook_reply) in
+            self.batch.webhooks.iter().zip(&self.webhooks).zip(&reply.webhooks)
         {
-            if let (Some(told), Some(response)) = (section.hold, about.slots) {
-                let goes = section.asks.iter().zip(&about.grants).filter(|(ask, granted)| {
+            if let (Some(reported_slots), Some(response)) = (section.hold, webhook_reply.slots) {
+                let goes = section.asks.iter().zip(&webhook_reply.grants).filter(|(ask, granted)| {
                     let WireAsk(_, _, has_slot) = ask;
                     !has_slot && matches!(granted, WireGrant::Go { .. })
                 });
-                slots.apply_reply(section.id, told, goes.count() as u32, response);
+                slots.apply_reply(section.id, reported_slots, goes.count() as u32, response);
             }
-            heard.push(webhook.as_ref().map(|webhook| merge_circuit(webhook, about, local, now)));
+            updates.push(webhook.as_ref().map(|webhook| merge_circuit(webhook, webhook_reply, local, now)));
         }
         for waiter in self.waiters {
             // A waiter that was dropped does not need its reply.
@@ -211,36 +212,45 @@ impl PreparedBatch {
                     let given = positions.iter().map(|(position, index)| {
                         let section = &self.batch.webhooks[*position];
                         let has_slot = section.asks.get(*index).is_some_and(|ask| ask.2);
-                        let about = reply.webhooks.get(*position);
-                        let granted = about.and_then(|about| Some((about, about.grants.get(*index)?)));
-                        let grant =
-                            granted.map_or(Grant::NoProbe, |(about, granted)| grant(about, *granted, now));
+                        let webhook_reply = reply.webhooks.get(*position);
+                        let granted = webhook_reply.and_then(|webhook_reply| {
+                            Some((webhook_reply, webhook_reply.grants.get(*index)?))
+                        });
+                        let decision = granted
+                            .map_or(AdmissionDecision::NoProbe, |(webhook_reply, granted)| {
+                                decision_from_wire(webhook_reply, *granted, now)
+                            });
                         if let (
                             Some(webhook),
-                            Grant::Wait { until: Some(until), why: WaitingOn::RateLimit, scope },
-                        ) = (&self.webhooks[*position], grant)
+                            AdmissionDecision::Wait {
+                                until: Some(until),
+                                reason: WaitingOn::RateLimit,
+                                scope,
+                            },
+                        ) = (&self.webhooks[*position], decision)
                         {
                             local.record_token_wait(webhook, scope, until);
                         }
-                        let slot = (matches!(grant, Grant::Go { .. }) && !has_slot)
+                        let slot = (matches!(decision, AdmissionDecision::Go { .. }) && !has_slot)
                             .then(|| slots.granted(section.id));
-                        (grant, slot)
+                        (decision, slot)
                     });
                     drop(to.send(given.collect()));
                 }
                 // If the waiter is gone, the transition is returned as an update and persisted there.
                 ReplyTarget::Report(position, to) => {
-                    if let Some(Some(heard)) = heard.get_mut(position) {
-                        let reported = ReportReply { change: heard.change.take(), trickle: heard.trickle };
-                        heard.change = to.send(reported).err().and_then(|back| back.change);
+                    if let Some(Some(update)) = updates.get_mut(position) {
+                        let reported =
+                            ReportReply { change: update.change.take(), probe_limit: update.probe_limit };
+                        update.change = to.send(reported).err().and_then(|unsent| unsent.change);
                     }
                 }
                 ReplyTarget::Act(position, to) => {
-                    if let Some(Some(heard)) = heard.get_mut(position) {
-                        heard.change = to.send(heard.change.take()).err().flatten();
+                    if let Some(Some(update)) = updates.get_mut(position) {
+                        update.change = to.send(update.change.take()).err().flatten();
                     }
                 }
-                ReplyTarget::Look(to) => drop(to.send(())),
+                ReplyTarget::Done(to) => drop(to.send(())),
                 ReplyTarget::Token(index, to) => {
                     if let Some((due, remaining)) = reply.tokens.get(index) {
                         let due = (*due > 0).then(|| Time::from_millis(*due));
@@ -249,44 +259,44 @@ impl PreparedBatch {
                 }
             }
         }
-        (heard.into_iter().flatten().collect(), Time::from_millis(reply.started_at))
+        (updates.into_iter().flatten().collect(), Time::from_millis(reply.started_at))
     }
 }
 
 /// Merges the state of a circuit from the reply into the local state.
 fn merge_circuit(
     webhook: &Arc<ResolvedWebhook>,
-    about: &WebhookReply,
+    reply: &WebhookReply,
     local: &LocalCoordinator,
     now: Time,
 ) -> CircuitUpdate {
-    let saved: Option<SavedCircuit> = about.saved.clone().map(SavedCircuit::from);
-    let trickle = about.probes.map(|[under_way, left, ..]| (under_way + left) as usize);
+    let saved: Option<SavedCircuit> = reply.saved.clone().map(SavedCircuit::from);
+    let probe_limit = reply.probes.map(|[in_flight, left, ..]| (in_flight + left) as usize);
     let half_open_counts =
-        about.probes.map(|[under_way, _, response, successes]| (under_way + response, successes));
-    let change = about.from.zip(saved.clone()).map(|(from, saved)| CircuitChange {
+        reply.probes.map(|[in_flight, _, response, successes]| (in_flight + response, successes));
+    let change = reply.from.zip(saved.clone()).map(|(from, saved)| CircuitChange {
         webhook_id: webhook.id,
         tenant_id: webhook.tenant.id.clone(),
         transition: Transition { from, to: saved.state, at: saved.since },
         saved,
-        probe_cap: trickle,
+        probe_limit,
     });
-    let learnt = local.merge_from_redis(
+    let runtime_change = local.merge_from_redis(
         webhook,
         saved,
-        about.counts.as_deref().map(counts),
+        reply.counts.as_deref().map(counts),
         half_open_counts,
         change.is_some(),
         now,
     );
-    CircuitUpdate { webhook: webhook.clone(), runtime_change: learnt, change, trickle }
+    CircuitUpdate { webhook: webhook.clone(), runtime_change, change, probe_limit }
 }
 
-fn grant(about: &WebhookReply, granted: WireGrant, now: Time) -> Grant {
+fn decision_from_wire(reply: &WebhookReply, granted: WireGrant, now: Time) -> AdmissionDecision {
     match granted {
         WireGrant::Go { circuit, probe } => {
-            let ticket = |number| about.generation.unwrap_or(0) << 16 | number;
-            Grant::Go { probe: probe.map(ticket), circuit }
+            let probe_id = |number| reply.generation.unwrap_or(0) << 16 | number;
+            AdmissionDecision::Go { probe: probe.map(probe_id), circuit }
         }
         WireGrant::Wait { why, scope, until } => {
             let scope = match scope {
@@ -294,14 +304,14 @@ fn grant(about: &WebhookReply, granted: WireGrant, now: Time) -> Grant {
                 WaitScope::Tenant => Scope::Tenant,
                 WaitScope::Node => Scope::Node,
             };
-            let (why, until) = match why {
+            let (reason, until) = match why {
                 WaitCause::Circuit => (WaitingOn::CircuitOpen, until),
                 WaitCause::Slots => (WaitingOn::InFlightLimit, Some(now.millis() + SLOT_RETRY_MS)),
                 WaitCause::Tokens => (WaitingOn::RateLimit, until),
             };
-            Grant::Wait { until: until.map(Time::from_millis), why, scope }
+            AdmissionDecision::Wait { until: until.map(Time::from_millis), reason, scope }
         }
-        WireGrant::Probed { until } => Grant::Probed { until: Time::from_millis(until) },
-        WireGrant::NoProbe => Grant::NoProbe,
+        WireGrant::Probed { until } => AdmissionDecision::Probed { until: Time::from_millis(until) },
+        WireGrant::NoProbe => AdmissionDecision::NoProbe,
     }
 }

@@ -185,7 +185,7 @@ function Circuit.open(circuit, policy, failures, counts)
   circuit['until'] = NOW + circuit.sleep
 end
 
-local function verdict_at(trial, policy)
+local function decision_at(trial, policy)
   return trial.first and trial.first + math.max(policy.sleep, 1)
 end
 
@@ -197,11 +197,11 @@ local function expire(circuit)
   if #remaining < #trial.in_flight then trial.in_flight, circuit.changed = remaining, true end
 end
 
-local function verdict(trial, policy)
+local function decision(trial, policy)
   if trial.successes >= policy.need then return true end
   local returned = #trial.results
   if trial.successes + math.max(0, policy.probes - returned) < policy.need then return false end
-  local at = verdict_at(trial, policy)
+  local at = decision_at(trial, policy)
   if #trial.in_flight == 0 and at and NOW >= at then
     return trial.successes + ROUNDING >= returned * policy.recovered
   end
@@ -226,7 +226,7 @@ function Circuit.advance(circuit, policy, categories)
     end
   else
     expire(circuit)
-    local recovered = verdict(circuit.trial, policy)
+    local recovered = decision(circuit.trial, policy)
     if recovered == true then
       Circuit.close(circuit)
     elseif recovered == false then
@@ -310,7 +310,7 @@ function Circuit.may_call(circuit, policy, event, timeout, categories)
   if circuit.phase == 'closed' then return 'go' end
   if circuit.phase == 'open' then return 'wait', circuit['until'] end
   local trial = circuit.trial
-  local at, known = verdict_at(trial, policy), was_probed(trial, event)
+  local at, known = decision_at(trial, policy), was_probed(trial, event)
   if not known and not (at and NOW >= at) and probes_left(trial, policy) > 0 then
     local number = trial.issued
     trial.issued = (trial.issued + 1) % 65536
@@ -518,7 +518,7 @@ local function run_section(section)
   if circuit.generation ~= generation or is_newer then
     reply.saved = Circuit.saved(circuit)
   end
-  if section.look then
+  if section.want_counts then
     reply.counts = circuit.counts or no_counts(categories)
     if circuit.window then reply.counts = window_counts(circuit.window, policy.window, categories) end
   end

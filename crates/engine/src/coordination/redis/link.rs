@@ -120,7 +120,7 @@ impl RedisLink {
 
     async fn send_batch(&mut self, written: &str, now: Time) -> Result<BatchReply, RedisError> {
         let Some(connection) = &mut self.connection else {
-            return Err((ErrorKind::Io, "there is no connection").into());
+            return Err((ErrorKind::Io, "not connected").into());
         };
         let mut call = self.script.key(&self.namespace);
         call.arg(&self.node_id).arg(self.number).arg(written).arg(now.millis());
@@ -128,7 +128,7 @@ impl RedisLink {
         serde_json::from_str(&reply).map_err(|error| {
             RedisError::from((
                 ErrorKind::UnexpectedReturnType,
-                "not an answer of the script",
+                "unexpected reply of the script",
                 error.to_string(),
             ))
         })
@@ -163,7 +163,7 @@ impl PeerSubscriber {
         };
         match tokio::time::timeout(self.timeout, subscribe).await {
             Ok(hearing) => hearing,
-            Err(_) => Err((ErrorKind::Io, "there was no answer in time").into()),
+            Err(_) => Err((ErrorKind::Io, "no reply in time").into()),
         }
     }
 }
@@ -213,9 +213,9 @@ pub(crate) fn advice(error: &RedisError) -> &'static str {
     {
         "check the user in redis.url and its redis.password or redis.password_file"
     } else if has("NoPerm") || has("NOPERM") {
-        "give the user the keys and channels that begin with redis.namespace; see docs/operations/redis.md"
+        "grant the user the keys and channels that start with redis.namespace; see docs/operations/redis.md"
     } else if has("READONLY") || has("ReadOnly") {
-        "let redis.url lead to the primary, not to a replica"
+        "set redis.url to the primary, not to a replica"
     } else if has("OOM") || has("maxmemory") {
         "raise the server's maxmemory"
     } else {

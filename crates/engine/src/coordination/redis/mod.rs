@@ -31,7 +31,7 @@ pub(crate) use self::{
     link::{PeerMessage, PeerSubscriber, RedisLink, advice},
     slots::{Slot, Slots},
 };
-use super::{CircuitAction, CircuitChange, Grant, LocalCoordinator};
+use super::{AdmissionDecision, CircuitAction, CircuitChange, LocalCoordinator};
 use crate::registry::ResolvedWebhook;
 
 /// Redis does not respond: the caller uses the local state.
@@ -48,15 +48,15 @@ pub(crate) struct RedisAdmissionRequest {
     pub(crate) has_slot: bool,
 }
 
-/// The grant, and the slot granted with it.
-pub(crate) type GrantWithSlot = (Grant, Option<Slot>);
+/// The decision, and the slot granted with it.
+pub(crate) type DecisionWithSlot = (AdmissionDecision, Option<Slot>);
 
 /// Changes caused by a report.
 #[derive(Debug, Default)]
 pub(crate) struct ReportReply {
     pub(crate) change: Option<CircuitChange>,
-    /// Maximum number of deliveries that a half-open circuit may hold.
-    pub(crate) trickle: Option<usize>,
+    /// Maximum number of deliveries of a half-open circuit in memory.
+    pub(crate) probe_limit: Option<usize>,
 }
 
 /// State of a bucket after a token was requested.
@@ -72,7 +72,7 @@ pub struct TokenReply {
 
 /// An operation with a waiting caller.
 enum Op {
-    Admit(Vec<RedisAdmissionRequest>, oneshot::Sender<Vec<GrantWithSlot>>),
+    Admit(Vec<RedisAdmissionRequest>, oneshot::Sender<Vec<DecisionWithSlot>>),
     Report(Arc<ResolvedWebhook>, CallOutcome, Option<u64>, oneshot::Sender<ReportReply>),
     Act(Arc<ResolvedWebhook>, CircuitAction, oneshot::Sender<Option<CircuitChange>>),
     Refresh(Arc<ResolvedWebhook>, Option<oneshot::Sender<()>>),
@@ -129,7 +129,7 @@ impl RedisCoordinator {
     /// Records that Redis does not respond, so that no further operation is enqueued.
     pub(crate) fn mark_down(&self) {
         // Under the lock: an operation enqueued after this would never be sent.
-        let _desk = self.pending.lock();
+        let _pending = self.pending.lock();
         self.up.store(false, Relaxed);
         self.slots.clear();
     }
@@ -147,24 +147,25 @@ impl RedisCoordinator {
     }
 
     async fn enqueue<T>(&self, op: impl FnOnce(oneshot::Sender<T>) -> Op) -> Result<T, RedisUnavailable> {
-        let (answer, reply) = oneshot::channel();
+        let (reply_to, reply) = oneshot::channel();
         {
             let pending = &mut *self.pending.lock();
             // Checked under the lock: an operation enqueued after `mark_down` would never be sent.
             if !self.is_up() {
                 return Err(RedisUnavailable);
             }
-            pending.ops.push(op(answer));
+            pending.ops.push(op(reply_to));
         }
         self.ops_added.notify_one();
         reply.await.map_err(|_| RedisUnavailable)
     }
 
-    /// Decides which of these may be sent now: one grant each, in the same order. A grant takes its tokens and slot.
+    /// Decides which of these may be sent now: one decision each, in the same order. A decision to send takes its
+    /// tokens and slot.
     pub(crate) async fn admit(
         &self,
         asks: Vec<RedisAdmissionRequest>,
-    ) -> Result<Vec<GrantWithSlot>, RedisUnavailable> {
+    ) -> Result<Vec<DecisionWithSlot>, RedisUnavailable> {
         self.enqueue(|reply| Op::Admit(asks, reply)).await
     }
 

@@ -210,10 +210,10 @@ mod tests {
         slots.apply_reply(id(), 0, 0, [4, 1, 0]);
         let taken: Vec<_> = (0..4).map(|_| slots.try_acquire(id(), 4).unwrap()).collect();
         assert!(slots.try_acquire(id(), 4).is_none());
-        assert!(!slots.on_demand(id(), 2), "what is in use is not given up");
+        assert!(!slots.on_demand(id(), 2), "a slot in use is not released");
         drop(taken);
         assert_eq!(slots.to_renew(), [(id(), 4)]);
-        assert_eq!(slots.held_count(id(), 4), (2, 0), "half of it is kept");
+        assert_eq!(slots.held_count(id(), 4), (2, 0), "half of the slots are kept");
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         let (reported, _) = slots.held_count(id(), 4);
         slots.on_demand(id(), 2);
         slots.apply_reply(id(), reported, 0, [4, 2, 0]);
-        assert_eq!(slots.held_count(id(), 4), (2, 0), "given up in between");
+        assert_eq!(slots.held_count(id(), 4), (2, 0), "released in between");
     }
 
     #[test]
@@ -246,6 +246,6 @@ mod tests {
         let slot = slots.granted(id());
         assert_eq!(slots.held_count(id(), 1), (1, 1), "a request is in flight");
         drop(slot);
-        assert_eq!(slots.held_count(id(), 1), (0, 0), "and now another node may have it");
+        assert_eq!(slots.held_count(id(), 1), (0, 0), "the idle slot may be released");
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct Section {
     pub(super) global: Option<Limit>,
     /// Whether the reply should include its counts.
     #[serde(skip_serializing_if = "is_default")]
-    pub(super) look: bool,
+    pub(super) want_counts: bool,
 }
 
 impl Section {
@@ -92,7 +92,7 @@ impl Section {
             own: None,
             tenant: None,
             global: None,
-            look: false,
+            want_counts: false,
         }
     }
 }

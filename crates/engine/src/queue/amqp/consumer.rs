@@ -72,14 +72,14 @@ impl TicketBuffer {
     }
 
     /// Returns the next ticket by weighted priority, so that no priority starves.
-    fn next(&self, turns: &mut WeightedScheduler) -> Option<(Priority, Message)> {
+    fn next(&self, scheduler: &mut WeightedScheduler) -> Option<(Priority, Message)> {
         let mut waiting = self.waiting.lock();
         let mut in_line = [false; CLASS_COUNT];
         for (class, tickets) in waiting.iter().enumerate() {
             in_line[class] = !tickets.is_empty();
         }
-        let class = turns.next(in_line)?;
-        turns.charge(class);
+        let class = scheduler.next(in_line)?;
+        scheduler.charge(class);
         let message = waiting[class].pop_front()?;
         Some((Priority::ALL[class], message))
     }
@@ -122,7 +122,7 @@ impl Inner {
             broker.topology.declare(&channel).await
         };
         link::with_timeout(opening).await?;
-        let tray = TicketBuffer::default();
+        let buffer = TicketBuffer::default();
         let counters = self.settings.pools.iter().flat_map(|pool| {
             Priority::ALL.into_iter().map(|priority| TicketRoute { pool: pool.clone(), priority })
         });
@@ -130,10 +130,10 @@ impl Inner {
         let opened = try_join_all(opening).await?;
         link.mark_up(broker);
         let consuming =
-            try_join_all(opened.into_iter().map(|queue| consume(broker, &connection, queue, &tray)));
+            try_join_all(opened.into_iter().map(|queue| consume(broker, &connection, queue, &buffer)));
         let ended = tokio::select! {
             ended = consuming => ended.map(drop),
-            ended = self.claim_incoming(broker, &connection, &tray) => ended,
+            ended = self.claim_incoming(broker, &connection, &buffer) => ended,
         };
         let _ = timeout(CONNECTION_CHECK_INTERVAL, connection.close(200, "done".into())).await;
         ended
@@ -144,25 +144,25 @@ impl Inner {
         self: &Arc<Self>,
         broker: &TicketBroker,
         connection: &Connection,
-        tray: &TicketBuffer,
+        buffer: &TicketBuffer,
     ) -> Result<(), BrokerError> {
-        let (mut turns, mut shunned) = (WeightedScheduler::default(), SkippedWebhooks::new());
+        let (mut scheduler, mut shunned) = (WeightedScheduler::default(), SkippedWebhooks::new());
         loop {
-            if self.stop.is_cancelled() || self.dispatch.is_draining() {
+            if self.stop.is_cancelled() || self.dispatcher.is_draining() {
                 return Ok(());
             }
             if !connection.status().connected() {
                 return Err(BrokerError::Closed);
             }
-            if tray.is_empty() {
-                let _ = timeout(CONNECTION_CHECK_INTERVAL, tray.filled.notified()).await;
+            if buffer.is_empty() {
+                let _ = timeout(CONNECTION_CHECK_INTERVAL, buffer.filled.notified()).await;
                 continue;
             }
-            if self.dispatch.is_nearly_full() {
+            if self.dispatcher.is_nearly_full() {
                 tokio::time::sleep(CAPACITY_POLL_DELAY).await;
                 continue;
             }
-            let Batch { messages, deliveries: ready } = broker.gather(tray, &mut turns).await;
+            let Batch { messages, deliveries: ready } = broker.gather(buffer, &mut scheduler).await;
             if !self.claim_batch(broker, ready, &mut shunned).await {
                 return Ok(());
             }
@@ -213,7 +213,7 @@ impl Inner {
             };
             if !ready.is_empty() {
                 tokio::time::sleep(pause).await;
-                if self.stop.is_cancelled() || self.dispatch.is_draining() {
+                if self.stop.is_cancelled() || self.dispatcher.is_draining() {
                     return false;
                 }
             }
@@ -232,7 +232,7 @@ impl Inner {
             let Some(broker) = &inner.tickets else { return Ok(DeliveriesByLane::new()) };
             inner.claim_from_store(broker, &ready).await
         });
-        taking.await.unwrap_or_else(|_| Err(StoreError::Unavailable("it was given up".into())))
+        taking.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the claim was aborted".into())))
     }
 
     async fn claim_from_store(
@@ -247,12 +247,12 @@ impl Inner {
             let capacity = match self.reserve_capacity(key, deliveries.len()).await {
                 Ok(capacity) => capacity,
                 Err(error) => {
-                    self.dispatch.claim_failed(&capacities);
+                    self.dispatcher.claim_failed(&capacities);
                     return Err(error);
                 }
             };
             let (fit, over) = deliveries.split_at(capacity.max_deliveries);
-            if !over.is_empty() && self.dispatch.is_full_for(key, 1) {
+            if !over.is_empty() && self.dispatcher.is_full_for(key, 1) {
                 rest.insert(key.clone(), over.to_vec());
             } else {
                 left += over.len();
@@ -269,14 +269,14 @@ impl Inner {
         let (now, requests) = (self.clock.now(), wanted.len());
         let keys: HashMap<DeliveryId, LaneKey> =
             wanted.iter().map(|wanted| (wanted.delivery_id, wanted.key.clone())).collect();
-        let bytes = self.dispatch.reserve_bytes(MAX_BATCH_BYTES);
-        let _transfer = self.transfers.open();
+        let bytes = self.dispatcher.reserve_bytes(MAX_BATCH_BYTES);
+        let _transfer = self.lease_transfers.begin();
         let taken = self.store.claim_tickets(epoch.epoch, now, due_limit(now), wanted, bytes).await;
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
-                self.dispatch.claim_failed(&capacities);
-                self.dispatch.release_bytes(bytes);
+                self.dispatcher.claim_failed(&capacities);
+                self.dispatcher.free_bytes(bytes);
                 return Err(error);
             }
         };
@@ -294,10 +294,10 @@ impl Inner {
             let delay = self.first_delay(capacity.key.webhook_id);
             let ready = |one| to_leased_delivery(one, &epoch, &capacity.key.lane, delay);
             let deliveries = claimed.into_iter().map(ready).collect();
-            let actions = self.dispatch.accept_ticketed(capacity, deliveries);
+            let actions = self.dispatcher.enqueue_ticketed(capacity, deliveries);
             self.apply_actions(actions);
         }
-        self.dispatch.release_bytes(bytes);
+        self.dispatcher.free_bytes(bytes);
         Ok(rest)
     }
 
@@ -309,7 +309,7 @@ impl Inner {
         count: usize,
     ) -> Result<LaneCapacity, StoreError> {
         let none = LaneCapacity::new(key.clone(), 0);
-        let webhook = match self.registry.find(&*self.store, key.webhook_id).await {
+        let webhook = match self.registry.get_or_load(&*self.store, key.webhook_id).await {
             Ok(Some(webhook)) => webhook,
             // Left to the claim loop, which ends deliveries of a deleted webhook and logs an unreadable one.
             Ok(None) | Err(StoreError::InvalidItem(_)) => return Ok(none),
@@ -322,17 +322,17 @@ impl Inner {
             return Ok(none);
         }
         self.open_for_due_probe(&webhook);
-        let capacity = self.dispatch.reserve_for_tickets(self.webhook_caps(&webhook), &key.lane, count);
+        let capacity = self.dispatcher.reserve_for_tickets(self.webhook_limits(&webhook), &key.lane, count);
         Ok(LaneCapacity::new(key.clone(), capacity))
     }
 }
 
 impl TicketBroker {
     /// Takes one batch of tickets from the buffer, by weighted priority.
-    async fn gather(&self, tray: &TicketBuffer, turns: &mut WeightedScheduler) -> Batch {
+    async fn gather(&self, buffer: &TicketBuffer, scheduler: &mut WeightedScheduler) -> Batch {
         let (mut batch, mut count) = (Batch::default(), 0);
         while count < MAX_BATCH_DELIVERIES
-            && let Some((priority, message)) = tray.next(turns)
+            && let Some((priority, message)) = buffer.next(scheduler)
         {
             match Ticket::decode(&message.data) {
                 Ok(ticket) => {
@@ -396,13 +396,13 @@ async fn consume(
     broker: &TicketBroker,
     connection: &Connection,
     mut queue: OpenQueue,
-    tray: &TicketBuffer,
+    buffer: &TicketBuffer,
 ) -> Result<(), BrokerError> {
     let mut backoff = OutageBackoff::default();
     loop {
         while let Some(Ok(message)) = queue.tickets.next().await {
             backoff.reset();
-            tray.put(queue.counter.priority, message);
+            buffer.put(queue.counter.priority, message);
         }
         tokio::time::sleep(backoff.next_delay(random_unit())).await;
         if !connection.status().connected() {

@@ -77,7 +77,7 @@ impl BrokerLink {
     /// Records that the connection is up and in use.
     pub(super) fn mark_up(&mut self, broker: &TicketBroker) {
         if std::mem::take(&mut self.logged_down) {
-            tracing::info!(broker = %broker.settings.broker.address(), "{} again", name(self.which));
+            tracing::info!(broker = %broker.settings.broker.address(), "{} works again", activity(self.which));
         }
         self.up_since = Some(monotonic_now());
         broker.consecutive_failures(self.which).set(0);
@@ -88,7 +88,7 @@ impl BrokerLink {
         broker.set_up(self.which, false);
         match self.up_since.take() {
             Some(since) if monotonic_now().saturating_sub(since) >= STABLE_AFTER => self.backoff.reset(),
-            // A connection that is lost right away does not reset the backoff.
+            // A connection that is lost immediately does not reset the backoff.
             Some(_) => {}
             None => drop(broker.consecutive_failures(self.which).inc()),
         }
@@ -101,8 +101,8 @@ impl BrokerLink {
         };
         tracing::warn!(
             broker = %broker.settings.broker.address(), %error,
-            "{} no longer; ready deliveries are claimed from the store until it does{}{}",
-            name(self.which), if advice.is_some() { ". What to do: " } else { "" }, advice.unwrap_or_default(),
+            "{} failed; ready deliveries are claimed from the store until RabbitMQ is available again{}{}",
+            activity(self.which), if advice.is_some() { ". What to do: " } else { "" }, advice.unwrap_or_default(),
         );
     }
 
@@ -127,8 +127,8 @@ impl BrokerLink {
     }
 }
 
-fn name(link: u8) -> &'static str {
-    if link == PUBLISH_LINK { "RabbitMQ takes tickets" } else { "RabbitMQ gives tickets" }
+fn activity(link: u8) -> &'static str {
+    if link == PUBLISH_LINK { "publishing tickets to RabbitMQ" } else { "consuming tickets from RabbitMQ" }
 }
 
 /// Applies `RPC_TIMEOUT` to a call to the broker, such as opening a channel or declaring a queue. After the

@@ -69,10 +69,10 @@ impl TicketMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let outcomes = Family::<TicketOutcomeLabel, Counter>::default();
         let outcome = |outcome| outcomes.get_or_create(&TicketOutcomeLabel { outcome }).clone();
-        let tries = Family::<LinkLabel, Gauge>::default();
+        let failure_gauges = Family::<LinkLabel, Gauge>::default();
         let metrics = Self {
             consecutive_failures: ["publish", "consume"]
-                .map(|link| tries.get_or_create(&LinkLabel { link }).clone()),
+                .map(|link| failure_gauges.get_or_create(&LinkLabel { link }).clone()),
             issued: outcome("published"),
             unconfirmed: outcome("unconfirmed"),
             taken: outcome("claimed"),
@@ -83,18 +83,18 @@ impl TicketMetrics {
         };
         registry.register(
             "webhook_amqp_tickets",
-            "Deliveries named by tickets over RabbitMQ, by what became of the ticket; rejected: messages that are no tickets",
+            "Deliveries named by tickets over RabbitMQ, by outcome of the ticket; rejected: messages that are not tickets",
             outcomes,
         );
         registry.register(
             "webhook_amqp_up",
-            "Whether this node has every connection to RabbitMQ that it needs for tickets",
+            "1 while this node has every connection to RabbitMQ that it needs for tickets",
             metrics.up.clone(),
         );
         registry.register(
             "redrive_amqp_consecutive_failures",
-            "How often in a row a connection to RabbitMQ could not be made, for issuing tickets and for taking them",
-            tries,
+            "Consecutive failures to connect to RabbitMQ, for publishing and for consuming tickets",
+            failure_gauges,
         );
         metrics
     }

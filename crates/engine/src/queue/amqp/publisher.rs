@@ -158,7 +158,7 @@ impl Inner {
         *broker.issuing.status.write() = Some(channel.connection.status().clone());
         link.mark_up(broker);
         let mut sent = FuturesUnordered::new();
-        let mut look = tokio::time::interval(CONNECTION_CHECK_INTERVAL);
+        let mut check_interval = tokio::time::interval(CONNECTION_CHECK_INTERVAL);
         loop {
             tokio::select! {
                 biased;
@@ -169,7 +169,7 @@ impl Inner {
                         sent.push(channel.send(counter, ticket, held));
                     }
                 }
-                _ = look.tick() => {
+                _ = check_interval.tick() => {
                     if !channel.channel.status().connected() {
                         return Err(BrokerError::Closed);
                     }

@@ -92,8 +92,8 @@ pub(super) fn advice(error: &lapin::Error) -> Option<&'static str> {
     let text = message.get_message().to_string();
     if text.contains("PRECONDITION_FAILED") {
         return Some(
-            "something of that name was declared otherwise, by hand or by another program; delete it (tickets are \
-             made again from the store), or give Redrive another amqp.namespace",
+            "a queue or exchange of that name was declared with other arguments, manually or by another program; delete \
+             it (its deliveries are claimed from the store), or set another amqp.namespace",
         );
     }
     if text.contains("Login was refused") {
@@ -104,8 +104,8 @@ pub(super) fn advice(error: &lapin::Error) -> Option<&'static str> {
     }
     if text.contains("ACCESS_REFUSED") {
         return Some(
-            "the user needs the permissions to configure, write and read all that begins with the amqp.namespace, with \
-             the default one: rabbitmqctl set_permissions -p VHOST USER '^redrive\\.' '^redrive\\.' '^redrive\\.'",
+            "grant the user permission to configure, write and read all names that start with amqp.namespace; for the \
+             default: rabbitmqctl set_permissions -p VHOST USER '^redrive\\.' '^redrive\\.' '^redrive\\.'",
         );
     }
     None

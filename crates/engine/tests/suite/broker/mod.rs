@@ -38,7 +38,7 @@ pub(crate) fn urgent(n: usize, priority: Priority) -> EventDraft {
 impl Harness {
     /// Waits until the node's broker connections are up, or down.
     pub(crate) async fn broker_is(&self, up: bool) {
-        let what = if up { "the broker is used" } else { "the broker is missed" };
+        let what = if up { "the broker is used" } else { "the broker is declared unavailable" };
         self.eventually(what, async || self.engine.broker_up() == Some(up)).await;
     }
 
@@ -52,7 +52,7 @@ impl Harness {
 
     /// Waits until the cluster has `nodes` nodes, and for the time in which all of them read it.
     pub(crate) async fn cluster_has(&self, nodes: usize) {
-        self.eventually("all nodes are there", async || {
+        self.eventually("all nodes have joined", async || {
             self.engine.nodes().await.is_ok_and(|found| found.len() == nodes)
         })
         .await;

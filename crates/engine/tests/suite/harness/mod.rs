@@ -122,7 +122,7 @@ impl Harness {
             }
             assert!(
                 deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT,
-                "not seen: {what}; there is {deliveries:?}"
+                "timed out waiting until {what}: {deliveries:?}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -132,11 +132,11 @@ impl Harness {
     pub(crate) async fn assert_settled(&self) {
         let deadline = Instant::now();
         while self.engine.load()
-            != (Load { items: 0, bytes: 0, unsettled: 0, slots: self.engine.load().slots })
+            != (Load { deliveries: 0, bytes: 0, unsettled: 0, slots: self.engine.load().slots })
         {
             assert!(
                 deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT,
-                "left over: {:?}",
+                "still in memory: {:?}",
                 self.engine.load()
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -197,7 +197,7 @@ impl Harness {
     pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let deadline = Instant::now();
         while !holds().await {
-            assert!(deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT, "not seen: {what}");
+            assert!(deadline.elapsed() < redrive_testkit::WAIT_TIMEOUT, "timed out waiting until {what}");
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }

@@ -56,7 +56,7 @@ async fn leases_of_dead_node_are_rescued_within_one_lease(on: On) {
     let took = killed.elapsed();
     assert!(took > LEASE / 2 && took < 10 * LEASE, "{took:?}");
     assert_eq!(workers(&harness).await, ["a"]);
-    assert_eq!(receiver.count(), 22, "two were under way, and nobody knows how they ended");
+    assert_eq!(receiver.count(), 22, "two were in flight when the node died, so they are sent again");
     harness.assert_settled().await;
 }
 
@@ -75,12 +75,12 @@ async fn node_declared_dead_rejoins_and_its_late_outcome_is_fenced(on: On) {
     assert_ne!(a.engine.epoch(), epoch);
     a.until("all are delivered", all_are(DeliveryStatus::Delivered, 2)).await;
     gate.open();
-    a.eventually("the late answer is let go of", async || a.engine.load().unsettled == 0).await;
+    a.eventually("the late result is discarded", async || a.engine.load().unsettled == 0).await;
     let first = a.deliveries().await.into_iter().min_by_key(|one| one.created_at).unwrap();
     let attempts = a.store.attempts(TenantId::default(), first.id).await.unwrap().unwrap();
     assert_eq!(attempts.len(), 1, "of two requests one was recorded");
     a.publish(2..20).await;
-    a.until("it goes on", all_are(DeliveryStatus::Delivered, 20)).await;
+    a.until("the node sends again", all_are(DeliveryStatus::Delivered, 20)).await;
     assert_eq!(receiver.count(), 21);
     for node in &nodes {
         node.assert_settled().await;
@@ -103,13 +103,13 @@ async fn frozen_node_does_not_send_rescued_deliveries(on: On) {
     harness.until("all are delivered", all_are(DeliveryStatus::Delivered, 20)).await;
     gate.open();
     drop(thaw);
-    harness.eventually("it has a new epoch", async || frozen.world.engine.epoch() != epoch).await;
+    harness.eventually("the node has a new epoch", async || frozen.world.engine.epoch() != epoch).await;
     frozen.world.assert_settled().await;
     assert_eq!(receiver.count(), 22);
     for n in 20..30 {
         frozen.world.engine.publish(draft(n)).await.unwrap();
     }
-    harness.until("it goes on", all_are(DeliveryStatus::Delivered, 30)).await;
+    harness.until("the node sends again", all_are(DeliveryStatus::Delivered, 30)).await;
     assert_eq!(workers(&harness).await, ["a", "b"]);
     frozen.kill();
 }
@@ -183,7 +183,7 @@ async fn api_node_publishes_and_worker_sends(on: On) {
     let (receiver, gate) = Receiver::latched(200).await;
     api.create_webhook(&receiver.url(), |_| {}).await;
     api.publish(0..10).await;
-    assert_eq!(api.engine.load().items, 0, "it takes nothing on");
+    assert_eq!(api.engine.load().deliveries, 0, "the node claims nothing");
     receiver.wait_for(5).await;
     let unsent = api.deliveries().await.into_iter().find(|one| one.due.is_some());
     if let Some(unsent) = unsent {
@@ -218,8 +218,8 @@ async fn idle_assignment_is_released(on: On) {
         let due = harness.store.due_lanes(guest, vec![DEFAULT_POOL.into()], later, 10).await.unwrap();
         !due.lanes.is_empty()
     };
-    assert!(!may_have().await, "one of the nodes is its home");
-    harness.eventually("nobody is its home", may_have).await;
+    assert!(!may_have().await, "one node is assigned");
+    harness.eventually("no node is assigned", may_have).await;
 }
 
 /// Returns a receiver whose first reply is a 410 that waits for the latch; later replies are 200.
@@ -304,7 +304,7 @@ async fn unknown_lease_is_recovered(on: On) {
     assert_eq!(claimed[0].deliveries.len(), 1);
     harness.clock.advance(60 * SECOND);
     harness.until("all are delivered", all_are(DeliveryStatus::Delivered, 10)).await;
-    assert_eq!(numbers(&receiver.arrivals()), (0..10).collect::<Vec<_>>(), "each once, and in order");
+    assert_eq!(numbers(&receiver.arrivals()), (0..10).collect::<Vec<_>>(), "each is sent once and in order");
     for node in &nodes {
         node.assert_settled().await;
     }

@@ -87,7 +87,7 @@ async fn live_through(on: On, seed: u64) {
                         webhook.tenant_id.clone(),
                         one.id,
                         one.webhook_id,
-                        "dice".into(),
+                        "test".into(),
                     );
                     cancel.await.unwrap();
                 }
@@ -119,7 +119,7 @@ async fn live_through(on: On, seed: u64) {
         nodes[1].set_state(webhook, WebhookState::Active).await;
     }
     nodes[0]
-        .eventually("everything is over", async || {
+        .eventually("every delivery has ended", async || {
             nodes[0].clock.advance(20 * SECOND);
             nodes[0].deliveries().await.iter().all(|one| one.status.is_final())
         })
@@ -148,7 +148,7 @@ fn assert_in_order(seed: u64, arrivals: &[ReceivedRequest]) {
         let delivery = arrival.header("x-webhook-delivery").unwrap().to_owned();
         let of_type = left.entry(arrival.json()["type"].to_string()).or_default();
         if of_type.last() != Some(&delivery) {
-            assert!(!of_type.contains(&delivery), "seed {seed}: {delivery} came back after others");
+            assert!(!of_type.contains(&delivery), "seed {seed}: {delivery} was sent again after later ones");
             of_type.push(delivery);
         }
     }

@@ -43,8 +43,9 @@ async fn circuit_opened_by_one_node_blocks_the_other(on: On) {
     let webhook =
         a.create_webhook(&receiver.url(), |webhook| webhook.spec.circuit_breaker_config = breaker(5)).await;
     a.publish(0..5).await;
-    a.eventually("it opens", async || a.circuit(&webhook).await.state == CircuitState::Open).await;
-    b.eventually("the other knows", async || b.circuit(&webhook).await.state == CircuitState::Open).await;
+    a.eventually("the circuit opens", async || a.circuit(&webhook).await.state == CircuitState::Open).await;
+    b.eventually("the other node knows", async || b.circuit(&webhook).await.state == CircuitState::Open)
+        .await;
     assert_eq!(b.circuit(&webhook).await.next_half_open_at, a.circuit(&webhook).await.next_half_open_at);
     b.publish(5..20).await;
     a.publish(20..35).await;
@@ -54,8 +55,10 @@ async fn circuit_opened_by_one_node_blocks_the_other(on: On) {
     a.clock.advance(30 * SECOND);
     a.until("all are delivered", all_are(DeliveryStatus::Delivered, 35)).await;
     for node in &nodes {
-        node.eventually("it is closed", async || node.circuit(&webhook).await.state == CircuitState::Closed)
-            .await;
+        node.eventually("the circuit is closed", async || {
+            node.circuit(&webhook).await.state == CircuitState::Closed
+        })
+        .await;
         node.assert_settled().await;
     }
     let before = receiver.count();
@@ -73,7 +76,10 @@ async fn probes_of_half_open_circuit_come_from_one_node(on: On) {
         .await;
     nodes[0].publish(0..3).await;
     for node in &nodes {
-        node.eventually("it opens", async || node.circuit(&webhook).await.state == CircuitState::Open).await;
+        node.eventually("the circuit opens", async || {
+            node.circuit(&webhook).await.state == CircuitState::Open
+        })
+        .await;
         node.publish(10..30).await;
     }
     let before = receiver.count();
@@ -91,7 +97,7 @@ async fn probes_of_half_open_circuit_come_from_one_node(on: On) {
     receiver.respond_with(|_| Reply::status(200));
     gate.open();
     for node in &nodes {
-        node.eventually("it opens again", async || {
+        node.eventually("the circuit opens again", async || {
             let circuit = node.circuit(&webhook).await;
             circuit.state == CircuitState::Open && circuit.consecutive_half_open_failures == 1
         })
@@ -118,7 +124,7 @@ async fn webhook_rate_limit_applies_to_all_nodes_together(on: On) {
     }
     receiver.wait_for(5).await;
     tokio::time::sleep(SECOND + SECOND / 2).await;
-    assert_eq!(receiver.count(), 5, "one burst for all");
+    assert_eq!(receiver.count(), 5, "all nodes share one burst");
     for second in 1..=20 {
         nodes[0].clock.advance(SECOND);
         receiver.wait_for(5 + second).await;
@@ -138,16 +144,16 @@ async fn concurrency_limit_is_divided_among_live_nodes(on: On) {
     receiver.wait_for(6).await;
     nodes[0].settle_time().await;
     assert_eq!(receiver.count(), 6);
-    let under_way =
+    let in_flight_count =
         async |node: &Harness| node.engine.gate_status(webhook.id).await.unwrap().unwrap().in_flight;
     for node in &nodes {
-        assert_eq!(under_way(node).await, 2);
+        assert_eq!(in_flight_count(node).await, 2);
     }
     // One node leaves, and the others take its share.
     nodes[0].engine.drain(Duration::ZERO).await;
     nodes[0].engine.stop().await;
     for node in &nodes[1..] {
-        node.eventually("half each", async || under_way(node).await == 3).await;
+        node.eventually("each node has half", async || in_flight_count(node).await == 3).await;
     }
     gate.open();
     nodes[1]
@@ -184,14 +190,14 @@ async fn tenant_limits_are_divided_among_nodes(on: On) {
     }
     receiver.wait_for(6).await;
     nodes[0].settle_time().await;
-    assert_eq!(receiver.count(), 6, "two each");
+    assert_eq!(receiver.count(), 6, "each node has two");
     for _ in 0..10 {
         nodes[0].clock.advance(3 * SECOND);
         nodes[0].settle_time().await;
     }
     receiver.wait_for(36).await;
     nodes[0].settle_time().await;
-    assert_eq!(receiver.count(), 36, "one each every three seconds");
+    assert_eq!(receiver.count(), 36, "each node sends one every three seconds");
 }
 
 async fn webhook_changes_apply_on_other_node(on: On) {
@@ -202,9 +208,10 @@ async fn webhook_changes_apply_on_other_node(on: On) {
     b.publish(0..10).await;
     receiver.wait_for(1).await;
     a.set_state(&webhook, WebhookState::Paused).await;
-    b.until("what was queued goes back", |all| all.iter().filter(|one| one.due.is_some()).count() == 9).await;
+    b.until("queued deliveries are released", |all| all.iter().filter(|one| one.due.is_some()).count() == 9)
+        .await;
     gate.open();
-    b.until("what was under way is let finish", |all| delivered(all) == 1).await;
+    b.until("requests in flight finish", |all| delivered(all) == 1).await;
     b.publish(10..12).await;
     b.settle_time().await;
     assert_eq!(receiver.count(), 1);
@@ -244,7 +251,7 @@ async fn delivery_cancelled_on_one_node_is_not_sent_by_other(on: On) {
     for one in &all {
         a.engine.cancel(webhook.tenant_id.clone(), one.id, webhook.id, "enough".into()).await.unwrap();
     }
-    b.until("what was queued is over", |all| count(all, DeliveryStatus::Cancelled) == 3).await;
+    b.until("queued deliveries have ended", |all| count(all, DeliveryStatus::Cancelled) == 3).await;
     assert_eq!(receiver.count(), 1);
     gate.open();
     let all = b.until("all are cancelled", all_are(DeliveryStatus::Cancelled, 4)).await;
@@ -278,5 +285,5 @@ async fn key_changes_on_other_node_call_back(on: On) {
         revoked_at: None,
     };
     assert!(nodes[0].store.create_key(key).await.unwrap());
-    nodes[1].eventually("it is told", async || reported.load(SeqCst) > 0).await;
+    nodes[1].eventually("the callback is called", async || reported.load(SeqCst) > 0).await;
 }

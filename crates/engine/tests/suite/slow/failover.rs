@@ -104,9 +104,9 @@ async fn fail_over(synchronous: bool) -> usize {
     while pending > 0 {
         assert!(promoted.elapsed() < MAX_RECOVERY, "{pending} are still pending");
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let Ok(vitals) = nodes[0].store.stats().await else { continue };
+        let Ok(stats) = nodes[0].store.stats().await else { continue };
         let undelivered = replica.query("SELECT count(*) FROM deliveries WHERE ended_at IS NULL").await;
-        pending = undelivered[0][0].parse::<usize>().unwrap() + vitals.leased as usize;
+        pending = undelivered[0][0].parse::<usize>().unwrap() + stats.leased as usize;
     }
     let took = promoted.elapsed();
     eprintln!("everything was delivered {took:?} after the promotion, publishing included");

@@ -38,7 +38,7 @@ fn sent(arrivals: &[ReceivedRequest]) -> Vec<(String, Value)> {
     arrivals.iter().map(reported).collect()
 }
 
-async fn notices(harness: &Harness) -> Vec<StoredNotification> {
+async fn stored_notifications(harness: &Harness) -> Vec<StoredNotification> {
     let page = PageRequest { after: None, offset: 0, limit: 500 };
     harness.store.list_notifications(TenantId::default(), page).await.unwrap()
 }
@@ -49,7 +49,7 @@ async fn first_dead_delivery_is_notified_immediately_and_later_ones_grouped() {
     let operations = Receiver::start().await;
     let listening = listener(&harness, &operations, "redrive.*").await;
     let refusing = Receiver::responding(404).await;
-    let url = refusing.url_at("/hook?token=s3cret");
+    let url = refusing.url_at("/webhooks?token=s3cret");
     let webhook = harness
         .create_webhook(&url, |webhook| {
             webhook.spec.description = Some("orders".into());
@@ -73,7 +73,7 @@ async fn first_dead_delivery_is_notified_immediately_and_later_ones_grouped() {
     assert_eq!(data["delivery_id"], dead.id.to_string());
     assert_eq!((&data["kind"], &data["count"]), (&"delivery.dead".into(), &1.into()));
     assert_eq!((&data["reason"], &data["event_type"]), (&"permanent".into(), &"order.created".into()));
-    assert_eq!(data["message"], "the endpoint answered 404");
+    assert_eq!(data["message"], "the endpoint returned 404");
     assert_eq!(data["webhook"]["id"], webhook.id.to_string());
     assert_eq!(
         (&data["webhook"]["host"], &data["webhook"]["description"]),
@@ -88,14 +88,14 @@ async fn first_dead_delivery_is_notified_immediately_and_later_ones_grouped() {
         })
         .await;
     harness.settle_time().await;
-    assert_eq!(operations.count(), 1, "what follows is gathered");
+    assert_eq!(operations.count(), 1, "later occurrences are grouped");
     harness.clock.advance(Duration::from_secs(3600));
     let arrivals = operations.wait_for(2).await;
     assert_eq!(sent(&arrivals)[1].1["count"], 300);
     harness.clock.advance(Duration::from_secs(7200));
     harness.settle_time().await;
-    assert_eq!(operations.count(), 2, "and nothing is told of nothing");
-    let listed = notices(&harness).await;
+    assert_eq!(operations.count(), 2, "nothing is sent without an occurrence");
+    let listed = stored_notifications(&harness).await;
     let combinations: Vec<_> =
         listed.iter().map(|one| (one.webhook_status, one.email_status, one.next_attempt_at)).collect();
     assert_eq!(combinations, [(ChannelStatus::Sent, ChannelStatus::NoRecipients, None); 2]);
@@ -113,7 +113,7 @@ async fn automatic_circuit_transitions_are_notified_and_forced_ones_not() {
     harness.publish(0..5).await;
     let (event_type, data) = sent(&operations.wait_for(1).await).remove(0);
     assert_eq!((&*event_type, &data["reason"]), ("redrive.circuit.opened", &"server_error".into()));
-    assert_eq!(data["message"], "5 of 5 calls failed");
+    assert_eq!(data["message"], "5 of 5 attempts failed");
     assert_eq!(data["until"], harness.circuit(&webhook).await.next_half_open_at.unwrap().to_string());
     works.store(true, SeqCst);
     harness.clock.advance(30 * SECOND);
@@ -139,8 +139,8 @@ async fn automatic_disable_is_notified_and_manual_disable_not() {
     listener(&harness, &operations, "redrive.webhook.disabled").await;
     let gone = Receiver::responding(410).await;
     let webhook = harness.create_webhook(&gone.url(), |_| {}).await;
-    let by_hand = harness.create_webhook("http://127.0.0.1:1/", |_| {}).await;
-    harness.set_state(&by_hand, WebhookState::Disabled("disabled by its owner".into())).await;
+    let manually_disabled = harness.create_webhook("http://127.0.0.1:1/", |_| {}).await;
+    harness.set_state(&manually_disabled, WebhookState::Disabled("disabled by its owner".into())).await;
     harness.publish(0..1).await;
     let (_, data) = sent(&operations.wait_for(1).await).remove(0);
     assert_eq!((&data["webhook"]["id"], &data["reason"]), (&webhook.id.to_string().into(), &"gone".into()));
@@ -193,8 +193,8 @@ async fn old_secrets_and_exhausted_quotas_are_notified_periodically() {
     );
     assert!(data["message"].as_str().unwrap().contains("90 days"), "{data}");
     harness
-        .eventually("the listener's own secret is told by mail alone", async || {
-            notices(&harness).await.iter().any(|one| {
+        .eventually("the secret of the operational webhook is notified by email only", async || {
+            stored_notifications(&harness).await.iter().any(|one| {
                 one.notification.webhook_id == Some(ours.id)
                     && one.webhook_status == ChannelStatus::NoRecipients
             })
@@ -214,13 +214,13 @@ async fn dns_failures_are_notified() {
         .await;
     harness.publish(0..12).await;
     harness
-        .eventually("all were tried", async || {
-            let tried = harness
+        .eventually("all were attempted", async || {
+            let attempted = harness
                 .deliveries()
                 .await
                 .into_iter()
                 .filter(|one| one.webhook_id == webhook.id && one.attempt_count > 0);
-            tried.count() == 12
+            attempted.count() == 12
         })
         .await;
     harness.clock.advance(60 * SECOND);
@@ -250,8 +250,8 @@ async fn failing_operational_webhook_causes_no_event() {
     let dead = healthy.wait_for(5).await;
     assert!(sent(&dead).iter().all(|(event_type, _)| event_type == "redrive.delivery.dead"));
     harness
-        .eventually("its circuit opened, and that is told by no event", async || {
-            notices(&harness).await.iter().any(|one| {
+        .eventually("its circuit opened, and no event reports it", async || {
+            stored_notifications(&harness).await.iter().any(|one| {
                 one.notification.webhook_id == Some(failing.id)
                     && one.notification.kind.name() == "circuit.opened"
                     && one.webhook_status == ChannelStatus::NoRecipients
@@ -261,13 +261,13 @@ async fn failing_operational_webhook_causes_no_event() {
     harness.clock.advance(Duration::from_secs(7200));
     harness.settle_time().await;
     assert_eq!(healthy.count(), 5);
-    let about_deaths_of_its_own = notices(&harness).await.iter().any(|one| {
+    let about_deaths_of_its_own = stored_notifications(&harness).await.iter().any(|one| {
         one.notification.webhook_id == Some(failing.id) && one.notification.kind.name() == "delivery.dead"
     });
     assert!(!about_deaths_of_its_own);
 }
 
-/// Mailer that fails the first tries.
+/// Mailer that fails the first attempts.
 struct Stubborn(AtomicUsize);
 
 impl Mailer for Stubborn {
@@ -292,7 +292,7 @@ impl Mailer for Stubborn {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn email_is_retried_until_sent_or_given_up() {
+async fn email_is_retried_until_sent_or_failed() {
     let mailer = Arc::new(Stubborn(AtomicUsize::new(0)));
     let harness = world_with(Settings { mailer: Some(MailerHandle(mailer.clone())), ..settings() }).await;
     let refusing = Receiver::responding(404).await;
@@ -301,28 +301,29 @@ async fn email_is_retried_until_sent_or_given_up() {
     harness
         .eventually("it is sent", async || {
             harness.clock.advance(SECOND / 10);
-            notices(&harness)
+            stored_notifications(&harness)
                 .await
                 .iter()
                 .any(|one| one.email_status == ChannelStatus::Sent && one.next_attempt_at.is_none())
         })
         .await;
     assert_eq!(mailer.0.load(SeqCst), 3);
-    assert_eq!(notices(&harness).await[0].error.as_deref(), Some("no route"));
+    assert_eq!(stored_notifications(&harness).await[0].error.as_deref(), Some("no route"));
 
     mailer.0.store(usize::MAX - 1_000_000, SeqCst);
     harness.clock.advance(3600 * SECOND);
     harness.publish(1..2).await;
     harness
         .eventually("it failed", async || {
-            notices(&harness).await[0].attempts > 0 && notices(&harness).await.len() == 2
+            stored_notifications(&harness).await[0].attempts > 0
+                && stored_notifications(&harness).await.len() == 2
         })
         .await;
     harness.clock.advance(3 * 24 * 3600 * SECOND);
     harness
         .eventually("the notification is failed", async || {
             harness.clock.advance(SECOND);
-            notices(&harness).await[0].email_status == ChannelStatus::Failed
+            stored_notifications(&harness).await[0].email_status == ChannelStatus::Failed
         })
         .await;
 }
@@ -354,7 +355,7 @@ async fn two_nodes_notify_once(on: On) {
     })
     .await;
     a.clock.advance(60 * SECOND);
-    let arrivals = operations.wait_until("all are told", |arrivals| count(arrivals) >= 100).await;
+    let arrivals = operations.wait_until("all are notified", |arrivals| count(arrivals) >= 100).await;
     a.settle_time().await;
     assert_eq!((count(&operations.arrivals()), arrivals.len()), (100, 2));
 }

@@ -92,7 +92,7 @@ async fn each_delivery_reaches_exactly_one_of_two_workers(path: QueueSetup) {
     api.publish(0..100).await;
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 400)).await;
     assert_eq!(receiver.count(), 400, "none was sent twice");
-    assert_eq!(workers(&api).await, ["a", "b"], "both have had some");
+    assert_eq!(workers(&api).await, ["a", "b"], "both nodes have sent some");
     for node in &nodes {
         node.assert_settled().await;
     }
@@ -112,12 +112,12 @@ async fn high_priority_goes_first_without_starving_others(path: QueueSetup) {
         api.engine.publish(urgent(n, Priority::High)).await.unwrap();
     }
     let worker = &nodes[0];
-    worker.eventually("all have come", async || worker.engine.load().items == 81).await;
+    worker.eventually("all have arrived", async || worker.engine.load().deliveries == 81).await;
     gate.open();
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 81)).await;
     let order = numbers(&receiver.arrivals());
     let late = order[1..].iter().position(|n| *n == 80).unwrap();
-    assert!(late <= 45, "the last of 40 urgent ones was number {late}: {order:?}");
+    assert!(late <= 45, "the last of 40 high-priority deliveries was number {late}: {order:?}");
     worker.assert_settled().await;
 }
 
@@ -190,7 +190,7 @@ async fn dead_worker_loses_no_deliveries(path: QueueSetup) {
     api.publish(150..200).await;
     api.clock.advance(redrive_core::cluster::ticket::CLAIM_GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 200)).await;
-    assert!(receiver.count() <= 200 + 4, "only what was under way may come twice: {}", receiver.count());
+    assert!(receiver.count() <= 200 + 4, "only requests in flight may be sent twice: {}", receiver.count());
     other.assert_settled().await;
 }
 
@@ -198,8 +198,9 @@ async fn slow_webhook_does_not_block_others(path: QueueSetup) {
     let (api, nodes) = path.nodes(&["a"]).await;
     let (slow, gate) = Receiver::latched(200).await;
     let quick = Receiver::start().await;
-    let slow_hook = api.create_webhook(&slow.url(), |webhook| webhook.spec.max_in_flight = Some(1)).await;
-    let quick_hook = api.create_webhook(&quick.url(), |webhook| webhook.spec.max_in_flight = Some(40)).await;
+    let slow_webhook = api.create_webhook(&slow.url(), |webhook| webhook.spec.max_in_flight = Some(1)).await;
+    let fast_webhook =
+        api.create_webhook(&quick.url(), |webhook| webhook.spec.max_in_flight = Some(40)).await;
     api.publish(0..300).await;
     quick.wait_for(300).await;
     assert!(slow.count() <= 1);
@@ -207,7 +208,7 @@ async fn slow_webhook_does_not_block_others(path: QueueSetup) {
     // Deliveries beyond the lane capacity wait in the store in either case.
     api.clock.advance(redrive_core::cluster::ticket::CLAIM_GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
-    assert_eq!((slow.count(), quick.count()), (300, 300), "{} {}", slow_hook.id, quick_hook.id);
+    assert_eq!((slow.count(), quick.count()), (300, 300), "{} {}", slow_webhook.id, fast_webhook.id);
     nodes[0].assert_settled().await;
 }
 

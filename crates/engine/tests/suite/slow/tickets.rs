@@ -51,12 +51,12 @@ async fn ticketed_delivery_is_displayed_as_ready_and_scheduled_at_creation() {
     assert_eq!(
         delivery.due,
         Some(delivery.created_at + CLAIM_GRACE),
-        "it is left to its ticket for a moment"
+        "the delivery is reserved for its ticket"
     );
     let waiting = api.engine.wait_reason(delivery).await.unwrap().unwrap();
     assert_eq!((waiting.on.name(), waiting.until), ("capacity", None), "{waiting:?}");
     let queue = queue(Priority::Normal);
-    api.eventually("the ticket is there", async || broker.depth(&queue).await == 1).await;
+    api.eventually("the ticket is in the queue", async || broker.depth(&queue).await == 1).await;
     let ticket = broker.get(&queue).await.unwrap();
     assert_eq!(ticket.body, api.ticket_for(&[delivery.id]).await);
     api.settle_time().await;
@@ -65,7 +65,10 @@ async fn ticketed_delivery_is_displayed_as_ready_and_scheduled_at_creation() {
     api.clock.advance(CLAIM_GRACE);
     let delivery = api.until("it is delivered", all_are(DeliveryStatus::Delivered, 1)).await.remove(0);
     let attempts = api.store.attempts(TenantId::default(), delivery.id).await.unwrap().unwrap();
-    assert_eq!(attempts[0].attempt.scheduled_at, delivery.created_at, "it was late, and not due later");
+    assert_eq!(
+        attempts[0].attempt.scheduled_at, delivery.created_at,
+        "the ticket was late, and the delivery is not due later"
+    );
     deaf.assert_settled().await;
 }
 
@@ -87,7 +90,7 @@ async fn duplicate_and_late_tickets_send_nothing_twice() {
     }
     let empty = async |priority| broker.messages(&queue(priority)).await == 0;
     for priority in Priority::ALL {
-        api.eventually("all tickets are taken", async || empty(priority).await).await;
+        api.eventually("all tickets are consumed", async || empty(priority).await).await;
     }
     api.settle_time().await;
     assert_eq!(receiver.count(), 5);
@@ -95,7 +98,7 @@ async fn duplicate_and_late_tickets_send_nothing_twice() {
     api.clock.advance(Duration::from_secs(5));
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 5)).await;
     broker.publish_all(&queue(Priority::Normal), again()).await;
-    api.eventually("all tickets are taken", async || empty(Priority::Normal).await).await;
+    api.eventually("all tickets are consumed", async || empty(Priority::Normal).await).await;
     api.settle_time().await;
     assert_eq!(receiver.count(), 10);
     worker.assert_settled().await;
@@ -111,7 +114,7 @@ async fn invalid_ticket_is_rejected_without_blocking_others() {
     for body in bad {
         broker.publish(&queue(Priority::High), lapin::BasicProperties::default(), body).await;
     }
-    api.eventually("they are put aside", async || broker.depth(REJECTED).await == 4).await;
+    api.eventually("invalid messages are rejected", async || broker.depth(REJECTED).await == 4).await;
     assert_eq!(broker.get(REJECTED).await.unwrap().body, b"hello");
     tickets_work(&api, &receiver, 0, 10).await;
     worker.assert_settled().await;
@@ -122,7 +125,7 @@ async fn node_without_capacity_leaves_tickets_in_broker() {
     let broker = RabbitMq::shared().await;
     let cluster = TestCluster::on(On::Postgres).await;
     let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
-    let small = Settings { max_items: 20, ..node("worker", Role::Worker, Some(&broker.url())) };
+    let small = Settings { max_deliveries: 20, ..node("worker", Role::Worker, Some(&broker.url())) };
     let worker = cluster.node(small).await;
     for harness in [&api, &worker] {
         harness.is_set_up(2).await;
@@ -134,13 +137,15 @@ async fn node_without_capacity_leaves_tickets_in_broker() {
     for n in 0..30 {
         api.publish(n..n + 1).await;
         if n == 0 {
-            worker.eventually("it has enough", async || worker.engine.load().items >= 15).await;
+            worker
+                .eventually("the node has no capacity left", async || worker.engine.load().deliveries >= 15)
+                .await;
         }
     }
     api.settle_time().await;
     let kept = broker.messages(&queue(Priority::Normal)).await;
-    assert!(kept > 0, "what there is to do can be seen at the broker");
-    assert!(worker.engine.load().items <= 20);
+    assert!(kept > 0, "the queue length shows the backlog");
+    assert!(worker.engine.load().deliveries <= 20);
     gate.open();
     api.clock.advance(CLAIM_GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
@@ -242,7 +247,7 @@ async fn memory_alarm_of_broker_diverts_deliveries_to_store() {
     receiver.wait_for(60).await;
     broker.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
     let back = Instant::now();
-    api.eventually("tickets go out again", async || api.engine.issues_tickets()).await;
+    api.eventually("tickets are published again", async || api.engine.issues_tickets()).await;
     assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
     tickets_work(&api, &receiver, 60, 20).await;
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 80)).await;
@@ -321,7 +326,7 @@ async fn hanging_broker_is_bypassed_and_used_again() {
     receiver.wait_for(120).await;
     broker.thaw();
     let back = Instant::now();
-    api.eventually("tickets go out again", async || api.engine.issues_tickets()).await;
+    api.eventually("tickets are published again", async || api.engine.issues_tickets()).await;
     worker.broker_is(true).await;
     assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
     tickets_work(&api, &receiver, 120, 20).await;
@@ -361,8 +366,8 @@ async fn tickets_work_over_tls() {
     api.create_webhook(&receiver.url(), |_| {}).await;
     tickets_work(&api, &receiver, 0, 10).await;
     worker.assert_settled().await;
-    let stranger = tickets(&broker.url()).broker.connect("testing").await.unwrap_err();
-    assert!(stranger.to_string().contains("certificate"), "{stranger}");
+    let untrusted = tickets(&broker.url()).broker.connect("testing").await.unwrap_err();
+    assert!(untrusted.to_string().contains("certificate"), "{untrusted}");
 }
 
 mod extended {
@@ -388,7 +393,7 @@ mod extended {
         // Some tickets were lost with their queues.
         api.clock.advance(CLAIM_GRACE);
         api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
-        api.eventually("the queues are back", async || {
+        api.eventually("the queues are declared again", async || {
             let n = published;
             api.publish(n..n + 1).await;
             published += 1;

@@ -168,7 +168,7 @@ async fn cancel_deliveries(
 /// Completed operation, or the result of a dry run.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[allow(dead_code, reason = "describes an answer that is written as one of the two")]
+#[allow(dead_code, reason = "describes a response that is serialized as one of the two")]
 pub(super) enum DoneOrDryRun {
     /// Completed operation.
     Done(Box<OperationView>),

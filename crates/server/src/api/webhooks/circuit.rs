@@ -64,9 +64,9 @@ impl From<CircuitPeriod> for PeriodView {
 }
 
 impl From<CircuitDetails> for CircuitView {
-    fn from(seen: CircuitDetails) -> Self {
-        let periods = seen.periods.into_iter().map(PeriodView::from).collect();
-        Self { circuit: seen.circuit, fallback: seen.fallback, periods }
+    fn from(details: CircuitDetails) -> Self {
+        let periods = details.periods.into_iter().map(PeriodView::from).collect();
+        Self { circuit: details.circuit, fallback: details.fallback, periods }
     }
 }
 

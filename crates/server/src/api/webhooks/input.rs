@@ -188,7 +188,7 @@ impl InputState {
 
 impl WebhookInput {
     /// Returns the requested state. Returns `None` if the input has neither `state` nor `active`.
-    pub(super) fn wants_state(&self) -> Result<Option<InputState>, AppError> {
+    pub(super) fn requested_state(&self) -> Result<Option<InputState>, AppError> {
         match (self.state, self.active) {
             (Some(state), Some(active)) if active != (state == InputState::Active) => {
                 Err(FieldError::new("active", "contradicts state; send only one of them").into())
@@ -280,8 +280,8 @@ fn restore_redacted(
 ) -> Result<BTreeMap<String, SecretString>, AppError> {
     // Header names are case-insensitive. A name given twice, once with a value and once redacted, would count as
     // supplied and restore the stored value.
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = given.keys().find(|name| !seen.insert(name.to_ascii_lowercase())) {
+    let mut names = BTreeSet::new();
+    if let Some(twice) = given.keys().find(|name| !names.insert(name.to_ascii_lowercase())) {
         let field = format!("headers.{}", twice.escape_debug());
         return Err(FieldError::new(field, "is given twice; header names are case-insensitive").into());
     }

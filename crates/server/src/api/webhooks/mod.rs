@@ -88,7 +88,7 @@ pub(crate) async fn validate_draft(
     input: &WebhookInput,
 ) -> Result<(), Problem> {
     parse_secret(input.secret.as_deref())?;
-    input.wants_state()?;
+    input.requested_state()?;
     Ok(app.check_webhook(actor, tenant, id, |spec| input.apply_to(spec)).await?)
 }
 
@@ -109,7 +109,7 @@ async fn create(
         app.resolve_tenant(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
-    input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
+    input.requested_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
     let webhook = app.create_webhook(&caller, tenant.clone(), input.new_spec()?, secret, state).await?;
     let now = app.engine().clock().now();
     let view = match caller.is_capable(Capability::Secrets) {
@@ -210,7 +210,7 @@ async fn change(
     if input.secret.is_some() {
         return Err(FieldError::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret").into());
     }
-    let state = input.wants_state()?;
+    let state = input.requested_state()?;
     let apply = |webhook: &mut Webhook| {
         if let Some(state) = state {
             state.apply_to(&mut webhook.state);

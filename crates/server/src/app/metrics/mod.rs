@@ -104,7 +104,7 @@ impl App {
             registry,
             "redrive_deliveries_in_memory",
             "Deliveries in the memory of this node",
-            load.items as u64,
+            load.deliveries as u64,
         );
         gauge(
             registry,

@@ -89,13 +89,13 @@ mod tests {
     fn stat_line_is_parsed_with_brackets_in_the_program_name() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 7 0 1000 123456 300 18446744073709551615 1";
         let process = Process::parse(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096).unwrap();
-        let seen = Process {
+        let expected = Process {
             threads: 7,
             started: 1_700_000_010.0,
             virtual_bytes: 123_456,
             resident_bytes: 300 * 4096,
         };
-        assert_eq!(process, seen);
+        assert_eq!(process, expected);
         assert_eq!(Process::parse("", "", 100.0, 4096), None);
     }
 

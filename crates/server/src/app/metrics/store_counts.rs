@@ -32,7 +32,7 @@ pub(in crate::app) struct StoreCounts {
     /// Monotonic time of the count.
     at: Duration,
     /// Duration of the count.
-    took: Duration,
+    duration: Duration,
 }
 
 impl StoreCounts {
@@ -62,13 +62,13 @@ impl App {
     }
 
     async fn count(&self) {
-        let Ok(_turn) = self.store_counter.turn.try_lock() else {
+        let Ok(_guard) = self.store_counter.turn.try_lock() else {
             // Another scrape is counting: wait for its result.
             drop(self.store_counter.turn.lock().await);
             return;
         };
         let last = *self.store_counter.last.lock();
-        if last.is_some_and(|last| last.age() < last.took * MIN_IDLE_FACTOR) {
+        if last.is_some_and(|last| last.age() < last.duration * MIN_IDLE_FACTOR) {
             return;
         }
         match timeout(MAX_AGE, self.query_store()).await {
@@ -84,6 +84,6 @@ impl App {
         let blocked = self.engine.blocked_deliveries().await?;
         let crowded = self.store().count_tenants_over_dlq(TENANT_DLQ_THRESHOLD).await?;
         let at = monotonic_now();
-        Ok(StoreCounts { vitals, blocked, crowded, at, took: at.saturating_sub(started) })
+        Ok(StoreCounts { vitals, blocked, crowded, at, duration: at.saturating_sub(started) })
     }
 }

@@ -147,12 +147,12 @@ pub(super) async fn set_up(app: &App, actor: &Actor, stop: &CancellationToken) -
         }
     }
     for sample in &ALL {
-        let made = app.create_event_type(actor, tenant(sample.tenant)?, sample.name.into(), |new| {
+        let created = app.create_event_type(actor, tenant(sample.tenant)?, sample.name.into(), |new| {
             new.description = Some(sample.description.into());
             new.schema = Some((sample.schema)().to_string());
-            new.example = Some(sample.make(|| 0.3).1.to_string());
+            new.example = Some(sample.generate(|| 0.3).1.to_string());
         });
-        match made.await {
+        match created.await {
             Ok(_) | Err(AppError::Conflict { code: "event_type_exists", .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -75,7 +75,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    /// Returns the notice printed at startup.
+    /// Returns the banner printed at startup.
     pub(super) fn banner(&self) -> String {
         format!(
             "This is a demo with simulated receivers and {} simulated events per second.\n{}",
@@ -95,7 +95,7 @@ impl Demo {
         let opening = (0..INITIAL_EVENTS_PER_TYPE).flat_map(|_| &samples::ALL);
         let steady = stream::unfold(pace, async |mut pace| {
             pace.tick().await;
-            Some((samples::one_of_all(clock::random_unit()), pace))
+            Some((samples::pick_sample(clock::random_unit()), pace))
         });
         let all = stream::iter(opening).chain(steady).take_until(stop.cancelled());
         all.for_each_concurrent(MAX_CONCURRENT, async |sample| {
@@ -109,7 +109,7 @@ impl Demo {
 }
 
 async fn publish(app: &App, sample: &Sample) -> Result<(), AppError> {
-    let (subject, data) = sample.make(clock::random_unit);
+    let (subject, data) = sample.generate(clock::random_unit);
     let draft = EventDraft {
         tenant_id: tenant(sample.tenant)?,
         event_type: sample.name.into(),

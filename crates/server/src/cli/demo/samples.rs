@@ -17,7 +17,7 @@ pub(super) struct Sample {
 
 impl Sample {
     /// Generates subject and payload of an event. The random values are uniform in [0, 1).
-    pub(super) fn make(&self, mut random: impl FnMut() -> f64) -> (String, Value) {
+    pub(super) fn generate(&self, mut random: impl FnMut() -> f64) -> (String, Value) {
         (self.payload)(&mut DemoRng(&mut random))
     }
 
@@ -64,7 +64,7 @@ pub(super) static ALL: [Sample; 12] = [
 ];
 
 /// Picks a sample by a random value that is uniform in [0, 1).
-pub(super) fn one_of_all(random: f64) -> &'static Sample {
+pub(super) fn pick_sample(random: f64) -> &'static Sample {
     &ALL[((random * ALL.len() as f64) as usize).min(ALL.len() - 1)]
 }
 
@@ -238,9 +238,9 @@ mod tests {
     #[test]
     fn every_sample_is_picked() {
         let found: HashSet<_> =
-            (0..1000).map(|n| one_of_all(f64::from(n) / 1000.0)).map(|s| (s.tenant, s.name)).collect();
+            (0..1000).map(|n| pick_sample(f64::from(n) / 1000.0)).map(|s| (s.tenant, s.name)).collect();
         assert_eq!(found.len(), ALL.len());
-        one_of_all(0.999_999_999_999_999_9);
+        pick_sample(0.999_999_999_999_999_9);
     }
 
     proptest! {
@@ -248,7 +248,7 @@ mod tests {
         fn payloads_match_their_schemas(rolls in proptest::collection::vec(0.0..1.0f64, 1..50)) {
             for sample in &ALL {
                 let mut rolls = rolls.iter().copied().cycle();
-                let (subject, data) = sample.make(|| rolls.next().unwrap());
+                let (subject, data) = sample.generate(|| rolls.next().unwrap());
                 prop_assert!(!subject.is_empty());
                 let schema = Schema::parse(&(sample.schema)().to_string()).unwrap();
                 let checked = schema.check(data.to_string().as_bytes());

@@ -19,9 +19,9 @@ fn slots_start_at_round_times_and_last_contains_now() {
     let slots = minutes(3);
     assert_eq!(slots.from, Time::from_secs(1_699_999_860));
     assert_eq!(slots.to(), Time::from_secs(1_700_000_040));
-    assert_eq!(slots.describe_slots(0), "14 Nov, 22:11 UTC");
+    assert_eq!(slots.describe_slot(0), "14 Nov, 22:11 UTC");
     let hours = TimeSlots::from(TimeBuckets::until(NOW, Duration::from_secs(3600), 2));
-    assert_eq!(hours.describe_slots(1), "14 Nov, 22:00 – 23:00 UTC");
+    assert_eq!(hours.describe_slot(1), "14 Nov, 22:00 – 23:00 UTC");
 }
 
 #[test]
@@ -36,9 +36,8 @@ fn bars_are_stacked_and_have_tooltips() {
     );
     assert!(svg.contains(r#"<rect class="bad" x="366.67" y="0" width="266.67" height="37.5"/>"#), "{svg}");
     assert!(svg.contains(r#"data-tip="14 Nov, 22:12 UTC&#10;delivered: 6&#10;failed: 2""#), "{svg}");
-    assert_eq!(svg.matches("data-tip").count(), 2, "nothing is told of a minute without anything: {svg}");
-    let label =
-        "Attempts, 14 Nov, 22:11 UTC to 22:14: delivered 10 in all, at most 6; failed 2 in all, at most 2";
+    assert_eq!(svg.matches("data-tip").count(), 2, "a minute without values has no tooltip: {svg}");
+    let label = "Attempts, 14 Nov, 22:11 UTC to 22:14: delivered 10 in total, at most 6; failed 2 in total, at most 2";
     assert!(svg.contains(&format!("role=\"img\" aria-label=\"{label}\"")), "{svg}");
 }
 

@@ -67,7 +67,7 @@ mod tests {
             .unwrap();
         assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
         let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
-        assert_eq!(files.len(), 2, "nothing else was made");
+        assert_eq!(files.len(), 2, "no other file was created");
         let read = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
         let args = read("args");
         let args = args.trim_end_matches('\0').split('\0').map(str::to_owned).collect();

@@ -42,11 +42,11 @@ pub(in crate::dashboard) struct DetailQuery {
 #[derive(Template)]
 #[template(path = "delivery.html")]
 struct DetailPage {
-    frame: PageContext,
+    layout: PageContext,
     details: DeliveryDetails,
     names: Names,
     lines: Vec<Line>,
-    left_out: usize,
+    omitted: usize,
     is_erased: bool,
     body: String,
     body_size: usize,
@@ -58,8 +58,8 @@ impl DetailPage {
     fn is_retryable(&self) -> bool {
         let delivery = &self.details.delivery;
         let is_waiting = delivery.status == DeliveryStatus::Pending;
-        let can_begin_anew = delivery.status.is_final() && delivery.redriven_as.is_none();
-        !self.is_erased && (is_waiting || can_begin_anew)
+        let can_be_resent = delivery.status.is_final() && delivery.redriven_as.is_none();
+        !self.is_erased && (is_waiting || can_be_resent)
     }
 
     /// Returns whether the delivery waits only for its scheduled time.
@@ -71,23 +71,23 @@ impl DetailPage {
 /// Renders the page.
 pub(in crate::dashboard) async fn detail(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<DetailQuery>,
 ) -> PageResult {
-    let id: DeliveryId = looking.id("delivery")?;
-    let tenant = looking.tenant.clone();
+    let id: DeliveryId = viewer.id("delivery")?;
+    let tenant = viewer.tenant.clone();
     let details = app.delivery(tenant.clone(), id).await?;
     let history = app.history(tenant.clone(), id).await?;
     let event = app.event(tenant.clone(), details.delivery.event_id).await?.event;
     let names = Names::load(&app, &tenant, [details.delivery.webhook_id]).await?;
-    let (lines, left_out) = timeline(history, &event, query.query.attempt);
+    let (lines, omitted) = timeline(history, &event, query.query.attempt);
     let sent = if event.is_erased() { Default::default() } else { details.delivery.format.render(&event) };
     let (body, is_cut) = pretty(&sent, MAX_BODY_BYTES);
     Html::render(&DetailPage {
-        frame: looking.frame("deliveries"),
+        layout: viewer.layout("deliveries"),
         names,
         lines,
-        left_out,
+        omitted,
         is_erased: event.is_erased(),
         body,
         body_size: sent.len(),
@@ -97,7 +97,7 @@ pub(in crate::dashboard) async fn detail(
 }
 
 /// Returns the attempt with this number, or the last one if there is no number.
-fn attempt_of(history: DeliveryHistory, number: Option<u32>) -> Option<StoredAttempt> {
+fn find_attempt(history: DeliveryHistory, number: Option<u32>) -> Option<StoredAttempt> {
     let attempts = history.entries.into_iter().filter_map(|entry| match entry {
         HistoryEntry::Attempt(stored) => Some(stored),
         HistoryEntry::Blocked(_) => None,
@@ -108,18 +108,18 @@ fn attempt_of(history: DeliveryHistory, number: Option<u32>) -> Option<StoredAtt
 /// Returns the request of an attempt as a `curl` command, as plain text.
 pub(in crate::dashboard) async fn as_curl(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<DetailQuery>,
 ) -> Result<Response, PageError> {
-    let id: DeliveryId = looking.id("delivery")?;
-    let tenant = looking.tenant.clone();
+    let id: DeliveryId = viewer.id("delivery")?;
+    let tenant = viewer.tenant.clone();
     let history = app.history(tenant.clone(), id).await?;
     let delivery = history.delivery.clone();
     let event = app.event(tenant.clone(), delivery.event_id).await?.event;
     if event.is_erased() {
         return Err(AppError::NotFound("payload").into());
     }
-    let stored = attempt_of(history, query.query.attempt).ok_or(AppError::NotFound("attempt"))?;
+    let stored = find_attempt(history, query.query.attempt).ok_or(AppError::NotFound("attempt"))?;
     let names = Names::load(&app, &tenant, [delivery.webhook_id]).await?;
     let url = names.long(&delivery.webhook_id);
     let command = curl::command(&url, &request_headers(&stored, &event), &delivery.format.render(&event));

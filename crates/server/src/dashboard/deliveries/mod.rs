@@ -29,7 +29,7 @@ const PAGE_SIZE: u32 = 25;
 #[derive(Template)]
 #[template(path = "deliveries.html")]
 struct ListPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<DeliveryQuery>,
     choices: Choices,
     names: Names,
@@ -40,8 +40,8 @@ struct ListPage {
 
 impl ListPage {
     /// Returns whether one of the additional filters is set.
-    fn is_asked_further(&self) -> bool {
-        let further = [
+    fn has_more_filters(&self) -> bool {
+        let more_filters = [
             "event_id",
             "idempotency_key",
             "subject",
@@ -52,46 +52,46 @@ impl ListPage {
             "from",
             "to",
         ];
-        further.iter().any(|name| !self.query.is(name, ""))
+        more_filters.iter().any(|name| !self.query.is(name, ""))
     }
 }
 
 /// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<DeliveryQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
     let filter = query.query.filter()?;
     let bulk = Bulk::for_filter(&filter);
-    let details = app.list_deliveries(looking.tenant.clone(), filter, paging.request()?).await?;
+    let details = app.list_deliveries(viewer.tenant.clone(), filter, paging.request()?).await?;
     let page = paging.page_of(details, cursor_of, |details| details);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
     let names =
-        Names::load(&app, &looking.tenant, page.data.iter().map(|details| details.delivery.webhook_id))
+        Names::load(&app, &viewer.tenant, page.data.iter().map(|details| details.delivery.webhook_id))
             .await?;
-    let choices = Choices::load(&app, &looking.tenant, query.value("webhook_id")).await?;
-    let frame = looking.frame("deliveries");
-    Html::render(&ListPage { frame, query, choices, names, rows: page.data, next, bulk })
+    let choices = Choices::load(&app, &viewer.tenant, query.value("webhook_id")).await?;
+    let layout = viewer.layout("deliveries");
+    Html::render(&ListPage { layout, query, choices, names, rows: page.data, next, bulk })
 }
 
 /// Exports all deliveries that the filter of the list selects.
 pub(super) async fn export(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<ExportQuery>,
 ) -> Result<Response, PageError> {
-    Ok(exported_deliveries(&app, looking.tenant, &query.query, false)?)
+    Ok(exported_deliveries(&app, viewer.tenant, &query.query, false)?)
 }
 
 /// Exports all dead letters that the filter of their list selects.
 pub(super) async fn export_dead(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<ExportQuery>,
 ) -> Result<Response, PageError> {
-    Ok(exported_deliveries(&app, looking.tenant, &query.query, true)?)
+    Ok(exported_deliveries(&app, viewer.tenant, &query.query, true)?)
 }
 
 /// Returns a filter for the deliveries of one event.

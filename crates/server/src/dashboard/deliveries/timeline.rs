@@ -87,14 +87,18 @@ impl AttemptRow {
     }
 }
 
-/// Returns the timeline, newest first, and the number of older entries that are left out.
-pub(super) fn timeline(history: DeliveryHistory, event: &Event, requests: Option<u32>) -> (Vec<Line>, usize) {
+/// Returns the timeline, newest first, and the number of older entries that are omitted.
+pub(super) fn timeline(
+    history: DeliveryHistory,
+    event: &Event,
+    requested: Option<u32>,
+) -> (Vec<Line>, usize) {
     let longest = |entry: &HistoryEntry| match entry {
         HistoryEntry::Attempt(stored) => stored.attempt.timings.total,
         HistoryEntry::Blocked(_) => 0,
     };
     let scale = history.entries.iter().map(longest).max().unwrap_or(0);
-    let left_out = history.entries.len().saturating_sub(MAX_ATTEMPTS);
+    let omitted = history.entries.len().saturating_sub(MAX_ATTEMPTS);
     let mut in_full = FULL_ATTEMPTS;
     let mut lines = Vec::new();
     for entry in history.entries.into_iter().rev().take(MAX_ATTEMPTS) {
@@ -103,31 +107,31 @@ pub(super) fn timeline(history: DeliveryHistory, event: &Event, requests: Option
                 Line::Blocked { since: blocked.since, description: blocked.describe() }
             }
             HistoryEntry::Attempt(stored) => {
-                let is_asked = requests == Some(stored.attempt.number);
+                let is_requested = requested == Some(stored.attempt.number);
                 let is_newest = in_full == FULL_ATTEMPTS;
                 let mut row = attempt_row(&stored, scale);
-                if in_full > 0 || is_asked {
+                if in_full > 0 || is_requested {
                     row.exchange = Some(exchange(&stored, event));
                 }
-                row.is_open = is_asked || (requests.is_none() && is_newest);
+                row.is_open = is_requested || (requested.is_none() && is_newest);
                 in_full = in_full.saturating_sub(1);
                 Line::Attempt(Box::new(row))
             }
         });
     }
-    (lines, left_out)
+    (lines, omitted)
 }
 
 fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
     let attempt = &stored.attempt;
     let parts = phases(&attempt.timings);
-    let messages: Vec<_> =
+    let phase_texts: Vec<_> =
         parts.iter().map(|phase| format!("{} {}", phase.name, millis(phase.micros))).collect();
     let response = match (attempt.http_status_code, attempt.failure_category) {
         (Some(code), Some(category)) => format!("{code} · {}", format::category(category)),
         (Some(code), None) => code.to_string(),
         (None, Some(category)) => format::category(category),
-        (None, None) => "no answer".to_owned(),
+        (None, None) => "no response".to_owned(),
     };
     AttemptRow {
         number: attempt.number,
@@ -140,7 +144,7 @@ fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
         worker: attempt.worker.to_string(),
         duration: millis(attempt.timings.total),
         bars: bars(&parts, scale),
-        phases: messages.join(", "),
+        phases: phase_texts.join(", "),
         exchange: None,
         is_open: false,
     }
@@ -148,14 +152,14 @@ fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
 
 fn exchange(stored: &StoredAttempt, event: &Event) -> Exchange {
     let body = stored.attempt.response_body_sample.as_deref().unwrap_or_default();
-    let shown = |mut header: HeaderView| {
+    let escape_value = |mut header: HeaderView| {
         header.value = escape_invisible(&header.value);
         header
     };
     let response_headers = header_views(stored.attempt.response_headers.as_deref());
     Exchange {
-        request_headers: request_headers(stored, event).into_iter().map(shown).collect(),
-        response_headers: response_headers.into_iter().map(shown).collect(),
+        request_headers: request_headers(stored, event).into_iter().map(escape_value).collect(),
+        response_headers: response_headers.into_iter().map(escape_value).collect(),
         body: sample(body),
         bytes: body.len(),
     }
@@ -188,7 +192,7 @@ fn phases(timings: &PhaseTimings) -> Vec<Phase> {
         }
         None => {
             let rest = timings.total.saturating_sub(connected);
-            phases.push(Phase { class: "none", name: "no answer for", micros: rest });
+            phases.push(Phase { class: "none", name: "no response for", micros: rest });
         }
     }
     phases
@@ -232,14 +236,14 @@ mod tests {
             total: 20_000,
         };
         let parts = phases(&timings);
-        let reported: Vec<_> = parts.iter().map(|phase| (phase.class, phase.micros)).collect();
+        let found: Vec<_> = parts.iter().map(|phase| (phase.class, phase.micros)).collect();
         let expected =
             [("dns", 1_000), ("connect", 2_000), ("tls", 3_000), ("wait", 4_000), ("rest", 10_000)];
-        assert_eq!(reported, expected);
+        assert_eq!(found, expected);
         let drawn: Vec<_> = bars(&parts, 20_000).into_iter().map(|bar| (bar.x, bar.width)).collect();
         assert_eq!(drawn, [(0, 50), (50, 100), (150, 150), (300, 200), (500, 500)]);
         let refused = PhaseTimings { dns: Some(500), total: 700, ..PhaseTimings::default() };
-        assert_eq!(phases(&refused)[1], Phase { class: "none", name: "no answer for", micros: 200 });
+        assert_eq!(phases(&refused)[1], Phase { class: "none", name: "no response for", micros: 200 });
     }
 
     proptest! {

@@ -44,21 +44,21 @@ struct Target {
     id: WebhookId,
     url: String,
     /// Whether the event already has a delivery to this webhook.
-    had_it: bool,
+    already_received: bool,
     /// Reason why the event cannot be sent to this webhook.
-    not_now: Option<&'static str>,
+    unavailable: Option<&'static str>,
 }
 
 #[derive(Template)]
 #[template(path = "event.html")]
 struct DetailPage {
-    frame: PageContext,
+    layout: PageContext,
     stored: StoredEvent,
     payload: String,
     is_cut: bool,
     metadata: Option<String>,
     deliveries: Vec<DeliveryDetails>,
-    is_more: bool,
+    has_more: bool,
     names: Names,
     targets: Vec<Target>,
 }
@@ -66,43 +66,43 @@ struct DetailPage {
 /// Renders the page.
 pub(in crate::dashboard) async fn detail(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<DetailQuery>,
 ) -> PageResult {
-    let id: EventId = looking.id("event")?;
-    let tenant = looking.tenant.clone();
+    let id: EventId = viewer.id("event")?;
+    let tenant = viewer.tenant.clone();
     let stored = app.event(tenant.clone(), id).await?;
     let page = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES + 1 };
     let mut deliveries = app.list_deliveries(tenant.clone(), filter_for_event(id), page).await?.found;
-    let is_more = deliveries.len() > MAX_DELIVERIES as usize;
+    let has_more = deliveries.len() > MAX_DELIVERIES as usize;
     deliveries.truncate(MAX_DELIVERIES as usize);
     let names =
         Names::load(&app, &tenant, deliveries.iter().map(|details| details.delivery.webhook_id)).await?;
-    let had: HashSet<_> = deliveries.iter().map(|details| details.delivery.webhook_id).collect();
+    let received: HashSet<_> = deliveries.iter().map(|details| details.delivery.webhook_id).collect();
     let webhooks =
         app.list_webhooks(tenant, PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS }).await?;
     let mut targets: Vec<_> = webhooks
         .into_iter()
         .map(|webhook| Target {
-            had_it: had.contains(&webhook.id),
-            not_now: (!webhook.state.receives_events()).then(|| webhook.state.name()),
+            already_received: received.contains(&webhook.id),
+            unavailable: (!webhook.state.receives_events()).then(|| webhook.state.name()),
             id: webhook.id,
             url: webhook.spec.url,
         })
         .collect();
-    targets.sort_by_key(|target| !target.had_it);
+    targets.sort_by_key(|target| !target.already_received);
     let max = if query.query.whole == Some(true) { MAX_BYTES } else { PREVIEW_BYTES };
     let (payload, is_cut) = pretty(&stored.event.data, max);
     let metadata = stored.event.metadata.as_deref().map(|notes| pretty(notes, PREVIEW_BYTES).0);
-    let frame = looking.frame("events");
+    let layout = viewer.layout("events");
     Html::render(&DetailPage {
-        frame,
+        layout,
         stored,
         payload,
         is_cut,
         metadata,
         deliveries,
-        is_more,
+        has_more,
         names,
         targets,
     })
@@ -111,15 +111,15 @@ pub(in crate::dashboard) async fn detail(
 /// Returns the payload as it was published, as a download.
 pub(in crate::dashboard) async fn payload(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
 ) -> Result<Response, PageError> {
-    let id: EventId = looking.id("event")?;
-    let stored = app.event(looking.tenant, id).await?;
+    let id: EventId = viewer.id("event")?;
+    let stored = app.event(viewer.tenant, id).await?;
     if stored.event.is_erased() {
         return Err(AppError::NotFound("payload").into());
     }
-    let named = format!("attachment; filename=\"{id}.json\"");
+    let disposition = format!("attachment; filename=\"{id}.json\"");
     let headers =
-        [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_DISPOSITION, named)];
+        [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_DISPOSITION, disposition)];
     Ok((headers, stored.event.data).into_response())
 }

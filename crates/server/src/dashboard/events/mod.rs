@@ -21,7 +21,7 @@ const PAGE_SIZE: u32 = 25;
 #[derive(Template)]
 #[template(path = "events.html")]
 struct ListPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<EventQuery>,
     rows: Vec<StoredEvent>,
     next: Option<String>,
@@ -30,21 +30,21 @@ struct ListPage {
 /// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<EventQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    let found = app.list_events(looking.tenant.clone(), query.query.filter(), paging.request()?).await?;
+    let found = app.list_events(viewer.tenant.clone(), query.query.filter(), paging.request()?).await?;
     let page = paging.page_of(found, |stored| stored.event.id, |stored| stored);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&ListPage { frame: looking.frame("events"), query, rows: page.data, next })
+    Html::render(&ListPage { layout: viewer.layout("events"), query, rows: page.data, next })
 }
 
 /// Exports all events that the filter of the list selects.
 pub(super) async fn export(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<EventExportQuery>,
 ) -> Result<Response, PageError> {
-    Ok(exported_events(&app, looking.tenant, &query.query)?)
+    Ok(exported_events(&app, viewer.tenant, &query.query)?)
 }

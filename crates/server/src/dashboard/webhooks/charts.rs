@@ -36,7 +36,7 @@ pub(super) struct ChartWithLegend {
 }
 
 /// Draws attempts and response times over time.
-pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [ChartWithLegend; 2] {
+pub(super) fn traffic_charts(minutes: &[MinuteRollup], range: Range, now: Time) -> [ChartWithLegend; 2] {
     let axis = range.axis(now);
     let slots = TimeSlots::from(axis);
     let (mut good, mut bad) = (vec![0.0; slots.count], vec![0.0; slots.count]);
@@ -66,7 +66,11 @@ pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [Cha
 pub(super) fn circuit_timeline(periods: &[CircuitPeriod], now: Time) -> Svg {
     let now = Time::from_millis(now.millis() / MINUTE * MINUTE + MINUTE);
     let band = |period: &CircuitPeriod| {
-        let why = if period.forced { "Forced open".to_owned() } else { status_text::window(&period.counts) };
+        let why = if period.forced {
+            "Forced open".to_owned()
+        } else {
+            status_text::describe_window(&period.counts)
+        };
         TimeBand {
             from: period.opened_at,
             to: period.ended_at.unwrap_or(now),
@@ -96,7 +100,7 @@ pub(super) struct Step {
 }
 
 /// Returns the attempts that a policy allows if each of them fails.
-pub(super) fn steps(policy: &RetryPolicy) -> Vec<Step> {
+pub(super) fn schedule_steps(policy: &RetryPolicy) -> Vec<Step> {
     let mut at = Duration::ZERO;
     (1..=policy.max_attempts())
         .map(|number| {
@@ -112,35 +116,35 @@ pub(super) fn steps(policy: &RetryPolicy) -> Vec<Step> {
 }
 
 /// Draws the attempts on a logarithmic timeline, on which the first seconds take as much width as the last days.
-pub(super) fn schedule(policy: &RetryPolicy) -> Svg {
-    let dots: Vec<chart::TimeDot<'_>> = steps(policy)
+pub(super) fn schedule_chart(policy: &RetryPolicy) -> Svg {
+    let dots: Vec<chart::TimeDot<'_>> = schedule_steps(policy)
         .into_iter()
         .map(|step| chart::TimeDot {
             at: step.at,
             tone: if step.never { "off" } else { "busy" },
             mark: step.number.to_string(),
-            label: after(step.at),
+            label: format_offset(step.at),
             tip: match step.never {
-                false => format!("Attempt {}: {}", step.number, after_event(step.at)),
-                true => format!("Attempt {} is never made: it is given up before", step.number),
+                false => format!("Attempt {}: {}", step.number, format_after_event(step.at)),
+                true => format!("Attempt {} is not sent: the delivery is marked dead before", step.number),
             },
         })
         .collect();
     let last = dots.last().map_or(Duration::ZERO, |dot| dot.at);
-    let title = format!("{} attempts over {}, on a scale that grows", dots.len(), exact(last));
+    let title = format!("{} attempts over {}, on a logarithmic scale", dots.len(), format_exact(last));
     chart::schedule(&title, &dots)
 }
 
 /// Formats a time after an event briefly.
-fn after(at: Duration) -> String {
+fn format_offset(at: Duration) -> String {
     match at {
-        Duration::ZERO => "at once".to_owned(),
-        at => exact(at),
+        Duration::ZERO => "immediately".to_owned(),
+        at => format_exact(at),
     }
 }
 
 /// Formats a duration, with a fraction if it is below a minute.
-pub(super) fn exact(length: impl Borrow<Duration>) -> String {
+pub(super) fn format_exact(length: impl Borrow<Duration>) -> String {
     match *length.borrow() {
         length if length < Duration::from_secs(1) => format!("{} ms", length.as_millis()),
         length if length < Duration::from_secs(60) && length.subsec_millis() > 0 => {
@@ -151,10 +155,10 @@ pub(super) fn exact(length: impl Borrow<Duration>) -> String {
 }
 
 /// Formats a time after an event.
-pub(super) fn after_event(at: impl Borrow<Duration>) -> String {
+pub(super) fn format_after_event(at: impl Borrow<Duration>) -> String {
     match *at.borrow() {
-        Duration::ZERO => "at once".to_owned(),
-        at => format!("{} after the event", exact(at)),
+        Duration::ZERO => "immediately".to_owned(),
+        at => format!("{} after the event", format_exact(at)),
     }
 }
 
@@ -168,23 +172,23 @@ mod tests {
 
     #[test]
     fn attempt_times_accumulate_delays() {
-        let steps = steps(&RetryPolicy::default());
+        let steps = schedule_steps(&RetryPolicy::default());
         let times: Vec<u64> = steps.iter().take(4).map(|step| step.at.as_secs()).collect();
         assert_eq!((steps.len(), times), (10, vec![0, 5, 305, 2_105]));
-        assert!(steps.iter().all(|step| !step.never), "five days are enough for all of them");
-        let hasty = RetryPolicy {
+        assert!(steps.iter().all(|step| !step.never), "all attempts fit into five days");
+        let short = RetryPolicy {
             give_up_after: redrive_core::time::HumanDuration::secs(3_600),
             ..RetryPolicy::default()
         };
         let never: Vec<u32> =
-            self::steps(&hasty).iter().filter(|step| step.never).map(|step| step.number).collect();
+            schedule_steps(&short).iter().filter(|step| step.never).map(|step| step.number).collect();
         assert_eq!(never, [5, 6, 7, 8, 9, 10]);
-        assert!(schedule(&hasty).to_string().contains("Attempt 5 is never made"));
+        assert!(schedule_chart(&short).to_string().contains("Attempt 5 is not sent"));
     }
 
     #[test]
     fn short_durations_show_fractions() {
-        let exact = [0, 500, 1_000, 2_500, 61_500].map(|ms| exact(Duration::from_millis(ms)));
+        let exact = [0, 500, 1_000, 2_500, 61_500].map(|ms| format_exact(Duration::from_millis(ms)));
         assert_eq!(exact, ["0 ms", "500 ms", "1 s", "2.5 s", "1 min 1 s"]);
     }
 
@@ -200,12 +204,15 @@ mod tests {
                 rollup,
             }
         };
-        let [attempts, latency] = traffic(&[part(2, 3), part(1, 1)], Range::Hour, NOW);
+        let [attempts, latency] = traffic_charts(&[part(2, 3), part(1, 1)], Range::Hour, NOW);
         let svg = attempts.chart.to_string();
         assert!(svg.contains("succeeded: 3&#10;failed: 1"), "{svg}");
         assert!(latency.chart.to_string().contains("p50: "));
-        let [attempts, _] = traffic(&[part(2, 3)], Range::Day, NOW + DAY / 2);
-        assert!(attempts.chart.to_string().contains("failed 1 in all"), "half a day ago is still there");
+        let [attempts, _] = traffic_charts(&[part(2, 3)], Range::Day, NOW + DAY / 2);
+        assert!(
+            attempts.chart.to_string().contains("failed 1 in total"),
+            "the range includes half a day ago"
+        );
     }
 
     #[test]
@@ -218,9 +225,9 @@ mod tests {
             counts,
         };
         let svg = circuit_timeline(&[period(600, None), period(7_200, Some(3_600))], NOW).to_string();
-        assert!(svg.contains("open for 1 h&#10;12 of 20 calls had failed"), "{svg}");
+        assert!(svg.contains("open for 1 h&#10;12 of 20 attempts had failed"), "{svg}");
         assert!(svg.contains("open now&#10;Forced open"), "{svg}");
-        let a_moment_later = circuit_timeline(&[period(600, None)], NOW + Duration::from_secs(5)).to_string();
-        assert_eq!(a_moment_later, circuit_timeline(&[period(600, None)], NOW).to_string());
+        let later = circuit_timeline(&[period(600, None)], NOW + Duration::from_secs(5)).to_string();
+        assert_eq!(later, circuit_timeline(&[period(600, None)], NOW).to_string());
     }
 }

@@ -200,13 +200,13 @@ impl Fields {
     }
 
     /// Returns the formats of the `X-Webhook-Signature` header.
-    pub(super) fn header_forms(&self) -> Choices {
+    pub(super) fn header_formats(&self) -> Choices {
         let all = [HeaderForm::Timestamped, HeaderForm::Sha256];
         all.into_iter().map(|form| (name_of(form), settings_text::header_format(form))).collect()
     }
 
     /// Returns the authentication methods.
-    pub(super) fn auths(&self) -> Choices {
+    pub(super) fn auth_methods(&self) -> Choices {
         vec![
             (String::new(), "None"),
             ("basic".into(), "User name and password"),
@@ -218,23 +218,23 @@ impl Fields {
     pub(super) fn retry_modes(&self) -> Choices {
         vec![
             (String::new(), "Default"),
-            ("schedule".into(), "At these times"),
-            ("exponential".into(), "Longer and longer"),
+            ("schedule".into(), "Fixed delays"),
+            ("exponential".into(), "Exponential backoff"),
         ]
     }
 
     /// Returns the choices of failures that are retried.
-    pub(super) fn retries(&self) -> Choices {
+    pub(super) fn retry_conditions(&self) -> Choices {
         vec![
             (String::new(), "Default"),
-            (name_of(RetryOn::Default), "All but permanent answers"),
+            (name_of(RetryOn::Default), "All except permanent status codes"),
             (name_of(RetryOn::All), "Every failure"),
         ]
     }
 
     /// Returns the choices for enabling the circuit breaker.
-    pub(super) fn switches(&self) -> Choices {
-        vec![(String::new(), "Default"), ("true".into(), "On"), ("false".into(), "Off: it never opens")]
+    pub(super) fn breaker_modes(&self) -> Choices {
+        vec![(String::new(), "Default"), ("true".into(), "On"), ("false".into(), "Off")]
     }
 }
 

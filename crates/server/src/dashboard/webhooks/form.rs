@@ -27,7 +27,7 @@ use crate::{
 #[derive(Template)]
 #[template(path = "webhook_form.html")]
 struct FormPage {
-    frame: PageContext,
+    layout: PageContext,
     /// The webhook to change. `None` for a new one.
     known: Option<Webhook>,
     /// Displayed name of the webhook.
@@ -38,36 +38,36 @@ struct FormPage {
 }
 
 /// Renders the form for a new webhook.
-pub(in crate::dashboard) async fn new(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
-    page(&app, &looking, None).await
+pub(in crate::dashboard) async fn new(State(app): State<AppState>, viewer: TenantViewer) -> PageResult {
+    page(&app, &viewer, None).await
 }
 
 /// Renders the form to change a webhook.
-pub(in crate::dashboard) async fn edit(State(app): State<AppState>, looking: TenantViewer) -> PageResult {
-    must_manage(&looking)?;
-    let webhook = app.webhook(looking.tenant.clone(), looking.id("webhook")?).await?;
-    page(&app, &looking, Some(webhook)).await
+pub(in crate::dashboard) async fn edit(State(app): State<AppState>, viewer: TenantViewer) -> PageResult {
+    require_manage(&viewer)?;
+    let webhook = app.webhook(viewer.tenant.clone(), viewer.id("webhook")?).await?;
+    page(&app, &viewer, Some(webhook)).await
 }
 
 /// Rejects viewers that may not change webhooks.
-fn must_manage(looking: &TenantViewer) -> Result<(), PageError> {
-    allowed(looking.viewer.by.require_scope(Scope::Manage))?;
-    allowed(looking.viewer.by.must_be_capable(Capability::ManageEndpoints))
+fn require_manage(viewer: &TenantViewer) -> Result<(), PageError> {
+    allowed(viewer.viewer.by.require_scope(Scope::Manage))?;
+    allowed(viewer.viewer.by.require_capability(Capability::ManageEndpoints))
 }
 
-async fn page(app: &AppState, looking: &TenantViewer, known: Option<Webhook>) -> PageResult {
-    must_manage(looking)?;
+async fn page(app: &AppState, viewer: &TenantViewer, known: Option<Webhook>) -> PageResult {
+    require_manage(viewer)?;
     let spec = known.as_ref().map(|webhook| webhook.spec.clone()).unwrap_or_default();
     Html::render(&FormPage {
-        frame: looking.frame("webhooks"),
+        layout: viewer.layout("webhooks"),
         name: known.as_ref().map(name_of).unwrap_or_default(),
         fields: Fields::from_spec(&spec),
         known,
-        suggested: suggestions(app, looking.tenant.clone()).await?,
+        suggested: suggestions(app, viewer.tenant.clone()).await?,
     })
 }
 
-/// Returns the tenant's event types, and patterns made of their prefixes.
+/// Returns the tenant's event types, and patterns of their prefixes.
 async fn suggestions(app: &AppState, tenant: TenantView) -> Result<Vec<String>, AppError> {
     let page = PageRequest { after: None, offset: 0, limit: MAX_EVENT_TYPES as u32 };
     let known = app.list_event_types(tenant.id, Some(false), page).await?;
@@ -86,7 +86,7 @@ fn with_patterns(names: Vec<String>) -> Vec<String> {
 /// Query of the check: the webhook to change. `None` for a new one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Which {
+pub(crate) struct CheckQuery {
     id: Option<WebhookId>,
 }
 
@@ -96,13 +96,13 @@ pub(in crate::dashboard) async fn check(
     State(app): State<AppState>,
     Authorized(caller, _): Authorized<ManagesEndpoints>,
     Path(tenant): Path<String>,
-    Query(which): Query<Which>,
+    Query(query): Query<CheckQuery>,
     input: Result<Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>, Problem>,
 ) -> Result<Response, Problem> {
     let tenant_id = caller.resolve_tenant(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
     let tenant = app.resolve_tenant(&caller, Some(tenant_id.as_str())).await?;
     let checked = match input {
-        Ok(Json(input)) => validate_draft(&app, &caller, tenant, which.id, &input).await,
+        Ok(Json(input)) => validate_draft(&app, &caller, tenant, query.id, &input).await,
         Err(problem) => Err(problem),
     };
     match checked {

@@ -71,17 +71,17 @@ impl ListQuery {
     }
 
     /// Returns whether a webhook matches the query, except for its circuit.
-    fn wants(&self, webhook: &Webhook) -> bool {
+    fn matches(&self, webhook: &Webhook) -> bool {
         self.state.is_none_or(|state| state.is(&webhook.state))
-            && self.q.as_deref().is_none_or(|text| has(webhook, text.trim()))
+            && self.q.as_deref().is_none_or(|text| contains_text(webhook, text.trim()))
     }
 }
 
 /// Returns whether the URL, description, id or a pattern contains the text, or a pattern matches it as event type.
-fn has(webhook: &Webhook, text: &str) -> bool {
+fn contains_text(webhook: &Webhook, text: &str) -> bool {
     let spec = &webhook.spec;
     let lower = text.to_lowercase();
-    let found = |there: &str| there.to_lowercase().contains(&lower);
+    let found = |value: &str| value.to_lowercase().contains(&lower);
     found(&spec.url)
         || spec.description.as_deref().is_some_and(found)
         || found(&webhook.id.to_string())
@@ -98,19 +98,24 @@ struct Found {
     stopped: bool,
 }
 
-async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<Found, crate::api::Problem> {
+async fn find_webhooks(
+    app: &AppState,
+    tenant: &TenantView,
+    query: &ListQuery,
+) -> Result<Found, crate::api::Problem> {
     let cursor = Paging { cursor: query.cursor.clone(), ..Paging::default() };
     let mut after = cursor.request::<WebhookId>()?.after;
     let limit = if query.is_search() { SCAN_PAGE_SIZE } else { PAGE_SIZE as u32 + 1 };
-    let (mut rows, mut looked_at) = (Vec::with_capacity(PAGE_SIZE), 0);
+    let (mut rows, mut scanned) = (Vec::with_capacity(PAGE_SIZE), 0);
     loop {
         let page = app.list_webhooks(tenant.clone(), PageRequest { after, offset: 0, limit }).await?;
         let is_last = page.len() < limit as usize;
-        looked_at += page.len();
-        let with_circuit = with_circuit(app, tenant, query.circuit, &page).await?;
+        scanned += page.len();
+        let with_circuit = ids_with_circuit(app, tenant, query.circuit, &page).await?;
         for webhook in page {
             after = Some(webhook.id);
-            if !query.wants(&webhook) || with_circuit.as_ref().is_some_and(|ids| !ids.contains(&webhook.id)) {
+            if !query.matches(&webhook) || with_circuit.as_ref().is_some_and(|ids| !ids.contains(&webhook.id))
+            {
                 continue;
             }
             if rows.len() == PAGE_SIZE {
@@ -121,14 +126,14 @@ async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<
         }
         match () {
             () if is_last => return Ok(Found { rows, next: None, stopped: false }),
-            () if looked_at >= MAX_SCANNED => return Ok(Found { rows, next: after, stopped: true }),
+            () if scanned >= MAX_SCANNED => return Ok(Found { rows, next: after, stopped: true }),
             () => {}
         }
     }
 }
 
 /// Returns the webhooks whose circuit is in this state, or `None` if the state does not matter.
-async fn with_circuit(
+async fn ids_with_circuit(
     app: &AppState,
     tenant_id: &TenantId,
     wanted: Option<CircuitState>,
@@ -143,7 +148,7 @@ async fn with_circuit(
 #[derive(Template)]
 #[template(path = "webhooks.html")]
 struct ListPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<ListQuery>,
     rows: Vec<(Webhook, WebhookSummary)>,
     next: Option<String>,
@@ -153,15 +158,15 @@ struct ListPage {
 /// Renders the list.
 pub(in crate::dashboard) async fn list(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<ListQuery>,
 ) -> PageResult {
-    let found = find(&app, &looking.tenant, &query.query).await?;
-    let glances = app.summaries(&looking.tenant, &found.rows).await?;
+    let found = find_webhooks(&app, &viewer.tenant, &query.query).await?;
+    let summaries = app.summaries(&viewer.tenant, &found.rows).await?;
     let next = found.next.map(|id| query.with("cursor", &id.to_string()));
     Html::render(&ListPage {
-        frame: looking.frame("webhooks"),
-        rows: found.rows.into_iter().zip(glances).collect(),
+        layout: viewer.layout("webhooks"),
+        rows: found.rows.into_iter().zip(summaries).collect(),
         next,
         stopped: found.stopped,
         query,
@@ -198,20 +203,22 @@ mod tests {
         for text in
             ["shop.EXAMPLE", "orders to", "GRÖSSE", "größe", "order.created", "order.*", &id, &id[..12]]
         {
-            assert_eq!(has(&webhook, text), text != "GRÖSSE", "{text}");
+            assert_eq!(contains_text(&webhook, text), text != "GRÖSSE", "{text}");
         }
         for text in ["invoice.paid", "ordered", "wh_9"] {
-            assert!(!has(&webhook, text), "{text}");
+            assert!(!contains_text(&webhook, text), "{text}");
         }
     }
 
     #[test]
     fn webhooks_are_filtered_by_state() {
-        let wants = |query: &str| serde_json::from_str::<ListQuery>(query).unwrap().wants(&webhook());
+        let matches = |query: &str| serde_json::from_str::<ListQuery>(query).unwrap().matches(&webhook());
         assert!(
-            wants("{}") && wants(r#"{"state": "paused"}"#) && wants(r#"{"state": "paused", "q": " shop "}"#)
+            matches("{}")
+                && matches(r#"{"state": "paused"}"#)
+                && matches(r#"{"state": "paused", "q": " shop "}"#)
         );
-        assert!(!wants(r#"{"state": "active"}"#) && !wants(r#"{"state": "paused", "q": "bank"}"#));
+        assert!(!matches(r#"{"state": "active"}"#) && !matches(r#"{"state": "paused", "q": "bank"}"#));
         assert!(serde_json::from_str::<ListQuery>(r#"{"state": "gone"}"#).is_err());
     }
 }

@@ -13,9 +13,9 @@ use crate::{app::confirmations::AddressStatus, dashboard::format};
 pub(super) fn format(format: PayloadFormat) -> &'static str {
     match format {
         PayloadFormat::Envelope => "Envelope: id, type, time and data",
-        PayloadFormat::Data => "The payload alone",
-        PayloadFormat::Cloudevents => "CloudEvent, all in the body",
-        PayloadFormat::CloudeventsBinary => "CloudEvent, in headers and body",
+        PayloadFormat::Data => "Payload only",
+        PayloadFormat::Cloudevents => "CloudEvent, structured mode",
+        PayloadFormat::CloudeventsBinary => "CloudEvent, binary mode",
     }
 }
 
@@ -23,24 +23,24 @@ pub(super) fn format(format: PayloadFormat) -> &'static str {
 pub(super) fn ordering(ordering: Ordering) -> &'static str {
     match ordering {
         Ordering::None => "Unordered",
-        Ordering::PerEventType => "In order within an event type",
-        Ordering::Strict => "All in order",
+        Ordering::PerEventType => "Ordered per event type",
+        Ordering::Strict => "Strictly ordered",
     }
 }
 
 /// Describes a signature scheme.
 pub(super) fn scheme(scheme: Scheme) -> &'static str {
     match scheme {
-        Scheme::Standard => "v1: HMAC-SHA256, a shared secret",
-        Scheme::StandardEd25519 => "v1a: Ed25519, a public key",
+        Scheme::Standard => "v1: HMAC-SHA256 with a shared secret",
+        Scheme::StandardEd25519 => "v1a: Ed25519 with a public key",
     }
 }
 
 /// Describes the format of the `X-Webhook-Signature` header.
 pub(super) fn header_format(form: HeaderForm) -> &'static str {
     match form {
-        HeaderForm::Timestamped => "t=…,v1=… over time and body",
-        HeaderForm::Sha256 => "sha256=… over the body, as GitHub has it",
+        HeaderForm::Timestamped => "t=…,v1=… over timestamp and body",
+        HeaderForm::Sha256 => "sha256=… over the body, as GitHub signs",
     }
 }
 
@@ -51,20 +51,20 @@ pub(super) fn setting_rows(
 ) -> Vec<(&'static str, String)> {
     let list = |texts: &[String]| texts.join(", ");
     let events: Vec<String> = spec.events.iter().map(ToString::to_string).collect();
-    let mut facts = vec![
+    let mut rows = vec![
         ("Event types", list(&events)),
-        ("Body", format(spec.payload_format).to_owned()),
+        ("Payload format", format(spec.payload_format).to_owned()),
         ("webhook-signature", scheme(spec.signature.scheme).to_owned()),
         ("X-Webhook-Signature", header_format(spec.signature.header_format).to_owned()),
-        ("Order", ordering(spec.ordering_guarantee).to_owned()),
+        ("Ordering", ordering(spec.ordering_guarantee).to_owned()),
         ("Max concurrency", spec.max_in_flight.map_or("Default".into(), |max| max.to_string())),
     ];
-    let mut add = |name, text: Option<String>| facts.extend(text.map(|text| (name, text)));
+    let mut add = |name, text: Option<String>| rows.extend(text.map(|text| (name, text)));
     add(
         "Rate limit",
         spec.rate_limit.map(|limit| {
             let (rate, burst) = (format::number(u64::from(limit.requests_per_minute)), limit.burst());
-            format!("{rate} a minute, {burst} at once")
+            format!("{rate} per minute, burst {burst}")
         }),
     );
     add("Subjects", (!spec.subjects.is_empty()).then(|| list(&spec.subjects)));
@@ -76,22 +76,22 @@ pub(super) fn setting_rows(
         }),
     );
     add("Authentication", spec.auth.as_ref().map(|auth| format!("{} (not shown)", auth.kind())));
-    add("URL verification", spec.verify_url.then(|| "the endpoint has to echo a challenge".to_owned()));
+    add("URL verification", spec.verify_url.then(|| "the endpoint must echo a challenge".to_owned()));
     let owner = spec.owner.as_ref().map(|owner| {
         let parts: Vec<String> = [owner.id.clone(), owner.email.clone()].into_iter().flatten().collect();
-        let waits = owner_status == Some(AddressStatus::Unconfirmed);
-        list(&parts) + if waits { " (waiting for confirmation)" } else { "" }
+        let is_unconfirmed = owner_status == Some(AddressStatus::Unconfirmed);
+        list(&parts) + if is_unconfirmed { " (waiting for confirmation)" } else { "" }
     });
     add("Owner", owner.filter(|text| !text.is_empty()));
     add(
-        "Notes",
+        "Metadata",
         (!spec.metadata.is_empty()).then(|| {
-            let notes: Vec<String> =
+            let pairs: Vec<String> =
                 spec.metadata.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-            list(&notes)
+            list(&pairs)
         }),
     );
-    facts
+    rows
 }
 
 #[cfg(test)]
@@ -103,8 +103,8 @@ mod tests {
         let mut spec = WebhookSpec::default();
         spec.headers
             .insert("x-api-key".into(), redrive_core::webhook::confidential::SecretString::new("hush"));
-        let facts = setting_rows(&spec, None);
-        assert!(facts.iter().any(|(name, text)| *name == "Headers" && text.starts_with("x-api-key")));
-        assert!(!format!("{facts:?}").contains("hush"));
+        let rows = setting_rows(&spec, None);
+        assert!(rows.iter().any(|(name, text)| *name == "Headers" && text.starts_with("x-api-key")));
+        assert!(!format!("{rows:?}").contains("hush"));
     }
 }

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Number of recent deliveries shown.
-const RECENT: u32 = 10;
+const MAX_RECENT: u32 = 10;
 
 /// Query of the page: the range of the charts.
 #[derive(Default, Deserialize)]
@@ -41,8 +41,8 @@ pub(crate) struct ShowQuery {
 impl ShowQuery {
     /// Returns the requested range, or the last hour if it is missing or unknown.
     fn range(&self) -> Range {
-        let request = self.range.as_deref().and_then(Range::parse).unwrap_or_default();
-        if charts::RANGES.contains(&request) { request } else { Range::default() }
+        let requested = self.range.as_deref().and_then(Range::parse).unwrap_or_default();
+        if charts::RANGES.contains(&requested) { requested } else { Range::default() }
     }
 }
 
@@ -79,17 +79,17 @@ impl Window<'_> {
 #[derive(Template)]
 #[template(path = "webhook.html")]
 struct ShowPage {
-    frame: PageContext,
+    layout: PageContext,
     query: FormQuery<ShowQuery>,
     name: String,
     status_messages: Vec<StatusMessage>,
-    drawn: [ChartWithLegend; 2],
+    traffic_charts: [ChartWithLegend; 2],
     circuit: Svg,
-    breaker: String,
-    retry: String,
+    breaker_text: String,
+    retry_text: String,
     schedule: Svg,
     steps: Vec<charts::Step>,
-    facts: Vec<(&'static str, String)>,
+    setting_rows: Vec<(&'static str, String)>,
     filter: Option<String>,
     rotation_due: Option<Time>,
     recent: Vec<DeliveryDetails>,
@@ -127,8 +127,8 @@ impl ShowPage {
     }
 
     /// Returns the webhook's dashboard path.
-    fn here(&self) -> String {
-        format!("{}/webhooks/{}", self.frame.base(), self.webhook.id)
+    fn path(&self) -> String {
+        format!("{}/webhooks/{}", self.layout.base(), self.webhook.id)
     }
 
     fn is_paused(&self) -> bool {
@@ -161,16 +161,16 @@ pub(super) fn name_of(webhook: &Webhook) -> String {
 /// Renders the page.
 pub(in crate::dashboard) async fn show(
     State(app): State<AppState>,
-    looking: TenantViewer,
+    viewer: TenantViewer,
     query: FormQuery<ShowQuery>,
 ) -> PageResult {
-    let webhook = app.webhook(looking.tenant.clone(), looking.id("webhook")?).await?;
-    let health = app.health(looking.tenant.clone(), webhook.id).await?;
+    let webhook = app.webhook(viewer.tenant.clone(), viewer.id("webhook")?).await?;
+    let health = app.health(viewer.tenant.clone(), webhook.id).await?;
     let filter = DeliveryFilter { webhooks: vec![webhook.id], ..DeliveryFilter::default() };
-    let newest = PageRequest { after: None, offset: 0, limit: RECENT };
-    let recent = app.list_deliveries(looking.tenant.clone(), filter, newest).await?.found;
+    let newest = PageRequest { after: None, offset: 0, limit: MAX_RECENT };
+    let recent = app.list_deliveries(viewer.tenant.clone(), filter, newest).await?.found;
     let owner_email = webhook.spec.owner.as_ref().and_then(|owner| owner.email.as_deref());
-    let owner = app.address_states(looking.tenant.id.clone(), owner_email).await?.pop();
+    let owner = app.address_states(viewer.tenant.id.clone(), owner_email).await?.pop();
     let (retry, breaker) = app.policies(&webhook.spec)?;
     let now = app.engine().clock().now();
     let filter = webhook.spec.filter.as_ref().and_then(|filter| {
@@ -178,16 +178,16 @@ pub(in crate::dashboard) async fn show(
         serde_json::to_string_pretty(&value).ok()
     });
     Html::render(&ShowPage {
-        frame: looking.frame("webhooks"),
+        layout: viewer.layout("webhooks"),
         name: name_of(&webhook),
         status_messages: status_text::status_messages(&webhook, &health, now),
-        drawn: charts::traffic(&health.minutes, query.query.range(), now),
+        traffic_charts: charts::traffic_charts(&health.minutes, query.query.range(), now),
         circuit: charts::circuit_timeline(&health.circuit.periods, now),
-        breaker: status_text::breaker(&breaker),
-        schedule: charts::schedule(&retry),
-        steps: charts::steps(&retry),
-        retry: status_text::retry(&retry),
-        facts: settings_text::setting_rows(&webhook.spec, owner.map(|owner| owner.status)),
+        breaker_text: status_text::describe_breaker(&breaker),
+        schedule: charts::schedule_chart(&retry),
+        steps: charts::schedule_steps(&retry),
+        retry_text: status_text::describe_retry(&retry),
+        setting_rows: settings_text::setting_rows(&webhook.spec, owner.map(|owner| owner.status)),
         rotation_due: rotation_due_since(&webhook.secrets, now),
         filter,
         recent,

@@ -36,8 +36,8 @@ impl StatusMessage {
         Self { tone, title: title.into(), text: text.into(), at: None }
     }
 
-    fn at(self, words: &'static str, time: Option<Time>) -> Self {
-        Self { at: time.map(|time| (words, time)), ..self }
+    fn at(self, label: &'static str, time: Option<Time>) -> Self {
+        Self { at: time.map(|time| (label, time)), ..self }
     }
 }
 
@@ -52,103 +52,108 @@ pub(super) fn tone(state: impl Borrow<WebhookState>) -> &'static str {
 
 /// Returns the status messages of a webhook, the most important first.
 pub(super) fn status_messages(webhook: &Webhook, health: &Health, now: Time) -> Vec<StatusMessage> {
-    let mut notifications: Vec<StatusMessage> = about_state(&webhook.state).into_iter().collect();
-    notifications.extend(about_circuit(&health.circuit.circuit));
-    notifications.extend(about_failures(&health.last_hour, health.failing_since));
-    if notifications.is_empty() {
-        notifications.push(healthy_message(&health.last_24_hours));
+    let mut messages: Vec<StatusMessage> = state_message(&webhook.state).into_iter().collect();
+    messages.extend(circuit_message(&health.circuit.circuit));
+    messages.extend(failure_message(&health.last_hour, health.failing_since));
+    if messages.is_empty() {
+        messages.push(healthy_message(&health.last_24_hours));
     }
     if let Some(since) = rotation_due_since(&webhook.secrets, now) {
-        let text = "Its signing secret is due for rotation. The old secret stays valid during the overlap.";
-        notifications
+        let text =
+            "The signing secret is due for rotation. The previous secret stays valid during the overlap.";
+        messages
             .push(StatusMessage::new("waiting", "Secret rotation is due", text).at("Due since", Some(since)));
     }
     if let Some(end) =
         webhook.spec.expires_at.filter(|end| *end > now && end.duration_since(now) < EXPIRY_WARNING)
     {
-        let text = "It is disabled then, and what is pending is cancelled. Edit it to give it more time.";
-        notifications.push(StatusMessage::new("waiting", "It expires soon", text).at("Ends", Some(end)));
+        let text = "The webhook is then disabled, and its pending deliveries are cancelled. Edit the webhook to change the expiry.";
+        messages
+            .push(StatusMessage::new("waiting", "The webhook expires soon", text).at("Expires", Some(end)));
     }
-    notifications
+    messages
 }
 
 fn healthy_message(day: &Rollup) -> StatusMessage {
     match day.attempts {
         0 => StatusMessage::new(
             "",
-            "Nothing was sent in the last 24 hours",
-            "Events go out as soon as they are published. Send a test event to see whether the endpoint takes them.",
+            "No requests in the last 24 hours",
+            "Events are sent as soon as they are published. Send a test event to check that the endpoint accepts them.",
         ),
-        _ => StatusMessage::new("good", "Healthy", "Events go out as they are published."),
+        _ => StatusMessage::new("good", "Healthy", "Events are sent as soon as they are published."),
     }
 }
 
-fn about_state(state: &WebhookState) -> Option<StatusMessage> {
+fn state_message(state: &WebhookState) -> Option<StatusMessage> {
     match state {
         WebhookState::Active => None,
         WebhookState::Paused => Some(StatusMessage::new(
             "waiting",
             "Paused",
-            "New events still become deliveries. All of them wait, and go out once it is resumed.",
+            "New events still create deliveries. No delivery is sent until the webhook is resumed.",
         )),
         WebhookState::PendingVerification(verification) => {
-            let request = match (verification.attempts, &verification.last_error) {
-                (0, _) => "It is about to be asked.".to_owned(),
-                (tries, None) => format!("It was asked {}.", times(tries as usize)),
-                (tries, Some(error)) => {
-                    format!("It was asked {}; the last time: {error}.", times(tries as usize))
+            let attempts = match (verification.attempts, &verification.last_error) {
+                (0, _) => "The challenge is about to be sent.".to_owned(),
+                (count, None) => format!("The challenge was sent {}.", times(count as usize)),
+                (count, Some(error)) => {
+                    format!("The challenge was sent {}; last error: {error}.", times(count as usize))
                 }
             };
-            let text = format!(
-                "Nothing is sent until the endpoint has echoed the challenge that it was sent. {request}"
-            );
+            let text = format!("No events are sent until the endpoint has echoed the challenge. {attempts}");
             Some(
-                StatusMessage::new("waiting", "Waiting for the endpoint", text)
-                    .at("Next time", Some(verification.next)),
+                StatusMessage::new("waiting", "Waiting for verification", text)
+                    .at("Next attempt", Some(verification.next)),
             )
         }
         WebhookState::Disabled(reason) => Some(StatusMessage::new(
             "bad",
             "Disabled",
             format!(
-                "Why: {reason}. No deliveries are made. Fix the cause, enable it, and backfill what it has missed."
+                "Reason: {reason}. No events are sent. Fix the cause, enable the webhook, and backfill the events that it \
+                 missed."
             ),
         )),
-        WebhookState::Deleted => Some(StatusMessage::new("off", "Deleted", "Its history stays.")),
+        WebhookState::Deleted => {
+            Some(StatusMessage::new("off", "Deleted", "The history of the webhook is kept."))
+        }
     }
 }
 
-fn about_circuit(circuit: &CircuitView) -> Option<StatusMessage> {
+fn circuit_message(circuit: &CircuitView) -> Option<StatusMessage> {
     if let Some(forced) = &circuit.forced {
         let (tone, title, text) = match forced.open {
-            true => {
-                ("bad", "Its circuit is forced open", "Nothing is sent. Reset the circuit to let it go on.")
-            }
+            true => (
+                "bad",
+                "Circuit breaker forced open",
+                "No requests are sent. Reset the circuit to resume sending.",
+            ),
             false => (
                 "waiting",
-                "Its circuit is forced closed",
-                "Everything is sent, however much fails. Reset the circuit to have it watched again.",
+                "Circuit breaker forced closed",
+                "Requests are sent even if they fail. Reset the circuit to let it open automatically again.",
             ),
         };
-        let text = format!("{} decided so. {text}", forced.by);
+        let text = format!("Forced by {}. {text}", forced.by);
         return Some(StatusMessage::new(tone, title, text).at("Until", forced.until));
     }
     match circuit.state {
         CircuitState::Closed => None,
         CircuitState::Open => {
             let text = format!(
-                "{}. Deliveries wait, and no attempt is used up. Fix the endpoint, then reset the circuit or wait for the \
+                "{}. Blocked deliveries use no attempts. Fix the endpoint, then reset the circuit or wait for the \
                  next probe.",
-                window(&circuit.counts)
+                describe_window(&circuit.counts)
             );
-            let notification = StatusMessage::new("bad", "Its circuit is open", text);
-            Some(notification.at("It is tried again", circuit.next_half_open_at))
+            let message = StatusMessage::new("bad", "Circuit breaker open", text);
+            Some(message.at("Next probe", circuit.next_half_open_at))
         }
         CircuitState::HalfOpen => Some(StatusMessage::new(
             "waiting",
-            "Its circuit is half open",
+            "Circuit breaker half open",
             format!(
-                "A few requests go through to see whether the endpoint has recovered: {} so far, {} of them succeeded.",
+                "A few probes check whether the endpoint has recovered: {} sent so far, {} succeeded.",
                 circuit.half_open_attempts, circuit.half_open_successes
             ),
         )),
@@ -164,86 +169,83 @@ pub(super) fn times(n: usize) -> String {
 }
 
 /// Describes the failures in the window that opened a circuit.
-pub(super) fn window(counts: &Counts) -> String {
+pub(super) fn describe_window(counts: &Counts) -> String {
     let mostly = counts
         .most_frequent()
         .map_or(String::new(), |worst| format!(", mostly with {}", format::category(worst)));
     match counts.total {
         0 => "The endpoint failed too often".to_owned(),
-        total => format!("{} of {total} calls had failed{mostly}", counts.failed),
+        total => format!("{} of {total} attempts had failed{mostly}", counts.failed),
     }
 }
 
-fn about_failures(hour: &Rollup, failing_since: Option<Time>) -> Option<StatusMessage> {
+fn failure_message(hour: &Rollup, failing_since: Option<Time>) -> Option<StatusMessage> {
     let worst = hour.most_frequent()?;
-    let is_trouble =
+    let is_failing =
         failing_since.is_some() || hour.success_rate().is_some_and(|rate| rate < MIN_SUCCESS_RATE);
     let failed = hour.failures();
     let title = format!("{failed} of {} attempts failed in the last hour", hour.attempts);
-    let (what, todo) = advice(worst);
+    let (cause, action) = explain_failure(worst);
     let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "Always" };
-    is_trouble.then(|| {
-        StatusMessage::new("bad", title, format!("{mostly}: {what}. {todo}."))
+    is_failing.then(|| {
+        StatusMessage::new("bad", title, format!("{mostly}: {cause}. {action}."))
             .at("Nothing has succeeded since", failing_since)
     })
 }
 
 /// Describes a failure category, and what to do about it.
-fn advice(category: FailureCategory) -> (&'static str, &'static str) {
+fn explain_failure(category: FailureCategory) -> (&'static str, &'static str) {
     match category {
         FailureCategory::Timeout => (
-            "the endpoint does not answer in time",
-            "Let it answer at once and do the work afterwards, or give it a longer timeout",
+            "the endpoint does not respond within the timeout",
+            "Respond before processing the event, or increase the timeout",
         ),
         FailureCategory::ServerError => (
-            "the endpoint answers with an error of its own (5xx)",
-            "Look into its log at the time of a failed delivery; the answer is kept with the attempt",
+            "the endpoint returns a server error (5xx)",
+            "Check the endpoint's log at the time of a failed attempt; each attempt shows the response",
         ),
         FailureCategory::ClientError => (
-            "the endpoint refuses the requests (4xx)",
-            "Check the path in the URL, its authentication, and whether it verifies with the current secret",
+            "the endpoint rejects the requests (4xx)",
+            "Check the path in the URL, the authentication, and whether the endpoint verifies with the current secret",
         ),
         FailureCategory::Network => (
-            "the endpoint cannot be reached, or breaks the connection off",
-            "Check that it runs, and that its firewall lets Redrive in",
+            "the endpoint cannot be reached, or closes the connection",
+            "Check that the endpoint is running, and that its firewall allows connections from Redrive",
         ),
         FailureCategory::Dns => {
-            ("the endpoint's name cannot be resolved", "Check the host in the URL, and its name server")
+            ("the endpoint's host cannot be resolved", "Check the host in the URL, and its name server")
         }
         FailureCategory::Tls => (
             "no secure connection could be established",
-            "Check the endpoint's certificate: it may be over, for another name, or sent without its chain",
+            "Check the endpoint's certificate: it may be expired, for another host, or sent without its chain",
         ),
-        FailureCategory::RateLimit => {
-            ("the endpoint wants fewer requests (429)", "Give the webhook a rate limit that it can stand")
-        }
+        FailureCategory::RateLimit => (
+            "the endpoint limits the request rate (429)",
+            "Set a rate limit for the webhook that the endpoint accepts",
+        ),
         FailureCategory::PayloadTooLarge => (
             "the payload is too large for the endpoint (413)",
-            "Let it take larger bodies, or filter large events out",
+            "Accept larger bodies, or filter out large events",
         ),
-        FailureCategory::Redirect => {
-            ("the endpoint redirects, and redirects are not followed", "Change the URL to where it leads")
-        }
+        FailureCategory::Redirect => (
+            "the endpoint redirects, and redirects are not followed",
+            "Use the target of the redirect as URL",
+        ),
         FailureCategory::BlockedAddress => (
-            "the endpoint's address is one that must not be called from here",
+            "the egress rules do not allow the endpoint's address",
             "Use a public address, or ask the operator to allow this network",
         ),
     }
 }
 
-/// Describes what one delivery waits for, given its API name.
-pub(super) fn wait_text_singular(name: &str) -> String {
-    format::wait_text(name).replace("before them", "before it").replace("their", "its")
-}
-
-/// Describes when a circuit opens, and when it is probed.
-pub(super) fn breaker(policy: &BreakerPolicy) -> String {
+/// Describes when a circuit opens, and how it closes again.
+pub(super) fn describe_breaker(policy: &BreakerPolicy) -> String {
     if !policy.enabled {
-        return "It never opens by itself.".to_owned();
+        return "The circuit never opens automatically.".to_owned();
     }
     format!(
-        "Opens when {} % or more of at least {} calls within {} fail. Tried again after {}, doubled each time up to a \
-         day, with {} requests of which {} % have to succeed.",
+        "Opens when {} % or more of at least {} attempts within {} fail. After {}, up to {} test requests (probes) \
+         are sent: the circuit closes if {} % of them succeed; otherwise the wait doubles, up to a day.",
         policy.error_threshold_percentage,
         policy.minimum_throughput,
         format::format_duration(policy.window),
@@ -254,24 +256,24 @@ pub(super) fn breaker(policy: &BreakerPolicy) -> String {
 }
 
 /// Describes a retry policy, except for its schedule.
-pub(super) fn retry(policy: &RetryPolicy) -> String {
+pub(super) fn describe_retry(policy: &RetryPolicy) -> String {
     let timeout = format::format_duration(Duration::from_millis(policy.timeout_ms));
     let jitter = match policy.jitter {
         0.0 => String::new(),
-        jitter => format!(" Waits vary by {:.0} % either way.", jitter * 100.0),
+        jitter => format!(" Delays vary by ±{:.0} %.", jitter * 100.0),
     };
     let codes: Vec<_> = policy.permanent_status_codes.iter().map(u16::to_string).collect();
     let permanent = match (policy.retry_on, codes.is_empty()) {
         (RetryOn::All, _) => " Every failure is retried.".to_owned(),
         (_, true) => String::new(),
-        (_, false) => format!(" Not retried: answers with {}.", codes.join(", ")),
+        (_, false) => format!(" Not retried: status codes {}.", codes.join(", ")),
     };
     let max = match policy.max_attempts() {
         1 => "One attempt".to_owned(),
         max => format!("Up to {max} attempts"),
     };
     let give_up = format::format_duration(policy.give_up_after.as_duration());
-    format!("{max}, given up after {give_up} at the latest. An answer may take {timeout}.{jitter}{permanent}")
+    format!("{max} within {give_up}. Timeout per attempt: {timeout}.{jitter}{permanent}")
 }
 
 #[cfg(test)]
@@ -288,41 +290,41 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_shown_with_advice() {
+    fn failures_are_shown_with_suggested_action() {
         let failing = hour(1, &[(FailureCategory::Tls, 3), (FailureCategory::Dns, 1)]);
-        let notification = about_failures(&failing, None).unwrap();
-        assert_eq!(notification.title, "4 of 5 attempts failed in the last hour");
-        assert!(notification.text.starts_with(
+        let message = failure_message(&failing, None).unwrap();
+        assert_eq!(message.title, "4 of 5 attempts failed in the last hour");
+        assert!(message.text.starts_with(
             "Mostly: no secure connection could be established. Check the endpoint's certificate"
         ));
         assert_eq!(
-            about_failures(&hour(99, &[(FailureCategory::Timeout, 1)]), None),
+            failure_message(&hour(99, &[(FailureCategory::Timeout, 1)]), None),
             None,
-            "one in a hundred"
+            "1 % of failures needs no message"
         );
         let since = Some(Time::from_secs(5));
-        let row = about_failures(&hour(99, &[(FailureCategory::Timeout, 1)]), since).unwrap();
-        assert_eq!(row.at, since.map(|since| ("Nothing has succeeded since", since)));
-        assert_eq!(about_failures(&hour(3, &[]), since), None);
+        let message = failure_message(&hour(99, &[(FailureCategory::Timeout, 1)]), since).unwrap();
+        assert_eq!(message.at, since.map(|since| ("Nothing has succeeded since", since)));
+        assert_eq!(failure_message(&hour(3, &[]), since), None);
     }
 
     #[test]
-    fn every_failure_category_has_advice() {
-        let all = FailureCategory::ALL.map(advice);
-        assert!(all.iter().all(|(what, todo)| !what.ends_with('.') && !todo.ends_with('.')));
+    fn every_failure_category_has_suggested_action() {
+        let all = FailureCategory::ALL.map(explain_failure);
+        assert!(all.iter().all(|(cause, action)| !cause.ends_with('.') && !action.ends_with('.')));
     }
 
     #[test]
     fn policies_are_described_as_text() {
         assert_eq!(
-            retry(&RetryPolicy::default()),
-            "Up to 10 attempts, given up after 5 d at the latest. An answer may take 30 s. Waits vary by 10 % either \
-             way. Not retried: answers with 400, 401, 403, 404, 410, 413, 414, 415, 451."
+            describe_retry(&RetryPolicy::default()),
+            "Up to 10 attempts within 5 d. Timeout per attempt: 30 s. Delays vary by ±10 %. Not retried: status codes \
+             400, 401, 403, 404, 410, 413, 414, 415, 451."
         );
-        let reported = breaker(&BreakerPolicy::default());
+        let text = describe_breaker(&BreakerPolicy::default());
         assert!(
-            reported.starts_with("Opens when 60 % or more of at least 20 calls within 1 min fail."),
-            "{reported}"
+            text.starts_with("Opens when 60 % or more of at least 20 attempts within 1 min fail."),
+            "{text}"
         );
     }
 }

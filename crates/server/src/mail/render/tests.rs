@@ -38,7 +38,7 @@ fn dead_delivery_email_has_expected_text() {
     let mut notification = notification(NotificationKind::DeliveryDead, 1);
     notification.facts = OccurrenceDetails {
         reason: Some("exhausted".into()),
-        message: Some("the endpoint answered 500".into()),
+        message: Some("the endpoint returned 500".into()),
         delivery_id: Some(DeliveryId::from_bytes([3; 16])),
         event_type: Some("order.created".into()),
         until: None,
@@ -53,13 +53,13 @@ fn dead_delivery_email_has_expected_text() {
          Description: orders to the warehouse\n\
          Tenant: Acme Inc. (acme)\n\
          Reason: every attempt failed\n\
-         Details: the endpoint answered 500\n\
-         When: 2026-11-16 00:10 UTC\n\
-         Event type of the last: order[.]created\n\
-         Delivery, the last: dlv_03030303030303030303030303030303\n\n\
+         Details: the endpoint returned 500\n\
+         Time: 2026-11-16 00:10 UTC\n\
+         Last event type: order[.]created\n\
+         Last delivery: dlv_03030303030303030303030303030303\n\n\
          What to do: Find out why the endpoint did not accept them, fix it, and resend the dead letters before \
          their retention ends.\n\n\
-         Open it in the dashboard: \
+         Open in the dashboard: \
          https://hooks.example.com/dashboard/t/acme/dead?webhook_id=wh_02020202020202020202020202020202\n\n\
          -- \n\
          You receive this because jane@example.com is set to receive notifications about acme. This is an \
@@ -76,9 +76,9 @@ fn grouped_occurrences_use_plural_and_number_format_of_language() {
     let message = "9,999 deliveries to warehouse[.]example were marked dead between 2026-11-15 23:59 UTC and 2026-11-16 00:10 UTC";
     assert!(english.text.starts_with(message), "{}", english.text);
     let german = render(&notification, &about(), Language::De).unwrap();
-    assert_eq!(german.subject, "9.999 Zustellungen an warehouse.example wurden aufgegeben");
+    assert_eq!(german.subject, "9.999 Zustellungen an warehouse.example sind endgültig fehlgeschlagen");
     let message = "9.999 Zustellungen an warehouse[.]example sind zwischen 2026-11-15 23:59 UTC und \
-                2026-11-16 00:10 UTC endgültig gescheitert";
+                2026-11-16 00:10 UTC endgültig fehlgeschlagen";
     assert!(german.text.starts_with(message), "{}", german.text);
     assert!(german.html.contains("<html lang=\"de\">"));
 }
@@ -117,7 +117,7 @@ fn every_email_has_time_advice_and_unsubscribe_link() {
                 assert!(text.contains(texts.what_to_do) && text.contains(texts.open), "{text}");
                 assert!(text.contains("https://hooks.example.com/dashboard/t/acme"), "{text}");
                 assert!(text.contains("https://hooks.example.com/unsubscribe/TOKEN"), "{text}");
-                assert!(!text.contains("{"), "a gap was left: {text}");
+                assert!(!text.contains("{"), "a placeholder was not filled: {text}");
             }
             // No external resources are loaded, and light and dark color schemes are supported.
             assert!(!email.html.contains("src=") && !email.html.contains("url("), "{}", email.html);
@@ -199,14 +199,14 @@ fn confirmation_email_has_fixed_text_and_one_link() {
     assert_eq!(
         english.text,
         "The account acme at hooks.example.com asks to send notifications about its webhooks to this address.\n\n\
-         hooks.example.com runs Redrive, which delivers webhooks (messages from one program to another) and writes to \
-         the people who look after them when deliveries fail.\n\n\
+         hooks.example.com runs Redrive, which delivers webhooks (messages from one program to another) and notifies \
+         their owners when deliveries fail.\n\n\
          If you want these emails, open the link and press the button on the page. The link works for 7 days.\n\n\
          Confirm this address: https://hooks.example.com/redrive/confirm/TOKEN\n\n\
          If you did not expect this email, ignore it: without your confirmation no notifications are sent."
     );
     let german = render_confirmation(&tenant_id, base, link, Language::De).unwrap();
-    assert_eq!(german.subject, "Bestätigen Sie diese Adresse für Nachrichten von hooks.example.com");
+    assert_eq!(german.subject, "Bestätigen Sie diese Adresse für Benachrichtigungen von hooks.example.com");
     for email in [english, german] {
         assert_eq!((email.text.matches(link).count(), email.html.matches("href=").count()), (1, 1));
         assert!(!email.html.contains("src=") && !email.html.contains("url("), "{}", email.html);

@@ -1,6 +1,6 @@
 //! English texts.
 
-use super::{ConfirmWords, KindTexts, MailTexts, PluralText, UnsubscribePageTexts};
+use super::{ConfirmTexts, KindTexts, MailTexts, PluralText, UnsubscribePageTexts};
 
 pub(super) const TEXTS: MailTexts = MailTexts {
     circuit_opened: KindTexts {
@@ -64,8 +64,8 @@ pub(super) const TEXTS: MailTexts = MailTexts {
             many: "Rotate the signing secret of {webhook} ({count} reminders)",
         },
         happened: PluralText {
-            one: "The secret that signs requests to {webhook} is due for rotation. This was noticed at {last}.",
-            many: "The secret that signs requests to {webhook} is due for rotation. This was noticed {count} times between {first} and {last}.",
+            one: "The secret that signs requests to {webhook} is due for rotation. This was detected at {last}.",
+            many: "The secret that signs requests to {webhook} is due for rotation. This was detected {count} times between {first} and {last}.",
         },
         next: "Rotate the secret. Requests are signed with the old one too during the overlap, so that the endpoint can be updated without failures.",
     },
@@ -91,7 +91,7 @@ pub(super) const TEXTS: MailTexts = MailTexts {
         ("gone", "the endpoint returned 410 Gone"),
         ("failing", "every request has failed for too long"),
         ("not_verified", "the endpoint did not echo the challenge"),
-        ("age", "it is older than it should be"),
+        ("age", "its maximum age is exceeded"),
         ("max_events_per_day", "no more events may be published today"),
         ("max_webhooks", "no more webhooks may be created"),
     ],
@@ -101,15 +101,15 @@ pub(super) const TEXTS: MailTexts = MailTexts {
     tenant: "Tenant",
     reason: "Reason",
     details: "Details",
-    event_type: "Event type of the last",
-    delivery: "Delivery, the last",
-    when: "When",
-    how_often: "How often",
+    event_type: "Last event type",
+    delivery: "Last delivery",
+    when: "Time",
+    how_often: "Occurrences",
     first: "First",
     last: "Last",
-    until: "Tried again at",
+    until: "Until",
     what_to_do: "What to do",
-    open: "Open it in the dashboard",
+    open: "Open in the dashboard",
     why_you: "You receive this because {address} is set to receive notifications about {tenant}. This is an automated message; replies are not monitored.",
     unsubscribe: "Unsubscribe from {kind}",
     ask: "To unsubscribe from {kind}, ask the administrator of {tenant} to mute them.",
@@ -126,10 +126,10 @@ pub(super) const TEXTS: MailTexts = MailTexts {
         bad_title: "This link does not work",
         bad: "It may be incomplete, or the installation has new keys. Ask the administrator of your webhooks to mute the emails, or use the link in a newer one.",
     },
-    confirm: ConfirmWords {
+    confirm: ConfirmTexts {
         subject: "Confirm this address for notifications from {host}",
         requested: "The account {tenant} at {host} asks to send notifications about its webhooks to this address.",
-        about: "{host} runs Redrive, which delivers webhooks (messages from one program to another) and writes to the people who look after them when deliveries fail.",
+        about: "{host} runs Redrive, which delivers webhooks (messages from one program to another) and notifies their owners when deliveries fail.",
         what_to_do: "If you want these emails, open the link and press the button on the page. The link works for {days} days.",
         open: "Confirm this address",
         ignore: "If you did not expect this email, ignore it: without your confirmation no notifications are sent.",

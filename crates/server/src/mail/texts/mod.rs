@@ -72,11 +72,11 @@ pub(crate) struct MailTexts {
     /// Texts of the unsubscribe page.
     pub(crate) page: UnsubscribePageTexts,
     /// Texts of the confirmation email and page.
-    pub(crate) confirm: ConfirmWords,
+    pub(crate) confirm: ConfirmTexts,
 }
 
 /// Texts of the confirmation email and page.
-pub(crate) struct ConfirmWords {
+pub(crate) struct ConfirmTexts {
     pub(crate) subject: &'static str,
     pub(crate) requested: &'static str,
     pub(crate) about: &'static str,
@@ -113,7 +113,7 @@ impl MailTexts {
     pub(crate) fn for_language(language: Language) -> &'static Self {
         match language {
             Language::En => &en::TEXTS,
-            Language::De => &de::WORDS,
+            Language::De => &de::TEXTS,
         }
     }
 
@@ -132,38 +132,38 @@ impl MailTexts {
 
     /// Returns the description of a reason code, or the code itself if it has none.
     pub(crate) fn reason<'a>(&self, name: &'a str) -> &'a str {
-        self.reasons.iter().find(|(known, _)| *known == name).map_or(name, |(_, words)| words)
+        self.reasons.iter().find(|(known, _)| *known == name).map_or(name, |(_, text)| text)
     }
 
     /// Formats a number with the language's thousands separator.
     pub(crate) fn number(&self, number: u64) -> String {
         let digits = number.to_string();
-        let mut written = String::new();
+        let mut text = String::new();
         for (index, digit) in digits.chars().enumerate() {
             if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                written.push(self.thousands);
+                text.push(self.thousands);
             }
-            written.push(digit);
+            text.push(digit);
         }
-        written
+        text
     }
 }
 
 /// Fills the placeholders of a text in one pass, so that braces in the values are not filled again.
-pub(crate) fn fill_placeholders(text: &str, gaps: &[(&str, &str)]) -> String {
-    let mut written = String::new();
+pub(crate) fn fill_placeholders(text: &str, values: &[(&str, &str)]) -> String {
+    let mut filled = String::new();
     let mut rest = text;
     while let Some((before, from)) = rest.split_once('{') {
-        written.push_str(before);
+        filled.push_str(before);
         let Some((name, after)) = from.split_once('}') else {
-            written.push('{');
+            filled.push('{');
             rest = from;
             continue;
         };
-        written.push_str(gaps.iter().find(|(gap, _)| *gap == name).map_or("", |(_, value)| value));
+        filled.push_str(values.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
         rest = after;
     }
-    written + rest
+    filled + rest
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    fn gaps(text: &str) -> BTreeSet<&str> {
+    fn placeholders(text: &str) -> BTreeSet<&str> {
         text.split('{').skip(1).map(|rest| rest.split('}').next().unwrap()).collect()
     }
 
@@ -226,9 +226,9 @@ mod tests {
         let UnsubscribePageTexts { undone_title, undone, bad_title, bad, .. } = page;
         let pages =
             [title, question, button, done_title, done, back, undo, undone_title, undone, bad_title, bad];
-        let ConfirmWords { subject, requested: request, about, what_to_do, open, ignore, .. } = confirm;
-        let confirming = [subject, request, about, what_to_do, open, ignore];
-        let ConfirmWords { title, question, button, done_title, done, back, bad_title, bad, .. } = confirm;
+        let ConfirmTexts { subject, requested, about, what_to_do, open, ignore, .. } = confirm;
+        let confirming = [subject, requested, about, what_to_do, open, ignore];
+        let ConfirmTexts { title, question, button, done_title, done, back, bad_title, bad, .. } = confirm;
         let confirm_pages = [title, question, button, done_title, done, back, bad_title, bad];
         let rest =
             labels.into_iter().chain(others).chain(pages).chain(confirming).chain(confirm_pages).enumerate();
@@ -246,7 +246,7 @@ mod tests {
             for ((name, text), (expected, original)) in own.iter().zip(&english) {
                 assert_eq!(name, expected, "{language:?}");
                 assert!(!text.trim().is_empty(), "{language:?} lacks {name}");
-                assert_eq!(gaps(text), gaps(original), "{language:?}: {name}");
+                assert_eq!(placeholders(text), placeholders(original), "{language:?}: {name}");
                 assert_eq!(text.matches('{').count(), text.matches('}').count(), "{language:?}: {name}");
             }
             if language != Language::En {
@@ -274,9 +274,9 @@ mod tests {
 
     #[test]
     fn placeholders_are_filled_once() {
-        let gaps = [("webhook", "{tenant}<b>"), ("count", "3")];
-        assert_eq!(fill_placeholders("{count} to {webhook}, {nothing}.", &gaps), "3 to {tenant}<b>, .");
-        assert_eq!(fill_placeholders("an open { is left", &gaps), "an open { is left");
+        let values = [("webhook", "{tenant}<b>"), ("count", "3")];
+        assert_eq!(fill_placeholders("{count} to {webhook}, {nothing}.", &values), "3 to {tenant}<b>, .");
+        assert_eq!(fill_placeholders("an open { is left", &values), "an open { is left");
     }
 
     #[test]

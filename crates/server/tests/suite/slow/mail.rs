@@ -34,16 +34,16 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn new(smtp: &Smtp, protection: Protection, more: &str, wishes: TenantPreferences) -> Self {
+    async fn new(smtp: &Smtp, protection: Protection, more: &str, preferences: TenantPreferences) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Sqlite::open(&Options::at(folder.path().join("r.db")).with_vault(vault())).unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
         let tenant_id = TenantId::parse("acme").unwrap();
-        let rules = TenantRules { notifications: wishes, ..TenantRules::default() };
-        let made =
+        let rules = TenantRules { notifications: preferences, ..TenantRules::default() };
+        let tenant =
             Tenant { id: tenant_id.clone(), name: Some("Acme".into()), rules, created_at: Time::default() };
-        assert!(store.create_tenant(made).await.unwrap());
-        let mailer = emails(smtp, protection, more, folder.path(), store.clone());
+        assert!(store.create_tenant(tenant).await.unwrap());
+        let mailer = mail_sender(smtp, protection, more, folder.path(), store.clone());
         let fixture = Self { store, emails: mailer, tenant_id, _folder: folder };
         for address in ["jane@example.com", "ops@example.com"] {
             fixture.confirm(address).await;
@@ -59,7 +59,7 @@ impl Fixture {
             .unwrap();
     }
 
-    async fn post(&self, notification: &Notification) -> MailResult {
+    async fn send(&self, notification: &Notification) -> MailResult {
         self.emails.send_notification(notification, Some(&self.webhook())).await.unwrap()
     }
 
@@ -101,7 +101,7 @@ impl Fixture {
 }
 
 /// Creates a mail sender for this SMTP server. `more` holds further lines of the `[smtp]` section.
-fn emails(
+fn mail_sender(
     smtp: &Smtp,
     protection: Protection,
     more: &str,
@@ -125,7 +125,7 @@ fn emails(
     MailSender::new(&config.smtp, base, store, vault(), Clock::system()).unwrap().unwrap()
 }
 
-fn wishes(emails: &[&str]) -> TenantPreferences {
+fn preferences(emails: &[&str]) -> TenantPreferences {
     let emails = emails.iter().map(|email| (*email).to_owned()).collect();
     TenantPreferences { emails, muted_kinds: vec![NotificationKind::SecretRotationDue], language: None }
 }
@@ -137,11 +137,11 @@ async fn email_is_well_formed_and_complete_for_each_recipient() {
         &smtp,
         Protection::Plain,
         "",
-        wishes(&["ops@example.com", "JANE@EXAMPLE.COM", "jane@EXAMPLE.com"]),
+        preferences(&["ops@example.com", "JANE@EXAMPLE.COM", "jane@EXAMPLE.com"]),
     )
     .await;
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
     let emails = smtp.wait_for(2).await;
@@ -156,12 +156,19 @@ async fn email_is_well_formed_and_complete_for_each_recipient() {
     assert_eq!(email.header("Auto-Submitted"), "auto-generated");
     assert!(email.header("Message-ID").starts_with("<ntf_01010101010101010101010101010101."));
     assert!(email.header("Message-ID").ends_with("@sender.example>"));
-    assert_ne!(email.header("Message-ID"), emails[1].header("Message-ID"), "one mail for each");
+    assert_ne!(
+        email.header("Message-ID"),
+        emails[1].header("Message-ID"),
+        "each recipient gets a separate email"
+    );
     let message = "3 deliveries to warehouse[.]example were marked dead between 2026-11-16 00:00 UTC and 2026-11-16 00:10 UTC";
     assert!(email.text.starts_with(message), "{}", email.text);
     assert!(email.text.contains("Reason: every attempt failed") && email.text.contains("Tenant: Acme"));
     assert!(email.html.contains("orders &#60;b&#62;to&#60;/b&#62; the warehouse"), "{}", email.html);
-    assert!(!email.text.contains("hush") && !email.html.contains("hush"), "a URL may be a secret");
+    assert!(
+        !email.text.contains("hush") && !email.html.contains("hush"),
+        "the URL may contain a credential, so it is not shown"
+    );
     let link = email.header("List-Unsubscribe").trim_matches(['<', '>']).to_owned();
     assert!(link.starts_with(&format!("{BASE}/unsubscribe/")) && email.text.contains(&link), "{link}");
     assert_eq!(email.header("List-Unsubscribe-Post"), "List-Unsubscribe=One-Click");
@@ -170,26 +177,26 @@ async fn email_is_well_formed_and_complete_for_each_recipient() {
 #[tokio::test]
 async fn muted_and_unsubscribed_kinds_are_not_sent() {
     let smtp = Smtp::start(Protection::Plain);
-    let fixture = Fixture::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", preferences(&["ops@example.com"])).await;
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::SecretRotationDue)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::SecretRotationDue)).await,
         MailResult::NoRecipients,
-        "the tenant's choice"
+        "muted by the tenant"
     );
     assert_eq!(
-        fixture.post(&fixture.notification(2, NotificationKind::CircuitRecovered)).await,
+        fixture.send(&fixture.notification(2, NotificationKind::CircuitRecovered)).await,
         MailResult::NoRecipients,
-        "the owner's"
+        "muted by the owner"
     );
     let jane = || "jane@example.com".to_owned();
     let unsubscribe =
         |kind| fixture.store.unsubscribe(fixture.tenant_id.clone(), jane(), kind, Time::default());
     assert!(unsubscribe(NotificationKind::DeliveryDead).await.unwrap());
     assert_eq!(
-        fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(3, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
-    assert_eq!(fixture.post(&fixture.notification(4, NotificationKind::DnsFailing)).await, MailResult::Sent);
+    assert_eq!(fixture.send(&fixture.notification(4, NotificationKind::DnsFailing)).await, MailResult::Sent);
     let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|email| email.to.join(",")).collect();
     assert_eq!(to, ["ops@example.com", "jane@example.com", "ops@example.com"]);
 }
@@ -197,15 +204,18 @@ async fn muted_and_unsubscribed_kinds_are_not_sent() {
 #[tokio::test]
 async fn emails_use_the_tenant_language() {
     let smtp = Smtp::start(Protection::Plain);
-    let german = TenantPreferences { language: Some(Language::De), ..wishes(&[]) };
+    let german = TenantPreferences { language: Some(Language::De), ..preferences(&[]) };
     let fixture = Fixture::new(&smtp, Protection::Plain, "", german).await;
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::CircuitOpened)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::CircuitOpened)).await,
         MailResult::Sent
     );
     let email = smtp.wait_for(1).await.remove(0);
-    assert_eq!(email.header("Subject"), "Anfragen an warehouse.example wurden 3-mal angehalten");
-    assert!(email.text.contains("Was zu tun ist: Sehen Sie sich die Fehler an"), "{}", email.text);
+    assert_eq!(
+        email.header("Subject"),
+        "Circuit für warehouse.example 3-mal geöffnet: Zustellungen pausieren"
+    );
+    assert!(email.text.contains("Was zu tun ist: Prüfen Sie die Fehler"), "{}", email.text);
     assert_eq!(email.defects, [""; 0]);
 }
 
@@ -214,9 +224,9 @@ async fn smtp_uses_tls_and_login() {
     for protection in [Protection::StartTls, Protection::Tls] {
         let smtp = Smtp::start_with(protection, Some(("me", "pass word")));
         let login = "username = \"me\"\npassword = \"pass word\"";
-        let fixture = Fixture::new(&smtp, protection, login, wishes(&[])).await;
+        let fixture = Fixture::new(&smtp, protection, login, preferences(&[])).await;
         assert_eq!(
-            fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+            fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
             MailResult::Sent,
             "{protection:?}"
         );
@@ -228,11 +238,11 @@ async fn smtp_uses_tls_and_login() {
 async fn refused_login_and_untrusted_certificate_errors_name_the_setting() {
     let smtp = Smtp::start_with(Protection::StartTls, Some(("me", "right")));
     let login = "username = \"me\"\npassword = \"wrong\"";
-    let fixture = Fixture::new(&smtp, Protection::StartTls, login, wishes(&[])).await;
+    let fixture = Fixture::new(&smtp, Protection::StartTls, login, preferences(&[])).await;
     let MailResult::Transient(why) =
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await
     else {
-        panic!("sent")
+        panic!("the email was sent")
     };
     assert!(
         why.contains("refused the login") && why.contains("check smtp.username and smtp.password"),
@@ -242,11 +252,11 @@ async fn refused_login_and_untrusted_certificate_errors_name_the_setting() {
     // The CA of another server.
     let other = Smtp::start(Protection::StartTls);
     let ca = format!("ca_file = {:?}", other.ca_file().display().to_string());
-    let fixture = Fixture::new(&smtp, Protection::StartTls, &ca, wishes(&[])).await;
+    let fixture = Fixture::new(&smtp, Protection::StartTls, &ca, preferences(&[])).await;
     let MailResult::Transient(why) =
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await
     else {
-        panic!("sent")
+        panic!("the email was sent")
     };
     assert!(why.contains("no secure connection") && why.contains("smtp.ca_file"), "{why}");
     assert_eq!(smtp.emails().len(), 0);
@@ -255,51 +265,53 @@ async fn refused_login_and_untrusted_certificate_errors_name_the_setting() {
 #[tokio::test]
 async fn tls_mode_and_host_mismatch_errors_name_the_fix() {
     let plain = Smtp::start(Protection::Plain);
-    let mut fixture = Fixture::new(&plain, Protection::StartTls, "timeout = \"300ms\"", wishes(&[])).await;
-    let why = |posted| match posted {
+    let mut fixture =
+        Fixture::new(&plain, Protection::StartTls, "timeout = \"300ms\"", preferences(&[])).await;
+    let why = |result| match result {
         MailResult::Transient(why) => why,
         other => panic!("{other:?}"),
     };
-    let message = why(fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
+    let message = why(fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
     assert!(message.contains("offers no STARTTLS"), "{message}");
-    fixture = Fixture::new(&plain, Protection::Tls, "timeout = \"300ms\"", wishes(&[])).await;
-    let message = why(fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
+    fixture = Fixture::new(&plain, Protection::Tls, "timeout = \"300ms\"", preferences(&[])).await;
+    let message = why(fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
     assert!(message.contains("smtp.tls"), "{message}");
-    let unknown = "host = \"nobody.invalid\"\nallow_plaintext = true";
-    fixture = Fixture::new(&plain, Protection::Plain, unknown, wishes(&[])).await;
-    let message = why(fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
-    assert!(message.contains("nobody.invalid") && message.contains("check"), "{message}");
+    let unknown = "host = \"unknown.invalid\"\nallow_plaintext = true";
+    fixture = Fixture::new(&plain, Protection::Plain, unknown, preferences(&[])).await;
+    let message = why(fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await);
+    assert!(message.contains("unknown.invalid") && message.contains("check"), "{message}");
 }
 
 #[tokio::test]
 async fn transient_failure_is_retried_with_the_same_message_id() {
     let smtp = Smtp::start(Protection::Plain);
     let fixture =
-        Fixture::new(&smtp, Protection::Plain, "timeout = \"500ms\"", wishes(&["ops@example.com"])).await;
+        Fixture::new(&smtp, Protection::Plain, "timeout = \"500ms\"", preferences(&["ops@example.com"]))
+            .await;
     let notification = fixture.notification(1, NotificationKind::DeliveryDead);
-    let is_later = |posted: MailResult, words: &str| match posted {
-        MailResult::Transient(why) => assert!(why.contains(words), "{why}"),
+    let assert_transient = |result: MailResult, text: &str| match result {
+        MailResult::Transient(why) => assert!(why.contains(text), "{why}"),
         other => panic!("{other:?}"),
     };
     smtp.reply_with("451 4.3.0 not now");
-    is_later(fixture.post(&notification).await, "cannot take it now");
+    assert_transient(fixture.send(&notification).await, "deferred the email");
     smtp.reply_with("hang");
-    is_later(fixture.post(&notification).await, "did not answer within");
+    assert_transient(fixture.send(&notification).await, "did not respond within");
     smtp.reply_with("");
     smtp.stop_listening();
-    is_later(fixture.post(&notification).await, "cannot be reached");
+    assert_transient(fixture.send(&notification).await, "cannot be reached");
     smtp.resume_listening();
     smtp.reply_to("ops@example.com", "451 4.3.0 not now");
-    is_later(fixture.post(&notification).await, "cannot take it now");
+    assert_transient(fixture.send(&notification).await, "deferred the email");
     // The server prints emails and replies to commands in order, so the email has been read after this command.
     smtp.reply_to("ops@example.com", "");
-    assert_eq!(smtp.emails().len(), 1, "one of them has it");
-    assert_eq!(fixture.post(&notification).await, MailResult::Sent);
+    assert_eq!(smtp.emails().len(), 1, "one recipient has received it");
+    assert_eq!(fixture.send(&notification).await, MailResult::Sent);
     let emails = smtp.wait_for(2).await;
     let to: Vec<_> = emails.iter().map(|email| email.to.join(",")).collect();
-    assert_eq!(to, ["jane@example.com", "ops@example.com"], "nobody got it twice");
+    assert_eq!(to, ["jane@example.com", "ops@example.com"], "no recipient received it twice");
     // Send it again, as if the first result had been lost.
-    assert_eq!(fixture.post(&notification).await, MailResult::Sent);
+    assert_eq!(fixture.send(&notification).await, MailResult::Sent);
     let again = smtp.wait_for(4).await;
     for (first, second) in [(0, 2), (1, 3)] {
         assert_eq!(again[first].header("Message-ID"), again[second].header("Message-ID"));
@@ -309,38 +321,38 @@ async fn transient_failure_is_retried_with_the_same_message_id() {
 #[tokio::test]
 async fn deferred_recipient_does_not_delay_the_others() {
     let smtp = Smtp::start(Protection::Plain);
-    let fixture = Fixture::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", preferences(&["ops@example.com"])).await;
     let notification = fixture.notification(1, NotificationKind::DeliveryDead);
     smtp.reply_to("jane@example.com", "452 4.2.2 the sender sees a full mailbox");
-    let posted = fixture.post(&notification).await;
+    let result = fixture.send(&notification).await;
     assert!(
-        matches!(&posted, MailResult::Transient(why) if why.starts_with("jane@example.com: ")),
-        "{posted:?}"
+        matches!(&result, MailResult::Transient(why) if why.starts_with("jane@example.com: ")),
+        "{result:?}"
     );
-    assert_eq!(smtp.wait_for(1).await[0].to, ["ops@example.com"], "jane is the first of the two");
+    assert_eq!(smtp.wait_for(1).await[0].to, ["ops@example.com"], "the deferral of jane does not block ops");
     smtp.reply_to("jane@example.com", "");
-    assert_eq!(fixture.post(&notification).await, MailResult::Sent);
+    assert_eq!(fixture.send(&notification).await, MailResult::Sent);
     assert_eq!(smtp.wait_for(2).await[1].to, ["jane@example.com"]);
 }
 
 #[tokio::test]
 async fn late_smtp_reply_is_not_attributed_to_another_email() {
     let smtp = Smtp::start(Protection::Plain);
-    let fixture = Fixture::new(&smtp, Protection::Plain, "timeout = \"10s\"", wishes(&[])).await;
+    let fixture = Fixture::new(&smtp, Protection::Plain, "timeout = \"10s\"", preferences(&[])).await;
     // The first email opens a connection that the next one reuses.
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
     smtp.reply_with("hang");
-    let cut_off = fixture.notification(2, NotificationKind::DeliveryDead);
-    assert!(tokio::time::timeout(Duration::from_millis(500), fixture.post(&cut_off)).await.is_err());
+    let abandoned = fixture.notification(2, NotificationKind::DeliveryDead);
+    assert!(tokio::time::timeout(Duration::from_millis(500), fixture.send(&abandoned)).await.is_err());
     smtp.reply_with("550 5.1.1 no such user");
-    let posted = fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
-    assert!(matches!(&posted, MailResult::Refused(why) if why.contains("no such user")), "{posted:?}");
+    let result = fixture.send(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
+    assert!(matches!(&result, MailResult::Refused(why) if why.contains("no such user")), "{result:?}");
     smtp.reply_with("");
     assert_eq!(
-        fixture.post(&fixture.notification(4, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(4, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
     assert_eq!(smtp.wait_for(2).await.len(), 2);
@@ -349,33 +361,33 @@ async fn late_smtp_reply_is_not_attributed_to_another_email() {
 #[tokio::test]
 async fn permanently_refused_recipient_does_not_affect_the_others() {
     let smtp = Smtp::start(Protection::Plain);
-    let fixture = Fixture::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", preferences(&["ops@example.com"])).await;
     smtp.reply_to("jane@example.com", "550 5.1.1 no such user");
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
     assert_eq!(smtp.wait_for(1).await[0].to, ["ops@example.com"]);
     smtp.reply_with("550 5.1.1 no such user");
-    let posted = fixture.post(&fixture.notification(2, NotificationKind::DeliveryDead)).await;
+    let result = fixture.send(&fixture.notification(2, NotificationKind::DeliveryDead)).await;
     assert!(
-        matches!(&posted, MailResult::Refused(why) if why.contains("jane@example.com: ") && why.contains("no such user")),
-        "{posted:?}"
+        matches!(&result, MailResult::Refused(why) if why.contains("jane@example.com: ") && why.contains("no such user")),
+        "{result:?}"
     );
     smtp.reply_to("jane@example.com", "553 5.7.1 sender address rejected: not owned by user");
-    let posted = fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
-    assert!(matches!(&posted, MailResult::Transient(why) if why.contains("set smtp.from")), "{posted:?}");
+    let result = fixture.send(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
+    assert!(matches!(&result, MailResult::Transient(why) if why.contains("set smtp.from")), "{result:?}");
 }
 
 #[tokio::test]
 async fn emails_per_minute_are_limited() {
     let smtp = Smtp::start(Protection::Plain);
     let fixture =
-        Fixture::new(&smtp, Protection::Plain, "max_per_minute = 1", wishes(&["ops@example.com"])).await;
-    let posted = fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await;
+        Fixture::new(&smtp, Protection::Plain, "max_per_minute = 1", preferences(&["ops@example.com"])).await;
+    let result = fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await;
     assert!(
-        matches!(&posted, MailResult::Transient(why) if why.contains("smtp.max_per_minute")),
-        "{posted:?}"
+        matches!(&result, MailResult::Transient(why) if why.contains("smtp.max_per_minute")),
+        "{result:?}"
     );
     assert_eq!(smtp.wait_for(1).await.len(), 1);
 }
@@ -383,52 +395,53 @@ async fn emails_per_minute_are_limited() {
 #[tokio::test]
 async fn unconfirmed_address_receives_nothing_unless_its_domain_is_trusted() {
     let smtp = Smtp::start(Protection::Plain);
-    let named = ["ops@example.com", "stranger@elsewhere.example", "boss@trusted.example"];
+    let named = ["ops@example.com", "unconfirmed@elsewhere.example", "boss@trusted.example"];
     let trusted = "trusted_domains = [\"trusted.example\"]";
-    let fixture = Fixture::new(&smtp, Protection::Plain, trusted, wishes(&named)).await;
+    let fixture = Fixture::new(&smtp, Protection::Plain, trusted, preferences(&named)).await;
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
     let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|email| email.to.join(",")).collect();
     assert_eq!(to, ["jane@example.com", "ops@example.com", "boss@trusted.example"]);
-    let strangers = TenantPreferences { emails: vec!["stranger@elsewhere.example".into()], ..wishes(&[]) };
-    let fixture = Fixture::new(&smtp, Protection::Plain, "", strangers.clone()).await;
+    let unconfirmed =
+        TenantPreferences { emails: vec!["unconfirmed@elsewhere.example".into()], ..preferences(&[]) };
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", unconfirmed.clone()).await;
     let about_tenant =
         Notification { webhook_id: None, ..fixture.notification(2, NotificationKind::QuotaReached) };
     assert_eq!(fixture.emails.send_notification(&about_tenant, None).await.unwrap(), MailResult::Unconfirmed);
-    let off = Fixture::new(&smtp, Protection::Plain, "confirm_addresses = false", strangers).await;
+    let off = Fixture::new(&smtp, Protection::Plain, "confirm_addresses = false", unconfirmed).await;
     assert_eq!(off.emails.send_notification(&about_tenant, None).await.unwrap(), MailResult::Sent);
     let emails = smtp.wait_for(4).await;
-    assert_eq!((emails.len(), &emails[3].to), (4, &vec!["stranger@elsewhere.example".to_owned()]));
+    assert_eq!((emails.len(), &emails[3].to), (4, &vec!["unconfirmed@elsewhere.example".to_owned()]));
 }
 
 #[tokio::test]
 async fn notifications_beyond_a_limit_are_suppressed_and_failures_do_not_count() {
     let smtp = Smtp::start(Protection::Plain);
     let limits = "max_per_hour_per_tenant = 3\nmax_per_hour_per_address = 2";
-    let fixture = Fixture::new(&smtp, Protection::Plain, limits, wishes(&["ops@example.com"])).await;
+    let fixture = Fixture::new(&smtp, Protection::Plain, limits, preferences(&["ops@example.com"])).await;
     smtp.reply_with("451 4.3.0 not now");
     for _ in 0..5 {
-        let posted = fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await;
-        assert!(matches!(posted, MailResult::Transient(_)), "{posted:?}");
+        let result = fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await;
+        assert!(matches!(result, MailResult::Transient(_)), "{result:?}");
     }
     smtp.reply_with("");
     assert_eq!(
-        fixture.post(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
+        fixture.send(&fixture.notification(1, NotificationKind::DeliveryDead)).await,
         MailResult::Sent
     );
-    let posted = fixture.post(&fixture.notification(2, NotificationKind::DeliveryDead)).await;
+    let result = fixture.send(&fixture.notification(2, NotificationKind::DeliveryDead)).await;
     assert!(
-        matches!(&posted, MailResult::SentToSome(why) if why.contains("max_per_hour_per_tenant")),
-        "{posted:?}"
+        matches!(&result, MailResult::SentToSome(why) if why.contains("max_per_hour_per_tenant")),
+        "{result:?}"
     );
-    let posted = fixture.post(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
-    assert!(matches!(&posted, MailResult::Suppressed(why) if why.contains("the tenant has")), "{posted:?}");
+    let result = fixture.send(&fixture.notification(3, NotificationKind::DeliveryDead)).await;
+    assert!(matches!(&result, MailResult::Suppressed(why) if why.contains("the tenant has")), "{result:?}");
     assert_eq!(smtp.wait_for(3).await.len(), 3);
     // The tenant limit is separate for each tenant; the address limit is shared by all tenants.
     let other = TenantId::parse("globex").unwrap();
-    let rules = TenantRules { notifications: wishes(&["jane@example.com"]), ..TenantRules::default() };
+    let rules = TenantRules { notifications: preferences(&["jane@example.com"]), ..TenantRules::default() };
     let tenant = Tenant { id: other.clone(), name: None, rules, created_at: Time::default() };
     fixture.store.create_tenant(tenant).await.unwrap();
     let jane = "jane@example.com".to_owned();
@@ -438,10 +451,10 @@ async fn notifications_beyond_a_limit_are_suppressed_and_failures_do_not_count()
         webhook_id: None,
         ..fixture.notification(4, NotificationKind::QuotaReached)
     };
-    let posted = fixture.emails.send_notification(&notification, None).await.unwrap();
+    let result = fixture.emails.send_notification(&notification, None).await.unwrap();
     assert!(
-        matches!(&posted, MailResult::Suppressed(why) if why.contains("max_per_hour_per_address")),
-        "{posted:?}"
+        matches!(&result, MailResult::Suppressed(why) if why.contains("max_per_hour_per_address")),
+        "{result:?}"
     );
     assert_eq!(smtp.wait_for(3).await.len(), 3);
 }

@@ -29,14 +29,14 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Returns the error output of a command that must fail.
-async fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+async fn run_failing(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = redrive(arguments, environment).await;
     assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
     stderr(&output)
 }
 
 /// Returns the setup of a node on this database, with few connections because many tests run concurrently.
-fn on(database: &Database) -> Setup {
+fn setup_on(database: &Database) -> Setup {
     Setup::new()
         .database_url(database.url())
         .env("REDRIVE_DATABASE_WRITE_CONNECTIONS", "4")
@@ -51,7 +51,7 @@ async fn eventually(api: &Api, path: &str, status: u16, within: Duration) {
         }
     };
     let waited = tokio::time::timeout(within, wait).await;
-    assert!(waited.is_ok(), "{path} did not answer {status} within {within:?}");
+    assert!(waited.is_ok(), "{path} did not return {status} within {within:?}");
 }
 
 #[tokio::test]
@@ -62,24 +62,25 @@ async fn invalid_settings_errors_name_the_valid_values() {
         ("postgres://me:hunter2@db/x?sslmode=often", "use disable, prefer, require, verify-ca, verify-full"),
         ("postgres://me:hun/ter2@db/x", "%2F for /"),
     ] {
-        let message = refused(&check, &[("REDRIVE_DATABASE_URL", url)]).await;
+        let message = run_failing(&check, &[("REDRIVE_DATABASE_URL", url)]).await;
         assert!(message.contains(mentions) && !message.contains("ter2"), "{message}");
     }
     let postgres = ("REDRIVE_DATABASE_URL", "postgres://me@db/x");
-    let message = refused(&check, &[postgres, ("REDRIVE_DATABASE_PASSWORD_FILE", "/nowhere/password")]).await;
+    let message =
+        run_failing(&check, &[postgres, ("REDRIVE_DATABASE_PASSWORD_FILE", "/nowhere/password")]).await;
     assert!(message.contains("database.password_file: /nowhere/password cannot be read"), "{message}");
-    let message = refused(&["serve", "--role", "worker", "--database-url", "sqlite:no.db"], &[]).await;
+    let message = run_failing(&["serve", "--role", "worker", "--database-url", "sqlite:no.db"], &[]).await;
     assert!(
         message.contains("role: is worker, but a SQLite database supports one process only"),
         "{message}"
     );
-    let message = refused(&check, &[postgres, ("REDRIVE_ROLE", "boss")]).await;
+    let message = run_failing(&check, &[postgres, ("REDRIVE_ROLE", "boss")]).await;
     assert!(message.contains("write all, api or worker"), "{message}");
     let flag = redrive(&["serve", "--role", "boss"], &[]).await;
     assert!(stderr(&flag).contains("possible values: all, api, worker"), "{}", stderr(&flag));
-    let message = refused(&check, &[postgres, ("REDRIVE_CLUSTER_LEASE", "0.5")]).await;
+    let message = run_failing(&check, &[postgres, ("REDRIVE_CLUSTER_LEASE", "0.5")]).await;
     assert!(message.contains("cluster.lease: must be from 1s to 5m"), "{message}");
-    let message = refused(&check, &[postgres, ("REDRIVE_DEV_CLOCK_SKEW", "-5s")]).await;
+    let message = run_failing(&check, &[postgres, ("REDRIVE_DEV_CLOCK_SKEW", "-5s")]).await;
     assert!(message.contains("dev.clock_skew: must be 0 outside `redrive dev`"), "{message}");
 }
 
@@ -100,34 +101,35 @@ async fn settings_are_shown_without_passwords() {
 async fn schema_is_created_by_command_when_auto_migrate_is_off() {
     let database = Postgres::shared().await;
     let url = database.url();
-    let by_hand = ("REDRIVE_DATABASE_AUTO_MIGRATE", "false");
-    let too_early = on(&database).env(by_hand.0, by_hand.1).run_to_end().await;
+    let manual = ("REDRIVE_DATABASE_AUTO_MIGRATE", "false");
+    let too_early = setup_on(&database).env(manual.0, manual.1).run_to_end().await;
     assert_eq!(too_early.status.code(), Some(1));
     assert!(stderr(&too_early).contains("run: redrive migrate"), "{}", stderr(&too_early));
-    let no_keys = refused(&["keys", "list", "--database-url", &url], &[]).await;
-    assert!(no_keys.contains("run: redrive migrate"), "looking changes nothing: {no_keys}");
+    let no_keys = run_failing(&["keys", "list", "--database-url", &url], &[]).await;
+    assert!(no_keys.contains("run: redrive migrate"), "a read does not migrate: {no_keys}");
 
     let migrate = ["migrate", "--database-url", &url];
-    let made = redrive(&migrate, &[by_hand]).await;
-    assert!(made.status.success(), "{}", stderr(&made));
-    assert_eq!(stdout(&made), "The schema was migrated from version 0 to 1.\n");
+    let output = redrive(&migrate, &[manual]).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "The schema was migrated from version 0 to 1.\n");
     assert_eq!(stdout(&redrive(&migrate, &[]).await), "The schema is already at version 1.\n");
-    let node = Redrive::start_with(on(&database).env(by_hand.0, by_hand.1)).await;
+    let node = Redrive::start_with(setup_on(&database).env(manual.0, manual.1)).await;
     assert_eq!(node.api().get("/readyz").await.status, 200);
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("redrive.db").display().to_string();
-    let made = redrive(&["migrate", "--database-url", &format!("sqlite:{file}")], &[]).await;
-    assert_eq!(stdout(&made), format!("The schema of {file} is up to date.\n"), "{}", stderr(&made));
+    let output = redrive(&["migrate", "--database-url", &format!("sqlite:{file}")], &[]).await;
+    assert_eq!(stdout(&output), format!("The schema of {file} is up to date.\n"), "{}", stderr(&output));
 }
 
 #[tokio::test]
 async fn single_node_publishes_and_delivers() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
-    let setup = on(&database).env("REDRIVE_NODE", "solo").without_env("REDRIVE_ADMIN_KEY");
+    let setup = setup_on(&database).env("REDRIVE_NODE", "solo").without_env("REDRIVE_ADMIN_KEY");
     let redrive = Redrive::start_with(setup).await;
-    let kept = redrive.data_dir().join("redrive-data/admin.key");
-    let key = std::fs::read_to_string(&kept).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
+    let key_file = redrive.data_dir().join("redrive-data/admin.key");
+    let key =
+        std::fs::read_to_string(&key_file).unwrap_or_else(|error| panic!("{}: {error}", key_file.display()));
     let api = redrive.api().with_key(key.trim());
     redrive.wait_output("Admin key: rdk_").await;
 
@@ -136,7 +138,7 @@ async fn single_node_publishes_and_delivers() {
     assert_eq!(receiver.wait_for(1).await[0].json()["data"], json!({"order": 42}));
     let path = format!("/v1/events/{}/deliveries", event["id"].as_str().unwrap());
     let delivered = |page: &Value| page["data"][0]["status"] == "delivered";
-    let page = api.wait_until("a delivery that is over", &path, delivered).await;
+    let page = api.wait_until("an ended delivery", &path, delivered).await;
     let path = format!("/v1/deliveries/{}/attempts", page["data"][0]["id"].as_str().unwrap());
     let attempts = api.get(&path).await.expect(200);
     let worker = attempts["data"][0]["worker"].as_str().unwrap_or_default().to_owned();
@@ -149,14 +151,14 @@ async fn single_node_publishes_and_delivers() {
 #[tokio::test]
 async fn api_node_publishes_and_worker_node_delivers() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
-    let api_node = Redrive::start_with(on(&database).role("api").env("REDRIVE_NODE", "front")).await;
+    let api_node = Redrive::start_with(setup_on(&database).role("api").env("REDRIVE_NODE", "front")).await;
     let api = api_node.api();
     api.create_webhook(&receiver.url(), Value::Null).await;
     api.publish("a.b", json!(1)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(receiver.count(), 0, "a node of this role sends nothing");
 
-    let worker = Redrive::start_with(on(&database).role("worker").env("REDRIVE_NODE", "back")).await;
+    let worker = Redrive::start_with(setup_on(&database).role("worker").env("REDRIVE_NODE", "back")).await;
     receiver.wait_for(1).await;
     api.publish("a.b", json!(2)).await;
     receiver.wait_for(2).await;
@@ -179,20 +181,29 @@ async fn api_node_publishes_and_worker_node_delivers() {
 async fn keys_take_effect_on_every_node() {
     let database = Postgres::shared().await;
     let url = database.url();
-    let (one, other) = (Redrive::start_with(on(&database)).await, Redrive::start_with(on(&database)).await);
+    let (one, other) =
+        (Redrive::start_with(setup_on(&database)).await, Redrive::start_with(setup_on(&database)).await);
     let soon = Duration::from_secs(3);
-    let made = one.api().post("/v1/tenants/default/api-keys", json!({"name": "till"})).await.expect(201);
-    let key = made["key"].as_str().unwrap();
-    assert_eq!(one.api().with_key(key).get("/v1/events").await.status, 200, "at once where it was made");
+    let created = one.api().post("/v1/tenants/default/api-keys", json!({"name": "till"})).await.expect(201);
+    let key = created["key"].as_str().unwrap();
+    assert_eq!(
+        one.api().with_key(key).get("/v1/events").await.status,
+        200,
+        "the node that created it accepts it immediately"
+    );
     eventually(&other.api().with_key(key), "/v1/events", 200, soon).await;
-    let path = format!("/v1/tenants/default/api-keys/{}", made["id"].as_str().unwrap());
+    let path = format!("/v1/tenants/default/api-keys/{}", created["id"].as_str().unwrap());
     assert_eq!(other.api().delete(&path).await.status, 204);
-    assert_eq!(other.api().with_key(key).get("/v1/events").await.status, 401, "at once where it was revoked");
+    assert_eq!(
+        other.api().with_key(key).get("/v1/events").await.status,
+        401,
+        "the node that revoked it rejects it immediately"
+    );
     eventually(&one.api().with_key(key), "/v1/events", 401, soon).await;
 
-    let made = redrive(&["keys", "create", "--name", "cli", "--database-url", &url], &[]).await;
-    let key = stdout(&made).trim().to_owned();
-    assert!(key.starts_with("rdk_"), "{}", stderr(&made));
+    let output = redrive(&["keys", "create", "--name", "cli", "--database-url", &url], &[]).await;
+    let key = stdout(&output).trim().to_owned();
+    assert!(key.starts_with("rdk_"), "{}", stderr(&output));
     for node in [&one, &other] {
         eventually(&node.api().with_key(&key), "/v1/events", 200, soon).await;
     }
@@ -210,26 +221,26 @@ async fn keys_take_effect_on_every_node() {
 async fn serve_on_postgres_requires_an_admin_key_except_for_workers() {
     let database = Postgres::shared().await;
     let url = database.url();
-    let bare = |role: &str| on(&database).command("serve").role(role).without_env("REDRIVE_ADMIN_KEY");
+    let bare = |role: &str| setup_on(&database).command("serve").role(role).without_env("REDRIVE_ADMIN_KEY");
     let unknown = bare("api").run_to_end().await;
-    assert!(stderr(&unknown).contains("nobody could administer"), "{}", stderr(&unknown));
+    assert!(stderr(&unknown).contains("no key can administer this server"), "{}", stderr(&unknown));
     let worker = Redrive::start_with(bare("worker")).await;
     assert_eq!(worker.api().get("/readyz").await.status, 200);
-    let made = redrive(&["keys", "create", "--admin", "--database-url", &url], &[]).await;
+    let output = redrive(&["keys", "create", "--admin", "--database-url", &url], &[]).await;
     let node = Redrive::start_with(bare("all").env("REDRIVE_NODE", "first")).await;
     node.wait_output("This is node first with role all on PostgreSQL.").await;
-    assert_eq!(node.api().with_key(stdout(&made).trim()).get("/v1/tenants").await.status, 200);
+    assert_eq!(node.api().with_key(stdout(&output).trim()).get("/v1/tenants").await.status, 200);
 }
 
 #[tokio::test]
 async fn skewed_node_clock_is_corrected_by_the_database() {
     let database = Postgres::shared().await;
-    let early = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "-2h")).await;
-    let late = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "2h")).await;
+    let early = Redrive::start_with(setup_on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "-2h")).await;
+    let late = Redrive::start_with(setup_on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "2h")).await;
     let mut times = Vec::new();
     for node in [&early, &late, &early] {
-        let made = node.api().create_webhook("http://127.0.0.1:2/", Value::Null).await;
-        let at: redrive_core::Time = serde_json::from_value(made["created_at"].clone()).unwrap();
+        let created = node.api().create_webhook("http://127.0.0.1:2/", Value::Null).await;
+        let at: redrive_core::Time = serde_json::from_value(created["created_at"].clone()).unwrap();
         times.push(at.millis());
     }
     // The error of each clock is bounded by the round-trip time to the database.
@@ -271,7 +282,7 @@ async fn unreachable_database_fails_startup_without_leaking_the_password() {
     for arguments in
         [["migrate", "--database-url", &url].as_slice(), &["keys", "list", "--database-url", &url]]
     {
-        let message = refused(arguments, &[]).await;
+        let message = run_failing(arguments, &[]).await;
         assert!(message.contains("cannot be used") && !message.contains("hunter2"), "{message}");
     }
     assert!(!message.contains("hunter2"), "{message}");
@@ -282,7 +293,7 @@ async fn hanging_database_fails_startup() {
     let database = Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let setup = || {
-        on(&database)
+        setup_on(&database)
             .database_url(database.url_through(&proxy))
             .env("REDRIVE_DATABASE_CONNECT_TIMEOUT", "500ms")
             .env("REDRIVE_DATABASE_STATEMENT_TIMEOUT", "1s")
@@ -300,7 +311,7 @@ async fn hanging_database_fails_startup() {
     let redrive = Redrive::start_with(setup()).await;
     proxy.stall();
     eventually(&redrive.api(), "/readyz", 503, Duration::from_secs(10)).await;
-    assert_eq!(redrive.api().get("/metrics").await.status, 200, "what the node itself knows");
+    assert_eq!(redrive.api().get("/metrics").await.status, 200, "the node reports its own state");
     proxy.pass();
     eventually(&redrive.api(), "/readyz", 200, redrive_testkit::WAIT_TIMEOUT).await;
 }
@@ -309,9 +320,9 @@ async fn hanging_database_fails_startup() {
 async fn database_certificate_is_verified_with_verify_full() {
     let server = Postgres::start_with_tls().await;
     let url = format!("{}?sslmode=verify-full", server.url());
-    let message = refused(&["migrate", "--database-url", &url], &[]).await;
-    assert!(message.contains("certificate"), "nobody known has issued it: {message}");
+    let message = run_failing(&["migrate", "--database-url", &url], &[]).await;
+    assert!(message.contains("certificate"), "its issuer is not trusted: {message}");
     let url = format!("{url}&sslrootcert={}", server.ca_path().display());
-    let made = redrive(&["migrate", "--database-url", &url], &[]).await;
-    assert!(made.status.success(), "{}", stderr(&made));
+    let output = redrive(&["migrate", "--database-url", &url], &[]).await;
+    assert!(output.status.success(), "{}", stderr(&output));
 }

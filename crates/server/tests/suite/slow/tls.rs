@@ -45,11 +45,11 @@ impl Pair {
 
     /// Writes a new pair and returns its certificate.
     fn renew(&self) -> CertificateDer<'static> {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        std::fs::write(self.key(), made.signing_key.serialize_pem()).unwrap();
+        let created = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(self.key(), created.signing_key.serialize_pem()).unwrap();
         std::fs::set_permissions(self.key(), std::fs::Permissions::from_mode(0o600)).unwrap();
-        std::fs::write(self.cert(), made.cert.pem()).unwrap();
-        made.cert.der().clone()
+        std::fs::write(self.cert(), created.cert.pem()).unwrap();
+        created.cert.der().clone()
     }
 
     fn setup(&self) -> Setup {
@@ -82,12 +82,12 @@ async fn get(stream: &mut TlsStream<TcpStream>, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = Vec::new();
-    timeout(WAIT_TIMEOUT, stream.read_to_end(&mut response)).await.expect("no answer").unwrap();
+    timeout(WAIT_TIMEOUT, stream.read_to_end(&mut response)).await.expect("no response").unwrap();
     String::from_utf8_lossy(&response).into_owned()
 }
 
 /// Returns whether the server presents this certificate.
-async fn shows(redrive: &Redrive, certificate: &CertificateDer<'static>) -> bool {
+async fn presents(redrive: &Redrive, certificate: &CertificateDer<'static>) -> bool {
     connect(redrive, certificate, &[&TLS13]).await.is_ok()
 }
 
@@ -139,29 +139,29 @@ async fn new_certificate_is_loaded_without_restart() {
     let pair = Pair::new();
     let first = pair.renew();
     let redrive = Redrive::start_with(pair.setup()).await;
-    assert!(shows(&redrive, &first).await);
+    assert!(presents(&redrive, &first).await);
     let mut open = connect(&redrive, &first, &[&TLS13]).await.unwrap();
 
     let second = pair.renew();
     redrive.signal("HUP");
     redrive.wait_output("TLS certificate reloaded").await;
-    assert!(shows(&redrive, &second).await && !shows(&redrive, &first).await);
-    assert!(get(&mut open, "/healthz").await.ends_with("ok\n"), "connections stay");
+    assert!(presents(&redrive, &second).await && !presents(&redrive, &first).await);
+    assert!(get(&mut open, "/healthz").await.ends_with("ok\n"), "open connections continue");
 
     std::fs::write(pair.cert(), "no certificate").unwrap();
     redrive.signal("HUP");
     redrive.wait_output("the previous one stays in use").await;
     assert!(redrive.output().contains("contains no certificate in PEM format"), "{}", redrive.output());
-    assert!(shows(&redrive, &second).await);
+    assert!(presents(&redrive, &second).await);
 
     // Without a signal the periodic check finds the new certificate.
     let third = pair.renew();
-    let found_out = async {
-        while !shows(&redrive, &third).await {
+    let reloaded = async {
+        while !presents(&redrive, &third).await {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(WAIT_TIMEOUT, found_out).await.expect("the certificate was not read anew");
+    timeout(WAIT_TIMEOUT, reloaded).await.expect("the certificate was not reloaded");
 }
 
 #[tokio::test]
@@ -213,9 +213,9 @@ fn keys(redrive: &Redrive, pair: Option<&Pair>) -> Output {
 async fn command_line_accepts_only_its_own_server_certificate() {
     let (pair, other) = (Pair::new(), Pair::new());
     let redrive = Redrive::start_with(pair.setup()).await;
-    let made = keys(&redrive, Some(&pair));
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    assert!(String::from_utf8_lossy(&made.stdout).starts_with("rdk_"));
+    let output = keys(&redrive, Some(&pair));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("rdk_"));
     let refused = keys(&redrive, Some(&other));
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && words.contains("not the one in server.tls_cert"), "{words}");

@@ -27,7 +27,7 @@ fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
     };
     NewEvent {
         event: Arc::new(event),
-        claim: None,
+        idempotency: None,
         config_version: 1,
         epoch: Epoch(1),
         deliveries: Vec::new(),

@@ -44,7 +44,7 @@ impl Both {
     /// Creates a source that contains rows of every kind.
     async fn full() -> Self {
         let both = Self::empty().await;
-        sample_data::make(&both.path()).await;
+        sample_data::create(&both.path()).await;
         both
     }
 
@@ -130,7 +130,7 @@ async fn copy_contains_everything() {
     let reported = Mutex::new(Vec::new());
     let report =
         copy(&both.from(), &both.to(), |progress| reported.lock().unwrap().push(progress)).await.unwrap();
-    assert_eq!(fs::read(both.path()).unwrap(), before, "the source was left as it was");
+    assert_eq!(fs::read(both.path()).unwrap(), before, "the source is unchanged");
     let reported = reported.into_inner().unwrap();
     assert_eq!(reported[..2], [Progress::Begun(Start::New), Progress::Counting]);
     assert_eq!(reported.last(), Some(&Progress::Checking));
@@ -166,15 +166,15 @@ async fn idempotency_keys_and_sequences_continue_after_copy() {
         [("a", 7, "Duplicate"), ("b", 8, "KeyReused"), ("c", 7, "New { sequence_number:")]
     {
         let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(4)) };
-        let claim = redrive_store::IdempotencyClaim {
+        let reservation = redrive_store::IdempotencyReservation {
             body_hash: [body; 32],
             expires_at: at(9_000),
             confirmed_now: at(0),
         };
         let mut new = harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]);
-        (new.claim, new.config_version, new.epoch) = (Some(claim), changes.0, epoch);
-        let (answer, reply) = tokio::sync::oneshot::channel();
-        target.publish(new, Box::new(move |result| drop(answer.send(result))));
+        (new.idempotency, new.config_version, new.epoch) = (Some(reservation), changes.0, epoch);
+        let (sender, reply) = tokio::sync::oneshot::channel();
+        target.publish(new, Box::new(move |result| drop(sender.send(result))));
         let published = reply.await.unwrap().unwrap();
         assert!(format!("{published:?}").starts_with(expected), "{key}: {published:?}");
         if let PublishResult::New { sequence_number } = published {
@@ -269,7 +269,7 @@ async fn target_in_use_is_refused() {
     let target = Postgres::open(&both.to()).await.unwrap();
     let epoch = target.join(Default::default(), at(0)).await.unwrap();
     let error = refusal(both.copy().await);
-    assert!(error.contains("it has a server at work"), "{error}");
+    assert!(error.contains("it has a running server"), "{error}");
     assert!(target.rescue(epoch, at(0), 10).await.unwrap().finished);
     both.copy().await.unwrap();
 }
@@ -291,7 +291,7 @@ async fn unfinished_copy_of_another_source_is_not_changed() {
 async fn missing_invalid_or_used_source_is_refused() {
     let both = Both::empty().await;
     let error = refusal(both.copy().await);
-    assert!(error.contains("there is no such file"), "{error}");
+    assert!(error.contains("the file does not exist"), "{error}");
     fs::write(both.path(), "Dear database, ".repeat(1000)).unwrap();
     let error = refusal(both.copy().await);
     assert!(error.contains("cannot be copied"), "{error}");
@@ -300,7 +300,7 @@ async fn missing_invalid_or_used_source_is_refused() {
     let error = refusal(both.copy().await);
     assert!(error.contains("in use by another redrive process; stop it first"), "{error}");
     drop(server);
-    assert_eq!(both.copy().await.unwrap().tables[0].target, 1, "an empty one is fine");
+    assert_eq!(both.copy().await.unwrap().tables[0].target, 1, "an empty database is accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -316,7 +316,7 @@ async fn unstorable_text_is_replaced_and_reported() {
     source.execute("UPDATE deliveries SET round = 2 WHERE round > 2", ()).unwrap();
     drop(source);
     let report = both.copy().await.unwrap();
-    assert_eq!((report.start, report.altered), (Start::Resumed, 2), "of two tenants each the first event");
+    assert_eq!((report.start, report.altered), (Start::Resumed, 2), "the first event of each tenant");
     assert!(report.altered_values.iter().all(|value| value.ends_with(": subject")), "{report:?}");
     let replaced = "SELECT count(*) FROM events WHERE subject = 'a\u{fffd}b'";
     assert_eq!(both.database.query(replaced).await, [["2"]]);

@@ -37,10 +37,10 @@ conformance_suite!(open);
 
 /// Returns PostgreSQL's plan of a statement, with the planner settings of a store's connection.
 async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
-    client.batch_execute(&format!("PREPARE asked AS {statement}")).await.unwrap_or_else(|error| {
+    client.batch_execute(&format!("PREPARE planned AS {statement}")).await.unwrap_or_else(|error| {
         panic!(
             "{statement}\n{}",
-            error.as_db_error().map_or(error.to_string(), |said| said.message().to_owned())
+            error.as_db_error().map_or(error.to_string(), |db_error| db_error.message().to_owned())
         )
     });
     let values = statement
@@ -50,9 +50,9 @@ async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
         .max()
         .unwrap_or(0);
     let nulls = vec!["NULL"; values].join(", ");
-    let call = if values == 0 { "asked".to_owned() } else { format!("asked({nulls})") };
+    let call = if values == 0 { "planned".to_owned() } else { format!("planned({nulls})") };
     let rows = client.query(&format!("EXPLAIN EXECUTE {call}"), &[]).await.unwrap();
-    client.batch_execute("DEALLOCATE asked").await.unwrap();
+    client.batch_execute("DEALLOCATE planned").await.unwrap();
     rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
 }
 
@@ -129,7 +129,7 @@ async fn assert_plans(database: &Database) {
         let plan = plan(&client, &statement).await;
         // A delivery must be found by its id. In a young table a plan that uses the lane index costs no more, and later
         // scans everything that waits in the lane.
-        let by_id = name != "wanted by tickets" || plan.contains("waiting_pkey");
+        let by_id = name != "deliveries of tickets" || plan.contains("waiting_pkey");
         assert!(by_id, "{name}\n{plan}");
         assert_eq!(faults(&name, &plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
     }

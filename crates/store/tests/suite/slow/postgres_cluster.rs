@@ -11,7 +11,7 @@ use std::{
 
 use redrive_core::{DeliveryStatus, event::Event};
 use redrive_store::{
-    Change, Epoch, Hint, IdempotencyClaim, InitialState, LaneCapacity, LaneKey, NewEvent, NextState,
+    Change, Epoch, Hint, IdempotencyReservation, InitialState, LaneCapacity, LaneKey, NewEvent, NextState,
     OpenError, Outcome, PublishResult, RecordResult, Store, StoreError,
     conformance::{Harness, Opened, at, order, page},
     postgres::{Options, Postgres},
@@ -35,8 +35,10 @@ async fn store(url: String) -> Arc<dyn Store> {
     Arc::new(Postgres::open(&options(url)).await.unwrap())
 }
 
-async fn bench(store: Arc<dyn Store>, database: Database) -> Arc<Harness> {
-    let never = Box::new(|| -> redrive_store::conformance::Reopening { panic!("nobody opens it again") });
+async fn harness_on(store: Arc<dyn Store>, database: Database) -> Arc<Harness> {
+    let never = Box::new(|| -> redrive_store::conformance::Reopening {
+        panic!("this test does not reopen the store")
+    });
     Harness::new(Opened { store, keep: Box::new(database), reopen: never }).await
 }
 
@@ -47,12 +49,12 @@ async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
-    waited.await.unwrap_or_else(|_| panic!("waited {within:?} in vain: {what}"));
+    waited.await.unwrap_or_else(|_| panic!("not within {within:?}: {what}"));
 }
 
 async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
-    let (answer, reply) = tokio::sync::oneshot::channel();
-    store.record(Arc::new(outcome), Box::new(move |result| drop(answer.send(result))));
+    let (sender, reply) = tokio::sync::oneshot::channel();
+    store.record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
     reply.await.unwrap().unwrap()
 }
 
@@ -96,7 +98,7 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
     let stores = [store(url.clone()).await, store(url.clone()).await, store(url).await];
-    let harness = bench(stores[0].clone(), database).await;
+    let harness = harness_on(stores[0].clone(), database).await;
     let webhooks = [harness.webhook_id, harness.new_webhook().await.id, harness.new_webhook().await.id];
     let published = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
@@ -119,8 +121,8 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
                     let mut new = harness.fan_out_to(harness.event(at(0)), &lanes);
                     new.epoch = epoch;
                     ids.extend(new.deliveries.iter().map(|delivery| delivery.id));
-                    let (answer, reply) = tokio::sync::oneshot::channel();
-                    store.publish(new, Box::new(move |result| drop(answer.send(result))));
+                    let (sender, reply) = tokio::sync::oneshot::channel();
+                    store.publish(new, Box::new(move |result| drop(sender.send(result))));
                     let published = reply.await.unwrap();
                     assert!(matches!(published, Ok(PublishResult::New { .. })), "{published:?}");
                     if ids.len() % 30 == 3 {
@@ -154,7 +156,7 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
     for task in tasks {
         task.await.unwrap();
     }
-    // The remaining deliveries, such as those behind others in an ordered lane, are delivered: nothing is lost.
+    // The remaining deliveries, such as those behind others in an ordered lane, are delivered: none is lost.
     harness.drain().await;
     let events = harness
         .store()
@@ -163,7 +165,7 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
         .unwrap()
         .found;
     let numbers: BTreeSet<_> = events.iter().map(|stored| stored.sequence_number).collect();
-    assert_eq!(numbers.len() as u64, EVENTS, "one number each, over all nodes");
+    assert_eq!(numbers.len() as u64, EVENTS, "sequence numbers are unique across nodes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +174,7 @@ async fn lost_connection_leaves_no_unknown_lease() {
     let proxy = Proxy::to(database.address()).await;
     let through = store(database.url_through(&proxy)).await;
     let direct = store(database.url()).await;
-    let harness = bench(direct, database).await;
+    let harness = harness_on(direct, database).await;
     let epoch = through.join(Default::default(), at(0)).await.unwrap();
     let mut known = BTreeSet::new();
     for round in 0..40 {
@@ -181,17 +183,17 @@ async fn lost_connection_leaves_no_unknown_lease() {
                 let mut new = harness.new_event(at(0), InitialState::Leased);
                 new.epoch = epoch;
                 let id = new.deliveries[0].id;
-                let (answer, answered) = tokio::sync::oneshot::channel();
-                through.publish(new, Box::new(move |result| drop(answer.send(result))));
-                (id, answered)
+                let (sender, reply) = tokio::sync::oneshot::channel();
+                through.publish(new, Box::new(move |result| drop(sender.send(result))));
+                (id, reply)
             })
             .collect();
         if round % 2 == 0 {
             tokio::time::sleep(Duration::from_micros(300 * (round % 7))).await;
             proxy.cut();
         }
-        for (id, answered) in replies {
-            match answered.await.unwrap() {
+        for (id, reply) in replies {
+            match reply.await.unwrap() {
                 Ok(PublishResult::New { .. }) => drop(known.insert(id)),
                 Err(StoreError::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
@@ -203,14 +205,14 @@ async fn lost_connection_leaves_no_unknown_lease() {
     let mut last = harness.new_event(at(0), InitialState::Leased);
     last.epoch = epoch;
     known.insert(last.deliveries[0].id);
-    let (answer, reply) = tokio::sync::oneshot::channel();
-    through.publish(last, Box::new(move |result| drop(answer.send(result))));
+    let (sender, reply) = tokio::sync::oneshot::channel();
+    through.publish(last, Box::new(move |result| drop(sender.send(result))));
     assert!(matches!(reply.await.unwrap(), Ok(PublishResult::New { .. })));
     let leased = harness.store().stats().await.unwrap().leased;
-    assert_eq!(leased, known.len() as u64, "leases in the store are those that the node knows of");
+    assert_eq!(leased, known.len() as u64, "the leases in the store are those that the node holds");
     harness.drain().await;
     for id in known {
-        assert_eq!(harness.status(id).await, DeliveryStatus::Delivered, "what was acknowledged is there");
+        assert_eq!(harness.status(id).await, DeliveryStatus::Delivered, "an acknowledged event is stored");
     }
 }
 
@@ -221,7 +223,7 @@ async fn claim_with_lost_commit_reply_is_undone_on_idle_node() {
     let through = store(database.url_through(&proxy)).await;
     let url = database.url();
     let direct = store(url.clone()).await;
-    let harness = bench(direct, database).await;
+    let harness = harness_on(direct, database).await;
     let epoch = through.join(Default::default(), at(0)).await.unwrap();
     let new = harness.new_event(at(0), InitialState::Waiting(at(0)));
     let key = LaneKey { webhook_id: harness.webhook_id, lane: new.deliveries[0].lane.clone() };
@@ -258,7 +260,7 @@ async fn changes_are_read_once_despite_long_transaction() {
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
     let direct = store(url.clone()).await;
-    let harness = bench(direct, database).await;
+    let harness = harness_on(direct, database).await;
     let (foreign, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     // A transaction with an assigned id keeps xmin of all snapshots from advancing.
@@ -269,7 +271,7 @@ async fn changes_are_read_once_despite_long_transaction() {
         let read = harness.store().changes(Some(cursor)).await.unwrap();
         assert_eq!(read.changes, [Change::Webhook(harness.tenant_id.clone(), webhook.id)]);
         let again = harness.store().changes(Some(read.cursor)).await.unwrap();
-        assert_eq!(again.changes, [], "what was read is not read again");
+        assert_eq!(again.changes, [], "a change is returned once");
         cursor = again.cursor;
     }
     foreign.batch_execute("INSERT INTO change_log (kind) VALUES (3); COMMIT").await.unwrap();
@@ -283,19 +285,22 @@ async fn unresponsive_server_fails_publishes_until_it_recovers() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
     let through = store(database.url_through(&proxy)).await;
-    let harness = bench(through.clone(), database).await;
+    let harness = harness_on(through.clone(), database).await;
     for broken in [Proxy::stall as fn(&Proxy), Proxy::refuse] {
         broken(&proxy);
         let refused = tokio::time::timeout(
             Duration::from_secs(8),
             harness.try_publish(harness.new_event(at(0), InitialState::Waiting(at(0)))),
         );
-        let refused = refused.await.expect("an answer in time");
+        let refused = refused.await.expect("a reply within the timeout");
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
         assert!(matches!(through.ping().await, Err(StoreError::Unavailable(_))));
         proxy.pass();
-        eventually("it is found again", Duration::from_secs(10), async || through.ping().await.is_ok()).await;
-        eventually("it takes events again", Duration::from_secs(10), async || {
+        eventually("the store is found again", Duration::from_secs(10), async || {
+            through.ping().await.is_ok()
+        })
+        .await;
+        eventually("the store accepts events again", Duration::from_secs(10), async || {
             harness.try_publish(harness.new_event(at(0), InitialState::Waiting(at(0)))).await.is_ok()
         })
         .await;
@@ -312,21 +317,22 @@ async fn lane_with_concurrent_insert_is_neither_awaited_nor_deleted() {
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url()).await;
-    let harness = bench(store.clone(), database).await;
+    let harness = harness_on(store.clone(), database).await;
     harness.publish(harness.new_event(at(0), InitialState::Waiting(at(0)))).await;
     harness.publish(harness.new_event(at(1), InitialState::Waiting(at(1)))).await;
     // Another transaction is inserting into the lane and has not committed yet.
     let filling = client.transaction().await.unwrap();
     filling.batch_execute("SELECT 1 FROM lanes FOR KEY SHARE").await.unwrap();
     let lane = harness.lane();
-    let looked = tokio::time::timeout(Duration::from_secs(2), work(&harness, &*store, harness.epoch, 10));
-    assert_eq!(looked.await.expect("nobody is waited for"), 2);
+    let claimed_count =
+        tokio::time::timeout(Duration::from_secs(2), work(&harness, &*store, harness.epoch, 10));
+    assert_eq!(claimed_count.await.expect("the claim waits for no lock"), 2);
     let due = store.due_lanes(harness.epoch, vec!["default".into()], at(10), 10).await.unwrap();
-    assert_eq!(due.lanes, std::slice::from_ref(&lane), "it is looked at again");
+    assert_eq!(due.lanes, std::slice::from_ref(&lane), "the lane is due again");
     filling.commit().await.unwrap();
     assert_eq!(work(&harness, &*store, harness.epoch, 10).await, 0);
     let due = store.due_lanes(harness.epoch, vec!["default".into()], at(10), 10).await.unwrap();
-    assert_eq!(due.lanes, [], "nothing is in it");
+    assert_eq!(due.lanes, [], "the lane is empty");
     harness.drain().await;
 }
 
@@ -342,7 +348,7 @@ async fn lease_that_changes_during_a_rescue_is_rescued() {
     let with_long_timeouts =
         Options { connect_timeout: timeout, statement_timeout: timeout, ..options(database.url()) };
     let store: Arc<dyn Store> = Arc::new(Postgres::open(&with_long_timeouts).await.unwrap());
-    let harness = bench(store.clone(), database).await;
+    let harness = harness_on(store.clone(), database).await;
     for time in 0..3 {
         harness.publish(harness.new_event(at(time), InitialState::Leased)).await;
     }
@@ -362,7 +368,7 @@ async fn lease_that_changes_during_a_rescue_is_rescued() {
     change.commit().await.unwrap();
     let step = rescue.await.unwrap().unwrap();
     assert_eq!((step.changed, step.finished), (3, true));
-    assert_eq!(store.other_epochs(rescuer).await.unwrap(), [], "nothing of the dead node is left");
+    assert_eq!(store.other_epochs(rescuer).await.unwrap(), [], "no lease or lane of the dead node is left");
     harness.drain().await;
 }
 
@@ -377,7 +383,7 @@ async fn hints_reach_other_nodes() {
         Hint::Change => rings.1.notify_one(),
     }));
     let one = store(database.url()).await;
-    let harness = bench(one, database).await;
+    let harness = harness_on(one, database).await;
     // Wait until the hints that every node receives at the start have passed.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for ring in [&work, &change] {
@@ -397,7 +403,7 @@ async fn cancelled_write_reports_its_cause() {
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url()).await;
-    let harness = bench(store.clone(), database).await;
+    let harness = harness_on(store.clone(), database).await;
     let tenant = store.tenant(harness.tenant_id.clone()).await.unwrap().unwrap();
     let blocking = client.transaction().await.unwrap();
     blocking.batch_execute("SELECT 1 FROM tenants FOR UPDATE").await.unwrap();
@@ -421,7 +427,7 @@ async fn partitions_are_created_ahead_by_concurrent_nodes() {
     let months = "SELECT string_agg(relid::text, ' ' ORDER BY relid::text) FROM pg_partition_tree('events') WHERE isleaf";
     assert_eq!(database.query(months).await, [["events_2023_09 events_2023_10 events_2023_11"]]);
     // An event of any other month creates the partition it needs.
-    let harness = bench(stores[0].clone(), database).await;
+    let harness = harness_on(stores[0].clone(), database).await;
     let far = 400 * 24 * 3600 * 1000;
     let id = harness.waiting(at(far), at(far)).await;
     assert_eq!(harness.status(id).await, DeliveryStatus::Pending);
@@ -436,7 +442,10 @@ async fn heartbeat_returns_database_time() {
     let now: i64 =
         database.query("SELECT (extract(epoch FROM now()) * 1000)::bigint").await[0][0].parse().unwrap();
     assert!((now - reported).abs() < 60_000, "{reported} {now}");
-    assert!(store.heartbeat(Epoch(0)).await.unwrap().time.is_some(), "nobody needs an epoch to ask");
+    assert!(
+        store.heartbeat(Epoch(0)).await.unwrap().time.is_some(),
+        "a heartbeat without an epoch returns the time"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -472,16 +481,17 @@ async fn connection_errors_do_not_contain_the_password() {
 }
 
 async fn publish(store: &dyn Store, new: NewEvent) -> Result<PublishResult, StoreError> {
-    let (answer, reply) = tokio::sync::oneshot::channel();
-    store.publish(new, Box::new(move |result| drop(answer.send(result))));
+    let (sender, reply) = tokio::sync::oneshot::channel();
+    store.publish(new, Box::new(move |result| drop(sender.send(result))));
     reply.await.unwrap()
 }
 
 /// Returns an event with this idempotency key, published by this epoch.
 fn keyed(harness: &Harness, epoch: Epoch, key: String) -> NewEvent {
     let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(0)) };
-    let claim = Some(IdempotencyClaim { body_hash: [1; 32], expires_at: at(1_000), confirmed_now: at(0) });
-    NewEvent { claim, epoch, ..harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]) }
+    let idempotency =
+        Some(IdempotencyReservation { body_hash: [1; 32], expires_at: at(1_000), confirmed_now: at(0) });
+    NewEvent { idempotency, epoch, ..harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -490,7 +500,7 @@ async fn concurrent_publishes_of_one_key_store_one_event() {
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
     let stores = [store(url.clone()).await, store(url.clone()).await, store(url).await];
-    let harness = bench(stores[0].clone(), database).await;
+    let harness = harness_on(stores[0].clone(), database).await;
     let mut publishing = Vec::new();
     for store in &stores {
         let epoch = store.join(Default::default(), at(0)).await.unwrap();
@@ -527,7 +537,7 @@ async fn locked_tenant_blocks_only_its_own_publishes() {
     let impatient = store(url.clone()).await;
     let patient = Options { statement_timeout: Duration::from_secs(30), ..options(url.clone()) };
     let store: Arc<dyn Store> = Arc::new(Postgres::open(&patient).await.unwrap());
-    let harness = bench(store.clone(), database).await;
+    let harness = harness_on(store.clone(), database).await;
     let other = harness.new_tenant("globex").await;
     let config_version = store.config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let epoch = store.join(Default::default(), at(0)).await.unwrap();
@@ -548,7 +558,9 @@ async fn locked_tenant_blocks_only_its_own_publishes() {
         free.push(tokio::spawn(async move { publish(&*to, new).await }));
     }
     for one in free {
-        let published = tokio::time::timeout(Duration::from_secs(5), one).await.expect("it does not wait");
+        let published = tokio::time::timeout(Duration::from_secs(5), one)
+            .await
+            .expect("another tenant's publish does not wait");
         assert!(matches!(published.unwrap(), Ok(PublishResult::New { .. })));
     }
     store.ping().await.expect("one locked tenant does not make a node unready");
@@ -582,7 +594,7 @@ async fn write_is_retried_if_connection_is_lost_before_commit() {
         tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = store(database.url_through(&proxy)).await;
-    let harness = bench(store.clone(), database).await;
+    let harness = harness_on(store.clone(), database).await;
     let tenant = store.tenant(harness.tenant_id.clone()).await.unwrap().unwrap();
     let blocking = client.transaction().await.unwrap();
     blocking.batch_execute("SELECT 1 FROM tenants FOR UPDATE").await.unwrap();
@@ -612,7 +624,7 @@ async fn blocked_tenant_leaves_queue_capacity_for_others() {
         ..options(url.clone())
     };
     let store: Arc<dyn Store> = Arc::new(Postgres::open(&small).await.unwrap());
-    let harness = bench(store.clone(), database).await;
+    let harness = harness_on(store.clone(), database).await;
     let other = harness.new_tenant("globex").await;
     let config_version = store.config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let epoch = store.join(Default::default(), at(0)).await.unwrap();

@@ -27,7 +27,7 @@ fn second_self(test: &str, temp: &Path, found: &Path) -> Child {
 fn wait_until(what: &str, within: Duration, condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < within, "waited {within:?} in vain for {what}");
+        assert!(started.elapsed() < within, "not within {within:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -120,7 +120,7 @@ async fn shared_server_is_started_once_and_stops_when_unused() {
         ports.remove(0)
     };
     let port = run("first", 4);
-    assert_eq!(run("second", 2), port, "the server waits a little for who comes next");
+    assert_eq!(run("second", 2), port, "the server runs for some seconds without use");
 
     // A killed server is replaced.
     let pid = fs::read_to_string(folder.join("data/postmaster.pid")).unwrap();
@@ -128,7 +128,7 @@ async fn shared_server_is_started_once_and_stops_when_unused() {
     assert!(Command::new("kill").args(["-s", "QUIT", pid]).status().unwrap().success());
     let port = run("third", 2).parse().unwrap();
 
-    wait_until("the folder to be removed", WAIT_TIMEOUT, || entries(temp.path()).is_empty());
+    wait_until("the folder is removed", WAIT_TIMEOUT, || entries(temp.path()).is_empty());
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
@@ -163,10 +163,12 @@ async fn private_server_does_not_outlive_its_test() {
     let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
     let path = found.path().join("port");
     let mut child = second_self("private_server_does_not_outlive_its_test", temp.path(), &path);
-    wait_until("the server", 3 * WAIT_TIMEOUT, || fs::read(&path).is_ok_and(|port| !port.is_empty()));
+    wait_until("the server is ready", 3 * WAIT_TIMEOUT, || {
+        fs::read(&path).is_ok_and(|port| !port.is_empty())
+    });
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the folder to be removed", WAIT_TIMEOUT, || entries(temp.path()).is_empty());
+    wait_until("the folder is removed", WAIT_TIMEOUT, || entries(temp.path()).is_empty());
     let port = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }

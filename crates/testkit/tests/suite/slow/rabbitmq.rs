@@ -34,7 +34,7 @@ fn second_self(test: &str, temp: &Path, found: &Path) -> Child {
 fn wait_until(what: &str, within: Duration, condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < within, "waited {within:?} in vain for {what}");
+        assert!(started.elapsed() < within, "not within {within:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -95,7 +95,7 @@ async fn dropped_virtual_host_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[should_panic(expected = "there is no such queue")]
+#[should_panic(expected = "the queue does not exist")]
 async fn publish_to_missing_queue_panics() {
     RabbitMq::shared().await.publish("nowhere", plain(), b"x").await;
 }
@@ -165,10 +165,10 @@ async fn shared_server_is_started_once_and_stops_when_unused() {
     let mut ports: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     ports.dedup();
     assert_eq!(ports.len(), 1, "{ports:?}");
-    wait_until("the folder to be removed", WAIT_TIMEOUT, || is_empty(temp.path()));
+    wait_until("the folder is removed", WAIT_TIMEOUT, || is_empty(temp.path()));
     assert!(TcpStream::connect(("127.0.0.1", ports[0].parse().unwrap())).is_err());
     let mark = temp.path().join("redrive-test-rabbitmq");
-    wait_until("its last process to be gone", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
+    wait_until("its last process has ended", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,13 +181,15 @@ async fn private_server_does_not_outlive_its_test() {
     let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
     let path = found.path().join("port");
     let mut child = second_self("private_server_does_not_outlive_its_test", temp.path(), &path);
-    wait_until("the server", 3 * WAIT_TIMEOUT, || fs::read(&path).is_ok_and(|port| !port.is_empty()));
+    wait_until("the server is ready", 3 * WAIT_TIMEOUT, || {
+        fs::read(&path).is_ok_and(|port| !port.is_empty())
+    });
     let mark = temp.path().join("redrive-test-rabbitmq");
     assert!(is_consumed(mark.to_str().unwrap()));
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the folder to be removed", WAIT_TIMEOUT, || is_empty(temp.path()));
+    wait_until("the folder is removed", WAIT_TIMEOUT, || is_empty(temp.path()));
     let port = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-    wait_until("its last process to be gone", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
+    wait_until("its last process has ended", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
 }

@@ -123,14 +123,14 @@ async fn server_does_not_outlive_its_test() {
     let wait_until = |what: &str, condition: &dyn Fn() -> bool| {
         let started = Instant::now();
         while !condition() {
-            assert!(started.elapsed() < WAIT_TIMEOUT, "waited in vain for {what}");
+            assert!(started.elapsed() < WAIT_TIMEOUT, "not within the timeout: {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    wait_until("the server", &|| fs::read(&path).is_ok_and(|port| !port.is_empty()));
+    wait_until("the server is ready", &|| fs::read(&path).is_ok_and(|port| !port.is_empty()));
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the folder to be removed", &|| fs::read_dir(temp.path()).unwrap().next().is_none());
+    wait_until("the folder is removed", &|| fs::read_dir(temp.path()).unwrap().next().is_none());
     let port = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }

@@ -47,11 +47,15 @@ async fn foreign_ids_in_bodies_and_paths_are_not_found() {
     let to = |webhooks: &[&String]| globex.api.post(&replay, json!({"webhook_ids": webhooks}));
     let foreign = to(&[&theirs.webhook]).await;
     assert_eq!(foreign.status, 404);
-    theirs.assert_not_leaked(&foreign, "a replay to another's webhook");
-    assert_indistinguishable(&foreign, &to(&[&none.webhook]).await, "a replay to nobody's webhook");
-    assert_eq!(to(&[&own.webhook, &theirs.webhook]).await.status, 404, "all of a list or nothing");
+    theirs.assert_not_leaked(&foreign, "a replay to a foreign webhook");
+    assert_indistinguishable(&foreign, &to(&[&none.webhook]).await, "a replay to a nonexistent webhook");
+    assert_eq!(
+        to(&[&own.webhook, &theirs.webhook]).await.status,
+        404,
+        "a list with one foreign webhook is rejected as a whole"
+    );
     let rounds = globex.api.get(&format!("/v1/events/{}/deliveries", own.event)).await.expect(200);
-    assert_eq!(entries(&rounds).len(), 1, "a replay that was refused made a delivery");
+    assert_eq!(entries(&rounds).len(), 1, "a rejected replay created a delivery");
 
     let retry = |webhook: &String, delivery: &String| {
         let path = format!("/v1/webhooks/{webhook}/deliveries/{delivery}/retry");
@@ -63,14 +67,14 @@ async fn foreign_ids_in_bodies_and_paths_are_not_found() {
     assert_indistinguishable(
         &beside_own,
         &retry(&own.webhook, &none.dead).await,
-        "a delivery beside an own webhook",
+        "a foreign delivery with an own webhook",
     );
     let beside_own = retry(&theirs.webhook, &own.dead).await;
     assert_eq!(beside_own.status, 404);
     assert_indistinguishable(
         &beside_own,
         &retry(&none.webhook, &own.dead).await,
-        "a webhook beside an own delivery",
+        "a foreign webhook with an own delivery",
     );
 
     // An admin who names the wrong tenant changes nothing either.
@@ -91,8 +95,8 @@ async fn filters_by_foreign_webhook_find_nothing() {
         let by = |webhook: &String| format!("{path}?webhook_id={webhook}");
         let foreign = globex.api.get(&by(&acme.things.webhook)).await;
         acme.things.assert_not_leaked(&foreign, row.path);
-        let nobodys = globex.api.get(&by(&acme.things.nonexistent_ids().webhook)).await;
-        assert_indistinguishable(&foreign, &nobodys, row.path);
+        let nonexistent = globex.api.get(&by(&acme.things.nonexistent_ids().webhook)).await;
+        assert_indistinguishable(&foreign, &nonexistent, row.path);
         let own = globex.api.get(&by(&globex.things.webhook)).await;
         let own = (own.status, String::from_utf8_lossy(&own.body).into_owned());
         assert!(

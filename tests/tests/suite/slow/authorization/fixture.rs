@@ -169,7 +169,7 @@ impl TenantObjects {
         let key = if path.starts_with("/v1/admin-keys") { &self.admin_key } else { &self.key };
         let path = path.replace("{name}", &self.event_type);
         let path = path.replace("{id}", id).replace("{delivery_id}", &self.dead).replace("{key_id}", key);
-        assert!(!path.contains('{'), "tell Things::fill what belongs into {path}");
+        assert!(!path.contains('{'), "add the placeholder of {path} to Things::fill");
         path
     }
 
@@ -180,7 +180,7 @@ impl TenantObjects {
             format!("{rest}{}", if last == "0" { "1" } else { "0" })
         }
         Self {
-            tenant: "nobody",
+            tenant: "unknown",
             webhook: other(&self.webhook),
             paused: other(&self.paused),
             event: other(&self.event),

@@ -29,7 +29,7 @@ async fn table_and_api_document_have_the_same_routes() {
     let known: BTreeSet<_> = TABLE.iter().map(Row::route).collect();
     assert_eq!(known.len(), TABLE.len(), "a route has two rows");
     let unknown: Vec<_> = documented.difference(&known).collect();
-    assert!(unknown.is_empty(), "say in the table who may call {unknown:#?}");
+    assert!(unknown.is_empty(), "the table has no row for {unknown:#?}");
     let gone: Vec<_> = known.difference(&documented).collect();
     assert!(gone.is_empty(), "the table has routes that the document has not: {gone:#?}");
 }
@@ -49,7 +49,7 @@ async fn every_route_authorizes_every_role_as_the_table_says() {
             refused += outsider(&fixture, &acme.things, row, caller).await;
         }
     }
-    assert_eq!(before, fixture.snapshot(&acme).await, "somebody changed what is not theirs");
+    assert_eq!(before, fixture.snapshot(&acme).await, "a caller changed objects of another tenant");
     for row in TABLE {
         let mut let_in = 0;
         for caller in &callers {
@@ -58,14 +58,14 @@ async fn every_route_authorizes_every_role_as_the_table_says() {
         // A route that rejects every caller would look safe without being tested.
         assert!(
             let_in > 0 || row.need == RequiredRole::Public,
-            "nobody was let in at {} {}",
+            "no role was allowed to call {} {}",
             row.method,
             row.path
         );
         allowed += let_in;
     }
     let (routes, roles) = (TABLE.len(), callers.len());
-    println!("{routes} routes x {roles} roles: {refused} calls kept out, {allowed} let in");
+    println!("{routes} routes x {roles} roles: {refused} calls rejected, {allowed} allowed");
 }
 
 fn due(fixture: &Fixture, row: &Row, caller: &Caller) -> Expectation {
@@ -73,7 +73,7 @@ fn due(fixture: &Fixture, row: &Row, caller: &Caller) -> Expectation {
 }
 
 /// Calls a route for these objects, naming the tenant that the caller acts for.
-async fn ask(
+async fn call_route(
     fixture: &Fixture,
     row: &Row,
     caller: &Caller,
@@ -110,7 +110,7 @@ async fn outsider(fixture: &Fixture, things: &TenantObjects, row: &Row, caller: 
         return 0;
     }
     for authorization in caller.authorizations.iter().map(Option::as_deref) {
-        let response = ask(fixture, row, caller, things, authorization).await;
+        let response = call_route(fixture, row, caller, things, authorization).await;
         let why = format!("{} {} by {:?} ({authorization:?})", row.method, row.path, caller.role);
         things.assert_not_leaked(&response, &why);
         let text = String::from_utf8_lossy(&response.body);
@@ -120,8 +120,8 @@ async fn outsider(fixture: &Fixture, things: &TenantObjects, row: &Row, caller: 
             Expectation::Allowed | Expectation::NotAsked => panic!("{why}: {text}"),
         }
         if due == Expectation::Refused(404) {
-            let nothing = ask(fixture, row, caller, &things.nonexistent_ids(), authorization).await;
-            let why = format!("{why}: others' things must look like none");
+            let nothing = call_route(fixture, row, caller, &things.nonexistent_ids(), authorization).await;
+            let why = format!("{why}: foreign objects must look nonexistent");
             assert_eq!(visible(&response), visible(&nothing), "{why}");
         }
     }
@@ -136,7 +136,7 @@ async fn insider(fixture: &Fixture, acme: &Tenant, row: &Row, caller: &Caller) -
     let fresh = row.path.contains('{');
     for authorization in caller.authorizations.iter().map(Option::as_deref) {
         let things = if fresh { fixture.things(ACME, &acme.api).await } else { acme.things.clone() };
-        let response = ask(fixture, row, caller, &things, authorization).await;
+        let response = call_route(fixture, row, caller, &things, authorization).await;
         let text = String::from_utf8_lossy(&response.body);
         let why = format!("{} {} by {:?}: {text}", row.method, row.path, caller.role);
         assert_eq!(response.status, row.success, "{why}");

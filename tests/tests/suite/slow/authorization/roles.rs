@@ -13,7 +13,7 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A caller without a key.
-    Stranger,
+    Anonymous,
     /// A caller with a malformed key.
     Malformed,
     /// A caller with a revoked key.
@@ -62,7 +62,7 @@ pub(crate) enum Expectation {
 impl Role {
     /// All roles.
     const ALL: [Self; 16] = [
-        Self::Stranger,
+        Self::Anonymous,
         Self::Malformed,
         Self::Revoked,
         Self::Expired,
@@ -115,7 +115,7 @@ impl Role {
         match (self, row.need) {
             (Self::AdminForOther | Self::AdminForOwner, RequiredRole::Public) => Expectation::NotAsked,
             (_, RequiredRole::Public) => Expectation::Own,
-            (Self::Stranger | Self::Malformed | Self::Revoked | Self::Expired, _) => {
+            (Self::Anonymous | Self::Malformed | Self::Revoked | Self::Expired, _) => {
                 Expectation::Refused(401)
             }
             (Self::AdminForOwner, _) => Expectation::Allowed,
@@ -167,7 +167,7 @@ pub(crate) async fn callers(fixture: &Fixture) -> Vec<Caller> {
 async fn authorizations(fixture: &Fixture, role: Role) -> Vec<Option<String>> {
     let scoped = async |tenant, scopes| vec![Some(bearer(&new_key(fixture, tenant, scopes).await))];
     match role {
-        Role::Stranger => vec![None],
+        Role::Anonymous => vec![None],
         Role::Malformed => malformed(fixture.redrive.key()).into_iter().map(Some).collect(),
         Role::Revoked => vec![Some(bearer(&revoked(fixture).await))],
         Role::OtherTenant => scoped(GLOBEX, json!(["publish", "read", "manage"])).await,

@@ -59,9 +59,9 @@ const fn row(
     Row { method, path, need, body, success }
 }
 
-const WEBHOOK: &str = r#"{"url": "https://example.com/", "events": ["nobody.publishes.this"]}"#;
-const EVENT: &str = r#"{"event_type": "nobody.subscribed", "data": 1}"#;
-const BATCH: &str = r#"{"events": [{"event_type": "nobody.subscribed", "data": 1}]}"#;
+const WEBHOOK: &str = r#"{"url": "https://example.com/", "events": ["never.published"]}"#;
+const EVENT: &str = r#"{"event_type": "no.subscribers", "data": 1}"#;
+const BATCH: &str = r#"{"events": [{"event_type": "no.subscribers", "data": 1}]}"#;
 const CHANGE: &str = r#"{"description": "changed"}"#;
 
 /// Every route of the API.
@@ -102,7 +102,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/events/{id}/attempts", Read, "", 200),
     row("POST", "/v1/events/{id}/replay", Resend, "{}", 202),
     row("POST", "/v1/events/{id}/erase", Operate, "", 200),
-    row("POST", "/v1/events/erase", Operate, r#"{"subject": "nobody"}"#, 200),
+    row("POST", "/v1/events/erase", Operate, r#"{"subject": "unknown"}"#, 200),
     row("GET", "/v1/deliveries", Read, "", 200),
     row("GET", "/v1/deliveries/{id}", Read, "", 200),
     row("GET", "/v1/deliveries/{id}/attempts", Read, "", 200),
@@ -112,18 +112,18 @@ pub(crate) const TABLE: &[Row] = &[
         "POST",
         "/v1/deliveries/retry-batch",
         Resend,
-        r#"{"filter": {"event_types": ["nobody.subscribed"]}}"#,
+        r#"{"filter": {"event_types": ["no.subscribers"]}}"#,
         202,
     ),
     row(
         "POST",
         "/v1/deliveries/cancel-batch",
         Resend,
-        r#"{"filter": {"event_types": ["nobody.subscribed"]}}"#,
+        r#"{"filter": {"event_types": ["no.subscribers"]}}"#,
         200,
     ),
     row("GET", "/v1/dlq", Read, "", 200),
-    row("POST", "/v1/dlq/retry-batch", Resend, r#"{"filter": {"event_types": ["nobody.subscribed"]}}"#, 202),
+    row("POST", "/v1/dlq/retry-batch", Resend, r#"{"filter": {"event_types": ["no.subscribers"]}}"#, 202),
     row("DELETE", "/v1/dlq", Resend, "", 200),
     row("GET", "/v1/dlq/batch-operations", Read, "", 200),
     row("GET", "/v1/dlq/batch-operations/{id}", Read, "", 200),
@@ -135,7 +135,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/deliveries/export", Read, "", 200),
     row("GET", "/v1/events/export", Read, "", 200),
     row("GET", "/v1/event-types", Read, "", 200),
-    row("POST", "/v1/event-types", Operate, r#"{"name": "made.by.the.matrix.{unique}"}"#, 201),
+    row("POST", "/v1/event-types", Operate, r#"{"name": "created.by.the.test.{unique}"}"#, 201),
     row("GET", "/v1/event-types/{name}", Read, "", 200),
     row("PUT", "/v1/event-types/{name}", Operate, CHANGE, 200),
     row("PATCH", "/v1/event-types/{name}", Operate, CHANGE, 200),
@@ -158,7 +158,7 @@ pub(crate) const TABLE: &[Row] = &[
         409,
     ),
     row("GET", "/v1/tenants", Admin, "", 200),
-    row("POST", "/v1/tenants", Admin, r#"{"id": "made-by-the-matrix"}"#, 201),
+    row("POST", "/v1/tenants", Admin, r#"{"id": "created-by-the-test"}"#, 201),
     row("GET", "/v1/tenants/{id}", Admin, "", 200),
     row("PATCH", "/v1/tenants/{id}", Admin, r#"{"name": "changed"}"#, 200),
     row("GET", "/v1/tenants/{id}/api-keys", Admin, "", 200),

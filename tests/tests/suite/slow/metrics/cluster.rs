@@ -188,7 +188,7 @@ impl Fixture {
                 let known = ["_bucket", "_count", "_sum"]
                     .iter()
                     .any(|end| name.strip_suffix(end).is_some_and(|histogram| scraped.contains(histogram)));
-                assert!(known || scraped.contains(&name), "no node tells of {name}");
+                assert!(known || scraped.contains(&name), "no node exports {name}");
             }
         }
     }

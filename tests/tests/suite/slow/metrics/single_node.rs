@@ -146,7 +146,7 @@ impl Fixture {
         self.is("webhook_retry_attempt_number_sum{outcome=\"success\"}", SUCCESSES + 2 * RETRIED).await;
         self.is("webhook_retry_attempt_number_sum{outcome=\"failed\"}", RETRIED).await;
         self.is("webhook_events_published_total", before + SUCCESSES + RETRIED).await;
-        let key = json!({"event_type": "nobody.wants", "data": {}, "idempotency_key": "once"});
+        let key = json!({"event_type": "no.subscribers", "data": {}, "idempotency_key": "once"});
         for status in [202, 200, 200] {
             self.api().post("/v1/events", &key).await.expect(status);
         }

@@ -62,7 +62,7 @@ async fn survives(fault: Fault) {
     assert!(max <= 20 + 200 + 60, "{max} within a second, with and without Redis");
     for node in &fixture.nodes {
         let lines = node.output().lines().filter(|line| line.contains("Redis")).count();
-        assert!(lines <= 4, "a line when it goes and one when it is back:\n{}", node.output());
+        assert!(lines <= 4, "one log record for the outage and one for the recovery:\n{}", node.output());
     }
 }
 
@@ -111,7 +111,7 @@ async fn read_only_redis_counts_as_unavailable() {
     receiver.wait_for(before + 40).await;
     load.finish().await;
     let lines = node.output().lines().filter(|line| line.contains("Redis")).count();
-    assert!(lines <= 4, "it is said once:\n{}", node.output());
+    assert!(lines <= 4, "the outage is logged once:\n{}", node.output());
 }
 
 #[tokio::test(flavor = "multi_thread")]

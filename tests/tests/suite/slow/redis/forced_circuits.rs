@@ -23,20 +23,23 @@ async fn forced_circuit_survives_redis_outage() {
     fixture.redis.stop().await;
     for node in &fixture.nodes {
         shares(node, false).await;
-        let seen = node.api().wait_until("the same without Redis", &health, forced).await;
+        let seen =
+            node.api().wait_until("the circuit stays forced open without Redis", &health, forced).await;
         assert_eq!(seen["circuit"]["fallback"], true);
     }
     fixture.redis.start_again().await;
     for node in &fixture.nodes {
         shares(node, true).await;
-        node.api().wait_until("the same in an empty Redis", &health, forced).await;
+        node.api().wait_until("the circuit stays forced open with an empty Redis", &health, forced).await;
     }
     fixture.redis.command(&["FLUSHALL"]).await;
     fixture.publish(3).await;
     for node in &fixture.nodes {
-        node.api().wait_until("the same in a Redis that has forgotten it", &health, forced).await;
+        node.api()
+            .wait_until("the circuit stays forced open after Redis lost its state", &health, forced)
+            .await;
     }
-    assert_eq!(fixture.receiver.count(), 0, "nothing goes out while somebody forbids it");
+    assert_eq!(fixture.receiver.count(), 0, "nothing is sent while the circuit is forced open");
     // Reset during the outage; Redis receives the change when it is available again.
     fixture.redis.stop().await;
     for node in &fixture.nodes {

@@ -26,11 +26,11 @@ async fn webhook_rate_limit_holds_across_nodes() {
     for millis in [1_000, 2_000] {
         let max = max_within(&arrivals, Duration::from_millis(millis));
         let allowed = 4 + (millis as usize + 500) / 50;
-        assert!(max <= allowed, "{max} within {millis} ms, where {allowed} may be");
+        assert!(max <= allowed, "{max} within {millis} ms, limit {allowed}");
     }
     let took = arrivals[89].at - arrivals[0].at;
     assert!(took >= Duration::from_millis((90 - 4) * 50 - 500), "all of them within {took:?}");
-    assert_eq!(fixture.senders().await.len(), 3, "all of them send, not a home alone");
+    assert_eq!(fixture.senders().await.len(), 3, "all nodes send, not only an assigned one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn api_rate_limit_holds_across_nodes() {
         }
     }
     let max = 12 + 1 + started.elapsed().as_millis() as usize / 100;
-    assert!(taken >= 12 && taken <= max, "{taken} taken where {max} may be, {refused} refused");
+    assert!(taken >= 12 && taken <= max, "{taken} accepted, limit {max}, {refused} rejected");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,8 +87,8 @@ async fn max_in_flight_holds_across_nodes() {
         let under_way =
             |at: Instant| arrivals.iter().filter(|one| one.at <= at && at < one.at + EACH).count();
         let max = arrivals.iter().map(|arrival| under_way(arrival.at)).max().unwrap();
-        assert!(max <= cap, "{max} at once, where {cap} may be");
-        assert_eq!(max, cap, "what may be used is used");
+        assert!(max <= cap, "{max} in flight, limit {cap}");
+        assert_eq!(max, cap, "the limit is fully used");
         wait_until_settled(&fixture.nodes[0].api()).await;
     }
 }

@@ -11,7 +11,7 @@ use redrive_core::{
 };
 use redrive_testkit::Redis;
 
-use super::{super::*, Node, WAIT_TIMEOUT, event, hook_of};
+use super::{super::*, Node, WAIT_TIMEOUT, event, webhook_for};
 use crate::{
     coordination::{AdmissionRequest, AttemptReport},
     limit_shares::LimitShares,
@@ -87,13 +87,16 @@ impl Both<'_> {
                 let here = self
                     .model
                     .admit(&[AdmissionRequest { webhook, event_id, probe_timeout: WAIT_TIMEOUT }], now)[0];
-                let there = node.admit(webhook, &[event_id]).await[0];
-                match (here, there) {
-                    (Grant::Go { probe: one, circuit }, Grant::Go { probe: other, circuit: same }) => {
+                let redis_decision = node.admit(webhook, &[event_id]).await[0];
+                match (here, redis_decision) {
+                    (
+                        AdmissionDecision::Go { probe: one, circuit },
+                        AdmissionDecision::Go { probe: other, circuit: same },
+                    ) => {
                         assert_eq!((circuit, one.is_some()), (same, other.is_some()));
                         self.probes.extend(one.zip(other));
                     }
-                    (here, there) => assert_eq!(here, there, "asked at {now}"),
+                    (here, redis_decision) => assert_eq!(here, redis_decision, "asked at {now}"),
                 }
             }
             Step::Succeeded(count) => {
@@ -124,13 +127,13 @@ impl Both<'_> {
             }
             Step::Force { open, length } => {
                 let until = length.map(|length| now + Duration::from_millis(length.into()));
-                let action = CircuitAction::Force(Forced { open: *open, until, by: "somebody".into() });
+                let action = CircuitAction::Force(Forced { open: *open, until, by: "operator".into() });
                 self.model.apply_action(webhook, action.clone(), now);
                 node.through(node.shared.apply_action(webhook, action)).await;
             }
             Step::Change(spec) => {
-                self.webhook = hook_of(spec);
-                self.model.probe_capacity(&self.webhook);
+                self.webhook = webhook_for(spec);
+                self.model.refresh_probe_limit(&self.webhook);
             }
             Step::Reset => {
                 self.model.apply_action(webhook, CircuitAction::Reset, now);
@@ -171,7 +174,7 @@ fn script_and_core_rules_decide_alike() {
         case.set(case.get() + 1);
         runtime.block_on(async {
             let node = Node::start(&redis.url(), &format!("case{}", case.get()), "1").await;
-            let webhook = hook_of(&spec);
+            let webhook = webhook_for(&spec);
             // Redis starts with empty buckets; after an hour they are full.
             node.through(node.shared.refresh_circuit(&webhook)).await;
             node.after(3_600_000);

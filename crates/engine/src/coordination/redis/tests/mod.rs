@@ -20,7 +20,7 @@ use crate::{
 
 const START: i64 = 1_700_000_000_000;
 /// Clock script that takes the time from the test.
-const TOLD: &str = "local NOW = tonumber(ARGV[4])";
+const TEST_CLOCK: &str = "local NOW = tonumber(ARGV[4])";
 
 /// A node that shares Redis with others, with its own time.
 pub(in crate::coordination) struct Node {
@@ -44,7 +44,7 @@ impl Node {
         shares.set_undivided(true);
         let local = Arc::new(LocalCoordinator::new(shares));
         local.delegate_to_redis();
-        let mut link = RedisLink::with_clock(&settings(url, namespace), me.to_owned(), TOLD).unwrap();
+        let mut link = RedisLink::with_clock(&settings(url, namespace), me.to_owned(), TEST_CLOCK).unwrap();
         link.connect(Time::from_millis(START)).await.unwrap();
         let shared = RedisCoordinator::new(local);
         shared.mark_up(false);
@@ -78,14 +78,18 @@ impl Node {
         &self,
         webhook: &Arc<ResolvedWebhook>,
         events: &[EventId],
-    ) -> Vec<Grant> {
-        let asks = events.iter().map(|event_id| RedisAdmissionRequest {
+    ) -> Vec<AdmissionDecision> {
+        let requests = events.iter().map(|event_id| RedisAdmissionRequest {
             webhook: webhook.clone(),
             event_id: *event_id,
             probe_timeout: WAIT_TIMEOUT.as_millis() as u64,
             has_slot: true,
         });
-        self.through(self.shared.admit(asks.collect())).await.into_iter().map(|(grant, _)| grant).collect()
+        self.through(self.shared.admit(requests.collect()))
+            .await
+            .into_iter()
+            .map(|(decision, _)| decision)
+            .collect()
     }
 }
 
@@ -95,7 +99,7 @@ pub(in crate::coordination) fn event(number: u8) -> EventId {
     EventId::new(Time::from_millis(START), &[number; 10])
 }
 
-pub(in crate::coordination) fn hook_of(spec: &WebhookSpec) -> Arc<ResolvedWebhook> {
+pub(in crate::coordination) fn webhook_for(spec: &WebhookSpec) -> Arc<ResolvedWebhook> {
     let registry =
         Registry::new(Settings::default(), Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None)));
     let (id, now) = (WebhookId::new(Time::from_millis(START), &[1; 10]), Time::from_millis(START));

@@ -6,7 +6,7 @@ use redrive_core::{
 };
 use redrive_testkit::Redis;
 
-use super::{super::*, Node, WAIT_TIMEOUT, event, hook_of};
+use super::{super::*, Node, WAIT_TIMEOUT, event, webhook_for};
 use crate::coordination::RuntimeChange;
 
 async fn nodes(redis: &Redis, count: usize) -> Vec<Node> {
@@ -23,7 +23,7 @@ fn after(nodes: &[Node], millis: i64) {
 }
 
 fn limited(requests_per_minute: u32, burst: u32) -> Arc<ResolvedWebhook> {
-    hook_of(&redrive_core::webhook::WebhookSpec {
+    webhook_for(&redrive_core::webhook::WebhookSpec {
         rate_limit: Some(RateLimit { requests_per_minute, burst: Some(burst) }),
         ..Default::default()
     })
@@ -31,7 +31,7 @@ fn limited(requests_per_minute: u32, burst: u32) -> Arc<ResolvedWebhook> {
 
 fn capped(max_in_flight: u32) -> Arc<ResolvedWebhook> {
     let max_in_flight = Some(max_in_flight);
-    hook_of(&redrive_core::webhook::WebhookSpec { max_in_flight, ..Default::default() })
+    webhook_for(&redrive_core::webhook::WebhookSpec { max_in_flight, ..Default::default() })
 }
 
 fn fragile() -> Arc<ResolvedWebhook> {
@@ -41,27 +41,31 @@ fn fragile() -> Arc<ResolvedWebhook> {
         sleep_window_ms: Some(1_000),
         ..Default::default()
     };
-    hook_of(&redrive_core::webhook::WebhookSpec { circuit_breaker_config, ..Default::default() })
+    webhook_for(&redrive_core::webhook::WebhookSpec { circuit_breaker_config, ..Default::default() })
 }
 
-async fn ask(node: &Node, webhook: &Arc<ResolvedWebhook>, count: u8) -> Vec<GrantWithSlot> {
-    let asks = (0..count).map(|number| RedisAdmissionRequest {
+async fn ask(node: &Node, webhook: &Arc<ResolvedWebhook>, count: u8) -> Vec<DecisionWithSlot> {
+    let admission_requests = (0..count).map(|number| RedisAdmissionRequest {
         webhook: webhook.clone(),
         event_id: event(number),
         probe_timeout: WAIT_TIMEOUT.as_millis() as u64,
         has_slot: false,
     });
-    node.through(node.shared.admit(asks.collect())).await
+    node.through(node.shared.admit(admission_requests.collect())).await
 }
 
 /// Returns how many of `count` deliveries that already have slots are admitted.
 async fn go(node: &Node, webhook: &Arc<ResolvedWebhook>, count: u8) -> usize {
     let events: Vec<_> = (0..count).map(event).collect();
-    node.admit(webhook, &events).await.iter().filter(|grant| matches!(grant, Grant::Go { .. })).count()
+    node.admit(webhook, &events)
+        .await
+        .iter()
+        .filter(|decision| matches!(decision, AdmissionDecision::Go { .. }))
+        .count()
 }
 
-fn gone(given: &[GrantWithSlot]) -> usize {
-    given.iter().filter(|(grant, _)| matches!(grant, Grant::Go { .. })).count()
+fn gone(given: &[DecisionWithSlot]) -> usize {
+    given.iter().filter(|(decision, _)| matches!(decision, AdmissionDecision::Go { .. })).count()
 }
 
 async fn fail(node: &Node, webhook: &Arc<ResolvedWebhook>) -> ReportReply {
@@ -81,7 +85,7 @@ async fn bucket_tokens_are_granted_once_across_nodes() {
     for node in &nodes {
         went += go(node, &webhook, 4).await;
     }
-    assert_eq!(went, 0, "nobody knows what was taken before Redis was there");
+    assert_eq!(went, 0, "tokens taken before Redis was available are unknown");
     after(&nodes, 60_000);
     for node in &nodes {
         went += go(node, &webhook, 4).await;
@@ -105,7 +109,7 @@ async fn batch_sent_twice_is_applied_once() {
     proxy.cut();
     proxy.pass();
     assert_eq!(go(&node, &webhook, 2).await, 2, "sent again over a new connection");
-    assert_eq!(go(&node, &webhook, 2).await, 1, "two were taken, not four");
+    assert_eq!(go(&node, &webhook, 2).await, 1, "two tokens were taken, not four");
     let response = redis.command(&["GET", "test:reply:1"]).await;
     assert!(response.starts_with("4 {"), "{response}");
 }
@@ -116,12 +120,12 @@ async fn nodes_never_hold_more_slots_than_the_cap() {
     let nodes = nodes(&redis, 2).await;
     let webhook = capped(4);
     let first = ask(&nodes[0], &webhook, 4).await;
-    assert_eq!(gone(&first), 4, "nobody else wants any");
+    assert_eq!(gone(&first), 4, "no other node waits for slots");
     let second = ask(&nodes[1], &webhook, 4).await;
     assert_eq!(gone(&second), 0);
     assert!(matches!(
         second[0].0,
-        Grant::Wait { why: redrive_core::dispatch::gate::WaitingOn::InFlightLimit, .. }
+        AdmissionDecision::Wait { reason: redrive_core::dispatch::gate::WaitingOn::InFlightLimit, .. }
     ));
     // The node that holds all slots is notified, and releases half of them when they are free.
     nodes[0].shared.on_slot_demand(webhook.id, 2);
@@ -130,7 +134,7 @@ async fn nodes_never_hold_more_slots_than_the_cap() {
     let second = ask(&nodes[1], &webhook, 4).await;
     assert_eq!(gone(&second), 2);
     let own: Vec<_> = (0..4).filter_map(|_| nodes[0].shared.slots.try_acquire(webhook.id, 4)).collect();
-    assert_eq!(own.len(), 2, "what it kept it uses without asking");
+    assert_eq!(own.len(), 2, "held slots are used without a request");
 }
 
 #[tokio::test]
@@ -155,7 +159,7 @@ async fn stopping_node_releases_its_slots() {
     let nodes = nodes(&redis, 2).await;
     let webhook = capped(2);
     drop(ask(&nodes[0], &webhook, 2).await);
-    assert_eq!(gone(&ask(&nodes[1], &webhook, 1).await), 0, "the first holds them, though it uses none");
+    assert_eq!(gone(&ask(&nodes[1], &webhook, 1).await), 0, "the first node holds them, though it uses none");
     tokio::join!(biased; nodes[0].shared.release_slots(), nodes[0].exchange());
     assert_eq!(gone(&ask(&nodes[1], &webhook, 2).await), 2);
 }
@@ -188,14 +192,11 @@ async fn requests_in_flight_count_against_lowered_cap() {
     drop(second);
     assert_eq!(gone(&ask(&nodes[0], &capped(2), 1).await), 0);
     assert_eq!(gone(&ask(&nodes[1], &capped(2), 1).await), 0, "four of two are still in flight");
-    assert!(
-        nodes[1].shared.slots.try_acquire(capped(2).id, 2).is_none(),
-        "what it held is not its own any more"
-    );
+    assert!(nodes[1].shared.slots.try_acquire(capped(2).id, 2).is_none(), "the held slots are lost");
     drop(first);
     nodes[0].exchange().await;
     let started = gone(&ask(&nodes[0], &capped(2), 2).await) + gone(&ask(&nodes[1], &capped(2), 2).await);
-    assert!(started <= 2, "{started} of two begin after all have ended");
+    assert!(started <= 2, "{started} of two start after all have ended");
 }
 
 #[tokio::test]
@@ -205,7 +206,7 @@ async fn circuit_transition_of_one_node_applies_to_all() {
     let webhook = fragile();
     assert!(fail(&nodes[0], &webhook).await.change.is_none());
     assert!(fail(&nodes[1], &webhook).await.change.is_none());
-    let change = fail(&nodes[1], &webhook).await.change.expect("the third of them all");
+    let change = fail(&nodes[1], &webhook).await.change.expect("the third call of all nodes");
     assert_eq!((change.transition.from, change.transition.to), (CircuitState::Closed, CircuitState::Open));
     assert_eq!(change.saved.counts.failed, 3);
     assert_eq!(
@@ -233,7 +234,7 @@ async fn circuit_lost_by_redis_is_restored_by_a_node() {
     nodes[1].shared.report_success(&webhook);
     nodes[1].exchange().await;
     nodes[0].through(nodes[0].shared.refresh_circuit(&webhook)).await;
-    assert_eq!(state(&nodes[0], &webhook), CircuitState::Open, "who knows more is believed");
+    assert_eq!(state(&nodes[0], &webhook), CircuitState::Open, "the newer state wins");
     nodes[1].through(nodes[1].shared.refresh_circuit(&webhook)).await;
     assert_eq!(state(&nodes[1], &webhook), CircuitState::Open);
 }
@@ -248,7 +249,7 @@ async fn fallback_transitions_count_when_redis_returns() {
     }
     let local = &node.shared.local;
     local.enter_fallback(node.at());
-    assert_eq!(state(node, &webhook), CircuitState::Open, "it is honoured until it was to be tried again");
+    assert_eq!(state(node, &webhook), CircuitState::Open, "the open circuit is kept until its next probe");
     local.apply_action(&webhook, CircuitAction::Reset, node.at());
     local.delegate_to_redis();
     node.through(node.shared.refresh_circuit(&webhook)).await;
@@ -256,7 +257,7 @@ async fn fallback_transitions_count_when_redis_returns() {
     assert_eq!(
         local.merge_stored(&webhook, None, local.transition_count(), node.at()),
         RuntimeChange::Stale,
-        "that is still to be stored"
+        "the transition is still to be stored"
     );
 }
 

@@ -55,7 +55,9 @@ impl Shared {
                 *self.successes.lock().entry(what.to_owned()).or_default() += 1;
                 Some(value)
             }
-            Err(StoreError::Unavailable(reason)) if reason.contains("getting in the way") => None,
+            Err(StoreError::Unavailable(reason)) if reason.contains("conflicts with other transactions") => {
+                None
+            }
             Err(StoreError::Fenced | StoreError::Busy(_)) => None,
             Err(error) => {
                 self.errors.lock().push(format!("{what}: {error}"));
@@ -129,7 +131,9 @@ impl LockHarness {
         for _ in 0..NODES {
             stores.push(Arc::new(Postgres::open(&options()).await.unwrap()));
         }
-        let never = Box::new(|| -> redrive_store::conformance::Reopening { panic!("never opened again") });
+        let never = Box::new(|| -> redrive_store::conformance::Reopening {
+            panic!("this test does not reopen the store")
+        });
         let harness =
             Harness::new(Opened { store: stores[0].clone(), keep: Box::new(()), reopen: never }).await;
         let tenants = vec![harness.tenant_id.clone(), harness.new_tenant("zebra").await];

@@ -7,7 +7,7 @@ use std::{
 
 use redrive_core::{
     DeadReason, DeliveryId, KeyId, NotificationId, OperationId, TenantId, WebhookId,
-    cluster::clock_discipline::SetBack,
+    cluster::clock_discipline::ClockStep,
     delivery::{
         bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
         lane::{Lane, Priority},
@@ -26,9 +26,9 @@ use redrive_core::{
 };
 use redrive_store::{
     ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EventType, FailingChange,
-    IdempotencyClaim, InitialState, LaneCapacity, LaneKey, MailReservation, MinuteRollup, NewEvent, NewRound,
-    NextState, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep, Outcome,
-    PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
+    IdempotencyReservation, InitialState, LaneCapacity, LaneKey, MailReservation, MinuteRollup, NewEvent,
+    NewRound, NextState, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep,
+    Outcome, PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
     WebhookEffects,
     conformance::{FRESH, RETRY, at, closed, order},
 };
@@ -150,9 +150,9 @@ async fn publish(node: &mut Node, kinds: Kinds) -> Result<(), StoreError> {
         if let Kinds::Keyed = kinds {
             add_key(node, &mut new);
         }
-        let (answer, reply) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         let known: Vec<_> = known_of(&new, &tenant_id);
-        node.store.publish(new, Box::new(move |result| drop(answer.send(result))));
+        node.store.publish(new, Box::new(move |result| drop(sender.send(result))));
         replies.push((known, reply));
     }
     for (known, reply) in replies {
@@ -167,7 +167,8 @@ fn add_key(node: &mut Node, new: &mut NewEvent) {
     let key = format!("key-{}", node.pick(20));
     Arc::get_mut(&mut new.event).unwrap().idempotency_key = Some(key.into_boxed_str());
     let expires_at = at(200 + node.pick(1_000) as i64);
-    new.claim = Some(IdempotencyClaim { body_hash: [7; 32], expires_at, confirmed_now: new.event.timestamp });
+    new.idempotency =
+        Some(IdempotencyReservation { body_hash: [7; 32], expires_at, confirmed_now: new.event.timestamp });
 }
 
 fn known_of(new: &NewEvent, tenant_id: &TenantId) -> Vec<KnownDelivery> {
@@ -212,8 +213,8 @@ async fn record_claimed(node: &mut Node, operation: Operation) -> Result<(), Sto
 
 async fn record_all(node: &Node, outcomes: &[Outcome]) -> Result<Vec<RecordResult>, StoreError> {
     let submit = |outcome: &Outcome| {
-        let (answer, reply) = oneshot::channel();
-        node.store.record(Arc::new(outcome.clone()), Box::new(move |result| drop(answer.send(result))));
+        let (sender, reply) = oneshot::channel();
+        node.store.record(Arc::new(outcome.clone()), Box::new(move |result| drop(sender.send(result))));
         reply
     };
     let replies: Vec<_> = outcomes.iter().map(submit).collect();
@@ -240,7 +241,7 @@ fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> 
             ..outcome
         },
         Operation::RecordDisable => {
-            let disable = DisableWebhook { reason: "gone".into(), url: "https://example.com/hook".into() };
+            let disable = DisableWebhook { reason: "gone".into(), url: "https://example.com/webhook".into() };
             let occurrences = vec![cause(&tenant_id, webhook_id, NotificationKind::WebhookDisabled)];
             Outcome { disable: Some(disable), occurrences, ..outcome }
         }
@@ -412,7 +413,7 @@ async fn change_webhook(node: &mut Node, operation: Operation) -> Result<(), Sto
         Operation::DisableWebhook => {
             let state = [WebhookState::Disabled("test".into()), WebhookState::Active][node.pick(2)].clone();
             set_state(node, &tenant_id, webhook_id, state).await?;
-            sweep(node).await
+            cancel_pending(node).await
         }
         Operation::DeleteWebhook => {
             set_state(node, &tenant_id, webhook_id, WebhookState::Deleted).await?;
@@ -422,11 +423,11 @@ async fn change_webhook(node: &mut Node, operation: Operation) -> Result<(), Sto
                     entry.1 = new.id;
                 }
             }
-            sweep(node).await
+            cancel_pending(node).await
         }
         Operation::Sweep => {
             set_state(node, &tenant_id, webhook_id, WebhookState::Disabled("test".into())).await?;
-            sweep(node).await?;
+            cancel_pending(node).await?;
             set_state(node, &tenant_id, webhook_id, WebhookState::Active).await
         }
         _ => {
@@ -448,7 +449,7 @@ async fn set_state(
     node.store.change_webhook(found.webhook, found.revision, Some(occurrence)).await.map(drop)
 }
 
-async fn sweep(node: &Node) -> Result<(), StoreError> {
+async fn cancel_pending(node: &Node) -> Result<(), StoreError> {
     for webhook in node.store.webhooks_to_sweep().await? {
         node.store.cancel_pending(webhook.id, "disabled".into(), at(NOW), 7).await?;
     }
@@ -549,10 +550,10 @@ async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreEr
         Operation::SetTimeBack => {
             node.store.store_confirmed_time(at(NOW)).await?;
             node.store.confirm_clock().await?;
-            let set_back = SetBack { from: at(0), by: Duration::from_millis(1) };
-            node.store.set_holds_back(set_back).await?;
-            let after = node.store.set_due_back(set_back, at(NOW), None, 2).await?;
-            node.store.set_due_back(set_back, at(NOW), after, 10).await.map(drop)
+            let clock_step = ClockStep { from: at(0), by: Duration::from_millis(1) };
+            node.store.adjust_holds_for_clock_step(clock_step).await?;
+            let after = node.store.adjust_due_for_clock_step(clock_step, at(NOW), None, 2).await?;
+            node.store.adjust_due_for_clock_step(clock_step, at(NOW), after, 10).await.map(drop)
         }
         _ => {
             node.store.prune_idempotency_keys(at(NOW), 10).await?;
@@ -592,7 +593,7 @@ async fn send_mails(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreErr
     node.store.confirm_address(tenant_id, address, ConfirmedBy::Holder, at(NOW)).await?;
     node.store.reserve_mail(reservation.clone()).await?;
     node.store.release_mail(reservation).await?;
-    node.store.prune_mail_addresses(at(NOW + 1), at(NOW + 1), 10).await.map(drop)
+    node.store.prune_email_addresses(at(NOW + 1), at(NOW + 1), 10).await.map(drop)
 }
 
 async fn change_event_types(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError> {

@@ -29,7 +29,7 @@ use redrive_core::{
 };
 use redrive_store::{
     ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EndedCounts, EraseResult, EventType,
-    FailingChange, IdempotencyClaim, InitialState, LaneKey, MailReservation, MinuteRollup, NewEvent,
+    FailingChange, IdempotencyReservation, InitialState, LaneKey, MailReservation, MinuteRollup, NewEvent,
     NewRound, NextState, Operation, OperationProgress, OperationRequest, OperationStep, Outcome,
     PruneRequest, RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant,
     TenantRollup, WebhookEffects,
@@ -43,18 +43,18 @@ const DONE: RecordResult = RecordResult::Recorded { config_version: None };
 /// Creates a harness on an embedded database at this path.
 pub(crate) async fn bench_at(path: &Path) -> Arc<Harness> {
     let store = Arc::new(Sqlite::open(&Options::at(path).with_vault(redrive_testkit::vault())).unwrap());
-    let reopen = Box::new(|| -> Reopening { unreachable!("it is opened once") });
+    let reopen = Box::new(|| -> Reopening { unreachable!("the store is opened once") });
     Harness::new(Opened { store, keep: Box::new(()), reopen }).await
 }
 
 /// Creates a source that contains rows of every kind, and leaves it as if its process had been killed.
-pub(crate) async fn make(path: &Path) {
+pub(crate) async fn create(path: &Path) {
     let harness = bench_at(path).await;
     tenants(&harness).await;
     keys(&harness).await;
     let (tenant_id, jane) = (harness.tenant_id.clone(), "jane@example.com".to_owned());
     harness.store().unsubscribe(tenant_id, jane, NotificationKind::DeliveryDead, at(4)).await.unwrap();
-    mail_addresses(&harness).await;
+    email_addresses(&harness).await;
     history(&harness).await;
     archived(&harness).await;
     operation(&harness).await;
@@ -68,7 +68,7 @@ pub(crate) async fn make(path: &Path) {
 }
 
 /// Adds one address with a requested confirmation, and one that is confirmed.
-async fn mail_addresses(harness: &Harness) {
+async fn email_addresses(harness: &Harness) {
     let (tenant_id, store) = (harness.tenant_id.clone(), harness.store());
     let reservation = MailReservation {
         tenant_id: tenant_id.clone(),
@@ -185,7 +185,7 @@ async fn tenants(harness: &Harness) {
         let event_type = EventType {
             tenant_id: id.clone(),
             name: name.into(),
-            description: Some("Somebody ordered \u{1f511}".into()),
+            description: Some("An order was placed \u{1f511}".into()),
             example: (!archived).then(|| r#"{"nul": "\u0000"}"#.into()),
             schema: Some(r#"{"type":  "object"}"#.into()),
             archived,
@@ -253,7 +253,7 @@ async fn history(harness: &Harness) {
             let attempt = outcome.attempt.as_mut().unwrap();
             attempt.response_body_sample = Some(Bytes::from_static(bytes));
             attempt.custom_headers = Some(Bytes::from_static(bytes));
-            attempt.error_message = Some("it said \0 \u{fffd} \u{1f600}".into());
+            attempt.error_message = Some("received \0 \u{fffd} \u{1f600}".into());
             assert_eq!(harness.record(outcome).await, DONE);
             if number < 3 {
                 assert_eq!(harness.claim_one(time).await.id, id);
@@ -263,9 +263,12 @@ async fn history(harness: &Harness) {
     harness.publish_new(harness.fan_out(harness.event(at(2)), &[])).await;
     for key in ["a", "b"] {
         let event = Event { idempotency_key: Some(key.into()), ..harness.event(at(3)) };
-        let claim =
-            Some(IdempotencyClaim { body_hash: [7; 32], expires_at: at(90 * DAY), confirmed_now: at(0) });
-        harness.publish_new(NewEvent { claim, ..harness.fan_out(event, &[]) }).await;
+        let idempotency = Some(IdempotencyReservation {
+            body_hash: [7; 32],
+            expires_at: at(90 * DAY),
+            confirmed_now: at(0),
+        });
+        harness.publish_new(NewEvent { idempotency, ..harness.fan_out(event, &[]) }).await;
     }
     for minute in 0..5 {
         let mut rollup = Rollup::default();
@@ -273,11 +276,11 @@ async fn history(harness: &Harness) {
         rollup.add(70_000_000, Some(FailureCategory::Timeout), at(minute * 60_000 + 1));
         let (tenant_id, start) = (harness.tenant_id.clone(), at(minute * 60_000));
         let ended = EndedCounts { delivered: 3, dead: 2, cancelled: 1 };
-        let traffic = Resolution::ALL.map(|grain| TenantRollup {
+        let traffic = Resolution::ALL.map(|resolution| TenantRollup {
             tenant_id: tenant_id.clone(),
-            grain,
+            resolution,
             start,
-            kept_until: grain.kept_until(start),
+            expires_at: resolution.expires_at(start),
             traffic: Traffic { sent: rollup.clone(), ended },
         });
         let minute = MinuteRollup { tenant_id, webhook_id: harness.webhook_id, minute: start, rollup };
@@ -402,7 +405,7 @@ async fn gates(harness: &Harness) {
         sleep_ms: 30_000,
         ..closed()
     };
-    let forced = Forced { open: true, until: None, by: "somebody".into() };
+    let forced = Forced { open: true, until: None, by: "jane".into() };
     let forced = SavedCircuit { until: None, forced: Some(forced), ..open.clone() };
     let half_open = SavedCircuit {
         state: CircuitState::HalfOpen,

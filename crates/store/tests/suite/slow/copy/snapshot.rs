@@ -16,9 +16,9 @@ use super::sample_data::later;
 
 /// Results of all reads, one per line.
 #[derive(Default)]
-struct Picture(Vec<String>);
+struct Snapshot(Vec<String>);
 
-impl Picture {
+impl Snapshot {
     fn add(&mut self, what: &str, seen: &(impl Debug + ?Sized)) {
         self.0.push(format!("{what}: {seen:?}"));
     }
@@ -39,88 +39,89 @@ pub(crate) async fn pools(store: &dyn Store) -> Vec<String> {
 
 /// Returns the results of all reads of a store.
 pub(crate) async fn take_snapshot(store: &dyn Store) -> Vec<String> {
-    let mut picture = Picture::default();
+    let mut snapshot = Snapshot::default();
     let tenants = store.list_tenants(page(100)).await.unwrap();
-    picture.all("admin key", store.list_keys(None, page(100)).await.unwrap());
+    snapshot.all("admin key", store.list_keys(None, page(100)).await.unwrap());
     for tenant in &tenants {
-        picture.add("tenant", tenant);
-        add_tenant(&mut picture, store, &tenant.id).await;
+        snapshot.add("tenant", tenant);
+        add_tenant(&mut snapshot, store, &tenant.id).await;
     }
     let mut live = store.live_keys().await.unwrap();
     live.sort_by_key(|key| key.id);
-    picture.all("live key", live);
-    let mut sweeping = store.webhooks_to_sweep().await.unwrap();
-    sweeping.sort_by_key(|webhook| webhook.id);
-    picture.all("sweeping", sweeping);
-    let mut troubled = store.list_runtime().await.unwrap();
-    troubled.sort_by_key(|runtime| runtime.webhook_id);
-    picture.all("troubled", troubled);
-    picture.all("oldest", store.oldest_waiting(None, 100).await.unwrap());
-    picture.add("next notice", &store.next_notification_at().await.unwrap());
-    picture.add("expiring", &store.expiring_webhooks(at(0), 100, Vec::new()).await.unwrap());
+    snapshot.all("live key", live);
+    let mut with_pending_cancels = store.webhooks_to_sweep().await.unwrap();
+    with_pending_cancels.sort_by_key(|webhook| webhook.id);
+    snapshot.all("webhook with pending cancels", with_pending_cancels);
+    let mut runtimes = store.list_runtime().await.unwrap();
+    runtimes.sort_by_key(|runtime| runtime.webhook_id);
+    snapshot.all("runtime", runtimes);
+    snapshot.all("oldest", store.oldest_waiting(None, 100).await.unwrap());
+    snapshot.add("next notification", &store.next_notification_at().await.unwrap());
+    snapshot.add("expiring", &store.expiring_webhooks(at(0), 100, Vec::new()).await.unwrap());
     let epoch = store.join(NewNode { name: "looking".into(), ..NewNode::default() }, at(0)).await.unwrap();
     for pool in pools(store).await {
         for now in [at(0), at(60), at(150), at(100_000), later()] {
             let mut due = store.due_lanes(epoch, vec![pool.clone()], now, 1000).await.unwrap();
             due.lanes.sort();
-            picture.add(&format!("due of {pool} at {now:?}"), &due);
+            snapshot.add(&format!("due of {pool} at {now:?}"), &due);
         }
     }
     // Returns the object that was started; no other one is started while it exists.
-    picture.add("archive", &store.next_object(0, 1).await.unwrap());
-    let vitals = store.stats().await.unwrap();
-    picture.add("vitals", &StoreStats { commits: 0, statements: 0, ..vitals });
-    picture.0
+    snapshot.add("archive", &store.next_object(0, 1).await.unwrap());
+    let stats = store.stats().await.unwrap();
+    snapshot.add("stats", &StoreStats { commits: 0, statements: 0, ..stats });
+    snapshot.0
 }
 
-async fn add_tenant(picture: &mut Picture, store: &dyn Store, tenant_id: &TenantId) {
-    picture.all("notice", store.list_notifications(tenant_id.clone(), page(100)).await.unwrap());
-    picture.all("key", store.list_keys(Some(tenant_id.clone()), page(100)).await.unwrap());
+async fn add_tenant(snapshot: &mut Snapshot, store: &dyn Store, tenant_id: &TenantId) {
+    snapshot.all("notice", store.list_notifications(tenant_id.clone(), page(100)).await.unwrap());
+    snapshot.all("key", store.list_keys(Some(tenant_id.clone()), page(100)).await.unwrap());
     for version in [0, 1, 3] {
         let changes = store.config_changes(tenant_id.clone(), version, 100).await.unwrap();
-        picture.add("configuration", &changes);
+        snapshot.add("configuration", &changes);
     }
     let unsubscribed = store.list_unsubscribed(tenant_id.clone(), page(100)).await.unwrap();
-    picture.all("unsubscribed", unsubscribed);
+    snapshot.all("unsubscribed", unsubscribed);
     let addresses = ["jane@example.com", "ops@example.com"].map(str::to_owned).to_vec();
-    picture.all("mail address", store.mail_addresses(tenant_id.clone(), addresses).await.unwrap());
-    picture.all("event type", store.event_types_since(tenant_id.clone(), 0, 100).await.unwrap());
-    picture.all("webhook", store.list_webhooks(tenant_id.clone(), Visibility::All, page(100)).await.unwrap());
+    snapshot.all("email address", store.email_addresses(tenant_id.clone(), addresses).await.unwrap());
+    snapshot.all("event type", store.event_types_since(tenant_id.clone(), 0, 100).await.unwrap());
+    snapshot
+        .all("webhook", store.list_webhooks(tenant_id.clone(), Visibility::All, page(100)).await.unwrap());
     let events =
         store.list_events(tenant_id.clone(), EventFilter::default(), page(1000)).await.unwrap().found;
-    picture.all("event", events);
+    snapshot.all("event", events);
     let filter = DeliveryFilter::default;
     let deliveries = store.list_deliveries(tenant_id.clone(), filter(), page(1000)).await.unwrap().found;
     let webhooks: BTreeSet<WebhookId> = deliveries.iter().map(|delivery| delivery.webhook_id).collect();
     for delivery in &deliveries {
-        picture.add("delivery", delivery);
+        snapshot.add("delivery", delivery);
         let attempts = store.attempts(tenant_id.clone(), delivery.id).await.unwrap();
-        picture.all("attempt", attempts.unwrap());
+        snapshot.all("attempt", attempts.unwrap());
     }
-    picture.all("dead", store.list_dead(tenant_id.clone(), filter(), page(1000)).await.unwrap().found);
-    for grain in Resolution::ALL {
-        picture.all("traffic", store.traffic(tenant_id.clone(), grain, Time::default()).await.unwrap());
+    snapshot.all("dead", store.list_dead(tenant_id.clone(), filter(), page(1000)).await.unwrap().found);
+    for resolution in Resolution::ALL {
+        snapshot.all("traffic", store.traffic(tenant_id.clone(), resolution, Time::default()).await.unwrap());
     }
     let mut failing = store.failures(tenant_id.clone(), Time::default(), 1000).await.unwrap();
     failing.by_webhook.sort_unstable();
-    picture.add("failures", &failing);
-    picture.all("incident", store.incidents(tenant_id.clone(), Visibility::All, 100).await.unwrap());
-    picture.all("circuit", store.circuits(tenant_id.clone(), Visibility::All, 100).await.unwrap());
-    picture.add("backlogged", &store.backlogged(tenant_id.clone(), 1000).await.unwrap());
-    picture.add("size of the dead", &store.count_dead_up_to(tenant_id.clone(), 1000).await.unwrap());
+    snapshot.add("failures", &failing);
+    snapshot.all("incident", store.incidents(tenant_id.clone(), Visibility::All, 100).await.unwrap());
+    snapshot.all("circuit", store.circuits(tenant_id.clone(), Visibility::All, 100).await.unwrap());
+    snapshot.add("backlogged", &store.backlogged(tenant_id.clone(), 1000).await.unwrap());
+    snapshot.add("number of dead letters", &store.count_dead_up_to(tenant_id.clone(), 1000).await.unwrap());
     let counted = store.count_dead(tenant_id.clone(), filter(), [at(100), at(50)], 1000).await.unwrap();
     let mut groups: Vec<_> = counted.groups.iter().map(|group| format!("{group:?}")).collect();
     groups.sort();
-    picture.all("dead, counted", groups);
+    snapshot.all("dead, counted", groups);
     for webhook_id in webhooks {
-        picture.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook_id]).await.unwrap());
-        picture.add("backlog", &store.backlogs(None, vec![webhook_id], at(150), 1000).await.unwrap());
-        picture.all(
+        snapshot.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook_id]).await.unwrap());
+        snapshot.add("backlog", &store.backlogs(None, vec![webhook_id], at(150), 1000).await.unwrap());
+        snapshot.all(
             "open",
             store.circuit_periods(tenant_id.clone(), webhook_id, Time::default(), 100).await.unwrap(),
         );
-        picture.all("minute", store.rollups(None, vec![webhook_id], Time::default()).await.unwrap());
-        picture.add(
+        snapshot.all("minute", store.rollups(None, vec![webhook_id], Time::default()).await.unwrap());
+        snapshot.add(
             "last success",
             &store.last_successes(TenantId::default(), vec![(webhook_id, Time::FAR_FUTURE)]).await.unwrap(),
         );
@@ -155,7 +156,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, harness: &Harness) -> Vec<Str
     loop {
         let due = store.due_lanes(epoch, pools.clone(), later(), 1000).await.unwrap();
         if due.lanes.is_empty() {
-            assert_eq!(due.next_wake, None, "something would be looked at later");
+            assert_eq!(due.next_wake, None, "a lane has a wake time but is never due");
             break;
         }
         let lanes = due.lanes.into_iter().map(|key| LaneCapacity::new(key, 1000)).collect();
@@ -181,7 +182,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, harness: &Harness) -> Vec<Str
 }
 
 async fn record(store: &dyn Store, outcome: Outcome) {
-    let (answer, reply) = tokio::sync::oneshot::channel();
-    store.record(Arc::new(outcome), Box::new(move |result| drop(answer.send(result))));
+    let (sender, reply) = tokio::sync::oneshot::channel();
+    store.record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
     assert_eq!(reply.await.unwrap(), Ok(RecordResult::Recorded { config_version: None }));
 }

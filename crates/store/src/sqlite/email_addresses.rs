@@ -23,7 +23,7 @@ const UPSERT_REQUEST: &str =
     "INSERT INTO email_addresses (tenant_id, address, requested_at, requests, send_at) VALUES (?1, ?2, ?3, 1, ?3)
      ON CONFLICT DO UPDATE SET requested_at = ?3, requests = requests + 1, send_at = ?3";
 const SELECT_NEXT: &str = "SELECT min(send_at) FROM email_addresses WHERE send_at IS NOT NULL";
-const TAKE_DUE: &str = "UPDATE email_addresses SET send_at = NULL WHERE (tenant_id, address) IN (
+const CLAIM_DUE: &str = "UPDATE email_addresses SET send_at = NULL WHERE (tenant_id, address) IN (
          SELECT tenant_id, address FROM email_addresses WHERE send_at <= ?1 ORDER BY send_at LIMIT ?2)
      RETURNING tenant_id, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
 const UPDATE_SEND_AT: &str = "UPDATE email_addresses SET send_at = ?3
@@ -42,7 +42,7 @@ const DELETE_USAGE: &str = "DELETE FROM email_usage WHERE (scope, key, purpose) 
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 4] = [SELECT_NEXT, TAKE_DUE, DELETE_UNCONFIRMED, DELETE_USAGE];
+pub(super) const BOUNDED_STATEMENTS: [&str; 4] = [SELECT_NEXT, CLAIM_DUE, DELETE_UNCONFIRMED, DELETE_USAGE];
 
 impl MailAddresses for Sqlite {
     fn request_confirmation(
@@ -84,7 +84,7 @@ impl MailAddresses for Sqlite {
     fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>> {
         self.write(move |transaction| {
             transaction
-                .prepare_cached(TAKE_DUE)?
+                .prepare_cached(CLAIM_DUE)?
                 .query_map((Col(now), limit as i64), read)?
                 .collect::<rusqlite::Result<Vec<_>>>()
         })
@@ -114,7 +114,7 @@ impl MailAddresses for Sqlite {
         })
     }
 
-    fn mail_addresses(
+    fn email_addresses(
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
@@ -146,7 +146,7 @@ impl MailAddresses for Sqlite {
         })
     }
 
-    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize> {
+    fn prune_email_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let addresses = transaction.execute(DELETE_UNCONFIRMED, (Col(unconfirmed), limit as i64))?;
             let usage = transaction.execute(DELETE_USAGE, (Col(usage), limit as i64))?;

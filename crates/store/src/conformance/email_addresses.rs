@@ -33,7 +33,7 @@ async fn request(harness: &Harness, address: &str, now: i64) -> ConfirmationRequ
 }
 
 async fn known(harness: &Harness, tenant_id: &TenantId, address: &str) -> Option<MailAddress> {
-    harness.store().mail_addresses(tenant_id.clone(), vec![address.into()]).await.unwrap().pop()
+    harness.store().email_addresses(tenant_id.clone(), vec![address.into()]).await.unwrap().pop()
 }
 
 async fn confirm(harness: &Harness, tenant_id: &TenantId, address: &str, now: i64) -> bool {
@@ -54,7 +54,11 @@ async fn other_tenant(harness: &Harness) -> TenantId {
 pub async fn confirmation_is_requested_and_claimed_once(harness: &mut Arc<Harness>) {
     assert_eq!(harness.store().next_confirmation().await.unwrap(), None);
     assert_eq!(request(harness, JANE, 5).await, ConfirmationRequestResult::Requested);
-    assert_eq!(request(harness, JANE, 6).await, ConfirmationRequestResult::Requested, "the same waits still");
+    assert_eq!(
+        request(harness, JANE, 6).await,
+        ConfirmationRequestResult::Requested,
+        "the first request is still pending"
+    );
     Harness::reopen(harness).await;
     assert_eq!(harness.store().next_confirmation().await.unwrap(), Some(at(5)));
     assert_eq!(harness.store().take_confirmations(at(4), 10).await.unwrap(), []);
@@ -75,7 +79,7 @@ pub async fn confirmation_is_requested_and_claimed_once(harness: &mut Arc<Harnes
 pub async fn confirmed_address_gets_no_further_requests(harness: &mut Arc<Harness>) {
     request(harness, JANE, 5).await;
     assert!(confirm(harness, &harness.tenant_id, JANE, 7).await);
-    assert!(!confirm(harness, &harness.tenant_id, JANE, 8).await, "the first confirmation stays");
+    assert!(!confirm(harness, &harness.tenant_id, JANE, 8).await, "a repeated confirmation changes nothing");
     Harness::reopen(harness).await;
     let found = known(harness, &harness.tenant_id, JANE).await.unwrap();
     assert_eq!((found.confirmed, found.send_at), (Some((at(7), ConfirmedBy::Holder)), None));
@@ -84,7 +88,7 @@ pub async fn confirmed_address_gets_no_further_requests(harness: &mut Arc<Harnes
     let operator = ConfirmedBy::Operator;
     let marked =
         harness.store().confirm_address(harness.tenant_id.clone(), OPS.into(), operator, at(9)).await;
-    assert!(marked.unwrap(), "without a request");
+    assert!(marked.unwrap(), "an operator confirms without a request");
     let found = known(harness, &harness.tenant_id, OPS).await.unwrap();
     assert_eq!((found.confirmed, found.requests), (Some((at(9), operator)), 0));
 }
@@ -118,7 +122,7 @@ pub async fn tenant_and_mailbox_limits_hold_across_tenants_and_reopening(harness
     assert!(matches!(last, ConfirmationRequestResult::LimitReached(MailScope::Tenant, _)), "{last:?}");
     let request = confirmation(&other, "24@example.com", now);
     let result = harness.store().request_confirmation(request).await.unwrap();
-    assert_eq!(result, ConfirmationRequestResult::Requested, "another tenant's limit is its own");
+    assert_eq!(result, ConfirmationRequestResult::Requested, "each tenant has its own limit");
 }
 
 pub async fn refused_request_stores_no_address(harness: &Arc<Harness>) {
@@ -133,7 +137,7 @@ pub async fn refused_request_stores_no_address(harness: &Arc<Harness>) {
         ConfirmationRequestResult::LimitReached(..)
     ));
     assert_eq!(known(harness, &harness.tenant_id, "next@example.com").await, None);
-    let unknown = confirmation(&TenantId::parse("nobody").unwrap(), OPS, 5);
+    let unknown = confirmation(&TenantId::parse("unknown").unwrap(), OPS, 5);
     let result = harness.store().request_confirmation(unknown).await.unwrap();
     assert_eq!(result, ConfirmationRequestResult::NotFound);
 }
@@ -156,7 +160,7 @@ pub async fn concurrent_requests_and_claims_never_exceed_the_limits(harness: &Ar
         taken += one.await.unwrap().1;
     }
     taken += harness.store().take_confirmations(at(5), 10).await.unwrap().len();
-    assert_eq!(taken, 1, "one an hour, however many ask on however many nodes");
+    assert_eq!(taken, 1, "one confirmation per hour across all nodes");
 }
 
 fn notification(tenant_id: &TenantId, address: &str, now: Time) -> MailReservation {
@@ -183,14 +187,14 @@ pub async fn released_reservation_can_be_reserved_again(harness: &mut Arc<Harnes
     assert_eq!(reserve(harness, OPS, 2).await, None);
     assert_eq!(reserve(harness, OPS, 3).await, Some(MailScope::Mailbox));
     Harness::reopen(harness).await;
-    assert_eq!(reserve(harness, JANE, 3).await, None, "what was refused is not counted for the tenant");
+    assert_eq!(reserve(harness, JANE, 3).await, None, "a refused reservation does not count for the tenant");
     assert_eq!(reserve(harness, JANE, 4).await, Some(MailScope::Tenant));
     harness.store().release_mail(notification(&harness.tenant_id, OPS, at(1))).await.unwrap();
     assert_eq!(reserve(harness, OPS, 4).await, None);
     assert_eq!(reserve(harness, OPS, 5).await, Some(MailScope::Tenant));
     let purpose = confirmation(&harness.tenant_id, OPS, 5);
     let other = harness.store().request_confirmation(purpose).await.unwrap();
-    assert_eq!(other, ConfirmationRequestResult::Requested, "each purpose has limits of its own");
+    assert_eq!(other, ConfirmationRequestResult::Requested, "each purpose has its own limits");
 }
 
 pub async fn unsent_confirmation_is_retried_unless_already_confirmed(harness: &Arc<Harness>) {
@@ -212,20 +216,20 @@ pub async fn only_unconfirmed_addresses_and_old_usage_are_pruned(harness: &Arc<H
     }
     confirm(harness, &harness.tenant_id, JANE, 6).await;
     let store = harness.store();
-    assert_eq!(store.prune_mail_addresses(at(50), at(5), 10).await.unwrap(), 1);
+    assert_eq!(store.prune_email_addresses(at(50), at(5), 10).await.unwrap(), 1);
     assert_eq!(known(harness, &harness.tenant_id, "old@example.com").await, None);
     assert!(known(harness, &harness.tenant_id, JANE).await.is_some());
     assert!(known(harness, &harness.tenant_id, OPS).await.is_some());
     assert!(
         matches!(request(harness, "old@example.com", 60).await, ConfirmationRequestResult::LimitReached(..)),
-        "the limit is not reset by that"
+        "pruning an address does not reset its limit"
     );
-    assert!(store.prune_mail_addresses(at(5), at(51), 10).await.unwrap() >= 2);
+    assert!(store.prune_email_addresses(at(5), at(51), 10).await.unwrap() >= 2);
     assert_eq!(request(harness, "old@example.com", 60).await, ConfirmationRequestResult::Requested);
-    assert_eq!(store.prune_mail_addresses(at(5), at(5), 10).await.unwrap(), 0);
+    assert_eq!(store.prune_email_addresses(at(5), at(5), 10).await.unwrap(), 0);
     let week = Duration::from_secs(7 * 24 * 3600);
     let later = at(60) + week;
-    assert_eq!(store.prune_mail_addresses(later, at(0), 1).await.unwrap(), 1, "a step at a time");
+    assert_eq!(store.prune_email_addresses(later, at(0), 1).await.unwrap(), 1, "the limit bounds one step");
 }
 
 pub async fn addresses_belong_to_the_tenant_and_are_deleted_with_it(harness: &Arc<Harness>) {
@@ -235,7 +239,7 @@ pub async fn addresses_belong_to_the_tenant_and_are_deleted_with_it(harness: &Ar
     assert_eq!(request(harness, OPS, 5).await, ConfirmationRequestResult::Requested);
     harness.store().delete_tenant(other.clone(), at(9)).await.unwrap();
     assert_eq!(known(harness, &other, OPS).await, None);
-    assert!(!confirm(harness, &other, OPS, 10).await, "a tenant that is gone stays so");
+    assert!(!confirm(harness, &other, OPS, 10).await, "a deleted tenant accepts no confirmation");
     assert!(known(harness, &harness.tenant_id, OPS).await.is_some());
     let request = confirmation(&other, JANE, 10);
     let result = harness.store().request_confirmation(request).await.unwrap();

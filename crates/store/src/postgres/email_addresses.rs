@@ -28,7 +28,7 @@ const UPSERT_REQUEST: &str =
      SET requested_at = $3, requests = email_addresses.requests + 1, send_at = $3";
 const SELECT_NEXT: &str =
     "SELECT send_at FROM email_addresses WHERE send_at IS NOT NULL ORDER BY send_at LIMIT 1";
-const TAKE_DUE: &str = "UPDATE email_addresses SET send_at = NULL WHERE ctid = ANY(ARRAY(
+const CLAIM_DUE: &str = "UPDATE email_addresses SET send_at = NULL WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM email_addresses WHERE send_at <= $1 ORDER BY send_at LIMIT $2 FOR UPDATE SKIP LOCKED))
      RETURNING tenant_id, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
 const UPDATE_SEND_AT: &str = "UPDATE email_addresses SET send_at = $3
@@ -55,7 +55,7 @@ const DELETE_USAGE: &str = "DELETE FROM email_usage WHERE ctid = ANY(ARRAY(
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
     ("known email addresses", SELECT_ADDRESSES),
     ("next confirmation", SELECT_NEXT),
-    ("take confirmations", TAKE_DUE),
+    ("claim confirmations", CLAIM_DUE),
     ("unconfirmed addresses", DELETE_UNCONFIRMED),
     ("old usage of email limits", DELETE_USAGE),
 ];
@@ -81,7 +81,7 @@ impl MailAddresses for Postgres {
     fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>> {
         Box::pin(async move {
             self.write(|tx| async move {
-                let rows = tx.query(TAKE_DUE, &[&Col(now), &(limit as i64)]).await?;
+                let rows = tx.query(CLAIM_DUE, &[&Col(now), &(limit as i64)]).await?;
                 rows.iter().map(read).collect()
             })
             .await
@@ -119,7 +119,7 @@ impl MailAddresses for Postgres {
         })
     }
 
-    fn mail_addresses(
+    fn email_addresses(
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
@@ -151,7 +151,7 @@ impl MailAddresses for Postgres {
         })
     }
 
-    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize> {
+    fn prune_email_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let limit = limit as i64;
             let pruned = self.write(|tx| async move {
