@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redrive_core::{DeliveryStatus, event::Event};
@@ -52,6 +52,23 @@ async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -
     waited.await.unwrap_or_else(|_| panic!("not within {within:?}: {what}"));
 }
 
+/// Repeats an operation while the store is unavailable: PostgreSQL ends the transaction of a process that stalls in it,
+/// which happens on a loaded machine.
+async fn until_available<T, F>(mut operation: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let started = Instant::now();
+    loop {
+        match operation().await {
+            Err(StoreError::Unavailable(_)) if started.elapsed() < redrive_testkit::WAIT_TIMEOUT => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            result => return result.unwrap(),
+        }
+    }
+}
+
 async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
     let (sender, reply) = tokio::sync::oneshot::channel();
     store.record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
@@ -60,10 +77,11 @@ async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
 
 /// Claims due deliveries as this node once and records them as delivered. Returns their number.
 async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> usize {
-    let due = store.due_lanes(epoch, vec!["default".into()], at(now), 100).await.unwrap();
-    let capacities = due.lanes.into_iter().map(|key| LaneCapacity::new(key, 7)).collect();
+    let due = until_available(|| store.due_lanes(epoch, vec!["default".into()], at(now), 100)).await;
+    let capacities: Vec<_> = due.lanes.into_iter().map(|key| LaneCapacity::new(key, 7)).collect();
     let mut done = 0;
-    for claim in store.claim(epoch, at(now), capacities, 1 << 20).await.unwrap() {
+    let claims = until_available(|| store.claim(epoch, at(now), capacities.clone(), 1 << 20)).await;
+    for claim in claims {
         for claimed in claim.deliveries {
             let outcome =
                 harness.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, at(now));
@@ -81,11 +99,12 @@ async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> u
         }
         if claim.more {
             // The lane is held: claim the rest and release it, so that other nodes can claim.
-            store.release(epoch, at(now), Vec::new()).await.unwrap();
+            until_available(|| store.release(epoch, at(now), Vec::new())).await;
             let again = vec![LaneCapacity::new(claim.key, 1000)];
-            for rest in store.claim(epoch, at(now), again, 1 << 20).await.unwrap() {
-                let back = rest.deliveries.iter().map(|one| (one.id, one.due)).collect();
-                store.release(epoch, at(now), back).await.unwrap();
+            let claims = until_available(|| store.claim(epoch, at(now), again.clone(), 1 << 20)).await;
+            for rest in claims {
+                let back: Vec<_> = rest.deliveries.iter().map(|one| (one.id, one.due)).collect();
+                until_available(|| store.release(epoch, at(now), back.clone())).await;
             }
         }
     }
@@ -104,7 +123,7 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
     let mut tasks = Vec::new();
     for (index, store) in stores.iter().cloned().enumerate() {
         let (harness, published) = (harness.clone(), published.clone());
-        let epoch = store.join(Default::default(), at(0)).await.unwrap();
+        let epoch = until_available(|| store.join(Default::default(), at(0))).await;
         let publishing = {
             let (harness, store, published) = (harness.clone(), store.clone(), published.clone());
             async move {
@@ -129,12 +148,17 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
                         // Cause contention: cancel one delivery, make another due, and set the circuit of a webhook.
                         let tenant_id = harness.tenant_id.clone();
                         let last = ids[ids.len() - 1];
-                        store.cancel(tenant_id.clone(), last, "changed my mind".into(), at(1)).await.unwrap();
+                        let reason = "changed my mind";
+                        until_available(|| store.cancel(tenant_id.clone(), last, reason.into(), at(1))).await;
                         let first = ids[ids.len() / 2];
                         let options = harness.redrive_options(harness.delivery_id(at(0)));
-                        store.retry(tenant_id.clone(), first, options, at(1)).await.unwrap();
+                        until_available(|| store.retry(tenant_id.clone(), first, options.clone(), at(1)))
+                            .await;
                         let circuit = redrive_store::conformance::closed();
-                        store.set_circuit(tenant_id, webhooks[index], circuit, None).await.unwrap();
+                        until_available(|| {
+                            store.set_circuit(tenant_id.clone(), webhooks[index], circuit.clone(), None)
+                        })
+                        .await;
                     }
                 }
             }
@@ -224,7 +248,7 @@ async fn claim_with_lost_commit_reply_is_undone_on_idle_node() {
     let url = database.url();
     let direct = store(url.clone()).await;
     let harness = harness_on(direct, database).await;
-    let epoch = through.join(Default::default(), at(0)).await.unwrap();
+    let epoch = until_available(|| through.join(Default::default(), at(0))).await;
     let new = harness.new_event(at(0), InitialState::Waiting(at(0)));
     let key = LaneKey { webhook_id: harness.webhook_id, lane: new.deliveries[0].lane.clone() };
     harness.publish(new).await;
