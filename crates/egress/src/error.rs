@@ -151,7 +151,7 @@ fn no_connection(occurrence: &ConnectError) -> DescribedFailure {
             "this installation sends to https:// only; change the webhook's URL",
         ),
         ConnectError::AddressBusy => {
-            describe(SendFailure::HostBusy, "too many connections to the endpoint's address are open")
+            describe(SendFailure::ConnectionLimit, "too many connections to the endpoint's address are open")
         }
         ConnectError::NoSuchName => describe(SendFailure::Dns, "the URL's host name has no address"),
         ConnectError::ResolverFailed => {

@@ -71,7 +71,7 @@ impl Inner {
             Ok(PreSendCheck::Send) => {
                 let result = self.send_request(&delivery, &admission.webhook).await;
                 match result.response() {
-                    AttemptResponse::Failed(SendFailure::HostBusy) => {
+                    AttemptResponse::Failed(SendFailure::ConnectionLimit) => {
                         self.release_for_connection_limit(delivery, admission).await
                     }
                     _ => self.record_attempt(delivery, admission, result).await,
@@ -88,7 +88,7 @@ impl Inner {
             }
             Ok(PreSendCheck::LeaseLost) => {
                 self.release_admission(&delivery, admission).await;
-                self.drop_lost_lease(&delivery);
+                self.drop_lost_lease(&delivery, false);
             }
             Ok(PreSendCheck::LeaseUncertain) => {
                 self.release_admission(&delivery, admission).await;
@@ -97,7 +97,7 @@ impl Inner {
             Err(error) => {
                 tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
-                    "store read failed; delivery returned to the queue");
+                    "store access failed; delivery released");
                 self.release_admission(&delivery, admission).await;
                 self.release_one(delivery);
             }
@@ -111,7 +111,7 @@ impl Inner {
         mut delivery: LeasedDelivery,
         admission: Admission,
     ) {
-        self.metrics.host_busy.inc();
+        self.metrics.connection_limit.inc();
         self.release_admission(&delivery, admission).await;
         delivery.due = delivery.due.max(self.clock.now() + CONNECTION_LIMIT_DELAY);
         self.release_one(delivery);
@@ -125,7 +125,7 @@ impl Inner {
                 call: CallOutcome::Ignored,
                 probe: admission.probe,
                 success: None,
-                hold_until: None,
+                pause_until: None,
             };
             let changed = self.report_attempt(&admission.webhook, report).await;
             self.apply_report_effects(&admission.webhook, &changed);
@@ -170,7 +170,7 @@ impl Inner {
         let executed_at = self.clock.now();
         let traced = self.nanos_if_sampled(&delivery.event);
         let id = AttemptId::new(executed_at, &clock::random_id_bytes());
-        if let Some(started) = delivery.started_at {
+        if let Some(started) = delivery.publish_started_at {
             self.adjust_retry_concurrency(|concurrency, retries, now| {
                 concurrency.on_fresh_sent(now.saturating_sub(started), retries, now)
             });

@@ -16,7 +16,7 @@ use redrive_store::{Store, StoreError, VersionedType};
 
 use crate::{
     Inner,
-    checking::{BatchCheckBudget, COMPILE_WORK},
+    checking::{BatchState, COMPILE_WORK},
     publish::PublishError,
 };
 
@@ -118,7 +118,7 @@ impl Inner {
         &self,
         event: &Event,
         status: &TypeStatus,
-        batch: Option<&BatchCheckBudget>,
+        batch: Option<&BatchState>,
     ) -> Result<(), PublishError> {
         let rule = match status {
             TypeStatus::Unrestricted => return Ok(()),

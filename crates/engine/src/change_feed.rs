@@ -261,10 +261,10 @@ impl Inner {
         match runtime_change {
             RuntimeChange::Stale | RuntimeChange::Unchanged => {}
             RuntimeChange::AskRedis => {
-                if let (Some(shared), Some(webhook)) =
+                if let (Some(redis), Some(webhook)) =
                     (self.redis_coordinator(), self.registry.webhook(webhook.id))
                 {
-                    shared.refresh_circuit_later(webhook);
+                    redis.refresh_circuit_later(webhook);
                 }
             }
             RuntimeChange::Blocked(until) => self.park(webhook, Some(until)),

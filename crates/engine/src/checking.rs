@@ -42,9 +42,9 @@ pub(crate) fn checking_slots() -> TenantSlots {
     })
 }
 
-/// Work that the checks of one batch may still cost, and the progress of its publishes; shared by all of them.
+/// State of one batch, shared by all its publishes: the work that its checks may still cost, and its progress.
 #[derive(Debug)]
-pub struct BatchCheckBudget {
+pub struct BatchState {
     /// Remaining work budget.
     left: AtomicU64,
     /// Work done on the runtime since the last yield.
@@ -55,7 +55,7 @@ pub struct BatchCheckBudget {
     current_version: AtomicI64,
 }
 
-impl Default for BatchCheckBudget {
+impl Default for BatchState {
     fn default() -> Self {
         Self {
             left: AtomicU64::new(MAX_BATCH_WORK),
@@ -66,7 +66,7 @@ impl Default for BatchCheckBudget {
     }
 }
 
-impl BatchCheckBudget {
+impl BatchState {
     /// Counts work done on the runtime outside the engine, such as parsing the batch itself.
     pub fn add_inline_work(&self, work: u64) {
         self.inline.fetch_add(work, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Inner {
         &self,
         tenant_id: &TenantId,
         work: u64,
-        batch: Option<&BatchCheckBudget>,
+        batch: Option<&BatchState>,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PublishError> {
         if let Some(batch) = batch {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn batch_beyond_its_budget_is_refused() {
-        let batch = BatchCheckBudget::default();
+        let batch = BatchState::default();
         assert_eq!(batch.charge(MAX_BATCH_WORK - 10), Ok(()));
         assert_eq!(batch.charge(11), Err(PublishError::BatchTooCostly));
         assert_eq!(batch.charge(10), Ok(()), "a smaller check still fits");
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn batch_yields_after_little_work() {
-        let batch = BatchCheckBudget::default();
+        let batch = BatchState::default();
         batch.add_inline_work(MAX_INLINE_WORK / 2);
         assert!(!batch.must_yield());
         batch.add_inline_work(1);

@@ -20,7 +20,7 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Webhooks read, and deliveries ended, per store call.
 const BATCH_SIZE: usize = 500;
 /// Delay of a challenge if the host of its URL has no free slot, or its address no free connection.
-pub(crate) const HOST_BUSY_RETRY_DELAY: Duration = Duration::from_secs(1);
+pub(crate) const BLOCKED_CHALLENGE_DELAY: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Marks expired deliveries dead regardless of what blocks them, and disables expired webhooks, until the engine
@@ -86,11 +86,11 @@ impl Inner {
                 reason: Some(DeadReason::Expired.name().into()),
                 ..OccurrenceDetails::default()
             };
-            let occurrence =
+            let expired =
                 occurrence(&webhook.tenant.id, Some(webhook_id), NotificationKind::DeliveryDead, now, facts);
             let step = self
                 .store
-                .expire_deliveries(webhook_id, created_before, now, BATCH_SIZE, Some(occurrence))
+                .expire_deliveries(webhook_id, created_before, now, BATCH_SIZE, Some(expired))
                 .await?;
             if step.changed > 0 {
                 self.notifier.wake();
@@ -123,7 +123,7 @@ impl Inner {
                     Ok(VerifyResult::Done) => done += 1,
                     Ok(VerifyResult::NoSlot) => without_slot.push(tenant_id),
                     // Freeing a slot of the host does not wake this loop.
-                    Ok(VerifyResult::HostBusy) => retry_at = Some(now + HOST_BUSY_RETRY_DELAY),
+                    Ok(VerifyResult::NoHostSlot) => retry_at = Some(now + BLOCKED_CHALLENGE_DELAY),
                     Ok(VerifyResult::NotDue) => {}
                     // The tenant has too many concurrent reads at the moment.
                     Err(StoreError::Busy(_)) => {}

@@ -111,6 +111,7 @@ impl Inner {
                     if delivery.epoch.is_ended()
                         || end_before_send(&delivery, &webhook, confirmed_now).is_some() =>
                 {
+                    // The admission is a placeholder: the pre-send check ends the delivery, and nothing is sent.
                     self.spawn(
                         delivery,
                         Admission { webhook, probe: None, circuit: CircuitState::Closed, slot: None },
@@ -121,7 +122,7 @@ impl Inner {
             }
         }
         match self.redis_coordinator() {
-            Some(shared) => self.admit_through_redis(shared.clone(), known, now),
+            Some(redis) => self.admit_through_redis(redis.clone(), known, now),
             None => self.admit_locally(known, now),
         }
     }
@@ -147,7 +148,7 @@ impl Inner {
         let acquire_fallback_slot = |webhook: &ResolvedWebhook| {
             self.redis
                 .as_ref()
-                .map(|shared| shared.slots.acquire_in_fallback(webhook.id, webhook.max_in_flight))
+                .map(|redis| redis.slots.acquire_in_fallback(webhook.id, webhook.max_in_flight))
         };
         let decided = known.into_iter().zip(decisions).map(|((delivery, webhook), decision)| {
             let slot = matches!(decision, AdmissionDecision::Go { .. })
@@ -162,7 +163,7 @@ impl Inner {
     /// admission from Redis for the others in one call.
     fn admit_through_redis(
         self: &Arc<Self>,
-        shared: Arc<RedisCoordinator>,
+        redis: Arc<RedisCoordinator>,
         known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
         now: Time,
     ) -> Vec<DeferredDelivery> {
@@ -170,21 +171,21 @@ impl Inner {
         for (delivery, webhook) in known {
             match self.coordination.decide_locally(&webhook, now) {
                 LocalDecision::Wait(decision) => waits.push(((delivery, webhook), (decision, None))),
-                LocalDecision::Go => match shared.slots.try_acquire(webhook.id, webhook.max_in_flight) {
+                LocalDecision::Go => match redis.slots.try_acquire(webhook.id, webhook.max_in_flight) {
                     slot @ Some(_) => {
                         self.spawn(delivery, Admission { webhook, probe: None, circuit: CLOSED, slot })
                     }
                     None => undecided.push((delivery, webhook, None)),
                 },
                 LocalDecision::AskRedis => {
-                    let slot = shared.slots.try_acquire(webhook.id, webhook.max_in_flight);
+                    let slot = redis.slots.try_acquire(webhook.id, webhook.max_in_flight);
                     undecided.push((delivery, webhook, slot));
                 }
             }
         }
         if !undecided.is_empty() {
             let inner = self.clone();
-            self.runtime.spawn(async move { inner.request_admission(shared, undecided).await });
+            self.runtime.spawn(async move { inner.request_admission(redis, undecided).await });
         }
         self.start_admitted(waits, now)
     }
@@ -192,7 +193,7 @@ impl Inner {
     /// Requests admission from Redis, which decides for all nodes.
     async fn request_admission(
         self: Arc<Self>,
-        shared: Arc<RedisCoordinator>,
+        redis: Arc<RedisCoordinator>,
         undecided: Vec<(LeasedDelivery, Arc<ResolvedWebhook>, Option<Slot>)>,
     ) {
         let requests = undecided.iter().map(|(delivery, webhook, slot)| RedisAdmissionRequest {
@@ -201,7 +202,7 @@ impl Inner {
             probe_timeout: probe_timeout(delivery, webhook).as_millis() as u64,
             has_slot: slot.is_some(),
         });
-        let decisions = shared.admit(requests.collect()).await;
+        let decisions = redis.admit(requests.collect()).await;
         let now = self.clock.now();
         let deferred = match decisions {
             Ok(decisions) => {
@@ -238,9 +239,9 @@ impl Inner {
                     self.spawn(delivery, Admission { webhook, probe, circuit, slot })
                 }
                 AdmissionDecision::Wait { until, reason, scope } => {
-                    self.metrics.record_hold(reason);
+                    self.metrics.count_rate_limited(reason);
                     let deferral = match (reason, until) {
-                        (WaitingOn::RateLimit, Some(until)) if !self.is_retry_after(&webhook, now) => {
+                        (WaitingOn::RateLimit, Some(until)) if !self.is_429_pause(&webhook, now) => {
                             Deferral::Hold(scope, until)
                         }
                         // Other nodes use all slots; one will be free shortly.
@@ -253,7 +254,7 @@ impl Inner {
                     };
                     deferred.push(DeferredDelivery { delivery, deferral });
                 }
-                AdmissionDecision::Probed { until } => {
+                AdmissionDecision::AlreadyProbed { until } => {
                     deferred.push(DeferredDelivery { delivery, deferral: Deferral::ReleaseOne(until) })
                 }
                 AdmissionDecision::NoProbe => {
@@ -269,9 +270,9 @@ impl Inner {
         self.runtime.spawn(async move { inner.deliver(delivery, admission).await });
     }
 
-    /// Returns whether the wait comes from a 429 response of the endpoint and not from an empty token bucket.
-    fn is_retry_after(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
-        self.coordination.retry_after_until(webhook.id, now).is_some()
+    /// Returns whether the wait is the pause after a 429 and not due to an empty token bucket.
+    fn is_429_pause(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
+        self.coordination.paused_by_429_until(webhook.id, now).is_some()
     }
 
     /// Starts a delivery whose webhook is not cached on this node, or was deleted.
@@ -295,7 +296,7 @@ impl Inner {
                 Err(error) => {
                     tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
-                    "store read failed; delivery returned to the queue");
+                    "store access failed; delivery released");
                     inner.free_webhook_slot(&delivery);
                     inner.release_one(delivery);
                 }

@@ -68,7 +68,7 @@ use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
 use tokio::sync::Notify;
 
-pub use checking::{BatchCheckBudget, MAX_BATCH_WORK, MAX_INLINE_WORK};
+pub use checking::{BatchState, MAX_BATCH_WORK, MAX_INLINE_WORK};
 pub use circuit::Circuits;
 pub use coordination::{CircuitAction, redis::TokenReply};
 pub use dispatch::{Load, TenantInMemory};

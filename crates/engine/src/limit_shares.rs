@@ -94,7 +94,7 @@ impl LimitShares {
         self.all.get()
     }
 
-    /// Returns this node's share of the global rate limit.
+    /// Returns this node's share of the rate limit of the whole cluster.
     pub(crate) fn global_rate(&self) -> Option<RateLimit> {
         self.global_rate
             .map(|limit| if self.is_undivided() { limit } else { share_of_rate(self.all.get(), limit) })

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     Engine, Inner,
-    checking::BatchCheckBudget,
+    checking::BatchState,
     clock,
     dispatch::LeasedDelivery,
     membership::NodeEpoch,
@@ -30,8 +30,8 @@ use crate::{
     registry::{MatchedWebhooks, ResolvedWebhook},
 };
 
-/// Number of fan-outs before giving up if the tenant's configuration keeps changing.
-const MAX_FAN_OUT_ATTEMPTS: usize = 20;
+/// Maximum number of repeated fan-outs if the tenant's configuration keeps changing.
+const MAX_FAN_OUT_RETRIES: usize = 19;
 /// Number of times that a publish waits for a new epoch.
 const MAX_EPOCH_WAITS: usize = 3;
 
@@ -143,7 +143,7 @@ impl Engine {
     pub async fn publish_in_batch(
         &self,
         draft: EventDraft,
-        batch: &BatchCheckBudget,
+        batch: &BatchState,
     ) -> Result<PublishReceipt, PublishError> {
         if event_type::is_reserved(&draft.event_type) {
             return Err(PublishError::Reserved);
@@ -196,7 +196,7 @@ impl Engine {
     ) -> Result<PublishReceipt, PublishError> {
         let inner = &self.0;
         let mut epoch_waits = 0;
-        for _ in 0..MAX_FAN_OUT_ATTEMPTS {
+        for _ in 0..=MAX_FAN_OUT_RETRIES {
             let store = &*inner.store;
             let subject = event.subject.as_deref();
             let matched = inner
@@ -251,7 +251,7 @@ impl Engine {
 #[derive(Clone, Copy, Debug, Default)]
 struct PublishContext<'a> {
     position: Option<&'a OrderedPosition>,
-    batch: Option<&'a BatchCheckBudget>,
+    batch: Option<&'a BatchState>,
 }
 
 /// One delivery to be stored; capacity is reserved for it if its initial state is leased.
@@ -305,7 +305,7 @@ impl Inner {
         event: &Arc<Event>,
         matched: MatchedWebhooks,
         refused: PublishError,
-        batch: Option<&BatchCheckBudget>,
+        batch: Option<&BatchState>,
     ) -> Result<Option<PublishReceipt>, PublishError> {
         // The check was not executed, so its failure says nothing about the event.
         if matches!(refused, PublishError::Store(_) | PublishError::BatchTooCostly) {
@@ -346,7 +346,7 @@ impl Inner {
         event: &Arc<Event>,
         only: Option<WebhookId>,
         webhooks: &mut Vec<Arc<ResolvedWebhook>>,
-        batch: Option<&BatchCheckBudget>,
+        batch: Option<&BatchState>,
     ) -> Result<(), PublishError> {
         let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
         if passes_always || !webhooks.iter().any(|webhook| webhook.has_filter()) {
@@ -392,12 +392,12 @@ impl Inner {
             epoch: epoch.epoch,
             deliveries: planned
                 .iter()
-                .map(|planned| NewDelivery {
-                    id: planned.id,
-                    webhook_id: planned.webhook.id,
-                    format: planned.webhook.payload_format,
-                    lane: planned.lane.clone(),
-                    initial_state: planned.initial_state,
+                .map(|delivery| NewDelivery {
+                    id: delivery.id,
+                    webhook_id: delivery.webhook.id,
+                    format: delivery.webhook.payload_format,
+                    lane: delivery.lane.clone(),
+                    initial_state: delivery.initial_state,
                 })
                 .collect(),
             order: position.cloned(),
@@ -425,7 +425,7 @@ impl Inner {
     fn plan(&self, event: &Event, webhooks: Vec<Arc<ResolvedWebhook>>) -> Vec<PlannedDelivery> {
         let bytes = event.memory_bytes();
         let issues_tickets = self.issues_tickets();
-        let plan = |webhook: Arc<ResolvedWebhook>| {
+        let plan_delivery = |webhook: Arc<ResolvedWebhook>| {
             let ordering = webhook.ordering;
             let lane = Lane::for_new_delivery(ordering, &event.event_type, event.priority, false);
             let wait = webhook.retry_policy.first_delay();
@@ -451,7 +451,7 @@ impl Inner {
                 ticketed,
             }
         };
-        webhooks.into_iter().map(plan).collect()
+        webhooks.into_iter().map(plan_delivery).collect()
     }
 
     /// Hands committed deliveries to the dispatcher, or frees the capacity that was reserved for them.
@@ -464,12 +464,13 @@ impl Inner {
         result: &Result<PublishResult, StoreError>,
     ) {
         match result {
-            Ok(PublishResult::New { .. }) => self.dispatch_leased(epoch, event, planned, started),
+            Ok(PublishResult::New { .. }) => self.dispatch_committed(epoch, event, planned, started),
             _ => {
                 let bytes = event.memory_bytes();
-                for planned in planned.iter().filter(|planned| planned.initial_state == InitialState::Leased)
+                for delivery in
+                    planned.iter().filter(|delivery| delivery.initial_state == InitialState::Leased)
                 {
-                    self.dispatcher.unreserve(planned.webhook.id, &planned.lane, 1, bytes);
+                    self.dispatcher.unreserve(delivery.webhook.id, &delivery.lane, 1, bytes);
                 }
             }
         }
@@ -480,45 +481,46 @@ impl Inner {
         }
     }
 
-    fn dispatch_leased(
+    fn dispatch_committed(
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
         planned: Vec<PlannedDelivery>,
         started: Duration,
     ) {
-        let ticketed = planned.iter().filter(|planned| planned.ticketed).map(|planned| TicketItem {
-            pool: planned.webhook.tenant.pool(),
+        let ticketed = planned.iter().filter(|delivery| delivery.ticketed).map(|delivery| TicketItem {
+            pool: delivery.webhook.tenant.pool(),
             priority: event.priority,
-            webhook_id: planned.webhook.id,
-            delivery_id: planned.id,
+            webhook_id: delivery.webhook.id,
+            delivery_id: delivery.id,
         });
         self.publish_tickets(ticketed.collect());
-        for planned in &planned {
-            if let InitialState::Waiting(due) = planned.initial_state {
+        for delivery in &planned {
+            if let InitialState::Waiting(due) = delivery.initial_state {
                 self.scheduler_wakeup.wake_at(due);
-                if due <= event.timestamp && self.may_send_immediately(&planned.webhook, &planned.lane) {
-                    let actions = self.dispatcher.mark_backlogged(planned.webhook.id, &planned.lane);
+                if due <= event.timestamp && self.may_send_immediately(&delivery.webhook, &delivery.lane) {
+                    let actions = self.dispatcher.mark_backlogged(delivery.webhook.id, &delivery.lane);
                     self.apply_actions(actions);
                 }
             }
         }
-        let leased = planned.into_iter().filter(|planned| planned.initial_state == InitialState::Leased).map(
-            |planned| LeasedDelivery {
-                id: planned.id,
+        let leased = planned
+            .into_iter()
+            .filter(|delivery| delivery.initial_state == InitialState::Leased)
+            .map(|delivery| LeasedDelivery {
+                id: delivery.id,
                 epoch: epoch.clone(),
-                webhook_id: planned.webhook.id,
-                lane: planned.lane,
+                webhook_id: delivery.webhook.id,
+                lane: delivery.lane,
                 event: event.clone(),
-                format: planned.webhook.payload_format,
+                format: delivery.webhook.payload_format,
                 attempt: 1,
                 created_at: event.timestamp,
                 due: event.timestamp,
                 rescues: 0,
                 sender_deaths: 0,
-                started_at: Some(started),
-            },
-        );
+                publish_started_at: Some(started),
+            });
         let actions = self.dispatcher.enqueue_published(leased);
         self.apply_actions(actions);
     }

@@ -1,5 +1,5 @@
-//! Records outcomes; no other module does. Outcomes that the store does not accept are kept in memory and retried
-//! until it does; until then they occupy their node slots and nothing new is sent instead.
+//! Records outcomes of leased deliveries; no other module does. Outcomes that the store does not accept are kept in
+//! memory and retried until it does; until then they occupy their node slots and nothing new is sent instead.
 
 use std::{sync::Arc, time::Duration};
 
@@ -104,14 +104,14 @@ impl Inner {
         if disable_reason.is_some() {
             self.park(webhook, None);
         }
-        if let Some(until) = decided.hold_until {
+        if let Some(until) = decided.pause_until {
             self.park(webhook, Some(until));
         }
         self.free_webhook_slot(&delivery);
         let reported = changed.circuit.as_ref().and_then(occurrences::circuit_transition);
         let effects = WebhookEffects {
             circuit: changed.circuit.map(|change| Box::new(change.saved)),
-            hold_until: decided.hold_until,
+            hold_until: decided.pause_until,
             failing: changed.failing,
         };
         let (traced, timings) = (result.started_nanos, result.exchange.timings);
@@ -122,17 +122,17 @@ impl Inner {
             attempt.response_body_sample = None;
         }
         // Usually empty, which allocates nothing.
-        let mut occurrences: Vec<_> = reported.into_iter().collect();
-        occurrences.extend(occurrences::delivery_dead_by(
+        let mut recorded: Vec<_> = reported.into_iter().collect();
+        recorded.extend(occurrences::delivery_dead_by(
             &delivery,
             &decided,
             attempt.error_message.as_deref(),
             now,
         ));
-        let webhook_disabled = |reason: &String| {
+        let disabled_occurrence = |reason: &String| {
             occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, reason, now)
         };
-        occurrences.extend(disable_reason.as_ref().map(webhook_disabled));
+        recorded.extend(disable_reason.as_ref().map(disabled_occurrence));
         let next = next_state(&decided.decision, cancel.clone());
         let outcome = Outcome {
             epoch: delivery.epoch.epoch,
@@ -145,7 +145,7 @@ impl Inner {
             saw_cancel: cancel.is_some(),
             disable: disable_reason.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
             effects,
-            occurrences,
+            occurrences: recorded,
             at: now,
         };
         self.submit(PendingOutcome {
@@ -179,7 +179,7 @@ impl Inner {
             call: if is_inconclusive { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
             probe: admission.probe,
             success: (!is_inconclusive).then_some(category.is_none()),
-            hold_until: decided.hold_until,
+            pause_until: decided.pause_until,
         }
     }
 
@@ -230,11 +230,16 @@ impl Inner {
         self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class: None });
     }
 
-    /// Drops a delivery whose lease belongs to another node.
-    pub(crate) fn drop_lost_lease(self: &Arc<Self>, delivery: &LeasedDelivery) {
+    /// Drops a delivery whose lease belongs to another node. If it `has_outcome`, that is discarded; otherwise nothing
+    /// was sent.
+    pub(crate) fn drop_lost_lease(self: &Arc<Self>, delivery: &LeasedDelivery, has_outcome: bool) {
+        let message = match has_outcome {
+            true => "lease lost; outcome discarded",
+            false => "lease lost; delivery dropped",
+        };
         tracing::warn!(
             delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
-            tenant_id = %delivery.event.tenant_id, "lease lost; outcome discarded"
+            tenant_id = %delivery.event.tenant_id, "{message}"
         );
         self.metrics.fenced.inc();
         if !delivery.epoch.is_ended() {
@@ -278,13 +283,13 @@ impl Inner {
         decided: &DecisionEffects,
     ) -> Attempt {
         let timings = to_phase_timings(&result.exchange.timings);
-        let failure_category = failure_category(response_class);
+        let category = failure_category(response_class);
         let (id, executed_at) = (result.id, result.executed_at);
         let mut attempt = Attempt {
             id,
             number: delivery.attempt,
             status: attempt_status(&decided.decision),
-            failure_category,
+            failure_category: category,
             http_status_code: None,
             error_message: None,
             custom_headers: self.recorded_request_headers(delivery, &admission.webhook, id),
@@ -304,7 +309,7 @@ impl Inner {
             Ok(response) => {
                 attempt.http_status_code = Some(response.status);
                 attempt.error_message =
-                    failure_category.map(|_| format!("the endpoint returned {}", response.status));
+                    category.map(|_| format!("the endpoint returned {}", response.status));
                 attempt.response_headers = Some(header_lines(&response).into());
                 attempt.response_body_sample =
                     (!response.body_sample.is_empty()).then_some(response.body_sample);
@@ -338,7 +343,7 @@ impl Inner {
             Ok(RecordResult::Fenced) => {
                 self.persist_effects(&pending.outcome);
                 self.refresh_after_disable(&pending.outcome, false);
-                self.drop_lost_lease(&pending.delivery);
+                self.drop_lost_lease(&pending.delivery, true);
             }
             // The store will never accept this outcome as it is: retry without details.
             Err(StoreError::InvalidItem(why)) => self.retry_without_details(pending, &why),

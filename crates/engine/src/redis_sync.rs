@@ -51,7 +51,7 @@ const STARTUP_GRACE: Duration = Duration::from_secs(1);
 impl Inner {
     /// Returns the Redis coordinator while Redis responds, else `None`.
     pub(crate) fn redis_coordinator(&self) -> Option<&Arc<RedisCoordinator>> {
-        self.redis.as_ref().filter(|shared| shared.is_up())
+        self.redis.as_ref().filter(|redis| redis.is_up())
     }
 
     /// Reports the result of a request to the coordinator. Returns the resulting changes, local and cluster-wide.
@@ -61,18 +61,18 @@ impl Inner {
         report: AttemptReport,
     ) -> ReportEffects {
         let now = self.clock.now();
-        let Some(shared) = self.redis_coordinator() else {
+        let Some(redis) = self.redis_coordinator() else {
             return self.coordination.record_attempt(webhook, report, now);
         };
         let reported = match (report.call, report.probe) {
             (CallOutcome::Succeeded, None) => {
-                shared.report_success(webhook);
+                redis.report_success(webhook);
                 return self.coordination.record_without_circuit(webhook, report, now);
             }
             (CallOutcome::Ignored, None) => {
                 return self.coordination.record_without_circuit(webhook, report, now);
             }
-            (call, probe) => shared.report(webhook, call, probe).await,
+            (call, probe) => redis.report(webhook, call, probe).await,
         };
         match reported {
             Ok(reported) => ReportEffects {
@@ -85,7 +85,7 @@ impl Inner {
     }
 
     /// Keeps the connection to Redis until the engine stops.
-    pub(crate) async fn run_redis_sync(self: Arc<Self>, shared: Arc<RedisCoordinator>, mut link: RedisLink) {
+    pub(crate) async fn run_redis_sync(self: Arc<Self>, redis: Arc<RedisCoordinator>, mut link: RedisLink) {
         let (mut down_since, mut backoff) = (monotonic_now(), OutageBackoff::default());
         // What was logged last, so that a flapping Redis causes two log records and no more.
         let (mut logged_error, mut logged_up) = (None, false);
@@ -93,7 +93,7 @@ impl Inner {
         loop {
             match link.connect(self.clock.now()).await {
                 Ok(()) => {
-                    self.on_redis_up(&shared, monotonic_now().saturating_sub(down_since)).await;
+                    self.on_redis_up(&redis, monotonic_now().saturating_sub(down_since)).await;
                     if !logged_up {
                         tracing::info!(
                             server,
@@ -101,11 +101,11 @@ impl Inner {
                         );
                     }
                     let started = monotonic_now();
-                    let Some((error, lost_batch)) = self.exchange_batches(&shared, &mut link).await else {
+                    let Some((error, lost_batch)) = self.exchange_batches(&redis, &mut link).await else {
                         return;
                     };
                     down_since = monotonic_now();
-                    self.on_redis_down(&shared, lost_batch);
+                    self.on_redis_down(&redis, lost_batch);
                     let steady = down_since.saturating_sub(started) >= STABLE_AFTER;
                     logged_up = !steady;
                     if steady {
@@ -124,7 +124,7 @@ impl Inner {
     }
 
     /// Leaves fallback: Redis decides from now on, and gets the circuits that changed during the outage.
-    async fn on_redis_up(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, outage: Duration) {
+    async fn on_redis_up(self: &Arc<Self>, redis: &Arc<RedisCoordinator>, outage: Duration) {
         let changed_by_peers = match outage > STARTUP_GRACE {
             true => self.store.list_runtime().await.unwrap_or_default(),
             false => Vec::new(),
@@ -143,9 +143,9 @@ impl Inner {
         }
         let to_resend = self.coordination.circuits_to_resend(&|webhook_id| self.registry.webhook(webhook_id));
         self.coordination.delegate_to_redis();
-        shared.mark_up(outage > STARTUP_GRACE);
+        redis.mark_up(outage > STARTUP_GRACE);
         for webhook in to_resend {
-            shared.refresh_circuit_later(webhook);
+            redis.refresh_circuit_later(webhook);
         }
         self.shares.set_undivided(true);
         self.shares_changed();
@@ -156,12 +156,12 @@ impl Inner {
 
     /// Enters fallback, as in a cluster without Redis. Pending requests fail only after the switch, so whatever they
     /// start next uses the fallback limits.
-    fn on_redis_down(self: &Arc<Self>, shared: &Arc<RedisCoordinator>, lost_batch: PreparedBatch) {
-        shared.mark_down();
+    fn on_redis_down(self: &Arc<Self>, redis: &Arc<RedisCoordinator>, lost_batch: PreparedBatch) {
+        redis.mark_down();
         self.coordination.enter_fallback(self.clock.now());
         self.shares.set_undivided(false);
         drop(lost_batch);
-        shared.fail_pending();
+        redis.fail_pending();
         self.metrics.redis_up.set(0);
         self.metrics.redis_fallback.set(1);
         self.shares_changed();
@@ -173,25 +173,25 @@ impl Inner {
     /// Sends batches until Redis fails or the engine stops. Returns the error, and the batch without a reply.
     async fn exchange_batches(
         self: &Arc<Self>,
-        shared: &Arc<RedisCoordinator>,
+        redis: &Arc<RedisCoordinator>,
         link: &mut RedisLink,
     ) -> Option<(RedisError, PreparedBatch)> {
-        let subscriber = tokio::spawn(self.clone().run_peer_subscriber(shared.clone(), link.subscriber()));
+        let subscriber = tokio::spawn(self.clone().run_peer_subscriber(redis.clone(), link.subscriber()));
         let mut started: Option<Time> = None;
         let mut sent = monotonic_now();
         let ended = loop {
             tokio::select! {
-                () = shared.wait_for_ops() => {}
+                () = redis.wait_for_ops() => {}
                 () = sleep(MAX_BATCH_DELAY) => {}
                 () = self.stop.cancelled() => break None,
             }
-            let taken = shared.take(MAX_BATCH_OPS);
+            let taken = redis.take(MAX_BATCH_OPS);
             if taken.is_empty() && monotonic_now().saturating_sub(sent) < PING_INTERVAL {
                 continue;
             }
             sent = monotonic_now();
             self.metrics.redis_round_trips.inc();
-            match link.send(taken, shared, self.clock.now()).await {
+            match link.send(taken, redis, self.clock.now()).await {
                 Ok((updates, memory)) => {
                     for update in updates {
                         self.apply_circuit_update(update);
@@ -199,12 +199,12 @@ impl Inner {
                     if started.replace(memory).is_some_and(|before| before != memory) {
                         // Redis started a new state (its data was lost, or a node returned from fallback):
                         // send the local state again.
-                        shared.resend_slots();
+                        redis.resend_slots();
                         for webhook in self
                             .coordination
                             .circuits_to_resend(&|webhook_id| self.registry.webhook(webhook_id))
                         {
-                            shared.refresh_circuit_later(webhook);
+                            redis.refresh_circuit_later(webhook);
                         }
                     }
                 }
@@ -232,7 +232,7 @@ impl Inner {
     }
 
     /// Handles messages of other nodes until aborted.
-    async fn run_peer_subscriber(self: Arc<Self>, shared: Arc<RedisCoordinator>, subscriber: PeerSubscriber) {
+    async fn run_peer_subscriber(self: Arc<Self>, redis: Arc<RedisCoordinator>, subscriber: PeerSubscriber) {
         loop {
             if let Ok(mut messages) = subscriber.listen().await {
                 // Messages may have been missed before the subscription.
@@ -243,10 +243,10 @@ impl Inner {
                     match message {
                         PeerMessage::Work => self.scheduler_wakeup.wake(),
                         PeerMessage::Change => self.membership.change_signal.notify(),
-                        PeerMessage::Slots(webhook_id, nodes) => shared.on_slot_demand(webhook_id, nodes),
+                        PeerMessage::Slots(webhook_id, nodes) => redis.on_slot_demand(webhook_id, nodes),
                         PeerMessage::Circuit(webhook_id) => {
                             if let Some(webhook) = self.registry.webhook(webhook_id) {
-                                shared.refresh_circuit_later(webhook);
+                                redis.refresh_circuit_later(webhook);
                             }
                         }
                     }
@@ -257,10 +257,10 @@ impl Inner {
     }
 
     /// Routes the store's hints through Redis while it responds.
-    pub(crate) fn route_hints_through_redis(self: &Arc<Self>, shared: &Arc<RedisCoordinator>) {
-        let shared = shared.clone();
+    pub(crate) fn route_hints_through_redis(self: &Arc<Self>, redis: &Arc<RedisCoordinator>) {
+        let redis = redis.clone();
         self.store.set_hint_transport(Box::new(move |hint| {
-            shared.publish_hint(hint == Hint::Work, hint == Hint::Change)
+            redis.publish_hint(hint == Hint::Work, hint == Hint::Change)
         }));
     }
 }
@@ -284,15 +284,15 @@ fn log_redis_down(server: &str, error: &RedisError, message: &mut Option<String>
 impl Engine {
     /// Releases the slots that this node holds in Redis, waiting at most `SHUTDOWN_TIMEOUT`.
     pub(crate) async fn release_shared_slots(&self) {
-        if let Some(shared) = self.0.redis_coordinator() {
+        if let Some(redis) = self.0.redis_coordinator() {
             // If this fails, the slots expire on their own a little later.
-            let _ = timeout(SHUTDOWN_TIMEOUT, shared.release_slots()).await;
+            let _ = timeout(SHUTDOWN_TIMEOUT, redis.release_slots()).await;
         }
     }
 
     /// Returns whether Redis responds; `None` if it is not configured.
     pub fn redis_up(&self) -> Option<bool> {
-        self.0.redis.as_ref().map(|shared| shared.is_up())
+        self.0.redis.as_ref().map(|redis| redis.is_up())
     }
 
     /// Returns whether Redis is configured and does not respond, so that every node works in fallback.
@@ -308,9 +308,9 @@ impl Engine {
 
     /// Refreshes the local copy of a webhook's circuit for display.
     pub(crate) async fn refresh_circuit(&self, webhook: &Arc<ResolvedWebhook>) {
-        if let Some(shared) = self.0.redis_coordinator() {
+        if let Some(redis) = self.0.redis_coordinator() {
             // If there is no reply, the local copy is displayed.
-            let _ = shared.refresh_circuit(webhook).await;
+            let _ = redis.refresh_circuit(webhook).await;
         }
     }
 }

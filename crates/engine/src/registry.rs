@@ -540,7 +540,7 @@ impl Registry {
         store: &dyn Store,
         tenant_id: &TenantId,
     ) -> Result<(), StoreError> {
-        let (mut fresh, mut known) = (TenantConfig::default(), 0);
+        let (mut reloaded, mut known) = (TenantConfig::default(), 0);
         loop {
             let Some(changes) = store.config_changes(tenant_id.clone(), known, PAGE_SIZE).await? else {
                 // The tenant does not exist on this server: a refresh removes it.
@@ -549,16 +549,16 @@ impl Registry {
             let version = changes.version;
             for webhook in changes.webhooks {
                 let context = self.tenant_context(tenant_id);
-                fresh.insert(Arc::new(ResolvedWebhook::new(webhook, version, context, &self.defaults)));
+                reloaded.insert(Arc::new(ResolvedWebhook::new(webhook, version, context, &self.defaults)));
             }
             known = version;
             self.tenant_context(tenant_id).set(changes.rules.clone());
-            fresh.strict_event_types = changes.rules.strict_event_types;
+            reloaded.strict_event_types = changes.rules.strict_event_types;
             if !changes.more {
                 let catalogue = Catalogue::default();
-                fresh.catalogue =
+                reloaded.catalogue =
                     Arc::new(catalogue.refresh(store, tenant_id, changes.event_types_version).await?);
-                fresh.version = version;
+                reloaded.version = version;
                 break;
             }
         }
@@ -566,10 +566,11 @@ impl Registry {
         by_id.retain(
             |_, entry| matches!(entry, CacheEntry::Present(resolved) if resolved.tenant.id != *tenant_id),
         );
-        by_id
-            .extend(fresh.webhooks.iter().map(|(id, resolved)| (*id, CacheEntry::Present(resolved.clone()))));
+        by_id.extend(
+            reloaded.webhooks.iter().map(|(id, resolved)| (*id, CacheEntry::Present(resolved.clone()))),
+        );
         drop(by_id);
-        self.tenants.write().insert(tenant_id.clone(), Arc::new(RwLock::new(fresh)));
+        self.tenants.write().insert(tenant_id.clone(), Arc::new(RwLock::new(reloaded)));
         Ok(())
     }
 

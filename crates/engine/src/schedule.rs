@@ -113,7 +113,7 @@ impl Inner {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "rescuing orphaned deliveries failed; will retry");
+                    tracing::warn!(%error, "rescuing leases of a dead epoch failed; will retry");
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                 }
             }
@@ -130,7 +130,7 @@ impl Inner {
             let step = match self.store.rescue(dead, self.clock.now(), MOVE_BATCH_SIZE).await {
                 Ok(step) => step,
                 Err(error) => {
-                    tracing::warn!(%error, "rescuing orphaned deliveries failed; will retry");
+                    tracing::warn!(%error, "rescuing leases of a dead epoch failed; will retry");
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                     return;
                 }
@@ -146,7 +146,7 @@ impl Inner {
         }
     }
 
-    /// Cancels the waiting deliveries of webhooks that receive no more events, in small steps.
+    /// Cancels the waiting deliveries of inactive webhooks, in small steps.
     pub(crate) async fn cancel_for_inactive_webhooks(self: Arc<Self>) {
         // One run at a time; concurrent runs would only compete for the same rows.
         let _guard = self.cancelling.lock().await;
@@ -185,12 +185,12 @@ impl Inner {
 
     /// Prunes expired idempotency keys and old bulk operations, and creates partitions ahead of time.
     pub(crate) async fn run_maintenance(self: Arc<Self>) {
-        for round in 1.. {
+        for pass in 1.. {
             tokio::select! {
                 () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
                 () = self.stop.cancelled() => return,
             }
-            if round % PARTITION_CHECK_EVERY == 0
+            if pass % PARTITION_CHECK_EVERY == 0
                 && let Err(error) = self.store.ensure_partitions(self.clock.now() + PARTITION_HORIZON).await
             {
                 tracing::warn!(%error, "creating partitions for later events failed; will retry");

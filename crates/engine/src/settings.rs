@@ -29,7 +29,7 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// Default maximum number of requests in flight per webhook.
     pub webhook_max_in_flight: u32,
-    /// Default maximum number of requests in flight per tenant.
+    /// Default maximum number of unsettled requests per tenant.
     pub tenant_max_in_flight: Option<usize>,
     /// Maximum number of requests in flight to one destination host, over all webhooks and tenants; the nodes of a
     /// cluster divide it. `None` for no limit.
@@ -38,7 +38,7 @@ pub struct Settings {
     pub webhook_rate_limit: Option<RateLimit>,
     /// Default rate limit of a tenant.
     pub tenant_rate_limit: Option<RateLimit>,
-    /// Rate limit of all requests together.
+    /// Rate limit of the whole cluster.
     pub global_rate_limit: Option<RateLimit>,
     /// Default circuit breaker policy.
     pub breaker: BreakerPolicy,

@@ -22,7 +22,7 @@ use crate::{
         header_from_str, header_from_string,
     },
     clock,
-    expiry::HOST_BUSY_RETRY_DELAY,
+    expiry::BLOCKED_CHALLENGE_DELAY,
     tenant_slots::{SlotLimits, TenantSlots},
 };
 
@@ -66,7 +66,7 @@ pub(crate) enum VerifyResult {
     /// The tenant has no free slot.
     NoSlot,
     /// The host of the URL has no free slot.
-    HostBusy,
+    NoHostSlot,
     /// No challenge is due, or not on this node.
     NotDue,
 }
@@ -99,7 +99,7 @@ impl Inner {
         }
         let Some(slot) = self.verifying.try_acquire(tenant_id) else { return Ok(VerifyResult::NoSlot) };
         let Some(host_slot) = self.take_host_slot(tenant_id, webhook_id) else {
-            return Ok(VerifyResult::HostBusy);
+            return Ok(VerifyResult::NoHostSlot);
         };
         let start_challenge = |webhook: &mut Webhook| {
             let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
@@ -146,7 +146,7 @@ impl Inner {
     async fn verify(self: Arc<Self>, webhook: Webhook) {
         let (tenant_id, id, url) = (&webhook.tenant_id, webhook.id, &webhook.spec.url);
         let echoed = self.send_challenge(&webhook).await;
-        let retry_at = self.clock.now() + HOST_BUSY_RETRY_DELAY;
+        let retry_at = self.clock.now() + BLOCKED_CHALLENGE_DELAY;
         let note = |webhook: &mut Webhook| {
             // If the URL has changed, the new one needs its own challenge.
             let WebhookState::PendingVerification(verification) = &mut webhook.state else { return Err(()) };
@@ -191,7 +191,7 @@ impl Inner {
             self.metrics.set_egress_refused(self.egress.refusals());
         }
         let response = exchange.result.map_err(|failed| match failed.failure {
-            SendFailure::HostBusy => EchoError::NotSent,
+            SendFailure::ConnectionLimit => EchoError::NotSent,
             _ => EchoError::Failed(failed.message),
         })?;
         match is_echo(&challenge, response.status, &response.body_sample) {

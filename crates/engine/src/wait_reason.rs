@@ -41,8 +41,8 @@ pub struct GateStatus {
     pub state: WebhookState,
     /// Circuit.
     pub circuit: CircuitView,
-    /// End of the pause after a 429 response of the endpoint.
-    pub retry_after_until: Option<Time>,
+    /// End of the pause after a 429.
+    pub paused_by_429_until: Option<Time>,
     /// Time of the first of the current consecutive failures.
     pub failing_since: Option<Time>,
     /// What its due deliveries wait for; `None` if only for their turn.
@@ -134,7 +134,7 @@ impl Inner {
             state: webhook.state.clone(),
             wait_reason: waiting.map(|(_, waiting)| waiting),
             circuit: snapshot.circuit,
-            retry_after_until: snapshot.retry_after_until,
+            paused_by_429_until: snapshot.paused_by_429_until,
             failing_since: snapshot.failing_since,
             in_flight: usage.webhook,
             queued: usage.queued,
@@ -170,12 +170,12 @@ impl Inner {
             used: u32::try_from(used).unwrap_or(u32::MAX),
             max: u32::try_from(max).unwrap_or(u32::MAX),
         };
-        let facts = GateInput {
+        let input = GateInput {
             state: &webhook.state,
             // Served by any node, whether or not this node has a share of the limits.
             pool_served: webhook.tenant.is_pool_served_here()
                 || self.membership.serves(&webhook.tenant.pool()),
-            retry_after_until: snapshot.retry_after_until,
+            paused_by_429_until: snapshot.paused_by_429_until,
             circuit: circuit_decision(&snapshot.circuit, now),
             order: first,
             webhook_slots: slots(usage.webhook, max),
@@ -187,14 +187,16 @@ impl Inner {
             global_token: snapshot.tokens[2],
             now,
         };
-        let GateDecision::Wait { until, reason, scope } = decide(&facts) else { return None };
+        let GateDecision::Wait { until, reason, scope } = decide(&input) else { return None };
         let explanation = match reason {
             WaitingOn::CircuitOpen => describe_circuit(&snapshot.circuit),
-            WaitingOn::RateLimit => match (snapshot.retry_after_until, scope) {
+            WaitingOn::RateLimit => match (snapshot.paused_by_429_until, scope) {
                 (Some(until), _) => format!("endpoint returned 429; held until {until}"),
                 (None, Scope::Webhook) => "the webhook's rate limit is exhausted".into(),
                 (None, Scope::Tenant) => "the tenant's rate limit is exhausted".into(),
-                (None, Scope::Host | Scope::Node) => "this server's rate limit is exhausted".into(),
+                (None, Scope::Host | Scope::Node) => {
+                    "the rate limit of the whole cluster is exhausted".into()
+                }
             },
             WaitingOn::InFlightLimit => {
                 format!("{} of {max} requests to this webhook are in flight", usage.webhook)

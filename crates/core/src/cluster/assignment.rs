@@ -18,8 +18,8 @@ pub struct AssignmentInput {
 
 /// Returns whether a single node must send. With fewer slots than nodes, some nodes would get no slot, and the
 /// deliveries they claimed would wait forever.
-pub fn needs_assigned_node(facts: &AssignmentInput) -> bool {
-    facts.ordered || facts.rate_limited || facts.impaired || facts.max_in_flight < facts.senders
+pub fn needs_assigned_node(input: &AssignmentInput) -> bool {
+    input.ordered || input.rate_limited || input.impaired || input.max_in_flight < input.senders
 }
 
 #[cfg(test)]

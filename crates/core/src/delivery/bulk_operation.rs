@@ -15,7 +15,8 @@ use crate::{
 
 /// Maximum rate of an operation, in deliveries per second.
 pub const MAX_RATE: u32 = 10_000;
-/// Maximum number of active operations of a tenant, so that one tenant cannot occupy all slots.
+/// Maximum number of active operations of a tenant. A node runs a limited number of operations concurrently, and one
+/// tenant must not occupy all of them.
 pub const MAX_ACTIVE_PER_TENANT: usize = 8;
 /// Maximum number of webhooks, event types or failure categories in a selection.
 pub const MAX_SELECTION_VALUES: usize = 1_000;

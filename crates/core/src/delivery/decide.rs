@@ -13,7 +13,8 @@ use crate::{
     time::Time,
 };
 
-/// Maximum attempts after failures that rarely resolve with time (bad certificates, denied addresses).
+/// Number of the attempt from which a failure that rarely resolves with time (bad certificate, denied address) makes
+/// the delivery dead.
 const UNRECOVERABLE_MAX_ATTEMPTS: u32 = 3;
 
 /// Number of process deaths while sending a delivery after which the delivery is considered the cause.
@@ -57,13 +58,13 @@ pub struct DecisionEffects {
     pub decision: Decision,
     /// Whether the endpoint is permanently gone, so that nothing more must be sent to it.
     pub disable_webhook: bool,
-    /// Until when all deliveries of the webhook are held, if the endpoint responded 429.
-    pub hold_until: Option<Time>,
+    /// End of the pause of all deliveries of the webhook, if the endpoint responded 429.
+    pub pause_until: Option<Time>,
 }
 
 /// Decides what the response class of an attempt means for its delivery. `random` is uniform in [0, 1).
 pub fn decide(
-    situation: &AttemptContext<'_>,
+    context: &AttemptContext<'_>,
     class: &ResponseClass,
     now: Time,
     random: f64,
@@ -71,12 +72,12 @@ pub fn decide(
     match class {
         // A delivery that the endpoint accepted is delivered, even if it was cancelled in the meantime.
         ResponseClass::Success => {
-            DecisionEffects { decision: Decision::Delivered, disable_webhook: false, hold_until: None }
+            DecisionEffects { decision: Decision::Delivered, disable_webhook: false, pause_until: None }
         }
         ResponseClass::Failed(failure) => DecisionEffects {
-            decision: after_failure(situation, failure, now, random),
+            decision: after_failure(context, failure, now, random),
             disable_webhook: failure.gone,
-            hold_until: hold_until(situation.policy, failure, now),
+            pause_until: pause_until(context.policy, failure, now),
         },
     }
 }
@@ -87,14 +88,16 @@ pub fn give_up_at(created_at: Time, policy: &RetryPolicy) -> Time {
 }
 
 /// Returns whether a webhook must be disabled: it has had only failures since `failing_since`, for at least
-/// `at_most`. Without a limit it is never disabled.
-pub fn should_disable(failing_since: Option<Time>, at_most: Option<Duration>, now: Time) -> bool {
-    failing_since.zip(at_most).is_some_and(|(since, at_most)| now.duration_since(since) >= at_most)
+/// `disable_after`. Without a limit it is never disabled.
+pub fn should_disable(failing_since: Option<Time>, disable_after: Option<Duration>, now: Time) -> bool {
+    failing_since
+        .zip(disable_after)
+        .is_some_and(|(since, disable_after)| now.duration_since(since) >= disable_after)
 }
 
-/// Returns until when a 429 holds all deliveries of the webhook: until its `Retry-After`, or for the minimum
-/// delay after a 429 if it has none.
-fn hold_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Time> {
+/// Returns the end of the pause of all deliveries of the webhook after a 429: its `Retry-After`, or the minimum delay
+/// after a 429 if it has none.
+fn pause_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Time> {
     if failure.category != FailureCategory::RateLimit {
         return None;
     }
@@ -103,14 +106,14 @@ fn hold_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Time
     Some(now + wait)
 }
 
-fn after_failure(situation: &AttemptContext<'_>, failure: &Failure, now: Time, random: f64) -> Decision {
-    if situation.cancel_requested {
+fn after_failure(context: &AttemptContext<'_>, failure: &Failure, now: Time, random: f64) -> Decision {
+    if context.cancel_requested {
         return Decision::Cancelled;
     }
-    if let Some(reason) = no_retry_reason(situation, failure) {
+    if let Some(reason) = no_retry_reason(context, failure) {
         return Decision::Dead(reason);
     }
-    let AttemptContext { attempt, created_at, confirmed_now, policy, .. } = *situation;
+    let AttemptContext { attempt, created_at, confirmed_now, policy, .. } = *context;
     let delay = policy.delay(attempt, failure.category, failure.retry_after, random);
     if confirmed_now + delay >= give_up_at(created_at, policy) {
         // Mark it dead now: otherwise it would stay pending for a retry that is never made.
@@ -120,8 +123,8 @@ fn after_failure(situation: &AttemptContext<'_>, failure: &Failure, now: Time, r
 }
 
 /// Returns why no further attempt is made at any time. The most specific reason comes first.
-fn no_retry_reason(situation: &AttemptContext<'_>, failure: &Failure) -> Option<DeadReason> {
-    let attempt = situation.attempt;
+fn no_retry_reason(context: &AttemptContext<'_>, failure: &Failure) -> Option<DeadReason> {
+    let attempt = context.attempt;
     if failure.permanent {
         return Some(DeadReason::Permanent);
     }
@@ -130,7 +133,7 @@ fn no_retry_reason(situation: &AttemptContext<'_>, failure: &Failure) -> Option<
         FailureCategory::BlockedAddress if attempt >= UNRECOVERABLE_MAX_ATTEMPTS => {
             Some(DeadReason::BlockedAddress)
         }
-        _ if attempt >= situation.policy.max_attempts() => Some(DeadReason::Exhausted),
+        _ if attempt >= context.policy.max_attempts() => Some(DeadReason::Exhausted),
         _ => None,
     }
 }
@@ -155,7 +158,7 @@ mod tests {
         Time::from_millis(CREATED)
     }
 
-    fn situation(attempt: u32, policy: &RetryPolicy) -> AttemptContext<'_> {
+    fn attempt_context(attempt: u32, policy: &RetryPolicy) -> AttemptContext<'_> {
         let (created_at, confirmed_now) = (created(), created());
         AttemptContext { attempt, created_at, confirmed_now, cancel_requested: false, policy }
     }
@@ -165,27 +168,28 @@ mod tests {
         let policy = RetryPolicy::default();
         let now = created() + Duration::from_secs(140 * DAY);
         let failure = ResponseClass::Failed(failed(FailureCategory::ServerError));
-        let decided = decide(&situation(1, &policy), &failure, now, 0.5);
+        let decided = decide(&attempt_context(1, &policy), &failure, now, 0.5);
         assert!(
             matches!(decided.decision, Decision::Retry { at } if at > now),
             "an unconfirmed jump expires nothing"
         );
-        let confirmed = AttemptContext { confirmed_now: now, ..situation(1, &policy) };
+        let confirmed = AttemptContext { confirmed_now: now, ..attempt_context(1, &policy) };
         assert_eq!(decide(&confirmed, &failure, now, 0.5).decision, Decision::Dead(DeadReason::Expired));
     }
 
     /// Decides `seconds` seconds after the delivery was created, with a jitter in the middle of its range.
     fn decide_at(attempt: u32, failure: Failure, seconds: u64, policy: &RetryPolicy) -> Decision {
         let now = created() + Duration::from_secs(seconds);
-        let situation = AttemptContext { confirmed_now: now, ..situation(attempt, policy) };
-        decide(&situation, &ResponseClass::Failed(failure), now, 0.5).decision
+        let context = AttemptContext { confirmed_now: now, ..attempt_context(attempt, policy) };
+        decide(&context, &ResponseClass::Failed(failure), now, 0.5).decision
     }
 
     #[test]
     fn webhook_is_disabled_after_failing_for_the_limit() {
         let day = Duration::from_secs(DAY);
-        let failed_for =
-            |secs, at_most| should_disable(Some(created()), at_most, created() + Duration::from_secs(secs));
+        let failed_for = |secs, disable_after| {
+            should_disable(Some(created()), disable_after, created() + Duration::from_secs(secs))
+        };
         assert!(!failed_for(DAY - 1, Some(day)));
         assert!(failed_for(DAY, Some(day)));
         assert!(!failed_for(1_000 * DAY, None), "without a limit a webhook is never disabled");
@@ -193,22 +197,22 @@ mod tests {
     }
 
     #[test]
-    fn only_429_holds_all_deliveries_of_the_webhook() {
+    fn only_429_pauses_all_deliveries_of_the_webhook() {
         let policy = RetryPolicy { max_delay_ms: 300_000, ..RetryPolicy::default() };
-        let held = |category, retry_after| {
+        let paused = |category, retry_after| {
             let failure = Failure { retry_after, ..failed(category) };
-            let hold = hold_until(&policy, &failure, created());
-            hold.map(|until| until.duration_since(created()).as_secs())
+            let end = pause_until(&policy, &failure, created());
+            end.map(|until| until.duration_since(created()).as_secs())
         };
         let secs = |secs| Some(Duration::from_secs(secs));
-        assert_eq!(held(FailureCategory::RateLimit, secs(5)), Some(5), "Retry-After is used");
+        assert_eq!(paused(FailureCategory::RateLimit, secs(5)), Some(5), "Retry-After is used");
         assert_eq!(
-            held(FailureCategory::RateLimit, secs(86_400)),
+            paused(FailureCategory::RateLimit, secs(86_400)),
             Some(300),
             "Retry-After is capped at max_delay_ms"
         );
-        assert_eq!(held(FailureCategory::RateLimit, None), Some(60), "the minimum delay after a 429");
-        assert_eq!(held(FailureCategory::ServerError, secs(5)), None);
+        assert_eq!(paused(FailureCategory::RateLimit, None), Some(60), "the minimum delay after a 429");
+        assert_eq!(paused(FailureCategory::ServerError, secs(5)), None);
     }
 
     #[test]
@@ -256,14 +260,14 @@ mod tests {
     #[test]
     fn cancel_request_loses_to_success_and_overrides_failure() {
         let policy = RetryPolicy::default();
-        let situation = AttemptContext { cancel_requested: true, ..situation(1, &policy) };
+        let context = AttemptContext { cancel_requested: true, ..attempt_context(1, &policy) };
         let delivered =
-            DecisionEffects { decision: Decision::Delivered, disable_webhook: false, hold_until: None };
-        assert_eq!(decide(&situation, &ResponseClass::Success, created(), 0.0), delivered);
+            DecisionEffects { decision: Decision::Delivered, disable_webhook: false, pause_until: None };
+        assert_eq!(decide(&context, &ResponseClass::Success, created(), 0.0), delivered);
         let gone = Failure { permanent: true, gone: true, ..failed(FailureCategory::ClientError) };
         let cancelled =
-            DecisionEffects { decision: Decision::Cancelled, disable_webhook: true, hold_until: None };
-        assert_eq!(decide(&situation, &ResponseClass::Failed(gone), created(), 0.0), cancelled);
+            DecisionEffects { decision: Decision::Cancelled, disable_webhook: true, pause_until: None };
+        assert_eq!(decide(&context, &ResponseClass::Failed(gone), created(), 0.0), cancelled);
     }
 
     fn any_failure() -> impl Strategy<Value = Failure> {
@@ -281,8 +285,8 @@ mod tests {
             let mut now = created();
             let mut ended = false;
             for (attempt, failure) in (1..).zip(&failures) {
-                let situation = AttemptContext { confirmed_now: now, ..situation(attempt, &policy) };
-                let decided = decide(&situation, &ResponseClass::Failed(*failure), now, random);
+                let context = AttemptContext { confirmed_now: now, ..attempt_context(attempt, &policy) };
+                let decided = decide(&context, &ResponseClass::Failed(*failure), now, random);
                 prop_assert_eq!(decided.disable_webhook, failure.gone);
                 match decided.decision {
                     Decision::Retry { at } => {
@@ -308,9 +312,9 @@ mod tests {
             let policy = RetryPolicy { give_up_after: HumanDuration::secs(give_up), ..RetryPolicy::default() };
             let created_at = Time::from_millis(created);
             let confirmed_now = Time::from_millis(now);
-            let situation =
+            let context =
                 AttemptContext { attempt, created_at, confirmed_now, cancel_requested: false, policy: &policy };
-            let decided = decide(&situation, &ResponseClass::Failed(failure), Time::from_millis(now), random);
+            let decided = decide(&context, &ResponseClass::Failed(failure), Time::from_millis(now), random);
             if let Decision::Retry { at } = decided.decision {
                 prop_assert!(at < give_up_at(created_at, &policy));
             }

@@ -121,9 +121,9 @@ impl Lane {
 
     /// Returns the lane as a short text, for the store.
     pub fn code(&self) -> Cow<'_, str> {
-        const FREE: [&str; CLASS_COUNT] = ["hf", "nf", "lf", "hr", "nr", "lr"];
+        const UNORDERED_CODES: [&str; CLASS_COUNT] = ["hf", "nf", "lf", "hr", "nr", "lr"];
         match self {
-            Self::Unordered { .. } => Cow::Borrowed(FREE[self.class()]),
+            Self::Unordered { .. } => Cow::Borrowed(UNORDERED_CODES[self.class()]),
             Self::Ordered(key) => Cow::Owned(format!("={key}")),
         }
     }

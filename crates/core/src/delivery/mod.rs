@@ -70,9 +70,9 @@ pub enum DeadReason {
     Permanent,
     /// Every attempt of the retry policy was used.
     Exhausted,
-    /// TLS failed three times.
+    /// TLS failed at the third attempt or later.
     TlsLimit,
-    /// The address was denied three times.
+    /// The address was denied at the third attempt or later.
     BlockedAddress,
     /// `give_up_after` passed.
     Expired,

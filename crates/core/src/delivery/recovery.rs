@@ -18,7 +18,8 @@ impl Recoverability {
         let why = match reason {
             DeadReason::Permanent => permanent(category, status_code),
             DeadReason::TlsLimit => {
-                "the TLS handshake failed three times; fix the endpoint's certificate, then resend".into()
+                "the TLS handshake failed at the third attempt or later; fix the endpoint's certificate, then resend"
+                    .into()
             }
             DeadReason::BlockedAddress => {
                 "its URL resolves to a blocked address; change the URL or allow the address, then resend"
@@ -46,7 +47,7 @@ impl Recoverability {
 
 fn permanent(category: Option<FailureCategory>, status_code: Option<u16>) -> String {
     let remedy = match (status_code, category) {
-        (Some(401 | 403), _) => "fix the endpoint's credentials",
+        (Some(401 | 403), _) => "fix the webhook's credentials (auth or headers)",
         (Some(404), _) => "check the webhook's URL",
         (Some(410), _) => "the endpoint is gone: change the webhook's URL and enable it",
         (Some(413), _) | (_, Some(FailureCategory::PayloadTooLarge)) => {

@@ -89,9 +89,9 @@ pub enum SendFailure {
     Tls,
     /// The address must not be called.
     BlockedAddress,
-    /// The installation has reached its maximum number of connections to the address. No request was made, and no
-    /// attempt is recorded: the delivery is queued again.
-    HostBusy,
+    /// This node has reached its maximum number of connections to the address. No request was made, and no attempt is
+    /// recorded: the delivery is released.
+    ConnectionLimit,
     /// The node cut the request at the drain deadline of its shutdown.
     DrainDeadline,
     /// The sending process died repeatedly while this delivery was in flight.
@@ -105,7 +105,7 @@ impl SendFailure {
             // In all three cases the endpoint may have processed the request without its response reaching us.
             Self::Timeout | Self::Truncated | Self::DrainDeadline => FailureCategory::Timeout,
             Self::Dns => FailureCategory::Dns,
-            Self::Connect | Self::Reset | Self::Protocol | Self::SenderDied | Self::HostBusy => {
+            Self::Connect | Self::Reset | Self::Protocol | Self::SenderDied | Self::ConnectionLimit => {
                 FailureCategory::Network
             }
             Self::Tls => FailureCategory::Tls,
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn policy_decides_which_failures_are_permanent() {
-        let failure_class = |policy: &RetryPolicy, code| match classify(
+        let permanent_and_gone = |policy: &RetryPolicy, code| match classify(
             &AttemptResponse::Status { code, retry_after: None },
             policy,
             now(),
@@ -291,10 +291,10 @@ mod tests {
             ResponseClass::Failed(failure) => (failure.permanent, failure.gone),
         };
         let all = RetryPolicy { retry_on: RetryOn::All, ..RetryPolicy::default() };
-        assert_eq!(failure_class(&all, 404), (false, false));
-        assert_eq!(failure_class(&all, 410), (false, true), "410 means gone regardless of retry_on");
+        assert_eq!(permanent_and_gone(&all, 404), (false, false));
+        assert_eq!(permanent_and_gone(&all, 410), (false, true), "410 means gone regardless of retry_on");
         let own = RetryPolicy { permanent_status_codes: vec![302, 500], ..RetryPolicy::default() };
-        let classified = [302, 500, 404, 410].map(|code| failure_class(&own, code));
+        let classified = [302, 500, 404, 410].map(|code| permanent_and_gone(&own, code));
         assert_eq!(classified, [(true, false), (true, false), (false, false), (false, true)]);
     }
 

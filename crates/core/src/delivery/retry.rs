@@ -23,15 +23,15 @@ const MAX_TIMEOUT_MS: u64 = 120_000;
 /// Maximum that a timeout can grow to, in milliseconds.
 pub const MAX_GROWN_TIMEOUT_MS: u64 = 3 * MAX_TIMEOUT_MS;
 
-/// Which responses end a delivery immediately.
+/// Which failures are retried. A 410 disables the webhook in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RetryOn {
-    /// The status codes in `permanent_status_codes`.
+    /// All but the status codes in `permanent_status_codes`.
     #[default]
     Default,
-    /// No status codes: everything but 2xx is retried.
+    /// All: everything but 2xx is retried. A 410 still disables the webhook, which cancels its deliveries.
     All,
 }
 
@@ -68,7 +68,7 @@ pub struct RetryPolicy {
     pub max_timeout_ms: u64,
     /// Minimum delay between two attempts, in milliseconds: the operator's cap.
     pub min_delay_ms: u64,
-    /// Which responses end a delivery immediately.
+    /// Which failures are retried.
     pub retry_on: RetryOn,
     /// Status codes that end a delivery immediately, in ascending order.
     pub permanent_status_codes: Vec<u16>,

@@ -17,7 +17,7 @@ pub enum WaitingOn {
     Schedule,
     /// The webhook's circuit, which is open or has all its probes in flight.
     CircuitOpen,
-    /// A token of a rate limit, or the end of a hold that the endpoint requested.
+    /// A token of a rate limit, or the end of the pause after a 429.
     RateLimit,
     /// The end of another request of the webhook: its maximum is in flight.
     InFlightLimit,
@@ -94,8 +94,8 @@ pub struct GateInput<'a> {
     pub state: &'a WebhookState,
     /// Whether this node serves the pool that the tenant is routed to.
     pub pool_served: bool,
-    /// Until when the endpoint requested a pause (429 with `Retry-After`).
-    pub retry_after_until: Option<Time>,
+    /// End of the pause after a 429.
+    pub paused_by_429_until: Option<Time>,
     /// The circuit's decision. A probe id that is not returned in [`GateDecision::Go`] was not used and must be returned
     /// to the circuit.
     pub circuit: CircuitDecision,
@@ -113,7 +113,7 @@ pub struct GateInput<'a> {
     pub webhook_token: Option<Time>,
     /// When the tenant's next token is available; `None` if one is available now.
     pub tenant_token: Option<Time>,
-    /// When the next token of the global limit is available; `None` if one is available now.
+    /// When the next token of the rate limit of the whole cluster is available; `None` if one is available now.
     pub global_token: Option<Time>,
     /// The current time.
     pub now: Time,
@@ -153,7 +153,7 @@ pub enum GateDecision {
 /// let mut input = GateInput {
 ///     state: &WebhookState::Active,
 ///     pool_served: true,
-///     retry_after_until: None,
+///     paused_by_429_until: None,
 ///     circuit: CircuitDecision::Probe(7),
 ///     order: true,
 ///     webhook_slots: free,
@@ -173,47 +173,47 @@ pub enum GateDecision {
 /// let wait = GateDecision::Wait { until: None, reason: WaitingOn::InFlightLimit, scope: Scope::Webhook };
 /// assert_eq!(decide(&input), wait);
 /// ```
-pub fn decide(facts: &GateInput<'_>) -> GateDecision {
+pub fn decide(input: &GateInput<'_>) -> GateDecision {
     let wait = |reason, scope| GateDecision::Wait { until: None, reason, scope };
     // If the webhook is neither active nor paused, its deliveries are cancelled elsewhere; none is sent until then.
-    if *facts.state != WebhookState::Active {
+    if *input.state != WebhookState::Active {
         return wait(WaitingOn::Paused, Scope::Webhook);
     }
-    if !facts.pool_served {
+    if !input.pool_served {
         return wait(WaitingOn::Pool, Scope::Tenant);
     }
-    let probe = match facts.circuit {
+    let probe = match input.circuit {
         CircuitDecision::Go => None,
         CircuitDecision::Probe(probe_id) => Some(probe_id),
         CircuitDecision::Wait { until, .. } => {
             // An outdated decision does not allow sending: wait briefly and ask the circuit again.
-            let until = until.map(|until| until.max(facts.now + Duration::from_millis(1)));
+            let until = until.map(|until| until.max(input.now + Duration::from_millis(1)));
             return GateDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook };
         }
     };
-    if let Some(until) = facts.retry_after_until.filter(|until| *until > facts.now) {
+    if let Some(until) = input.paused_by_429_until.filter(|until| *until > input.now) {
         return GateDecision::Wait {
             until: Some(until),
             reason: WaitingOn::RateLimit,
             scope: Scope::Webhook,
         };
     }
-    if !facts.order {
+    if !input.order {
         return wait(WaitingOn::Order, Scope::Webhook);
     }
-    if facts.webhook_slots.is_full() {
+    if input.webhook_slots.is_full() {
         return wait(WaitingOn::InFlightLimit, Scope::Webhook);
     }
-    if facts.tenant_slots.is_full() {
+    if input.tenant_slots.is_full() {
         return wait(WaitingOn::Capacity, Scope::Tenant);
     }
-    if !facts.host_has_slot {
+    if !input.host_has_slot {
         return wait(WaitingOn::Capacity, Scope::Host);
     }
-    if facts.node_slots.is_full() {
+    if input.node_slots.is_full() {
         return wait(WaitingOn::Capacity, Scope::Node);
     }
-    match longest_token_wait(facts) {
+    match longest_token_wait(input) {
         Some((until, scope)) => {
             GateDecision::Wait { until: Some(until), reason: WaitingOn::RateLimit, scope }
         }
@@ -222,14 +222,14 @@ pub fn decide(facts: &GateInput<'_>) -> GateDecision {
 }
 
 /// Returns the token with the longest wait; of equal ones the one that blocks the fewest other deliveries.
-fn longest_token_wait(facts: &GateInput<'_>) -> Option<(Time, Scope)> {
+fn longest_token_wait(input: &GateInput<'_>) -> Option<(Time, Scope)> {
     let tokens = [
-        (facts.global_token, Scope::Node),
-        (facts.tenant_token, Scope::Tenant),
-        (facts.webhook_token, Scope::Webhook),
+        (input.global_token, Scope::Node),
+        (input.tenant_token, Scope::Tenant),
+        (input.webhook_token, Scope::Webhook),
     ];
     let missing = tokens.into_iter().filter_map(|(due, scope)| Some((due?, scope)));
-    missing.filter(|(due, _)| *due > facts.now).max_by_key(|(due, _)| *due)
+    missing.filter(|(due, _)| *due > input.now).max_by_key(|(due, _)| *due)
 }
 
 #[cfg(test)]
@@ -244,7 +244,7 @@ mod tests {
     const CLEAR: GateInput<'static> = GateInput {
         state: &WebhookState::Active,
         pool_served: true,
-        retry_after_until: None,
+        paused_by_429_until: None,
         circuit: CircuitDecision::Go,
         order: true,
         webhook_slots: FREE,
@@ -272,7 +272,7 @@ mod tests {
             decide(&GateInput { circuit: CircuitDecision::Probe(7), ..CLEAR }),
             GateDecision::Go { probe: Some(7) }
         );
-        let over = GateInput { retry_after_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
+        let over = GateInput { paused_by_429_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
         assert_eq!(decide(&over), GateDecision::Go { probe: None }, "a pause that ends now does not block");
     }
 
@@ -291,7 +291,7 @@ mod tests {
             (|f| f.tenant_slots = OCCUPIED, wait(None, Capacity, Scope::Tenant)),
             (|f| f.webhook_slots = OCCUPIED, wait(None, InFlightLimit, Scope::Webhook)),
             (|f| f.order = false, wait(None, Order, Scope::Webhook)),
-            (|f| f.retry_after_until = at(4), wait(at(4), RateLimit, Scope::Webhook)),
+            (|f| f.paused_by_429_until = at(4), wait(at(4), RateLimit, Scope::Webhook)),
             (|f| f.circuit = OPEN, wait(None, CircuitOpen, Scope::Webhook)),
             (|f| f.pool_served = false, wait(None, Pool, Scope::Tenant)),
             (|f| f.state = &WebhookState::Paused, wait(None, Paused, Scope::Webhook)),
@@ -308,10 +308,10 @@ mod tests {
 
     #[test]
     fn longest_token_wait_is_returned() {
-        let facts = GateInput { webhook_token: at(1), tenant_token: at(9), global_token: at(5), ..CLEAR };
-        assert_eq!(decide(&facts), wait(at(9), RateLimit, Scope::Tenant));
-        let facts = GateInput { webhook_token: at(5), tenant_token: None, ..facts };
-        assert_eq!(decide(&facts), wait(at(5), RateLimit, Scope::Webhook));
+        let input = GateInput { webhook_token: at(1), tenant_token: at(9), global_token: at(5), ..CLEAR };
+        assert_eq!(decide(&input), wait(at(9), RateLimit, Scope::Tenant));
+        let input = GateInput { webhook_token: at(5), tenant_token: None, ..input };
+        assert_eq!(decide(&input), wait(at(5), RateLimit, Scope::Webhook));
     }
 
     #[test]
@@ -360,21 +360,21 @@ mod tests {
                 (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
             circuit in any_circuit_decision(),
             (webhook_slots, tenant_slots, node_slots) in (any_slots(), any_slots(), any_slots()),
-            (retry_after_until, webhook_token, tenant_token, global_token) in
+            (paused_by_429_until, webhook_token, tenant_token, global_token) in
                 (any_time(), any_time(), any_time(), any_time()),
         ) {
             let state = if active { WebhookState::Active } else { WebhookState::Paused };
-            let facts = GateInput {
-                state: &state, pool_served, retry_after_until, circuit, order, webhook_slots, tenant_slots, host_has_slot,
-                node_slots, webhook_token, tenant_token, global_token, now: NOW,
+            let input = GateInput {
+                state: &state, pool_served, paused_by_429_until, circuit, order, webhook_slots, tenant_slots,
+                host_has_slot, node_slots, webhook_token, tenant_token, global_token, now: NOW,
             };
             let slots = [webhook_slots, tenant_slots, node_slots];
-            let times = [retry_after_until, webhook_token, tenant_token, global_token];
+            let times = [paused_by_429_until, webhook_token, tenant_token, global_token];
             let free = active && pool_served && order && host_has_slot
                 && !matches!(circuit, CircuitDecision::Wait { .. })
                 && slots.into_iter().all(|slots| slots.used < slots.max)
                 && times.into_iter().flatten().all(|time| time <= NOW);
-            match decide(&facts) {
+            match decide(&input) {
                 GateDecision::Go { probe } => {
                     prop_assert!(free);
                     let expected = if let CircuitDecision::Probe(probe_id) = circuit { Some(probe_id) } else { None };

@@ -1,4 +1,4 @@
-//! Adaptive limit of concurrent retries, such that fresh deliveries are not delayed noticeably.
+//! Adaptive limit of unsettled retries, such that fresh deliveries are not delayed noticeably.
 //!
 //! A storm of retries may use only idle slots and still delay other deliveries, through CPU, disk and network.
 //! The limit therefore rises while fresh deliveries are sent as fast as without retries, and falls when they are
@@ -22,7 +22,7 @@ const DECREASE_FACTOR: f64 = 0.7;
 /// Smoothing factor of the baseline.
 const BASELINE_SMOOTHING: f64 = 0.02;
 
-/// Adaptive limit of concurrent retries: it rises while fresh deliveries are sent as fast as without retries, and falls
+/// Adaptive limit of unsettled retries: it rises while fresh deliveries are sent as fast as without retries, and falls
 /// when they are not.
 #[derive(Clone, Debug)]
 pub struct RetryConcurrency {
@@ -43,8 +43,8 @@ impl Default for RetryConcurrency {
 }
 
 impl RetryConcurrency {
-    /// Records that a fresh delivery was sent after `wait`, while `retries` retries were in flight. `now` must not
-    /// go back.
+    /// Records that a fresh delivery was sent after `wait`, while `retries` retries were unsettled. `now` must
+    /// not go back.
     pub fn on_fresh_sent(&mut self, wait: Duration, retries: usize, now: Duration) {
         let wait = wait.as_secs_f64() * 1000.0;
         let baseline = *self.baseline_ms.get_or_insert(wait);
@@ -56,7 +56,7 @@ impl RetryConcurrency {
         self.adjust(now);
     }
 
-    /// Records that a retry has ended; `retries` are still in flight.
+    /// Records that a retry was settled; `retries` are still unsettled.
     pub fn on_retry_done(&mut self, retries: usize, now: Duration) {
         if retries == 0 {
             // The next storm starts with the initial limit.
@@ -65,7 +65,7 @@ impl RetryConcurrency {
         self.adjust(now);
     }
 
-    /// Returns how many retries may be in flight.
+    /// Returns how many retries may be unsettled.
     pub fn limit(&self) -> usize {
         self.limit as usize
     }

@@ -137,11 +137,11 @@ async fn connections_per_address_are_bounded_across_names() {
     while server.requests() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let message = failed(send("127.0.0.1", 3).await.unwrap(), SendFailure::HostBusy).message;
+    let message = failed(send("127.0.0.1", 3).await.unwrap(), SendFailure::ConnectionLimit).message;
     assert!(message.contains("too many connections"), "{message}");
     // A request with a timeout shorter than the wait does not report a timeout of the endpoint.
     let short = OutboundRequest { owner: 3, ..outbound(&server.url(), Duration::from_millis(400)) };
-    failed(client.post(short).await, SendFailure::HostBusy);
+    failed(client.post(short).await, SendFailure::ConnectionLimit);
     assert_eq!(server.connections(), 2);
     // A waiting request gets the connection as soon as one is free.
     let waiting = send("127.0.0.1", 3);

@@ -75,7 +75,7 @@ impl Coordinator {
     async fn report(&self, webhook: &Arc<ResolvedWebhook>, call: CallOutcome, probe: Option<u64>) {
         match self {
             Self::Local { local, .. } => {
-                let report = AttemptReport { call, probe, success: None, hold_until: None };
+                let report = AttemptReport { call, probe, success: None, pause_until: None };
                 local.record_attempt(webhook, report, self.now());
             }
             Self::Redis { node, .. } => drop(node.through(node.shared.report(webhook, call, probe)).await),
@@ -168,7 +168,7 @@ async fn a_half_open_circuit_gives_its_probes_once_and_closes(decider: Coordinat
     let probe_ids: Vec<_> = decisions.iter().filter_map(probe).collect();
     assert_eq!(probe_ids.len(), 2);
     assert_eq!(decisions[2], AdmissionDecision::NoProbe);
-    assert!(matches!(decisions[3], AdmissionDecision::Probed { .. }), "{decisions:?}");
+    assert!(matches!(decisions[3], AdmissionDecision::AlreadyProbed { .. }), "{decisions:?}");
     for probe_id in probe_ids {
         assert_eq!(decider.state(&webhook).await, CircuitState::HalfOpen);
         decider.report(&webhook, CallOutcome::Succeeded, Some(probe_id)).await;

@@ -18,8 +18,8 @@ pub(super) struct WebhookEntry {
     pub(super) tenant_id: TenantId,
     pub(super) circuit: Circuit,
     pub(super) bucket: Bucket,
-    /// End of the pause that the endpoint requested last (429 with `Retry-After`).
-    pub(super) retry_after_until: Option<Time>,
+    /// End of the pause after a 429.
+    pub(super) paused_by_429_until: Option<Time>,
     pub(super) failing_since: Option<Time>,
     /// Time of the circuit's next timed transition.
     pub(super) next_tick: Option<Time>,
@@ -75,7 +75,7 @@ impl WebhookEntry {
             tenant_id,
             circuit,
             bucket,
-            retry_after_until: None,
+            paused_by_429_until: None,
             failing_since: None,
             next_tick: None,
             circuit_moves: UnstoredTransitions::default(),
@@ -89,9 +89,9 @@ impl WebhookEntry {
 
     /// Returns until when sending is blocked, and otherwise the probe limit.
     pub(super) fn block_state(&self, webhook: &ResolvedWebhook, now: Time) -> (Option<Time>, Option<usize>) {
-        let retry_after_until = self.retry_after_until.filter(|until| *until > now);
+        let paused_by_429_until = self.paused_by_429_until.filter(|until| *until > now);
         (
-            retry_after_until.max(self.circuit.to_saved().blocked_until()),
+            paused_by_429_until.max(self.circuit.to_saved().blocked_until()),
             self.circuit.probe_limit(&webhook.breaker),
         )
     }
@@ -117,7 +117,7 @@ impl WebhookEntry {
         now: Time,
         numbers: &mut u64,
     ) -> Option<FailingChange> {
-        self.retry_after_until = self.retry_after_until.max(report.hold_until);
+        self.paused_by_429_until = self.paused_by_429_until.max(report.pause_until);
         let failing = match (report.success, self.failing_since) {
             (Some(true), Some(_)) => {
                 self.failing_since = None;
@@ -147,7 +147,7 @@ impl WebhookEntry {
         let due = |scope| self.token.filter(|(of, due)| *of == scope && *due > now).map(|(_, due)| due);
         BlockSnapshot {
             circuit,
-            retry_after_until: self.retry_after_until.filter(|until| *until > now),
+            paused_by_429_until: self.paused_by_429_until.filter(|until| *until > now),
             failing_since: self.failing_since,
             tokens: [due(Scope::Webhook), due(Scope::Tenant), due(Scope::Node)],
         }
@@ -172,7 +172,7 @@ impl WebhookEntry {
     pub(super) fn is_evictable(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
         self.circuit.is_idle(&webhook.breaker, now)
             && webhook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
-            && self.retry_after_until.is_none_or(|until| until <= now)
+            && self.paused_by_429_until.is_none_or(|until| until <= now)
             && self.failing_since.is_none()
             && !self.unsynced
             && self.circuit_moves.unstored + self.failing_moves.unstored == 0

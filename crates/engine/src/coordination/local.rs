@@ -109,7 +109,9 @@ impl State {
         let state = entry.circuit.state();
         if let (CircuitDecision::Wait { until, .. }, CircuitState::HalfOpen) = (circuit_decision, state) {
             return match until {
-                Some(until) if entry.circuit.has_probed(ask.event_id) => AdmissionDecision::Probed { until },
+                Some(until) if entry.circuit.has_probed(ask.event_id) => {
+                    AdmissionDecision::AlreadyProbed { until }
+                }
                 _ => AdmissionDecision::NoProbe,
             };
         }
@@ -117,15 +119,15 @@ impl State {
             (limit, self.tenants.entry(webhook.tenant.id.clone()).or_insert_with(|| fresh.clone()))
         });
         let global_bucket = global.map(|limit| (limit, self.global.get_or_insert_with(|| fresh.clone())));
-        let facts = GateInput {
-            retry_after_until: entry.retry_after_until.filter(|until| *until > now),
+        let input = GateInput {
+            paused_by_429_until: entry.paused_by_429_until.filter(|until| *until > now),
             circuit: circuit_decision,
             webhook_token: own.and_then(|limit| entry.bucket.next_token_at(&limit, now)),
             tenant_token: tenant_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
             global_token: global_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
             ..base_input(webhook, now)
         };
-        match gate::decide(&facts) {
+        match gate::decide(&input) {
             GateDecision::Go { probe } => {
                 if let Some(limit) = own {
                     entry.bucket.take(&limit, now);
@@ -156,7 +158,7 @@ pub(super) fn base_input(webhook: &ResolvedWebhook, now: Time) -> GateInput<'_> 
     GateInput {
         state: &webhook.state,
         pool_served: webhook.tenant.is_served(),
-        retry_after_until: None,
+        paused_by_429_until: None,
         circuit: CircuitDecision::Go,
         order: true,
         webhook_slots: NO_SLOT_LIMIT,
@@ -280,7 +282,7 @@ impl LocalCoordinator {
         state.clock_step = Some(*clock_step);
         for entry in state.webhooks.values_mut() {
             entry.circuit.adjust_for_clock_step(clock_step);
-            for time in [&mut entry.retry_after_until, &mut entry.failing_since, &mut entry.next_tick] {
+            for time in [&mut entry.paused_by_429_until, &mut entry.failing_since, &mut entry.next_tick] {
                 *time = time.map(|time| clock_step.apply(time));
             }
             entry.token = entry.token.map(|(scope, due)| (scope, clock_step.apply(due)));
@@ -353,7 +355,7 @@ impl LocalCoordinator {
             .and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.next_token_at(&limit, now)));
         BlockSnapshot {
             circuit: entry.circuit.view(&webhook.breaker, now),
-            retry_after_until: entry.retry_after_until.filter(|until| *until > now),
+            paused_by_429_until: entry.paused_by_429_until.filter(|until| *until > now),
             failing_since: entry.failing_since,
             tokens: [own, tenants, global_wait],
         }
@@ -370,7 +372,7 @@ impl LocalCoordinator {
             (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
         let state = &mut *self.state.lock();
         let entry = WebhookEntry {
-            retry_after_until: runtime.hold_until,
+            paused_by_429_until: runtime.hold_until,
             failing_since: runtime.failing_since,
             next_tick,
             unsynced: matches!(state.authority, Authority::Fallback(_)),
@@ -432,9 +434,9 @@ impl LocalCoordinator {
         let before = entry.block_state(webhook, now);
         // During fallback, transitions of other nodes are marked to be sent to Redis too: those nodes may be gone by then.
         let alone = matches!(state.authority, Authority::Fallback(_));
-        // A `Retry-After` pause is only ever extended.
-        entry.retry_after_until =
-            entry.retry_after_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
+        // A pause after a 429 is only ever extended.
+        entry.paused_by_429_until =
+            entry.paused_by_429_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
         let here = entry.circuit.to_saved();
         match stored.and_then(|stored| stored.circuit) {
             // Redis is authoritative and must be asked.
@@ -466,12 +468,12 @@ impl LocalCoordinator {
         entry.diff_block_state(webhook, before, now)
     }
 
-    /// Returns whether its circuit is not closed or is forced, or a `Retry-After` pause is active.
+    /// Returns whether its circuit is not closed or is forced, or a pause after a 429 is active.
     pub(crate) fn is_impaired(&self, webhook_id: WebhookId, now: Time) -> bool {
         self.state.lock().webhooks.get(&webhook_id).is_some_and(|entry| {
             entry.circuit.state() != CircuitState::Closed
                 || entry.circuit.forced().is_some()
-                || entry.retry_after_until.is_some_and(|until| until > now)
+                || entry.paused_by_429_until.is_some_and(|until| until > now)
         })
     }
 

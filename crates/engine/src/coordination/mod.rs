@@ -1,4 +1,4 @@
-//! State on which all senders of a webhook must agree: its circuit, its tokens and its holds.
+//! State on which all senders of a webhook must agree: its circuit, its tokens and its pause after a 429.
 //!
 //! Admission is requested in batches, once for everything that is about to be sent. A single node decides from
 //! memory (`local`). Nodes that share a store merge what the others have stored, and limits that need a single
@@ -52,8 +52,9 @@ pub(crate) enum AdmissionDecision {
         reason: WaitingOn,
         scope: Scope,
     },
-    /// The circuit is half-open and this event was already used as a probe; other events may be.
-    Probed {
+    /// The circuit is half-open, and this event was already a probe in the current half-open period. Other events may
+    /// become probes.
+    AlreadyProbed {
         /// Latest time of the half-open decision.
         until: Time,
     },
@@ -69,8 +70,8 @@ pub(crate) struct AttemptReport {
     pub(crate) probe: Option<u64>,
     /// Whether the endpoint accepted it; `None` if the result says nothing about the endpoint.
     pub(crate) success: Option<bool>,
-    /// End of the pause that the endpoint requested (429).
-    pub(crate) hold_until: Option<Time>,
+    /// End of the pause after a 429.
+    pub(crate) pause_until: Option<Time>,
 }
 
 /// Changes caused by a report.
@@ -133,8 +134,8 @@ pub(crate) enum RuntimeChange {
 #[derive(Clone, Debug)]
 pub(crate) struct BlockSnapshot {
     pub(crate) circuit: CircuitView,
-    /// End of the `Retry-After` pause of the endpoint, if it has not passed.
-    pub(crate) retry_after_until: Option<Time>,
+    /// End of the pause after a 429, if it has not passed.
+    pub(crate) paused_by_429_until: Option<Time>,
     pub(crate) failing_since: Option<Time>,
     /// Due time of the next token of the webhook, its tenant and the cluster; `None` if one is available.
     pub(crate) tokens: [Option<Time>; 3],

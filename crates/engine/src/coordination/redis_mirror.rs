@@ -66,11 +66,11 @@ impl LocalCoordinator {
         let limited = webhook.rate_limit().is_some()
             || webhook.tenant.rate_limit().is_some()
             || self.shares.global_rate().is_some();
-        let (retry_after_until, plain) = match self.state.lock().webhooks.get(&webhook.id) {
-            Some(entry) => (entry.retry_after_until, entry.circuit.is_closed_unforced()),
+        let (paused_by_429_until, plain) = match self.state.lock().webhooks.get(&webhook.id) {
+            Some(entry) => (entry.paused_by_429_until, entry.circuit.is_closed_unforced()),
             None => (None, true),
         };
-        match gate::decide(&GateInput { retry_after_until, ..base_input(webhook, now) }) {
+        match gate::decide(&GateInput { paused_by_429_until, ..base_input(webhook, now) }) {
             GateDecision::Wait { until, reason, scope } => {
                 LocalDecision::Wait(AdmissionDecision::Wait { until, reason, scope })
             }
@@ -79,10 +79,14 @@ impl LocalCoordinator {
         }
     }
 
-    /// Returns the end of the endpoint's `Retry-After` pause, if it has not passed.
-    pub(crate) fn retry_after_until(&self, webhook_id: WebhookId, now: Time) -> Option<Time> {
+    /// Returns the end of the pause after a 429, if it has not passed.
+    pub(crate) fn paused_by_429_until(&self, webhook_id: WebhookId, now: Time) -> Option<Time> {
         let state = self.state.lock();
-        state.webhooks.get(&webhook_id).and_then(|entry| entry.retry_after_until).filter(|until| *until > now)
+        state
+            .webhooks
+            .get(&webhook_id)
+            .and_then(|entry| entry.paused_by_429_until)
+            .filter(|until| *until > now)
     }
 
     /// Records the result of a request except for the circuit, which Redis tracks.
@@ -95,7 +99,7 @@ impl LocalCoordinator {
         let state = &mut *self.state.lock();
         if !state.webhooks.contains_key(&webhook.id)
             && report.success != Some(false)
-            && report.hold_until.is_none()
+            && report.pause_until.is_none()
         {
             // The webhook is not tracked, and this result gives no reason to track it.
             return ReportEffects::default();

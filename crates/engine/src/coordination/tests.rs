@@ -55,7 +55,7 @@ fn runtime(webhook: &ResolvedWebhook, circuit: Option<SavedCircuit>) -> Option<W
 
 fn respond(webhook: &ResolvedWebhook, local: &LocalCoordinator, call: CallOutcome) -> ReportEffects {
     let success = Some(call == CallOutcome::Succeeded);
-    local.record_attempt(webhook, AttemptReport { call, probe: None, success, hold_until: None }, NOW)
+    local.record_attempt(webhook, AttemptReport { call, probe: None, success, pause_until: None }, NOW)
 }
 
 fn state(webhook: &ResolvedWebhook, local: &LocalCoordinator) -> CircuitState {
@@ -109,7 +109,7 @@ fn circuit_reset_elsewhere_discards_earlier_failures() {
 }
 
 #[test]
-fn stored_retry_after_hold_applies_to_all_nodes() {
+fn stored_429_pause_applies_to_all_nodes() {
     let (local, webhook) = bench();
     let held = runtime(&webhook, None).map(|held| WebhookRuntime { hold_until: Some(NOW + MINUTE), ..held });
     assert_eq!(local.merge_stored(&webhook, held, 0, NOW), RuntimeChange::Blocked(NOW + MINUTE));

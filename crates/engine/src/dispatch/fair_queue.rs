@@ -39,12 +39,12 @@ impl State {
     /// weights choose, and in turn as many ordered lanes as it has free slots.
     pub(super) fn enqueue_next_lanes(&mut self, webhook_id: WebhookId) {
         let Some(queues) = self.webhooks.get(&webhook_id) else { return };
-        let (lanes, first, orders) = (queues.lanes.len(), queues.next_lane, queues.has_orders());
+        let (lanes, first, has_ordered) = (queues.lanes.len(), queues.next_lane, queues.has_ordered_lanes());
         let mut wanted = queues.max_in_flight.saturating_sub(queues.in_flight.len());
         for lane in queues.unordered_lanes() {
             self.enqueue_lane(webhook_id, lane);
         }
-        for offset in (0..lanes).filter(|_| orders) {
+        for offset in (0..lanes).filter(|_| has_ordered) {
             if wanted == 0 {
                 break;
             }
@@ -130,11 +130,11 @@ impl State {
                 self.unsettled_retries,
                 RETRY_FACTOR,
             );
-        let mut in_line = [false; CLASS_COUNT];
+        let mut ready = [false; CLASS_COUNT];
         for (class, tenants) in self.round_robin.tenants.iter().enumerate() {
-            in_line[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY_CLASS);
+            ready[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY_CLASS);
         }
-        in_line
+        ready
     }
 
     /// Starts as many requests as the limits allow, each class getting its share.

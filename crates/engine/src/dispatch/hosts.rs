@@ -20,12 +20,12 @@ type LaneRef = (WebhookId, usize);
 
 /// Lanes of one class that wait at a host, round-robin over tenants.
 #[derive(Debug, Default)]
-struct Line {
+struct WaitQueue {
     tenants: VecDeque<usize>,
     lanes: HashMap<usize, VecDeque<LaneRef>>,
 }
 
-impl Line {
+impl WaitQueue {
     fn push(&mut self, tenant: usize, lane: LaneRef, first: bool) {
         let lanes = self.lanes.entry(tenant).or_default();
         if lanes.is_empty() {
@@ -63,7 +63,7 @@ struct Host {
     in_flight: usize,
     /// Requests in flight by tenant; tenants without any are removed, so the list is short.
     by_tenant: Vec<(usize, usize)>,
-    waiting: [Line; CLASS_COUNT],
+    waiting: [WaitQueue; CLASS_COUNT],
     waiting_lanes: usize,
     /// Number of lanes that were enqueued again and have not been started yet.
     woken: [usize; CLASS_COUNT],
@@ -181,7 +181,7 @@ impl Hosts {
 
     fn has_lanes_of(&self, index: usize, tenant: usize) -> bool {
         let waiting = self.hosts.get(index).map(|host| &host.waiting);
-        waiting.is_some_and(|lines| lines.iter().any(|line| line.lanes.contains_key(&tenant)))
+        waiting.is_some_and(|queues| queues.iter().any(|queue| queue.lanes.contains_key(&tenant)))
     }
 }
 
@@ -222,8 +222,8 @@ impl State {
         if host.waiting_lanes == 0 || host.woken[class] >= free {
             return false;
         }
-        let mut line = std::mem::take(&mut self.hosts.hosts[index].waiting[class]);
-        let next = line.pop(|tenant| {
+        let mut queue = std::mem::take(&mut self.hosts.hosts[index].waiting[class]);
+        let next = queue.pop(|tenant| {
             if !self.tenant_may_send(tenant) {
                 // The tenant is checked again when it is resumed.
                 self.suspend_tenant(tenant);
@@ -231,8 +231,8 @@ impl State {
             !self.tenants[tenant].is_suspended && self.hosts.may_take(index, tenant)
         });
         // Suspending a tenant may have returned lanes to this host in the meantime.
-        let previous = std::mem::replace(&mut self.hosts.hosts[index].waiting[class], line);
-        for (tenant, lanes) in previous.lanes {
+        let returned = std::mem::replace(&mut self.hosts.hosts[index].waiting[class], queue);
+        for (tenant, lanes) in returned.lanes {
             for lane in lanes.into_iter().rev() {
                 self.hosts.hosts[index].waiting[class].push(tenant, lane, true);
             }

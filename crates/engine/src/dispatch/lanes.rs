@@ -99,7 +99,7 @@ pub(super) struct WebhookQueues {
     pub(super) lanes: Vec<LaneQueue>,
     /// Indexes of the unordered lanes by class, and of the ordered lanes by key. There may be very many ordered lanes.
     classes: [Option<usize>; CLASS_COUNT],
-    orders: HashMap<Box<str>, usize>,
+    ordered_lanes: HashMap<Box<str>, usize>,
     /// Indexes of ordered lanes that are no longer in use.
     free_indexes: Vec<usize>,
     /// Index at which the search for a lane that may send starts.
@@ -126,7 +126,7 @@ impl WebhookQueues {
             host,
             lanes: Vec::new(),
             classes: [None; CLASS_COUNT],
-            orders: HashMap::new(),
+            ordered_lanes: HashMap::new(),
             free_indexes: Vec::new(),
             next_lane: 0,
             in_flight: Vec::new(),
@@ -160,7 +160,7 @@ impl WebhookQueues {
     pub(super) fn lane_index(&self, lane: &Lane) -> Option<usize> {
         match lane {
             Lane::Unordered { .. } => self.classes[lane.class()],
-            Lane::Ordered(key) => self.orders.get(key).copied(),
+            Lane::Ordered(key) => self.ordered_lanes.get(key).copied(),
         }
     }
 
@@ -169,8 +169,8 @@ impl WebhookQueues {
         self.classes.into_iter().flatten()
     }
 
-    pub(super) fn has_orders(&self) -> bool {
-        !self.orders.is_empty()
+    pub(super) fn has_ordered_lanes(&self) -> bool {
+        !self.ordered_lanes.is_empty()
     }
 
     /// Returns the index of a lane, creating the lane if needed.
@@ -190,7 +190,7 @@ impl WebhookQueues {
         };
         match lane {
             Lane::Unordered { .. } => self.classes[lane.class()] = Some(index),
-            Lane::Ordered(key) => drop(self.orders.insert(key.clone(), index)),
+            Lane::Ordered(key) => drop(self.ordered_lanes.insert(key.clone(), index)),
         }
         index
     }
@@ -201,9 +201,9 @@ impl WebhookQueues {
         let queue = &self.lanes[index];
         if let Lane::Ordered(key) = &queue.lane
             && queue.is_idle()
-            && self.orders.get(key) == Some(&index)
+            && self.ordered_lanes.get(key) == Some(&index)
         {
-            self.orders.remove(key);
+            self.ordered_lanes.remove(key);
             self.free_indexes.push(index);
         }
     }

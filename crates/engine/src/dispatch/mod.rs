@@ -6,7 +6,7 @@
 //!
 //! Capacity and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
 //! see [`redrive_core::dispatch::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
-//! matters only with several nodes in `multi_node`.
+//! matters mainly with several nodes in `multi_node`.
 
 mod capacity;
 mod fair_queue;
@@ -49,7 +49,7 @@ pub(crate) struct LeasedDelivery {
     /// Number of nodes that died while they were known to be sending it.
     pub(crate) sender_deaths: u32,
     /// Monotonic time at which its publish started, if it was enqueued directly by a publish.
-    pub(crate) started_at: Option<Duration>,
+    pub(crate) publish_started_at: Option<Duration>,
 }
 
 /// A webhook with the limits that the dispatcher applies to it.
@@ -59,7 +59,7 @@ pub(crate) struct WebhookLimits<'a> {
     pub(crate) tenant_id: &'a TenantId,
     /// Maximum number of requests in flight to the webhook.
     pub(crate) max_in_flight: usize,
-    /// Maximum number of requests in flight of the tenant.
+    /// Maximum number of unsettled requests of the tenant.
     pub(crate) tenant_max_in_flight: usize,
     /// Host of the webhook's URL.
     pub(crate) host: HostKey,
@@ -68,15 +68,16 @@ pub(crate) struct WebhookLimits<'a> {
 /// State of a delivery in this node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryState {
-    /// Its request is in flight, or its outcome is being recorded.
+    /// It is at the gate, or its request is in flight. A delivery whose outcome is being recorded has neither state.
     InFlight,
     /// It is queued.
     Queued,
 }
 
-/// Limits of deliveries in memory and in flight.
+/// Limits of deliveries in memory and of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DispatchLimits {
+    /// Maximum number of unsettled requests of the node.
     pub(crate) max_in_flight: usize,
     pub(crate) max_deliveries: usize,
     pub(crate) max_bytes: usize,
@@ -393,8 +394,8 @@ impl Dispatcher {
         self.state.lock().cancel(webhook_id, delivery_id, reason)
     }
 
-    /// Takes a delivery that was cancelled on another node out of the queue, to be released to the store. One that is
-    /// about to be enqueued is released then.
+    /// Takes a delivery that was cancelled in the store, on this or another node, out of the queue, to be released. One
+    /// that is about to be enqueued is released then.
     pub(crate) fn take_cancelled(
         &self,
         webhook_id: WebhookId,

@@ -1,4 +1,5 @@
-//! Dispatcher functions that matter only if several nodes share the store.
+//! Dispatcher functions that are needed mainly if several nodes share the store. Local cancels and changed limits use
+//! some of them too.
 
 use std::collections::VecDeque;
 

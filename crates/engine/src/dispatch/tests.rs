@@ -50,7 +50,7 @@ fn delivery(lane: u8, n: u8) -> LeasedDelivery {
         due: at,
         rescues: 0,
         sender_deaths: 0,
-        started_at: None,
+        publish_started_at: None,
     }
 }
 

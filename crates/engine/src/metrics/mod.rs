@@ -188,7 +188,7 @@ pub struct Metrics {
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
     egress_refused: Family<ReasonLabel, Counter>,
-    pub(crate) host_busy: Counter,
+    pub(crate) connection_limit: Counter,
     /// Largest cost of one check that ran on a runtime thread.
     pub(crate) largest_inline_work: Gauge,
     recovered: Family<KindLabel, Counter>,
@@ -251,7 +251,7 @@ impl Metrics {
             recovered: Family::default(),
             rate_limit_hits: Counter::default(),
             egress_refused: Family::default(),
-            host_busy: Counter::default(),
+            connection_limit: Counter::default(),
             largest_inline_work: Gauge::default(),
             faults: InternalError::ALL
                 .map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
@@ -316,7 +316,7 @@ impl Metrics {
         registry.register(
             "webhook_egress_host_busy",
             "Deliveries returned to the queue because their address had reached its connection limit",
-            self.host_busy.clone(),
+            self.connection_limit.clone(),
         );
         registry.register(
             "redrive_inline_work_max",
@@ -454,8 +454,8 @@ impl Metrics {
         }
     }
 
-    /// Counts a delivery that the gate did not admit.
-    pub(crate) fn record_hold(&self, reason: WaitingOn) {
+    /// Counts a delivery that the gate did not admit, if it waits for a rate limit or the end of a pause after a 429.
+    pub(crate) fn count_rate_limited(&self, reason: WaitingOn) {
         if reason == WaitingOn::RateLimit {
             self.rate_limit_hits.inc();
         }

@@ -205,6 +205,6 @@ pub(super) fn to_leased_delivery(
         due: displayed_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
         rescues: claimed.rescues,
         sender_deaths: claimed.sender_deaths,
-        started_at: None,
+        publish_started_at: None,
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn blocked(
         planned = attempt.next_retry_at;
     }
     waits.extend(last_wait(delivery, planned));
-    let blocked = |period: &CircuitPeriod| {
+    let to_blocked_period = |period: &CircuitPeriod| {
         let wait = waits.iter().find(|wait| wait.overlaps(period, now))?;
         Some(BlockedPeriod {
             since: wait.from.max(period.opened_at),
@@ -81,7 +81,7 @@ pub(super) fn blocked(
             counts: period.counts,
         })
     };
-    periods.iter().filter_map(blocked).collect()
+    periods.iter().filter_map(to_blocked_period).collect()
 }
 
 /// Returns the earlier of the planned and the stored due time: a hold may postpone the due time, a manual retry

@@ -1,7 +1,7 @@
 //! Publishes, reads and replays events.
 
 use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
-use redrive_engine::{BatchCheckBudget, EventDraft, PublishReceipt, ReplayTo};
+use redrive_engine::{BatchState, EventDraft, PublishReceipt, ReplayTo};
 use redrive_store::{EventFilter, ListingPage, OrderedPosition, PageRequest, StoredEvent};
 
 use serde_json::json;
@@ -15,7 +15,7 @@ use super::{
 enum Part<'a> {
     Alone,
     OfOrder(OrderedPosition),
-    OfBatch(&'a BatchCheckBudget),
+    OfBatch(&'a BatchState),
 }
 
 impl App {
@@ -33,7 +33,7 @@ impl App {
     pub async fn publish_in_batch(
         &self,
         draft: EventDraft,
-        batch: &BatchCheckBudget,
+        batch: &BatchState,
     ) -> Result<PublishReceipt, AppError> {
         self.publish_at(draft, Part::OfBatch(batch)).await
     }

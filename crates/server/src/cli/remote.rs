@@ -41,13 +41,13 @@ impl Remote {
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
         let address = self.address;
-        let unreachable = |why: String| self.unreachable(&why);
-        let stream = TcpStream::connect(address).await.map_err(|error| unreachable(error.to_string()))?;
+        let to_error = |why: String| self.unreachable(&why);
+        let stream = TcpStream::connect(address).await.map_err(|error| to_error(error.to_string()))?;
         match &self.certificate {
             None => self.send(stream, method, path, body).await,
             Some(file) => {
                 let stream = pinned_tls::connect(stream, address.ip(), file).await;
-                self.send(stream.map_err(unreachable)?, method, path, body).await
+                self.send(stream.map_err(to_error)?, method, path, body).await
             }
         }
     }
@@ -70,9 +70,9 @@ impl Remote {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let unreachable = |why: String| self.unreachable(&why);
+        let to_error = |why: String| self.unreachable(&why);
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| to_error(error.to_string()))?;
         tokio::spawn(connection);
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = Request::builder()
@@ -83,10 +83,10 @@ impl Remote {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(bytes::Bytes::from(body)))
             .map_err(|error| CliError::message(error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(|error| unreachable(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|error| to_error(error.to_string()))?;
         let status = response.status();
         let bytes =
-            response.into_body().collect().await.map_err(|error| unreachable(error.to_string()))?.to_bytes();
+            response.into_body().collect().await.map_err(|error| to_error(error.to_string()))?.to_bytes();
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         if status.is_success() {
             return Ok(value);

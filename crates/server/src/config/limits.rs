@@ -16,7 +16,7 @@ pub struct Limits {
     pub webhook: PerMinute,
     /// Limits of a tenant that has none of its own.
     pub tenant: TenantLimits,
-    /// Send rate of the whole installation.
+    /// Send rate of the whole cluster.
     pub global: PerSecond,
     /// Rate of API calls by one key.
     pub api: PerMinute,
@@ -68,7 +68,7 @@ impl Limits {
         per_minute("limits.tenant", PerMinute { requests_per_minute, burst })
     }
 
-    /// Returns the send rate of the whole installation.
+    /// Returns the send rate of the whole cluster.
     pub fn global_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
         let PerSecond { requests_per_second, burst } = self.global;
         let max = REQUESTS_PER_MINUTE_RANGE.end() / 60;

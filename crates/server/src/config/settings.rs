@@ -283,7 +283,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting(
         "limits.global.requests_per_second",
-        "Global send rate limit, in requests per second. Unlimited unless set.",
+        "Send rate limit of the whole cluster, in requests per second. Unlimited unless set.",
     ),
     setting(
         "limits.global.burst",

@@ -311,7 +311,7 @@ fn decision_from_wire(reply: &WebhookReply, granted: WireGrant, now: Time) -> Ad
             };
             AdmissionDecision::Wait { until: until.map(Time::from_millis), reason, scope }
         }
-        WireGrant::Probed { until } => AdmissionDecision::Probed { until: Time::from_millis(until) },
+        WireGrant::Probed { until } => AdmissionDecision::AlreadyProbed { until: Time::from_millis(until) },
         WireGrant::NoProbe => AdmissionDecision::NoProbe,
     }
 }

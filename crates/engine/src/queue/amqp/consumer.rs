@@ -74,11 +74,11 @@ impl TicketBuffer {
     /// Returns the next ticket by weighted priority, so that no priority starves.
     fn next(&self, scheduler: &mut WeightedScheduler) -> Option<(Priority, Message)> {
         let mut waiting = self.waiting.lock();
-        let mut in_line = [false; CLASS_COUNT];
+        let mut ready_classes = [false; CLASS_COUNT];
         for (class, tickets) in waiting.iter().enumerate() {
-            in_line[class] = !tickets.is_empty();
+            ready_classes[class] = !tickets.is_empty();
         }
-        let class = scheduler.next(in_line)?;
+        let class = scheduler.next(ready_classes)?;
         scheduler.charge(class);
         let message = waiting[class].pop_front()?;
         Some((Priority::ALL[class], message))

@@ -23,7 +23,7 @@ use redrive_core::{
         json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
     },
 };
-use redrive_engine::{BatchCheckBudget, EventDraft, MAX_INLINE_WORK, PublishReceipt};
+use redrive_engine::{BatchState, EventDraft, MAX_INLINE_WORK, PublishReceipt};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -355,7 +355,7 @@ pub(super) async fn publish_batch(
         return Err(FieldError::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
     let (trace, hops) = (trace::from_headers(&raw.headers), hops_of(&raw.headers)?);
-    let batch = Arc::new(BatchCheckBudget::default());
+    let batch = Arc::new(BatchState::default());
     let mut under_way = Vec::with_capacity(events.len());
     for event in &events {
         let work = parse_work(event, mode);
@@ -440,7 +440,7 @@ enum PendingItem {
 /// takes longer delays those after it. Yields to other tasks after every millisecond of work.
 async fn submit_in_order(
     mut under_way: Vec<PendingItem>,
-    batch: &BatchCheckBudget,
+    batch: &BatchState,
 ) -> Vec<Result<PublishReceipt, Problem>> {
     let mut next = 0;
     poll_fn(|context| {
@@ -479,7 +479,7 @@ async fn submit_in_order(
 async fn publish_one(
     app: AppState,
     draft: EventDraft,
-    batch: Arc<BatchCheckBudget>,
+    batch: Arc<BatchState>,
 ) -> Result<PublishReceipt, Problem> {
     batch.add_inline_work(WORK_PER_EVENT);
     Ok(app.publish_in_batch(draft, &batch).await?)

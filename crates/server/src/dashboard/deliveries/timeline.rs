@@ -20,7 +20,7 @@ const MIN_BAR_WIDTH: u64 = 4;
 /// Number of newest attempts shown with request and response; the requested attempt is shown in full too.
 const FULL_ATTEMPTS: usize = 4;
 /// Maximum number of newest timeline entries shown.
-const MAX_ATTEMPTS: usize = 60;
+const MAX_ENTRIES: usize = 60;
 
 /// A line of the timeline.
 pub(super) enum Line {
@@ -98,10 +98,10 @@ pub(super) fn timeline(
         HistoryEntry::Blocked(_) => 0,
     };
     let scale = history.entries.iter().map(longest).max().unwrap_or(0);
-    let omitted = history.entries.len().saturating_sub(MAX_ATTEMPTS);
+    let omitted = history.entries.len().saturating_sub(MAX_ENTRIES);
     let mut in_full = FULL_ATTEMPTS;
     let mut lines = Vec::new();
-    for entry in history.entries.into_iter().rev().take(MAX_ATTEMPTS) {
+    for entry in history.entries.into_iter().rev().take(MAX_ENTRIES) {
         lines.push(match entry {
             HistoryEntry::Blocked(blocked) => {
                 Line::Blocked { since: blocked.since, description: blocked.describe() }

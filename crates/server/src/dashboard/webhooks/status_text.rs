@@ -186,7 +186,7 @@ fn failure_message(hour: &Rollup, failing_since: Option<Time>) -> Option<StatusM
     let failed = hour.failures();
     let title = format!("{failed} of {} attempts failed in the last hour", hour.attempts);
     let (cause, action) = explain_failure(worst);
-    let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "Always" };
+    let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "All failures" };
     is_failing.then(|| {
         StatusMessage::new("bad", title, format!("{mostly}: {cause}. {action}."))
             .at("Nothing has succeeded since", failing_since)

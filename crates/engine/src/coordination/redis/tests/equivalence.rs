@@ -143,7 +143,7 @@ impl Both<'_> {
     }
 
     fn report(&self, call: CallOutcome, probe: Option<u64>) {
-        let report = AttemptReport { call, probe, success: None, hold_until: None };
+        let report = AttemptReport { call, probe, success: None, pause_until: None };
         self.model.record_attempt(&self.webhook, report, self.node.at());
     }
 
