@@ -10,13 +10,15 @@ use redrive_store::{
 };
 use redrive_testkit::Database;
 
-/// Few connections, since very many tests run concurrently.
+/// Few connections, since very many tests run concurrently. The server does not end transactions of this process when
+/// the machine stalls; other suites test that it does.
 fn options(database: &Database) -> Options {
+    let url = format!("{}%20-cidle_in_transaction_session_timeout%3D60000", database.url());
     Options {
         writers: 4,
         readers: 2,
         allow_unsafe_durability: true,
-        ..Options::at(database.url()).with_vault(redrive_testkit::vault())
+        ..Options::at(url).with_vault(redrive_testkit::vault())
     }
 }
 
