@@ -1,5 +1,6 @@
 //! Client timeouts: one deadline per connection, reset at each phase (header, body, write, idle). No timeout here
-//! ends a request that is being processed.
+//! ends a request that is being processed. A connection whose last request body was not read is closed slowly, so that
+//! the client can read the response.
 
 use std::{
     io::{self, IoSlice},
@@ -27,6 +28,7 @@ const MIN_WRITE_BYTES_PER_MS: u64 = 16;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that are discarded in that time.
 const MAX_LINGER_BYTES: usize = 16 << 20;
+/// Size of the buffer for discarded input.
 const LINGER_READ_BYTES: usize = 8 * 1024;
 /// Reads after which a lingering close lets other tasks run.
 const MAX_LINGER_READS_PER_POLL: usize = 16;

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redrive_core::{DeliveryStatus, event::Event};
@@ -31,6 +31,15 @@ fn options(url: String) -> Options {
     }
 }
 
+/// Opens a store whose sessions outlive a stall of the machine: the server does not end their transactions, and replies
+/// may take seconds.
+async fn stall_tolerant_store(url: String) -> Arc<dyn Store> {
+    let url = format!("{url}%20-cidle_in_transaction_session_timeout%3D60000");
+    let timeout = Duration::from_secs(30);
+    let options = Options { connect_timeout: timeout, statement_timeout: timeout, ..options(url) };
+    Arc::new(Postgres::open(&options).await.unwrap())
+}
+
 async fn store(url: String) -> Arc<dyn Store> {
     Arc::new(Postgres::open(&options(url)).await.unwrap())
 }
@@ -52,23 +61,6 @@ async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -
     waited.await.unwrap_or_else(|_| panic!("not within {within:?}: {what}"));
 }
 
-/// Repeats an operation while the store is unavailable: PostgreSQL ends the transaction of a process that stalls in it,
-/// which happens on a loaded machine.
-async fn until_available<T, F>(mut operation: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Result<T, StoreError>>,
-{
-    let started = Instant::now();
-    loop {
-        match operation().await {
-            Err(StoreError::Unavailable(_)) if started.elapsed() < redrive_testkit::WAIT_TIMEOUT => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            result => return result.unwrap(),
-        }
-    }
-}
-
 async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
     let (sender, reply) = tokio::sync::oneshot::channel();
     store.record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
@@ -77,11 +69,10 @@ async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
 
 /// Claims due deliveries as this node once and records them as delivered. Returns their number.
 async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> usize {
-    let due = until_available(|| store.due_lanes(epoch, vec!["default".into()], at(now), 100)).await;
-    let capacities: Vec<_> = due.lanes.into_iter().map(|key| LaneCapacity::new(key, 7)).collect();
+    let due = store.due_lanes(epoch, vec!["default".into()], at(now), 100).await.unwrap();
+    let capacities = due.lanes.into_iter().map(|key| LaneCapacity::new(key, 7)).collect();
     let mut done = 0;
-    let claims = until_available(|| store.claim(epoch, at(now), capacities.clone(), 1 << 20)).await;
-    for claim in claims {
+    for claim in store.claim(epoch, at(now), capacities, 1 << 20).await.unwrap() {
         for claimed in claim.deliveries {
             let outcome =
                 harness.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, at(now));
@@ -99,12 +90,11 @@ async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> u
         }
         if claim.more {
             // The lane is held: claim the rest and release it, so that other nodes can claim.
-            until_available(|| store.release(epoch, at(now), Vec::new())).await;
+            store.release(epoch, at(now), Vec::new()).await.unwrap();
             let again = vec![LaneCapacity::new(claim.key, 1000)];
-            let claims = until_available(|| store.claim(epoch, at(now), again.clone(), 1 << 20)).await;
-            for rest in claims {
-                let back: Vec<_> = rest.deliveries.iter().map(|one| (one.id, one.due)).collect();
-                until_available(|| store.release(epoch, at(now), back.clone())).await;
+            for rest in store.claim(epoch, at(now), again, 1 << 20).await.unwrap() {
+                let back = rest.deliveries.iter().map(|one| (one.id, one.due)).collect();
+                store.release(epoch, at(now), back).await.unwrap();
             }
         }
     }
@@ -116,14 +106,15 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
     const EVENTS: u64 = 600;
     let database = redrive_testkit::Postgres::shared().await;
     let url = database.url();
-    let stores = [store(url.clone()).await, store(url.clone()).await, store(url).await];
+    let open = || stall_tolerant_store(url.clone());
+    let stores = [open().await, open().await, open().await];
     let harness = harness_on(stores[0].clone(), database).await;
     let webhooks = [harness.webhook_id, harness.new_webhook().await.id, harness.new_webhook().await.id];
     let published = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for (index, store) in stores.iter().cloned().enumerate() {
         let (harness, published) = (harness.clone(), published.clone());
-        let epoch = until_available(|| store.join(Default::default(), at(0))).await;
+        let epoch = store.join(Default::default(), at(0)).await.unwrap();
         let publishing = {
             let (harness, store, published) = (harness.clone(), store.clone(), published.clone());
             async move {
@@ -148,17 +139,12 @@ async fn concurrent_operations_of_several_nodes_lose_nothing() {
                         // Cause contention: cancel one delivery, make another due, and set the circuit of a webhook.
                         let tenant_id = harness.tenant_id.clone();
                         let last = ids[ids.len() - 1];
-                        let reason = "changed my mind";
-                        until_available(|| store.cancel(tenant_id.clone(), last, reason.into(), at(1))).await;
+                        store.cancel(tenant_id.clone(), last, "changed my mind".into(), at(1)).await.unwrap();
                         let first = ids[ids.len() / 2];
                         let options = harness.redrive_options(harness.delivery_id(at(0)));
-                        until_available(|| store.retry(tenant_id.clone(), first, options.clone(), at(1)))
-                            .await;
+                        store.retry(tenant_id.clone(), first, options, at(1)).await.unwrap();
                         let circuit = redrive_store::conformance::closed();
-                        until_available(|| {
-                            store.set_circuit(tenant_id.clone(), webhooks[index], circuit.clone(), None)
-                        })
-                        .await;
+                        store.set_circuit(tenant_id, webhooks[index], circuit, None).await.unwrap();
                     }
                 }
             }
@@ -244,11 +230,11 @@ async fn lost_connection_leaves_no_unknown_lease() {
 async fn claim_with_lost_commit_reply_is_undone_on_idle_node() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
-    let through = store(database.url_through(&proxy)).await;
+    let through = stall_tolerant_store(database.url_through(&proxy)).await;
     let url = database.url();
     let direct = store(url.clone()).await;
     let harness = harness_on(direct, database).await;
-    let epoch = until_available(|| through.join(Default::default(), at(0))).await;
+    let epoch = through.join(Default::default(), at(0)).await.unwrap();
     let new = harness.new_event(at(0), InitialState::Waiting(at(0)));
     let key = LaneKey { webhook_id: harness.webhook_id, lane: new.deliveries[0].lane.clone() };
     harness.publish(new).await;
