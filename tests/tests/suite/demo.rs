@@ -1,6 +1,6 @@
 //! `redrive demo`, started as a new user would, and tested from outside.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use redrive_testkit::{Api, Redrive, Setup};
 use serde_json::Value;
@@ -101,7 +101,7 @@ async fn demo_has_traffic_within_seconds() {
     // Publishing continues after the initial events, which are eight of each type.
     at_least(&api, 2 * 8 + 1, "/v1/events?tenant_id=globex&limit=100").await;
     redrive.signal("INT");
-    let status = redrive.wait_exit(Duration::from_secs(10)).await;
+    let status = redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await;
     assert!(status.success(), "{status}");
     assert_eq!(folders(folder.path()), 0, "nothing is left behind");
     let output = redrive.output();
@@ -125,7 +125,7 @@ async fn demo_starts_empty_unless_a_folder_is_given() {
     let event = at_least(&api, 1, "/v1/events?tenant_id=acme").await;
     let event = format!("/v1/events/{}?tenant_id=acme", text(&entries(&event)[0]["id"]));
     kept.signal("TERM");
-    assert!(kept.wait_exit(Duration::from_secs(10)).await.success());
+    assert!(kept.wait_exit(redrive_testkit::WAIT_TIMEOUT).await.success());
     let (_again, again) = start(folder.path(), &["--rate", "1", "--data", "kept"]).await;
     let second = webhook(&again, "acme", "acme-erp").await;
     assert_eq!(first["id"], second["id"], "the demo continues with the stored data");

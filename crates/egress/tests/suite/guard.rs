@@ -9,7 +9,7 @@ use redrive_core::{
     security::{address::AddressRules, egress_rules::EgressRules},
 };
 use redrive_egress::{Client, Config, OutboundRequest, Timings};
-use redrive_testkit::{Canary, Dns, DnsReply, dns::addresses};
+use redrive_testkit::{Canary, Dns, DnsReply, WAIT_TIMEOUT, dns::addresses};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     time::timeout,
@@ -470,7 +470,7 @@ async fn changed_rules_apply_immediately_and_close_idle_connections() {
     assert_eq!((server.connections(), server.requests()), (1, 2), "the connection is reused");
 
     client.set_rules(EgressRules::default());
-    let closed = timeout(Duration::from_secs(1), notified.recv()).await;
+    let closed = timeout(WAIT_TIMEOUT, notified.recv()).await;
     assert_eq!(closed.expect("the idle connection is still open"), Some(0));
     failed(post(&client, outbound(&server.url(), LONG)).await, SendFailure::BlockedAddress);
     assert_eq!((server.connections(), server.requests()), (1, 2));
@@ -519,7 +519,7 @@ async fn connection_in_use_closes_after_exchange_when_rules_change() {
     let in_flight = tokio::spawn(async move { sender.post(request).await });
     was_asked.recv().await.unwrap();
     client.set_rules(EgressRules::default());
-    timeout(Duration::from_secs(1), was_left.recv()).await.expect("the idle connection is still open");
+    timeout(WAIT_TIMEOUT, was_left.recv()).await.expect("the idle connection is still open");
     failed(post(&client, outbound(&server.url(), LONG)).await, SendFailure::BlockedAddress);
     go.notify_one();
     assert_eq!(
@@ -527,7 +527,7 @@ async fn connection_in_use_closes_after_exchange_when_rules_change() {
         200,
         "the exchange in flight is not aborted"
     );
-    timeout(Duration::from_secs(1), notified.recv()).await.expect("the connection is still open");
+    timeout(WAIT_TIMEOUT, notified.recv()).await.expect("the connection is still open");
     assert_eq!((server.connections(), idle.connections()), (1, 1));
 }
 

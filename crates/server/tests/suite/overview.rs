@@ -231,7 +231,7 @@ async fn overview_reports_traffic_queue_circuits_and_dead_letters(fixture: Fixtu
         stored.iter().map(|(_, one)| (one.sent.attempts, one.ended.all())).collect::<Vec<_>>()
     };
     while stored().await != [(12, 12)] {
-        assert!(started.elapsed() < Duration::from_secs(30), "the rollups were not stored in time");
+        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the rollups were not stored in time");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for range in Range::ALL {

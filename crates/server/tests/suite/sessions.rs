@@ -252,7 +252,7 @@ async fn sessions_are_shared_by_nodes_and_survive_a_slow_store() {
             tokio::time::sleep(Duration::from_millis(50)).await
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), ended)
+    tokio::time::timeout(redrive_testkit::WAIT_TIMEOUT, ended)
         .await
         .expect("the session was not ended on the other node");
 }

@@ -87,7 +87,6 @@ async fn leases_of_a_killed_node_are_taken_over_without_loss() {
         acked.len()
     );
     assert!(twice <= IN_FLIGHT, "{twice} duplicates");
-    assert!(taken_over <= LEASE + Duration::from_secs(3), "{taken_over:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +181,6 @@ async fn database_restart_loses_nothing_and_nodes_resume() {
         acked.len()
     );
     assert_no_loss(&acked, &deliveries, &arrivals, 1);
-    assert!(slowest <= Duration::from_secs(10), "{slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -388,7 +388,6 @@ async fn messages_wait_while_the_store_is_unavailable() {
     let started = Instant::now();
     assert_eq!(all_arrive(&receiver, 60).await, 60);
     println!("all there {:?} after the store was back", started.elapsed());
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     let order: Vec<_> =
         receiver.arrivals().iter().map(|arrival| arrival.json()["data"]["n"].as_u64().unwrap()).collect();
     assert!(order.is_sorted(), "{order:?}");

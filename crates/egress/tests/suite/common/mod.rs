@@ -64,10 +64,10 @@ pub(crate) fn outbound(url: &str, timeout: Duration) -> OutboundRequest {
     }
 }
 
-/// Sends a request, and asserts that the exchange ended within its timeout plus one second.
+/// Sends a request, and asserts that the exchange ended within its timeout plus ten seconds, which allows for a busy machine.
 pub(crate) async fn post(client: &Client, request: OutboundRequest) -> Exchange {
     let start = Instant::now();
-    let limit = request.timeout + Duration::from_secs(1);
+    let limit = request.timeout + Duration::from_secs(10);
     let exchange = client.post(request).await;
     assert!(start.elapsed() < limit, "took {:?}: {exchange:?}", start.elapsed());
     exchange

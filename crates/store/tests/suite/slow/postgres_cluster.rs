@@ -16,7 +16,7 @@ use redrive_store::{
     conformance::{Harness, Opened, at, order, page},
     postgres::{Options, Postgres},
 };
-use redrive_testkit::{Database, Proxy};
+use redrive_testkit::{Database, Proxy, WAIT_TIMEOUT};
 use tokio::sync::Notify;
 
 /// Few connections and short timeouts, so that failures show soon.
@@ -211,7 +211,7 @@ async fn lost_connection_leaves_no_unknown_lease() {
         }
     }
     // The next successful publish releases all uncertain leases.
-    eventually("the store works again", Duration::from_secs(10), async || through.ping().await.is_ok()).await;
+    eventually("the store works again", WAIT_TIMEOUT, async || through.ping().await.is_ok()).await;
     let mut last = harness.new_event(at(0), InitialState::Leased);
     last.epoch = epoch;
     known.insert(last.deliveries[0].id);
@@ -251,13 +251,13 @@ async fn claim_with_lost_commit_reply_is_undone_on_idle_node() {
     proxy.lose_reply_to(b"COMMIT");
     let claimed = through.claim(epoch, at(1), vec![capacity.clone()], 1 << 20).await;
     assert!(matches!(claimed, Err(StoreError::Unavailable(_))), "{claimed:?}");
-    eventually("the claim is committed", Duration::from_secs(10), async || {
+    eventually("the claim is committed", WAIT_TIMEOUT, async || {
         observer.query("SELECT FROM committed_claims", &[]).await.unwrap().len() == 1
     })
     .await;
 
     // The node does nothing further, and still the lease, the lane and the assignment are released.
-    eventually("another node may claim it", Duration::from_secs(10), async || {
+    eventually("another node may claim it", WAIT_TIMEOUT, async || {
         let claims =
             harness.store().claim(harness.epoch, at(1), vec![capacity.clone()], 1 << 20).await.unwrap();
         claims.iter().any(|claim| !claim.deliveries.is_empty())
@@ -306,11 +306,8 @@ async fn unresponsive_server_fails_publishes_until_it_recovers() {
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
         assert!(matches!(through.ping().await, Err(StoreError::Unavailable(_))));
         proxy.pass();
-        eventually("the store is found again", Duration::from_secs(10), async || {
-            through.ping().await.is_ok()
-        })
-        .await;
-        eventually("the store accepts events again", Duration::from_secs(10), async || {
+        eventually("the store is found again", WAIT_TIMEOUT, async || through.ping().await.is_ok()).await;
+        eventually("the store accepts events again", WAIT_TIMEOUT, async || {
             harness.try_publish(harness.new_event(at(0), InitialState::Waiting(at(0)))).await.is_ok()
         })
         .await;
@@ -334,8 +331,7 @@ async fn lane_with_concurrent_insert_is_neither_awaited_nor_deleted() {
     let filling = client.transaction().await.unwrap();
     filling.batch_execute("SELECT 1 FROM lanes FOR KEY SHARE").await.unwrap();
     let lane = harness.lane();
-    let claimed_count =
-        tokio::time::timeout(Duration::from_secs(2), work(&harness, &*store, harness.epoch, 10));
+    let claimed_count = tokio::time::timeout(WAIT_TIMEOUT, work(&harness, &*store, harness.epoch, 10));
     assert_eq!(claimed_count.await.expect("the claim waits for no lock"), 2);
     let due = store.due_lanes(harness.epoch, vec!["default".into()], at(10), 10).await.unwrap();
     assert_eq!(due.lanes, std::slice::from_ref(&lane), "the lane is due again");
@@ -369,7 +365,7 @@ async fn lease_that_changes_during_a_rescue_is_rescued() {
         let (store, dead) = (store.clone(), harness.epoch);
         tokio::spawn(async move { store.rescue(dead, at(10), 100).await })
     };
-    eventually("the rescue waits for the change", Duration::from_secs(5), async || {
+    eventually("the rescue waits for the change", WAIT_TIMEOUT, async || {
         let waiting =
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid";
         change.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
@@ -400,9 +396,9 @@ async fn hints_reach_other_nodes() {
         let _ = tokio::time::timeout(Duration::from_millis(1), ring.notified()).await;
     }
     harness.waiting(at(0), at(0)).await;
-    tokio::time::timeout(Duration::from_secs(5), work.notified()).await.expect("work is hinted at");
+    tokio::time::timeout(WAIT_TIMEOUT, work.notified()).await.expect("work is hinted at");
     harness.new_webhook().await;
-    tokio::time::timeout(Duration::from_secs(5), change.notified()).await.expect("a change is hinted at");
+    tokio::time::timeout(WAIT_TIMEOUT, change.notified()).await.expect("a change is hinted at");
     harness.drain().await;
 }
 
@@ -568,9 +564,8 @@ async fn locked_tenant_blocks_only_its_own_publishes() {
         free.push(tokio::spawn(async move { publish(&*to, new).await }));
     }
     for one in free {
-        let published = tokio::time::timeout(Duration::from_secs(5), one)
-            .await
-            .expect("another tenant's publish does not wait");
+        let published =
+            tokio::time::timeout(WAIT_TIMEOUT, one).await.expect("another tenant's publish does not wait");
         assert!(matches!(published.unwrap(), Ok(PublishResult::New { .. })));
     }
     store.ping().await.expect("one locked tenant does not make a node unready");
@@ -612,7 +607,7 @@ async fn write_is_retried_if_connection_is_lost_before_commit() {
         let store = store.clone();
         tokio::spawn(async move { store.change_tenant(tenant).await })
     };
-    eventually("the change waits for the lock", Duration::from_secs(5), async || {
+    eventually("the change waits for the lock", WAIT_TIMEOUT, async || {
         let waiting =
             "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))";
         blocking.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1

@@ -60,7 +60,7 @@ async fn shares(node: &Redrive, through_redis: bool) {
         {
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "after ten seconds:\n{metrics}");
+        assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "the state does not change:\n{metrics}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
