@@ -143,7 +143,7 @@ impl Client {
     /// the future cancels the exchange.
     pub async fn post(&self, request: OutboundRequest) -> Exchange {
         let start = (self.0.stopwatch)();
-        let context = RequestContext { owner: request.owner, timeout: request.timeout };
+        let context = RequestContext { tenant_key: request.tenant_key, timeout: request.timeout };
         let (mut request, unsent) = prepare(request);
         let mut progress = Progress::new(capture_connection(&mut request), unsent);
         let exchange = REQUEST.scope(context, self.0.exchange(request, start, &mut progress));
@@ -192,7 +192,7 @@ impl Inner {
 
 /// Builds the request for hyper, and the marker that shows whether its body was written.
 fn prepare(outbound: OutboundRequest) -> (Request<Full<Payload>>, Arc<()>) {
-    let OutboundRequest { target, mut headers, body, timeout: _, owner: _ } = outbound;
+    let OutboundRequest { target, mut headers, body, timeout: _, tenant_key: _ } = outbound;
     for name in &FRAMING {
         headers.remove(name);
     }

@@ -1,6 +1,6 @@
 //! Bounds the open connections per IP address, over all hosts, webhooks and tenants.
 //!
-//! One owner (a tenant) never gets all of an address's connections: see [`redrive_core::dispatch::fairness::may_take`].
+//! One tenant never gets all of an address's connections: see [`redrive_core::dispatch::fairness::may_take`].
 
 use std::{
     collections::HashMap,
@@ -27,8 +27,8 @@ struct Inner {
 #[derive(Default)]
 struct Usage {
     open: usize,
-    /// Open connections by owner; owners without any are removed.
-    by_owner: HashMap<u64, usize>,
+    /// Open connections by tenant key; tenants without any are removed.
+    by_tenant: HashMap<u64, usize>,
     /// Notified whenever a connection is closed.
     closed: Arc<Notify>,
 }
@@ -37,7 +37,7 @@ struct Usage {
 pub(crate) struct Permit {
     connections: Weak<Inner>,
     address: IpAddr,
-    owner: u64,
+    tenant_key: u64,
 }
 
 impl Connections {
@@ -47,18 +47,18 @@ impl Connections {
 
     /// Acquires a permit for one more connection to `address`, waiting for at most `wait`. Returns `None` if none
     /// became available in that time.
-    pub(crate) async fn acquire(&self, address: IpAddr, owner: u64, wait: Duration) -> Option<Permit> {
+    pub(crate) async fn acquire(&self, address: IpAddr, tenant_key: u64, wait: Duration) -> Option<Permit> {
         let address = address.to_canonical();
         timeout(wait, async {
             loop {
-                let closed = match self.try_acquire(address, owner) {
+                let closed = match self.try_acquire(address, tenant_key) {
                     Ok(permit) => return permit,
                     Err(closed) => closed,
                 };
                 let mut next_close = std::pin::pin!(closed.notified());
                 next_close.as_mut().enable();
                 // Try again: a connection closed before this waiter was registered did not notify it.
-                match self.try_acquire(address, owner) {
+                match self.try_acquire(address, tenant_key) {
                     Ok(permit) => return permit,
                     Err(_) => next_close.await,
                 }
@@ -68,17 +68,19 @@ impl Connections {
         .ok()
     }
 
-    fn try_acquire(&self, address: IpAddr, owner: u64) -> Result<Permit, Arc<Notify>> {
-        let Some(max) = self.0.max else { return Ok(Permit { connections: Weak::new(), address, owner }) };
+    fn try_acquire(&self, address: IpAddr, tenant_key: u64) -> Result<Permit, Arc<Notify>> {
+        let Some(max) = self.0.max else {
+            return Ok(Permit { connections: Weak::new(), address, tenant_key });
+        };
         let mut by_address = self.0.by_address.lock();
         let usage = by_address.entry(address).or_default();
-        let own = usage.by_owner.get(&owner).copied().unwrap_or(0);
+        let own = usage.by_tenant.get(&tenant_key).copied().unwrap_or(0);
         if !may_take(max, usage.open, own, TENANT_FACTOR) {
             return Err(usage.closed.clone());
         }
         usage.open += 1;
-        *usage.by_owner.entry(owner).or_default() += 1;
-        Ok(Permit { connections: Arc::downgrade(&self.0), address, owner })
+        *usage.by_tenant.entry(tenant_key).or_default() += 1;
+        Ok(Permit { connections: Arc::downgrade(&self.0), address, tenant_key })
     }
 
     #[cfg(test)]
@@ -93,10 +95,10 @@ impl Drop for Permit {
         let mut by_address = connections.by_address.lock();
         let Some(usage) = by_address.get_mut(&self.address) else { return };
         usage.open -= 1;
-        if let Some(own) = usage.by_owner.get_mut(&self.owner) {
+        if let Some(own) = usage.by_tenant.get_mut(&self.tenant_key) {
             *own -= 1;
             if *own == 0 {
-                usage.by_owner.remove(&self.owner);
+                usage.by_tenant.remove(&self.tenant_key);
             }
         }
         usage.closed.notify_waiters();
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn owner_cannot_take_all_connections_of_address() {
+    async fn tenant_cannot_take_all_connections_of_address() {
         let connections = Connections::new(Some(10));
         let mut held = Vec::new();
         while let Some(permit) = connections.acquire(HERE, 1, SHORT).await {

@@ -57,8 +57,8 @@ tokio::task_local! {
 /// Data about the request that a connection is opened for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestContext {
-    /// Owner of the request; see [`crate::OutboundRequest::owner`].
-    pub(crate) owner: u64,
+    /// Key of the tenant; see [`crate::OutboundRequest::tenant_key`].
+    pub(crate) tenant_key: u64,
     /// Timeout of the whole request.
     pub(crate) timeout: Duration,
 }
@@ -133,7 +133,7 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let dialer = self.0.clone();
         // hyper calls this in the task of the request that needs the connection, but may complete it in another task.
-        let without_limit = RequestContext { owner: 0, timeout: Duration::MAX };
+        let without_limit = RequestContext { tenant_key: 0, timeout: Duration::MAX };
         let request = REQUEST.try_with(|request| *request).unwrap_or(without_limit);
         Box::pin(async move {
             let mut phases = Phases::default();
@@ -293,7 +293,7 @@ impl Dialer {
         let start = (self.stopwatch)();
         let mut reached = Err(ConnectError::Unreachable);
         for address in tried {
-            let Some(permit) = self.connections.acquire(*address, request.owner, wait).await else {
+            let Some(permit) = self.connections.acquire(*address, request.tenant_key, wait).await else {
                 reached = Err(ConnectError::AddressBusy);
                 continue;
             };

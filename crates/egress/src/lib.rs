@@ -96,8 +96,9 @@ pub struct OutboundRequest {
     pub body: Bytes,
     /// Timeout of the whole exchange, including the response body.
     pub timeout: Duration,
-    /// Key of the tenant for which it is sent. Owners share the connections of an address fairly.
-    pub owner: u64,
+    /// Key of the tenant for which it is sent. The open connections of an address are counted by it, so that tenants
+    /// share them fairly.
+    pub tenant_key: u64,
 }
 
 /// Result of one POST.

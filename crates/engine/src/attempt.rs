@@ -189,7 +189,7 @@ impl Inner {
             target,
             body,
             timeout: webhook.retry_policy.timeout(delivery.attempt),
-            owner: webhook.tenant.key,
+            tenant_key: webhook.tenant.key,
         };
         let started = monotonic_now();
         let exchange = tokio::select! {
@@ -243,9 +243,10 @@ impl Inner {
         let secrets: Vec<_> = signature::live_secrets(&webhook.secrets, self.clock.confirmed_now()).collect();
         let signatures = signature::sign(webhook.signature, &secrets, &event_id, at, body);
         let key = delivery.event.idempotency_key.as_deref().unwrap_or(&event_id);
-        let mut headers = HeaderMap::with_capacity(16 + webhook.headers.as_ref().map_or(0, |own| own.len()));
+        let custom_count = webhook.headers.as_ref().map_or(0, |custom| custom.len());
+        let mut headers = HeaderMap::with_capacity(16 + custom_count);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(delivery.format.content_type()));
-        let own = [
+        let standard = [
             (header::USER_AGENT, header_from_str(&self.settings.user_agent)),
             (WEBHOOK_TIMESTAMP, HeaderValue::from(at.secs())),
             (WEBHOOK_SIGNATURE, header_from_string(signatures.webhook_signature)),
@@ -259,7 +260,7 @@ impl Inner {
             (WEBHOOK_ID, header_from_string(event_id)),
             (REDRIVE_HOPS, HeaderValue::from(u16::from(hops::next(delivery.event.hops)))),
         ];
-        headers.extend(own);
+        headers.extend(standard);
         for (name, value) in delivery.format.headers(&delivery.event) {
             if let Ok(name) = HeaderName::try_from(name) {
                 headers.insert(name, header_from_string(value));
@@ -270,7 +271,7 @@ impl Inner {
             let state = delivery.event.trace.as_ref().and_then(|trace| trace.state());
             headers.extend(state.map(|state| (TRACESTATE, header_from_str(state))));
         }
-        for (name, value) in webhook.headers.iter().flat_map(|own| own.iter()) {
+        for (name, value) in webhook.headers.iter().flat_map(|custom| custom.iter()) {
             headers.insert(name.clone(), value.clone());
         }
         headers

@@ -137,7 +137,7 @@ impl Inner {
     pub(crate) async fn restore_runtime(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for runtime in self.store.list_runtime().await? {
-            let over = runtime.hold_until.is_none_or(|until| until <= now);
+            let over = runtime.pause_until.is_none_or(|until| until <= now);
             if over && runtime.circuit.is_none() && runtime.failing_since.is_none() {
                 continue;
             }

@@ -12,7 +12,8 @@ use redrive_store::{NextState, StoreError};
 
 use crate::{ChangeError, Engine, Inner, notify::occurrences::occurrence, verification::VerifyResult};
 
-/// Disable reason of a webhook past its `expires_at`.
+/// Disable reason of a webhook past its `expires_at`. A delivery past `give_up_after` is dead for
+/// [`DeadReason::Expired`] instead.
 pub(crate) const REASON_EXPIRED: &str = "expired";
 /// Interval between scans for expired deliveries. A delivery that is sent is checked anyway; the scan is for
 /// deliveries that are blocked.

@@ -1,4 +1,8 @@
-//! The gate: decides right before sending whether a delivery is sent now, has to wait, or ends without a request.
+//! The gate: decides right before sending what happens to a delivery, in two steps.
+//!
+//! Admission starts a delivery or lets it wait, in memory or in the store. The pre-send check of a started delivery
+//! then decides whether it is sent, ends without a request, gets a failed attempt (poison delivery), is dropped because
+//! another node has its lease, or is released because another node may have it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,9 +41,10 @@ pub(crate) enum PreSendCheck {
     Finish(EndWithoutAttempt),
     /// Too many nodes died while sending it: record a failed attempt.
     Poison,
-    /// The lease belongs to another node.
+    /// Another node has the lease: drop the delivery.
     LeaseLost,
-    /// The lease may belong to another node.
+    /// The time by which this node may start requests under its send lease has ended, so another node may have the
+    /// delivery: release it.
     LeaseUncertain,
 }
 
@@ -105,13 +110,14 @@ impl Inner {
         let mut known = Vec::with_capacity(start.len());
         for delivery in start {
             match self.registry.webhook(delivery.webhook_id) {
-                // A delivery that must end without a request (epoch ended, webhook gone, payload erased, expired) skips
-                // admission and takes no token.
+                // A delivery that must not be sent skips admission and takes no token. Either it ends without a request
+                // (webhook gone, payload erased, expired), or this node drops it (its epoch has ended, so another node
+                // has the delivery).
                 Some(webhook)
                     if delivery.epoch.is_ended()
                         || end_before_send(&delivery, &webhook, confirmed_now).is_some() =>
                 {
-                    // The admission is a placeholder: the pre-send check ends the delivery, and nothing is sent.
+                    // The admission is a placeholder: the pre-send check ends or drops the delivery; nothing is sent.
                     self.spawn(
                         delivery,
                         Admission { webhook, probe: None, circuit: CircuitState::Closed, slot: None },

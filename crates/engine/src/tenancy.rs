@@ -26,7 +26,7 @@ use crate::{
 pub struct TenantContext {
     /// Tenant id.
     pub id: TenantId,
-    /// Key of the tenant as an owner of connections.
+    /// Number that stands for the tenant where connections are shared among tenants.
     pub(crate) key: u64,
     rules: RwLock<TenantRules>,
     /// Index of its pool among those that this node serves.

@@ -182,10 +182,10 @@ impl Inner {
         let challenge = clock::secret_hex();
         let body = challenge_body(&challenge);
         let headers = self.challenge_headers(webhook, &body);
-        let owner = self.registry.tenant_context(&webhook.tenant_id).key;
+        let tenant_key = self.registry.tenant_context(&webhook.tenant_id).key;
         let exchange = self
             .egress
-            .post(OutboundRequest { target, headers, body, timeout: CHALLENGE_TIMEOUT, owner })
+            .post(OutboundRequest { target, headers, body, timeout: CHALLENGE_TIMEOUT, tenant_key })
             .await;
         if exchange.result.is_err() {
             self.metrics.set_egress_refused(self.egress.refusals());

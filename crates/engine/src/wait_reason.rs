@@ -255,7 +255,7 @@ fn describe_circuit(circuit: &CircuitView) -> String {
         None => {
             let (sent, ok) = (circuit.half_open_attempts, circuit.half_open_successes);
             format!(
-                "circuit half open since {since}: {sent} probes sent, {ok} succeeded; waiting for the probe results"
+                "circuit half-open since {since}: {sent} probes sent, {ok} succeeded; waiting for the probe results"
             )
         }
     }

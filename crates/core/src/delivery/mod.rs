@@ -74,7 +74,7 @@ pub enum DeadReason {
     TlsLimit,
     /// The address was denied at the third attempt or later.
     BlockedAddress,
-    /// `give_up_after` passed.
+    /// `give_up_after` of the delivery passed. The end of a webhook (`expires_at`) cancels its deliveries instead.
     Expired,
 }
 

@@ -1,4 +1,4 @@
-//! The check right before a request: whether it may be sent now, and if not, what it waits for.
+//! The admission check of the gate: whether a request may be sent now, and if not, what it waits for.
 //!
 //! It is a pure function of its input, so that the reason shown to users is the reason that blocked the delivery.
 

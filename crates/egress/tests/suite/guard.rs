@@ -142,8 +142,8 @@ async fn connections_per_address_are_bounded_across_names() {
     .await;
     let client = Client::new(Config { max_connections_per_address: Some(2), ..lenient() }).unwrap();
     let port = server.address.port();
-    let send = |host: &str, owner| {
-        let request = OutboundRequest { owner, ..outbound(&format!("http://{host}:{port}/"), LONG) };
+    let send = |host: &str, tenant_key| {
+        let request = OutboundRequest { tenant_key, ..outbound(&format!("http://{host}:{port}/"), LONG) };
         let client = client.clone();
         tokio::spawn(async move { client.post(request).await })
     };
@@ -154,7 +154,7 @@ async fn connections_per_address_are_bounded_across_names() {
     let message = failed(send("127.0.0.1", 3).await.unwrap(), SendFailure::ConnectionLimit).message;
     assert!(message.contains("too many connections"), "{message}");
     // A request with a timeout shorter than the wait does not report a timeout of the endpoint.
-    let short = OutboundRequest { owner: 3, ..outbound(&server.url(), Duration::from_millis(400)) };
+    let short = OutboundRequest { tenant_key: 3, ..outbound(&server.url(), Duration::from_millis(400)) };
     failed(client.post(short).await, SendFailure::ConnectionLimit);
     assert_eq!(server.connections(), 2);
     // A waiting request gets the connection as soon as one is free.

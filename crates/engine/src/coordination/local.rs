@@ -372,7 +372,7 @@ impl LocalCoordinator {
             (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
         let state = &mut *self.state.lock();
         let entry = WebhookEntry {
-            paused_by_429_until: runtime.hold_until,
+            paused_by_429_until: runtime.pause_until,
             failing_since: runtime.failing_since,
             next_tick,
             unsynced: matches!(state.authority, Authority::Fallback(_)),
@@ -412,13 +412,13 @@ impl LocalCoordinator {
     ) -> RuntimeChange {
         let state = &mut *self.state.lock();
         if let (Some(clock_step), Some(stored)) = (&state.clock_step, &mut stored) {
-            stored.hold_until = stored.hold_until.map(|until| clock_step.apply(until));
+            stored.pause_until = stored.pause_until.map(|until| clock_step.apply(until));
             stored.circuit.iter_mut().for_each(|circuit| circuit.adjust_for_clock_step(clock_step));
         }
         let fresh = state.fresh_bucket();
         let generation = stored.as_ref().map_or(0, |stored| stored.generation);
         let is_plain = stored.as_ref().is_none_or(|stored| {
-            stored.circuit.is_none() && stored.hold_until.is_none() && stored.failing_since.is_none()
+            stored.circuit.is_none() && stored.pause_until.is_none() && stored.failing_since.is_none()
         });
         let entry = match state.webhooks.entry(webhook.id) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -436,7 +436,7 @@ impl LocalCoordinator {
         let alone = matches!(state.authority, Authority::Fallback(_));
         // A pause after a 429 is only ever extended.
         entry.paused_by_429_until =
-            entry.paused_by_429_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
+            entry.paused_by_429_until.max(stored.as_ref().and_then(|stored| stored.pause_until));
         let here = entry.circuit.to_saved();
         match stored.and_then(|stored| stored.circuit) {
             // Redis is authoritative and must be asked.

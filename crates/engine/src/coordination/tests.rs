@@ -46,7 +46,7 @@ fn runtime(webhook: &ResolvedWebhook, circuit: Option<SavedCircuit>) -> Option<W
     Some(WebhookRuntime {
         webhook_id: webhook.id,
         tenant_id,
-        hold_until: None,
+        pause_until: None,
         generation: circuit.as_ref().map_or(0, |circuit| circuit.generation),
         circuit,
         failing_since: None,
@@ -111,7 +111,7 @@ fn circuit_reset_elsewhere_discards_earlier_failures() {
 #[test]
 fn stored_429_pause_applies_to_all_nodes() {
     let (local, webhook) = bench();
-    let held = runtime(&webhook, None).map(|held| WebhookRuntime { hold_until: Some(NOW + MINUTE), ..held });
+    let held = runtime(&webhook, None).map(|held| WebhookRuntime { pause_until: Some(NOW + MINUTE), ..held });
     assert_eq!(local.merge_stored(&webhook, held, 0, NOW), RuntimeChange::Blocked(NOW + MINUTE));
     assert!(local.is_impaired(webhook.id, NOW) && !local.is_impaired(webhook.id, NOW + MINUTE));
     assert_eq!(

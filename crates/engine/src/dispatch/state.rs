@@ -520,7 +520,7 @@ impl State {
         queued
     }
 
-    /// Takes the queued deliveries that have expired, as [`State::take_queued`] does.
+    /// Takes the queued deliveries that have expired (exceeded `give_up_after`), as [`State::take_queued`] does.
     pub(super) fn take_expired(
         &mut self,
         is_expired: impl Fn(&LeasedDelivery) -> bool,

@@ -38,7 +38,8 @@ impl App {
         self.publish_at(draft, Part::OfBatch(batch)).await
     }
 
-    /// Publishes an event that must be stored after all earlier events of the same order.
+    /// Publishes an event that must be stored after all earlier events of the same sequence of publishes. This is
+    /// unrelated to ordered lanes, which order the deliveries to a webhook.
     pub async fn publish_in_order(
         &self,
         draft: EventDraft,

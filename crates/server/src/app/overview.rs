@@ -17,7 +17,7 @@ use super::{
     webhook_summary::{self, LastHour},
 };
 
-/// Maximum number of worst endpoints returned.
+/// Maximum number of worst webhooks returned.
 const MAX_WORST: usize = 10;
 /// Maximum number of per-minute rollups with failures read to find them.
 const MAX_FAILED_MINUTES: usize = 10_000;
@@ -30,7 +30,7 @@ const MAX_DEAD: usize = 50_000;
 
 /// Webhook with many failures in the last hour.
 #[derive(Clone, Debug)]
-pub struct WorstEndpoint {
+pub struct WorstWebhook {
     /// The webhook.
     pub webhook: WebhookName,
     /// Results of the last hour.
@@ -41,9 +41,9 @@ pub struct WorstEndpoint {
 
 /// Webhooks with the most failures in the last hour.
 #[derive(Clone, Debug)]
-pub struct WorstEndpoints {
+pub struct WorstWebhooks {
     /// Webhooks, most failures first.
-    pub webhooks: Vec<WorstEndpoint>,
+    pub webhooks: Vec<WorstWebhook>,
     /// Number of webhooks with failures.
     pub failing: usize,
     /// Start of the counted period: one hour ago, or later if there are too many failures.
@@ -94,8 +94,8 @@ pub struct Overview {
     pub circuits: CircuitCounts,
     /// Dead letters.
     pub dead: DeadSize,
-    /// Endpoints with the most failures.
-    pub worst_endpoints: WorstEndpoints,
+    /// Webhooks with the most failures.
+    pub worst_webhooks: WorstWebhooks,
     /// Recently opened circuits, newest first.
     pub incidents: Vec<IncidentDetails>,
 }
@@ -110,11 +110,11 @@ impl App {
             self.queue(&tenant),
             self.circuits(&tenant),
             self.dead_size(&tenant),
-            self.worst_endpoints(&tenant, now),
+            self.worst_webhooks(&tenant, now),
             self.incidents(&tenant),
         )?;
         let dead = DeadSize { size: size.min(MAX_DEAD), more: size > MAX_DEAD, last_hour, last_24_hours };
-        Ok(Overview { traffic, queue, circuits, dead, worst_endpoints: worst, incidents })
+        Ok(Overview { traffic, queue, circuits, dead, worst_webhooks: worst, incidents })
     }
 
     /// Counts the dead letters that the caller may see, up to one more than `MAX_DEAD`.
@@ -144,7 +144,7 @@ impl App {
     }
 
     /// Returns the webhooks of a tenant with the most failures in the last hour.
-    pub async fn worst_endpoints(&self, tenant: &TenantView, now: Time) -> Result<WorstEndpoints, AppError> {
+    pub async fn worst_webhooks(&self, tenant: &TenantView, now: Time) -> Result<WorstWebhooks, AppError> {
         let from = webhook_summary::axis(now).begin();
         let mut found = self.engine.failures(tenant.id.clone(), from, MAX_FAILED_MINUTES).await?;
         if tenant.tenant_managed_only {
@@ -161,14 +161,14 @@ impl App {
         let mut names = self.webhook_names(tenant, ids).await?;
         let worst = |(webhook_id, _): (WebhookId, u64)| {
             let last_hour = hours.remove(&webhook_id)?;
-            Some(WorstEndpoint {
+            Some(WorstWebhook {
                 webhook: names.remove(&webhook_id)?,
                 most_frequent: last_hour.sum.most_frequent(),
                 last_hour,
             })
         };
         let webhooks = top.into_iter().filter_map(worst).collect();
-        Ok(WorstEndpoints { webhooks, failing, since: found.only_since.unwrap_or(from) })
+        Ok(WorstWebhooks { webhooks, failing, since: found.only_since.unwrap_or(from) })
     }
 
     /// Returns the recently opened circuits of a tenant, newest first.
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worst_endpoints_are_sorted_and_limited() {
+    fn worst_webhooks_are_sorted_and_limited() {
         let all: Vec<_> = (0..30u8).map(|n| (WebhookId::from_bytes([n; 16]), u64::from(n % 10))).collect();
         let worst = worst_of(all);
         let listed: Vec<_> = worst.iter().map(|(id, failures)| (id.as_bytes()[0], *failures)).collect();

@@ -28,8 +28,8 @@ pub struct QueueSummary {
     pub webhooks: usize,
     /// Whether there are more than were counted.
     pub more: bool,
-    /// Number of requests of this node whose outcome is not stored yet.
-    pub in_flight: usize,
+    /// Number of requests of this node whose outcome is not committed yet.
+    pub unsettled: usize,
 }
 
 impl App {
@@ -87,7 +87,7 @@ fn sum(
 ) -> QueueSummary {
     let mut queued: HashMap<WebhookId, [u64; Priority::ALL.len()]> =
         in_memory.queued.iter().copied().collect();
-    let mut queue = QueueSummary { in_flight: in_memory.unsettled, ..QueueSummary::default() };
+    let mut queue = QueueSummary { unsettled: in_memory.unsettled, ..QueueSummary::default() };
     let mut add = |webhook_id: WebhookId, backlog: &Backlog, queued: [u64; Priority::ALL.len()]| {
         let waiting = views.get(&webhook_id).filter(|view| view.state.receives_events());
         let on = waiting.and_then(|view| view.wait_reason.as_ref()).map(|waiting| waiting.on);
@@ -129,6 +129,6 @@ mod tests {
         );
         assert_eq!((queue.total, queue.by_priority), (16, [7, 4, 5]));
         assert_eq!(queue.by_waiting_on, BTreeMap::from([("capacity", 13), ("schedule", 2), ("order", 1)]));
-        assert_eq!((queue.webhooks, queue.more, queue.in_flight), (3, true, 7));
+        assert_eq!((queue.webhooks, queue.more, queue.unsettled), (3, true, 7));
     }
 }

@@ -88,7 +88,7 @@ fn table(status: &Value) -> Table {
     row("slots", format!("{}/{} in use", text(&status["slots"]["used"]), text(&status["slots"]["total"])));
     let circuits = &status["circuits"];
     let (open, half, long) = (&circuits["open"], &circuits["half_open"], &circuits["open_over_1h"]);
-    row("circuits", format!("{} open ({} for over 1 h), {} half open", text(open), text(long), text(half)));
+    row("circuits", format!("{} open ({} for over 1 h), {} half-open", text(open), text(long), text(half)));
     row("dead letters", or(&status["dead_letters"], "?"));
     table
 }
@@ -155,7 +155,7 @@ mod tests {
                 "queue ? waiting, ? leased",
                 "lag ?",
                 "slots 1/8 in use",
-                "circuits 2 open (1 for over 1 h), 0 half open",
+                "circuits 2 open (1 for over 1 h), 0 half-open",
                 "dead letters ?",
             ]
         );

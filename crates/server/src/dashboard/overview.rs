@@ -105,7 +105,7 @@ impl OverviewPage {
 
     /// Returns whether failures were counted over less than an hour.
     fn is_cut_short(&self) -> bool {
-        self.overview.worst_endpoints.since > recent_since(self.overview.traffic.now, HOUR)
+        self.overview.worst_webhooks.since > recent_since(self.overview.traffic.now, HOUR)
     }
 
     /// Returns the backlog by priority, without empty priorities.

@@ -207,8 +207,8 @@ fn check(overview: &Overview, bad: &Webhook) {
     assert_eq!((overview.circuits.open, overview.circuits.half_open, overview.circuits.more), (1, 0, false));
     assert_eq!((overview.dead.size, overview.dead.more, overview.dead.last_hour.dead), (5, false, 5));
     assert_eq!(overview.dead.last_24_hours, EndedCounts { delivered: 7, dead: 5, cancelled: 0 });
-    let worst = &overview.worst_endpoints.webhooks;
-    assert_eq!((worst.len(), overview.worst_endpoints.failing), (1, 1));
+    let worst = &overview.worst_webhooks.webhooks;
+    assert_eq!((worst.len(), overview.worst_webhooks.failing), (1, 1));
     assert_eq!((worst[0].webhook.id, worst[0].last_hour.sum.failures()), (bad.id, 5));
     assert_eq!(worst[0].most_frequent, Some(FailureCategory::ServerError));
     assert_eq!(
@@ -246,7 +246,7 @@ async fn overview_reports_traffic_queue_circuits_and_dead_letters(fixture: Fixtu
     let overview = fixture.app.overview(other, Range::Day).await.unwrap();
     assert_eq!((overview.traffic.total.attempts, overview.queue.total, overview.dead.size), (0, 0, 0));
     assert_eq!(
-        (overview.worst_endpoints.webhooks.len(), overview.incidents.len(), overview.circuits.open),
+        (overview.worst_webhooks.webhooks.len(), overview.incidents.len(), overview.circuits.open),
         (0, 0, 0)
     );
     // An hour later the last hour is empty, except for probes: the circuit half-opens by then, and a failed probe ends one

@@ -260,14 +260,14 @@ pub async fn cancel_for_inactive_webhook_requires_an_inactive_webhook(harness: &
     let (tried, untried) = (harness.leased(at(0)).await, harness.leased(at(0)).await);
     let without_attempt = Outcome { attempt: None, saw_cancel: true, ..because_ended(untried) };
     for outcome in [because_ended(tried), without_attempt.clone()] {
-        assert_eq!(harness.record(outcome.clone()).await, RecordResult::WebhookStillActive);
+        assert_eq!(harness.record(outcome.clone()).await, RecordResult::WebhookNotInactive);
         assert_eq!(harness.status(outcome.delivery_id).await, DeliveryStatus::Pending);
         assert_eq!(harness.attempts(outcome.delivery_id).await, []);
     }
     harness.set_state(harness.webhook_id, WebhookState::Paused).await;
     assert_eq!(
         harness.record(without_attempt.clone()).await,
-        RecordResult::WebhookStillActive,
+        RecordResult::WebhookNotInactive,
         "a paused webhook has not ended"
     );
     let retry = harness.outcome(tried, 1, NextState::Retry { due: at(END) }, at(6));
@@ -285,7 +285,7 @@ pub async fn expired_webhook_counts_as_ended(harness: &Arc<Harness>) {
     harness.store().change_webhook(expiring.webhook, expiring.revision, None).await.unwrap();
     let cancel =
         |time| Outcome { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(time)) };
-    assert_eq!(harness.record(cancel(4)).await, RecordResult::WebhookStillActive);
+    assert_eq!(harness.record(cancel(4)).await, RecordResult::WebhookNotInactive);
     assert_eq!(harness.record(cancel(5)).await, DONE);
 }
 

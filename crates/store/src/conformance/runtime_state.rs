@@ -61,7 +61,7 @@ async fn hold(harness: &Harness, webhook_id: WebhookId, until: i64) {
     record_effects(
         harness,
         webhook_id,
-        WebhookEffects { hold_until: Some(at(until)), ..WebhookEffects::default() },
+        WebhookEffects { pause_until: Some(at(until)), ..WebhookEffects::default() },
     )
     .await;
 }
@@ -247,7 +247,7 @@ pub async fn paused_webhook_keeps_its_new_deliveries(harness: &mut Arc<Harness>)
 fn every_effect() -> WebhookEffects {
     WebhookEffects {
         circuit: Some(Box::new(open(1, 5, 700))),
-        hold_until: Some(at(600)),
+        pause_until: Some(at(600)),
         failing: Some(FailingChange::Since(at(5))),
     }
 }
@@ -262,7 +262,7 @@ pub async fn outcome_effects_are_stored_with_the_outcome(harness: &mut Arc<Harne
     let expected = WebhookRuntime {
         webhook_id: harness.webhook_id,
         tenant_id: harness.tenant_id.clone(),
-        hold_until: Some(at(600)),
+        pause_until: Some(at(600)),
         circuit: Some(open(1, 5, 700)),
         generation: 1,
         failing_since: Some(at(5)),
@@ -359,7 +359,7 @@ pub async fn hold_is_never_shortened(harness: &Arc<Harness>) {
     harness.waiting(at(0), at(0)).await;
     for (until, held) in [(500, 500), (300, 500), (500, 500), (700, 700)] {
         hold(harness, harness.webhook_id, until).await;
-        assert_eq!(only_runtime(harness).await.hold_until, Some(at(held)));
+        assert_eq!(only_runtime(harness).await.pause_until, Some(at(held)));
         assert_eq!(harness.next_wake(at(0)).await, Some(at(held)));
     }
 }
@@ -377,8 +377,8 @@ pub async fn holds_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Har
     harness.store().adjust_holds_for_clock_step(clock_step).await.unwrap();
     let runtimes = harness.store().list_runtime().await.unwrap();
     let find = |webhook_id| runtimes.iter().find(|runtime| runtime.webhook_id == webhook_id).unwrap();
-    assert_eq!(find(before).hold_until, Some(at(500)), "a hold set by the correct clock is unchanged");
-    assert_eq!(find(harness.webhook_id).hold_until, Some(at(700)));
+    assert_eq!(find(before).pause_until, Some(at(500)), "a hold set by the correct clock is unchanged");
+    assert_eq!(find(harness.webhook_id).pause_until, Some(at(700)));
     assert_eq!(find(opened).circuit, Some(open(1, 10, 800)));
     assert_eq!(find(forced_open).circuit, Some(forced), "a forced circuit is unchanged");
     let new = harness.fan_out(harness.event(at(0)), &[(opened, InitialState::Waiting(at(0)))]);
@@ -423,7 +423,7 @@ pub async fn runtime_is_listed_as_stored(harness: &mut Arc<Harness>) {
         let expected = [harness.webhook_id, other].map(|webhook_id| WebhookRuntime {
             webhook_id,
             tenant_id: harness.tenant_id.clone(),
-            hold_until: None,
+            pause_until: None,
             circuit: Some(circuit.clone()),
             generation: circuit.generation,
             failing_since: None,

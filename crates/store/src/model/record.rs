@@ -53,7 +53,7 @@ pub enum AttemptStatus {
     Success,
     /// Failed; the delivery is retried, or was cancelled.
     Failed,
-    /// Failed; the delivery is dead.
+    /// Failed; the delivery is dead, for any reason. The name is the value in the API.
     Exhausted,
 }
 
@@ -119,8 +119,8 @@ pub struct Outcome {
 pub struct WebhookEffects {
     /// The circuit, if it made a transition.
     pub circuit: Option<Box<SavedCircuit>>,
-    /// Time until which the endpoint asked not to be called.
-    pub hold_until: Option<Time>,
+    /// End of the pause after a 429. Its column is `hold_until`.
+    pub pause_until: Option<Time>,
     /// Start or end of a series of failures.
     pub failing: Option<FailingChange>,
 }
@@ -177,8 +177,9 @@ pub enum RecordResult {
     AlreadyRecorded,
     /// Cancellation was requested concurrently, for this reason: decide again.
     CancelRequested(String),
-    /// The outcome requires that the webhook is inactive, and the stored webhook is not. The lease is unchanged.
-    WebhookStillActive,
+    /// The outcome requires that the webhook is inactive (`Webhook::is_inactive`), and the stored webhook is not: it is
+    /// active, paused or pending verification. The lease is unchanged.
+    WebhookNotInactive,
     /// The lease belongs to another node, or the delivery has ended.
     Fenced,
 }

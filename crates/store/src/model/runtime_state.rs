@@ -13,8 +13,8 @@ pub struct WebhookRuntime {
     pub webhook_id: WebhookId,
     /// Its tenant.
     pub tenant_id: TenantId,
-    /// Time until which the endpoint asked not to be called.
-    pub hold_until: Option<Time>,
+    /// End of the pause after a 429. Its column is `hold_until`.
+    pub pause_until: Option<Time>,
     /// Its circuit; `None` if it is closed and not forced.
     pub circuit: Option<SavedCircuit>,
     /// Generation of the newest stored circuit, 0 if none was stored. A node continues from it.

@@ -411,7 +411,7 @@ async fn refuse_unconfirmed<'a>(
             stored.get(&one.outcome.webhook_id).is_none_or(|found| found.is_inactive(one.outcome.at));
         if one.outcome.requires_inactive_webhook && !is_inactive {
             restore_lease(tx, one.outcome, &one.lease).await?;
-            results[one.at] = Some(RecordResult::WebhookStillActive);
+            results[one.at] = Some(RecordResult::WebhookNotInactive);
         } else {
             confirmed.push(one);
         }

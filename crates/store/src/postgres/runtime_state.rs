@@ -373,8 +373,8 @@ pub(super) enum RuntimeLock {
 impl RuntimeLock {
     /// Returns the lock that an outcome needs for its webhook.
     pub(super) fn for_outcome(outcome: &Outcome) -> Self {
-        let WebhookEffects { circuit, hold_until, failing } = &outcome.effects;
-        match (circuit, hold_until, failing) {
+        let WebhookEffects { circuit, pause_until, failing } = &outcome.effects;
+        match (circuit, pause_until, failing) {
             (None, None, None) if outcome.disable.is_none() => Self::Keep,
             (None, None, None | Some(FailingChange::Recovered)) => Self::Change,
             _ => Self::Create,
@@ -444,7 +444,7 @@ pub(super) async fn apply_effects<'a>(
     }
     changes::append(tx, &Change::Runtime(webhook_id)).await?;
     let mut changed = false;
-    if let Some(until) = effects.hold_until {
+    if let Some(until) = effects.pause_until {
         ensure_runtime(tx, tenant_id, webhook_id).await?;
         let hold = "UPDATE webhook_runtime SET hold_until = $2 WHERE webhook_id = $1 AND hold_until < $2";
         changed |= tx.execute(hold, &[&Col(webhook_id), &Col(until)]).await? == 1;
@@ -575,7 +575,7 @@ fn read_runtime(row: &Row) -> Result<WebhookRuntime, Failure> {
     Ok(WebhookRuntime {
         webhook_id: get(row, 0)?,
         tenant_id: get(row, 1)?,
-        hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
+        pause_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: plain::<Option<&str>>(row, 3)?.map(serde_json::from_str).transpose()?,
         generation: plain::<i64>(row, 4)? as u64,
         failing_since: get_opt(row, 5)?,

@@ -42,7 +42,7 @@ pub(super) fn apply<'a>(
     }
     if outcome.requires_inactive_webhook && !webhook_is_inactive(transaction, outcome)? {
         restore_lease(transaction, outcome, &lease)?;
-        return Ok(RecordResult::WebhookStillActive);
+        return Ok(RecordResult::WebhookNotInactive);
     }
     if let Some(attempt) = &outcome.attempt
         && let Err(error) = insert_attempt(transaction, outcome, attempt)

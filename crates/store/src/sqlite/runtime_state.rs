@@ -321,7 +321,7 @@ pub(super) fn apply_effects<'a>(
         changes::append(transaction, &Change::Runtime(webhook_id))?;
     }
     let mut changed = false;
-    if let Some(until) = effects.hold_until {
+    if let Some(until) = effects.pause_until {
         ensure_runtime(transaction, tenant_id, webhook_id)?;
         let held = transaction
             .prepare_cached(
@@ -475,7 +475,7 @@ fn read_runtime(row: &Row<'_>) -> rusqlite::Result<WebhookRuntime> {
     Ok(WebhookRuntime {
         webhook_id: get(row, 0)?,
         tenant_id: get(row, 1)?,
-        hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
+        pause_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
         generation: row.get::<_, i64>(4)? as u64,
         failing_since: get_opt(row, 5)?,

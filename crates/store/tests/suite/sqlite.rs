@@ -548,7 +548,7 @@ async fn failing_events_leave_no_rows_in_the_change_feed() {
         let id = harness.leased(at(n)).await;
         let failing = redrive_store::WebhookEffects {
             failing: Some(redrive_store::FailingChange::Since(at(n))),
-            hold_until: Some(at(n + 1_000)),
+            pause_until: Some(at(n + 1_000)),
             ..Default::default()
         };
         let outcome = harness.outcome(id, 1, NextState::Retry { due: at(n + 500) }, at(n));

@@ -60,7 +60,7 @@ pub(crate) fn outbound(url: &str, timeout: Duration) -> OutboundRequest {
         headers: HeaderMap::new(),
         body: Bytes::from_static(b"{\"a\":1}"),
         timeout,
-        owner: 0,
+        tenant_key: 0,
     }
 }
 

@@ -125,7 +125,7 @@ async fn create(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WebhookQuery {
-    /// Return only active (`true`) or only inactive (`false`) webhooks.
+    /// Return only webhooks in the state `active` (`true`), or only those in any other state (`false`).
     active: Option<bool>,
     /// Return only webhooks that subscribe to this event type.
     event_type: Option<String>,

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     Time,
-    security::signature::{LiveSecret, Scheme, rotation_due_since},
+    security::signature::{HeaderForm, LiveSecret, Scheme, rotation_due_since},
     statistics::{rollup::Rollup, traffic::Range},
     webhook::{Webhook, WebhookState},
 };
@@ -141,6 +141,11 @@ impl ShowPage {
 
     fn is_disabled(&self) -> bool {
         self.webhook.state.cancel_reason().is_some()
+    }
+
+    /// Returns whether `X-Webhook-Signature` has the format `sha256`, which carries no signature of a previous secret.
+    fn has_sha256_header(&self) -> bool {
+        self.webhook.spec.signature.header_format == HeaderForm::Sha256
     }
 
     /// Returns the public key that verifies signatures of a secret, or `None` if the scheme has none.

@@ -151,7 +151,7 @@ fn circuit_message(circuit: &CircuitView) -> Option<StatusMessage> {
         }
         CircuitState::HalfOpen => Some(StatusMessage::new(
             "waiting",
-            "Circuit breaker half open",
+            "Circuit breaker half-open",
             format!(
                 "A few probes check whether the endpoint has recovered: {} sent so far, {} succeeded.",
                 circuit.half_open_attempts, circuit.half_open_successes

@@ -249,7 +249,7 @@ fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> 
             let failing = [FailingChange::Since(at(NOW)), FailingChange::Recovered][node.pick(2)];
             let effects = WebhookEffects {
                 circuit: (node.pick(2) == 0).then(|| Box::new(circuit(node))),
-                hold_until: (node.pick(2) == 0).then(|| at(node.pick(NOW as usize) as i64)),
+                pause_until: (node.pick(2) == 0).then(|| at(node.pick(NOW as usize) as i64)),
                 failing: Some(failing),
             };
             let occurrences = vec![cause(&tenant_id, webhook_id, NotificationKind::CircuitOpened)];
