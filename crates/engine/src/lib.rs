@@ -17,10 +17,13 @@
 //! `timekeeping` reads the reference time that `clock` follows, and shifts times that were scheduled by a wrong
 //! clock.
 //!
+//! `assemble` starts and stops all of it. `services` supervises the background loops.
+//!
 //! The engine executes what `redrive-core` decides and `redrive-store` stores. Only `record` writes outcomes, only
 //! `queue` claims, only `trace` creates spans, only `clock` reads a clock or generates random values.
 
 pub mod amqp;
+mod assemble;
 mod assignments;
 mod attempt;
 mod catalogue;
@@ -50,8 +53,8 @@ mod release;
 mod replay;
 mod rollup_buffer;
 mod schedule;
+mod services;
 mod settings;
-mod supervisor;
 mod tenancy;
 mod tenant_slots;
 mod timekeeping;
@@ -79,6 +82,9 @@ pub use publish::{EventDraft, PublishError, PublishReceipt};
 pub use queue::amqp::TicketSettings;
 pub use registry::{Registry, ResolvedWebhook};
 pub use replay::{ReplayError, ReplayTo};
+#[cfg(feature = "fault_injection")]
+pub use services::FaultInjection;
+pub use services::{EngineFailure, Service, ServiceKind, ServiceName, ServiceStatus};
 pub use settings::{RedisSettings, Settings};
 pub use tenancy::TenantContext;
 pub use trace::{Span, SpanKind, Tracing, Value};
@@ -98,6 +104,7 @@ use crate::{
     record::UnrecordedOutcomes,
     rollup_buffer::RollupBuffer,
     schedule::Wakeup,
+    services::Supervisor,
     tenant_slots::TenantSlots,
 };
 
@@ -126,8 +133,8 @@ struct Inner {
     expiry_wakeup: Notify,
     /// Slots for verification challenges.
     verifying: TenantSlots,
-    /// Serializes the cancellation of deliveries of inactive webhooks.
-    cancelling: tokio::sync::Mutex<()>,
+    /// Wakes the cancellation of deliveries of inactive webhooks.
+    cancellation_wakeup: Notify,
     /// Bulk operations that this node runs.
     operations: OperationRunner,
     /// Slots of the threads for expensive checks.
@@ -148,6 +155,8 @@ struct Inner {
     shares: Arc<LimitShares>,
     /// Ticket publisher and consumer; `None` without a broker.
     tickets: Option<TicketBroker>,
+    /// Runs the background services.
+    supervisor: Arc<Supervisor>,
     runtime: tokio::runtime::Handle,
     /// Cancels requests in flight at the drain deadline.
     cancel_requests: tokio_util::sync::CancellationToken,
@@ -174,6 +183,45 @@ impl Engine {
     /// Returns the current epoch of this node.
     pub fn epoch(&self) -> Epoch {
         self.0.membership.current_epoch().epoch
+    }
+
+    /// Returns a token that is cancelled when the engine stops.
+    pub fn stop_token(&self) -> tokio_util::sync::CancellationToken {
+        self.0.stop.clone()
+    }
+
+    /// Starts a background service under the engine's supervision. It must end when [`Engine::stop_token`] is cancelled,
+    /// and not before.
+    pub fn run_service(&self, service: Service) {
+        self.0.supervisor.run(service);
+    }
+
+    /// Returns the background services of this node, ordered by name.
+    pub fn services(&self) -> Vec<ServiceStatus> {
+        self.0.supervisor.statuses()
+    }
+
+    /// Returns why the engine cannot go on; `None` while it can.
+    pub fn failure(&self) -> Option<EngineFailure> {
+        self.0.supervisor.failure()
+    }
+
+    /// Waits until the engine cannot go on: the process should exit, and be restarted.
+    pub async fn failed(&self) -> EngineFailure {
+        self.0.supervisor.failed().await
+    }
+
+    /// Returns the means to cause panics in services.
+    #[cfg(feature = "fault_injection")]
+    pub fn fault_injection(&self) -> &FaultInjection {
+        &self.0.supervisor.fault_injection
+    }
+
+    /// Makes the dispatcher panic while its state is locked.
+    #[cfg(feature = "fault_injection")]
+    pub fn panic_in_dispatcher(&self) {
+        let inner = self.0.clone();
+        self.0.runtime.spawn(async move { inner.dispatcher.panic_while_locked() });
     }
 
     /// Returns how many deliveries and requests this node holds, and their limits.

@@ -17,7 +17,7 @@ use redrive_core::{
     cluster::liveness::{self, FailureDetector, Heartbeat, SendLease},
 };
 use redrive_store::{ClusterView, Epoch, NewNode, Node, Store, StoreError};
-use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     Engine, Inner, Settings,
@@ -78,7 +78,8 @@ pub(crate) struct Membership {
     pools: RwLock<BTreeMap<String, usize>>,
     /// Dead epochs whose leases this node is rescuing.
     rescuing: Mutex<BTreeSet<Epoch>>,
-    heartbeat_task: Mutex<Option<JoinHandle<()>>>,
+    /// Locked by the heartbeat service; kept when that is restarted.
+    heartbeat_state: tokio::sync::Mutex<HeartbeatState>,
     pub(crate) assignments: Assignments,
     pub(crate) change_signal: ChangeSignal,
     /// Number of due lanes that the last claim left to other nodes.
@@ -95,6 +96,25 @@ pub(crate) struct HeartbeatState {
     server: Option<String>,
 }
 
+/// Entry in `rescuing`. Dropped when the rescue ends, also by a panic; then the next heartbeat may start another.
+struct Rescuing<'a> {
+    membership: &'a Membership,
+    epoch: Epoch,
+}
+
+impl Drop for Rescuing<'_> {
+    fn drop(&mut self) {
+        self.membership.rescuing.lock().remove(&self.epoch);
+    }
+}
+
+impl HeartbeatState {
+    fn new(lease: Duration) -> Self {
+        let observer = FailureDetector::new(lease);
+        Self { observer, suspects: Vec::new(), requested_at: Duration::ZERO, server: None }
+    }
+}
+
 impl Membership {
     pub(crate) fn new(shared: bool, lease: Duration, joined: (Arc<NodeEpoch>, Duration)) -> Self {
         let (epoch, at) = joined;
@@ -108,7 +128,7 @@ impl Membership {
             check_requested: Notify::new(),
             pools: RwLock::default(),
             rescuing: Mutex::default(),
-            heartbeat_task: Mutex::default(),
+            heartbeat_state: tokio::sync::Mutex::new(HeartbeatState::new(lease)),
             assignments: Assignments::default(),
             change_signal: ChangeSignal::default(),
             declined_lanes: AtomicUsize::new(0),
@@ -205,32 +225,22 @@ pub(crate) async fn join(
 }
 
 impl Inner {
-    /// Sends the first heartbeat and spawns the loop that sends the following ones until the engine stops.
-    pub(crate) async fn start_heartbeat(self: &Arc<Self>) {
-        let observer = FailureDetector::new(self.membership.lease);
-        let mut watch =
-            HeartbeatState { observer, suspects: Vec::new(), requested_at: Duration::ZERO, server: None };
-        self.heartbeat(&mut watch).await;
-        let task = tokio::spawn(self.clone().run_heartbeat(watch));
-        *self.membership.heartbeat_task.lock() = Some(task);
+    /// Sends the first heartbeat.
+    pub(crate) async fn send_first_heartbeat(self: &Arc<Self>) {
+        let mut state = self.membership.heartbeat_state.lock().await;
+        self.heartbeat(&mut state).await;
     }
 
-    async fn run_heartbeat(self: Arc<Self>, mut watch: HeartbeatState) {
+    /// Sends heartbeats until the engine stops.
+    pub(crate) async fn run_heartbeat(self: Arc<Self>) {
+        let mut state = self.membership.heartbeat_state.lock().await;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(liveness::heartbeat_interval(self.membership.lease)) => {}
                 () = self.membership.check_requested.notified() => {}
                 () = self.stop.cancelled() => return,
             }
-            self.heartbeat(&mut watch).await;
-        }
-    }
-
-    /// Waits until the heartbeat loop has ended. The engine must have been stopped before.
-    pub(crate) async fn heartbeat_stopped(&self) {
-        let task = self.membership.heartbeat_task.lock().take();
-        if let Some(task) = task {
-            let _ = task.await;
+            self.heartbeat(&mut state).await;
         }
     }
 
@@ -323,6 +333,7 @@ impl Inner {
         if self.membership.rescuing.lock().insert(dead) {
             let inner = self.clone();
             self.runtime.spawn(async move {
+                let _rescuing = Rescuing { membership: &inner.membership, epoch: dead };
                 let is_over = match counter {
                     Some(counter) => inner.store.end_epoch(dead, counter).await,
                     None => Ok(true),
@@ -331,7 +342,6 @@ impl Inner {
                     tracing::warn!(epoch = dead.0, "node declared dead; taking over its leases");
                     inner.rescue(dead).await;
                 }
-                inner.membership.rescuing.lock().remove(&dead);
             });
         }
     }

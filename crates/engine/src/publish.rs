@@ -151,7 +151,8 @@ impl Engine {
         self.validate_and_publish(draft, PublishContext { batch: Some(batch), position: None }).await
     }
 
-    /// Publishes an event that is stored after all events before it in an order. Fails if one of those fails.
+    /// Publishes an event at its position in a sequence of publishes: it is stored after all earlier positions, and
+    /// fails if one of those fails. This is unrelated to ordered lanes, which order the deliveries to a webhook.
     pub async fn publish_in_order(
         &self,
         draft: EventDraft,
@@ -476,7 +477,7 @@ impl Inner {
         }
         match result {
             Ok(_) => drop(self.metrics.store.record_success()),
-            Err(StoreError::Unavailable(_)) => self.store_failed(),
+            Err(StoreError::Unavailable(_) | StoreError::WriterEnded(_)) => self.store_failed(),
             Err(_) => {}
         }
     }

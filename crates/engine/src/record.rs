@@ -32,6 +32,7 @@ use crate::{
     metrics::InternalError,
     notify::occurrences,
     registry::ResolvedWebhook,
+    services::EngineFailure,
 };
 
 /// Interval between attempts to record outcomes in a failed store.
@@ -111,7 +112,7 @@ impl Inner {
         let reported = changed.circuit.as_ref().and_then(occurrences::circuit_transition);
         let effects = WebhookEffects {
             circuit: changed.circuit.map(|change| Box::new(change.saved)),
-            hold_until: decided.pause_until,
+            pause_until: decided.pause_until,
             failing: changed.failing,
         };
         let (traced, timings) = (result.started_nanos, result.exchange.timings);
@@ -199,6 +200,8 @@ impl Inner {
             return None;
         }
         let length = match disable_after.unwrap_or_default().as_secs() {
+            1 => "1 second".to_owned(),
+            86_400 => "1 day".to_owned(),
             secs if secs % 86_400 == 0 => format!("{} days", secs / 86_400),
             secs => format!("{secs} seconds"),
         };
@@ -339,7 +342,7 @@ impl Inner {
                 self.on_recorded(&pending, pending.outcome.disable.is_some())
             }
             Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, reason),
-            Ok(RecordResult::WebhookStillActive) => self.decide_without_webhook_cancel(pending),
+            Ok(RecordResult::WebhookNotInactive) => self.decide_without_webhook_cancel(pending),
             Ok(RecordResult::Fenced) => {
                 self.persist_effects(&pending.outcome);
                 self.refresh_after_disable(&pending.outcome, false);
@@ -457,9 +460,9 @@ impl Inner {
         self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
     }
 
-    /// Decides again because the delivery was to be cancelled for an inactive webhook, and the stored webhook is still
-    /// active: the cache was outdated. Reloads the webhook; then an attempt is decided without the cancellation, and a
-    /// delivery without an attempt is released.
+    /// Decides again because the delivery was to be cancelled for an inactive webhook, and the stored webhook is not
+    /// inactive: the cache was outdated. Reloads the webhook; then an attempt is decided without the cancellation, and
+    /// a delivery without an attempt is released.
     fn decide_without_webhook_cancel(self: &Arc<Self>, pending: PendingOutcome) {
         let PendingOutcome { outcome, delivery, response_class } = pending;
         let inner = self.clone();
@@ -536,6 +539,8 @@ impl Inner {
 
     /// After a store failure, pings until it responds, then records the kept outcomes and resumes sending.
     pub(crate) async fn run_outcome_retry(self: Arc<Self>) {
+        // A former run that failed may have taken the wake-up.
+        self.unrecorded.retry_wakeup.notify_one();
         loop {
             tokio::select! {
                 () = self.unrecorded.retry_wakeup.notified() => {}
@@ -545,7 +550,14 @@ impl Inner {
                 }
                 () = self.stop.cancelled() => return,
             }
-            while self.store.ping().await.is_err() {
+            while let Err(error) = self.store.ping().await {
+                if let StoreError::WriterEnded(_) = error {
+                    // Outcomes cannot be recorded any more, so there is nothing to drain.
+                    self.supervisor.fail(EngineFailure { reason: error.to_string(), can_drain: false });
+                }
+                if self.stop.is_cancelled() {
+                    return;
+                }
                 self.metrics.store.record_failure();
                 tokio::time::sleep(RECORD_RETRY_INTERVAL).await;
             }
@@ -577,6 +589,7 @@ fn next_state(decision: &Decision, cancel: Option<String>) -> NextState {
 fn attempt_status(decision: &Decision) -> AttemptStatus {
     match decision {
         Decision::Delivered => AttemptStatus::Success,
+        // `exhausted` is the API's value for an attempt that made the delivery dead, whatever the `DeadReason`.
         Decision::Dead(_) => AttemptStatus::Exhausted,
         Decision::Retry { .. } | Decision::Cancelled => AttemptStatus::Failed,
     }

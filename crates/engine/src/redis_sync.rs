@@ -14,7 +14,10 @@ use redrive_core::{
     protection::{breaker::CallOutcome, limiter::RateLimit},
 };
 use redrive_store::Hint;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::{
     Engine, Inner,
@@ -27,6 +30,7 @@ use crate::{
         },
     },
     registry::ResolvedWebhook,
+    services::ServiceKind,
 };
 
 /// Minimum interval between two batches with waiting callers, so that more operations fit into each.
@@ -84,6 +88,31 @@ impl Inner {
         }
     }
 
+    /// Starts the service that keeps the connection to Redis.
+    pub(crate) fn run_redis_service(self: &Arc<Self>, redis: Arc<RedisCoordinator>, link: RedisLink) {
+        let (mut first, mut restarts) = (Some(link), 0);
+        self.run_service("redis", ServiceKind::Auxiliary, move |inner| {
+            let link = first.take().or_else(|| {
+                // Redis knows batches by name and number. The new link numbers its batches from the start, so it takes a
+                // new name.
+                restarts += 1;
+                inner.on_redis_down(&redis, None);
+                inner.new_redis_link(restarts)
+            });
+            let redis = redis.clone();
+            async move {
+                if let Some(link) = link {
+                    inner.run_redis_sync(redis, link).await;
+                }
+            }
+        });
+    }
+
+    fn new_redis_link(&self, restarts: u32) -> Option<RedisLink> {
+        let name = format!("{}-{restarts}", self.membership.current_epoch().epoch.0);
+        RedisLink::new(self.settings.redis.as_ref()?, name).ok()
+    }
+
     /// Keeps the connection to Redis until the engine stops.
     pub(crate) async fn run_redis_sync(self: Arc<Self>, redis: Arc<RedisCoordinator>, mut link: RedisLink) {
         let (mut down_since, mut backoff) = (monotonic_now(), OutageBackoff::default());
@@ -105,7 +134,7 @@ impl Inner {
                         return;
                     };
                     down_since = monotonic_now();
-                    self.on_redis_down(&redis, lost_batch);
+                    self.on_redis_down(&redis, Some(lost_batch));
                     let steady = down_since.saturating_sub(started) >= STABLE_AFTER;
                     logged_up = !steady;
                     if steady {
@@ -156,7 +185,7 @@ impl Inner {
 
     /// Enters fallback, as in a cluster without Redis. Pending requests fail only after the switch, so whatever they
     /// start next uses the fallback limits.
-    fn on_redis_down(self: &Arc<Self>, redis: &Arc<RedisCoordinator>, lost_batch: PreparedBatch) {
+    fn on_redis_down(self: &Arc<Self>, redis: &Arc<RedisCoordinator>, lost_batch: Option<PreparedBatch>) {
         redis.mark_down();
         self.coordination.enter_fallback(self.clock.now());
         self.shares.set_undivided(false);
@@ -176,10 +205,12 @@ impl Inner {
         redis: &Arc<RedisCoordinator>,
         link: &mut RedisLink,
     ) -> Option<(RedisError, PreparedBatch)> {
-        let subscriber = tokio::spawn(self.clone().run_peer_subscriber(redis.clone(), link.subscriber()));
+        // Aborted when dropped, also by a panic.
+        let mut subscriber = JoinSet::new();
+        subscriber.spawn(self.clone().run_peer_subscriber(redis.clone(), link.subscriber()));
         let mut started: Option<Time> = None;
         let mut sent = monotonic_now();
-        let ended = loop {
+        loop {
             tokio::select! {
                 () = redis.wait_for_ops() => {}
                 () = sleep(MAX_BATCH_DELAY) => {}
@@ -211,9 +242,7 @@ impl Inner {
                 Err(failed) => break Some(failed),
             }
             sleep(MIN_BATCH_INTERVAL).await;
-        };
-        subscriber.abort();
-        ended
+        }
     }
 
     /// Applies an update of a circuit.

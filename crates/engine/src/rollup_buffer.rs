@@ -249,6 +249,7 @@ fn minute_of(time: Time) -> Time {
 impl Inner {
     /// Flushes counts to the store periodically, and prunes old rollups.
     pub(crate) async fn run_rollup_flush(self: Arc<Self>) {
+        self.restore_interrupted_flush().await;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(FLUSH_INTERVAL) => {}
@@ -265,6 +266,17 @@ impl Inner {
             while matches!(self.store.prune_traffic(confirmed_now, BATCH_SIZE).await, Ok(BATCH_SIZE)) {
                 tokio::task::yield_now().await;
             }
+        }
+    }
+
+    /// Restores the batch of a former run that failed while flushing. If the store has accepted that batch all the same,
+    /// its counts are stored twice, which is better than losing them.
+    async fn restore_interrupted_flush(&self) {
+        let _guard = self.rollups.turn.lock().await;
+        let interrupted = self.rollups.flushing.lock().clone();
+        if let Some(part) = interrupted {
+            self.rollups.restore(&part);
+            self.rollups.finish_flush();
         }
     }
 

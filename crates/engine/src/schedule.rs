@@ -146,14 +146,24 @@ impl Inner {
         }
     }
 
+    /// Cancels the waiting deliveries of inactive webhooks whenever there are some, until the engine stops.
+    pub(crate) async fn run_cancellation(self: Arc<Self>) {
+        loop {
+            self.cancel_for_inactive_webhooks().await;
+            tokio::select! {
+                () = self.cancellation_wakeup.notified() => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
     /// Cancels the waiting deliveries of inactive webhooks, in small steps.
-    pub(crate) async fn cancel_for_inactive_webhooks(self: Arc<Self>) {
-        // One run at a time; concurrent runs would only compete for the same rows.
-        let _guard = self.cancelling.lock().await;
+    async fn cancel_for_inactive_webhooks(&self) {
         loop {
             let inactive_webhooks = match self.store.webhooks_to_sweep().await {
                 Ok(inactive_webhooks) if inactive_webhooks.is_empty() => return,
                 Ok(inactive_webhooks) => inactive_webhooks,
+                Err(_) if self.stop.is_cancelled() => return,
                 Err(_) => {
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
                     continue;

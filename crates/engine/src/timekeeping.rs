@@ -29,6 +29,7 @@ const CLOCK_STEP_LANES: usize = 500;
 const CLOCK_STEP_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// State of the clock at the start of a node.
+#[derive(Clone)]
 pub(crate) struct Timekeeping {
     /// Whether the store's clock is the reference; otherwise the host's is.
     by_store: bool,
@@ -36,6 +37,14 @@ pub(crate) struct Timekeeping {
     confirmations: i64,
     /// Result of the first reading, to be logged.
     event: Option<ClockEvent>,
+}
+
+impl Timekeeping {
+    /// Returns the state for one run of the service. Only the first run logs the first reading.
+    pub(crate) fn for_next_run(&mut self) -> Self {
+        let event = self.event.take();
+        Self { event, ..self.clone() }
+    }
 }
 
 /// Sets the clock before anything uses it: by the store's clock if it has one, otherwise by the host's.

@@ -191,7 +191,7 @@ impl Inner {
         for queued in self.dispatcher.take_queued(webhook_id) {
             self.record_without_attempt(queued, EndWithoutAttempt::for_inactive_webhook(reason));
         }
-        self.runtime.spawn(self.clone().cancel_for_inactive_webhooks());
+        self.cancellation_wakeup.notify_one();
     }
 
     /// Reloads a webhook after an outcome that was to disable it, whether the store did so, refused, or did not record

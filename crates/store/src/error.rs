@@ -6,6 +6,9 @@ pub enum StoreError {
     /// The store cannot be read or written now (disk full, I/O error, server gone). The request itself is valid.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// A writer of the store has ended by a panic. Only a restart of the process starts it again.
+    #[error("the store is unavailable: {0}; restart redrive")]
+    WriterEnded(String),
     /// More writes are waiting than the store accepts.
     #[error("the write queue of the store is full")]
     Overloaded,

@@ -3,4 +3,5 @@
 pub mod backoff;
 pub mod durability;
 pub mod log_throttle;
+pub mod restart;
 pub mod retention;

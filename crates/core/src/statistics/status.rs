@@ -53,6 +53,8 @@ pub struct StatusSnapshot {
     pub email: Option<bool>,
     /// Size of an unconfirmed clock jump in milliseconds; `None` if there was none.
     pub clock_jump_ms: Option<i64>,
+    /// Background services of the queried node that failed and wait for their restart.
+    pub services_down: Vec<ServiceDown>,
     /// Whether the queried node is shutting down.
     pub draining: bool,
     /// Whether the store did not return its counts within the timeout.
@@ -69,6 +71,17 @@ pub struct StatusSnapshot {
     pub open: (usize, usize),
     /// Number of dead letters.
     pub dead: Option<u64>,
+}
+
+/// A background service that failed and waits for its restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceDown {
+    /// Name of the service.
+    pub name: String,
+    /// Whether the node delivers incorrectly, or not at all, without it.
+    pub essential: bool,
+    /// Why it failed.
+    pub failure: String,
 }
 
 /// A condition that needs an operator's attention.
@@ -127,6 +140,14 @@ impl StatusSnapshot {
                 jump / 1000
             );
             findings.add(Level::Critical, "clock_jump", message);
+        }
+        for ServiceDown { name, essential, failure } in &self.services_down {
+            let level = if *essential { Level::Critical } else { Level::Warning };
+            let message = format!(
+                "the background service {name} of this node failed and is being restarted: {failure}; if it keeps \
+                 failing, report it with the node's log"
+            );
+            findings.add(level, "service_down", message);
         }
         if self.draining {
             findings.add(Level::Warning, "draining", "this node is shutting down");
@@ -195,6 +216,10 @@ mod tests {
         observed.findings().iter().map(|finding| (finding.level, finding.code)).collect()
     }
 
+    fn down(essential: bool) -> ServiceDown {
+        ServiceDown { name: "scheduler".into(), essential, failure: "panic: out of cheese".into() }
+    }
+
     fn well() -> StatusSnapshot {
         StatusSnapshot {
             waiting: Some(QUEUE_DEPTH_CRITICAL),
@@ -240,6 +265,8 @@ mod tests {
             (StatusSnapshot { email: Some(false), ..well() }, (Level::Warning, "email_unavailable")),
             (StatusSnapshot { clock_jump_ms: Some(-3_600_000), ..well() }, (Level::Critical, "clock_jump")),
             (StatusSnapshot { draining: true, ..well() }, (Level::Warning, "draining")),
+            (StatusSnapshot { services_down: vec![down(true)], ..well() }, (Level::Critical, "service_down")),
+            (StatusSnapshot { services_down: vec![down(false)], ..well() }, (Level::Warning, "service_down")),
             (StatusSnapshot { unserved: vec!["gold".into()], ..well() }, (Level::Critical, "pool_unserved")),
             (
                 StatusSnapshot { waiting: Some(QUEUE_DEPTH_CRITICAL + 1), ..well() },

@@ -1,7 +1,7 @@
 //! The dispatcher: deliveries leased to this node and not yet sent, and the fair order in which they are started.
 //!
 //! Everything is bounded: capacity for a delivery is reserved before it is committed as leased to this node, and
-//! released when its outcome is committed. A delivery without capacity waits in the store; its lane then has a
+//! freed when its outcome is committed. A delivery without capacity waits in the store; its lane then has a
 //! `backlog` and is refilled from the store, in order, before anything newer is enqueued directly.
 //!
 //! Capacity and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
@@ -13,11 +13,11 @@ mod fair_queue;
 mod hosts;
 mod lanes;
 mod multi_node;
+mod poison;
 mod state;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
     cluster::clock_discipline::ClockStep,
@@ -27,8 +27,9 @@ use redrive_core::{
     security::egress_rules::HostKey,
 };
 use redrive_store::{LaneCapacity, LaneKey};
+use tokio_util::sync::CancellationToken;
 
-use self::state::State;
+use self::{poison::PoisonMutex, state::State};
 use crate::membership::NodeEpoch;
 
 /// A delivery in memory, leased to this node.
@@ -109,7 +110,7 @@ pub(crate) enum Deferral {
 
 /// The dispatcher of this node.
 pub(crate) struct Dispatcher {
-    state: Mutex<State>,
+    state: PoisonMutex<State>,
     limits: DispatchLimits,
 }
 
@@ -160,7 +161,19 @@ pub struct Load {
 
 impl Dispatcher {
     pub(crate) fn new(limits: DispatchLimits) -> Self {
-        Self { state: Mutex::new(State::new(limits)), limits }
+        Self { state: PoisonMutex::new(State::new(limits)), limits }
+    }
+
+    /// Returns a token that is cancelled when a panic has left the state inconsistent. Every method panics from then on.
+    pub(crate) fn poisoned(&self) -> &CancellationToken {
+        self.state.poisoned()
+    }
+
+    /// Panics while the state is locked.
+    #[cfg(feature = "fault_injection")]
+    pub(crate) fn panic_while_locked(&self) {
+        let _state = self.state.lock();
+        panic!("injected fault");
     }
 
     /// Reserves capacity for a delivery about to be published. Returns false if it must be created as waiting.
@@ -410,8 +423,8 @@ impl Dispatcher {
         self.state.lock().take_queued(webhook_id)
     }
 
-    /// Takes the queued deliveries that have expired, to be ended without requests; otherwise as
-    /// [`Dispatcher::take_queued`].
+    /// Takes the queued deliveries that have expired (exceeded `give_up_after`), to be ended without requests;
+    /// otherwise as [`Dispatcher::take_queued`].
     pub(crate) fn take_expired(&self, is_expired: impl Fn(&LeasedDelivery) -> bool) -> Vec<LeasedDelivery> {
         self.state.lock().take_expired(is_expired)
     }

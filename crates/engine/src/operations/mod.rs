@@ -191,13 +191,25 @@ impl Inner {
 
     async fn run_claimed(self: Arc<Self>, operation: Operation) {
         let id = operation.id;
+        let _held = HeldOperation { inner: &self, id };
         tracing::info!(operation_id = %id, kind = operation.order.kind.name(), "resuming a bulk operation");
         if let Err(error) = self.run_operation(operation).await {
             // It resumes from its last step after it is claimed again.
             tracing::warn!(%error, operation_id = %id, "bulk operation interrupted; will resume");
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        self.operations.held.lock().remove(&id);
-        self.operations.wakeup.notify_one();
+    }
+}
+
+/// Entry in `held`. Dropped when the run ends, also by a panic; then the operation can be claimed again.
+struct HeldOperation<'a> {
+    inner: &'a Inner,
+    id: OperationId,
+}
+
+impl Drop for HeldOperation<'_> {
+    fn drop(&mut self) {
+        self.inner.operations.held.lock().remove(&self.id);
+        self.inner.operations.wakeup.notify_one();
     }
 }

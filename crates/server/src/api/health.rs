@@ -24,17 +24,26 @@ async fn healthz() -> &'static str {
 
 /// Readiness check
 ///
-/// Succeeds while the store accepts writes and the server is not shutting down.
+/// Succeeds while the store accepts writes, every essential background service runs, and the server is not
+/// shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "health", security(()),
     responses(
         (status = 200, description = "Ready", body = String, content_type = "text/plain"),
-        (status = 503, description = "Not ready: the store is unavailable or the server is shutting down", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "Not ready: the store is unavailable, a background service has failed, or the server is shutting down", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
     if app.is_draining() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the server is shutting down"));
+    }
+    if let Some(failure) = app.engine().failure() {
+        let detail = format!("this node cannot go on and is exiting: {}", failure.reason);
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "service_down", detail));
+    }
+    if let Some(down) = app.services_down().into_iter().find(|service| service.essential) {
+        let detail = format!("the service {} failed and is being restarted: {}", down.name, down.failure);
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "service_down", detail));
     }
     app.check_store().await.map_err(|error| {
         // The caller is an operator, so the error of the store is returned.

@@ -116,6 +116,7 @@ impl From<StoreError> for Problem {
             ),
             StoreError::Busy(detail) => Self::new(unavailable, "busy", detail).retry_after(2),
             StoreError::Unavailable(_)
+            | StoreError::WriterEnded(_)
             | StoreError::Fenced
             | StoreError::OutOfOrder
             | StoreError::InvalidItem(_) => {

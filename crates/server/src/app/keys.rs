@@ -14,11 +14,12 @@ use std::{
 use ipnet::IpNet;
 use parking_lot::RwLock;
 use redrive_core::{KeyId, TenantId, Time, tenancy::api_key::is_usable};
-use redrive_engine::clock;
+use redrive_engine::{Service, ServiceKind, clock};
 use redrive_store::{ApiKey, Store, StoreError};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     App,
@@ -256,7 +257,10 @@ impl App {
         self.engine.on_keys_changed(Box::new(move || reported.notify_one()));
         // Reload once: keys may have changed before the callback was registered.
         changed.notify_one();
-        tokio::spawn(run_key_reload(Arc::downgrade(self), changed));
+        let (app, stop) = (Arc::downgrade(self), self.engine.stop_token());
+        self.engine.run_service(Service::new("key_reload", ServiceKind::Auxiliary, move || {
+            run_key_reload(app.clone(), changed.clone(), stop.clone())
+        }));
     }
 }
 
@@ -264,7 +268,10 @@ impl App {
     /// Starts the task that saves key uses to the store periodically, and prunes ended sessions and old entries of the
     /// audit log.
     pub fn start_key_maintenance(self: &Arc<Self>) {
-        tokio::spawn(run_key_use_flush(Arc::downgrade(self)));
+        let (app, stop) = (Arc::downgrade(self), self.engine.stop_token());
+        self.engine.run_service(Service::new("key_maintenance", ServiceKind::Auxiliary, move || {
+            run_key_use_flush(app.clone(), stop.clone())
+        }));
     }
 
     async fn save_key_uses(&self) -> Result<(), StoreError> {
@@ -283,9 +290,12 @@ impl App {
     }
 }
 
-async fn run_key_use_flush(app: Weak<App>) {
+async fn run_key_use_flush(app: Weak<App>, stop: CancellationToken) {
     loop {
-        tokio::time::sleep(FLUSH_INTERVAL).await;
+        tokio::select! {
+            () = tokio::time::sleep(FLUSH_INTERVAL) => {}
+            () = stop.cancelled() => return,
+        }
         let Some(app) = app.upgrade() else { return };
         if let Err(error) = app.save_key_uses().await {
             tracing::debug!(%error, "saving key uses failed; will retry");
@@ -293,11 +303,12 @@ async fn run_key_use_flush(app: Weak<App>) {
     }
 }
 
-async fn run_key_reload(app: Weak<App>, changed: Arc<Notify>) {
+async fn run_key_reload(app: Weak<App>, changed: Arc<Notify>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = changed.notified() => {}
             () = tokio::time::sleep(RELOAD_INTERVAL) => {}
+            () = stop.cancelled() => return,
         }
         let Some(app) = app.upgrade() else { return };
         if let Err(error) = app.keys.reload(app.store()).await {

@@ -52,9 +52,10 @@ use redrive_core::{
     Role,
     delivery::retry::RetryPolicy,
     protection::limiter::RateLimit,
+    statistics::status::ServiceDown,
     webhook::{UrlRules, verification::RequireVerification},
 };
-use redrive_engine::{Engine, clock::monotonic_now};
+use redrive_engine::{Engine, ServiceKind, clock::monotonic_now};
 use redrive_store::{Store, StoreError};
 
 pub use audit::Actor;
@@ -196,6 +197,17 @@ impl App {
     /// Returns whether this node is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
+    }
+
+    /// Returns the background services of this node that failed and wait for their restart.
+    pub fn services_down(&self) -> Vec<ServiceDown> {
+        let services = self.engine.services().into_iter().filter(|service| !service.up);
+        let down = services.map(|service| ServiceDown {
+            name: service.name.into_owned(),
+            essential: service.kind == ServiceKind::Essential,
+            failure: service.last_failure.unwrap_or_default(),
+        });
+        down.collect()
     }
 
     /// Checks whether the store accepts writes; the result may be up to `PING_TTL` old.

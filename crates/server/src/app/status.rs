@@ -115,6 +115,7 @@ impl App {
             broker: status.broker,
             email: status.email,
             clock_jump_ms: self.engine.clock().unconfirmed_jump_ms(),
+            services_down: self.services_down(),
             draining: self.is_draining(),
             waiting: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),
             unserved: unserved.into_iter().map(|(pool, _)| pool).collect(),

@@ -1,7 +1,7 @@
 //! Stores the archive outbox in the archive; runs on the leader. After an interruption, the next run stores the
 //! same objects under the same names.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redrive_core::Time;
 use redrive_engine::Engine;
@@ -19,7 +19,7 @@ const MAX_OBJECT_BYTES: usize = 16 << 20;
 
 impl Archive {
     /// Stores the outbox periodically until the server stops.
-    pub(crate) async fn run_archiver(self, engine: Engine, stop: CancellationToken) {
+    pub(crate) async fn run_archiver(self: Arc<Self>, engine: Engine, stop: CancellationToken) {
         let mut last = Time::from_millis(0);
         loop {
             tokio::select! {

@@ -194,9 +194,15 @@ enum CliError {
     App(#[from] crate::app::AppError),
     #[error(transparent)]
     Vault(#[from] crate::vault::VaultError),
+    /// The running server cannot go on.
+    #[error("{0}")]
+    Failed(String),
     #[error("{0}")]
     Message(String),
 }
+
+/// Exit code of a server that cannot go on and should be restarted: `EX_SOFTWARE` of sysexits.
+const EXIT_FAILED: u8 = 70;
 
 impl CliError {
     fn message(text: impl Into<String>) -> Self {
@@ -241,7 +247,10 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            match error {
+                CliError::Failed(_) => ExitCode::from(EXIT_FAILED),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

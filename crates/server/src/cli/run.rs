@@ -7,7 +7,7 @@ use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use redrive_core::security::vault::Vault;
 use redrive_egress::Client;
 use redrive_engine::{
-    Engine, InternalError, MailerHandle, Settings, Tracing,
+    Engine, EngineFailure, InternalError, MailerHandle, Service, ServiceKind, Settings, Tracing,
     clock::{self, Clock},
 };
 use redrive_store::Store;
@@ -38,6 +38,9 @@ use crate::{
 
 /// Name of the file that holds the admin key created by `redrive dev`.
 pub(super) const DEV_KEY: &str = "admin.key";
+
+/// Time for requests in flight to finish after the engine failed.
+const FAILURE_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Input of `run`.
 pub(super) struct Start {
@@ -96,8 +99,6 @@ async fn serve(start: Start) -> Result<(), CliError> {
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
     }
-    app.start_key_reload();
-    app.start_key_maintenance();
     let stop = stop_on_signal()?;
     if let Some(demo) = &demo {
         demo.set_up(&app, &stop).await?;
@@ -110,12 +111,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let surface =
         HttpServer::new(routes(&app), &config.server, tls, app.engine().faults(InternalError::Response));
     let server = http::serve(listener, surface, stop.clone(), timeout);
-    if let Some(archive) = archive {
-        tokio::spawn(archive.run_archiver(app.engine().clone(), stop.clone()));
-    }
-    if let Some(reload) = reload {
-        tokio::spawn(watch_certificates(reload, stop.clone()));
-    }
+    run_services(&app, archive, reload);
     let events = async {
         if let Some(demo) = &demo {
             demo.publish(&app, &stop).await;
@@ -123,12 +119,47 @@ async fn serve(start: Start) -> Result<(), CliError> {
     };
     let sources = sources.run(&stop, timeout);
     // All of these run under one deadline, so a slow API client does not use up the time of requests in flight.
-    tokio::join!(server, drain(&app, &stop, timeout), sources, events);
+    let all = async { tokio::join!(server, drain(&app, &stop, timeout), sources, events) };
+    tokio::select! {
+        _ = all => {}
+        failure = app.engine().failed() => return Err(exit_after_failure(&app, failure).await),
+    }
     app.engine().stop().await;
     if let Some(exporting) = exporting {
         exporting.finish().await;
     }
     Ok(())
+}
+
+/// Starts the background services of the server.
+fn run_services(app: &Arc<App>, archive: Option<Archive>, reload: Option<CertificateWatcher>) {
+    let (engine, stop) = (app.engine(), app.engine().stop_token());
+    app.start_key_reload();
+    app.start_key_maintenance();
+    if let Some(archive) = archive {
+        let (archive, stop, used) = (Arc::new(archive), stop.clone(), engine.clone());
+        engine.run_service(Service::new("archiver", ServiceKind::Auxiliary, move || {
+            archive.clone().run_archiver(used.clone(), stop.clone())
+        }));
+    }
+    if let Some(reload) = reload {
+        engine.run_service(Service::new("certificate_reload", ServiceKind::Auxiliary, move || {
+            watch_certificates(reload.clone(), stop.clone())
+        }));
+    }
+}
+
+/// Finishes what can be finished after the engine failed. Returns the error that ends the process.
+async fn exit_after_failure(app: &App, failure: EngineFailure) -> CliError {
+    tracing::error!(reason = failure.reason, "this node cannot go on; exiting");
+    app.start_draining();
+    if failure.can_drain {
+        app.engine().drain(FAILURE_DRAIN_TIMEOUT).await;
+    }
+    CliError::Failed(format!(
+        "{}; deliveries in progress are taken over at the next start or by another node",
+        failure.reason
+    ))
 }
 
 /// Installs a panic handler that counts panics and then calls the previous handler.
@@ -175,7 +206,7 @@ async fn load_keys(
 /// Reloads the TLS certificate whenever it is renewed.
 async fn watch_certificates(reload: CertificateWatcher, stop: CancellationToken) {
     if let Err(error) = reload.run(stop).await {
-        tracing::error!(%error, "watching the TLS certificate failed; restart to use a renewed one");
+        tracing::error!(%error, "watching the TLS certificate failed; will retry");
     }
 }
 

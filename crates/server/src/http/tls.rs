@@ -150,6 +150,7 @@ impl Tls {
 }
 
 /// Watches the files for changes.
+#[derive(Clone)]
 pub(crate) struct CertificateWatcher {
     pair: Arc<CertificatePair>,
     last_modified: Fingerprint,

@@ -183,9 +183,9 @@ impl Writer {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         match self.tasks.iter().find(|(_, task)| task.is_finished()) {
             None => Ok(()),
-            Some((what, _)) => Err(StoreError::Unavailable(format!(
-                "the store's writer of {what} has ended by a panic; restart redrive"
-            ))),
+            Some((what, _)) => {
+                Err(StoreError::WriterEnded(format!("the store's writer of {what} has ended by a panic")))
+            }
         }
     }
 
@@ -225,7 +225,7 @@ impl Writer {
 }
 
 fn closed() -> StoreError {
-    StoreError::Unavailable("the store's writer has ended; restart redrive".into())
+    StoreError::WriterEnded("the store's writer has ended".into())
 }
 
 /// Marks the leases of events as uncertain after the connection was lost during the commit. Publishers get an

@@ -190,7 +190,7 @@ impl Drop for Writer {
 }
 
 fn closed() -> StoreError {
-    StoreError::Unavailable("the store's writer has ended; restart redrive".into())
+    StoreError::WriterEnded("the store's writer has ended".into())
 }
 
 /// State of the writer thread.

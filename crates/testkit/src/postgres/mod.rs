@@ -9,14 +9,20 @@ mod programs;
 mod session;
 mod shared;
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, process::Stdio};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use tempfile::TempDir;
 
 pub use self::database::Database;
 use self::programs::Programs;
 use crate::{
-    MovableClock, Proxy,
+    MovableClock, Proxy, WAIT_TIMEOUT,
     service::{ProcessGuard, blocking, free_port, make_certificates},
 };
 
@@ -95,7 +101,13 @@ impl Postgres {
 
     /// Promotes a replica to primary, and waits until it accepts writes.
     pub async fn promote(&self) {
-        self.query("SELECT pg_promote()").await;
+        // The statement does not wait for the end of the recovery, which may cancel a statement that takes long.
+        self.query("SELECT pg_promote(wait => false)").await;
+        let started = Instant::now();
+        while self.query("SELECT pg_is_in_recovery()").await[0][0] != "f" {
+            assert!(started.elapsed() < 2 * WAIT_TIMEOUT, "the replica is not promoted");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Returns a URL that connects to whichever of these two servers accepts writes.

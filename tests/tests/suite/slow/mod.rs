@@ -20,6 +20,7 @@ mod redis;
 mod retention;
 mod retry_timing;
 mod secrets;
+mod services;
 mod signature;
 mod sources;
 mod stalls;

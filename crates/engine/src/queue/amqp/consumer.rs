@@ -99,13 +99,17 @@ type DeliveriesByLane = BTreeMap<LaneKey, Vec<DeliveryId>>;
 type SkippedWebhooks = HashMap<WebhookId, Duration>;
 
 impl Inner {
+    /// Claims what tickets name until the engine stops.
     pub(super) async fn run_ticket_consumer(self: Arc<Self>) {
         let Some(broker) = &self.tickets else { return };
         let mut link = BrokerLink::new(CONSUME_LINK);
+        // A former run that failed has not reset what it knew about its connection.
+        link.reset(broker);
         loop {
             let ended = self.consume_until_disconnected(broker, &mut link).await;
             if !link.wait_to_reconnect(broker, ended, &self.stop).await {
-                return;
+                // A node that drains consumes no more tickets, but the engine still runs.
+                return self.stop.cancelled().await;
             }
         }
     }

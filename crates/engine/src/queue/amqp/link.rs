@@ -74,6 +74,11 @@ impl BrokerLink {
         Self { which, backoff: OutageBackoff::default(), logged_down: false, up_since: None }
     }
 
+    /// Records that the connection is not up yet.
+    pub(super) fn reset(&self, broker: &TicketBroker) {
+        broker.set_up(self.which, false);
+    }
+
     /// Records that the connection is up and in use.
     pub(super) fn mark_up(&mut self, broker: &TicketBroker) {
         if std::mem::take(&mut self.logged_down) {

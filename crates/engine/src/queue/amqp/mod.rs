@@ -23,7 +23,7 @@ use redrive_core::{delivery::lane::Lane, webhook::WebhookState};
 
 pub(crate) use self::publisher::TicketItem;
 use self::{publisher::TicketPublisher, topology::Topology};
-use crate::{Engine, Inner, amqp::Broker, registry::ResolvedWebhook};
+use crate::{Engine, Inner, amqp::Broker, registry::ResolvedWebhook, services::ServiceKind};
 
 /// Settings of tickets.
 #[derive(Clone, Debug)]
@@ -144,12 +144,11 @@ impl Inner {
         let Some(broker) = &self.tickets else { return };
         if self.settings.role.serves_api() {
             broker.links.require(link::PUBLISH_LINK);
-            let waiting = broker.issuing.begin();
-            tokio::spawn(self.clone().run_ticket_publisher(waiting));
+            self.run_service("ticket_publisher", ServiceKind::Auxiliary, Inner::run_ticket_publisher);
         }
         if self.settings.role.sends() {
             broker.links.require(link::CONSUME_LINK);
-            tokio::spawn(self.clone().run_ticket_consumer());
+            self.run_service("ticket_consumer", ServiceKind::Auxiliary, Inner::run_ticket_consumer);
         }
     }
 

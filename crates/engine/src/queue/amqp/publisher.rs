@@ -65,6 +65,8 @@ pub(crate) struct TicketItem {
 #[derive(Default)]
 pub(crate) struct TicketPublisher {
     waiting: RwLock<Option<mpsc::UnboundedSender<Vec<TicketItem>>>>,
+    /// Other end of `waiting`. Locked by the ticket publisher; kept when that is restarted.
+    queue: tokio::sync::Mutex<Option<mpsc::UnboundedReceiver<Vec<TicketItem>>>>,
     /// Connection status; `None` while disconnected.
     status: RwLock<Option<ConnectionStatus>>,
     outstanding: AtomicUsize,
@@ -76,10 +78,20 @@ pub(crate) struct TicketPublisher {
 }
 
 impl TicketPublisher {
-    pub(super) fn begin(&self) -> mpsc::UnboundedReceiver<Vec<TicketItem>> {
+    fn open_queue(&self) -> mpsc::UnboundedReceiver<Vec<TicketItem>> {
         let (sender, waiting) = mpsc::unbounded_channel();
         *self.waiting.write() = Some(sender);
         waiting
+    }
+
+    /// Resets what is known about the connection, and drops the tickets that were not sent: their deliveries are
+    /// claimed from the store.
+    fn disconnect(&self, broker: &TicketBroker, waiting: &mut mpsc::UnboundedReceiver<Vec<TicketItem>>) {
+        *self.status.write() = None;
+        self.late.store(0, Relaxed);
+        while let Ok(lost) = waiting.try_recv() {
+            drop(OutstandingTickets::new(broker, lost.len()));
+        }
     }
 
     /// Returns whether the broker is believed to accept tickets now.
@@ -119,23 +131,21 @@ impl Inner {
         }
     }
 
-    pub(super) async fn run_ticket_publisher(
-        self: Arc<Self>,
-        mut waiting: mpsc::UnboundedReceiver<Vec<TicketItem>>,
-    ) {
+    /// Publishes tickets until the engine stops.
+    pub(super) async fn run_ticket_publisher(self: Arc<Self>) {
         let Some(broker) = &self.tickets else { return };
+        let mut queue = broker.issuing.queue.lock().await;
+        let waiting = queue.get_or_insert_with(|| broker.issuing.open_queue());
         let mut link = BrokerLink::new(PUBLISH_LINK);
+        // A former run that failed has not reset what it knew about its connection.
+        link.reset(broker);
+        broker.issuing.disconnect(broker, waiting);
         loop {
-            let ended = self.publish_until_disconnected(broker, &mut waiting, &mut link).await;
-            *broker.issuing.status.write() = None;
-            broker.issuing.late.store(0, Relaxed);
-            // Deliveries whose tickets were not sent are claimed from the store.
-            while let Ok(lost) = waiting.try_recv() {
-                drop(OutstandingTickets::new(broker, lost.len()));
-            }
+            let ended = self.publish_until_disconnected(broker, waiting, &mut link).await;
+            broker.issuing.disconnect(broker, waiting);
             if !link.wait_to_reconnect(broker, ended, &self.stop).await {
                 broker.issuing.waiting.write().take();
-                return;
+                return self.stop.cancelled().await;
             }
         }
     }

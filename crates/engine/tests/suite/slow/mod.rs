@@ -6,4 +6,5 @@ mod cluster_limits;
 mod failover;
 mod notifications;
 mod queue;
+mod services;
 mod tickets;

@@ -5,7 +5,7 @@ use redrive_testkit::promtool;
 use super::{read, root};
 
 /// Every required alert, with its severity.
-const ALERTS: [(&str, &str); 19] = [
+const ALERTS: [(&str, &str); 20] = [
     ("RedriveCircuitOpen", "warning"),
     ("RedriveCircuitOpenForAnHour", "critical"),
     ("RedriveTenantDeadLetters", "warning"),
@@ -18,6 +18,7 @@ const ALERTS: [(&str, &str); 19] = [
     ("RedriveInternalError", "warning"),
     ("RedriveNodeDown", "critical"),
     ("RedriveDatabaseUnavailable", "critical"),
+    ("RedriveServiceFailing", "warning"),
     ("RedriveStoreFailures", "warning"),
     ("RedriveRedisUnavailable", "critical"),
     ("RedriveRedisFallback", "warning"),

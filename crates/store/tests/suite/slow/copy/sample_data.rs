@@ -423,7 +423,7 @@ async fn gates(harness: &Harness) {
     let held = busy_webhook(harness).await;
     let failing = Some(FailingChange::Since(at(80)));
     for effects in [
-        WebhookEffects { hold_until: Some(at(0) + Duration::from_secs(3600)), ..WebhookEffects::default() },
+        WebhookEffects { pause_until: Some(at(0) + Duration::from_secs(3600)), ..WebhookEffects::default() },
         WebhookEffects { failing, ..WebhookEffects::default() },
     ] {
         let new = harness.fan_out(harness.event(at(80)), &[(held, InitialState::Leased)]);

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use redrive_core::dispatch::retry_concurrency::RetryConcurrency;
 use redrive_egress::Client;
-use redrive_store::{Store, StoreError};
+use redrive_store::{ChangeCursor, Store, StoreError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,9 @@ use crate::{
     release::{RELEASE_BATCH_SIZE, group_by_epoch},
     rollup_buffer::RollupBuffer,
     schedule::{PARTITION_HORIZON, Wakeup},
-    timekeeping, verification,
+    services::{Service, ServiceKind, ServiceMetrics, Supervisor},
+    timekeeping::{self, Timekeeping},
+    verification,
 };
 
 /// Timeout for recording the outcomes of requests that were cut at the drain deadline.
@@ -68,6 +70,10 @@ impl Engine {
             link.map_err(|error| StoreError::InvalidItem(format!("redis.url cannot be used: {error}")))?;
         let tickets = settings.tickets.as_ref().filter(|_| shared);
         let tickets = tickets.map(|tickets| TicketBroker::new(tickets, metrics));
+        let stop = CancellationToken::new();
+        let dispatcher = Dispatcher::new(limits);
+        let supervisor =
+            Supervisor::start(ServiceMetrics::new(metrics), stop.clone(), dispatcher.poisoned().clone());
         let inner = Arc::new(Inner {
             redis: link.is_some().then(|| Arc::new(RedisCoordinator::new(local.clone()))),
             tickets,
@@ -79,11 +85,11 @@ impl Engine {
             gate_wakeup: Notify::new(),
             expiry_wakeup: Notify::new(),
             verifying: verification::verification_slots(),
-            cancelling: tokio::sync::Mutex::new(()),
+            cancellation_wakeup: Notify::new(),
             operations: OperationRunner::default(),
             checking: checking_slots(),
             largest_inline_work: AtomicU64::new(0),
-            dispatcher: Dispatcher::new(limits),
+            dispatcher,
             metrics: Metrics::new(metrics, settings.breakdowns, link.is_some()),
             notifier: Notifier::default(),
             unrecorded: UnrecordedOutcomes::default(),
@@ -91,7 +97,8 @@ impl Engine {
             lease_transfers: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
             cancel_requests: CancellationToken::new(),
-            stop: CancellationToken::new(),
+            supervisor,
+            stop,
             store,
             egress,
             clock,
@@ -99,38 +106,19 @@ impl Engine {
             shares,
         });
         if shared {
-            inner.start_heartbeat().await;
+            inner.send_first_heartbeat().await;
         }
         inner.restore_runtime().await.inspect_err(|_| inner.stop.cancel())?;
         if shared {
             inner.subscribe_to_hints();
-            tokio::spawn(inner.clone().run_change_feed(cursor));
-        } else {
-            tokio::spawn(inner.clone().rescue_all());
         }
-        if let (Some(link), Some(common)) = (link, inner.redis.clone()) {
+        if let (Some(link), Some(redis)) = (link, inner.redis.clone()) {
             inner.coordination.enter_fallback(inner.clock.now());
             inner.metrics.redis_fallback.set(1);
-            inner.route_hints_through_redis(&common);
-            tokio::spawn(inner.clone().run_redis_sync(common, link));
+            inner.route_hints_through_redis(&redis);
+            inner.run_redis_service(redis, link);
         }
-        tokio::spawn(inner.clone().run_timekeeping(timekeeping));
-        tokio::spawn(inner.clone().run_gate_timer());
-        tokio::spawn(inner.clone().run_expiry());
-        tokio::spawn(inner.clone().run_rollup_flush());
-        tokio::spawn(inner.clone().cancel_for_inactive_webhooks());
-        tokio::spawn(inner.clone().run_operations());
-        if inner.settings.role.sends() {
-            tokio::spawn(inner.clone().run_scheduler());
-        }
-        inner.start_tickets();
-        tokio::spawn(inner.clone().run_outcome_retry());
-        tokio::spawn(inner.clone().run_maintenance());
-        tokio::spawn(inner.clone().audit_leases());
-        tokio::spawn(inner.clone().run_pruner());
-        tokio::spawn(inner.clone().run_notifier());
-        tokio::spawn(inner.clone().run_confirmations());
-        tokio::spawn(inner.clone().run_checks());
+        inner.start_services(cursor, timekeeping);
         Ok(Self(inner))
     }
 
@@ -166,7 +154,7 @@ impl Engine {
         inner.flush_rollups().await;
         self.release_shared_slots().await;
         inner.stop.cancel();
-        inner.heartbeat_stopped().await;
+        inner.supervisor.stopped().await;
         let epoch = inner.membership.current_epoch().epoch;
         if let Err(error) = inner.store.rescue(epoch, inner.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "ending the epoch failed; another node will end it");
@@ -178,5 +166,59 @@ impl Engine {
         while self.load().unsettled > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+}
+
+impl Inner {
+    /// Starts the background services of this node.
+    fn start_services(self: &Arc<Self>, cursor: ChangeCursor, mut timekeeping: Timekeeping) {
+        use ServiceKind::{Auxiliary, Essential, Once};
+        if self.membership.is_shared() {
+            self.run_service("heartbeat", Essential, Inner::run_heartbeat);
+            let mut is_restart = false;
+            self.run_service("change_feed", Essential, move |inner| {
+                // What the former run has read and not applied is unknown, so everything is read again.
+                if std::mem::replace(&mut is_restart, true) {
+                    inner.membership.change_signal.request_resync();
+                }
+                inner.run_change_feed(cursor.clone())
+            });
+        } else {
+            self.run_service("rescue", Once, Inner::rescue_all);
+        }
+        if self.settings.role.sends() {
+            self.run_service("scheduler", Essential, Inner::run_scheduler);
+        }
+        self.run_service("gate_timer", Essential, Inner::run_gate_timer);
+        self.run_service("outcome_retry", Essential, Inner::run_outcome_retry);
+        self.run_service("timekeeping", Auxiliary, move |inner| {
+            inner.run_timekeeping(timekeeping.for_next_run())
+        });
+        self.run_service("expiry", Auxiliary, Inner::run_expiry);
+        self.run_service("rollup_flush", Auxiliary, Inner::run_rollup_flush);
+        self.run_service("cancellation", Auxiliary, Inner::run_cancellation);
+        self.run_service("bulk_operations", Auxiliary, Inner::run_operations);
+        self.run_service("maintenance", Auxiliary, Inner::run_maintenance);
+        self.run_service("lease_auditor", Auxiliary, Inner::audit_leases);
+        self.run_service("pruner", Auxiliary, Inner::run_pruner);
+        self.run_service("notifier", Auxiliary, Inner::run_notifier);
+        self.run_service("webhook_checks", Auxiliary, Inner::run_checks);
+        if self.settings.mailer.is_some() {
+            self.run_service("confirmation_emails", Auxiliary, Inner::run_confirmations);
+        }
+        self.start_tickets();
+    }
+
+    /// Starts a service of the engine.
+    pub(crate) fn run_service<F>(
+        self: &Arc<Self>,
+        name: &'static str,
+        kind: ServiceKind,
+        mut run: impl FnMut(Arc<Self>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let inner = self.clone();
+        self.supervisor.run(Service::new(name, kind, move || run(inner.clone())));
     }
 }
