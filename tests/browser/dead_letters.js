@@ -37,7 +37,7 @@ scenario(async (fixture) => {
     await page.getByRole("button", { name: /Resend these/ }).click();
     const dialog = page.getByRole("dialog", { name: "Resend dead letters" });
     await dialog.getByText(/30 deliveries/).waitFor();
-    await dialog.getByLabel("Requests per second").fill("2");
+    await dialog.getByLabel("Deliveries per second").fill("2");
     await follow(page, dialog.getByRole("button", { name: "Resend" }));
     await page.getByRole("heading", { name: "Resend of dead letters" }).waitFor();
     await page.getByText("at most 2").waitFor();
@@ -73,7 +73,7 @@ scenario(async (fixture) => {
     await page.goto(`${fixture.home}/dead?webhook_id=${webhook.id}`);
     await page.getByRole("button", { name: /Resend these/ }).click();
     const dialog = page.getByRole("dialog", { name: "Resend dead letters" });
-    await dialog.getByLabel("Requests per second").fill("1");
+    await dialog.getByLabel("Deliveries per second").fill("1");
     await dialog.getByText(/30 deliveries/).waitFor();
     await follow(page, dialog.getByRole("button", { name: "Resend" }));
     await page.getByRole("button", { name: "Cancel operation" }).click();

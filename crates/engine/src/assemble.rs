@@ -28,7 +28,7 @@ use crate::{
     operations::OperationRunner,
     queue::amqp::TicketBroker,
     record::UnrecordedOutcomes,
-    release::{RELEASE_BATCH_SIZE, group_by_epoch},
+    release::{RELEASE_BATCH_SIZE, Releaser, group_by_epoch},
     rollup_buffer::RollupBuffer,
     schedule::{PARTITION_HORIZON, Wakeup},
     services::{Service, ServiceKind, ServiceMetrics, Supervisor},
@@ -93,6 +93,7 @@ impl Engine {
             metrics: Metrics::new(metrics, settings.breakdowns, link.is_some()),
             notifier: Notifier::default(),
             unrecorded: UnrecordedOutcomes::default(),
+            releaser: Releaser::default(),
             scheduler_wakeup: Wakeup::new(),
             lease_transfers: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
@@ -145,7 +146,7 @@ impl Engine {
                 tracing::warn!("shutdown with unrecorded outcomes; leases will be rescued");
             }
         }
-        tracing::info!(handed_back = queued.len(), "drained");
+        tracing::info!(released = queued.len(), "drained");
     }
 
     /// Ends the epoch of a drained engine: releases all remaining leases. Nothing is accepted afterwards.
@@ -159,6 +160,8 @@ impl Engine {
         if let Err(error) = inner.store.rescue(epoch, inner.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "ending the epoch failed; another node will end it");
         }
+        // Outcomes that were not recorded refer to the engine, which would keep the store open.
+        inner.unrecorded.clear();
     }
 
     /// Waits until the outcome of every request is stored.
@@ -190,6 +193,7 @@ impl Inner {
             self.run_service("scheduler", Essential, Inner::run_scheduler);
         }
         self.run_service("gate_timer", Essential, Inner::run_gate_timer);
+        self.run_service("releaser", Essential, Inner::run_releaser);
         self.run_service("outcome_retry", Essential, Inner::run_outcome_retry);
         self.run_service("timekeeping", Auxiliary, move |inner| {
             inner.run_timekeeping(timekeeping.for_next_run())

@@ -9,7 +9,6 @@ use redrive_core::{
     delivery::response::{AttemptResponse, SendFailure},
     dispatch::retry_concurrency::RetryConcurrency,
     event::{Event, hops, trace::SpanId},
-    protection::breaker::CallOutcome,
     security::signature,
 };
 use redrive_egress::{EgressFailure, EgressResponse, Exchange, OutboundRequest, Timings};
@@ -17,11 +16,11 @@ use redrive_egress::{EgressFailure, EgressResponse, Exchange, OutboundRequest, T
 use crate::{
     Inner,
     clock::{self, monotonic_now},
-    coordination::AttemptReport,
     dispatch::LeasedDelivery,
     gate::{Admission, PreSendCheck},
-    notify::occurrences,
     registry::ResolvedWebhook,
+    services::FaultPoint,
+    unsettled::UnsettledDelivery,
 };
 
 pub(crate) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -66,7 +65,9 @@ impl AttemptResult {
 
 impl Inner {
     /// Takes one delivery through the pre-send check, one attempt and its recording.
-    pub(crate) async fn deliver(self: Arc<Self>, delivery: LeasedDelivery, admission: Admission) {
+    pub(crate) async fn deliver(self: Arc<Self>, mut delivery: UnsettledDelivery, admission: Admission) {
+        delivery.begin_task();
+        self.inject_fault(FaultPoint::Check);
         match self.pre_send_check(&delivery, &admission.webhook).await {
             Ok(PreSendCheck::Send) => {
                 let result = self.send_request(&delivery, &admission.webhook).await;
@@ -78,28 +79,29 @@ impl Inner {
                 }
             }
             Ok(PreSendCheck::Poison) => {
-                let message = "the sending process died three times while sending this delivery";
+                let message =
+                    "the sender of this delivery died three times: its process ended, or its task panicked";
                 let result = self.failed_without_request(&delivery, SendFailure::SenderDied, message);
                 self.record_attempt(delivery, admission, result).await;
             }
             Ok(PreSendCheck::Finish(end)) => {
-                self.release_admission(&delivery, admission).await;
+                self.release_admission(&mut delivery, admission).await;
                 self.record_without_attempt(delivery, end);
             }
             Ok(PreSendCheck::LeaseLost) => {
-                self.release_admission(&delivery, admission).await;
-                self.drop_lost_lease(&delivery, false);
+                self.release_admission(&mut delivery, admission).await;
+                self.drop_lost_lease(delivery, false);
             }
             Ok(PreSendCheck::LeaseUncertain) => {
-                self.release_admission(&delivery, admission).await;
-                self.release_one(delivery);
+                self.release_admission(&mut delivery, admission).await;
+                delivery.release();
             }
             Err(error) => {
                 tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
                     "store access failed; delivery released");
-                self.release_admission(&delivery, admission).await;
-                self.release_one(delivery);
+                self.release_admission(&mut delivery, admission).await;
+                delivery.release();
             }
         }
     }
@@ -108,33 +110,22 @@ impl Inner {
     /// so this is not an attempt and says nothing about the endpoint.
     async fn release_for_connection_limit(
         self: &Arc<Self>,
-        mut delivery: LeasedDelivery,
+        mut delivery: UnsettledDelivery,
         admission: Admission,
     ) {
         self.metrics.connection_limit.inc();
-        self.release_admission(&delivery, admission).await;
-        delivery.due = delivery.due.max(self.clock.now() + CONNECTION_LIMIT_DELAY);
-        self.release_one(delivery);
+        self.release_admission(&mut delivery, admission).await;
+        delivery.delay_until(self.clock.now() + CONNECTION_LIMIT_DELAY);
+        delivery.release();
     }
 
     /// Releases the slot and the probe of a delivery that is not sent.
-    async fn release_admission(self: &Arc<Self>, delivery: &LeasedDelivery, mut admission: Admission) {
+    async fn release_admission(self: &Arc<Self>, delivery: &mut UnsettledDelivery, mut admission: Admission) {
         drop(admission.slot.take());
-        if admission.probe.is_some() {
-            let report = AttemptReport {
-                call: CallOutcome::Ignored,
-                probe: admission.probe,
-                success: None,
-                pause_until: None,
-            };
-            let changed = self.report_attempt(&admission.webhook, report).await;
-            self.apply_report_effects(&admission.webhook, &changed);
-            if let Some(change) = changed.circuit {
-                let occurrence = occurrences::circuit_transition(&change);
-                self.persist_circuit_later(change.tenant_id, change.webhook_id, change.saved, occurrence);
-            }
+        if let Some(probe) = admission.probe.take() {
+            probe.return_unused().await;
         }
-        self.free_webhook_slot(delivery);
+        delivery.free_webhook_slot();
     }
 
     /// Updates the retry concurrency controller and applies a changed limit of concurrent retries.
@@ -191,6 +182,7 @@ impl Inner {
             timeout: webhook.retry_policy.timeout(delivery.attempt),
             tenant_key: webhook.tenant.key,
         };
+        self.inject_fault(FaultPoint::Send);
         let started = monotonic_now();
         let exchange = tokio::select! {
             exchange = self.egress.post(request) => exchange,

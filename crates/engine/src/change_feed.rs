@@ -15,7 +15,10 @@ use redrive_core::{DeliveryId, TenantId, WebhookId};
 use redrive_store::{Change, ChangeCursor, Hint, StoreError};
 use tokio::sync::Notify;
 
-use crate::{Engine, Inner, clock::monotonic_now, coordination::RuntimeChange, registry::ResolvedWebhook};
+use crate::{
+    Engine, Inner, clock::monotonic_now, coordination::RuntimeChange, registry::ResolvedWebhook,
+    unsettled::UnsettledDelivery,
+};
 
 /// Minimum interval between two polls, however many hints arrive; `POLL_WAIT` is added to it if there is no hint.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,7 +35,7 @@ const BATCH_SIZE: usize = 500;
 #[derive(Default)]
 pub(crate) struct ChangeSignal {
     /// Wakes the loop because there may be changes to read.
-    there: Notify,
+    wakeup: Notify,
     /// Changes may have been missed: resync.
     missed: AtomicBool,
     /// Cached state may come from another database server, whose versions are not comparable with those of this one.
@@ -43,13 +46,13 @@ pub(crate) struct ChangeSignal {
 impl ChangeSignal {
     /// Triggers a poll of the change feed now.
     pub(crate) fn notify(&self) {
-        self.there.notify_one();
+        self.wakeup.notify_one();
     }
 
     /// Triggers a full resync.
     pub(crate) fn request_resync(&self) {
         self.missed.store(true, Relaxed);
-        self.there.notify_one();
+        self.wakeup.notify_one();
     }
 
     /// Triggers a full resync that ignores cached versions.
@@ -99,7 +102,7 @@ impl Inner {
             let Some(inner) = inner.upgrade() else { return };
             match hint {
                 Hint::Work => inner.scheduler_wakeup.wake(),
-                Hint::Change => inner.membership.change_signal.there.notify_one(),
+                Hint::Change => inner.membership.change_signal.wakeup.notify_one(),
             }
         }));
     }
@@ -113,12 +116,12 @@ impl Inner {
             tokio::time::sleep(MIN_POLL_INTERVAL).await;
             tokio::select! {
                 () = tokio::time::sleep(POLL_WAIT) => {}
-                () = self.membership.change_signal.there.notified() => {}
+                () = self.membership.change_signal.wakeup.notified() => {}
                 () = self.stop.cancelled() => return,
             }
             let missed = self.membership.change_signal.missed.swap(false, Relaxed);
-            let rewrapped = missed || monotonic_now().saturating_sub(read_at) > RESYNC_AFTER;
-            let read = if rewrapped {
+            let needs_resync = missed || monotonic_now().saturating_sub(read_at) > RESYNC_AFTER;
+            let read = if needs_resync {
                 self.resync(&mut to_refresh).await
             } else {
                 self.apply_changes(&cursor, &mut to_refresh).await
@@ -126,7 +129,7 @@ impl Inner {
             match read {
                 Ok(next) => (cursor, read_at) = (next, monotonic_now()),
                 Err(error) => {
-                    self.membership.change_signal.missed.fetch_or(rewrapped, Relaxed);
+                    self.membership.change_signal.missed.fetch_or(needs_resync, Relaxed);
                     tracing::debug!(%error, "change feed read failed; will retry");
                     continue;
                 }
@@ -146,7 +149,7 @@ impl Inner {
         to_refresh: &mut BTreeSet<WebhookId>,
     ) -> Result<ChangeCursor, StoreError> {
         let reported = self.store.changes(Some(since.clone())).await?;
-        let mut gates = to_refresh.clone();
+        let mut webhooks_to_refresh = to_refresh.clone();
         let mut tenants: BTreeMap<TenantId, Vec<WebhookId>> = BTreeMap::new();
         let mut cancelled = Vec::new();
         for change in reported.changes {
@@ -154,10 +157,10 @@ impl Inner {
                 Change::Webhook(tenant_id, webhook_id) => {
                     tenants.entry(tenant_id).or_default().push(webhook_id);
                     // Enabling a webhook also clears its failures.
-                    gates.insert(webhook_id);
+                    webhooks_to_refresh.insert(webhook_id);
                 }
                 Change::Tenant(tenant_id) => drop(tenants.entry(tenant_id).or_default()),
-                Change::Runtime(webhook_id) => drop(gates.insert(webhook_id)),
+                Change::Runtime(webhook_id) => drop(webhooks_to_refresh.insert(webhook_id)),
                 Change::Cancel(webhook_id, delivery_id) => cancelled.push((webhook_id, delivery_id)),
                 Change::Keys => self.membership.change_signal.keys_changed(),
             }
@@ -165,7 +168,7 @@ impl Inner {
         for (tenant_id, webhooks) in tenants {
             self.refresh_tenant(&tenant_id, &webhooks).await?;
         }
-        *to_refresh = self.refresh_runtime(gates).await?;
+        *to_refresh = self.refresh_runtime(webhooks_to_refresh).await?;
         for (webhook_id, delivery_id) in cancelled {
             self.release_cancelled(webhook_id, delivery_id);
         }
@@ -179,9 +182,11 @@ impl Inner {
     ) -> Result<ChangeCursor, StoreError> {
         let cursor = self.store.changes(None).await?.cursor;
         let here = self.dispatcher.webhooks();
-        let mut gates: BTreeSet<WebhookId> = self.coordination.tracked_webhooks().into_iter().collect();
-        gates.extend(self.store.list_runtime().await?.into_iter().map(|runtime| runtime.webhook_id));
-        gates.extend(&here);
+        let mut webhooks_to_refresh: BTreeSet<WebhookId> =
+            self.coordination.tracked_webhooks().into_iter().collect();
+        webhooks_to_refresh
+            .extend(self.store.list_runtime().await?.into_iter().map(|runtime| runtime.webhook_id));
+        webhooks_to_refresh.extend(&here);
         let is_foreign = self.membership.change_signal.is_foreign.swap(false, Relaxed);
         for tenant_id in self.registry.tenants() {
             let read = match is_foreign {
@@ -201,7 +206,7 @@ impl Inner {
             self.apply_webhook_change(webhook_id);
         }
         self.membership.change_signal.keys_changed();
-        *to_refresh = self.refresh_runtime(gates).await?;
+        *to_refresh = self.refresh_runtime(webhooks_to_refresh).await?;
         Ok(cursor)
     }
 
@@ -282,7 +287,7 @@ impl Inner {
     /// is recorded.
     fn release_cancelled(self: &Arc<Self>, webhook_id: WebhookId, delivery_id: DeliveryId) {
         if let Some(queued) = self.dispatcher.take_cancelled(webhook_id, delivery_id) {
-            self.release_one(queued);
+            UnsettledDelivery::taken_from_queue(self, queued).release();
         }
     }
 }

@@ -16,11 +16,12 @@ use crate::{
     registry::ResolvedWebhook,
 };
 
-/// How often an operator's action is applied again because another node stored a newer state concurrently.
-const MAX_CIRCUIT_ACTIONS: usize = 3;
+/// How many times an operator's action is tried, because another node may store a newer state concurrently.
+const MAX_CIRCUIT_ACTION_TRIES: usize = 3;
 
 impl Inner {
-    /// Applies the effects of a report. The changed state is stored together with the outcome.
+    /// Applies what changed in the coordinator when an attempt's result was reported to it. The changed state is stored
+    /// together with the outcome.
     pub(crate) fn apply_report_effects(self: &Arc<Self>, webhook: &ResolvedWebhook, changed: &ReportEffects) {
         if let Some(change) = &changed.circuit {
             self.apply_circuit_change(webhook, change);
@@ -106,7 +107,7 @@ impl Inner {
 
     /// Called before deliveries of a webhook are claimed. If a transition of its circuit is due, unblocks the webhook
     /// with the probe limit of the new state, without performing the transition: not every node that claims may do so.
-    pub(crate) fn open_for_due_probe(self: &Arc<Self>, webhook: &ResolvedWebhook) {
+    pub(crate) fn unpark_for_due_probe(self: &Arc<Self>, webhook: &ResolvedWebhook) {
         if self.membership.is_shared()
             && let Some(probe_limit) = self.coordination.preview_transition(webhook, self.clock.now())
         {
@@ -133,7 +134,7 @@ impl Inner {
             || self.dispatcher.has_deliveries(webhook_id)
     }
 
-    /// Restores circuits, holds and failures from the store. Nothing is sent before that.
+    /// Restores circuits, pauses after a 429 and failures from the store. Nothing is sent before that.
     pub(crate) async fn restore_runtime(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for runtime in self.store.list_runtime().await? {
@@ -153,7 +154,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Performs transitions of circuits and ends holds when they are due.
+    /// Performs transitions of circuits and ends holds and parks when they are due.
     pub(crate) async fn run_gate_timer(self: Arc<Self>) {
         loop {
             let now = self.clock.now();
@@ -201,7 +202,7 @@ impl Engine {
         if webhook.tenant.id != *tenant_id {
             return Ok(false);
         }
-        for _ in 0..MAX_CIRCUIT_ACTIONS {
+        for _ in 0..MAX_CIRCUIT_ACTION_TRIES {
             if inner.membership.is_shared() {
                 // Another node may have just changed it.
                 inner.refresh_runtime([webhook_id].into()).await?;
@@ -240,9 +241,9 @@ impl Engine {
     }
 
     /// Returns the number of circuits in each state.
-    pub fn circuits(&self) -> Circuits {
+    pub fn circuits(&self) -> CircuitCounts {
         let counts = self.0.coordination.count_circuits(self.0.clock.now());
-        Circuits {
+        CircuitCounts {
             closed: self.0.registry.len().saturating_sub(counts.open + counts.half_open),
             half_open: counts.half_open,
             open: counts.open,
@@ -256,7 +257,7 @@ impl Engine {
         const MAX_COUNTED_CIRCUITS: usize = 100;
         const MAX_COUNTED_PER_CIRCUIT: usize = 10_000;
         let now = self.0.clock.now();
-        let open = self.0.coordination.open(MAX_COUNTED_CIRCUITS);
+        let open = self.0.coordination.webhooks_with_open_circuit(MAX_COUNTED_CIRCUITS);
         let backlogs = self.0.store.backlogs(None, open, now, MAX_COUNTED_PER_CIRCUIT).await?;
         Ok(backlogs.iter().map(|(_, backlog)| backlog.due).sum())
     }
@@ -264,7 +265,7 @@ impl Engine {
 
 /// Number of circuits by state, among the webhooks known to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Circuits {
+pub struct CircuitCounts {
     /// Closed.
     pub closed: usize,
     /// Half open.

@@ -10,7 +10,10 @@ use redrive_core::{
 };
 use redrive_store::{NextState, StoreError};
 
-use crate::{ChangeError, Engine, Inner, notify::occurrences::occurrence, verification::VerifyResult};
+use crate::{
+    ChangeError, Engine, Inner, notify::occurrences::occurrence, unsettled::UnsettledDelivery,
+    verification::VerifyResult,
+};
 
 /// Disable reason of a webhook past its `expires_at`. A delivery past `give_up_after` is dead for
 /// [`DeadReason::Expired`] instead.
@@ -56,6 +59,9 @@ impl Inner {
             webhook
                 .is_some_and(|webhook| now >= decide::give_up_at(delivery.created_at, &webhook.retry_policy))
         });
+        let expired_deliveries = expired_deliveries.into_iter();
+        let expired_deliveries: Vec<_> =
+            expired_deliveries.map(|delivery| UnsettledDelivery::taken_from_queue(self, delivery)).collect();
         for delivery in expired_deliveries {
             self.record_without_attempt(delivery, NextState::Dead { reason: DeadReason::Expired }.into());
         }
@@ -113,10 +119,10 @@ impl Inner {
         let mut retry_at: Option<Time> = None;
         loop {
             let now = self.clock.now();
-            let found = self.store.expiring_webhooks(now, BATCH_SIZE, without_slot.clone()).await?;
-            let is_full = found.expired.len() == BATCH_SIZE;
+            let found = self.store.due_webhooks(now, BATCH_SIZE, without_slot.clone()).await?;
+            let is_full = found.due.len() == BATCH_SIZE;
             let (mut done, known) = (0, without_slot.len());
-            for (tenant_id, webhook_id) in found.expired {
+            for (tenant_id, webhook_id) in found.due {
                 if without_slot.contains(&tenant_id) && self.awaits_verification(webhook_id) {
                     continue;
                 }

@@ -19,19 +19,24 @@ use crate::{
         redis::{DecisionWithSlot, RedisAdmissionRequest, RedisCoordinator, Slot},
     },
     dispatch::{Deferral, DeferredDelivery, DispatchActions, LeasedDelivery},
+    probe::Probe,
     record::EndWithoutAttempt,
     registry::ResolvedWebhook,
+    unsettled::UnsettledDelivery,
 };
 
 /// Permit to send one delivery now.
 pub(crate) struct Admission {
     pub(crate) webhook: Arc<ResolvedWebhook>,
-    /// Probe id, if the request is a probe of a half-open circuit.
-    pub(crate) probe: Option<u64>,
+    /// Set if the request is a probe of a half-open circuit.
+    pub(crate) probe: Option<Probe>,
     pub(crate) circuit: CircuitState,
     /// Slot of the webhook's cluster-wide concurrency limit.
     pub(crate) slot: Option<Slot>,
 }
+
+/// A started delivery that may not be sent now.
+type Deferred = (UnsettledDelivery, Deferral);
 
 /// Result of the last check of an admitted delivery.
 pub(crate) enum PreSendCheck {
@@ -39,7 +44,7 @@ pub(crate) enum PreSendCheck {
     Send,
     /// End the delivery without a request.
     Finish(EndWithoutAttempt),
-    /// Too many nodes died while sending it: record a failed attempt.
+    /// Too many nodes died, or tasks panicked, while sending it: record a failed attempt.
     Poison,
     /// Another node has the lease: drop the delivery.
     LeaseLost,
@@ -84,10 +89,18 @@ impl Inner {
             if deferred.is_empty() {
                 return;
             }
-            actions = self.dispatcher.defer(deferred);
+            actions = self.defer(deferred);
             // A deferred delivery may need an earlier wake-up than the one that is set.
             self.gate_wakeup.notify_one();
         }
+    }
+
+    /// Returns deliveries that were not admitted to their queues.
+    fn defer(&self, deferred: Vec<Deferred>) -> DispatchActions {
+        let queued = deferred
+            .into_iter()
+            .map(|(delivery, deferral)| DeferredDelivery { delivery: delivery.into_queued(), deferral });
+        self.dispatcher.defer(queued.collect())
     }
 
     /// Parks a webhook that is blocked until `until`, or for an unknown time if `None`.
@@ -99,12 +112,12 @@ impl Inner {
     }
 
     /// Requests admission for all deliveries in one call and starts those that are admitted. Returns the others.
-    fn start(self: &Arc<Self>, start: Vec<LeasedDelivery>) -> Vec<DeferredDelivery> {
+    fn start(self: &Arc<Self>, start: Vec<LeasedDelivery>) -> Vec<Deferred> {
+        // Guarded before anything can fail.
+        let start: Vec<_> =
+            start.into_iter().map(|delivery| UnsettledDelivery::started(self, delivery)).collect();
         if !self.membership.node_may_send() {
-            return start
-                .into_iter()
-                .map(|delivery| DeferredDelivery { delivery, deferral: Deferral::SuspendNode })
-                .collect();
+            return start.into_iter().map(|delivery| (delivery, Deferral::SuspendNode)).collect();
         }
         let (now, confirmed_now) = (self.clock.now(), self.clock.confirmed_now());
         let mut known = Vec::with_capacity(start.len());
@@ -136,9 +149,9 @@ impl Inner {
     /// Starts the deliveries that this node's local coordinator admits. Returns the others.
     fn admit_locally(
         self: &Arc<Self>,
-        known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
+        known: Vec<(UnsettledDelivery, Arc<ResolvedWebhook>)>,
         now: Time,
-    ) -> Vec<DeferredDelivery> {
+    ) -> Vec<Deferred> {
         let requests: Vec<_> = known
             .iter()
             .map(|(delivery, webhook)| AdmissionRequest {
@@ -170,9 +183,9 @@ impl Inner {
     fn admit_through_redis(
         self: &Arc<Self>,
         redis: Arc<RedisCoordinator>,
-        known: Vec<(LeasedDelivery, Arc<ResolvedWebhook>)>,
+        known: Vec<(UnsettledDelivery, Arc<ResolvedWebhook>)>,
         now: Time,
-    ) -> Vec<DeferredDelivery> {
+    ) -> Vec<Deferred> {
         let (mut waits, mut undecided) = (Vec::new(), Vec::new());
         for (delivery, webhook) in known {
             match self.coordination.decide_locally(&webhook, now) {
@@ -200,7 +213,7 @@ impl Inner {
     async fn request_admission(
         self: Arc<Self>,
         redis: Arc<RedisCoordinator>,
-        undecided: Vec<(LeasedDelivery, Arc<ResolvedWebhook>, Option<Slot>)>,
+        undecided: Vec<(UnsettledDelivery, Arc<ResolvedWebhook>, Option<Slot>)>,
     ) {
         let requests = undecided.iter().map(|(delivery, webhook, slot)| RedisAdmissionRequest {
             webhook: webhook.clone(),
@@ -226,7 +239,7 @@ impl Inner {
             ),
         };
         if !deferred.is_empty() {
-            let actions = self.dispatcher.defer(deferred);
+            let actions = self.defer(deferred);
             self.apply_actions(actions);
             self.gate_wakeup.notify_one();
         }
@@ -235,13 +248,14 @@ impl Inner {
     /// Starts the admitted deliveries. Returns the others.
     fn start_admitted(
         self: &Arc<Self>,
-        decided: impl IntoIterator<Item = ((LeasedDelivery, Arc<ResolvedWebhook>), DecisionWithSlot)>,
+        decided: impl IntoIterator<Item = ((UnsettledDelivery, Arc<ResolvedWebhook>), DecisionWithSlot)>,
         now: Time,
-    ) -> Vec<DeferredDelivery> {
+    ) -> Vec<Deferred> {
         let mut deferred = Vec::new();
         for ((delivery, webhook), (decision, slot)) in decided {
             match decision {
                 AdmissionDecision::Go { probe, circuit } => {
+                    let probe = probe.map(|id| Probe::new(self, &webhook, id));
                     self.spawn(delivery, Admission { webhook, probe, circuit, slot })
                 }
                 AdmissionDecision::Wait { until, reason, scope } => {
@@ -258,20 +272,18 @@ impl Inner {
                         // Other blocks are recorded in the store, which keeps the delivery until they end.
                         _ => Deferral::ReleaseOne(delivery.due),
                     };
-                    deferred.push(DeferredDelivery { delivery, deferral });
+                    deferred.push((delivery, deferral));
                 }
                 AdmissionDecision::AlreadyProbed { until } => {
-                    deferred.push(DeferredDelivery { delivery, deferral: Deferral::ReleaseOne(until) })
+                    deferred.push((delivery, Deferral::ReleaseOne(until)))
                 }
-                AdmissionDecision::NoProbe => {
-                    deferred.push(DeferredDelivery { delivery, deferral: Deferral::NoProbe })
-                }
+                AdmissionDecision::NoProbe => deferred.push((delivery, Deferral::NoProbe)),
             }
         }
         deferred
     }
 
-    fn spawn(self: &Arc<Self>, delivery: LeasedDelivery, admission: Admission) {
+    fn spawn(self: &Arc<Self>, delivery: UnsettledDelivery, admission: Admission) {
         let inner = self.clone();
         self.runtime.spawn(async move { inner.deliver(delivery, admission).await });
     }
@@ -282,20 +294,20 @@ impl Inner {
     }
 
     /// Starts a delivery whose webhook is not cached on this node, or was deleted.
-    fn start_unknown(self: &Arc<Self>, delivery: LeasedDelivery) {
+    fn start_unknown(self: &Arc<Self>, mut delivery: UnsettledDelivery) {
         let inner = self.clone();
         self.runtime.spawn(async move {
             match inner.registry.get_or_load(&*inner.store, delivery.webhook_id).await {
                 Ok(Some(webhook)) if webhook.state.cancel_reason().is_none() => {
                     // The webhook is cached now: queue the delivery again.
                     let deferral = Deferral::Hold(redrive_core::dispatch::gate::Scope::Webhook, inner.clock.now());
-                    let actions = inner.dispatcher.defer(vec![DeferredDelivery { delivery, deferral }]);
+                    let actions = inner.defer(vec![(delivery, deferral)]);
                     inner.apply_actions(actions);
                     inner.gate_wakeup.notify_one();
                 }
                 Ok(webhook) => {
                     let reason = webhook.and_then(|webhook| webhook.state.cancel_reason().map(str::to_owned));
-                    inner.free_webhook_slot(&delivery);
+                    delivery.free_webhook_slot();
                     let reason = reason.unwrap_or_else(|| "the webhook is gone".into());
                     inner.record_without_attempt(delivery, EndWithoutAttempt::for_inactive_webhook(reason));
                 }
@@ -303,8 +315,7 @@ impl Inner {
                     tracing::warn!(
                     delivery_id = %delivery.id, webhook_id = %delivery.webhook_id, tenant_id = %delivery.event.tenant_id, %error,
                     "store access failed; delivery released");
-                    inner.free_webhook_slot(&delivery);
-                    inner.release_one(delivery);
+                    delivery.release();
                 }
             }
         });

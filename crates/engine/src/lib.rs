@@ -1,4 +1,4 @@
-//! The data path of Redrive, one file per stage, in this order:
+//! The data path of Redrive, one module per stage, in this order:
 //!
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
@@ -19,8 +19,9 @@
 //!
 //! `assemble` starts and stops all of it. `services` supervises the background loops.
 //!
-//! The engine executes what `redrive-core` decides and `redrive-store` stores. Only `record` writes outcomes, only
-//! `queue` claims, only `trace` creates spans, only `clock` reads a clock or generates random values.
+//! The engine executes what `redrive-core` decides and `redrive-store` stores. Only `record` writes the
+//! outcomes of leased deliveries; waiting deliveries are ended by `schedule` (cancelled) and `expiry`. Only `queue`
+//! claims, only `trace` creates spans, only `clock` reads a clock or generates random values.
 
 pub mod amqp;
 mod assemble;
@@ -43,6 +44,7 @@ mod membership;
 mod metrics;
 mod notify;
 mod operations;
+mod probe;
 mod prune;
 mod publish;
 mod queue;
@@ -59,6 +61,7 @@ mod tenancy;
 mod tenant_slots;
 mod timekeeping;
 mod trace;
+mod unsettled;
 mod verification;
 mod wait_reason;
 mod webhooks;
@@ -72,7 +75,7 @@ use redrive_store::{Epoch, Store};
 use tokio::sync::Notify;
 
 pub use checking::{BatchState, MAX_BATCH_WORK, MAX_INLINE_WORK};
-pub use circuit::Circuits;
+pub use circuit::CircuitCounts;
 pub use coordination::{CircuitAction, redis::TokenReply};
 pub use dispatch::{Load, TenantInMemory};
 pub use metrics::{BreakdownSettings, InternalError, Metrics};
@@ -84,7 +87,7 @@ pub use registry::{Registry, ResolvedWebhook};
 pub use replay::{ReplayError, ReplayTo};
 #[cfg(feature = "fault_injection")]
 pub use services::FaultInjection;
-pub use services::{EngineFailure, Service, ServiceKind, ServiceName, ServiceStatus};
+pub use services::{EngineFailure, FaultPoint, Service, ServiceKind, ServiceName, ServiceStatus};
 pub use settings::{RedisSettings, Settings};
 pub use tenancy::TenantContext;
 pub use trace::{Span, SpanKind, Tracing, Value};
@@ -102,6 +105,7 @@ use crate::{
     operations::OperationRunner,
     queue::amqp::TicketBroker,
     record::UnrecordedOutcomes,
+    release::Releaser,
     rollup_buffer::RollupBuffer,
     schedule::Wakeup,
     services::Supervisor,
@@ -145,6 +149,8 @@ struct Inner {
     notifier: Notifier,
     /// Outcomes that the store has not accepted yet.
     unrecorded: UnrecordedOutcomes,
+    /// Leases to be released.
+    releaser: Releaser,
     /// Operations that may commit leases and have not handed them to the dispatcher yet.
     lease_transfers: Arc<LeaseTransfers>,
     /// Wakes the scheduler.

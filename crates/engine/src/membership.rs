@@ -67,8 +67,9 @@ pub(crate) struct Membership {
     shared: bool,
     lease: Duration,
     epoch: RwLock<Arc<NodeEpoch>>,
-    /// Whether this node is the leader: the live node with the lowest epoch, which runs maintenance for all.
-    first: AtomicBool,
+    /// Whether this node is the leader: the live node with the lowest epoch, which prunes, checks webhooks and
+    /// corrects times for all.
+    leader: AtomicBool,
     /// Signals that a new epoch has been taken.
     epoch_renewed: Notify,
     send_lease: Mutex<SendLease>,
@@ -122,7 +123,7 @@ impl Membership {
             shared,
             lease,
             epoch: RwLock::new(epoch),
-            first: AtomicBool::new(!shared),
+            leader: AtomicBool::new(!shared),
             epoch_renewed: Notify::new(),
             send_lease: Mutex::new(initial_lease(lease, at)),
             check_requested: Notify::new(),
@@ -142,7 +143,7 @@ impl Membership {
 
     /// Returns whether this node is the leader. Two nodes may be for a moment.
     pub(crate) fn is_leader(&self) -> bool {
-        self.first.load(Relaxed)
+        self.leader.load(Relaxed)
     }
 
     /// Returns the epoch under which new work is leased.
@@ -150,7 +151,7 @@ impl Membership {
         self.epoch.read().clone()
     }
 
-    /// Returns whether a request may start now. A node that cannot renew its lease may have been declared dead.
+    /// Returns whether a request may start now. A node that cannot renew its send lease may have been declared dead.
     pub(crate) fn node_may_send(&self) -> bool {
         !self.shared || self.send_lease.lock().may_send(monotonic_now())
     }
@@ -191,9 +192,9 @@ impl Engine {
     }
 }
 
-/// Returns whether another database server executed this heartbeat than the last; false if either is not
-/// identified.
-fn has_changed(before: &Option<String>, now: &Option<String>) -> bool {
+/// Returns whether this heartbeat was executed by a different database server than the last one; false if either is
+/// not identified.
+fn is_other_server(before: &Option<String>, now: &Option<String>) -> bool {
     matches!((before, now), (Some(before), Some(now)) if before != now)
 }
 
@@ -261,7 +262,7 @@ impl Inner {
         if let Some(time) = cluster.time {
             self.read_store_clock(sent, responded_at, time);
         }
-        if has_changed(&watch.server, &cluster.server) {
+        if is_other_server(&watch.server, &cluster.server) {
             if self.leave_former_server(&epoch, &cluster).await {
                 watch.server = cluster.server;
             }
@@ -285,7 +286,7 @@ impl Inner {
         let (dead, alive): (Vec<&Node>, Vec<&Node>) =
             cluster.nodes.iter().partition(|node| dead.contains(&node.epoch.0));
         for node in &dead {
-            self.take_over_epoch(node.epoch, Some(node.heartbeats));
+            self.rescue_epoch(node.epoch, Some(node.heartbeats));
         }
         let mut pools: BTreeMap<String, usize> = BTreeMap::new();
         for pool in alive.iter().flat_map(|node| &node.pools) {
@@ -297,9 +298,9 @@ impl Inner {
         }
         let actions = self.dispatcher.resume_node();
         self.apply_actions(actions);
-        let is_first = alive.first().is_some_and(|node| node.epoch == epoch.epoch);
-        membership.first.store(is_first, Relaxed);
-        self.rescue_orphaned_epochs(&epoch, &cluster, is_first, responded_at, watch).await;
+        let is_leader = alive.first().is_some_and(|node| node.epoch == epoch.epoch);
+        membership.leader.store(is_leader, Relaxed);
+        self.rescue_orphaned_epochs(&epoch, &cluster, is_leader, responded_at, watch).await;
     }
 
     /// Rescues the leases of epochs that ended without releasing them. Only the leader searches for such epochs.
@@ -307,7 +308,7 @@ impl Inner {
         self: &Arc<Self>,
         epoch: &NodeEpoch,
         cluster: &ClusterView,
-        is_first: bool,
+        is_leader: bool,
         now: Duration,
         watch: &mut HeartbeatState,
     ) {
@@ -315,11 +316,11 @@ impl Inner {
         // it is safe to rescue.
         for suspect in std::mem::take(&mut watch.suspects) {
             if suspect != epoch.epoch && cluster.nodes.iter().all(|node| node.epoch != suspect) {
-                self.take_over_epoch(suspect, None);
+                self.rescue_epoch(suspect, None);
             }
         }
         let lease = self.membership.lease;
-        if is_first && now.saturating_sub(watch.requested_at) >= lease {
+        if is_leader && now.saturating_sub(watch.requested_at) >= lease {
             watch.requested_at = now;
             let others =
                 timeout(liveness::heartbeat_interval(lease), self.store.other_epochs(epoch.epoch)).await;
@@ -329,7 +330,7 @@ impl Inner {
 
     /// Rescues the leases of a dead epoch, unless its heartbeat counter has advanced beyond `counter`. Runs in its own
     /// task, because this node's heartbeats must continue.
-    fn take_over_epoch(self: &Arc<Self>, dead: Epoch, counter: Option<i64>) {
+    fn rescue_epoch(self: &Arc<Self>, dead: Epoch, counter: Option<i64>) {
         if self.membership.rescuing.lock().insert(dead) {
             let inner = self.clone();
             self.runtime.spawn(async move {
@@ -339,7 +340,12 @@ impl Inner {
                     None => Ok(true),
                 };
                 if is_over == Ok(true) {
-                    tracing::warn!(epoch = dead.0, "node declared dead; taking over its leases");
+                    match counter {
+                        Some(_) => {
+                            tracing::warn!(epoch = dead.0, "node declared dead; taking over its leases")
+                        }
+                        None => tracing::warn!(epoch = dead.0, "rescuing the leases of an ended epoch"),
+                    }
                     inner.rescue(dead).await;
                 }
             });
@@ -348,7 +354,8 @@ impl Inner {
 
     /// Leaves the epoch after a database failover. The new server may lack the latest commits: outcomes, leases and
     /// changes that this node knows may be gone, and versions, epochs and positions in the change feed may be reused.
-    /// The node therefore takes a new epoch and reloads everything. Returns false if joining with a new epoch failed; will retry.
+    /// The node therefore takes a new epoch and reloads everything. Returns false if joining with a new epoch failed;
+    /// the next heartbeat tries again.
     async fn leave_former_server(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, cluster: &ClusterView) -> bool {
         tracing::warn!(
             epoch = epoch.epoch.0,
@@ -361,13 +368,14 @@ impl Inner {
         if !epoch.is_taken(&cluster.nodes) {
             // Rescued without waiting for failure detection: nothing under this epoch will be sent or recorded any
             // more.
-            self.take_over_epoch(epoch.epoch, None);
+            self.rescue_epoch(epoch.epoch, None);
         }
         true
     }
 
     /// Ends the epoch and takes a new one. Deliveries that are only queued here now belong to other nodes; outcomes of
-    /// requests in flight will not be recorded. Returns false if joining with a new epoch failed; will retry.
+    /// requests in flight will not be recorded. Returns false if joining with a new epoch failed; the next heartbeat
+    /// tries again.
     async fn rejoin(self: &Arc<Self>, epoch: &Arc<NodeEpoch>) -> bool {
         epoch.end();
         self.membership.assignments.clear();

@@ -227,10 +227,10 @@ impl Inner {
         if next.is_none_or(|next| next > now) {
             return Ok(next);
         }
-        let fresh =
+        let new_ids =
             (0..2 * BATCH_SIZE).map(|_| NotificationId::new(now, &clock::random_id_bytes())).collect();
         let created_count =
-            self.store.create_notifications(now, self.settings.group_intervals, fresh).await?;
+            self.store.create_notifications(now, self.settings.group_intervals, new_ids).await?;
         let hold = if self.settings.mailer.is_some() { CLAIM_TTL_WITH_MAIL } else { CLAIM_TTL };
         let (taken, since) =
             (self.store.claim_notifications(now, now + hold, BATCH_SIZE).await?, monotonic_now());

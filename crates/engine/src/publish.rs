@@ -28,6 +28,7 @@ use crate::{
     membership::NodeEpoch,
     queue::amqp::TicketItem,
     registry::{MatchedWebhooks, ResolvedWebhook},
+    services::FaultPoint,
 };
 
 /// Maximum number of repeated fan-outs if the tenant's configuration keeps changing.
@@ -265,6 +266,62 @@ struct PlannedDelivery {
     ticketed: bool,
 }
 
+/// The deliveries of an event that is being committed. Dropped without the store's result, those that may be leased go to
+/// the releaser, with the capacity that is reserved for them; releasing what is not leased changes nothing.
+struct PlannedDeliveries {
+    inner: Arc<Inner>,
+    epoch: Arc<NodeEpoch>,
+    event: Arc<Event>,
+    deliveries: Vec<PlannedDelivery>,
+    /// Monotonic time at which the publish started.
+    started: Duration,
+}
+
+impl PlannedDeliveries {
+    /// Frees the capacity: nothing was committed.
+    fn free_capacity(mut self) {
+        let bytes = self.event.memory_bytes();
+        for delivery in std::mem::take(&mut self.deliveries) {
+            if delivery.initial_state == InitialState::Leased {
+                self.inner.dispatcher.unreserve(delivery.webhook.id, &delivery.lane, 1, bytes);
+            }
+        }
+    }
+
+    /// Returns the deliveries that were committed as leased.
+    fn into_leased(mut self) -> impl Iterator<Item = LeasedDelivery> {
+        let deliveries = std::mem::take(&mut self.deliveries).into_iter();
+        let leased = deliveries.filter(|delivery| delivery.initial_state == InitialState::Leased);
+        leased.map(move |delivery| self.to_leased(delivery))
+    }
+
+    fn to_leased(&self, delivery: PlannedDelivery) -> LeasedDelivery {
+        LeasedDelivery {
+            id: delivery.id,
+            epoch: self.epoch.clone(),
+            webhook_id: delivery.webhook.id,
+            lane: delivery.lane,
+            event: self.event.clone(),
+            format: delivery.webhook.payload_format,
+            attempt: 1,
+            created_at: self.event.timestamp,
+            due: self.event.timestamp,
+            rescues: 0,
+            sender_deaths: 0,
+            publish_started_at: Some(self.started),
+        }
+    }
+}
+
+impl Drop for PlannedDeliveries {
+    fn drop(&mut self) {
+        let without_result = std::mem::take(&mut self.deliveries).into_iter();
+        let leased = without_result.filter(|delivery| delivery.initial_state == InitialState::Leased);
+        let leased = leased.map(|delivery| self.to_leased(delivery)).collect();
+        self.inner.release_queued(leased);
+    }
+}
+
 impl Inner {
     /// Builds the event, and returns it with its only recipient if it has one.
     fn build_event(&self, draft: EventDraft) -> (Event, Option<WebhookId>) {
@@ -381,7 +438,13 @@ impl Inner {
         let traced = self.nanos_if_sampled(event);
         // Open until the leases are handed to the dispatcher, so that the lease auditor does not suspect them.
         let transfer = self.lease_transfers.begin();
-        let planned = self.plan(event, matched.webhooks);
+        let planned = PlannedDeliveries {
+            inner: self.clone(),
+            epoch: epoch.clone(),
+            event: event.clone(),
+            deliveries: self.plan(event, matched.webhooks),
+            started,
+        };
         let new = NewEvent {
             event: event.clone(),
             idempotency: event.idempotency_key.as_ref().map(|_| IdempotencyReservation {
@@ -392,6 +455,7 @@ impl Inner {
             config_version: matched.version,
             epoch: epoch.epoch,
             deliveries: planned
+                .deliveries
                 .iter()
                 .map(|delivery| NewDelivery {
                     id: delivery.id,
@@ -404,10 +468,10 @@ impl Inner {
             order: position.cloned(),
         };
         let (reply_to, reply) = oneshot::channel();
-        let (inner, event, epoch) = (self.clone(), event.clone(), epoch.clone());
+        let (inner, event) = (self.clone(), event.clone());
         let done = Box::new(move |result: Result<PublishResult, StoreError>| {
             inner.trace_commit(&event, traced, &result);
-            inner.on_committed(&epoch, &event, planned, started, &result);
+            inner.on_committed(planned, &result);
             drop(transfer);
             // The publisher may have disconnected; its event is published nevertheless.
             let _ = reply_to.send(result);
@@ -458,22 +522,13 @@ impl Inner {
     /// Hands committed deliveries to the dispatcher, or frees the capacity that was reserved for them.
     fn on_committed(
         self: &Arc<Self>,
-        epoch: &Arc<NodeEpoch>,
-        event: &Arc<Event>,
-        planned: Vec<PlannedDelivery>,
-        started: Duration,
+        planned: PlannedDeliveries,
         result: &Result<PublishResult, StoreError>,
     ) {
+        self.inject_fault(FaultPoint::Committed);
         match result {
-            Ok(PublishResult::New { .. }) => self.dispatch_committed(epoch, event, planned, started),
-            _ => {
-                let bytes = event.memory_bytes();
-                for delivery in
-                    planned.iter().filter(|delivery| delivery.initial_state == InitialState::Leased)
-                {
-                    self.dispatcher.unreserve(delivery.webhook.id, &delivery.lane, 1, bytes);
-                }
-            }
+            Ok(PublishResult::New { .. }) => self.dispatch_committed(planned),
+            _ => planned.free_capacity(),
         }
         match result {
             Ok(_) => drop(self.metrics.store.record_success()),
@@ -482,21 +537,17 @@ impl Inner {
         }
     }
 
-    fn dispatch_committed(
-        self: &Arc<Self>,
-        epoch: &Arc<NodeEpoch>,
-        event: &Arc<Event>,
-        planned: Vec<PlannedDelivery>,
-        started: Duration,
-    ) {
-        let ticketed = planned.iter().filter(|delivery| delivery.ticketed).map(|delivery| TicketItem {
+    fn dispatch_committed(self: &Arc<Self>, planned: PlannedDeliveries) {
+        let event = &planned.event;
+        let ticketed = planned.deliveries.iter().filter(|delivery| delivery.ticketed);
+        let ticketed = ticketed.map(|delivery| TicketItem {
             pool: delivery.webhook.tenant.pool(),
             priority: event.priority,
             webhook_id: delivery.webhook.id,
             delivery_id: delivery.id,
         });
         self.publish_tickets(ticketed.collect());
-        for delivery in &planned {
+        for delivery in &planned.deliveries {
             if let InitialState::Waiting(due) = delivery.initial_state {
                 self.scheduler_wakeup.wake_at(due);
                 if due <= event.timestamp && self.may_send_immediately(&delivery.webhook, &delivery.lane) {
@@ -505,24 +556,7 @@ impl Inner {
                 }
             }
         }
-        let leased = planned
-            .into_iter()
-            .filter(|delivery| delivery.initial_state == InitialState::Leased)
-            .map(|delivery| LeasedDelivery {
-                id: delivery.id,
-                epoch: epoch.clone(),
-                webhook_id: delivery.webhook.id,
-                lane: delivery.lane,
-                event: event.clone(),
-                format: delivery.webhook.payload_format,
-                attempt: 1,
-                created_at: event.timestamp,
-                due: event.timestamp,
-                rescues: 0,
-                sender_deaths: 0,
-                publish_started_at: Some(started),
-            });
-        let actions = self.dispatcher.enqueue_published(leased);
+        let actions = self.dispatcher.enqueue_published(planned.into_leased());
         self.apply_actions(actions);
     }
 

@@ -1,7 +1,7 @@
 //! Records outcomes of leased deliveries; no other module does. Outcomes that the store does not accept are kept in
 //! memory and retried until it does; until then they occupy their node slots and nothing new is sent instead.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
@@ -31,8 +31,10 @@ use crate::{
     gate::Admission,
     metrics::InternalError,
     notify::occurrences,
+    probe::Probe,
     registry::ResolvedWebhook,
-    services::EngineFailure,
+    services::{EngineFailure, FaultPoint},
+    unsettled::UnsettledDelivery,
 };
 
 /// Interval between attempts to record outcomes in a failed store.
@@ -46,7 +48,7 @@ pub(crate) const REASON_GONE: &str = "the endpoint returned 410 Gone";
 /// Outcome being recorded, with what is needed to decide again or to drop it.
 pub(crate) struct PendingOutcome {
     outcome: Arc<Outcome>,
-    delivery: LeasedDelivery,
+    delivery: UnsettledDelivery,
     response_class: Option<(ResponseClass, Arc<ResolvedWebhook>)>,
 }
 
@@ -73,16 +75,24 @@ impl From<NextState> for EndWithoutAttempt {
 /// Outcomes that the store has not accepted yet.
 #[derive(Default)]
 pub(crate) struct UnrecordedOutcomes {
-    pending: Mutex<Vec<PendingOutcome>>,
+    pending: Mutex<VecDeque<PendingOutcome>>,
     /// Wakes the loop that records them after the store failed.
     retry_wakeup: Notify,
+}
+
+impl UnrecordedOutcomes {
+    /// Drops all outcomes: the epoch has ended, and other nodes have the deliveries.
+    pub(crate) fn clear(&self) {
+        let dropped = std::mem::take(&mut *self.pending.lock());
+        drop(dropped);
+    }
 }
 
 impl Inner {
     /// Decides what an attempt means for the delivery and records the outcome.
     pub(crate) async fn record_attempt(
         self: &Arc<Self>,
-        delivery: LeasedDelivery,
+        mut delivery: UnsettledDelivery,
         mut admission: Admission,
         result: AttemptResult,
     ) {
@@ -91,12 +101,16 @@ impl Inner {
         let now = self.clock.now();
         let webhook = &admission.webhook;
         let response_class = classify(&result.response(), &webhook.retry_policy, now);
+        self.inject_fault(FaultPoint::Classify);
         let requested_reason = self.dispatcher.cancel_reason(delivery.id);
         let cancel_requested = requested_reason.is_some();
         let cancel = requested_reason.or_else(|| self.webhook_cancel_reason(&delivery));
         let decided = self.decide(&delivery, webhook, &response_class, cancel.is_some());
         let report = self.build_report(&admission, &result, &response_class, &decided, cancel.is_some());
         let changed = self.report_attempt(webhook, report).await;
+        if let Some(probe) = admission.probe.take() {
+            probe.reported();
+        }
         let disable_reason =
             self.disable_reason(&decided, &changed, failure_category(&response_class).is_some());
         self.apply_report_effects(webhook, &changed);
@@ -108,7 +122,7 @@ impl Inner {
         if let Some(until) = decided.pause_until {
             self.park(webhook, Some(until));
         }
-        self.free_webhook_slot(&delivery);
+        delivery.free_webhook_slot();
         let reported = changed.circuit.as_ref().and_then(occurrences::circuit_transition);
         let effects = WebhookEffects {
             circuit: changed.circuit.map(|change| Box::new(change.saved)),
@@ -178,7 +192,7 @@ impl Inner {
         let is_inconclusive = category.is_some() && (cancelled || cut_by_drain);
         AttemptReport {
             call: if is_inconclusive { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
-            probe: admission.probe,
+            probe: admission.probe.as_ref().map(Probe::id),
             success: (!is_inconclusive).then_some(category.is_none()),
             pause_until: decided.pause_until,
         }
@@ -209,7 +223,11 @@ impl Inner {
     }
 
     /// Records the end of a delivery without a request.
-    pub(crate) fn record_without_attempt(self: &Arc<Self>, delivery: LeasedDelivery, end: EndWithoutAttempt) {
+    pub(crate) fn record_without_attempt(
+        self: &Arc<Self>,
+        delivery: UnsettledDelivery,
+        end: EndWithoutAttempt,
+    ) {
         let EndWithoutAttempt { next, requires_inactive_webhook } = end;
         let at = self.clock.now();
         let dead_occurrence = match &next {
@@ -235,7 +253,7 @@ impl Inner {
 
     /// Drops a delivery whose lease belongs to another node. If it `has_outcome`, that is discarded; otherwise nothing
     /// was sent.
-    pub(crate) fn drop_lost_lease(self: &Arc<Self>, delivery: &LeasedDelivery, has_outcome: bool) {
+    pub(crate) fn drop_lost_lease(&self, delivery: UnsettledDelivery, has_outcome: bool) {
         let message = match has_outcome {
             true => "lease lost; outcome discarded",
             false => "lease lost; delivery dropped",
@@ -248,7 +266,7 @@ impl Inner {
         if !delivery.epoch.is_ended() {
             self.membership.check_epoch_now();
         }
-        self.settle_delivery(delivery, false);
+        delivery.settle(false);
     }
 
     /// Returns the reason why the webhook's deliveries are cancelled, if they are. The webhook was cached at the gate,
@@ -326,6 +344,7 @@ impl Inner {
     }
 
     fn submit(self: &Arc<Self>, pending: PendingOutcome) {
+        self.inject_fault(FaultPoint::Record);
         let inner = self.clone();
         let outcome = pending.outcome.clone();
         self.store.record(outcome, Box::new(move |result| inner.on_record_result(pending, result)));
@@ -333,25 +352,27 @@ impl Inner {
 
     /// Handles the result of the store. Must not block.
     fn on_record_result(self: &Arc<Self>, pending: PendingOutcome, result: Result<RecordResult, StoreError>) {
+        self.inject_fault(FaultPoint::Recorded);
         match result {
             Ok(RecordResult::Recorded { config_version }) => {
-                self.on_recorded(&pending, config_version.is_some())
+                self.on_recorded(pending, config_version.is_some())
             }
             // The first recording may not have been followed up, so its effects are applied again.
             Ok(RecordResult::AlreadyRecorded) => {
-                self.on_recorded(&pending, pending.outcome.disable.is_some())
+                let disabled = pending.outcome.disable.is_some();
+                self.on_recorded(pending, disabled)
             }
             Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, reason),
             Ok(RecordResult::WebhookNotInactive) => self.decide_without_webhook_cancel(pending),
             Ok(RecordResult::Fenced) => {
                 self.persist_effects(&pending.outcome);
                 self.refresh_after_disable(&pending.outcome, false);
-                self.drop_lost_lease(&pending.delivery, true);
+                self.drop_lost_lease(pending.delivery, true);
             }
             // The store will never accept this outcome as it is: retry without details.
             Err(StoreError::InvalidItem(why)) => self.retry_without_details(pending, &why),
             Err(_) => {
-                self.unrecorded.pending.lock().push(pending);
+                self.unrecorded.pending.lock().push_back(pending);
                 self.store_failed();
             }
         }
@@ -384,7 +405,7 @@ impl Inner {
         }
     }
 
-    fn on_recorded(self: &Arc<Self>, pending: &PendingOutcome, disabled: bool) {
+    fn on_recorded(self: &Arc<Self>, pending: PendingOutcome, disabled: bool) {
         self.metrics.store.record_success();
         let outcome = &pending.outcome;
         self.effects_stored(outcome);
@@ -404,12 +425,12 @@ impl Inner {
         let attempt = outcome.attempt.as_ref().map(|attempt| (attempt.number, attempt.failure_category));
         self.metrics.record_end(&pending.delivery, status, attempt);
         self.refresh_after_disable(outcome, disabled);
-        self.log_outcome(pending);
+        self.log_outcome(&pending);
         if status != DeliveryStatus::Pending {
             let attempts = pending.delivery.attempt - u32::from(outcome.attempt.is_none());
             self.trace_end(&pending.delivery, status, attempts);
         }
-        self.settle_delivery(&pending.delivery, status == DeliveryStatus::Pending);
+        pending.delivery.settle(status == DeliveryStatus::Pending);
     }
 
     /// Logs a dead delivery at info level, and a failed attempt at debug level.
@@ -470,7 +491,7 @@ impl Inner {
             inner.reload_webhook(&outcome.tenant_id, outcome.webhook_id).await;
             let mut outcome = Outcome::clone(&outcome);
             let (Some((class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) else {
-                return inner.release_one(delivery);
+                return delivery.release();
             };
             let decided = inner.decide(&delivery, webhook, class, false);
             attempt.status = attempt_status(&decided.decision);
@@ -502,7 +523,8 @@ impl Inner {
                 attempt.custom_headers = None;
                 self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
             }
-            // The lease stays in the store: the delivery is rescued and sent again after the next start.
+            // The delivery is sent again later. If its outcomes cannot be stored either, the delays grow, and it ends as
+            // one whose sender died.
             _ => {
                 tracing::error!(
                     delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why, "recording an outcome failed"
@@ -510,9 +532,7 @@ impl Inner {
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
                 self.persist_effects(&outcome);
                 self.refresh_after_disable(&outcome, false);
-                self.settle_delivery(&delivery, true);
-                // Keeps the lease auditor from releasing it, which would send it again every few minutes.
-                self.dispatcher.keep_tracking_lease(delivery.id);
+                delivery.release_failed();
             }
         }
     }
@@ -564,8 +584,9 @@ impl Inner {
             if self.metrics.store.record_success() {
                 tracing::info!("store is accepting writes again; sending resumed");
             }
-            let kept = std::mem::take(&mut *self.unrecorded.pending.lock());
-            for pending in kept {
+            // One by one, so that a panic loses at most one of them. Those that fail again are added at the end.
+            for _ in 0..self.unrecorded.pending.lock().len() {
+                let Some(pending) = self.unrecorded.pending.lock().pop_front() else { break };
                 self.submit(pending);
             }
             let actions = self.dispatcher.store_recovered();
@@ -589,7 +610,7 @@ fn next_state(decision: &Decision, cancel: Option<String>) -> NextState {
 fn attempt_status(decision: &Decision) -> AttemptStatus {
     match decision {
         Decision::Delivered => AttemptStatus::Success,
-        // `exhausted` is the API's value for an attempt that made the delivery dead, whatever the `DeadReason`.
+        // `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`.
         Decision::Dead(_) => AttemptStatus::Exhausted,
         Decision::Retry { .. } | Decision::Cancelled => AttemptStatus::Failed,
     }

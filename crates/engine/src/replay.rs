@@ -11,7 +11,7 @@ use redrive_store::{
     ReplayResult, StoreError, Versioned,
 };
 
-use crate::{Engine, Inner, clock, registry::ResolvedWebhook};
+use crate::{Engine, Inner, clock, registry::ResolvedWebhook, unsettled::UnsettledDelivery};
 
 /// Target webhooks of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,6 +190,7 @@ impl Inner {
         reason: String,
     ) {
         if let Some(queued) = self.dispatcher.cancel(webhook_id, delivery_id, reason.clone()) {
+            let queued = UnsettledDelivery::taken_from_queue(self, queued);
             self.record_without_attempt(queued, NextState::Cancelled { reason }.into());
         }
     }

@@ -249,7 +249,6 @@ fn minute_of(time: Time) -> Time {
 impl Inner {
     /// Flushes counts to the store periodically, and prunes old rollups.
     pub(crate) async fn run_rollup_flush(self: Arc<Self>) {
-        self.restore_interrupted_flush().await;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(FLUSH_INTERVAL) => {}
@@ -269,20 +268,16 @@ impl Inner {
         }
     }
 
-    /// Restores the batch of a former run that failed while flushing. If the store has accepted that batch all the same,
-    /// its counts are stored twice, which is better than losing them.
-    async fn restore_interrupted_flush(&self) {
+    pub(crate) async fn flush_rollups(&self) {
+        // One flush at a time: `flushing` holds one batch, and the flush at shutdown must not replace it.
         let _guard = self.rollups.turn.lock().await;
+        // The batch of a flush that panicked. If the store has accepted it all the same, its counts are stored twice,
+        // which is better than losing them.
         let interrupted = self.rollups.flushing.lock().clone();
         if let Some(part) = interrupted {
             self.rollups.restore(&part);
             self.rollups.finish_flush();
         }
-    }
-
-    pub(crate) async fn flush_rollups(&self) {
-        // One flush at a time: `flushing` holds one batch, and the flush at shutdown must not replace it.
-        let _guard = self.rollups.turn.lock().await;
         for _ in 0..self.rollups.steps_to_go() {
             let Some(part) = self.rollups.take() else { return };
             let stored = self.store.add_rollups(part.minutes.clone(), part.traffic()).await;

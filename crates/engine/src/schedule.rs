@@ -1,5 +1,6 @@
 //! Scheduler: claims from the store at the next due time, when a lane has capacity again, or when woken. Also
-//! rescues, cancels for inactive webhooks, and runs maintenance.
+//! rescues leases of dead epochs, cancels deliveries of inactive webhooks, and prunes expired idempotency keys and old
+//! bulk operations.
 
 use std::{
     sync::{
@@ -160,7 +161,7 @@ impl Inner {
     /// Cancels the waiting deliveries of inactive webhooks, in small steps.
     async fn cancel_for_inactive_webhooks(&self) {
         loop {
-            let inactive_webhooks = match self.store.webhooks_to_sweep().await {
+            let inactive_webhooks = match self.store.webhooks_to_cancel_for().await {
                 Ok(inactive_webhooks) if inactive_webhooks.is_empty() => return,
                 Ok(inactive_webhooks) => inactive_webhooks,
                 Err(_) if self.stop.is_cancelled() => return,
@@ -200,7 +201,7 @@ impl Inner {
                 () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
                 () = self.stop.cancelled() => return,
             }
-            if pass % PARTITION_CHECK_EVERY == 0
+            if pass % PARTITION_CHECK_EVERY == 1
                 && let Err(error) = self.store.ensure_partitions(self.clock.now() + PARTITION_HORIZON).await
             {
                 tracing::warn!(%error, "creating partitions for later events failed; will retry");

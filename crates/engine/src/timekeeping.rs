@@ -1,7 +1,13 @@
 //! Clock discipline of this node: reads its reference clock, reports jumps, acts on an operator's confirmation,
 //! and shifts times that were scheduled by a wrong clock.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use redrive_core::{
     Time,
@@ -33,8 +39,8 @@ const CLOCK_STEP_RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct Timekeeping {
     /// Whether the store's clock is the reference; otherwise the host's is.
     by_store: bool,
-    /// Number of confirmations by an operator so far.
-    confirmations: i64,
+    /// Number of confirmations by an operator so far; kept when the service is restarted.
+    confirmations: Arc<AtomicI64>,
     /// Result of the first reading, to be logged.
     event: Option<ClockEvent>,
 }
@@ -54,13 +60,17 @@ pub(crate) async fn begin(store: &dyn Store, clock: &Clock) -> Result<Timekeepin
     let store_time = if store.is_shared() { membership::store_time(store).await? } else { None };
     let time = store_time.unwrap_or_else(|| clock.host_time());
     let event = clock.begin((sent, monotonic_now()), time, state.confirmed_at);
-    Ok(Timekeeping { by_store: store_time.is_some(), confirmations: state.confirmations, event })
+    Ok(Timekeeping {
+        by_store: store_time.is_some(),
+        confirmations: Arc::new(state.confirmations.into()),
+        event,
+    })
 }
 
 impl Inner {
     /// Reads the clock and stores the confirmed time, until the engine stops.
     pub(crate) async fn run_timekeeping(self: Arc<Self>, timekeeping: Timekeeping) {
-        let Timekeeping { by_store, mut confirmations, event } = timekeeping;
+        let Timekeeping { by_store, confirmations, event } = timekeeping;
         self.handle_clock_event(event);
         let (mut request, mut stored) = (monotonic_now(), None::<Duration>);
         loop {
@@ -73,7 +83,7 @@ impl Inner {
             let now = monotonic_now();
             if now.saturating_sub(request) >= CONFIRMATION_INTERVAL {
                 request = now;
-                self.follow_confirmation(&mut confirmations).await;
+                self.follow_confirmation(&confirmations).await;
             }
             if stored.is_none_or(|at| now.saturating_sub(at) >= STORE_INTERVAL) {
                 stored = Some(now);
@@ -86,10 +96,10 @@ impl Inner {
         }
     }
 
-    async fn follow_confirmation(self: &Arc<Self>, known: &mut i64) {
+    async fn follow_confirmation(self: &Arc<Self>, known: &AtomicI64) {
         match self.store.clock_state().await {
-            Ok(state) if state.confirmations > *known => {
-                *known = state.confirmations;
+            Ok(state) if state.confirmations > known.load(Relaxed) => {
+                known.store(state.confirmations, Relaxed);
                 self.handle_clock_event(self.clock.confirm());
             }
             Ok(_) => {}
@@ -179,9 +189,9 @@ impl Inner {
         clock_step: ClockStep,
         progress: &mut ClockStepProgress,
     ) -> Result<(), StoreError> {
-        if !progress.holds_are_moved {
-            self.store.adjust_holds_for_clock_step(clock_step).await?;
-            progress.holds_are_moved = true;
+        if !progress.pauses_are_moved {
+            self.store.adjust_pauses_for_clock_step(clock_step).await?;
+            progress.pauses_are_moved = true;
         }
         loop {
             let after = progress.last_lane.clone();
@@ -204,7 +214,7 @@ impl Inner {
 
 /// Progress of shifting due times in the store.
 struct ClockStepProgress {
-    holds_are_moved: bool,
+    pauses_are_moved: bool,
     last_lane: Option<LaneCursor>,
     /// Lanes shifted per transaction; reduced after a transaction that took too long.
     lanes_per_step: usize,
@@ -212,7 +222,7 @@ struct ClockStepProgress {
 
 impl Default for ClockStepProgress {
     fn default() -> Self {
-        Self { holds_are_moved: false, last_lane: None, lanes_per_step: CLOCK_STEP_LANES }
+        Self { pauses_are_moved: false, last_lane: None, lanes_per_step: CLOCK_STEP_LANES }
     }
 }
 

@@ -8,7 +8,10 @@ use redrive_core::{
 };
 use redrive_store::{Outcome, StoreError, Tenant, UpdateResult, Versioned};
 
-use crate::{Engine, Inner, notify::occurrences::webhook_disabled_by_change, record::EndWithoutAttempt};
+use crate::{
+    Engine, Inner, notify::occurrences::webhook_disabled_by_change, record::EndWithoutAttempt,
+    unsettled::UnsettledDelivery,
+};
 
 /// Delay before a failed read of a webhook is repeated.
 const RELOAD_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -188,7 +191,10 @@ impl Inner {
     /// small steps, those in the store.
     fn cancel_pending(self: &Arc<Self>, webhook_id: WebhookId, state: &WebhookState) {
         let Some(reason) = state.cancel_reason() else { return };
-        for queued in self.dispatcher.take_queued(webhook_id) {
+        let queued = self.dispatcher.take_queued(webhook_id).into_iter();
+        let queued: Vec<_> =
+            queued.map(|delivery| UnsettledDelivery::taken_from_queue(self, delivery)).collect();
+        for queued in queued {
             self.record_without_attempt(queued, EndWithoutAttempt::for_inactive_webhook(reason));
         }
         self.cancellation_wakeup.notify_one();

@@ -96,6 +96,14 @@ pub trait Claim {
     /// Returns leased deliveries to `waiting`, each due at the given time. Their lanes are no longer held.
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>)
     -> StoreFuture<'_, usize>;
+    /// Returns leased deliveries whose tasks panicked to `waiting`, as [`Leases::release`] does, and counts a rescue and a
+    /// sender death for each.
+    fn release_panicked(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize>;
     /// Releases the assignments of these webhooks and all their lanes that the epoch holds.
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()>;
     /// Returns what an epoch owns: up to `limit` leases after this one by id and, without `after`, up to `limit` lanes
@@ -117,14 +125,14 @@ pub trait Nodes {
     fn other_epochs(&self, than: Epoch) -> StoreFuture<'_, Vec<Epoch>>;
     /// Ends an epoch whose heartbeat count is still the given one. Returns `false` if it has changed, or the epoch has
     /// already ended.
-    fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool>;
+    fn end_epoch(&self, epoch: Epoch, heartbeats: i64) -> StoreFuture<'_, bool>;
     /// Ends an epoch and returns up to `limit` of its deliveries to `waiting`, due now.
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> StoreFuture<'_, BatchProgress>;
     /// Returns the changes since a cursor, each once, including the caller's own; without a cursor, only a cursor to
     /// start from. The cost does not grow with the age of transactions that other programs keep open. A store that is
     /// not shared reports no changes.
     fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes>;
-    /// Prunes changes before this cursor, which every node has read.
+    /// Prunes changes before this cursor. A node that has not read them must resync.
     fn prune_changes(&self, before: ChangeCursor) -> StoreFuture<'_, ()>;
     /// Sets a callback that is called soon, at most a few hundred times a second, when another node (or this one) has
     /// announced work or changes. A hint may be lost. The callback must not block.
@@ -136,9 +144,10 @@ pub trait Nodes {
 
 /// Runtime state that blocks webhooks: stored once per webhook, never on its deliveries.
 pub trait RuntimeState {
-    /// Returns every webhook that has an unclosed circuit, a hold or a series of failures.
+    /// Returns every webhook that has an unclosed circuit, a pause after a 429 or a series of failures.
     fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>>;
-    /// Returns the state of these webhooks only, including those whose circuit has closed, for its generation.
+    /// Returns the state of these webhooks only, including webhooks whose circuit has closed, because the generation of
+    /// the closed circuit is needed to compare versions.
     fn get_runtime(&self, webhooks: Vec<WebhookId>) -> StoreFuture<'_, Vec<WebhookRuntime>>;
     /// Stores a circuit after a transition. Returns `false` if a newer generation is stored, which is kept. An
     /// occurrence is recorded with it if the stored circuit makes that transition
@@ -211,12 +220,7 @@ pub trait RuntimeState {
     ) -> StoreFuture<'_, BatchProgress>;
     /// Returns the webhooks that are due to be disabled or verified, the longest due first. Verifications of the
     /// tenants in `except` are left out.
-    fn expiring_webhooks(
-        &self,
-        now: Time,
-        limit: usize,
-        except: Vec<TenantId>,
-    ) -> StoreFuture<'_, ExpiringWebhooks>;
+    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks>;
 }
 
 /// Statistics of webhooks and tenants, per minute and per hour.
@@ -292,7 +296,7 @@ pub trait Webhooks {
         limit: usize,
     ) -> StoreFuture<'_, Option<ConfigChanges>>;
     /// Returns the webhooks whose waiting deliveries are still to be cancelled, without their confidential fields.
-    fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>>;
+    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>>;
     /// Cancels up to `limit` waiting deliveries of a webhook that no longer receives events.
     fn cancel_pending(
         &self,
@@ -482,11 +486,11 @@ pub trait Operations {
         to: OperationState,
         now: Time,
     ) -> StoreFuture<'_, bool>;
-    /// Claims up to `limit` operations that are due and that no other live node runs, except the named ones.
+    /// Claims up to `limit` operations that are due and that no other live node runs, without those in `except`.
     fn claim_operations(
         &self,
         epoch: Epoch,
-        but: Vec<OperationId>,
+        except: Vec<OperationId>,
         now: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<Operation>>;
@@ -626,13 +630,13 @@ pub trait Notifications {
     /// Returns the earliest time at which a notification may have to be created or sent. A group may have to wait
     /// longer.
     fn next_notification_at(&self) -> StoreFuture<'_, Option<Time>>;
-    /// Creates notifications of the groups that are due, at most one per id, and suppresses each group until its
-    /// interval has passed. Returns their number. See `core::notification::grouping`.
+    /// Creates notifications of the groups that are due, at most one per id in `new_ids`, and suppresses each group until
+    /// its interval has passed. Returns their number. See `core::notification::grouping`.
     fn create_notifications(
         &self,
         now: Time,
         intervals: GroupIntervals,
-        fresh: Vec<NotificationId>,
+        new_ids: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize>;
     /// Claims notifications that are due to be sent, oldest first. No other node can claim them until `hold_until`,
     /// unless the result recorded for them sets another time.
@@ -676,9 +680,9 @@ pub trait Clocks {
         after: Option<LaneCursor>,
         limit: usize,
     ) -> StoreFuture<'_, Option<LaneCursor>>;
-    /// Moves holds and circuit times that were computed from the time before the clock was set back. A forced circuit
-    /// keeps its end.
-    fn adjust_holds_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize>;
+    /// Moves the ends of pauses after a 429 and the times of circuits that were computed from the time before the clock
+    /// was set back. A forced circuit keeps its end.
+    fn adjust_pauses_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize>;
 }
 
 /// Maintenance and health.
@@ -696,8 +700,8 @@ pub trait Maintenance {
     fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>>;
     /// Returns statistics for the metrics.
     fn stats(&self) -> StoreFuture<'_, StoreStats>;
-    /// Returns how many tenants have more dead letters than this.
-    fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64>;
+    /// Returns how many tenants have more than `max` dead letters.
+    fn count_tenants_with_dead_letters_over(&self, max: usize) -> StoreFuture<'_, u64>;
     /// Returns how many reads this process has run since the store was opened.
     fn read_count(&self) -> u64;
 }
@@ -819,7 +823,6 @@ impl<T> Store for T where
         + Claim
         + Nodes
         + RuntimeState
-        + Statistics
         + Statistics
         + Webhooks
         + EventTypes

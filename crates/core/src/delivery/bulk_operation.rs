@@ -13,7 +13,7 @@ use crate::{
     time::Time,
 };
 
-/// Maximum rate of an operation, in deliveries per second.
+/// Maximum rate of an operation, in deliveries queued per second.
 pub const MAX_RATE: u32 = 10_000;
 /// Maximum number of active operations of a tenant. A node runs a limited number of operations concurrently, and one
 /// tenant must not occupy all of them.
@@ -178,7 +178,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns whether the selection has no filter beside what the caller may not see.
+    /// Returns whether the selection has no filter except `tenant_managed_only`, which the caller does not set.
     pub fn is_unfiltered(&self) -> bool {
         *self == Self { tenant_managed_only: self.tenant_managed_only, ..Self::default() }
     }
@@ -208,14 +208,14 @@ impl Selection {
     }
 
     /// Returns whether events of this type are selected.
-    pub fn names_type(&self, event_type: &str) -> bool {
+    pub fn matches_type(&self, event_type: &str) -> bool {
         self.event_types.is_empty() || self.event_types.iter().any(|named| named == event_type)
     }
 
-    fn names(&self, one: &Candidate) -> bool {
+    fn matches(&self, one: &Candidate) -> bool {
         !(self.tenant_managed_only && one.is_operator_managed)
             && has(&self.webhook_ids, &one.webhook_id)
-            && self.names_type(&one.event_type)
+            && self.matches_type(&one.event_type)
             && has(&self.statuses, &one.status)
             && (self.failure_categories.is_empty()
                 || one.failure_category.is_some_and(|category| self.failure_categories.contains(&category)))
@@ -270,7 +270,7 @@ pub fn selects(kind: OperationKind, selection: &Selection, started: Time, one: &
         OperationKind::Purge => one.status == DeliveryStatus::Dead && !one.is_redriven,
         OperationKind::Backfill => false,
     };
-    there && fits && selection.names(one)
+    there && fits && selection.matches(one)
 }
 
 /// Rate limiter of an operation: a fixed number per second, without a burst for unused time.
@@ -282,7 +282,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Starts now with `rate` per second; `None` for no limit.
+    /// Starts now with `rate` deliveries queued per second; `None` for no limit.
     pub fn new(rate: Option<u32>, now: Time) -> Self {
         Self { rate, from: now, done: 0 }
     }

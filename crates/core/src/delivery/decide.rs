@@ -17,8 +17,25 @@ use crate::{
 /// the delivery dead.
 const UNRECOVERABLE_MAX_ATTEMPTS: u32 = 3;
 
-/// Number of process deaths while sending a delivery after which the delivery is considered the cause.
+/// Number of deaths of processes, or panics of tasks, while sending a delivery after which the delivery is considered the cause.
 pub const MAX_SENDER_DEATHS: u32 = 3;
+
+/// Returns the delay of a delivery whose task panicked: ten seconds, doubled for each death before, up to one hour. A
+/// delivery that makes its task panic is thus not started again and again.
+///
+/// ```
+/// use std::time::Duration;
+/// use redrive_core::delivery::decide::delay_after_panic;
+///
+/// assert_eq!(delay_after_panic(0), Duration::from_secs(10));
+/// assert_eq!(delay_after_panic(2), Duration::from_secs(40));
+/// assert_eq!(delay_after_panic(u32::MAX), Duration::from_secs(3600));
+/// ```
+pub fn delay_after_panic(deaths_before: u32) -> Duration {
+    const FIRST_SECS: u64 = 10;
+    const MAX_SECS: u64 = 3600;
+    Duration::from_secs(FIRST_SECS.saturating_mul(1 << deaths_before.min(32)).min(MAX_SECS))
+}
 
 /// State of a delivery right after an attempt.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,19 @@
-//! Assesses whether a dead delivery is worth sending again unchanged, with an explanation.
+//! Assesses from its last failure whether a dead delivery can be resent unchanged, with an explanation.
 
 use crate::delivery::{DeadReason, response::FailureCategory};
 
-/// Prospects of sending a dead delivery again with nothing else changed.
+/// Hint for a delivery that was refused before a connection. A host name whose addresses are refused is a failure of
+/// the category `dns` instead.
+const BLOCKED_ADDRESS: &str = "the egress rules refuse the URL's scheme, port or IP address; change the URL, or have \
+                               the operator allow it, then resend";
+
+/// Whether a dead delivery can be resent unchanged, judged from its last failure, not from the endpoint's present
+/// state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recoverability {
-    /// Whether it is likely to succeed.
+    /// Whether nothing has to be changed before it is resent, except that the endpoint must work again.
     pub likely: bool,
-    /// Why, and what to fix first if it is not likely.
+    /// Why, and what to fix first if it cannot be resent unchanged.
     pub hint: String,
 }
 
@@ -21,10 +27,7 @@ impl Recoverability {
                 "the TLS handshake failed at the third attempt or later; fix the endpoint's certificate, then resend"
                     .into()
             }
-            DeadReason::BlockedAddress => {
-                "its URL resolves to a blocked address; change the URL or allow the address, then resend"
-                    .into()
-            }
+            DeadReason::BlockedAddress => BLOCKED_ADDRESS.into(),
             DeadReason::Exhausted => {
                 format!("all attempts were used, and {}", last_failure(category, status_code))
             }
@@ -36,7 +39,7 @@ impl Recoverability {
         Self { likely: Self::is_likely(reason, category), hint: why }
     }
 
-    /// Returns whether it is likely to succeed: the endpoint was unreachable or failing, and has not rejected the
+    /// Returns whether it can be resent unchanged: the endpoint was unreachable or failing, and has not rejected the
     /// delivery.
     pub fn is_likely(reason: DeadReason, category: Option<FailureCategory>) -> bool {
         use FailureCategory::{Dns, Network, RateLimit, ServerError, Timeout};
@@ -64,40 +67,44 @@ fn permanent(category: Option<FailureCategory>, status_code: Option<u16>) -> Str
 /// Describes the last failure and what it means.
 fn last_failure(category: Option<FailureCategory>, status_code: Option<u16>) -> String {
     let response = status_code.map_or("failed".into(), |code| format!("returned {code}"));
-    match category {
-        None => "the result of its last attempt is unknown; resend it".into(),
-        Some(FailureCategory::Timeout) => {
-            "the last one timed out; it may succeed once the endpoint responds in time".into()
-        }
-        Some(FailureCategory::ServerError) => {
-            format!("the endpoint last {response}; it may succeed once the endpoint has recovered")
-        }
-        Some(FailureCategory::Network) => {
-            "the endpoint could not be reached; it may succeed once the endpoint is reachable".into()
-        }
-        Some(FailureCategory::Dns) => {
-            "the endpoint's host could not be resolved; it may succeed once DNS is fixed".into()
-        }
+    let (failure, advice): (String, &str) = match category {
+        None => ("the result of its last attempt is unknown".into(), "resend it"),
+        Some(FailureCategory::Timeout) => (
+            "the last attempt got no complete response in time".into(),
+            "the delivery may succeed once the endpoint responds in time",
+        ),
+        Some(FailureCategory::ServerError) => (
+            format!("the endpoint last {response}"),
+            "the delivery may succeed once the endpoint has recovered",
+        ),
+        Some(FailureCategory::Network) => (
+            "the last attempt failed without a valid HTTP response".into(),
+            "the delivery may succeed once the endpoint responds",
+        ),
+        Some(FailureCategory::Dns) => (
+            "the endpoint's host could not be resolved or is not allowed".into(),
+            "the delivery may succeed once the host resolves to an allowed address",
+        ),
         Some(FailureCategory::RateLimit) => {
-            "the endpoint last returned 429; it may succeed at a lower rate".into()
+            ("the endpoint last returned 429".into(), "the delivery may succeed at a lower rate")
         }
         Some(FailureCategory::ClientError) => {
-            format!("the endpoint last {response}, rejecting the request; fix the endpoint, then resend")
+            (format!("the endpoint last {response}, rejecting the request"), "fix the endpoint, then resend")
         }
-        Some(FailureCategory::PayloadTooLarge) => {
-            "the endpoint rejected its body as too large; let it accept larger ones, then resend".into()
-        }
-        Some(FailureCategory::Redirect) => format!(
-            "the endpoint last {response}, and redirects are never followed; change the webhook's URL, then \
-             resend"
+        Some(FailureCategory::PayloadTooLarge) => (
+            "the endpoint rejected its body as too large".into(),
+            "let the endpoint accept larger bodies, then resend",
+        ),
+        Some(FailureCategory::Redirect) => (
+            format!("the endpoint last {response}, and redirects are never followed"),
+            "change the webhook's URL, then resend",
         ),
         Some(FailureCategory::Tls) => {
-            "the last TLS handshake failed; fix the endpoint's certificate, then resend".into()
+            ("the last TLS handshake failed".into(), "fix the endpoint's certificate, then resend")
         }
-        Some(FailureCategory::BlockedAddress) => {
-            "its URL last resolved to a blocked address; change the URL, then resend".into()
-        }
-    }
+        Some(FailureCategory::BlockedAddress) => return BLOCKED_ADDRESS.into(),
+    };
+    format!("{failure}; {advice}")
 }
 
 #[cfg(test)]
@@ -114,7 +121,7 @@ mod tests {
         use FailureCategory::{ClientError, Network, Redirect, ServerError};
         for (reason, category, code, likely, says) in [
             (DeadReason::Exhausted, Some(ServerError), Some(503), true, "last returned 503"),
-            (DeadReason::Exhausted, Some(Network), None, true, "could not be reached"),
+            (DeadReason::Exhausted, Some(Network), None, true, "without a valid HTTP response"),
             (DeadReason::Exhausted, Some(ClientError), Some(422), false, "returned 422, rejecting"),
             (DeadReason::Exhausted, Some(Redirect), Some(302), false, "change the webhook's URL"),
             (DeadReason::Expired, None, None, true, "never failed"),
@@ -122,13 +129,7 @@ mod tests {
             (DeadReason::Permanent, Some(ClientError), Some(401), false, "credentials"),
             (DeadReason::Permanent, Some(ClientError), Some(410), false, "endpoint is gone"),
             (DeadReason::TlsLimit, Some(FailureCategory::Tls), None, false, "certificate"),
-            (
-                DeadReason::BlockedAddress,
-                Some(FailureCategory::BlockedAddress),
-                None,
-                false,
-                "blocked address",
-            ),
+            (DeadReason::BlockedAddress, Some(FailureCategory::BlockedAddress), None, false, "egress rules"),
         ] {
             let (is_likely, words) = hint(reason, category, code);
             assert_eq!(is_likely, likely, "{reason:?} {category:?}");

@@ -66,7 +66,7 @@ pub struct RetryPolicy {
     pub timeout_growth_factor: f64,
     /// Maximum that a timeout may grow to, in milliseconds: the operator's cap.
     pub max_timeout_ms: u64,
-    /// Minimum delay between two attempts, in milliseconds: the operator's cap.
+    /// Minimum delay between two attempts, in milliseconds: the operator's minimum.
     pub min_delay_ms: u64,
     /// Which failures are retried.
     pub retry_on: RetryOn,

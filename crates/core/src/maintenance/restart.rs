@@ -29,7 +29,7 @@ pub enum RestartDecision {
 }
 
 impl RestartHistory {
-    /// Failures older than this are forgotten.
+    /// Failures older than this are ignored.
     pub const WINDOW: Duration = Duration::from_secs(60);
     /// Restarts per `WINDOW`; one more failure means that restarting does not help.
     pub const MAX_RESTARTS: usize = 5;
@@ -81,9 +81,9 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_forgotten_after_a_minute() {
+    fn failures_are_ignored_after_a_minute() {
         assert_eq!(decisions(&[0, 60_000, 120_000]), [after(100); 3]);
-        assert_eq!(decisions(&[0, 1, 2, 3, 4, 60_000])[5], after(1_600), "the first failure is forgotten");
+        assert_eq!(decisions(&[0, 1, 2, 3, 4, 60_000])[5], after(1_600), "the first failure is ignored");
     }
 
     #[test]

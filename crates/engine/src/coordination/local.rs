@@ -20,7 +20,7 @@ use redrive_store::WebhookRuntime;
 
 use super::{
     AdmissionDecision, AdmissionRequest, AttemptReport, BlockSnapshot, CircuitAction, CircuitChange,
-    CircuitCounts, ReportEffects, RuntimeChange, TimerEffects, entry::WebhookEntry,
+    ReportEffects, RuntimeChange, TimerEffects, UnclosedCircuitCounts, entry::WebhookEntry,
 };
 use crate::{ids::ById, limit_shares::LimitShares, registry::ResolvedWebhook};
 
@@ -507,15 +507,15 @@ impl LocalCoordinator {
     }
 
     /// Returns up to `max` webhooks whose circuits are open.
-    pub(crate) fn open(&self, max: usize) -> Vec<WebhookId> {
+    pub(crate) fn webhooks_with_open_circuit(&self, max: usize) -> Vec<WebhookId> {
         let state = self.state.lock();
         let open = state.webhooks.iter().filter(|(_, entry)| entry.circuit.state() == CircuitState::Open);
         open.map(|(webhook_id, _)| *webhook_id).take(max).collect()
     }
 
-    /// Counts circuits by state.
-    pub(crate) fn count_circuits(&self, now: Time) -> CircuitCounts {
-        let mut circuit_counts = CircuitCounts::default();
+    /// Counts the circuits that are not closed, by state.
+    pub(crate) fn count_circuits(&self, now: Time) -> UnclosedCircuitCounts {
+        let mut circuit_counts = UnclosedCircuitCounts::default();
         for entry in self.state.lock().webhooks.values() {
             match entry.circuit.state() {
                 CircuitState::Closed => {}

@@ -141,9 +141,9 @@ pub(crate) struct BlockSnapshot {
     pub(crate) tokens: [Option<Time>; 3],
 }
 
-/// Number of circuits by state.
+/// Number of circuits that are not closed, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CircuitCounts {
+pub(crate) struct UnclosedCircuitCounts {
     pub(crate) open: usize,
     pub(crate) half_open: usize,
     pub(crate) open_over_an_hour: usize,

@@ -111,13 +111,14 @@ fn circuit_reset_elsewhere_discards_earlier_failures() {
 #[test]
 fn stored_429_pause_applies_to_all_nodes() {
     let (local, webhook) = bench();
-    let held = runtime(&webhook, None).map(|held| WebhookRuntime { pause_until: Some(NOW + MINUTE), ..held });
-    assert_eq!(local.merge_stored(&webhook, held, 0, NOW), RuntimeChange::Blocked(NOW + MINUTE));
+    let paused =
+        runtime(&webhook, None).map(|state| WebhookRuntime { pause_until: Some(NOW + MINUTE), ..state });
+    assert_eq!(local.merge_stored(&webhook, paused, 0, NOW), RuntimeChange::Blocked(NOW + MINUTE));
     assert!(local.is_impaired(webhook.id, NOW) && !local.is_impaired(webhook.id, NOW + MINUTE));
     assert_eq!(
         local.merge_stored(&webhook, None, 0, NOW),
         RuntimeChange::Unchanged,
-        "a hold is never shortened"
+        "a pause is never shortened"
     );
     assert_eq!(local.merge_stored(&webhook, None, 0, NOW + MINUTE), RuntimeChange::Unchanged);
 }

@@ -47,7 +47,7 @@ pub(crate) struct LeasedDelivery {
     pub(crate) created_at: Time,
     pub(crate) due: Time,
     pub(crate) rescues: u32,
-    /// Number of nodes that died while they were known to be sending it.
+    /// Number of nodes that died, and of tasks that panicked, while they were known to be sending it.
     pub(crate) sender_deaths: u32,
     /// Monotonic time at which its publish started, if it was enqueued directly by a publish.
     pub(crate) publish_started_at: Option<Duration>,
@@ -196,11 +196,6 @@ impl Dispatcher {
     /// Returns whether the lease of a delivery is tracked in memory.
     pub(crate) fn tracks_lease(&self, delivery_id: DeliveryId) -> bool {
         self.state.lock().tracked_leases.contains_key(&delivery_id)
-    }
-
-    /// Keeps tracking a lease whose delivery has left memory: it stays leased until the epoch ends.
-    pub(crate) fn keep_tracking_lease(&self, delivery_id: DeliveryId) {
-        self.state.lock().tracked_leases.insert(delivery_id, ());
     }
 
     /// Returns whether a lane that this node has claimed is tracked in memory.

@@ -1,4 +1,4 @@
-//! A mutex that nobody can lock any more after a thread has panicked while holding it: the state may be inconsistent.
+//! A mutex that cannot be locked any more after a thread has panicked while holding it: the state may be inconsistent.
 
 use std::{
     ops::{Deref, DerefMut},

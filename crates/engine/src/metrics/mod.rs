@@ -347,7 +347,7 @@ impl Metrics {
         );
         registry.register(
             "redrive_leases_recovered",
-            "Leases, lane holds and assignments that this node owned in the store but did not know in memory",
+            "Leases, claimed lanes and assignments that this node owned in the store but did not know in memory",
             self.recovered.clone(),
         );
         registry.register(

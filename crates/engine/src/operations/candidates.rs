@@ -167,7 +167,7 @@ impl CandidateScan {
         }
         let Some(webhook) = self.webhook(inner).await? else { return Ok(()) };
         for head in heads {
-            let subscribed = selection.names_type(&head.event_type)
+            let subscribed = selection.matches_type(&head.event_type)
                 && webhook.subscribes_to(&head.event_type, head.subject.as_deref());
             if subscribed && self.passes_filter(inner, &webhook, &head).await? {
                 self.found

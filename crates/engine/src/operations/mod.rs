@@ -210,6 +210,9 @@ struct HeldOperation<'a> {
 impl Drop for HeldOperation<'_> {
     fn drop(&mut self) {
         self.inner.operations.held.lock().remove(&self.id);
-        self.inner.operations.wakeup.notify_one();
+        // After a panic the operation waits for the next poll, so that it cannot fail in a tight loop.
+        if !std::thread::panicking() {
+            self.inner.operations.wakeup.notify_one();
+        }
     }
 }

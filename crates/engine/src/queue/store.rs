@@ -9,13 +9,15 @@ use redrive_core::{
     TenantId, Time, WebhookId, cluster::ticket::displayed_due, delivery::lane::Lane,
     security::egress_rules::HostKey,
 };
-use redrive_store::{ClaimedDelivery, LaneCapacity, LaneClaim, LaneKey, StoreError};
+use redrive_store::{ClaimedDelivery, LaneCapacity, LaneKey, StoreError};
 
+use super::reservation::{ClaimReservation, LaneDeliveries};
 use crate::{
     Inner,
     dispatch::{LeasedDelivery, WebhookLimits},
     membership::NodeEpoch,
     registry::ResolvedWebhook,
+    services::FaultPoint,
 };
 
 /// Due lanes read per claim.
@@ -60,7 +62,9 @@ impl Inner {
         let due = self.store.due_lanes(epoch.epoch, self.settings.pools.clone(), now, max).await?;
         let more_due = due.lanes.len() >= max;
         let mut declined = 0;
-        let mut capacities = self.drop_unserved(self.dispatcher.take_lanes_to_refill());
+        let to_refill = self.drop_unserved(self.dispatcher.take_lanes_to_refill());
+        let mut reserved = ClaimReservation::new(self, &epoch, to_refill);
+        let capacities = &mut reserved.capacities;
         for key in due.lanes {
             if capacities.iter().map(|capacity| capacity.max_deliveries).sum::<usize>()
                 >= MAX_CLAIM_DELIVERIES
@@ -74,10 +78,7 @@ impl Inner {
                     tracing::error!(webhook_id = %key.webhook_id, error = why, "reading a webhook failed; its deliveries stay queued");
                     continue;
                 }
-                Err(error) => {
-                    self.dispatcher.claim_failed(&capacities);
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             };
             if webhook.as_ref().is_some_and(|webhook| !webhook.tenant.is_served()) {
                 declined += 1;
@@ -103,29 +104,24 @@ impl Inner {
             let more_behind = declined >= max && before < declined;
             return Ok(if more_behind { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) });
         }
-        for capacity in &mut capacities {
+        for capacity in capacities {
             capacity.exclusive = self.claims_exclusively(&capacity.key);
         }
-        let bytes = self.dispatcher.reserve_bytes(MAX_CLAIM_BYTES);
+        let bytes = reserved.reserve_bytes(MAX_CLAIM_BYTES);
         let _transfer = self.lease_transfers.begin();
-        let claims = self.store.claim(epoch.epoch, now, capacities.clone(), bytes).await;
-        let taken = match claims {
-            Ok(claims) => {
-                // A lane that is due but yields nothing is being written by a concurrent publish or claimed by another
-                // node, which wakes the scheduler when done.
-                let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
-                for (capacity, claim) in capacities.iter().zip(claims) {
-                    self.enqueue_claims(&epoch, capacity, claim);
-                }
-                Ok(if gave || more_due { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) })
-            }
-            Err(error) => {
-                self.dispatcher.claim_failed(&capacities);
-                Err(error)
-            }
-        };
-        self.dispatcher.free_bytes(bytes);
-        taken
+        let claims = self.store.claim(epoch.epoch, now, reserved.capacities.clone(), bytes).await?;
+        // A lane that is due but yields nothing is being written by a concurrent publish or claimed by another
+        // node, which wakes the scheduler when done.
+        let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
+        let mut claims = claims.into_iter();
+        reserved.set_claimed(|_| {
+            claims.next().map_or_else(Default::default, |claim| (claim.deliveries, claim.more))
+        });
+        self.inject_fault(FaultPoint::Claimed);
+        while let Some(lane) = reserved.next_lane() {
+            self.enqueue_claims(&epoch, lane);
+        }
+        Ok(if gave || more_due { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) })
     }
 
     /// Drops lanes of tenants that have been routed to pools of other nodes.
@@ -156,7 +152,7 @@ impl Inner {
         let unknown = TenantId::default();
         let limits = match webhook {
             Some(webhook) => {
-                self.open_for_due_probe(webhook);
+                self.unpark_for_due_probe(webhook);
                 self.webhook_limits(webhook)
             }
             None => WebhookLimits {
@@ -170,8 +166,9 @@ impl Inner {
         self.dispatcher.reserve_lane(limits, key.lane)
     }
 
-    fn enqueue_claims(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, capacity: &LaneCapacity, claim: LaneClaim) {
-        if capacity.exclusive && !claim.deliveries.is_empty() {
+    fn enqueue_claims(self: &Arc<Self>, epoch: &Arc<NodeEpoch>, lane: LaneDeliveries) {
+        let LaneDeliveries { capacity, deliveries, more } = lane;
+        if capacity.exclusive && !deliveries.is_empty() {
             self.membership.assignments.assign(capacity.key.webhook_id);
             if let Some(webhook) = self.registry.webhook(capacity.key.webhook_id) {
                 self.advance_circuit(&webhook);
@@ -179,8 +176,8 @@ impl Inner {
         }
         let delay = self.first_delay(capacity.key.webhook_id);
         let delivery = |claimed| to_leased_delivery(claimed, epoch, &capacity.key.lane, delay);
-        let deliveries = claim.deliveries.into_iter().map(delivery).collect();
-        let actions = self.dispatcher.enqueue_claimed(capacity, deliveries, claim.more);
+        let deliveries = deliveries.into_iter().map(delivery).collect();
+        let actions = self.dispatcher.enqueue_claimed(&capacity, deliveries, more);
         self.apply_actions(actions);
     }
 }

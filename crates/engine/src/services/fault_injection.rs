@@ -1,9 +1,14 @@
 //! Panics that tests cause in services. Compiled into test builds only.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use super::FaultPoint;
 
 /// Environment variable with the name of a service that panics whenever it starts.
 const ENVIRONMENT_VARIABLE: &str = "FAULT_INJECTION_PANIC_IN";
@@ -12,6 +17,7 @@ const ENVIRONMENT_VARIABLE: &str = "FAULT_INJECTION_PANIC_IN";
 #[derive(Clone, Default)]
 pub struct FaultInjection {
     requests: Arc<Mutex<BTreeMap<String, Arc<Notify>>>>,
+    points: Arc<Mutex<BTreeSet<FaultPoint>>>,
     /// A service that panics whenever it starts.
     always: Option<String>,
 }
@@ -24,6 +30,21 @@ impl FaultInjection {
     /// Makes a service panic where it waits at this moment, or where it waits next.
     pub fn panic_in(&self, service: &str) {
         self.signal(service).notify_one();
+    }
+
+    /// Makes the next delivery that reaches a point panic.
+    pub fn panic_at(&self, point: FaultPoint) {
+        self.points.lock().insert(point);
+    }
+
+    /// Returns whether a requested panic has not happened yet.
+    pub fn is_requested(&self, point: FaultPoint) -> bool {
+        self.points.lock().contains(&point)
+    }
+
+    pub(super) fn panic_if_requested(&self, point: FaultPoint) {
+        let is_requested = self.points.lock().remove(&point);
+        assert!(!is_requested, "injected fault");
     }
 
     /// Panics as soon as a test asks for it.

@@ -4,6 +4,7 @@ use std::{
     any::Any,
     borrow::Cow,
     collections::{BTreeMap, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     time::Duration,
@@ -39,15 +40,15 @@ pub struct Service {
     run: Box<dyn FnMut() -> ServiceFuture + Send>,
 }
 
-/// What follows when a service ends unexpectedly. All services are restarted.
+/// What the supervisor does when a service ends unexpectedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
-    /// The node does not deliver correctly without it: the node is not ready until it runs again, and the process exits
-    /// if restarts do not help.
+    /// The node does not deliver correctly without it: it is restarted, the node is not ready until it runs again, and
+    /// the process exits if restarts do not help.
     Essential,
     /// Deliveries do not depend on it: it is restarted for as long as it takes.
     Auxiliary,
-    /// It has an end; like `Auxiliary` until it has reached it.
+    /// The service ends by itself when its work is done. Until then it is treated as `Auxiliary`.
     Once,
 }
 
@@ -110,7 +111,7 @@ impl ServiceMetrics {
         );
         registry.register(
             "redrive_service_up",
-            "1 while a background service runs, 0 while it waits for its restart",
+            "0 while a background service waits for its restart or was given up, otherwise 1",
             metrics.up.clone(),
         );
         metrics
@@ -223,11 +224,12 @@ impl Supervisor {
         let mut services: HashMap<Id, Supervised> = HashMap::new();
         loop {
             tokio::select! {
-                () = self.stop.cancelled() => break,
+                biased;
                 () = poisoned.cancelled(), if self.failure().is_none() => {
                     let reason = "a panic has left the dispatcher's state inconsistent".into();
                     self.fail(EngineFailure { reason, can_drain: false });
                 }
+                () = self.stop.cancelled() => break,
                 Some(service) = registered.recv() => {
                     let supervised = Supervised { service, history: RestartHistory::default() };
                     self.spawn(&mut running, &mut services, supervised, Duration::ZERO);
@@ -270,7 +272,9 @@ impl Supervisor {
         let delay = match supervised.history.on_failure(monotonic_now()) {
             RestartDecision::GiveUp(_) if kind == ServiceKind::Essential => {
                 let reason = format!(
-                    "the service {name} failed more than five times within a minute; last failure: {failure}"
+                    "the service {name} failed more than {} times within {} s; last failure: {failure}",
+                    RestartHistory::MAX_RESTARTS,
+                    RestartHistory::WINDOW.as_secs(),
                 );
                 return self.fail(EngineFailure { reason, can_drain: true });
             }
@@ -288,7 +292,9 @@ impl Supervisor {
         delay: Duration,
     ) {
         let (supervisor, name) = (self.clone(), supervised.service.name.clone());
-        let service = (supervised.service.run)();
+        // The supervisor must survive a panic of the code that starts a service.
+        let started = catch_unwind(AssertUnwindSafe(|| (supervised.service.run)()));
+        let service = started.unwrap_or_else(|_| Box::pin(async { panic!("starting the service failed") }));
         let task = running.spawn(async move {
             if !delay.is_zero() {
                 tokio::select! {

@@ -67,7 +67,7 @@ pub(super) struct StatsView {
     entries: EntriesView,
     /// Dead letters by age.
     age: AgeView,
-    /// Dead letters by whether they are likely to succeed if redriven unchanged.
+    /// Dead letters by `likely_recoverable`, which is judged from the last failure.
     recoverability: RecoverabilityView,
     /// Dead letters by category of the last failure, most frequent first; null for those that never failed.
     by_failure_category: Vec<CategoryCount>,
@@ -113,10 +113,10 @@ pub(super) struct AgeView {
     over_24_hours: u64,
 }
 
-/// Dead letters by whether they are likely to succeed if redriven unchanged.
+/// Dead letters by `likely_recoverable`, which is judged from the last failure.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RecoverabilityView {
-    /// Number that are likely to succeed.
+    /// Number that is likely to succeed if redriven unchanged.
     likely_recoverable: u64,
     /// Number that is unlikely to succeed until a cause is fixed.
     permanent: u64,

@@ -32,7 +32,7 @@ pub struct DeadStats {
     pub counted_up_to: Option<u64>,
     /// Number that became dead within the last hour, earlier within the last 24 hours, and before that.
     pub by_age: [u64; 3],
-    /// Number that is likely to succeed on retry, and number that is not.
+    /// Number that can be resent unchanged, and number that needs a fix first.
     pub by_recoverability: [u64; 2],
     /// Counts by failure category of the last attempt.
     pub by_category: TopCounts<Option<FailureCategory>>,

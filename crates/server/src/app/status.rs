@@ -9,7 +9,7 @@ use redrive_core::{
     maintenance::durability::Durability,
     statistics::status::{Finding, Level, StatusSnapshot, max_level},
 };
-use redrive_engine::{Circuits, Load};
+use redrive_engine::{CircuitCounts, Load};
 use redrive_store::{Epoch, Node, StoreStats};
 use tokio::time::timeout;
 
@@ -51,7 +51,7 @@ pub struct Status<'a> {
     /// Due time of the most overdue delivery of each pool; `None` if the store does not respond.
     pub overdue: Option<BTreeMap<String, Time>>,
     /// Number of circuits by state.
-    pub circuits: Circuits,
+    pub circuits: CircuitCounts,
     /// Conditions that need attention, most severe first.
     pub findings: Vec<Finding>,
 }

@@ -154,7 +154,12 @@ async fn exit_after_failure(app: &App, failure: EngineFailure) -> CliError {
     tracing::error!(reason = failure.reason, "this node cannot go on; exiting");
     app.start_draining();
     if failure.can_drain {
-        app.engine().drain(FAILURE_DRAIN_TIMEOUT).await;
+        // Ending the epoch lets another node take over at once, instead of after a lease.
+        let end = async {
+            app.engine().drain(FAILURE_DRAIN_TIMEOUT).await;
+            app.engine().stop().await;
+        };
+        let _ = tokio::time::timeout(3 * FAILURE_DRAIN_TIMEOUT, end).await;
     }
     CliError::Failed(format!(
         "{}; deliveries in progress are taken over at the next start or by another node",

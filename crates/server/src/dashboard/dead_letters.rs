@@ -56,7 +56,7 @@ struct DeadPage {
 }
 
 impl DeadPage {
-    /// Returns the number of dead letters that are likely to succeed if they are resent unchanged.
+    /// Returns the number of dead letters that can be resent unchanged.
     fn likely(&self) -> u64 {
         self.stats.by_recoverability[0]
     }

@@ -183,7 +183,7 @@ fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, 
     add("Failures", selection.failure_categories.iter().map(format::category).collect());
     add("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
     add("Dead reason", selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect());
-    let likely = |likely: bool| if likely { "likely to succeed" } else { "unlikely to succeed" };
+    let likely = |likely: bool| if likely { "can be resent unchanged" } else { "needs a fix first" };
     add("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
     add("Events from", selection.from.map(format::format_time).into_iter().collect());
     add("Events before", selection.to.map(format::format_time).into_iter().collect());

@@ -45,7 +45,7 @@ pub(super) fn last_response(delivery: &Delivery) -> String {
     }
 }
 
-/// Returns whether resending a dead delivery is likely to succeed, and why. Returns `None` if it is not dead.
+/// Returns whether a dead delivery can be resent unchanged, and why. Returns `None` if it is not dead.
 pub(super) fn recovery(delivery: &Delivery) -> Option<Recoverability> {
     let reason = delivery.dead_reason?;
     Some(Recoverability::assess(reason, delivery.failure_category, delivery.last_status_code))

@@ -108,7 +108,8 @@ async fn delivery_page_shows_history_wait_reason_and_links() {
     let path = format!("{T}/deliveries/{}", id(&first));
     let page = browser.page(&path).await;
     assert!(
-        page.contains("<b>Dead</b>") && page.contains("it may succeed once the endpoint has recovered"),
+        page.contains("<b>Dead</b>")
+            && page.contains("the delivery may succeed once the endpoint has recovered"),
         "{page}"
     );
     assert!(page.contains("waiting for the first byte") && page.contains("class=\"phase-wait\""));
@@ -253,7 +254,10 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
     ] {
         assert!(page.contains(&format!("{path}{link}")), "{link}: {page}");
     }
-    assert!(page.contains("fix endpoint first") && page.contains("check the webhook&#39;s URL"), "{page}");
+    assert!(
+        page.contains(">needs a fix first</span>") && page.contains("check the webhook&#39;s URL"),
+        "{page}"
+    );
     assert!(
         page.contains("data-bulk=\"POST /v1/dlq/retry-batch\"")
             && page.contains("data-bulk=\"DELETE /v1/dlq?\"")
@@ -279,7 +283,7 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
     api.wait_until("a completed operation", &at, |one| one["status"] == "completed").await;
     let page = browser.page(&format!("{T}/operations/{}", id(&operation))).await;
     assert!(page.contains("100 %") && page.contains("3 delivered") && page.contains("at most 100"), "{page}");
-    assert!(page.contains(&receiver.url_at("/old")) && page.contains("unlikely to succeed"), "{page}");
+    assert!(page.contains(&receiver.url_at("/old")) && page.contains("needs a fix first"), "{page}");
     assert!(
         !page.contains("/pause\"") && !page.contains("/cancel\""),
         "a completed operation has no buttons"

@@ -73,7 +73,8 @@ pub async fn overdue_time_is_reported_by_pool(harness: &Arc<Harness>) {
 }
 
 pub async fn tenants_with_many_dead_letters_are_counted(harness: &Arc<Harness>) {
-    let crowded = |dead| async move { harness.store().count_tenants_over_dlq(dead).await.unwrap() };
+    let crowded =
+        |max| async move { harness.store().count_tenants_with_dead_letters_over(max).await.unwrap() };
     assert_eq!((crowded(0).await, crowded(1).await), (0, 0));
     for _ in 0..3 {
         let id = harness.leased(at(0)).await;

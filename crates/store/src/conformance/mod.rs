@@ -157,6 +157,7 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, rescue:
             rescued_deliveries_are_due_immediately,
             sender_deaths_are_counted_only_while_sending,
+            panicked_deliveries_count_as_sender_deaths,
             attempt_clears_rescue_and_death_counts,
             rescue_works_in_bounded_steps,
             rescue_ends_cancelled_deliveries,
@@ -257,7 +258,7 @@ macro_rules! conformance_suite {
             older_circuit_never_replaces_a_newer_one,
             late_opening_does_not_undo_a_reset,
             hold_is_never_shortened,
-            holds_and_circuits_set_by_a_wrong_clock_are_moved,
+            pauses_and_circuits_set_by_a_wrong_clock_are_moved,
             failing_since_keeps_the_first_failure,
             runtime_is_listed_as_stored,
             circuit_periods_begin_and_end_once,

@@ -221,7 +221,7 @@ pub async fn outcome_disables_an_active_webhook(harness: &Arc<Harness>) {
     assert_eq!((changes.version, changes.webhooks), (version, vec![stored.webhook.clone()]));
     let bare = Webhook { secrets: Vec::new(), ..stored.webhook };
     assert_eq!(
-        harness.store().webhooks_to_sweep().await.unwrap(),
+        harness.store().webhooks_to_cancel_for().await.unwrap(),
         [bare],
         "the webhook is returned without secrets"
     );

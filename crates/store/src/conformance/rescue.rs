@@ -45,6 +45,24 @@ pub async fn sender_deaths_are_counted_only_while_sending(harness: &Arc<Harness>
     assert_eq!((claimed.rescues, claimed.sender_deaths), (5, 2));
 }
 
+pub async fn panicked_deliveries_count_as_sender_deaths(harness: &Arc<Harness>) {
+    harness.waiting(at(0), at(0)).await;
+    for deaths in 0..3 {
+        let (now, due) = (at(10 * i64::from(deaths)), at(10 * i64::from(deaths) + 10));
+        let claimed = harness.claim_one(now).await;
+        assert_eq!((claimed.rescues, claimed.sender_deaths), (deaths, deaths));
+        let other = harness.new_epoch().await;
+        let released = harness.store().release_panicked(other, now, vec![(claimed.id, due)]).await.unwrap();
+        assert_eq!(released, 0, "another epoch has no lease of it");
+        let twice = vec![(claimed.id, due), (claimed.id, due)];
+        assert_eq!(harness.store().release_panicked(harness.epoch, now, twice).await.unwrap(), 1);
+        assert_eq!(harness.due_lanes(now).await, []);
+        assert_eq!(harness.due_lanes(due).await, [harness.lane()]);
+    }
+    let claimed = harness.claim_one(at(30)).await;
+    assert_eq!((claimed.rescues, claimed.sender_deaths), (3, 3));
+}
+
 pub async fn attempt_clears_rescue_and_death_counts(harness: &Arc<Harness>) {
     let id = harness.waiting(at(0), at(0)).await;
     claim_and_die(harness, true).await;

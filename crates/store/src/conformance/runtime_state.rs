@@ -1,4 +1,4 @@
-//! Runtime state of webhooks (circuit, hold, failures): persisted, and obeyed by every claim.
+//! Runtime state of webhooks (circuit, pause after a 429, failures): persisted, and obeyed by every claim.
 
 use std::{sync::Arc, time::Duration};
 
@@ -57,7 +57,7 @@ async fn record_effects(harness: &Harness, webhook_id: WebhookId, effects: Webho
     assert_eq!(harness.record(Outcome { webhook_id, effects, ..outcome }).await, DONE);
 }
 
-async fn hold(harness: &Harness, webhook_id: WebhookId, until: i64) {
+async fn pause(harness: &Harness, webhook_id: WebhookId, until: i64) {
     record_effects(
         harness,
         webhook_id,
@@ -126,18 +126,18 @@ pub async fn blocked_webhook_yields_no_claims_until_unblocked(harness: &Arc<Harn
         match way {
             0 => set(harness, webhook_id, &open(1, 0, until)).await,
             1 => set(harness, webhook_id, &forced(true, 1, 0, Some(until))).await,
-            _ => hold(harness, webhook_id, until).await,
+            _ => pause(harness, webhook_id, until).await,
         }
         assert_blocked_until(harness, &keys, &ids, until).await;
     }
 }
 
 pub async fn longest_block_applies(harness: &Arc<Harness>) {
-    for (n, (circuit, held)) in (0..).zip([(500, 400), (400, 500)]) {
+    for (n, (circuit, paused)) in (0..).zip([(500, 400), (400, 500)]) {
         let webhook_id = harness.webhook_id();
         let (keys, ids) = one_in_each(harness, webhook_id).await;
         set(harness, webhook_id, &open(1, 0, circuit + 100 * n)).await;
-        hold(harness, webhook_id, held + 100 * n).await;
+        pause(harness, webhook_id, paused + 100 * n).await;
         assert_blocked_until(harness, &keys, &ids, 500 + 100 * n).await;
     }
 }
@@ -238,7 +238,7 @@ pub async fn paused_webhook_keeps_its_new_deliveries(harness: &mut Arc<Harness>)
     Harness::reopen(harness).await;
     assert_eq!(harness.due_lanes(at(END)).await, []);
     assert_eq!(harness.store().list_runtime().await.unwrap(), [], "a paused webhook has no runtime row");
-    assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
+    assert_eq!(harness.store().webhooks_to_cancel_for().await.unwrap(), []);
     harness.set_state(harness.webhook_id, WebhookState::Active).await;
     assert_eq!(harness.claim_one(at(1)).await.id, id);
 }
@@ -357,27 +357,27 @@ pub async fn late_opening_does_not_undo_a_reset(harness: &mut Arc<Harness>) {
 
 pub async fn hold_is_never_shortened(harness: &Arc<Harness>) {
     harness.waiting(at(0), at(0)).await;
-    for (until, held) in [(500, 500), (300, 500), (500, 500), (700, 700)] {
-        hold(harness, harness.webhook_id, until).await;
-        assert_eq!(only_runtime(harness).await.pause_until, Some(at(held)));
-        assert_eq!(harness.next_wake(at(0)).await, Some(at(held)));
+    for (until, expected) in [(500, 500), (300, 500), (500, 500), (700, 700)] {
+        pause(harness, harness.webhook_id, until).await;
+        assert_eq!(only_runtime(harness).await.pause_until, Some(at(expected)));
+        assert_eq!(harness.next_wake(at(0)).await, Some(at(expected)));
     }
 }
 
-pub async fn holds_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Harness>) {
+pub async fn pauses_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Harness>) {
     const WRONG: i64 = 600_000;
     let clock_step = ClockStep { from: at(WRONG), by: Duration::from_millis(WRONG.unsigned_abs()) };
     let [before, opened, forced_open] =
         [harness.new_webhook().await.id, harness.new_webhook().await.id, harness.new_webhook().await.id];
-    hold(harness, before, 500).await;
-    hold(harness, harness.webhook_id, WRONG + 700).await;
+    pause(harness, before, 500).await;
+    pause(harness, harness.webhook_id, WRONG + 700).await;
     set(harness, opened, &open(1, WRONG + 10, WRONG + 800)).await;
     let forced = forced(true, 1, 10, Some(WRONG + 900));
     set(harness, forced_open, &forced).await;
-    harness.store().adjust_holds_for_clock_step(clock_step).await.unwrap();
+    harness.store().adjust_pauses_for_clock_step(clock_step).await.unwrap();
     let runtimes = harness.store().list_runtime().await.unwrap();
     let find = |webhook_id| runtimes.iter().find(|runtime| runtime.webhook_id == webhook_id).unwrap();
-    assert_eq!(find(before).pause_until, Some(at(500)), "a hold set by the correct clock is unchanged");
+    assert_eq!(find(before).pause_until, Some(at(500)), "a pause set by the correct clock is unchanged");
     assert_eq!(find(harness.webhook_id).pause_until, Some(at(700)));
     assert_eq!(find(opened).circuit, Some(open(1, 10, 800)));
     assert_eq!(find(forced_open).circuit, Some(forced), "a forced circuit is unchanged");
@@ -584,8 +584,8 @@ pub async fn open_half_open_and_forced_circuits_of_a_tenant_are_listed(harness: 
     set(harness, webhooks[0], &open(1, 10, 400)).await;
     set(harness, webhooks[1], &half_open).await;
     set(harness, webhooks[2], &forced(false, 1, 20, None)).await;
-    // A webhook that is only held, and one whose circuit is closed again, are not listed.
-    hold(harness, harness.webhook_id, 900).await;
+    // A webhook that is only paused after a 429, and one whose circuit is closed again, are not listed.
+    pause(harness, harness.webhook_id, 900).await;
     set(harness, webhooks[3], &open(1, 10, 400)).await;
     set(harness, webhooks[3], &SavedCircuit { generation: 2, since: at(40), ..closed() }).await;
     harness.store().set_circuit(globex.clone(), harness.webhook_id(), open(1, 50, 400), None).await.unwrap();

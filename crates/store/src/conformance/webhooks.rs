@@ -23,7 +23,7 @@ use redrive_core::{
 
 use super::{END, FRESH, Harness, RETRY, at, order, page, together};
 use crate::{
-    BatchProgress, DeliveryFilter, ExpiringWebhooks, InitialState, NewEvent, NextState, PageRequest,
+    BatchProgress, DeliveryFilter, DueWebhooks, InitialState, NewEvent, NextState, PageRequest,
     PublishResult, StoreError, UpdateResult, Versioned, Visibility,
 };
 
@@ -292,7 +292,7 @@ pub async fn cancel_pending_works_in_bounded_steps(harness: &Arc<Harness>) {
         .publish_new(harness.fan_out(harness.event(at(0)), &[(other_tenants, InitialState::Waiting(at(0)))]))
         .await;
     harness.set_state(harness.webhook_id, disabled()).await;
-    let listed = harness.store().webhooks_to_sweep().await.unwrap();
+    let listed = harness.store().webhooks_to_cancel_for().await.unwrap();
     assert_eq!(listed.iter().map(|webhook| webhook.id).collect::<Vec<_>>(), [harness.webhook_id]);
 
     let mut cancelled = 0;
@@ -310,7 +310,7 @@ pub async fn cancel_pending_works_in_bounded_steps(harness: &Arc<Harness>) {
         assert_eq!((ended.status, ended.ended_at), (DeliveryStatus::Cancelled, Some(at(70))));
         assert_eq!((ended.cancel_reason.as_deref(), ended.due), (Some("webhook disabled"), None));
     }
-    assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
+    assert_eq!(harness.store().webhooks_to_cancel_for().await.unwrap(), []);
     assert_eq!(harness.due_lanes(at(END)).await, [harness.lane_of(other_tenants)]);
     harness.ends(leased, NextState::Delivered, at(80)).await;
 }
@@ -348,7 +348,7 @@ pub async fn cancel_pending_stops_when_the_webhook_is_enabled_again(harness: &Ar
         cancel_batch(harness, harness.webhook_id, 2).await,
         BatchProgress { changed: 0, finished: true }
     );
-    assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
+    assert_eq!(harness.store().webhooks_to_cancel_for().await.unwrap(), []);
     assert_eq!(harness.claim(at(10)).await.len(), 3, "the remaining deliveries are delivered");
 }
 
@@ -373,14 +373,14 @@ pub async fn cancel_pending_continues_after_reopening(harness: &mut Arc<Harness>
     );
     assert_eq!(cancel_batch(harness, other, 2).await, BatchProgress { changed: 0, finished: true });
     Harness::reopen(harness).await;
-    let listed = harness.store().webhooks_to_sweep().await.unwrap();
+    let listed = harness.store().webhooks_to_cancel_for().await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].id, &listed[0].state), (harness.webhook_id, &WebhookState::Deleted));
     assert_eq!(
         cancel_batch(harness, harness.webhook_id, 2).await,
         BatchProgress { changed: 1, finished: true }
     );
-    assert_eq!(harness.store().webhooks_to_sweep().await.unwrap(), []);
+    assert_eq!(harness.store().webhooks_to_cancel_for().await.unwrap(), []);
 }
 
 async fn expires(harness: &Harness, id: WebhookId, expires_at: Option<i64>) {
@@ -397,16 +397,13 @@ pub async fn expired_webhooks_are_listed(harness: &mut Arc<Harness>) {
         expires(harness, ids[n as usize], Some(100 * (n + 1))).await;
     }
     Harness::reopen(harness).await;
-    let expiring = |now, limit| harness.store().expiring_webhooks(at(now), limit, Vec::new());
+    let due = |now, limit| harness.store().due_webhooks(at(now), limit, Vec::new());
     let of =
         |ids: &[WebhookId]| -> Vec<_> { ids.iter().map(|id| (harness.tenant_id.clone(), *id)).collect() };
-    assert_eq!(expiring(99, 10).await.unwrap(), ExpiringWebhooks { expired: vec![], next: Some(at(100)) });
-    assert_eq!(
-        expiring(100, 10).await.unwrap(),
-        ExpiringWebhooks { expired: of(&ids[..1]), next: Some(at(200)) }
-    );
-    assert_eq!(expiring(500, 10).await.unwrap(), ExpiringWebhooks { expired: of(&ids), next: None });
-    assert_eq!(expiring(500, 2).await.unwrap().expired, of(&ids[..2]), "the longest expired come first");
+    assert_eq!(due(99, 10).await.unwrap(), DueWebhooks { due: vec![], next: Some(at(100)) });
+    assert_eq!(due(100, 10).await.unwrap(), DueWebhooks { due: of(&ids[..1]), next: Some(at(200)) });
+    assert_eq!(due(500, 10).await.unwrap(), DueWebhooks { due: of(&ids), next: None });
+    assert_eq!(due(500, 2).await.unwrap().due, of(&ids[..2]), "the longest expired come first");
 
     // Webhooks that receive no events, and those with a later expiry, are not listed.
     harness.set_state(ids[0], disabled()).await;
@@ -414,14 +411,10 @@ pub async fn expired_webhooks_are_listed(harness: &mut Arc<Harness>) {
     harness.set_state(ids[2], WebhookState::Paused).await;
     expires(harness, ids[3], Some(900)).await;
     expires(harness, ids[4], None).await;
-    let left = ExpiringWebhooks { expired: of(&ids[2..3]), next: Some(at(900)) };
-    assert_eq!(expiring(500, 10).await.unwrap(), left);
+    let left = DueWebhooks { due: of(&ids[2..3]), next: Some(at(900)) };
+    assert_eq!(due(500, 10).await.unwrap(), left);
     harness.set_state(ids[0], WebhookState::Active).await;
-    assert_eq!(
-        expiring(500, 10).await.unwrap().expired,
-        of(&[ids[0], ids[2]]),
-        "an enabled webhook expires again"
-    );
+    assert_eq!(due(500, 10).await.unwrap().due, of(&[ids[0], ids[2]]), "an enabled webhook expires again");
 }
 
 pub async fn due_verifications_of_excluded_tenants_are_skipped(harness: &mut Arc<Harness>) {
@@ -437,14 +430,14 @@ pub async fn due_verifications_of_excluded_tenants_are_skipped(harness: &mut Arc
     let mut webhook = harness.webhook_of(&other);
     webhook.state = WebhookState::PendingVerification(Verification::begin(at(200), false));
     harness.store().create_webhook(webhook.clone()).await.unwrap();
-    let found = harness.store().expiring_webhooks(at(500), 10, Vec::new()).await.unwrap();
-    assert_eq!(found.expired.len(), 6);
-    let found = harness.store().expiring_webhooks(at(500), 2, vec![harness.tenant_id.clone()]).await.unwrap();
+    let found = harness.store().due_webhooks(at(500), 10, Vec::new()).await.unwrap();
+    assert_eq!(found.due.len(), 6);
+    let found = harness.store().due_webhooks(at(500), 2, vec![harness.tenant_id.clone()]).await.unwrap();
     let (own, theirs) = ((harness.tenant_id.clone(), over), (other.clone(), webhook.id));
-    assert_eq!(found, ExpiringWebhooks { expired: vec![own.clone(), theirs], next: None });
+    assert_eq!(found, DueWebhooks { due: vec![own.clone(), theirs], next: None });
     let found =
-        harness.store().expiring_webhooks(at(500), 10, vec![harness.tenant_id.clone(), other]).await.unwrap();
-    assert_eq!(found.expired, [own], "an expired webhook of an excluded tenant is listed");
+        harness.store().due_webhooks(at(500), 10, vec![harness.tenant_id.clone(), other]).await.unwrap();
+    assert_eq!(found.due, [own], "an expired webhook of an excluded tenant is listed");
 }
 
 /// A publisher's view of a tenant's webhooks.

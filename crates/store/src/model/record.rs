@@ -53,7 +53,7 @@ pub enum AttemptStatus {
     Success,
     /// Failed; the delivery is retried, or was cancelled.
     Failed,
-    /// Failed; the delivery is dead, for any reason. The name is the value in the API.
+    /// Failed; the attempt after which the delivery is dead, whatever its `dead_reason`. The name is the API's value.
     Exhausted,
 }
 

@@ -51,9 +51,9 @@ pub struct RewrapProgress {
 
 /// Webhooks that are due to be disabled or verified.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExpiringWebhooks {
+pub struct DueWebhooks {
     /// Webhooks that are due.
-    pub expired: Vec<(TenantId, WebhookId)>,
+    pub due: Vec<(TenantId, WebhookId)>,
     /// Time at which the next one is due.
     pub next: Option<Time>,
 }

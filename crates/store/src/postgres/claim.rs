@@ -1,5 +1,5 @@
-//! Claims deliveries: moves them from `waiting` to `leased`. A delivery that has not ended is in exactly one of
-//! the two tables. The reverse direction is in `leases`.
+//! Claims deliveries: moves them from the table `waiting` to the table `leased`. A delivery that has not ended is in
+//! exactly one of the two tables. The reverse direction is in `leases`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -153,10 +153,19 @@ impl Claim for Postgres {
         deliveries: Vec<(DeliveryId, Time)>,
     ) -> StoreFuture<'_, usize> {
         Box::pin(async move {
-            let released = self.write(|tx| leases::release(tx, epoch, now, &deliveries)).await?;
+            let released = self.write(|tx| leases::release(tx, epoch, now, &deliveries, 0)).await?;
             self.shared.hints.work();
             Ok(released)
         })
+    }
+
+    fn release_panicked(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.write(|tx| leases::release(tx, epoch, now, &deliveries, 1)).await })
     }
 
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
@@ -256,7 +265,8 @@ struct Given {
     more: bool,
 }
 
-pub(super) type Code = (WebhookId, String);
+/// Key of a lane in the database: the webhook, and the lane as text.
+pub(super) type LaneCode = (WebhookId, String);
 
 /// State of the webhook of a locked lane.
 struct Locked {
@@ -268,7 +278,7 @@ struct Locked {
 /// Deliveries to claim, the new state of each lane, and the webhooks to assign to the caller.
 #[derive(Default)]
 struct Chosen {
-    taken: BTreeMap<Code, Given>,
+    taken: BTreeMap<LaneCode, Given>,
     /// Lanes with more due deliveries: the caller holds them and claims again.
     held: Keys,
     /// Lanes whose wake time is recomputed from what is still waiting in them.
@@ -302,10 +312,10 @@ impl Chosen {
     }
 
     /// Keeps only the deliveries in `moved`. Returns `false` if an ordered lane would lose one of its deliveries.
-    fn keep(&mut self, changed: &BTreeSet<DeliveryId>) -> bool {
+    fn keep(&mut self, moved: &BTreeSet<DeliveryId>) -> bool {
         for ((_, lane), taking) in &mut self.taken {
             let before = taking.deliveries.len();
-            taking.deliveries.retain(|one| changed.contains(&one.id));
+            taking.deliveries.retain(|one| moved.contains(&one.id));
             if taking.deliveries.len() < before && lane.starts_with('=') {
                 return false;
             }
@@ -314,7 +324,7 @@ impl Chosen {
     }
 }
 
-fn code(key: &LaneKey) -> Code {
+fn lane_code(key: &LaneKey) -> LaneCode {
     (key.webhook_id, key.lane.code().into_owned())
 }
 
@@ -332,7 +342,7 @@ impl Claiming<'_> {
         {
             let Taken { leases, assigned } = taken.into_inner();
             shared.doubts.add(self.epoch, leases);
-            let lanes = self.lanes.iter().map(|capacity| code(&capacity.key));
+            let lanes = self.lanes.iter().map(|capacity| lane_code(&capacity.key));
             shared.doubts.add_lanes(self.epoch, lanes, assigned);
         }
         Ok(claimed?)
@@ -353,7 +363,7 @@ impl Claiming<'_> {
         self.commit_choice(&tx, &mut chosen, taken).await?;
         let mut given = chosen.taken;
         let claims = self.lanes.iter().map(|capacity| {
-            let Given { deliveries, more } = given.remove(&code(&capacity.key)).unwrap_or_default();
+            let Given { deliveries, more } = given.remove(&lane_code(&capacity.key)).unwrap_or_default();
             LaneClaim { key: capacity.key.clone(), deliveries, more }
         });
         Ok(Some(claims.collect()))
@@ -361,8 +371,8 @@ impl Claiming<'_> {
 
     /// Begins the transaction and locks the lanes that no other claim has locked. If there are none, waits for the
     /// first lane, since other claims are short. Returns `None` if the epoch has ended.
-    async fn lock(&self, tx: &Session) -> Result<Option<BTreeMap<Code, Locked>>, Failure> {
-        let keys: Keys = self.lanes.iter().map(|capacity| code(&capacity.key)).collect();
+    async fn lock(&self, tx: &Session) -> Result<Option<BTreeMap<LaneCode, Locked>>, Failure> {
+        let keys: Keys = self.lanes.iter().map(|capacity| lane_code(&capacity.key)).collect();
         let webhooks: Vec<_> = keys.iter().map(|(webhook_id, _)| Col(*webhook_id)).collect();
         let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
         let (epochs, forever) = (vec![self.epoch.0], Col(Time::FAR_FUTURE));
@@ -390,8 +400,8 @@ impl Claiming<'_> {
     }
 
     /// Chooses the deliveries to claim from each lane, and the new state of each lane.
-    async fn choose(&self, tx: &Session, locked: &BTreeMap<Code, Locked>) -> Result<Chosen, Failure> {
-        let under_way = self.run(tx, locked).await?;
+    async fn choose(&self, tx: &Session, locked: &BTreeMap<LaneCode, Locked>) -> Result<Chosen, Failure> {
+        let leased_orders = self.leased_orders(tx, locked).await?;
         // A block may have ended while the lanes were being locked: read it again before a lane is postponed.
         let blocked: Vec<_> = locked
             .iter()
@@ -404,7 +414,7 @@ impl Claiming<'_> {
         };
         let (mut chosen, mut capacities, mut orders) = (Chosen::default(), Vec::new(), Vec::new());
         for capacity in self.lanes {
-            let key = code(&capacity.key);
+            let key = lane_code(&capacity.key);
             let Some(about) = locked.get(&key) else { continue };
             if about.assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != self.epoch.0) {
                 // Release the lane: the assigned node does not see lanes that another node holds.
@@ -418,7 +428,7 @@ impl Claiming<'_> {
                 put_off(*until, key);
                 continue;
             }
-            match under_way.get(&key) {
+            match leased_orders.get(&key) {
                 Some(true) => put_off(self.now + ORDER_RETRY_DELAY, key),
                 Some(false) => orders.push(key),
                 None => capacities.push(capacity),
@@ -429,14 +439,14 @@ impl Claiming<'_> {
             chosen.taken.insert(key, Given { deliveries: Vec::new(), more: true });
         }
         self.read_due_lanes(tx, &capacities, &mut chosen.taken).await?;
-        for key in orders.into_iter().chain(capacities.iter().map(|capacity| code(&capacity.key))) {
+        for key in orders.into_iter().chain(capacities.iter().map(|capacity| lane_code(&capacity.key))) {
             match chosen.taken.get(&key).is_some_and(|taking| taking.more) {
                 true => chosen.held.insert(key),
                 false => chosen.done.insert(key),
             };
         }
         for capacity in capacities {
-            let key = code(&capacity.key);
+            let key = lane_code(&capacity.key);
             let gives = chosen.taken.get(&key).is_some_and(|taking| !taking.deliveries.is_empty());
             if capacity.exclusive
                 && gives
@@ -481,18 +491,18 @@ impl Claiming<'_> {
             lanes::RECOMPUTE_LANES,
         ])
         .await?;
-        let (changed, let_go, held, quiet) = tokio::join!(
+        let (moved, let_go, held, quiet) = tokio::join!(
             biased;
             async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE_TO_LEASED, &moving).await } },
             lanes::release_lanes(tx, &chosen.let_go, self.epoch),
             lanes::hold(tx, &chosen.held, self.epoch),
             lanes::lock_uncontended(tx, &chosen.done),
         );
-        let changed = changed?;
-        if changed.len() < ids.len() {
+        let moved = moved?;
+        if moved.len() < ids.len() {
             // A delivery was claimed by its ticket, or from a lane whose row did not exist when it was to be locked.
-            let changed = changed.iter().map(|row| get(row, 0)).collect::<Result<BTreeSet<_>, Failure>>()?;
-            if !chosen.keep(&changed) {
+            let moved = moved.iter().map(|row| get(row, 0)).collect::<Result<BTreeSet<_>, Failure>>()?;
+            if !chosen.keep(&moved) {
                 return Err(Failure::Contention);
             }
             // If the result of the commit is uncertain, only these leases may be returned.
@@ -518,11 +528,11 @@ impl Claiming<'_> {
     }
 
     /// Returns the ordered lanes that have leased deliveries, and whether another node has any of them.
-    async fn run(
+    async fn leased_orders(
         &self,
         tx: &Session,
-        locked: &BTreeMap<Code, Locked>,
-    ) -> Result<HashMap<Code, bool>, Failure> {
+        locked: &BTreeMap<LaneCode, Locked>,
+    ) -> Result<HashMap<LaneCode, bool>, Failure> {
         let orders: Vec<_> = locked.keys().filter(|(_, code)| code.starts_with('=')).collect();
         if orders.is_empty() {
             return Ok(HashMap::new());
@@ -534,7 +544,7 @@ impl Claiming<'_> {
     }
 
     /// Returns the lanes whose first delivery is due.
-    async fn with_first_due(&self, tx: &Session, keys: &[Code]) -> Result<Vec<Code>, Failure> {
+    async fn with_first_due(&self, tx: &Session, keys: &[LaneCode]) -> Result<Vec<LaneCode>, Failure> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -554,7 +564,7 @@ impl Claiming<'_> {
         &self,
         tx: &Session,
         capacities: &[&LaneCapacity],
-        taken: &mut BTreeMap<Code, Given>,
+        taken: &mut BTreeMap<LaneCode, Given>,
     ) -> Result<(), Failure> {
         if capacities.is_empty() {
             return Ok(());
@@ -596,13 +606,13 @@ impl Claiming<'_> {
                 }
                 taking.deliveries.push(one);
             }
-            taken.insert(code(&capacity.key), taking);
+            taken.insert(lane_code(&capacity.key), taking);
         }
         Ok(())
     }
 }
 
-fn read_locked(row: &Row) -> Result<(Code, Locked), Failure> {
+fn read_locked(row: &Row) -> Result<(LaneCode, Locked), Failure> {
     let about =
         Locked { assigned_epoch: plain(row, 2)?, blocked_until: get_opt(row, 3)?.unwrap_or_default() };
     Ok(((get(row, 0)?, plain(row, 1)?), about))

@@ -34,10 +34,10 @@ const UPDATE_LANES: &str = "UPDATE lanes SET wake_at = $3 WHERE ctid = ANY(ARRAY
                  AND wake_at > $3 AND wake_at < $4
              OFFSET 0) l))";
 /// Locks rows in the order of their webhooks, as every other writer does.
-const LOCK_HOLDS: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
+const LOCK_PAUSES: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
      WHERE hold_until >= $1 AND hold_until < $2 OR circuit_until >= $1 AND circuit_until < $2
      ORDER BY webhook_id FOR UPDATE";
-const UPDATE_HOLDS: &str =
+const UPDATE_PAUSES: &str =
     "UPDATE webhook_runtime r SET hold_until = k.hold_until, circuit = coalesce(k.circuit, r.circuit),
          circuit_until = coalesce(k.circuit_until, r.circuit_until),
          circuit_since = coalesce(k.circuit_since, r.circuit_since)
@@ -100,18 +100,18 @@ impl Clocks for Postgres {
         })
     }
 
-    fn adjust_holds_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.write(|tx| adjust_holds_for_clock_step(tx, clock_step)).await })
+    fn adjust_pauses_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.write(|tx| adjust_pauses_for_clock_step(tx, clock_step)).await })
     }
 }
 
-async fn adjust_holds_for_clock_step(tx: Tx, clock_step: ClockStep) -> Result<usize, Failure> {
-    let rows = tx.query(LOCK_HOLDS, &[&Col(clock_step.from), &Col(Time::FAR_FUTURE)]).await?;
-    let (mut webhooks, mut holds, mut circuits) = (Vec::new(), Vec::new(), Vec::new());
+async fn adjust_pauses_for_clock_step(tx: Tx, clock_step: ClockStep) -> Result<usize, Failure> {
+    let rows = tx.query(LOCK_PAUSES, &[&Col(clock_step.from), &Col(Time::FAR_FUTURE)]).await?;
+    let (mut webhooks, mut pauses, mut circuits) = (Vec::new(), Vec::new(), Vec::new());
     let (mut untils, mut sinces) = (Vec::new(), Vec::new());
     for row in &rows {
         webhooks.push(Col(get::<WebhookId>(row, 0)?));
-        holds.push(Col(clock_step.apply(get(row, 1)?)));
+        pauses.push(Col(clock_step.apply(get(row, 1)?)));
         let mut circuit: Option<SavedCircuit> =
             plain::<Option<&str>>(row, 2)?.map(serde_json::from_str).transpose()?;
         circuit.iter_mut().for_each(|circuit| circuit.adjust_for_clock_step(&clock_step));
@@ -119,7 +119,7 @@ async fn adjust_holds_for_clock_step(tx: Tx, clock_step: ClockStep) -> Result<us
         untils.push(circuit.as_ref().map(|circuit| Col(circuit.blocked_until().unwrap_or_default())));
         sinces.push(circuit.as_ref().map(|circuit| Col(circuit.since)));
     }
-    tx.execute(UPDATE_HOLDS, &[&webhooks, &holds, &circuits, &untils, &sinces]).await?;
+    tx.execute(UPDATE_PAUSES, &[&webhooks, &pauses, &circuits, &untils, &sinces]).await?;
     tx.execute(UPDATE_GENERATIONS, &[&Col(clock_step.from)]).await?;
     Ok(rows.len())
 }

@@ -81,17 +81,23 @@ pub(super) async fn owned_by(
     Ok(Owned { leases, lanes, assignments })
 }
 
-/// Ends leases without outcomes: the deliveries wait again, or are cancelled if a cancellation was requested.
+/// Ends leases without outcomes: the deliveries wait again, or are cancelled if a cancellation was requested. Adds
+/// `panics` of their tasks to their counts.
 pub(super) async fn release(
     tx: Tx,
     epoch: Epoch,
     now: Time,
     deliveries: &[(DeliveryId, Time)],
+    panics: i32,
 ) -> Result<usize, Failure> {
     // A delivery that is listed twice is released once, with its first due time.
     let due: HashMap<_, _> = deliveries.iter().rev().copied().collect();
     let leases: Vec<_> = due.keys().map(|delivery_id| (epoch, *delivery_id)).collect();
-    let orphans = delete_leases(&tx, &leases).await?;
+    let mut orphans = delete_leases(&tx, &leases).await?;
+    for orphan in &mut orphans {
+        orphan.rescued.rescues += panics;
+        orphan.rescued.sender_deaths += panics;
+    }
     let keys: Keys =
         orphans.iter().map(|one| (one.position.webhook_id, one.position.lane.code().into_owned())).collect();
     let count = orphans.len();

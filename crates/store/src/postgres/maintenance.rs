@@ -113,14 +113,14 @@ impl Maintenance for Postgres {
         })
     }
 
-    fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64> {
-        // Reads at most `dead` + 1 rows per tenant.
+    fn count_tenants_with_dead_letters_over(&self, max: usize) -> StoreFuture<'_, u64> {
+        // Reads at most `max` + 1 rows per tenant.
         let crowded = "SELECT count(*) FROM tenants WHERE EXISTS
              (SELECT 1 FROM dead WHERE dead.tenant_id = tenants.id LIMIT 1 OFFSET $1)";
         Box::pin(async move {
-            let dead = dead as i64;
+            let max = max as i64;
             let row = self
-                .read_for_user(|session| async move { session.query_one(crowded, &[&dead]).await })
+                .read_for_user(|session| async move { session.query_one(crowded, &[&max]).await })
                 .await?;
             let count: i64 = row.try_get(0).map_err(|error| StoreError::InvalidItem(error.to_string()))?;
             Ok(count.unsigned_abs())

@@ -58,10 +58,10 @@ impl Nodes for Postgres {
         Box::pin(async move { self.read(|session| others(session, than)).await })
     }
 
-    fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool> {
+    fn end_epoch(&self, epoch: Epoch, heartbeats: i64) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let end = "DELETE FROM nodes WHERE epoch = $1 AND heartbeats = $2";
-            let ended = |tx: Tx| async move { Ok(tx.execute(end, &[&epoch.0, &beats]).await? == 1) };
+            let ended = |tx: Tx| async move { Ok(tx.execute(end, &[&epoch.0, &heartbeats]).await? == 1) };
             write_on(&self.shared.rescues, ended).await
         })
     }

@@ -180,9 +180,9 @@ impl Notifications for Postgres {
         &self,
         now: Time,
         intervals: GroupIntervals,
-        fresh: Vec<NotificationId>,
+        new_ids: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.write(|tx| create(tx, now, &intervals, &fresh)).await })
+        Box::pin(async move { self.write(|tx| create(tx, now, &intervals, &new_ids)).await })
     }
 
     fn claim_notifications(
@@ -260,9 +260,9 @@ async fn create(
     tx: Tx,
     now: Time,
     intervals: &GroupIntervals,
-    fresh: &[NotificationId],
+    new_ids: &[NotificationId],
 ) -> Result<usize, Failure> {
-    let max = fresh.len() as i64 / 2;
+    let max = new_ids.len() as i64 / 2;
     let due = tx.query(SELECT_DUE_GROUPS, &[&Col(now), &max]).await?;
     let due = due.iter().map(read_key).collect::<Result<Vec<_>, _>>()?;
     if due.is_empty() {
@@ -274,7 +274,7 @@ async fn create(
     let read =
         |row: &Row| Ok(PendingGroup { key: read_key(row)?, due: get(row, 3)?, group: read_folded(row, 4)? });
     let open = open.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
-    let notifications = due_notifications(open, now, fresh.to_vec());
+    let notifications = due_notifications(open, now, new_ids.to_vec());
     let reported: Vec<GroupKey> = notifications
         .iter()
         .map(|notification| (notification.tenant_id.clone(), notification.webhook_id, notification.kind))

@@ -188,15 +188,16 @@ impl Operations for Postgres {
     fn claim_operations(
         &self,
         epoch: Epoch,
-        but: Vec<OperationId>,
+        except: Vec<OperationId>,
         now: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<Operation>> {
         Box::pin(async move {
-            let but: Vec<_> = but.into_iter().map(Col).collect();
-            let but = &but;
+            let except: Vec<_> = except.into_iter().map(Col).collect();
+            let except = &except;
             self.write(|tx| async move {
-                let rows = tx.query(CLAIM_OPERATIONS, &[&epoch.0, &Col(now), but, &(limit as i64)]).await?;
+                let rows =
+                    tx.query(CLAIM_OPERATIONS, &[&epoch.0, &Col(now), except, &(limit as i64)]).await?;
                 rows.iter().map(read_operation).collect()
             })
             .await

@@ -1,4 +1,4 @@
-//! Runtime state of webhooks (holds, circuits, failures), and the history of their circuits.
+//! Runtime state of webhooks (pauses after a 429, circuits, failures), and the history of their circuits.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, ExpiringWebhooks, FailingChange,
-    Incident, Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, FailingChange, Incident,
+    Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
 };
 
 const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
@@ -303,12 +303,7 @@ impl RuntimeState for Postgres {
         })
     }
 
-    fn expiring_webhooks(
-        &self,
-        now: Time,
-        limit: usize,
-        except: Vec<TenantId>,
-    ) -> StoreFuture<'_, ExpiringWebhooks> {
+    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks> {
         Box::pin(async move {
             let except: Vec<&str> = except.iter().map(TenantId::as_str).collect();
             self.read(|session| {
@@ -316,10 +311,10 @@ impl RuntimeState for Postgres {
                 async move {
                     let rows =
                         session.query(SELECT_EXPIRED_WEBHOOKS, &[&Col(now), &(limit as i64), except]).await?;
-                    let expired = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
-                    let expired = expired.collect::<Result<_, Failure>>()?;
+                    let due = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
+                    let due = due.collect::<Result<_, Failure>>()?;
                     let next = session.query_opt(SELECT_NEXT_EXPIRY, &[&Col(now)]).await?;
-                    Ok(ExpiringWebhooks { expired, next: next.map(|row| get(&row, 0)).transpose()? })
+                    Ok(DueWebhooks { due, next: next.map(|row| get(&row, 0)).transpose()? })
                 }
             })
             .await

@@ -134,7 +134,7 @@ impl Webhooks for Postgres {
         })
     }
 
-    fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>> {
+    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
             self.read(|session| async move {
                 let rows = session.query(webhooks!("WHERE cancel_pending"), &[]).await?;

@@ -69,7 +69,7 @@ pub(super) struct UncertainCommits {
 #[derive(Default)]
 pub(super) struct UncertainLeases {
     pub(super) leases: Vec<(Epoch, DeliveryId, Time)>,
-    pub(super) lanes: Vec<(Epoch, claim::Code)>,
+    pub(super) lanes: Vec<(Epoch, claim::LaneCode)>,
     /// Webhooks that a claim may have assigned to the node.
     pub(super) assigned: Vec<(Epoch, WebhookId)>,
 }
@@ -91,7 +91,7 @@ impl UncertainCommits {
     pub(super) fn add_lanes(
         &self,
         epoch: Epoch,
-        lanes: impl IntoIterator<Item = claim::Code>,
+        lanes: impl IntoIterator<Item = claim::LaneCode>,
         assigned: Vec<WebhookId>,
     ) {
         let mut open = self.open.lock();

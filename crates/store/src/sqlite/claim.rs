@@ -133,7 +133,22 @@ impl Claim for Sqlite {
         self.write(move |transaction| {
             let mut released = 0;
             for (delivery_id, due) in deliveries {
-                released += usize::from(release(transaction, epoch, now, delivery_id, due)?);
+                released += usize::from(release(transaction, epoch, now, (delivery_id, due), 0)?);
+            }
+            Ok(released)
+        })
+    }
+
+    fn release_panicked(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize> {
+        self.write(move |transaction| {
+            let mut released = 0;
+            for (delivery_id, due) in deliveries {
+                released += usize::from(release(transaction, epoch, now, (delivery_id, due), 1)?);
             }
             Ok(released)
         })
@@ -334,13 +349,14 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<ClaimedDelivery> {
     })
 }
 
-/// Ends a lease without an outcome: the delivery waits again, or is cancelled if a cancellation was requested.
+/// Ends a lease without an outcome: the delivery waits again, or is cancelled if a cancellation was requested. Adds
+/// `panics` of its task to its counts.
 fn release(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
-    delivery_id: DeliveryId,
-    due: Time,
+    (delivery_id, due): (DeliveryId, Time),
+    panics: u32,
 ) -> rusqlite::Result<bool> {
     let lease = transaction
         .prepare_cached(
@@ -354,7 +370,9 @@ fn release(
             Ok((position, rescued, row.get::<_, Option<String>>(5)?))
         })
         .optional()?;
-    let Some((position, rescued, cancel)) = lease else { return Ok(false) };
+    let Some((position, mut rescued, cancel)) = lease else { return Ok(false) };
+    rescued.rescues += panics;
+    rescued.sender_deaths += panics;
     return_to_lane(transaction, &position, rescued, cancel.as_deref(), due, now)?;
     release_lane(transaction, &LaneKey { webhook_id: position.webhook_id, lane: position.lane }, epoch)?;
     Ok(true)

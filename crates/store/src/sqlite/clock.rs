@@ -23,9 +23,9 @@ const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - ?4,
      WHERE webhook_id = ?1 AND lane = ?2 AND due >= ?3 AND due < ?5";
 const UPDATE_LANE: &str =
     "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2 AND wake_at > ?3 AND wake_at < ?4";
-const SELECT_HOLDS: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
+const SELECT_PAUSES: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
      WHERE hold_until >= ?1 AND hold_until < ?2 OR circuit_until >= ?1 AND circuit_until < ?2";
-const UPDATE_HOLD: &str = "UPDATE webhook_runtime SET hold_until = ?2 WHERE webhook_id = ?1";
+const UPDATE_PAUSE: &str = "UPDATE webhook_runtime SET hold_until = ?2 WHERE webhook_id = ?1";
 const UPDATE_CIRCUIT: &str =
     "UPDATE webhook_runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook_id = ?1";
 
@@ -83,18 +83,18 @@ impl Clocks for Sqlite {
         })
     }
 
-    fn adjust_holds_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize> {
+    fn adjust_pauses_for_clock_step(&self, clock_step: ClockStep) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let rows: Vec<(WebhookId, Time, Option<SavedCircuit>)> = transaction
-                .prepare_cached(SELECT_HOLDS)?
+                .prepare_cached(SELECT_PAUSES)?
                 .query_map((Col(clock_step.from), Col(Time::FAR_FUTURE)), |row| {
                     let circuit = row.get::<_, Option<String>>(2)?.map(|_| from_json(row, 2)).transpose()?;
                     Ok((get(row, 0)?, get(row, 1)?, circuit))
                 })?
                 .collect::<rusqlite::Result<_>>()?;
-            for (webhook_id, hold_until, circuit) in &rows {
-                let hold = (Col(*webhook_id), Col(clock_step.apply(*hold_until)));
-                transaction.prepare_cached(UPDATE_HOLD)?.execute(hold)?;
+            for (webhook_id, pause_until, circuit) in &rows {
+                let pause = (Col(*webhook_id), Col(clock_step.apply(*pause_until)));
+                transaction.prepare_cached(UPDATE_PAUSE)?.execute(pause)?;
                 let Some(mut circuit) = circuit.clone() else { continue };
                 circuit.adjust_for_clock_step(&clock_step);
                 let until = Col(circuit.blocked_until().unwrap_or_default());

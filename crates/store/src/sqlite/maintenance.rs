@@ -93,14 +93,14 @@ impl Maintenance for Sqlite {
         })
     }
 
-    fn count_tenants_over_dlq(&self, dead: usize) -> StoreFuture<'_, u64> {
+    fn count_tenants_with_dead_letters_over(&self, max: usize) -> StoreFuture<'_, u64> {
         self.read(move |connection| {
-            // Reads at most `dead` + 1 rows per tenant.
+            // Reads at most `max` + 1 rows per tenant.
             let mut rows = connection.prepare_cached(
                 "SELECT count(*) FROM tenants WHERE EXISTS
                  (SELECT 1 FROM dead WHERE dead.tenant_id = tenants.id LIMIT 1 OFFSET ?)",
             )?;
-            rows.query_row([dead as i64], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+            rows.query_row([max as i64], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
         })
     }
 }

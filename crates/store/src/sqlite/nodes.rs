@@ -66,10 +66,10 @@ impl Nodes for Sqlite {
         })
     }
 
-    fn end_epoch(&self, epoch: Epoch, beats: i64) -> StoreFuture<'_, bool> {
+    fn end_epoch(&self, epoch: Epoch, heartbeats: i64) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let end = "DELETE FROM nodes WHERE epoch = ? AND heartbeats = ?";
-            transaction.execute(end, (epoch.0, beats)).map(|ended| ended == 1)
+            transaction.execute(end, (epoch.0, heartbeats)).map(|ended| ended == 1)
         })
     }
 

@@ -109,18 +109,18 @@ impl Notifications for Sqlite {
         &self,
         now: Time,
         intervals: GroupIntervals,
-        fresh: Vec<NotificationId>,
+        new_ids: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             let due = transaction
                 .prepare_cached(SELECT_DUE_GROUPS)?
-                .query_map((Col(now), fresh.len() as i64 / 2), read_key)?
+                .query_map((Col(now), new_ids.len() as i64 / 2), read_key)?
                 .collect::<rusqlite::Result<Vec<GroupKey>>>()?;
             let mut open = Vec::new();
             for key in with_opposites(due) {
                 open.extend(read_open(transaction, key)?);
             }
-            let notifications = due_notifications(open, now, fresh);
+            let notifications = due_notifications(open, now, new_ids);
             for notification in &notifications {
                 create(transaction, notification, now, &intervals)?;
             }

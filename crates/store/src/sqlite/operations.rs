@@ -135,7 +135,7 @@ impl Operations for Sqlite {
     fn claim_operations(
         &self,
         epoch: Epoch,
-        but: Vec<OperationId>,
+        except: Vec<OperationId>,
         now: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<Operation>> {
@@ -149,7 +149,7 @@ impl Operations for Sqlite {
                 .query_map((epoch.0, Col(now)), |row| get(row, 0))?
                 .collect::<Result<_, _>>()?;
             let mut taken = Vec::new();
-            for id in due.into_iter().filter(|id| !but.contains(id)).take(limit) {
+            for id in due.into_iter().filter(|id| !except.contains(id)).take(limit) {
                 transaction
                     .prepare_cached(
                         "UPDATE operations SET held_by = ?2, rate_since = ?3, rate_base = done,

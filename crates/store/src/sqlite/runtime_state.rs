@@ -1,4 +1,4 @@
-//! Runtime state of webhooks (holds, circuits, failures), and the history of their circuits.
+//! Runtime state of webhooks (pauses after a 429, circuits, failures), and the history of their circuits.
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
@@ -16,8 +16,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, ExpiringWebhooks, FailingChange,
-    Incident, Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, FailingChange, Incident,
+    Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
 };
 
 /// Newest first, so that the cost of a page is proportional to its rows.
@@ -222,28 +222,23 @@ impl RuntimeState for Sqlite {
         })
     }
 
-    fn expiring_webhooks(
-        &self,
-        now: Time,
-        limit: usize,
-        except: Vec<TenantId>,
-    ) -> StoreFuture<'_, ExpiringWebhooks> {
+    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks> {
         self.read(move |connection| {
             // SQLite treats a negative limit as no limit; verifications of excluded tenants are read and skipped.
             let rows = if except.is_empty() { limit as i64 } else { -1 };
             let mut statement = connection.prepare_cached(SELECT_EXPIRED_WEBHOOKS)?;
             let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?, row.get::<_, bool>(2)?));
-            let due = statement.query_map((Col(now), rows), read)?;
-            let wanted = due.filter(
+            let found = statement.query_map((Col(now), rows), read)?;
+            let wanted = found.filter(
                 |row| !matches!(row, Ok((tenant_id, _, verifies)) if *verifies && except.contains(tenant_id)),
             );
-            let expired =
+            let due =
                 wanted.take(limit).map(|row| row.map(|(tenant_id, webhook_id, _)| (tenant_id, webhook_id)));
-            let expired = expired.collect::<rusqlite::Result<_>>()?;
+            let due = due.collect::<rusqlite::Result<_>>()?;
             let next = connection
                 .prepare_cached(SELECT_NEXT_EXPIRY)?
                 .query_row([Col(now)], |row| get_opt(row, 0))?;
-            Ok(ExpiringWebhooks { expired, next })
+            Ok(DueWebhooks { due, next })
         })
     }
 }

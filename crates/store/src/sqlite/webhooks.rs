@@ -148,7 +148,7 @@ impl Webhooks for Sqlite {
         })
     }
 
-    fn webhooks_to_sweep(&self) -> StoreFuture<'_, Vec<Webhook>> {
+    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>> {
         self.read(|connection| {
             connection
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE cancel_pending = 1"))?

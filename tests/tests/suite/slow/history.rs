@@ -156,7 +156,7 @@ async fn dead_letter_shows_its_recoverability() {
         column(&dead, "recovery_hint"),
         [
             "the endpoint rejected it with 401 (not retried); fix the webhook's credentials (auth or headers), then resend",
-            "all attempts were used, and the endpoint last returned 503; it may succeed once the endpoint has recovered",
+            "all attempts were used, and the endpoint last returned 503; the delivery may succeed once the endpoint has recovered",
         ]
     );
 }

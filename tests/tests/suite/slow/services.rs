@@ -28,7 +28,7 @@ async fn process_exits_when_an_essential_service_keeps_failing() {
     assert!(text(&not_ready["detail"]).contains("gate_timer"), "{not_ready}");
     assert_eq!(redrive.wait_exit(WAIT_TIMEOUT).await.code(), Some(70));
     let output = redrive.output();
-    let reason = "error: the service gate_timer failed more than five times within a minute; last failure: panic: injected fault";
+    let reason = "error: the service gate_timer failed more than 5 times within 60 s; last failure: panic: injected fault";
     assert!(output.contains(reason), "{output}");
 
     // The next start goes on with the same store.

@@ -38,7 +38,11 @@ use crate::{
     Inner,
     amqp::BrokerError,
     clock::{monotonic_now, random_unit},
-    queue::store::to_leased_delivery,
+    queue::{
+        reservation::{ClaimReservation, LaneDeliveries},
+        store::to_leased_delivery,
+    },
+    services::FaultPoint,
 };
 
 /// Approximate maximum of deliveries per batch, and of their payload bytes.
@@ -245,16 +249,10 @@ impl Inner {
         named: &DeliveriesByLane,
     ) -> Result<DeliveriesByLane, StoreError> {
         let epoch = self.membership.current_epoch();
-        let (mut capacities, mut wanted, mut left, mut rest) =
-            (Vec::new(), Vec::new(), 0, DeliveriesByLane::new());
+        let mut reserved = ClaimReservation::new(self, &epoch, Vec::new());
+        let (mut wanted, mut left, mut rest) = (Vec::new(), 0, DeliveriesByLane::new());
         for (key, deliveries) in named {
-            let capacity = match self.reserve_capacity(key, deliveries.len()).await {
-                Ok(capacity) => capacity,
-                Err(error) => {
-                    self.dispatcher.claim_failed(&capacities);
-                    return Err(error);
-                }
-            };
+            let capacity = self.reserve_capacity(key, deliveries.len()).await?;
             let (fit, over) = deliveries.split_at(capacity.max_deliveries);
             if !over.is_empty() && self.dispatcher.is_full_for(key, 1) {
                 rest.insert(key.clone(), over.to_vec());
@@ -263,27 +261,19 @@ impl Inner {
             }
             wanted.extend(fit.iter().map(|id| TicketEntry { key: key.clone(), delivery_id: *id }));
             if capacity.max_deliveries > 0 {
-                capacities.push(capacity);
+                reserved.capacities.push(capacity);
             }
         }
-        if capacities.is_empty() {
+        if reserved.capacities.is_empty() {
             broker.metrics.skipped.inc_by(left as u64);
             return Ok(rest);
         }
         let (now, requests) = (self.clock.now(), wanted.len());
         let keys: HashMap<DeliveryId, LaneKey> =
             wanted.iter().map(|wanted| (wanted.delivery_id, wanted.key.clone())).collect();
-        let bytes = self.dispatcher.reserve_bytes(MAX_BATCH_BYTES);
+        let bytes = reserved.reserve_bytes(MAX_BATCH_BYTES);
         let _transfer = self.lease_transfers.begin();
-        let taken = self.store.claim_tickets(epoch.epoch, now, due_limit(now), wanted, bytes).await;
-        let taken = match taken {
-            Ok(taken) => taken,
-            Err(error) => {
-                self.dispatcher.claim_failed(&capacities);
-                self.dispatcher.free_bytes(bytes);
-                return Err(error);
-            }
-        };
+        let taken = self.store.claim_tickets(epoch.epoch, now, due_limit(now), wanted, bytes).await?;
         broker.metrics.taken.inc_by(taken.len() as u64);
         broker.metrics.stale.inc_by((requests - taken.len()) as u64);
         broker.metrics.skipped.inc_by(left as u64);
@@ -293,15 +283,15 @@ impl Inner {
                 by_lane.entry(key).or_default().push(one);
             }
         }
-        for capacity in &capacities {
-            let claimed = by_lane.remove(&capacity.key).unwrap_or_default();
+        reserved.set_claimed(|capacity| (by_lane.remove(&capacity.key).unwrap_or_default(), false));
+        self.inject_fault(FaultPoint::TicketsClaimed);
+        while let Some(LaneDeliveries { capacity, deliveries: claimed, .. }) = reserved.next_lane() {
             let delay = self.first_delay(capacity.key.webhook_id);
             let ready = |one| to_leased_delivery(one, &epoch, &capacity.key.lane, delay);
             let deliveries = claimed.into_iter().map(ready).collect();
-            let actions = self.dispatcher.enqueue_ticketed(capacity, deliveries);
+            let actions = self.dispatcher.enqueue_ticketed(&capacity, deliveries);
             self.apply_actions(actions);
         }
-        self.dispatcher.free_bytes(bytes);
         Ok(rest)
     }
 
@@ -325,7 +315,7 @@ impl Inner {
         {
             return Ok(none);
         }
-        self.open_for_due_probe(&webhook);
+        self.unpark_for_due_probe(&webhook);
         let capacity = self.dispatcher.reserve_for_tickets(self.webhook_limits(&webhook), &key.lane, count);
         Ok(LaneCapacity::new(key.clone(), capacity))
     }

@@ -9,9 +9,9 @@ use redrive_core::{
     DeliveryStatus,
     webhook::{Webhook, WebhookState},
 };
-use redrive_engine::{Engine, RedisSettings, ServiceKind, ServiceStatus, Settings};
+use redrive_engine::{Engine, FaultPoint, RedisSettings, ServiceKind, ServiceStatus, Settings};
 use redrive_store::Delivery;
-use redrive_testkit::{RabbitMq, Receiver, Redis, Reply};
+use redrive_testkit::{Latch, RabbitMq, Receiver, Redis, Reply};
 
 use crate::{broker::tickets, cluster_harness::*, harness::*};
 
@@ -130,6 +130,7 @@ async fn every_service_of_a_single_node_is_restarted_and_works_again() {
         "notifier",
         "outcome_retry",
         "pruner",
+        "releaser",
         "rollup_flush",
         "scheduler",
         "timekeeping",
@@ -199,7 +200,7 @@ async fn essential_service_that_keeps_failing_ends_the_engine() {
     let failure = harness.engine.failed().await;
     assert_eq!(
         failure.reason,
-        "the service scheduler failed more than five times within a minute; last failure: panic: injected fault"
+        "the service scheduler failed more than 5 times within 60 s; last failure: panic: injected fault"
     );
     assert!(failure.can_drain);
     assert!(!status(&harness.engine, "scheduler").up);
@@ -224,4 +225,119 @@ async fn panic_in_the_dispatcher_ends_the_engine_without_draining() {
     let failure = harness.engine.failed().await;
     assert_eq!(failure.reason, "a panic has left the dispatcher's state inconsistent");
     assert!(!failure.can_drain);
+}
+
+/// Causes a panic at a point and waits until it has happened.
+async fn panic_at(harness: &Harness, point: FaultPoint, reach: impl AsyncFnOnce()) {
+    harness.engine.fault_injection().panic_at(point);
+    reach().await;
+    harness
+        .eventually(&format!("{point:?} is reached"), async || {
+            !harness.engine.fault_injection().is_requested(point)
+        })
+        .await;
+}
+
+/// Advances the clock until all deliveries are delivered: a delivery whose task panicked is delayed.
+async fn all_are_delivered(harness: &Harness, count: usize) {
+    harness
+        .eventually("all are delivered", async || {
+            harness.clock.advance(SECOND);
+            delivered(&harness.deliveries().await) == count
+        })
+        .await;
+    harness.assert_settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn panic_at_every_point_of_a_delivery_leaks_nothing() {
+    let harness = world().await;
+    let receiver = Receiver::start().await;
+    // One slot, so that a slot that is not freed blocks everything after it.
+    let one_slot = |webhook: &mut Webhook| webhook.spec.max_in_flight = Some(1);
+    harness.create_webhook(&receiver.url(), one_slot).await;
+    let mut published = 0;
+    for point in
+        [FaultPoint::Check, FaultPoint::Send, FaultPoint::Classify, FaultPoint::Record, FaultPoint::Recorded]
+    {
+        panic_at(&harness, point, async || harness.publish(published..published + 3).await).await;
+        published += 3;
+        all_are_delivered(&harness, published).await;
+    }
+    // The event is stored and delivered, although its publisher gets an error.
+    let outcome = Arc::new(parking_lot::Mutex::new(None));
+    panic_at(&harness, FaultPoint::Committed, async || {
+        *outcome.lock() = Some(harness.engine.publish(draft(published)).await);
+    })
+    .await;
+    assert!(matches!(&*outcome.lock(), Some(Err(_))), "the publisher got a receipt");
+    published += 1;
+    all_are_delivered(&harness, published).await;
+    assert_eq!(harness.engine.failure(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn panic_after_a_claim_releases_what_was_claimed() {
+    let harness = world().await;
+    let (receiver, works) = failing_receiver().await;
+    harness.create_webhook(&receiver.url(), |_| {}).await;
+    harness.publish(0..4).await;
+    harness.until("all have failed once", |all| all.iter().all(|one| one.attempt_count == 1)).await;
+    works.store(true, SeqCst);
+    panic_at(&harness, FaultPoint::Claimed, async || harness.clock.advance(5 * SECOND)).await;
+    all_are_delivered(&harness, 4).await;
+    assert_eq!(status(&harness.engine, "scheduler").restarts, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delivery_that_panics_three_times_becomes_a_failed_attempt() {
+    let harness = world().await;
+    let receiver = Receiver::start().await;
+    harness.create_webhook(&receiver.url(), |_| {}).await;
+    panic_at(&harness, FaultPoint::Send, async || harness.publish(0..1).await).await;
+    for _ in 1..3 {
+        harness.engine.fault_injection().panic_at(FaultPoint::Send);
+        harness
+            .eventually("it panics again", async || {
+                harness.clock.advance(SECOND);
+                !harness.engine.fault_injection().is_requested(FaultPoint::Send)
+            })
+            .await;
+    }
+    harness
+        .eventually("a failed attempt is recorded", async || {
+            harness.clock.advance(SECOND);
+            harness.deliveries().await[0].attempt_count == 1
+        })
+        .await;
+    assert_eq!(receiver.count(), 0, "nothing was sent");
+    all_are_delivered(&harness, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn panic_while_one_of_several_is_ended_keeps_the_others() {
+    let harness = world().await;
+    let (gate, receiver) = {
+        let gate = Latch::closed();
+        let held = gate.clone();
+        (gate, Receiver::with(move |_| Reply::status(200).latched_by(&held)).await)
+    };
+    let one_slot = |webhook: &mut Webhook| webhook.spec.max_in_flight = Some(1);
+    let webhook = harness.create_webhook(&receiver.url(), one_slot).await;
+    harness.publish(0..4).await;
+    receiver.wait_for(1).await;
+    // The three that are queued are cancelled, and the recording of the first of them panics.
+    harness.engine.fault_injection().panic_at(FaultPoint::Record);
+    let (engine, changed) = (harness.engine.clone(), webhook.clone());
+    let disabling = tokio::spawn(async move {
+        let change = |webhook: &mut Webhook| {
+            webhook.state = WebhookState::Disabled("by the test".into());
+            Ok::<_, ()>(())
+        };
+        engine.change_webhook(&changed.tenant_id, changed.id, change).await.is_ok()
+    });
+    assert!(disabling.await.is_err(), "the change does not panic");
+    gate.open();
+    harness.eventually("the queued ones are cancelled", async || cancelled(&harness).await == 3).await;
+    harness.assert_settled().await;
 }

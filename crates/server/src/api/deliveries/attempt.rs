@@ -38,8 +38,8 @@ pub(crate) struct AttemptView {
     /// Webhook id.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
-    /// `success`, `failed`, `exhausted` if it ended its delivery dead, or `circuit_blocked`: not an attempt but a
-    /// period in which an open circuit blocked the delivery.
+    /// `success`; `failed`; `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`; or
+    /// `circuit_blocked`: not an attempt but a period in which an open circuit blocked the delivery.
     #[schema(example = "success")]
     status: &'static str,
     /// Failure category.

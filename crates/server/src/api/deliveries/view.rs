@@ -52,7 +52,8 @@ pub(crate) struct DeliveryView {
     last_error: Option<String>,
     /// Reason why it is dead.
     dead_reason: Option<DeadReason>,
-    /// Whether a dead delivery is likely to succeed if redriven unchanged.
+    /// Whether a dead delivery is likely to succeed if redriven unchanged, judged from the last failure, not from the
+    /// endpoint's present state.
     likely_recoverable: Option<bool>,
     /// Explanation of `likely_recoverable`, and what to fix first if false.
     recovery_hint: Option<String>,

@@ -82,7 +82,7 @@ impl App {
         let started = monotonic_now();
         let vitals = self.store().stats().await?;
         let blocked = self.engine.blocked_deliveries().await?;
-        let crowded = self.store().count_tenants_over_dlq(TENANT_DLQ_THRESHOLD).await?;
+        let crowded = self.store().count_tenants_with_dead_letters_over(TENANT_DLQ_THRESHOLD).await?;
         let at = monotonic_now();
         Ok(StoreCounts { vitals, blocked, crowded, at, duration: at.saturating_sub(started) })
     }

@@ -44,7 +44,7 @@ struct Target {
     id: WebhookId,
     url: String,
     /// Whether the event already has a delivery to this webhook.
-    already_received: bool,
+    has_delivery: bool,
     /// Reason why the event cannot be sent to this webhook.
     unavailable: Option<&'static str>,
 }
@@ -78,19 +78,19 @@ pub(in crate::dashboard) async fn detail(
     deliveries.truncate(MAX_DELIVERIES as usize);
     let names =
         Names::load(&app, &tenant, deliveries.iter().map(|details| details.delivery.webhook_id)).await?;
-    let received: HashSet<_> = deliveries.iter().map(|details| details.delivery.webhook_id).collect();
+    let with_delivery: HashSet<_> = deliveries.iter().map(|details| details.delivery.webhook_id).collect();
     let webhooks =
         app.list_webhooks(tenant, PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS }).await?;
     let mut targets: Vec<_> = webhooks
         .into_iter()
         .map(|webhook| Target {
-            already_received: received.contains(&webhook.id),
+            has_delivery: with_delivery.contains(&webhook.id),
             unavailable: (!webhook.state.receives_events()).then(|| webhook.state.name()),
             id: webhook.id,
             url: webhook.spec.url,
         })
         .collect();
-    targets.sort_by_key(|target| !target.already_received);
+    targets.sort_by_key(|target| !target.has_delivery);
     let max = if query.query.whole == Some(true) { MAX_BYTES } else { PREVIEW_BYTES };
     let (payload, is_cut) = pretty(&stored.event.data, max);
     let metadata = stored.event.metadata.as_deref().map(|notes| pretty(notes, PREVIEW_BYTES).0);

@@ -95,7 +95,7 @@ pub(super) struct Step {
     pub(super) wait: Duration,
     /// Time after the event, if each previous attempt fails immediately.
     pub(super) at: Duration,
-    /// Whether the delivery is marked dead before this attempt.
+    /// Whether the delivery expires before this attempt.
     pub(super) never: bool,
 }
 
@@ -126,7 +126,7 @@ pub(super) fn schedule_chart(policy: &RetryPolicy) -> Svg {
             label: format_offset(step.at),
             tip: match step.never {
                 false => format!("Attempt {}: {}", step.number, format_after_event(step.at)),
-                true => format!("Attempt {} is not sent: the delivery is marked dead before", step.number),
+                true => format!("Attempt {} is not sent, because the delivery expires first", step.number),
             },
         })
         .collect();

@@ -132,7 +132,7 @@ fn circuit_message(circuit: &CircuitView) -> Option<StatusMessage> {
             false => (
                 "waiting",
                 "Circuit breaker forced closed",
-                "Requests are sent even if they fail. Reset the circuit to let it open automatically again.",
+                "Requests are sent even while the endpoint fails. Reset the circuit to let it open automatically again.",
             ),
         };
         let text = format!("Forced by {}. {text}", forced.by);

@@ -225,7 +225,8 @@ async fn ended_writers_are_reported_by_ping_and_fail_publishes() {
     store.end_writers();
     let started = tokio::time::Instant::now();
     // Both writers end, in any order. The first of them is reported once it has ended.
-    let expected = StoreError::WriterEnded("the store's writer of publishes has ended by a panic".into());
+    let expected =
+        redrive_store::StoreError::WriterEnded("the store's writer of publishes has ended by a panic".into());
     while harness.store().ping().await != Err(expected.clone()) {
         assert!(started.elapsed() < redrive_testkit::WAIT_TIMEOUT, "ping still succeeds");
     }

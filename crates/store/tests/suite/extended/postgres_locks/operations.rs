@@ -450,7 +450,7 @@ async fn set_state(
 }
 
 async fn cancel_pending(node: &Node) -> Result<(), StoreError> {
-    for webhook in node.store.webhooks_to_sweep().await? {
+    for webhook in node.store.webhooks_to_cancel_for().await? {
         node.store.cancel_pending(webhook.id, "disabled".into(), at(NOW), 7).await?;
     }
     Ok(())
@@ -551,7 +551,7 @@ async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreEr
             node.store.store_confirmed_time(at(NOW)).await?;
             node.store.confirm_clock().await?;
             let clock_step = ClockStep { from: at(0), by: Duration::from_millis(1) };
-            node.store.adjust_holds_for_clock_step(clock_step).await?;
+            node.store.adjust_pauses_for_clock_step(clock_step).await?;
             let after = node.store.adjust_due_for_clock_step(clock_step, at(NOW), None, 2).await?;
             node.store.adjust_due_for_clock_step(clock_step, at(NOW), after, 10).await.map(drop)
         }

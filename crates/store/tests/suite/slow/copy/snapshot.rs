@@ -49,7 +49,7 @@ pub(crate) async fn take_snapshot(store: &dyn Store) -> Vec<String> {
     let mut live = store.live_keys().await.unwrap();
     live.sort_by_key(|key| key.id);
     snapshot.all("live key", live);
-    let mut with_pending_cancels = store.webhooks_to_sweep().await.unwrap();
+    let mut with_pending_cancels = store.webhooks_to_cancel_for().await.unwrap();
     with_pending_cancels.sort_by_key(|webhook| webhook.id);
     snapshot.all("webhook with pending cancels", with_pending_cancels);
     let mut runtimes = store.list_runtime().await.unwrap();
@@ -57,7 +57,7 @@ pub(crate) async fn take_snapshot(store: &dyn Store) -> Vec<String> {
     snapshot.all("runtime", runtimes);
     snapshot.all("oldest", store.oldest_waiting(None, 100).await.unwrap());
     snapshot.add("next notification", &store.next_notification_at().await.unwrap());
-    snapshot.add("expiring", &store.expiring_webhooks(at(0), 100, Vec::new()).await.unwrap());
+    snapshot.add("due", &store.due_webhooks(at(0), 100, Vec::new()).await.unwrap());
     let epoch = store.join(NewNode { name: "looking".into(), ..NewNode::default() }, at(0)).await.unwrap();
     for pool in pools(store).await {
         for now in [at(0), at(60), at(150), at(100_000), later()] {
