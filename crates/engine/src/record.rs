@@ -585,7 +585,8 @@ impl Inner {
                 tracing::info!("store is accepting writes again; sending resumed");
             }
             // One by one, so that a panic loses at most one of them. Those that fail again are added at the end.
-            for _ in 0..self.unrecorded.pending.lock().len() {
+            let count = self.unrecorded.pending.lock().len();
+            for _ in 0..count {
                 let Some(pending) = self.unrecorded.pending.lock().pop_front() else { break };
                 self.submit(pending);
             }
