@@ -86,10 +86,17 @@ impl Releaser {
         self.wakeup.notify_one();
     }
 
-    /// Returns leases of one tenant that can be released in one transaction; of none of the `busy` tenants.
-    fn next_batch(&self, busy: &BTreeSet<TenantId>) -> Option<(TenantId, Vec<Arc<ReleaseItem>>)> {
+    /// Returns leases of one tenant that can be released in one transaction; of none of the `busy` tenants. Tenants take
+    /// turns: the first one after `last` is next, so that tenants whose releases keep failing do not starve others.
+    fn next_batch(
+        &self,
+        busy: &BTreeSet<TenantId>,
+        last: Option<&TenantId>,
+    ) -> Option<(TenantId, Vec<Arc<ReleaseItem>>)> {
         let queues = self.queues.lock();
-        let (tenant_id, items) = queues.iter().find(|(tenant_id, _)| !busy.contains(tenant_id))?;
+        let after_last = queues.iter().filter(|(tenant_id, _)| last.is_none_or(|last| *tenant_id > last));
+        let mut in_turn = after_last.chain(queues.iter());
+        let (tenant_id, items) = in_turn.find(|(tenant_id, _)| !busy.contains(*tenant_id))?;
         let transaction = items.front()?.transaction();
         let together = items.iter().filter(|item| item.transaction() == transaction);
         Some((tenant_id.clone(), together.take(RELEASE_BATCH_SIZE).cloned().collect()))
@@ -119,11 +126,12 @@ impl Inner {
     /// time, so that locked rows of one tenant delay no other. An item stays in its queue until it is back in the store,
     /// so a restart loses none.
     pub(crate) async fn run_releaser(self: Arc<Self>) {
-        let (mut running, mut busy) = (FuturesUnordered::new(), BTreeSet::new());
+        let (mut running, mut busy, mut last) = (FuturesUnordered::new(), BTreeSet::new(), None);
         loop {
             while running.len() < MAX_CONCURRENT_RELEASES
-                && let Some((tenant_id, batch)) = self.releaser.next_batch(&busy)
+                && let Some((tenant_id, batch)) = self.releaser.next_batch(&busy, last.as_ref())
             {
+                last = Some(tenant_id.clone());
                 busy.insert(tenant_id.clone());
                 running.push(self.release_batch(tenant_id, batch));
             }

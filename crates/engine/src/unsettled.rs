@@ -4,11 +4,11 @@ use std::{ops::Deref, sync::Arc};
 
 use crate::{Inner, dispatch::LeasedDelivery, release::ReleaseItem};
 
-/// A delivery that has left the queues: it is at the gate, its request is in flight, or its outcome is being recorded. It
-/// occupies a slot of the node and, until its request has ended, one of its webhook.
+/// A delivery that has left the queues: it is at the gate, its request is in flight, or its outcome is being
+/// recorded. It occupies a slot of the node and, until its request has ended, one of its webhook.
 ///
-/// Its holder ends it by [`UnsettledDelivery::settle`], [`UnsettledDelivery::release`] or [`UnsettledDelivery::into_queued`]. One that is dropped,
-/// because its task panicked, goes to the releaser.
+/// Its holder ends it by `settle`, `release`, `release_failed` or `into_queued`. One that is dropped, because a task
+/// panicked or the runtime shuts down, goes to the releaser.
 pub(crate) struct UnsettledDelivery {
     inner: Arc<Inner>,
     delivery: LeasedDelivery,
@@ -50,17 +50,19 @@ impl UnsettledDelivery {
     }
 
     /// Releases the lease without an outcome.
-    pub(crate) fn release(mut self) {
-        self.free_webhook_slot();
-        self.ended = true;
-        self.inner.releaser.add(ReleaseItem::unsettled(self.delivery.clone(), false, false));
+    pub(crate) fn release(self) {
+        self.end_by_release(false);
     }
 
     /// Releases the lease of a delivery that made its task fail: that counts as the death of a sender, and delays it.
-    pub(crate) fn release_failed(mut self) {
+    pub(crate) fn release_failed(self) {
+        self.end_by_release(true);
+    }
+
+    fn end_by_release(mut self, failed: bool) {
         self.free_webhook_slot();
         self.ended = true;
-        self.inner.releaser.add(ReleaseItem::unsettled(self.delivery.clone(), false, true));
+        self.inner.releaser.add(ReleaseItem::unsettled(self.delivery.clone(), false, failed));
     }
 
     /// Returns the delivery, to be queued again by the dispatcher.

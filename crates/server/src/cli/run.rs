@@ -154,7 +154,7 @@ async fn exit_after_failure(app: &App, failure: EngineFailure) -> CliError {
     tracing::error!(reason = failure.reason, "this node cannot go on; exiting");
     app.start_draining();
     if failure.can_drain {
-        // Ending the epoch lets another node take over at once, instead of after a lease.
+        // Ending the epoch lets another node take over immediately, instead of after a lease.
         let end = async {
             app.engine().drain(FAILURE_DRAIN_TIMEOUT).await;
             app.engine().stop().await;

@@ -130,13 +130,7 @@ impl Claim for Sqlite {
         now: Time,
         deliveries: Vec<(DeliveryId, Time)>,
     ) -> StoreFuture<'_, usize> {
-        self.write(move |transaction| {
-            let mut released = 0;
-            for (delivery_id, due) in deliveries {
-                released += usize::from(release(transaction, epoch, now, (delivery_id, due), 0)?);
-            }
-            Ok(released)
-        })
+        self.write(move |transaction| release_all(transaction, epoch, now, deliveries, 0))
     }
 
     fn release_panicked(
@@ -145,13 +139,7 @@ impl Claim for Sqlite {
         now: Time,
         deliveries: Vec<(DeliveryId, Time)>,
     ) -> StoreFuture<'_, usize> {
-        self.write(move |transaction| {
-            let mut released = 0;
-            for (delivery_id, due) in deliveries {
-                released += usize::from(release(transaction, epoch, now, (delivery_id, due), 1)?);
-            }
-            Ok(released)
-        })
+        self.write(move |transaction| release_all(transaction, epoch, now, deliveries, 1))
     }
 
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
@@ -347,6 +335,21 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<ClaimedDelivery> {
         seq: row.get(17)?,
         event: Arc::new(event),
     })
+}
+
+/// Ends leases without outcomes; see [`release`]. Returns how many there were.
+fn release_all(
+    transaction: &Transaction<'_>,
+    epoch: Epoch,
+    now: Time,
+    deliveries: Vec<(DeliveryId, Time)>,
+    panics: u32,
+) -> rusqlite::Result<usize> {
+    let mut released = 0;
+    for delivery in deliveries {
+        released += usize::from(release(transaction, epoch, now, delivery, panics)?);
+    }
+    Ok(released)
 }
 
 /// Ends a lease without an outcome: the delivery waits again, or is cancelled if a cancellation was requested. Adds
