@@ -1,43 +1,103 @@
-//! Start, drain and stop of the engine.
+//! Builds the components bottom up, starts the services, and drains and stops the engine.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 
-use parking_lot::Mutex;
-use prometheus_client::registry::Registry as MetricsRegistry;
-use redrive_core::dispatch::retry_concurrency::RetryConcurrency;
+use prometheus_client::registry::Registry;
 use redrive_egress::Client;
 use redrive_store::{ChangeCursor, Store, StoreError};
-use tokio::sync::Notify;
+use tokio::{
+    runtime::Handle,
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Engine, Inner, Metrics, Registry, Settings,
-    checking::checking_slots,
+    Engine, Metrics, Settings,
     clock::Clock,
-    coordination::{
-        LocalCoordinator,
-        redis::{RedisCoordinator, RedisLink},
+    cluster::{
+        change_feed::ChangeFeed,
+        heartbeat::HeartbeatSender,
+        limit_shares::LimitShares,
+        membership::{self, Membership},
+        rescue::Rescuer,
+        timekeeping::{self, Timekeeper, Timekeeping},
     },
-    dispatch::{DispatchLimits, Dispatcher},
-    limit_shares::LimitShares,
-    membership::{self, Membership},
-    notify::Notifier,
-    operations::OperationRunner,
-    queue::amqp::TicketBroker,
-    record::UnrecordedOutcomes,
-    release::{RELEASE_BATCH_SIZE, Releaser, group_by_epoch},
+    control::Control,
+    coordinate::{Coordinator, LocalCoordinator, redis::RedisLink},
+    deliver::Deliverer,
+    dispatch::{Assignments, DispatchLimits, Dispatcher, Effects},
+    engine::Components,
+    publish::{Publisher, checking::Checker},
+    record::{
+        Circuits, Recorder, Releaser, StoreMonitor, outcome_retry::OutcomeRetrier,
+        release::RELEASE_BATCH_SIZE,
+    },
     rollup_buffer::RollupBuffer,
-    schedule::{PARTITION_HORIZON, Wakeup},
-    services::{Service, ServiceKind, ServiceMetrics, Supervisor},
-    timekeeping::{self, Timekeeping},
-    verification,
+    routing::Router,
+    schedule::{
+        Claimer, Scheduler,
+        tickets::{TicketBroker, TicketConsumer, TicketPublisherService},
+    },
+    send::Sender,
+    services::{
+        cancellation::Cancellation,
+        expiry::Expiry,
+        gate_timer::GateTimer,
+        lease_auditor::LeaseAuditor,
+        maintenance::{MaintenanceService, PARTITION_HORIZON},
+        notify::{MAX_CONCURRENT_MAILS, Notifier, checks::WebhookChecks},
+        operations::OperationRunner,
+        pruner::Pruner,
+        redis_sync::RedisSync,
+        statistics::StatisticsService,
+        verification::{Verifier, verification_slots},
+    },
+    supervision::{
+        Faults, Service,
+        ServiceKind::{Auxiliary, Essential, Once},
+        ServiceMetrics, Supervisor,
+    },
+    trace::Tracer,
+    wakeups::Wakeups,
 };
 
 /// Timeout for recording the outcomes of requests that were cut at the drain deadline.
 const FINAL_RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that a stopping node waits for Redis.
+const REDIS_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Interval between checks whether all outcomes are stored.
+const SETTLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What every component may use, and what depends on nothing.
+struct Base {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    settings: Arc<Settings>,
+    metrics: Arc<Metrics>,
+    wakeups: Arc<Wakeups>,
+    membership: Arc<Membership>,
+    faults: Faults,
+    runtime: Handle,
+    stop: CancellationToken,
+}
+
+/// The components between the base and the facade.
+struct DataPath {
+    router: Arc<Router>,
+    coordinator: Arc<Coordinator>,
+    dispatcher: Arc<Dispatcher>,
+    circuits: Arc<Circuits>,
+    recorder: Arc<Recorder>,
+    rollups: Arc<RollupBuffer>,
+    deliverer: Arc<Deliverer>,
+    claimer: Arc<Claimer>,
+    publisher: Arc<Publisher>,
+    cancel_requests: CancellationToken,
+}
 
 impl Engine {
     /// Takes an epoch and starts the data path. Leases of former processes are rescued in the background.
@@ -46,7 +106,7 @@ impl Engine {
         egress: Client,
         clock: Clock,
         settings: Settings,
-        metrics: &mut MetricsRegistry,
+        registry: &mut Registry,
     ) -> Result<Self, StoreError> {
         let shared = store.is_shared();
         let timekeeping = timekeeping::begin(&*store, &clock).await?;
@@ -54,95 +114,54 @@ impl Engine {
         let joined = membership::join(&*store, &clock, &settings).await?;
         // Taken before anything else is read, so that every later change is in the change feed after this cursor.
         let cursor = store.changes(None).await?.cursor;
-        let shares = Arc::new(LimitShares::new(settings.served_pools(), settings.global_rate_limit));
-        let limits = DispatchLimits {
-            max_in_flight: settings.max_in_flight,
-            max_deliveries: settings.max_deliveries,
-            max_bytes: settings.max_bytes,
-            max_lane_deliveries: settings.max_lane_deliveries,
-            host_max_in_flight: settings.host_max_in_flight.unwrap_or(usize::MAX),
-        };
-        let local = Arc::new(LocalCoordinator::new(shares.clone()));
-        // Without a shared store there are no other nodes, and Redis is not used.
+        // Without a shared store there are no other nodes, and Redis and tickets are not used.
         let redis = settings.redis.as_ref().filter(|_| shared);
-        let link = redis.map(|redis| RedisLink::new(redis, joined.0.epoch.0.to_string())).transpose();
+        let link = redis.map(|redis| RedisLink::new(redis, joined.epoch.epoch.0.to_string())).transpose();
         let link =
             link.map_err(|error| StoreError::InvalidItem(format!("redis.url cannot be used: {error}")))?;
         let tickets = settings.tickets.as_ref().filter(|_| shared);
-        let tickets = tickets.map(|tickets| TicketBroker::new(tickets, metrics));
+        let tickets = tickets.map(|tickets| Arc::new(TicketBroker::new(tickets, registry)));
         let stop = CancellationToken::new();
-        let dispatcher = Dispatcher::new(limits);
-        let supervisor =
-            Supervisor::start(ServiceMetrics::new(metrics), stop.clone(), dispatcher.poisoned().clone());
-        let inner = Arc::new(Inner {
-            redis: link.is_some().then(|| Arc::new(RedisCoordinator::new(local.clone()))),
-            tickets,
-            registry: Registry::new(settings.clone(), shares.clone()),
-            coordination: local,
-            membership: Membership::new(shared, settings.lease, joined),
-            rollups: RollupBuffer::default(),
-            retry_concurrency: Mutex::new(RetryConcurrency::default()),
-            gate_wakeup: Notify::new(),
-            expiry_wakeup: Notify::new(),
-            verifying: verification::verification_slots(),
-            cancellation_wakeup: Notify::new(),
-            operations: OperationRunner::default(),
-            checking: checking_slots(),
-            largest_inline_work: AtomicU64::new(0),
-            dispatcher,
-            metrics: Metrics::new(metrics, settings.breakdowns, link.is_some()),
-            notifier: Notifier::default(),
-            unrecorded: UnrecordedOutcomes::default(),
-            releaser: Releaser::default(),
-            scheduler_wakeup: Wakeup::new(),
-            lease_transfers: Arc::default(),
-            runtime: tokio::runtime::Handle::current(),
-            cancel_requests: CancellationToken::new(),
-            supervisor,
-            stop,
+        let base = Base {
+            membership: Arc::new(Membership::new(shared, settings.lease, &joined, stop.clone())),
+            metrics: Arc::new(Metrics::new(registry, settings.breakdowns, link.is_some())),
+            settings: Arc::new(settings),
+            wakeups: Arc::default(),
+            faults: Faults::new(),
+            runtime: Handle::current(),
             store,
-            egress,
             clock,
-            settings,
-            shares,
-        });
-        if shared {
-            inner.send_first_heartbeat().await;
-        }
-        inner.restore_runtime().await.inspect_err(|_| inner.stop.cancel())?;
-        if shared {
-            inner.subscribe_to_hints();
-        }
-        if let (Some(link), Some(redis)) = (link, inner.redis.clone()) {
-            inner.coordination.enter_fallback(inner.clock.now());
-            inner.metrics.redis_fallback.set(1);
-            inner.route_hints_through_redis(&redis);
-            inner.run_redis_service(redis, link);
-        }
-        inner.start_services(cursor, timekeeping);
-        Ok(Self(inner))
+            stop,
+        };
+        let path = base.build_data_path(egress.clone(), tickets, link.is_some());
+        let poisoned = path.dispatcher.queues.poisoned().clone();
+        let supervisor =
+            Supervisor::start(ServiceMetrics::new(registry), base.stop.clone(), poisoned, &base.faults);
+        let components = base.start_services(path, supervisor, egress, timekeeping, cursor, link).await;
+        components.map(|components| Self(Arc::new(components))).inspect_err(|_| base.stop.cancel())
     }
 
     /// Starts no new requests, releases queued deliveries, lets requests in flight finish until `deadline` and cuts
     /// the rest as failed attempts. Publishing continues; see [`Engine::stop`].
     pub async fn drain(&self, deadline: Duration) {
-        let inner = &self.0;
-        let queued = inner.dispatcher.drain();
+        let (dispatcher, control) = (&self.0.dispatcher, &self.0.control);
+        let queued = dispatcher.queues.drain();
         for part in queued.chunks(RELEASE_BATCH_SIZE) {
-            for (epoch, ids) in group_by_epoch(part) {
-                if let Err(error) = inner.store.release(epoch, inner.clock.now(), ids).await {
+            // One group, unless the node has just rejoined.
+            for group in part.chunk_by(|one, other| one.epoch.epoch == other.epoch.epoch) {
+                let (epoch, now) = (group[0].epoch.epoch, control.clock.now());
+                let due = group.iter().map(|delivery| (delivery.id, delivery.due)).collect();
+                if let Err(error) = control.store.release(epoch, now, due).await {
                     tracing::warn!(%error, "shutdown with queued deliveries still leased; leases will be rescued");
                 }
             }
-            for delivery in part {
-                inner.dispatcher.released(delivery);
-            }
+            part.iter().for_each(|delivery| dispatcher.queues.released(delivery));
         }
-        if tokio::time::timeout(deadline, self.wait_until_settled()).await.is_err() {
+        if timeout(deadline, self.wait_until_settled()).await.is_err() {
             let requests = self.load().unsettled;
             tracing::warn!(requests, "drain timeout reached; aborting requests");
-            inner.cancel_requests.cancel();
-            if tokio::time::timeout(FINAL_RECORD_TIMEOUT, self.wait_until_settled()).await.is_err() {
+            self.0.cancel_requests.cancel();
+            if timeout(FINAL_RECORD_TIMEOUT, self.wait_until_settled()).await.is_err() {
                 tracing::warn!("shutdown with unrecorded outcomes; leases will be rescued");
             }
         }
@@ -151,78 +170,498 @@ impl Engine {
 
     /// Ends the epoch of a drained engine: releases all remaining leases. Nothing is accepted afterwards.
     pub async fn stop(&self) {
-        let inner = &self.0;
-        inner.flush_rollups().await;
-        self.release_shared_slots().await;
-        inner.stop.cancel();
-        inner.supervisor.stopped().await;
-        let epoch = inner.membership.current_epoch().epoch;
-        if let Err(error) = inner.store.rescue(epoch, inner.clock.now(), usize::MAX >> 1).await {
+        let control = &self.0.control;
+        self.0.statistics.flush().await;
+        if let Some(redis) = control.coordinator.redis() {
+            // If this fails, the slots expire on their own a little later.
+            let _ = timeout(REDIS_SHUTDOWN_TIMEOUT, redis.release_slots()).await;
+        }
+        self.0.stop.cancel();
+        self.0.supervisor.stopped().await;
+        let epoch = control.membership.current_epoch().epoch;
+        if let Err(error) = control.store.rescue(epoch, control.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "ending the epoch failed; another node will end it");
         }
-        // Outcomes that were not recorded refer to the engine, which would keep the store open.
-        inner.unrecorded.clear();
+        // Outcomes that were not recorded refer to the recorder, which would keep the store open.
+        control.recorder.unrecorded.clear();
     }
 
     /// Waits until the outcome of every request is stored.
     async fn wait_until_settled(&self) {
         while self.load().unsettled > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            sleep(SETTLE_POLL_INTERVAL).await;
         }
     }
 }
 
-impl Inner {
-    /// Starts the background services of this node.
-    fn start_services(self: &Arc<Self>, cursor: ChangeCursor, mut timekeeping: Timekeeping) {
-        use ServiceKind::{Auxiliary, Essential, Once};
-        if self.membership.is_shared() {
-            self.run_service("heartbeat", Essential, Inner::run_heartbeat);
-            let mut is_restart = false;
-            self.run_service("change_feed", Essential, move |inner| {
-                // What the former run has read and not applied is unknown, so everything is read again.
-                if std::mem::replace(&mut is_restart, true) {
-                    inner.membership.change_signal.request_resync();
-                }
-                inner.run_change_feed(cursor.clone())
-            });
-        } else {
-            self.run_service("rescue", Once, Inner::rescue_all);
-        }
-        if self.settings.role.sends() {
-            self.run_service("scheduler", Essential, Inner::run_scheduler);
-        }
-        self.run_service("gate_timer", Essential, Inner::run_gate_timer);
-        self.run_service("releaser", Essential, Inner::run_releaser);
-        self.run_service("outcome_retry", Essential, Inner::run_outcome_retry);
-        self.run_service("timekeeping", Auxiliary, move |inner| {
-            inner.run_timekeeping(timekeeping.for_next_run())
-        });
-        self.run_service("expiry", Auxiliary, Inner::run_expiry);
-        self.run_service("rollup_flush", Auxiliary, Inner::run_rollup_flush);
-        self.run_service("cancellation", Auxiliary, Inner::run_cancellation);
-        self.run_service("bulk_operations", Auxiliary, Inner::run_operations);
-        self.run_service("maintenance", Auxiliary, Inner::run_maintenance);
-        self.run_service("lease_auditor", Auxiliary, Inner::audit_leases);
-        self.run_service("pruner", Auxiliary, Inner::run_pruner);
-        self.run_service("notifier", Auxiliary, Inner::run_notifier);
-        self.run_service("webhook_checks", Auxiliary, Inner::run_checks);
-        if self.settings.mailer.is_some() {
-            self.run_service("confirmation_emails", Auxiliary, Inner::run_confirmations);
-        }
-        self.start_tickets();
+impl Base {
+    fn build_dispatcher(&self, has_redis: bool) -> (Arc<Router>, Arc<Coordinator>, Arc<Dispatcher>) {
+        let settings = &self.settings;
+        let shares = Arc::new(LimitShares::new(settings.served_pools(), settings.global_rate_limit));
+        let router = Arc::new(Router::new(self.store.clone(), settings.clone(), shares.clone()));
+        let local = Arc::new(LocalCoordinator::new(shares.clone()));
+        let coordinator = Arc::new(Coordinator::new(local, has_redis, self.clock.clone()));
+        let limits = DispatchLimits {
+            max_in_flight: settings.max_in_flight,
+            max_deliveries: settings.max_deliveries,
+            max_bytes: settings.max_bytes,
+            max_lane_deliveries: settings.max_lane_deliveries,
+            host_max_in_flight: settings.host_max_in_flight.unwrap_or(usize::MAX),
+        };
+        let assignments = Assignments::new(
+            shares,
+            settings.host_max_in_flight,
+            self.clock.clone(),
+            self.membership.clone(),
+            coordinator.clone(),
+        );
+        let (metrics, wakeups) = (self.metrics.clone(), self.wakeups.clone());
+        let dispatcher = Dispatcher::new(limits, assignments, router.clone(), metrics, wakeups);
+        (router, coordinator, Arc::new(dispatcher))
     }
 
-    /// Starts a service of the engine.
-    pub(crate) fn run_service<F>(
-        self: &Arc<Self>,
-        name: &'static str,
-        kind: ServiceKind,
-        mut run: impl FnMut(Arc<Self>) -> F + Send + 'static,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let inner = self.clone();
-        self.supervisor.run(Service::new(name, kind, move || run(inner.clone())));
+    fn build_data_path(
+        &self,
+        egress: Client,
+        tickets: Option<Arc<TicketBroker>>,
+        has_redis: bool,
+    ) -> DataPath {
+        let (router, coordinator, dispatcher) = self.build_dispatcher(has_redis);
+        let tracer = Arc::new(Tracer::new(self.settings.tracing.clone(), self.clock.clone()));
+        let rollups = Arc::<RollupBuffer>::default();
+        let monitor = Arc::new(StoreMonitor {
+            metrics: self.metrics.clone(),
+            dispatcher: dispatcher.clone(),
+            wakeups: self.wakeups.clone(),
+        });
+        let circuits = Arc::new(Circuits {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            membership: self.membership.clone(),
+            router: router.clone(),
+            coordinator: coordinator.clone(),
+            dispatcher: dispatcher.clone(),
+            metrics: self.metrics.clone(),
+            wakeups: self.wakeups.clone(),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+        });
+        let recorder = Arc::new(Recorder {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            membership: self.membership.clone(),
+            router: router.clone(),
+            coordinator: coordinator.clone(),
+            dispatcher: dispatcher.clone(),
+            circuits: circuits.clone(),
+            monitor: monitor.clone(),
+            metrics: self.metrics.clone(),
+            rollups: rollups.clone(),
+            tracer: tracer.clone(),
+            wakeups: self.wakeups.clone(),
+            faults: self.faults.clone(),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            unrecorded: Default::default(),
+        });
+        let cancel_requests = CancellationToken::new();
+        let sender = Arc::new(Sender {
+            store: self.store.clone(),
+            egress,
+            clock: self.clock.clone(),
+            user_agent: self.settings.user_agent.clone(),
+            membership: self.membership.clone(),
+            dispatcher: dispatcher.clone(),
+            metrics: self.metrics.clone(),
+            tracer: tracer.clone(),
+            faults: self.faults.clone(),
+            cancel_requests: cancel_requests.clone(),
+        });
+        let deliverer = Arc::new(Deliverer {
+            clock: self.clock.clone(),
+            router: router.clone(),
+            coordinator: coordinator.clone(),
+            dispatcher: dispatcher.clone(),
+            sender,
+            circuits: circuits.clone(),
+            recorder: recorder.clone(),
+            rollups: rollups.clone(),
+            dns_suspects: Arc::default(),
+            metrics: self.metrics.clone(),
+            disable_after: self.settings.disable_after,
+            faults: self.faults.clone(),
+            runtime: self.runtime.clone(),
+        });
+        let effects: Arc<dyn Effects> = deliverer.clone();
+        dispatcher.set_effects(Arc::downgrade(&effects));
+        let claimer = Arc::new(Claimer {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            membership: self.membership.clone(),
+            router: router.clone(),
+            dispatcher: dispatcher.clone(),
+            circuits: circuits.clone(),
+            faults: self.faults.clone(),
+            runtime: self.runtime.clone(),
+            declined_lanes: AtomicUsize::new(0),
+        });
+        let publisher = Arc::new(Publisher {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            membership: self.membership.clone(),
+            router: router.clone(),
+            coordinator: coordinator.clone(),
+            dispatcher: dispatcher.clone(),
+            monitor,
+            tickets,
+            checker: Arc::new(Checker::new(self.metrics.clone())),
+            metrics: self.metrics.clone(),
+            tracer,
+            wakeups: self.wakeups.clone(),
+            faults: self.faults.clone(),
+        });
+        DataPath {
+            router,
+            coordinator,
+            dispatcher,
+            circuits,
+            recorder,
+            rollups,
+            deliverer,
+            claimer,
+            publisher,
+            cancel_requests,
+        }
+    }
+
+    /// Builds the services on top of the data path and starts them.
+    async fn start_services(
+        &self,
+        path: DataPath,
+        supervisor: Arc<Supervisor>,
+        egress: Client,
+        timekeeping: Timekeeping,
+        cursor: ChangeCursor,
+        link: Option<RedisLink>,
+    ) -> Result<Components, StoreError> {
+        let timekeeper = Arc::new(Timekeeper {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            membership: self.membership.clone(),
+            coordinator: path.coordinator.clone(),
+            dispatcher: path.dispatcher.clone(),
+            metrics: self.metrics.clone(),
+            wakeups: self.wakeups.clone(),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+        });
+        self.start_cluster(&path, &supervisor, &timekeeper, cursor, link).await?;
+        self.start_delivery(&path, &supervisor);
+        self.start_tickets(&path, &supervisor);
+        let timekeeper_service = timekeeper.clone();
+        let mut timekeeping = timekeeping;
+        supervisor.run(Service::new("timekeeping", Auxiliary, move || {
+            timekeeper_service.clone().run(timekeeping.for_next_run())
+        }));
+        let control = Arc::new(Control {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            membership: self.membership.clone(),
+            router: path.router.clone(),
+            coordinator: path.coordinator.clone(),
+            dispatcher: path.dispatcher.clone(),
+            circuits: path.circuits.clone(),
+            recorder: path.recorder.clone(),
+            rollups: path.rollups.clone(),
+            wakeups: self.wakeups.clone(),
+        });
+        self.start_expiry(&path, &supervisor, &control, egress);
+        let statistics = self.start_statistics(&path, &supervisor);
+        let notifier = self.start_notifications(&path, &supervisor, &statistics);
+        let pruner = Arc::new(Pruner {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            membership: self.membership.clone(),
+            metrics: self.metrics.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("pruner", Auxiliary, &pruner, Pruner::run);
+        let operations = Arc::new(OperationRunner {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            membership: self.membership.clone(),
+            router: path.router.clone(),
+            recorder: path.recorder.clone(),
+            checker: path.publisher.checker.clone(),
+            rollups: path.rollups.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+            held: Default::default(),
+        });
+        supervisor.start_service("bulk_operations", Auxiliary, &operations, OperationRunner::run);
+        Ok(Components {
+            dispatcher: path.dispatcher,
+            publisher: path.publisher,
+            control,
+            timekeeper,
+            statistics,
+            pruner,
+            notifier,
+            operations,
+            supervisor,
+            #[cfg(feature = "fault_injection")]
+            faults: self.faults.clone(),
+            stop: self.stop.clone(),
+            cancel_requests: path.cancel_requests,
+            _deliverer: path.deliverer,
+        })
+    }
+
+    /// Starts what connects this node with others, and restores what blocks webhooks; nothing is sent before that.
+    async fn start_cluster(
+        &self,
+        path: &DataPath,
+        supervisor: &Supervisor,
+        timekeeper: &Arc<Timekeeper>,
+        cursor: ChangeCursor,
+        link: Option<RedisLink>,
+    ) -> Result<(), StoreError> {
+        let rescuer = Arc::new(Rescuer {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            membership: self.membership.clone(),
+            wakeups: self.wakeups.clone(),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            rescuing: Default::default(),
+        });
+        if !self.membership.is_shared() {
+            path.circuits.restore_runtime().await?;
+            supervisor.start_service("rescue", Once, &rescuer, Rescuer::rescue_all);
+            return Ok(());
+        }
+        let (settings, dispatcher) = (self.settings.clone(), path.dispatcher.clone());
+        let heartbeat = Arc::new(HeartbeatSender::new(settings, dispatcher, timekeeper.clone(), rescuer));
+        heartbeat.send_first_heartbeat().await;
+        path.circuits.restore_runtime().await?;
+        let feed = Arc::new(ChangeFeed {
+            store: self.store.clone(),
+            router: path.router.clone(),
+            coordinator: path.coordinator.clone(),
+            dispatcher: path.dispatcher.clone(),
+            circuits: path.circuits.clone(),
+            recorder: path.recorder.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        feed.subscribe_to_hints();
+        self.start_redis(path, supervisor, link);
+        supervisor.start_service("heartbeat", Essential, &heartbeat, HeartbeatSender::run);
+        let mut is_restart = false;
+        supervisor.start_service("change_feed", Essential, &feed, move |feed| {
+            // What the former run has read and not applied is unknown, so everything is read again.
+            if std::mem::replace(&mut is_restart, true) {
+                feed.wakeups.changes.request_resync();
+            }
+            feed.run(cursor.clone())
+        });
+        Ok(())
+    }
+
+    fn start_redis(&self, path: &DataPath, supervisor: &Supervisor, link: Option<RedisLink>) {
+        let (Some(link), Some(settings)) = (link, &self.settings.redis) else { return };
+        let Some(redis) = path.coordinator.configured_redis() else { return };
+        path.coordinator.local.enter_fallback(self.clock.now());
+        self.metrics.redis_fallback.set(1);
+        let sync = Arc::new(RedisSync {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: settings.clone(),
+            membership: self.membership.clone(),
+            router: path.router.clone(),
+            coordinator: path.coordinator.clone(),
+            dispatcher: path.dispatcher.clone(),
+            circuits: path.circuits.clone(),
+            metrics: self.metrics.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        sync.route_hints_through_redis(redis);
+        supervisor.run(sync.into_service(redis.clone(), link));
+    }
+
+    /// Starts the services on which deliveries depend.
+    fn start_delivery(&self, path: &DataPath, supervisor: &Arc<Supervisor>) {
+        if self.settings.role.sends() {
+            let scheduler = Arc::new(Scheduler {
+                claimer: path.claimer.clone(),
+                wakeups: self.wakeups.clone(),
+                stop: self.stop.clone(),
+            });
+            supervisor.start_service("scheduler", Essential, &scheduler, Scheduler::run);
+        }
+        let gate_timer = Arc::new(GateTimer {
+            clock: self.clock.clone(),
+            membership: self.membership.clone(),
+            router: path.router.clone(),
+            coordinator: path.coordinator.clone(),
+            dispatcher: path.dispatcher.clone(),
+            circuits: path.circuits.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("gate_timer", Essential, &gate_timer, GateTimer::run);
+        let releaser = Arc::new(Releaser {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            dispatcher: path.dispatcher.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("releaser", Essential, &releaser, Releaser::run);
+        let retrier = Arc::new(OutcomeRetrier {
+            store: self.store.clone(),
+            recorder: path.recorder.clone(),
+            supervisor: supervisor.clone(),
+        });
+        supervisor.start_service("outcome_retry", Essential, &retrier, OutcomeRetrier::run);
+        let auditor = Arc::new(LeaseAuditor {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            membership: self.membership.clone(),
+            router: path.router.clone(),
+            dispatcher: path.dispatcher.clone(),
+            metrics: self.metrics.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("lease_auditor", Auxiliary, &auditor, LeaseAuditor::run);
+    }
+
+    /// Starts the ticket publisher if this node serves the API, and the consumer if it sends.
+    fn start_tickets(&self, path: &DataPath, supervisor: &Supervisor) {
+        let Some(broker) = &path.publisher.tickets else { return };
+        if self.settings.role.serves_api() {
+            broker.require_publish_link();
+            let service = Arc::new(TicketPublisherService {
+                broker: broker.clone(),
+                membership: self.membership.clone(),
+                stop: self.stop.clone(),
+            });
+            supervisor.start_service("ticket_publisher", Auxiliary, &service, TicketPublisherService::run);
+        }
+        if self.settings.role.sends() {
+            broker.require_consume_link();
+            let consumer = Arc::new(TicketConsumer {
+                broker: broker.clone(),
+                claimer: path.claimer.clone(),
+                stop: self.stop.clone(),
+            });
+            supervisor.start_service("ticket_consumer", Auxiliary, &consumer, TicketConsumer::run);
+        }
+    }
+
+    /// Starts what ends deliveries and webhooks, and verifies endpoints.
+    fn start_expiry(&self, path: &DataPath, supervisor: &Supervisor, control: &Arc<Control>, egress: Client) {
+        let verifier = Arc::new(Verifier {
+            egress,
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            router: path.router.clone(),
+            dispatcher: path.dispatcher.clone(),
+            control: control.clone(),
+            metrics: self.metrics.clone(),
+            wakeups: self.wakeups.clone(),
+            runtime: self.runtime.clone(),
+            slots: verification_slots(),
+        });
+        let expiry = Arc::new(Expiry {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            router: path.router.clone(),
+            dispatcher: path.dispatcher.clone(),
+            recorder: path.recorder.clone(),
+            control: control.clone(),
+            verifier,
+            metrics: self.metrics.clone(),
+            rollups: path.rollups.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("expiry", Auxiliary, &expiry, Expiry::run);
+        let cancellation = Arc::new(Cancellation {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            rollups: path.rollups.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("cancellation", Auxiliary, &cancellation, Cancellation::run);
+        let maintenance = Arc::new(MaintenanceService {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("maintenance", Auxiliary, &maintenance, MaintenanceService::run);
+    }
+
+    fn start_statistics(&self, path: &DataPath, supervisor: &Supervisor) -> Arc<StatisticsService> {
+        let statistics = Arc::new(StatisticsService {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            router: path.router.clone(),
+            coordinator: path.coordinator.clone(),
+            buffer: path.rollups.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("rollup_flush", Auxiliary, &statistics, StatisticsService::run);
+        statistics
+    }
+
+    fn start_notifications(
+        &self,
+        path: &DataPath,
+        supervisor: &Supervisor,
+        statistics: &Arc<StatisticsService>,
+    ) -> Arc<Notifier> {
+        let notifier = Arc::new(Notifier {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            router: path.router.clone(),
+            publisher: path.publisher.clone(),
+            metrics: self.metrics.clone(),
+            wakeups: self.wakeups.clone(),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            quotas: Default::default(),
+            mailing: Arc::new(Semaphore::new(MAX_CONCURRENT_MAILS)),
+            mail_failing: Default::default(),
+        });
+        supervisor.start_service("notifier", Auxiliary, &notifier, Notifier::run);
+        if self.settings.mailer.is_some() {
+            supervisor.start_service(
+                "confirmation_emails",
+                Auxiliary,
+                &notifier,
+                Notifier::run_confirmations,
+            );
+        }
+        let checks = Arc::new(WebhookChecks {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            settings: self.settings.clone(),
+            membership: self.membership.clone(),
+            statistics: statistics.clone(),
+            dns_suspects: path.deliverer.dns_suspects.clone(),
+            wakeups: self.wakeups.clone(),
+            stop: self.stop.clone(),
+        });
+        supervisor.start_service("webhook_checks", Auxiliary, &checks, WebhookChecks::run);
+        notifier
     }
 }

@@ -18,17 +18,12 @@ use redrive_core::{
         traffic::{EndedCounts, Resolution, Traffic},
     },
 };
-use redrive_store::{MinuteRollup, StoreError, StoreFuture, TenantRollup, WebhookFailures};
+use redrive_store::{MinuteRollup, TenantRollup};
 
-use crate::{Engine, Inner, ids::ById, registry::ResolvedWebhook};
+use crate::{ids::ById, routing::ResolvedWebhook};
 
-/// Interval between flushes; a crash loses at most the counts of one interval.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 /// Rollup rows written or pruned per store call.
 const BATCH_SIZE: usize = 1_000;
-
-/// Maximum number of reads until one is not disturbed by a concurrent flush.
-const MAX_READ_RETRIES: usize = 4;
 
 /// Counts that are not stored yet: attempts by webhook, and ended deliveries by tenant and minute.
 #[derive(Default)]
@@ -36,12 +31,12 @@ pub(crate) struct RollupBuffer {
     sent: Mutex<AttemptCounts>,
     ended: Mutex<BTreeMap<(TenantId, Time), EndedCounts>>,
     /// Batch that is being stored.
-    flushing: Mutex<Option<Arc<FlushBatch>>>,
+    pub(crate) flushing: Mutex<Option<Arc<FlushBatch>>>,
     /// Sequence number for consistent reads, raised when a flush starts or ends: if it did not change while memory and
     /// store were read, no rollup was missed or counted twice, except between a commit and its acknowledgement.
-    flush_seq: AtomicU64,
+    pub(crate) flush_seq: AtomicU64,
     /// Serializes flushes.
-    turn: tokio::sync::Mutex<()>,
+    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -77,14 +72,14 @@ impl AttemptCounts {
 
 /// Counts that one store call writes.
 #[derive(Default)]
-struct FlushBatch {
-    minutes: Vec<MinuteRollup>,
+pub(crate) struct FlushBatch {
+    pub(crate) minutes: Vec<MinuteRollup>,
     ended: BTreeMap<(TenantId, Time), EndedCounts>,
 }
 
 impl FlushBatch {
     /// Returns the minute and hour rows of tenants for this batch.
-    fn traffic(&self) -> Vec<TenantRollup> {
+    pub(crate) fn traffic(&self) -> Vec<TenantRollup> {
         let mut sums: BTreeMap<(TenantId, Resolution, Time), Traffic> = BTreeMap::new();
         for resolution in Resolution::ALL {
             let key = |tenant_id: &TenantId, at| (tenant_id.clone(), resolution, resolution.start(at));
@@ -134,7 +129,7 @@ impl RollupBuffer {
     }
 
     /// Returns the counts of a tenant that are not stored yet, by minute.
-    fn traffic_of(&self, tenant_id: &TenantId) -> BTreeMap<Time, Traffic> {
+    pub(crate) fn traffic_of(&self, tenant_id: &TenantId) -> BTreeMap<Time, Traffic> {
         let mut sums: BTreeMap<Time, Traffic> = BTreeMap::new();
         let mut add = |one: &MinuteRollup| sums.entry(one.minute).or_default().sent.merge(&one.rollup);
         self.sent.lock().tenant_rollups(tenant_id).for_each(&mut add);
@@ -152,7 +147,7 @@ impl RollupBuffer {
     }
 
     /// Returns the failed attempts of a tenant that are not stored yet, by webhook, from this minute on.
-    fn failures_of(&self, tenant_id: &TenantId, from: Time) -> Vec<(WebhookId, u64)> {
+    pub(crate) fn failures_of(&self, tenant_id: &TenantId, from: Time) -> Vec<(WebhookId, u64)> {
         let mut failed = Vec::new();
         let mut add = |one: &MinuteRollup| {
             if one.rollup.failures() > 0 && one.minute >= from {
@@ -168,7 +163,7 @@ impl RollupBuffer {
         self.flushing.lock().clone().unwrap_or_default()
     }
 
-    fn pending_rollups(&self, webhooks: &[WebhookId]) -> Vec<MinuteRollup> {
+    pub(crate) fn pending_rollups(&self, webhooks: &[WebhookId]) -> Vec<MinuteRollup> {
         let mut found: Vec<_> = {
             let sent = self.sent.lock();
             webhooks.iter().filter_map(|webhook_id| sent.webhooks.get(webhook_id).cloned()).collect()
@@ -179,14 +174,14 @@ impl RollupBuffer {
     }
 
     /// Returns an upper bound of the batches needed to store everything counted so far.
-    fn steps_to_go(&self) -> usize {
+    pub(crate) fn steps_to_go(&self) -> usize {
         let (sent, ended) = (self.sent.lock().webhooks.len(), self.ended.lock().len());
         // Webhooks of one tenant stay in one batch where possible, so some batches are not full.
         2 * sent.div_ceil(BATCH_SIZE) + ended.div_ceil(BATCH_SIZE)
     }
 
     /// Takes the next batch to store. Webhooks of one tenant stay together as far as they fit.
-    fn take(&self) -> Option<Arc<FlushBatch>> {
+    pub(crate) fn take(&self) -> Option<Arc<FlushBatch>> {
         let (mut sent, mut ended) = (self.sent.lock(), self.ended.lock());
         let mut part = FlushBatch::default();
         while part.minutes.len() < BATCH_SIZE
@@ -222,13 +217,13 @@ impl RollupBuffer {
     }
 
     /// Ends a flush: the batch is in the store, or was restored to the buffer.
-    fn finish_flush(&self) {
+    pub(crate) fn finish_flush(&self) {
         self.flushing.lock().take();
         self.flush_seq.fetch_add(1, SeqCst);
     }
 
     /// Restores a batch that the store did not accept.
-    fn restore(&self, part: &FlushBatch) {
+    pub(crate) fn restore(&self, part: &FlushBatch) {
         let mut sent = self.sent.lock();
         for back in &part.minutes {
             let counted = sent.entry(&back.tenant_id, back.webhook_id, back.minute);
@@ -242,174 +237,8 @@ impl RollupBuffer {
     }
 }
 
-fn minute_of(time: Time) -> Time {
+pub(crate) fn minute_of(time: Time) -> Time {
     Resolution::Minute.start(time)
-}
-
-impl Inner {
-    /// Flushes counts to the store periodically, and prunes old rollups.
-    pub(crate) async fn run_rollup_flush(self: Arc<Self>) {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(FLUSH_INTERVAL) => {}
-                () = self.stop.cancelled() => return,
-            }
-            self.flush_rollups().await;
-            let now = self.clock.now();
-            self.coordination.evict_idle(now, &|webhook_id| self.registry.webhook(webhook_id));
-            let confirmed_now = self.clock.confirmed_now();
-            let old = confirmed_now.saturating_sub(Resolution::Minute.retention());
-            while matches!(self.store.prune_rollups(old, BATCH_SIZE).await, Ok(BATCH_SIZE)) {
-                tokio::task::yield_now().await;
-            }
-            while matches!(self.store.prune_traffic(confirmed_now, BATCH_SIZE).await, Ok(BATCH_SIZE)) {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    pub(crate) async fn flush_rollups(&self) {
-        // One flush at a time: `flushing` holds one batch, and the flush at shutdown must not replace it.
-        let _guard = self.rollups.turn.lock().await;
-        // The batch of a flush that panicked. If the store has accepted it all the same, its counts are stored twice,
-        // which is better than losing them.
-        let interrupted = self.rollups.flushing.lock().clone();
-        if let Some(part) = interrupted {
-            self.rollups.restore(&part);
-            self.rollups.finish_flush();
-        }
-        for _ in 0..self.rollups.steps_to_go() {
-            let Some(part) = self.rollups.take() else { return };
-            let stored = self.store.add_rollups(part.minutes.clone(), part.traffic()).await;
-            if stored.is_err() {
-                self.rollups.restore(&part);
-            }
-            self.rollups.finish_flush();
-            if let Err(error) = stored {
-                tracing::debug!(%error, "storing statistics failed; will retry");
-                return;
-            }
-        }
-    }
-
-    /// Reads memory and store, and retries if a flush moved counts between them during the read.
-    async fn read_consistently<'a, T>(
-        &self,
-        check: impl Fn() -> StoreFuture<'a, T>,
-    ) -> Result<T, StoreError> {
-        for _ in 1..MAX_READ_RETRIES {
-            let before = self.rollups.flush_seq.load(SeqCst);
-            let seen = check().await?;
-            if self.rollups.flush_seq.load(SeqCst) == before {
-                return Ok(seen);
-            }
-        }
-        check().await
-    }
-}
-
-impl Engine {
-    /// Returns the traffic of a tenant by minute or by hour from a time on; a start may appear in two parts. Counts of
-    /// other nodes from the last seconds are not included yet.
-    pub async fn traffic(
-        &self,
-        tenant_id: TenantId,
-        resolution: Resolution,
-        from: Time,
-    ) -> Result<Vec<(Time, Traffic)>, StoreError> {
-        let (inner, tenant_id, from) = (&self.0, &tenant_id, resolution.start(from));
-        let check = || -> StoreFuture<'_, _> {
-            Box::pin(async move {
-                let counted = inner.rollups.traffic_of(tenant_id).into_iter();
-                let counted = counted.map(|(minute, counted)| (resolution.start(minute), counted));
-                let mut traffic = inner.store.traffic(tenant_id.clone(), resolution, from).await?;
-                traffic.extend(counted.filter(|(start, _)| *start >= from));
-                Ok(traffic)
-            })
-        };
-        inner.read_consistently(check).await
-    }
-
-    /// Returns the failed attempts of a tenant from a time on, by webhook. Reads at most the latest `max` minutes with
-    /// a failure.
-    pub async fn failures(
-        &self,
-        tenant_id: TenantId,
-        from: Time,
-        max: usize,
-    ) -> Result<WebhookFailures, StoreError> {
-        let (inner, tenant_id, from) = (&self.0, &tenant_id, minute_of(from));
-        let check = || -> StoreFuture<'_, _> {
-            Box::pin(async move {
-                let counted = inner.rollups.failures_of(tenant_id, from);
-                let WebhookFailures { by_webhook, only_since } =
-                    inner.store.failures(tenant_id.clone(), from, max).await?;
-                let mut sums: HashMap<WebhookId, u64> = HashMap::with_capacity(by_webhook.len());
-                for (webhook_id, failures) in by_webhook.into_iter().chain(counted) {
-                    *sums.entry(webhook_id).or_default() += failures;
-                }
-                Ok(WebhookFailures { by_webhook: sums.into_iter().collect(), only_since })
-            })
-        };
-        inner.read_consistently(check).await
-    }
-
-    /// Returns rollups of webhooks by minute from a time on; a minute may appear in two parts. `for_tenant` is the
-    /// tenant that asked; `None` for the engine itself.
-    pub async fn rollups(
-        &self,
-        for_tenant: Option<&TenantId>,
-        webhooks: Vec<WebhookId>,
-        from: Time,
-    ) -> Result<Vec<MinuteRollup>, StoreError> {
-        let (inner, webhooks, from) = (&self.0, &webhooks, minute_of(from));
-        let check = || -> StoreFuture<'_, _> {
-            Box::pin(async move {
-                let counted = inner.rollups.pending_rollups(webhooks);
-                let mut rollups = inner.store.rollups(for_tenant.cloned(), webhooks.clone(), from).await?;
-                rollups.extend(counted.into_iter().filter(|one| one.minute >= from));
-                Ok(rollups)
-            })
-        };
-        inner.read_consistently(check).await
-    }
-
-    /// Returns when each of these webhooks of a tenant last accepted a delivery; webhooks without a success are left
-    /// out.
-    pub async fn last_successes(
-        &self,
-        tenant_id: &TenantId,
-        webhooks: &[WebhookId],
-    ) -> Result<HashMap<WebhookId, Time>, StoreError> {
-        let inner = &self.0;
-        if webhooks.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let request = |webhook_id: &WebhookId| {
-            // A failing webhook has no success since `failing_since`: skip those minutes, of which there may be very
-            // many.
-            (*webhook_id, inner.coordination.failing_since(*webhook_id).unwrap_or(Time::FAR_FUTURE))
-        };
-        let request = webhooks.iter().map(request).collect();
-        let counted = inner.rollups.pending_rollups(webhooks);
-        let stored = inner.store.last_successes(tenant_id.clone(), request).await?;
-        let mut last: HashMap<_, _> = stored.into_iter().collect();
-        for (webhook_id, at) in
-            counted.iter().filter_map(|one| Some((one.webhook_id, one.rollup.last_success_at?)))
-        {
-            last.entry(webhook_id).and_modify(|known: &mut Time| *known = at.max(*known)).or_insert(at);
-        }
-        Ok(last)
-    }
-
-    /// Returns when a webhook last accepted a delivery.
-    pub async fn last_success(
-        &self,
-        tenant_id: &TenantId,
-        webhook_id: WebhookId,
-    ) -> Result<Option<Time>, StoreError> {
-        Ok(self.last_successes(tenant_id, &[webhook_id]).await?.remove(&webhook_id))
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use redrive_core::{
     webhook::caps::Caps,
 };
 
-use crate::{MailerHandle, metrics::BreakdownSettings, queue::amqp::TicketSettings, trace::Tracing};
+use crate::{amqp::Broker, mailer::MailerHandle, metrics::BreakdownSettings, spans::Tracing};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Settings {
     pub role: Role,
     /// Time without a heartbeat after which the other nodes of a cluster declare a node dead and rescue its leases.
     pub lease: Duration,
-    /// Interval between comparisons of leases in the store with memory; see `lease_auditor`.
+    /// Interval between comparisons of leases in the store with memory; see `services::lease_auditor`.
     pub lease_audit_interval: Duration,
     /// Maximum number of unsettled requests of this node; a request counts until its outcome is stored.
     pub max_in_flight: usize,
@@ -78,6 +78,17 @@ pub struct Settings {
     pub rotate_after: Option<Duration>,
     /// Mailer for notifications; without one no email is sent.
     pub mailer: Option<MailerHandle>,
+}
+
+/// Settings of tickets.
+#[derive(Clone, Debug)]
+pub struct TicketSettings {
+    /// RabbitMQ server.
+    pub broker: Broker,
+    /// Prefix of the names of all exchanges and queues.
+    pub namespace: String,
+    /// Maximum number of unacknowledged tickets per queue and node.
+    pub prefetch: u16,
 }
 
 /// Connection settings of Redis, and the namespace of a cluster in it.

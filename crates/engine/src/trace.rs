@@ -4,93 +4,38 @@
 //! for other events. Nothing waits: spans that do not fit into the exporter's queue are dropped and counted. A
 //! span contains no payload, no secret and no URL, since a URL's path may be a secret.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
 use redrive_core::{
-    DeliveryStatus, Time,
+    AttemptId, DeliveryStatus, Time,
     event::{
         Event,
-        trace::{SpanId, Trace, TraceId},
+        trace::{SpanId, Trace},
     },
 };
 use redrive_egress::Timings;
-use redrive_store::{Attempt, AttemptStatus, PublishResult, StoreError};
-use tokio::sync::mpsc;
+use redrive_store::{Attempt, AttemptStatus};
 
-use crate::{Inner, PublishError, PublishReceipt, dispatch::LeasedDelivery, registry::ResolvedWebhook};
+use crate::{
+    clock::Clock,
+    dispatch::LeasedDelivery,
+    routing::ResolvedWebhook,
+    spans::{Span, SpanKind, Tracing, Value},
+};
 
 /// Indexes of child spans, from which their ids are derived.
-const COMMIT: u8 = 1;
+pub(crate) const COMMIT: u8 = 1;
 const DISPATCH: u8 = 5;
 
-/// Destination of spans, and the sampling of new traces.
-#[derive(Clone, Debug)]
-pub struct Tracing {
-    /// Ratio of events without a trace of their publisher that start a sampled trace.
-    pub sample_ratio: f64,
-    /// Queue of the exporter.
-    pub spans: mpsc::Sender<Span>,
-    /// Number of spans dropped because the queue was full.
-    pub dropped: Counter,
-}
-
-/// Kind of a span, as in OpenTelemetry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpanKind {
-    /// Internal operation.
-    Internal,
-    /// Handling of an incoming request.
-    Server,
-    /// Outgoing request.
-    Client,
-}
-
-/// Value of a span attribute.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// String value.
-    Text(String),
-    /// Integer value.
-    Number(i64),
-    /// Boolean value.
-    Flag(bool),
-}
-
-/// A finished span.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Span {
-    /// Trace id.
-    pub trace: TraceId,
-    /// Span id.
-    pub id: SpanId,
-    /// Parent span.
-    pub parent: Option<SpanId>,
-    /// `tracestate` of the trace.
-    pub state: Option<Box<str>>,
-    /// Span name.
-    pub name: &'static str,
-    /// Span kind.
-    pub kind: SpanKind,
-    /// Start in nanoseconds since 1970.
-    pub start: u64,
-    /// End in nanoseconds since 1970.
-    pub end: u64,
-    /// Attributes.
-    pub attributes: Vec<(&'static str, Value)>,
-    /// Error, if the operation failed.
-    pub error: Option<String>,
-}
-
-fn text(value: impl std::fmt::Display) -> Value {
+pub(crate) fn text(value: impl std::fmt::Display) -> Value {
     Value::Text(value.to_string())
 }
 
-fn number(value: impl TryInto<i64>) -> Value {
+pub(crate) fn number(value: impl TryInto<i64>) -> Value {
     Value::Number(value.try_into().unwrap_or(i64::MAX))
 }
 
-fn nanos(time: Time) -> u64 {
+pub(crate) fn nanos(time: Time) -> u64 {
     time.millis().unsigned_abs().saturating_mul(1_000_000)
 }
 
@@ -101,18 +46,25 @@ fn to_nanos(duration: Duration) -> u64 {
 /// Sampled trace of an event, and the destination of its spans.
 pub(crate) struct SampledTrace<'a> {
     tracing: &'a Tracing,
-    trace: &'a Trace,
+    pub(crate) trace: &'a Trace,
     event: &'a Event,
 }
 
 impl SampledTrace<'_> {
-    fn emit(&self, span: Span) {
+    pub(crate) fn emit(&self, span: Span) {
         if self.tracing.spans.try_send(span).is_err() {
             self.tracing.dropped.inc();
         }
     }
 
-    fn span(&self, name: &'static str, id: SpanId, parent: Option<SpanId>, start: u64, end: u64) -> Span {
+    pub(crate) fn span(
+        &self,
+        name: &'static str,
+        id: SpanId,
+        parent: Option<SpanId>,
+        start: u64,
+        end: u64,
+    ) -> Span {
         Span {
             trace: self.trace.id,
             id,
@@ -128,7 +80,7 @@ impl SampledTrace<'_> {
     }
 
     /// Returns the span id of the publish.
-    fn publish_id(&self) -> SpanId {
+    pub(crate) fn publish_id(&self) -> SpanId {
         SpanId::for_event(self.event.id)
     }
 
@@ -142,54 +94,27 @@ impl SampledTrace<'_> {
     }
 }
 
-/// Span of a publish in progress; emitted on drop, even if the publish is abandoned.
-pub(crate) struct PublishSpan {
-    inner: Arc<Inner>,
-    event: Arc<Event>,
-    became: Option<Result<PublishReceipt, String>>,
+/// Creates spans for the events that are sampled.
+pub(crate) struct Tracer {
+    tracing: Option<Tracing>,
+    clock: Clock,
 }
 
-impl PublishSpan {
-    /// Ends the span with the result of the publish.
-    pub(crate) fn set_result(mut self, became: &Result<PublishReceipt, PublishError>) {
-        self.became = Some(became.clone().map_err(|error| error.to_string()));
+impl Tracer {
+    pub(crate) fn new(tracing: Option<Tracing>, clock: Clock) -> Self {
+        Self { tracing, clock }
     }
-}
 
-impl Drop for PublishSpan {
-    fn drop(&mut self) {
-        let Some(recording) = self.inner.recording(&self.event) else { return };
-        let event = &self.event;
-        let (start, end) = (nanos(event.timestamp), self.inner.clock.nanos());
-        let mut span = recording.span("publish", recording.publish_id(), recording.trace.parent, start, end);
-        span.kind = SpanKind::Server;
-        let id = match &self.became {
-            Some(Ok(receipt)) => receipt.event_id,
-            _ => event.id,
-        };
-        span.attributes = vec![
-            ("redrive.tenant", text(&event.tenant_id)),
-            ("redrive.event_id", text(id)),
-            ("redrive.event_type", text(&event.event_type)),
-        ];
-        match self.became.take() {
-            Some(Ok(receipt)) => {
-                span.attributes.push(("redrive.duplicate", Value::Flag(receipt.duplicate)));
-                span.attributes.extend(receipt.deliveries.map(|count| ("redrive.deliveries", number(count))));
-            }
-            Some(Err(error)) => span.error = Some(error),
-            None => span.error = Some("the publisher disconnected before the response".into()),
-        }
-        recording.emit(span);
-    }
-}
-
-impl Inner {
     /// Returns the sampled trace of an event, if it has one and spans are exported.
     pub(crate) fn recording<'a>(&'a self, event: &'a Event) -> Option<SampledTrace<'a>> {
-        let tracing = self.settings.tracing.as_ref()?;
+        let tracing = self.tracing.as_ref()?;
         let trace = event.trace.as_deref().filter(|trace| trace.is_sampled())?;
         Some(SampledTrace { tracing, trace, event })
+    }
+
+    /// Returns the current time in nanoseconds.
+    pub(crate) fn now_nanos(&self) -> u64 {
+        self.clock.nanos()
     }
 
     /// Returns the time in nanoseconds if the event is sampled.
@@ -203,37 +128,22 @@ impl Inner {
         event_id: redrive_core::EventId,
         caller: Option<Box<Trace>>,
     ) -> Option<Box<Trace>> {
-        let share = self.settings.tracing.as_ref().map_or(0.0, |tracing| tracing.sample_ratio);
+        let share = self.tracing.as_ref().map_or(0.0, |tracing| tracing.sample_ratio);
         match caller {
             None if share <= 0.0 => None,
             caller => Trace::for_event(event_id, caller.map(|caller| *caller), share).map(Box::new),
         }
     }
 
-    /// Starts the span of a publish.
-    pub(crate) fn trace_publish(self: &Arc<Self>, event: &Arc<Event>) -> Option<PublishSpan> {
-        self.recording(event)?;
-        Some(PublishSpan { inner: self.clone(), event: event.clone(), became: None })
-    }
-
-    /// Emits the span of a commit that was submitted to the store at `started`.
-    pub(crate) fn trace_commit(
-        &self,
-        event: &Event,
-        started: Option<u64>,
-        result: &Result<PublishResult, StoreError>,
-    ) {
-        // The commit is retried, and the retry gets the span.
-        if matches!(result, Ok(PublishResult::ConfigChanged | PublishResult::Fenced)) {
-            return;
-        }
-        let (Some(recording), Some(started)) = (self.recording(event), started) else { return };
-        let publish = recording.publish_id();
-        let mut span =
-            recording.span("commit", publish.child(COMMIT), Some(publish), started, self.clock.nanos());
-        span.attributes = vec![("redrive.event_id", text(event.id))];
-        span.error = result.as_ref().err().map(ToString::to_string);
-        recording.emit(span);
+    /// Returns the `traceparent` of a request: the attempt's span if the trace is recorded here, otherwise the
+    /// publisher's context unchanged.
+    pub(crate) fn traceparent(&self, event: &Event, attempt: AttemptId) -> Option<String> {
+        let trace = event.trace.as_ref()?;
+        let span = match self.recording(event) {
+            Some(_) => SpanId::for_attempt(attempt),
+            None => trace.parent.unwrap_or_else(|| SpanId::for_event(event.id)),
+        };
+        Some(trace.traceparent(span))
     }
 
     /// Emits the spans of an attempt that started at `started`, with its dispatch and phases.

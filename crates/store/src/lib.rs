@@ -46,19 +46,19 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 pub type Completion<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
 /// Publishing events.
-pub trait Publish {
+pub trait Publish: Send + Sync {
     /// Stores an event and all its deliveries, or nothing. The commit is shared with all other writes that wait.
     fn publish(&self, event: NewEvent, done: Completion<PublishResult>);
 }
 
 /// Recording outcomes.
-pub trait Record {
+pub trait Record: Send + Sync {
     /// Records an outcome of a delivery that the caller's epoch has leased.
     fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>);
 }
 
 /// Claiming waiting deliveries.
-pub trait Claim {
+pub trait Claim: Send + Sync {
     /// Returns the lanes of these pools that have a due delivery, are not held or blocked, and whose webhook is not
     /// assigned to another epoch.
     fn due_lanes(
@@ -114,7 +114,7 @@ pub trait Claim {
 }
 
 /// Cluster membership, and the rescue of dead nodes' leases.
-pub trait Nodes {
+pub trait Nodes: Send + Sync {
     /// Takes a new epoch.
     fn join(&self, node: NewNode, now: Time) -> StoreFuture<'_, Epoch>;
     /// Records a heartbeat of an epoch and returns the nodes of the cluster.
@@ -143,7 +143,7 @@ pub trait Nodes {
 }
 
 /// Runtime state that blocks webhooks: stored once per webhook, never on its deliveries.
-pub trait RuntimeState {
+pub trait RuntimeState: Send + Sync {
     /// Returns every webhook that has an unclosed circuit, a pause after a 429 or a series of failures.
     fn list_runtime(&self) -> StoreFuture<'_, Vec<WebhookRuntime>>;
     /// Returns the state of these webhooks only, including webhooks whose circuit has closed, because the generation of
@@ -224,7 +224,7 @@ pub trait RuntimeState {
 }
 
 /// Statistics of webhooks and tenants, per minute and per hour.
-pub trait Statistics {
+pub trait Statistics: Send + Sync {
     /// Adds minute rollups of webhooks and rollups of tenants, atomically.
     fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()>;
     /// Returns the minute rollups of these webhooks from this time on, by webhook, oldest first. `for_tenant` is the
@@ -259,7 +259,7 @@ pub trait Statistics {
 }
 
 /// Webhooks, and the version that fan-out is checked against.
-pub trait Webhooks {
+pub trait Webhooks: Send + Sync {
     /// Stores a new webhook.
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult>;
     /// Replaces a webhook that has not changed since `revision`. If it no longer receives events, its waiting
@@ -308,7 +308,7 @@ pub trait Webhooks {
 }
 
 /// The catalogue of event types. Every change is a change of the tenant's configuration.
-pub trait EventTypes {
+pub trait EventTypes: Send + Sync {
     /// Registers an event type, unless the tenant already has `max`.
     fn create_event_type(&self, event_type: EventType, max: usize) -> StoreFuture<'_, RegisterResult>;
     /// Replaces an event type that has not changed since `revision`.
@@ -336,7 +336,7 @@ pub trait EventTypes {
 }
 
 /// Tenants and API keys.
-pub trait Tenancy {
+pub trait Tenancy: Send + Sync {
     /// Creates a tenant; returns `false` if it exists.
     fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool>;
     /// Replaces a tenant's name and rules; returns `false` if there is no such tenant. Earlier fan-outs are refused.
@@ -367,7 +367,7 @@ pub trait Tenancy {
 }
 
 /// Browser sessions. Revoking a key or deleting a tenant deletes the sessions that were started with the keys.
-pub trait BrowserSessions {
+pub trait BrowserSessions: Send + Sync {
     /// Stores a session and deletes the oldest of the same key, so that at most `max_per_key` remain.
     fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()>;
     /// Returns the session with this id, whether expired or not.
@@ -383,7 +383,7 @@ pub trait BrowserSessions {
 }
 
 /// Events, deliveries and attempts, always of one tenant.
-pub trait History {
+pub trait History: Send + Sync {
     /// Returns an event.
     fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>>;
     /// Lists events, newest first. A cursor stays valid, and the order after it stays the same, during concurrent
@@ -437,7 +437,7 @@ pub trait History {
 }
 
 /// Retry, replay and cancellation.
-pub trait Redrive {
+pub trait Redrive: Send + Sync {
     /// Makes a pending delivery due now, or creates a new round of an ended one.
     fn retry(
         &self,
@@ -466,7 +466,7 @@ pub trait Redrive {
 }
 
 /// Bulk operations. One node at a time runs each; another node can resume it where it stopped.
-pub trait Operations {
+pub trait Operations: Send + Sync {
     /// Stores a new operation.
     fn create_operation(&self, operation: Operation) -> StoreFuture<'_, ()>;
     /// Returns an operation.
@@ -524,7 +524,7 @@ pub trait Operations {
 }
 
 /// Encrypted fields of webhooks, and their master keys.
-pub trait Secrets {
+pub trait Secrets: Send + Sync {
     /// Returns the master keys that webhooks are encrypted with.
     fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>>;
     /// Re-encrypts those of the next `limit` webhooks after this one that do not use the current master key.
@@ -532,7 +532,7 @@ pub trait Secrets {
 }
 
 /// The audit log. Entries are only ever added, and pruned when they are old.
-pub trait Audit {
+pub trait Audit: Send + Sync {
     /// Records that a change is about to be made.
     fn begin_audit(&self, entry: AuditEntry) -> StoreFuture<'_, ()>;
     /// Records the result of a change, once.
@@ -546,7 +546,7 @@ pub trait Audit {
 
 /// Email addresses that receive notifications: their confirmation, and the number of emails sent. Addresses are
 /// deleted with their tenant; usage of limits is not, so that deleting a tenant resets no limit.
-pub trait MailAddresses {
+pub trait MailAddresses: Send + Sync {
     /// Requests a confirmation email for an address, within the limits of the reservation. An address without a
     /// request is stored only if the limits allow one.
     fn request_confirmation(
@@ -591,7 +591,7 @@ pub trait MailAddresses {
 }
 
 /// Unsubscriptions of email addresses. They are deleted with their tenant.
-pub trait Unsubscriptions {
+pub trait Unsubscriptions: Send + Sync {
     /// Unsubscribes an address from a kind. Returns `false` if it already was unsubscribed, or there is no such
     /// tenant.
     fn unsubscribe(
@@ -624,7 +624,7 @@ pub trait Unsubscriptions {
 }
 
 /// Notification groups with their pending occurrences, and the notifications created from them.
-pub trait Notifications {
+pub trait Notifications: Send + Sync {
     /// Records occurrences that belong to no other change.
     fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> StoreFuture<'_, ()>;
     /// Returns the earliest time at which a notification may have to be created or sent. A group may have to wait
@@ -664,7 +664,7 @@ pub trait Notifications {
 }
 
 /// Persisted clock state, and corrections of stored times after the clock was set back.
-pub trait Clocks {
+pub trait Clocks: Send + Sync {
     /// Returns the stored clock state.
     fn clock_state(&self) -> StoreFuture<'_, ClockState>;
     /// Stores a confirmed time, for the next start to compare with.
@@ -686,7 +686,7 @@ pub trait Clocks {
 }
 
 /// Maintenance and health.
-pub trait Maintenance {
+pub trait Maintenance: Send + Sync {
     /// Prunes up to `limit` expired idempotency keys.
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize>;
     /// Creates the partitions for events up to this time, if the store has partitions.
@@ -707,7 +707,7 @@ pub trait Maintenance {
 }
 
 /// Permanent erasure of payloads; the history stays.
-pub trait Erase {
+pub trait Erase: Send + Sync {
     /// Erases an event's payload and metadata. From then on it gets no new round.
     fn erase(&self, tenant_id: TenantId, event_id: EventId, now: Time) -> StoreFuture<'_, EraseResult>;
     /// Erases the stored responses to an event, which may repeat its payload, of up to `limit` deliveries. Returns of
@@ -724,7 +724,7 @@ pub trait Erase {
 }
 
 /// Pruning of old data in small steps. An event with a pending delivery is never pruned.
-pub trait Prune {
+pub trait Prune: Send + Sync {
     /// Returns the tenants after this one with their rules, including deleted ones.
     fn retention_by_tenant(
         &self,
@@ -762,7 +762,7 @@ pub trait Prune {
 }
 
 /// The archive outbox: pruned rows that wait to be archived.
-pub trait ArchiveOutbox {
+pub trait ArchiveOutbox: Send + Sync {
     /// Returns the object to archive next: one that was already started, or else the oldest waiting rows of one day,
     /// about `max` bytes. Returns `None` if less than `min` bytes wait. The object stays the same until it is stored.
     fn next_object(&self, min: usize, max: usize) -> StoreFuture<'_, Option<ArchiveObject>>;

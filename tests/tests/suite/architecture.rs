@@ -297,11 +297,15 @@ fn only_allowed_statements_read_the_database_clock() {
 #[test]
 fn outcomes_and_claims_each_have_one_call_site() {
     assert_eq!(
-        find_violations(&["engine", "server"], &["store.record("], &["engine/src/record.rs"]),
+        find_violations(&["engine", "server"], &["store.record("], &["engine/src/record/"]),
         [] as [String; 0]
     );
     assert_eq!(
-        find_violations(&["engine", "server"], &[".claim(", "store.claim_tickets("], &["engine/src/queue/"]),
+        find_violations(
+            &["engine", "server"],
+            &[".claim(", "store.claim_tickets("],
+            &["engine/src/schedule/"]
+        ),
         [] as [String; 0]
     );
 }
@@ -354,6 +358,130 @@ fn dependencies_point_one_way() {
             assert!(!depends_on(dependencies, dependency), "{name} must not depend on {dependency}");
         }
     }
+}
+
+/// The modules of the engine in their order: a module imports only modules before it. The order is explained in
+/// `crates/engine/src/lib.rs`.
+const ENGINE_MODULES: [&str; 29] = [
+    "clock",
+    "ids",
+    "amqp",
+    "mailer",
+    "spans",
+    "metrics",
+    "settings",
+    "supervision",
+    "wakeups",
+    "tenant_slots",
+    "dns_suspects",
+    "cluster::limit_shares",
+    "cluster::membership",
+    "routing",
+    "rollup_buffer",
+    "coordinate",
+    "dispatch",
+    "occurrences",
+    "trace",
+    "send",
+    "record",
+    "deliver",
+    "schedule",
+    "publish",
+    "cluster",
+    "control",
+    "services",
+    "engine",
+    "assemble",
+];
+
+/// Returns the position of the module in `ENGINE_MODULES` that a path such as `cluster::membership::Membership` is in.
+fn engine_module(path: &str) -> Option<usize> {
+    let is_in = |module: &&str| {
+        path.strip_prefix(**module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let longest = ENGINE_MODULES.iter().filter(is_in).max_by_key(|module| module.len())?;
+    ENGINE_MODULES.iter().position(|module| module == longest)
+}
+
+/// Returns the paths that a list of imports names, with nested braces expanded: `a::{b, c::{d, e}}`.
+fn expand_imports(imports: &str) -> Vec<String> {
+    let Some(open) = imports.find('{') else { return vec![imports.trim().to_owned()] };
+    let (prefix, inner) = (&imports[..open], &imports[open + 1..imports.rfind('}').unwrap()]);
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (index, letter) in inner.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&inner[start..index]);
+                start = index + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&inner[start..]);
+    let named = parts.into_iter().map(str::trim).filter(|part| !part.is_empty());
+    named.flat_map(|part| expand_imports(&format!("{prefix}{part}"))).collect()
+}
+
+/// Returns the paths that the code of a file imports from its own crate.
+fn crate_imports(code: &str) -> Vec<String> {
+    let statements = code.split("use crate::").skip(1).filter_map(|rest| rest.split(';').next());
+    statements.flat_map(|imports| expand_imports(&imports.split_whitespace().collect::<String>())).collect()
+}
+
+#[test]
+fn engine_modules_import_only_modules_before_them() {
+    let (mut violations, mut imports) = (Vec::new(), 0);
+    for (file, code) in code_of("engine") {
+        let path = file.trim_start_matches("engine/src/").trim_end_matches(".rs").trim_end_matches("/mod");
+        if path == "lib" {
+            continue;
+        }
+        let module = path.replace('/', "::");
+        let own = engine_module(&module).unwrap_or_else(|| panic!("{module} is not in ENGINE_MODULES"));
+        for import in crate_imports(&code) {
+            imports += 1;
+            // What the crate exports at its root is imported from there.
+            let used = engine_module(&import).or_else(|| exported_by(&import));
+            let used = used.unwrap_or_else(|| panic!("{module} imports the unknown module {import}"));
+            if used > own {
+                violations.push(format!("{module} must not import {import}"));
+            }
+        }
+    }
+    assert!(imports > 300, "too few imports were found: {imports}");
+    assert_eq!(violations, [] as [String; 0]);
+}
+
+/// Returns the module whose type the engine exports at its root.
+fn exported_by(name: &str) -> Option<usize> {
+    let lib = std::fs::read_to_string(root().join("crates/engine/src/lib.rs")).unwrap();
+    let exports = lib.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next());
+    let mut paths = exports.flat_map(|paths| expand_imports(&paths.split_whitespace().collect::<String>()));
+    let found = paths.find(|path| path.rsplit("::").next() == Some(name))?;
+    engine_module(&found)
+}
+
+#[test]
+fn engine_has_no_central_struct() {
+    // Components name what they take; a struct with everything would let any module call any other.
+    assert_eq!(find_violations(&["engine"], &["struct Inner", "impl Inner"], &[]), [] as [String; 0]);
+    let mut largest = 0;
+    for (file, code) in code_of("engine") {
+        for body in code.split("struct ").skip(1).filter_map(|rest| rest.split("\n}").next()) {
+            let fields = body.lines().skip(1).filter(|line| line.starts_with("    ") && line.contains(": "));
+            let count = fields.count();
+            largest = largest.max(count);
+            // The limits of the settings and the counters of the dispatcher are lists, not dependencies.
+            let is_list = ["settings.rs", "metrics/mod.rs", "dispatch/state.rs", "routing/webhook.rs"];
+            assert!(
+                count <= 19 || is_list.iter().any(|list| file.ends_with(list)),
+                "a struct in {file} has {count} fields; divide it"
+            );
+        }
+    }
+    assert!(largest > 10, "no struct was read");
 }
 
 /// Returns the tests that the tables of a document name: `file.rs`: `test`, `test`. A file outside of `crates` is

@@ -3,11 +3,22 @@
 mod hosts;
 mod others;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use proptest::prelude::*;
-use redrive_core::{EventId, delivery::lane::Priority};
+use redrive_core::{
+    DeliveryId, EventId, TenantId, Time, WebhookId,
+    cluster::clock_discipline::ClockStep,
+    delivery::lane::{Lane, Priority},
+    dispatch::gate::Scope,
+    event::{Event, PayloadFormat},
+    security::egress_rules::HostKey,
+};
+use redrive_store::{LaneCapacity, LaneKey};
 
 use super::*;
+use crate::cluster::membership::NodeEpoch;
 
 const LIMITS: DispatchLimits = DispatchLimits {
     max_in_flight: 5,
@@ -62,7 +73,11 @@ fn webhook_limits(delivery: &LeasedDelivery, max_in_flight: usize) -> WebhookLim
 }
 
 /// Publishes one delivery as `publish` does. Returns `None` if there is no capacity.
-fn offer(dispatch: &Dispatcher, delivery: LeasedDelivery, max_in_flight: usize) -> Option<DispatchActions> {
+fn offer(
+    dispatch: &DispatchQueues,
+    delivery: LeasedDelivery,
+    max_in_flight: usize,
+) -> Option<DispatchActions> {
     let bytes = delivery.event.memory_bytes();
     dispatch
         .reserve(webhook_limits(&delivery, max_in_flight), &delivery.lane, bytes)
@@ -70,7 +85,7 @@ fn offer(dispatch: &Dispatcher, delivery: LeasedDelivery, max_in_flight: usize) 
 }
 
 /// Reserves capacity for a lane with due deliveries, as the scheduler does.
-fn poll(dispatch: &Dispatcher, delivery: &LeasedDelivery) -> LaneCapacity {
+fn poll(dispatch: &DispatchQueues, delivery: &LeasedDelivery) -> LaneCapacity {
     dispatch.reserve_lane(webhook_limits(delivery, 2), delivery.lane.clone())
 }
 
@@ -78,7 +93,7 @@ fn capacity(webhook_id: WebhookId, capacity: usize) -> LaneCapacity {
     LaneCapacity::new(LaneKey { webhook_id, lane: FRESH }, capacity)
 }
 
-fn finish(dispatch: &Dispatcher, delivery: &LeasedDelivery) -> DispatchActions {
+fn finish(dispatch: &DispatchQueues, delivery: &LeasedDelivery) -> DispatchActions {
     let mut actions = dispatch.free_webhook_slot(delivery.webhook_id, delivery.id);
     let more = dispatch.settle(delivery, false);
     actions.start.extend(more.start);
@@ -92,7 +107,7 @@ fn empty(limits: DispatchLimits) -> Load {
 
 #[test]
 fn webhook_in_flight_limit_holds() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let first = offer(&dispatch, delivery(1, 1), 1).unwrap();
     assert_eq!(first.start.len(), 1);
     assert!(offer(&dispatch, delivery(1, 2), 1).unwrap().start.is_empty());
@@ -106,7 +121,7 @@ fn webhook_in_flight_limit_holds() {
 
 #[test]
 fn tenant_leaves_slots_until_outcomes_are_stored() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let sent: Vec<_> = (1..=6).flat_map(|n| offer(&dispatch, delivery(n, n), 5).unwrap().start).collect();
     assert_eq!(sent.len(), 4, "one of five slots stays free for other tenants");
     assert!(dispatch.free_webhook_slot(sent[0].webhook_id, sent[0].id).start.is_empty());
@@ -122,7 +137,7 @@ fn with_tenant(tenant: &str, delivery: LeasedDelivery) -> LeasedDelivery {
 
 #[test]
 fn tenant_in_memory_is_counted_by_webhook_and_priority() {
-    let dispatch = Dispatcher::new(DispatchLimits {
+    let dispatch = DispatchQueues::new(DispatchLimits {
         max_in_flight: 100,
         max_deliveries: 100,
         max_lane_deliveries: 100,
@@ -150,7 +165,7 @@ fn tenant_in_memory_is_counted_by_webhook_and_priority() {
 
 #[test]
 fn tenant_in_flight_limit_holds() {
-    let dispatch = Dispatcher::new(DispatchLimits { max_in_flight: 100, max_deliveries: 100, ..LIMITS });
+    let dispatch = DispatchQueues::new(DispatchLimits { max_in_flight: 100, max_deliveries: 100, ..LIMITS });
     let mut sent = 0;
     for n in 1..=5 {
         let delivery = delivery(n, n);
@@ -164,7 +179,7 @@ fn tenant_in_flight_limit_holds() {
 #[test]
 fn webhooks_take_turns() {
     let limits = DispatchLimits { max_in_flight: 1, ..LIMITS };
-    let dispatch = Dispatcher::new(limits);
+    let dispatch = DispatchQueues::new(limits);
     let mut sent = offer(&dispatch, delivery(1, 1), 5).unwrap().start;
     for (lane, n) in [(1, 2), (1, 3), (2, 4)] {
         assert!(offer(&dispatch, delivery(lane, n), 5).unwrap().start.is_empty());
@@ -185,7 +200,7 @@ fn webhooks_take_turns() {
 #[test]
 fn tenants_take_turns_regardless_of_webhook_count() {
     let limits = DispatchLimits { max_in_flight: 1, max_deliveries: 1_000, ..LIMITS };
-    let dispatch = Dispatcher::new(limits);
+    let dispatch = DispatchQueues::new(limits);
     let mut sent = Vec::new();
     for n in 1..=20 {
         sent.extend(offer(&dispatch, delivery(n, n), 5).unwrap().start);
@@ -208,7 +223,7 @@ fn priorities_share_by_weight_without_starvation() {
         max_bytes: 1 << 30,
         ..LIMITS
     };
-    let dispatch = Dispatcher::new(limits);
+    let dispatch = DispatchQueues::new(limits);
     let mut sent = Vec::new();
     for n in 0..240 {
         for priority in Priority::ALL {
@@ -234,7 +249,7 @@ fn priorities_share_by_weight_without_starvation() {
 fn retries_never_take_last_slots_or_capacity() {
     let limits =
         DispatchLimits { max_in_flight: 10, max_deliveries: 100, max_lane_deliveries: 100, ..LIMITS };
-    let dispatch = Dispatcher::new(limits);
+    let dispatch = DispatchQueues::new(limits);
     let (mut sent, mut taken) = (0, 0);
     for n in 1..=100 {
         let lane = Lane::Unordered { priority: Priority::High, retry: true };
@@ -253,7 +268,7 @@ fn retries_never_take_last_slots_or_capacity() {
 
 #[test]
 fn ordered_lane_sends_one_at_a_time_and_waits_for_failed() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let ordered = |n| LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, n) };
     let lane = poll(&dispatch, &ordered(1));
     let first = dispatch.enqueue_claimed(&lane, vec![ordered(1), ordered(2), ordered(3)], false).start;
@@ -274,7 +289,7 @@ fn ordered_lane_sends_one_at_a_time_and_waits_for_failed() {
 
 #[test]
 fn deferred_delivery_of_ordered_lane_is_not_overtaken() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let ordered = |n| LeasedDelivery { lane: Lane::Ordered("a".into()), ..delivery(1, n) };
     let lane = poll(&dispatch, &ordered(1));
     let first = dispatch.enqueue_claimed(&lane, vec![ordered(1), ordered(2)], false).start.remove(0);
@@ -287,7 +302,7 @@ fn deferred_delivery_of_ordered_lane_is_not_overtaken() {
 
 #[test]
 fn held_deliveries_stay_first_in_their_lane() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let at = |millis| Time::from_millis(millis);
     let mut sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
     sent.extend(offer(&dispatch, delivery(1, 2), 2).unwrap().start);
@@ -306,7 +321,7 @@ fn held_deliveries_stay_first_in_their_lane() {
 
 #[test]
 fn tenant_hold_affects_only_its_own_webhooks() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
     let deferral = Deferral::Hold(Scope::Tenant, Time::from_millis(50));
     let ready_1 = sent.into_iter().next().unwrap();
@@ -318,7 +333,7 @@ fn tenant_hold_affects_only_its_own_webhooks() {
 
 #[test]
 fn parked_webhook_releases_queue_and_accepts_nothing() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     offer(&dispatch, delivery(1, 2), 1).unwrap();
     let until = Time::from_millis(100);
@@ -339,7 +354,7 @@ fn parked_webhook_releases_queue_and_accepts_nothing() {
 
 #[test]
 fn block_computed_from_wrong_clock_is_adjusted() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let (wrong, right) = (Time::from_millis(600_000), Time::from_millis(100));
     dispatch.park(webhook_limits(&delivery(1, 1), 1), wrong + Duration::from_millis(100));
     dispatch.park(webhook_limits(&delivery(2, 2), 1), Time::from_millis(50));
@@ -353,7 +368,7 @@ fn block_computed_from_wrong_clock_is_adjusted() {
 
 #[test]
 fn probe_limit_caps_queued_deliveries() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     dispatch.unpark(webhook_limits(&delivery(1, 1), 4), Some(2));
     assert!(offer(&dispatch, delivery(1, 1), 4).is_some());
     assert!(offer(&dispatch, delivery(1, 2), 4).is_some());
@@ -364,7 +379,8 @@ fn probe_limit_caps_queued_deliveries() {
 
 #[test]
 fn delivery_of_full_lane_waits_and_is_refilled_in_order() {
-    let dispatch = Dispatcher::new(DispatchLimits { max_in_flight: 100, max_deliveries: 1_000, ..LIMITS });
+    let dispatch =
+        DispatchQueues::new(DispatchLimits { max_in_flight: 100, max_deliveries: 1_000, ..LIMITS });
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     for n in 2..=4 {
         assert!(offer(&dispatch, delivery(1, n), 1).is_some());
@@ -385,7 +401,7 @@ fn delivery_of_full_lane_waits_and_is_refilled_in_order() {
 
 #[test]
 fn lane_without_capacity_is_refilled_later() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     dispatch.park(webhook_limits(&delivery(1, 1), 1), Time::from_millis(5));
     let lane = poll(&dispatch, &delivery(1, 1));
     assert_eq!(lane.max_deliveries, 0);
@@ -397,7 +413,7 @@ fn lane_without_capacity_is_refilled_later() {
 
 #[test]
 fn failed_claim_is_retried() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let lane = poll(&dispatch, &delivery(1, 1));
     dispatch.enqueue_claimed(&lane, vec![], true);
     let capacities = dispatch.take_lanes_to_refill();
@@ -408,7 +424,7 @@ fn failed_claim_is_retried() {
 
 #[test]
 fn tickets_get_capacity_but_do_not_overtake_backlog() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let first = delivery(1, 1);
     assert_eq!(
         dispatch.reserve_for_tickets(webhook_limits(&first, 2), &FRESH, 100),
@@ -434,7 +450,7 @@ fn tickets_get_capacity_but_do_not_overtake_backlog() {
 
 #[test]
 fn sending_is_suspended_while_store_is_down() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     dispatch.store_failed();
     assert!(offer(&dispatch, delivery(1, 1), 1).unwrap().start.is_empty());
     assert_eq!(dispatch.store_recovered().start.len(), 1);
@@ -442,7 +458,7 @@ fn sending_is_suspended_while_store_is_down() {
 
 #[test]
 fn cancel_removes_queued_delivery_and_marks_in_flight_one() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     offer(&dispatch, delivery(1, 2), 1).unwrap();
     let queued = dispatch.cancel(webhook(1), delivery(1, 2).id, "no".into()).unwrap();
@@ -463,7 +479,7 @@ struct Harness {
 }
 
 impl Harness {
-    fn take(&mut self, dispatch: &Dispatcher, actions: DispatchActions) {
+    fn take(&mut self, dispatch: &DispatchQueues, actions: DispatchActions) {
         for back in actions.release {
             self.started.remove(&back.id);
             dispatch.unreserve(back.webhook_id, &back.lane, 1, back.event.memory_bytes());
@@ -509,7 +525,7 @@ proptest! {
         steps in proptest::collection::vec((0u8..13, 0u8..4), 1..300),
         host_max_in_flight in prop_oneof![1..4usize, Just(usize::MAX)],
     ) {
-        let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight, ..LIMITS });
+        let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight, ..LIMITS });
         let mut challenges = Vec::new();
         let mut harness = Harness::default();
         let mut epoch = NodeEpoch::new("test", redrive_store::Epoch(1), 0);
@@ -658,7 +674,7 @@ proptest! {
 
 #[test]
 fn cancel_between_commit_and_acceptance_is_not_lost() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let (early, other) = (delivery(1, 1), delivery(1, 2));
     for one in [&early, &other] {
         assert!(dispatch.reserve(webhook_limits(one, 2), &one.lane, one.event.memory_bytes()));
@@ -674,7 +690,7 @@ fn cancel_between_commit_and_acceptance_is_not_lost() {
 
 #[test]
 fn cancel_during_claim_is_not_lost() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let (early, other) = (delivery(1, 1), delivery(1, 2));
     let capacity = poll(&dispatch, &early);
     assert!(dispatch.take_cancelled(early.webhook_id, early.id).is_none());
@@ -688,7 +704,7 @@ fn cancel_during_claim_is_not_lost() {
 
 #[test]
 fn early_cancels_are_kept_only_while_capacity_is_reserved() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     let (known, unknown) = (delivery(1, 1), delivery(1, 2));
     assert!(dispatch.cancel(unknown.webhook_id, unknown.id, "enough".into()).is_none());
     assert_eq!(dispatch.state.lock().cancelled_early.len(), 0, "no capacity is reserved for the webhook");

@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::Registry,
 };
 use redrive_core::{
-    DeliveryStatus, FailureCategory, TenantId, WebhookId, dispatch::gate::WaitingOn,
+    DeliveryStatus, FailureCategory, TenantId, WebhookId, dispatch::gate::WaitingOn, event::Event,
     protection::breaker::CircuitState, security::egress_rules::EgressDenied,
 };
 use redrive_egress::Timings;
@@ -22,7 +22,6 @@ use redrive_store::PruneCounts;
 
 pub use self::breakdown::BreakdownSettings;
 use self::{breakdown::Breakdowns, notifications::NotificationMetrics, store::StoreHealth};
-use crate::{Engine, dispatch::LeasedDelivery};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DeliveryLabels {
@@ -414,7 +413,8 @@ impl Metrics {
     /// request.
     pub(crate) fn record_end(
         &self,
-        delivery: &LeasedDelivery,
+        event: &Event,
+        webhook_id: WebhookId,
         now: DeliveryStatus,
         attempt: Option<(u32, Option<FailureCategory>)>,
     ) {
@@ -427,13 +427,7 @@ impl Metrics {
             self.dead.inc();
         }
         if let Some(by) = &self.by {
-            by.count(
-                outcome,
-                &delivery.event.tenant_id,
-                delivery.webhook_id,
-                Some(&delivery.event.event_type),
-                1,
-            );
+            by.count(outcome, &event.tenant_id, webhook_id, Some(&event.event_type), 1);
         }
     }
 
@@ -470,13 +464,6 @@ impl Metrics {
     /// Returns the counter of this kind of internal error.
     pub(crate) fn internal_error_counter(&self, fault: InternalError) -> &Counter {
         &self.faults[fault as usize]
-    }
-}
-
-impl Engine {
-    /// Returns the counter of this kind of internal error, for other crates.
-    pub fn faults(&self, fault: InternalError) -> Counter {
-        self.0.metrics.internal_error_counter(fault).clone()
     }
 }
 

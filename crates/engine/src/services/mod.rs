@@ -1,12 +1,13 @@
-//! Background services of a node, and the supervisor that restarts them.
+//! Background services of a node that the data path does not wait for. `assemble` starts them under supervision.
 
-#[cfg(feature = "fault_injection")]
-mod fault_injection;
-mod fault_point;
-mod supervisor;
-
-#[cfg(feature = "fault_injection")]
-pub use fault_injection::FaultInjection;
-pub use fault_point::FaultPoint;
-pub use supervisor::{EngineFailure, Service, ServiceKind, ServiceName, ServiceStatus};
-pub(crate) use supervisor::{ServiceMetrics, Supervisor};
+pub(crate) mod cancellation;
+pub(crate) mod expiry;
+pub(crate) mod gate_timer;
+pub(crate) mod lease_auditor;
+pub(crate) mod maintenance;
+pub(crate) mod notify;
+pub(crate) mod operations;
+pub(crate) mod pruner;
+pub(crate) mod redis_sync;
+pub(crate) mod statistics;
+pub(crate) mod verification;

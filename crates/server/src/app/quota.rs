@@ -39,7 +39,7 @@ impl App {
         size: usize,
     ) -> Result<Option<QuotaReservation<'_>>, AppError> {
         self.engine.preload_tenant(tenant_id).await?;
-        let quotas = self.engine.registry().tenant_context(tenant_id).quotas();
+        let quotas = self.engine.router().tenant_context(tenant_id).quotas();
         if let Some(max) = quotas.max_payload_bytes.filter(|max| size > *max as usize) {
             return Err(AppError::TooLarge(format!(
                 "data is {size} bytes; this tenant may send {max}. Publish a reference to larger content instead"
@@ -102,7 +102,7 @@ impl App {
         let Some(found) = self.store().tenant(tenant_id.clone()).await? else {
             return Err(AppError::NotFound("tenant"));
         };
-        let cap = self.engine.registry().caps().webhooks_per_tenant;
+        let cap = self.engine.router().caps().webhooks_per_tenant;
         if let Some(cap) = cap
             && self.has_webhooks(tenant_id, cap).await?
         {

@@ -16,7 +16,7 @@ impl App {
     /// Returns the tenant that a caller acts for, with what the caller may see. A tenant named by an admin must exist.
     pub async fn resolve_tenant(&self, caller: &Caller, named: Option<&str>) -> Result<TenantView, AppError> {
         let tenant_id = caller.resolve_tenant(named)?;
-        if caller.role == Role::Admin && named.is_some() && !self.engine.registry().knows(&tenant_id) {
+        if caller.role == Role::Admin && named.is_some() && !self.engine.router().knows(&tenant_id) {
             self.tenant(tenant_id.clone()).await?;
         }
         Ok(caller.view_of(tenant_id))

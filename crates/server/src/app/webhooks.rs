@@ -80,7 +80,7 @@ impl App {
             true => spec.validate(&self.urls.read())?,
             false => spec.validate_without_url()?,
         }
-        self.engine.registry().check(spec, old)?;
+        self.engine.router().check(spec, old)?;
         match by.session {
             true => self.check_session(by, spec, old),
             false => Ok(()),
@@ -116,11 +116,11 @@ impl App {
         if *breaker != old.circuit_breaker_config && *breaker != default.circuit_breaker_config {
             return forbid("circuit_breaker_config", "may only set it back to the server's default");
         }
-        let registry = self.engine.registry();
-        let new = registry.effective_limits(spec)?;
+        let router = self.engine.router();
+        let new = router.effective_limits(spec)?;
         // Stored limits that can no longer be resolved are not in effect: the server defaults are.
-        let in_force = registry.effective_limits(&default)?;
-        let before = registry.effective_limits(old).unwrap_or_else(|_| in_force.clone());
+        let in_force = router.effective_limits(&default)?;
+        let before = router.effective_limits(old).unwrap_or_else(|_| in_force.clone());
         match new.raised_above(&before, &in_force) {
             Some(field) => forbid(field, "may not raise this above the server's default; ask the operator"),
             None => Ok(()),
@@ -136,9 +136,9 @@ impl App {
 
     /// Returns the effective limits of a webhook. Returns `None` unless the operator's caps lower its settings.
     pub fn capped_limits(&self, spec: &WebhookSpec) -> Option<EffectiveLimits> {
-        let registry = self.engine.registry();
-        registry.caps().check(spec, None).err()?;
-        registry.effective_limits(spec).ok()
+        let router = self.engine.router();
+        router.caps().check(spec, None).err()?;
+        router.effective_limits(spec).ok()
     }
 
     /// Validates a webhook that is being edited: a new one, or changes to one. Nothing is stored. Fields of a new one
@@ -178,7 +178,7 @@ impl App {
 
     /// Returns the retry and circuit breaker policies of a webhook: its own settings, completed by the defaults.
     pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), AppError> {
-        Ok(self.engine.registry().policies(spec)?)
+        Ok(self.engine.router().policies(spec)?)
     }
 
     /// Returns one webhook.

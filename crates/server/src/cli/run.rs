@@ -107,9 +107,13 @@ async fn serve(start: Start) -> Result<(), CliError> {
         .print(demo.as_ref());
     let timeout = config.server.drain_timeout.as_duration();
     let sources = Sources::new(&config, &app).map_err(|invalid| CliError::message(invalid.to_string()))?;
-    count_panics(app.engine().faults(InternalError::Panic));
-    let surface =
-        HttpServer::new(routes(&app), &config.server, tls, app.engine().faults(InternalError::Response));
+    count_panics(app.engine().internal_error_counter(InternalError::Panic));
+    let surface = HttpServer::new(
+        routes(&app),
+        &config.server,
+        tls,
+        app.engine().internal_error_counter(InternalError::Response),
+    );
     let server = http::serve(listener, surface, stop.clone(), timeout);
     run_services(&app, archive, reload);
     let events = async {

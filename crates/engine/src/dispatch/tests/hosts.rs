@@ -15,20 +15,20 @@ fn at(host: &str) -> HostKey {
 }
 
 /// Publishes one delivery to a webhook of a host. Returns the deliveries that are started.
-fn send(dispatch: &Dispatcher, host: &str, delivery: LeasedDelivery) -> Vec<LeasedDelivery> {
+fn send(dispatch: &DispatchQueues, host: &str, delivery: LeasedDelivery) -> Vec<LeasedDelivery> {
     let limits = WebhookLimits { host: at(host), ..webhook_limits(&delivery, 5) };
     assert!(dispatch.reserve(limits, &delivery.lane, delivery.event.memory_bytes()));
     dispatch.enqueue_published([delivery]).start
 }
 
-fn in_flight(dispatch: &Dispatcher, host: &str) -> usize {
+fn in_flight(dispatch: &DispatchQueues, host: &str) -> usize {
     let counts = dispatch.state.lock().hosts.counts();
     counts.into_iter().find(|(key, ..)| *key == at(host)).map_or(0, |(_, in_flight, _)| in_flight)
 }
 
 #[test]
 fn host_at_its_limit_gets_next_request_when_one_ends() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 2, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 2, ..WIDE });
     let mut sent: Vec<_> = (1..=5).flat_map(|n| send(&dispatch, "a", delivery(n, n))).collect();
     assert_eq!(sent.len(), 2);
     assert_eq!(dispatch.load().unsettled, 2, "a waiting delivery takes no slot of the node");
@@ -49,7 +49,7 @@ fn host_at_its_limit_gets_next_request_when_one_ends() {
 
 #[test]
 fn full_host_delays_no_other_host() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let first = send(&dispatch, "a", delivery(1, 1));
     assert!((2..=20).all(|n| send(&dispatch, "a", delivery(n, n)).is_empty()));
     assert_eq!(send(&dispatch, "b", delivery(21, 21)).len(), 1);
@@ -58,7 +58,7 @@ fn full_host_delays_no_other_host() {
 
 #[test]
 fn tenant_leaves_host_slots_to_other_tenants() {
-    let dispatch = Dispatcher::new(WIDE);
+    let dispatch = DispatchQueues::new(WIDE);
     let sent: usize = (1..=30).map(|n| send(&dispatch, "a", delivery(n, n)).len()).sum();
     assert_eq!(sent, 8, "four times the free slots");
     assert_eq!(send(&dispatch, "a", with_tenant("other", delivery(40, 40))).len(), 1);
@@ -66,7 +66,7 @@ fn tenant_leaves_host_slots_to_other_tenants() {
 
 #[test]
 fn waiting_tenants_take_turns_regardless_of_webhook_count() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let mut sent: Vec<_> = (1..=30).flat_map(|n| send(&dispatch, "a", delivery(n, n))).collect();
     assert!(send(&dispatch, "a", with_tenant("other", delivery(40, 40))).is_empty());
     let mut turns = 0;
@@ -80,7 +80,7 @@ fn waiting_tenants_take_turns_regardless_of_webhook_count() {
 
 #[test]
 fn challenge_counts_for_its_host() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let tenant_id = TenantId::default();
     assert!(dispatch.take_host(&tenant_id, at("a")));
     assert!(!dispatch.take_host(&tenant_id, at("a")) && dispatch.take_host(&tenant_id, at("b")));
@@ -95,7 +95,7 @@ fn challenge_counts_for_its_host() {
 
 #[test]
 fn request_counts_for_the_host_it_was_sent_to() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let sent = send(&dispatch, "a", delivery(1, 1));
     assert!(send(&dispatch, "a", delivery(1, 2)).is_empty());
     // The URL changes: a delivery that waited at the old host goes to the new one when it is started.
@@ -108,7 +108,7 @@ fn request_counts_for_the_host_it_was_sent_to() {
 
 #[test]
 fn raised_host_limit_starts_waiting_deliveries() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let sent: usize = (1..=6).map(|n| send(&dispatch, "a", delivery(n, n)).len()).sum();
     assert_eq!(sent, 1);
     assert_eq!(dispatch.set_host_limit(usize::MAX).start.len(), 5);
@@ -116,7 +116,7 @@ fn raised_host_limit_starts_waiting_deliveries() {
 
 #[test]
 fn slot_unusable_by_suspended_tenant_goes_to_another() {
-    let dispatch = Dispatcher::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
+    let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let cap = |delivery: &LeasedDelivery, host: &str| {
         let limits = WebhookLimits { host: at(host), tenant_max_in_flight: 1, ..webhook_limits(delivery, 5) };
         assert!(dispatch.reserve(limits, &delivery.lane, delivery.event.memory_bytes()));

@@ -15,7 +15,7 @@ fn epoch(epoch: i64) -> Arc<NodeEpoch> {
 
 #[test]
 fn suspended_node_keeps_queue_and_resumes_in_order() {
-    let dispatch = Dispatcher::new(MANY);
+    let dispatch = DispatchQueues::new(MANY);
     let start = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
     let deferred = start
         .into_iter()
@@ -34,7 +34,7 @@ fn suspended_node_keeps_queue_and_resumes_in_order() {
 
 #[test]
 fn deliveries_of_ended_epoch_are_discarded_and_free_capacity() {
-    let dispatch = Dispatcher::new(MANY);
+    let dispatch = DispatchQueues::new(MANY);
     let (old, new) = (epoch(1), epoch(2));
     let sent = offer(&dispatch, under(&old, delivery(1, 1)), 1).unwrap().start;
     for n in 2..5 {
@@ -53,7 +53,7 @@ fn deliveries_of_ended_epoch_are_discarded_and_free_capacity() {
 
 #[test]
 fn lane_with_backlog_is_refilled_under_new_epoch() {
-    let dispatch = Dispatcher::new(MANY);
+    let dispatch = DispatchQueues::new(MANY);
     let old = epoch(1);
     let lane = poll(&dispatch, &delivery(1, 1));
     let taken = (0..lane.max_deliveries).map(|n| under(&old, delivery(1, n as u8))).collect();
@@ -66,7 +66,7 @@ fn lane_with_backlog_is_refilled_under_new_epoch() {
 
 #[test]
 fn returning_queue_keeps_requests_in_flight() {
-    let dispatch = Dispatcher::new(MANY);
+    let dispatch = DispatchQueues::new(MANY);
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     offer(&dispatch, delivery(1, 2), 1).unwrap();
     let back = dispatch.release_queued(webhook(1)).release;
@@ -80,7 +80,7 @@ fn returning_queue_keeps_requests_in_flight() {
 
 #[test]
 fn raised_limit_takes_effect_immediately() {
-    let dispatch = Dispatcher::new(MANY);
+    let dispatch = DispatchQueues::new(MANY);
     for n in 1..=6 {
         offer(&dispatch, delivery(1, n), 2).unwrap();
     }
@@ -96,7 +96,7 @@ fn raised_limit_takes_effect_immediately() {
 #[test]
 fn deferred_lane_is_refilled_when_capacity_is_free() {
     let limits = DispatchLimits { max_deliveries: 2, ..LIMITS };
-    let dispatch = Dispatcher::new(limits);
+    let dispatch = DispatchQueues::new(limits);
     let mut sent = offer(&dispatch, delivery(1, 1), 5).unwrap().start;
     sent.extend(offer(&dispatch, with_tenant("other", delivery(3, 3)), 5).unwrap().start);
     let lane = poll(&dispatch, &delivery(2, 2));
@@ -110,7 +110,7 @@ fn deferred_lane_is_refilled_when_capacity_is_free() {
 
 #[test]
 fn lane_of_parked_webhook_is_not_refilled() {
-    let dispatch = Dispatcher::new(LIMITS);
+    let dispatch = DispatchQueues::new(LIMITS);
     dispatch.park(webhook_limits(&delivery(1, 1), 1), Time::from_millis(5));
     dispatch.defer_lane(&poll(&dispatch, &delivery(1, 1)).key);
     assert!(dispatch.is_webhook_idle(webhook(1)));

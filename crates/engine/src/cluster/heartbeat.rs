@@ -1,0 +1,232 @@
+//! Heartbeats: prove that this node lives, detect dead nodes, and rejoin with a new epoch if other nodes have declared
+//! this one dead. Uses the monotonic clock, never the engine's adjustable clock.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use redrive_core::cluster::liveness::{self, FailureDetector, Heartbeat};
+use redrive_store::{ClusterView, Epoch, Node, Nodes};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Settings,
+    clock::{Clock, monotonic_now},
+    cluster::{
+        limit_shares::LimitShares,
+        membership::{self, Membership, NodeEpoch},
+        rescue::Rescuer,
+        timekeeping::Timekeeper,
+    },
+    dispatch::Dispatcher,
+    wakeups::Wakeups,
+};
+
+/// State of the service between two heartbeats.
+struct HeartbeatState {
+    detector: FailureDetector,
+    /// Other epochs that held something in the store at the last check.
+    suspects: Vec<Epoch>,
+    requested_at: Duration,
+    /// Database server that executed the last heartbeat; `None` if the store does not identify it.
+    server: Option<String>,
+}
+
+/// Sends the heartbeats of this node.
+pub(crate) struct HeartbeatSender {
+    store: Arc<dyn Nodes>,
+    clock: Clock,
+    settings: Arc<Settings>,
+    membership: Arc<Membership>,
+    shares: Arc<LimitShares>,
+    dispatcher: Arc<Dispatcher>,
+    timekeeper: Arc<Timekeeper>,
+    rescuer: Arc<Rescuer>,
+    wakeups: Arc<Wakeups>,
+    stop: CancellationToken,
+    /// Locked by the service; kept when that is restarted.
+    state: tokio::sync::Mutex<HeartbeatState>,
+}
+
+/// Returns whether this heartbeat was executed by a different database server than the last one; false if either is
+/// not identified.
+fn is_other_server(before: &Option<String>, now: &Option<String>) -> bool {
+    matches!((before, now), (Some(before), Some(now)) if before != now)
+}
+
+impl HeartbeatSender {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        dispatcher: Arc<Dispatcher>,
+        timekeeper: Arc<Timekeeper>,
+        rescuer: Arc<Rescuer>,
+    ) -> Self {
+        let detector = FailureDetector::new(rescuer.membership.lease());
+        Self {
+            store: rescuer.store.clone(),
+            clock: rescuer.clock.clone(),
+            membership: rescuer.membership.clone(),
+            shares: dispatcher.assignments.shares.clone(),
+            wakeups: rescuer.wakeups.clone(),
+            stop: rescuer.stop.clone(),
+            state: tokio::sync::Mutex::new(HeartbeatState {
+                detector,
+                suspects: Vec::new(),
+                requested_at: Duration::ZERO,
+                server: None,
+            }),
+            settings,
+            dispatcher,
+            timekeeper,
+            rescuer,
+        }
+    }
+
+    /// Sends the first heartbeat.
+    pub(crate) async fn send_first_heartbeat(&self) {
+        let mut state = self.state.lock().await;
+        self.heartbeat(&mut state).await;
+    }
+
+    /// Sends heartbeats until the engine stops.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut state = self.state.lock().await;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(liveness::heartbeat_interval(self.membership.lease())) => {}
+                () = self.membership.heartbeat_requested() => {}
+                () = self.stop.cancelled() => return,
+            }
+            self.heartbeat(&mut state).await;
+        }
+    }
+
+    /// Sends a heartbeat and evaluates the membership read with it. A failed heartbeat changes no state, so a store
+    /// outage never declares a node dead.
+    async fn heartbeat(&self, watch: &mut HeartbeatState) {
+        let membership = &self.membership;
+        let epoch = membership.current_epoch();
+        let sent = monotonic_now();
+        let cluster = match timeout(membership.lease() / 2, self.store.heartbeat(epoch.epoch)).await {
+            Ok(Ok(cluster)) => cluster,
+            Ok(Err(error)) => {
+                return tracing::warn!(%error, "heartbeat failed; will retry");
+            }
+            Err(_) => return tracing::warn!("heartbeat timed out; will retry"),
+        };
+        let responded_at = monotonic_now();
+        if let Some(time) = cluster.time {
+            self.timekeeper.read_store_clock(sent, responded_at, time);
+        }
+        if is_other_server(&watch.server, &cluster.server) {
+            if self.leave_former_server(&epoch, &cluster).await {
+                watch.server = cluster.server;
+            }
+            return;
+        }
+        watch.server = cluster.server.clone().or(watch.server.take());
+        if !cluster.alive || epoch.is_taken(&cluster.nodes) {
+            tracing::warn!(epoch = epoch.epoch.0, "this node was declared dead; rejoining with a new epoch");
+            self.rejoin(&epoch).await;
+            return;
+        }
+        let confirmed = Heartbeat { sent, received: responded_at, store_time: cluster.time };
+        if !membership.renew_send_lease(confirmed) {
+            tracing::warn!(
+                "the store's clock advanced further than this node's; this node was paused, or the store's clock \
+                 jumped; nothing is sent before the next heartbeat"
+            );
+        }
+        let others = cluster.nodes.iter().filter(|node| node.epoch != epoch.epoch);
+        let dead = watch.detector.observe(responded_at, others.map(|node| (node.epoch.0, node.heartbeats)));
+        let (dead, alive): (Vec<&Node>, Vec<&Node>) =
+            cluster.nodes.iter().partition(|node| dead.contains(&node.epoch.0));
+        for node in &dead {
+            self.rescuer.rescue_later(node.epoch, Some(node.heartbeats));
+        }
+        let mut pools: BTreeMap<String, usize> = BTreeMap::new();
+        for pool in alive.iter().flat_map(|node| &node.pools) {
+            *pools.entry(pool.clone()).or_default() += 1;
+        }
+        membership.set_pools(pools);
+        if self.shares.update(epoch.epoch, &alive) {
+            self.dispatcher.apply_limit_shares();
+        }
+        self.dispatcher.resume_node();
+        let is_leader = alive.first().is_some_and(|node| node.epoch == epoch.epoch);
+        membership.set_leader(is_leader);
+        self.rescue_orphaned_epochs(&epoch, &cluster, is_leader, responded_at, watch).await;
+    }
+
+    /// Rescues the leases of epochs that ended without releasing them. Only the leader searches for such epochs.
+    async fn rescue_orphaned_epochs(
+        &self,
+        epoch: &NodeEpoch,
+        cluster: &ClusterView,
+        is_leader: bool,
+        now: Duration,
+        watch: &mut HeartbeatState,
+    ) {
+        // These epochs held leases before this membership read. An epoch without a `nodes` row never gets one again, so
+        // it is safe to rescue.
+        for suspect in std::mem::take(&mut watch.suspects) {
+            if suspect != epoch.epoch && cluster.nodes.iter().all(|node| node.epoch != suspect) {
+                self.rescuer.rescue_later(suspect, None);
+            }
+        }
+        let lease = self.membership.lease();
+        if is_leader && now.saturating_sub(watch.requested_at) >= lease {
+            watch.requested_at = now;
+            let others =
+                timeout(liveness::heartbeat_interval(lease), self.store.other_epochs(epoch.epoch)).await;
+            watch.suspects = others.ok().and_then(Result::ok).unwrap_or_default();
+        }
+    }
+
+    /// Leaves the epoch after a database failover. The new server may lack the latest commits: outcomes, leases and
+    /// changes that this node knows may be gone, and versions, epochs and positions in the change feed may be reused.
+    /// The node therefore takes a new epoch and reloads everything. Returns false if joining with a new epoch failed;
+    /// the next heartbeat tries again.
+    async fn leave_former_server(&self, epoch: &Arc<NodeEpoch>, cluster: &ClusterView) -> bool {
+        tracing::warn!(
+            epoch = epoch.epoch.0,
+            "database server changed (failover); rejoining with a new epoch and reloading"
+        );
+        self.wakeups.changes.server_changed();
+        if !self.rejoin(epoch).await {
+            return false;
+        }
+        if !epoch.is_taken(&cluster.nodes) {
+            // Rescued without waiting for failure detection: nothing under this epoch will be sent or recorded any
+            // more.
+            self.rescuer.rescue_later(epoch.epoch, None);
+        }
+        true
+    }
+
+    /// Ends the epoch and takes a new one. Deliveries that are only queued here now belong to other nodes; outcomes of
+    /// requests in flight will not be recorded. Returns false if joining with a new epoch failed; the next heartbeat
+    /// tries again.
+    async fn rejoin(&self, epoch: &Arc<NodeEpoch>) -> bool {
+        epoch.end();
+        self.dispatcher.discard_ended_epoch();
+        if self.stop.is_cancelled() {
+            return false;
+        }
+        match membership::join(&*self.store, &self.clock, &self.settings).await {
+            Ok(joined) => {
+                tracing::info!(epoch = joined.epoch.epoch.0, "this node rejoined");
+                self.membership.set_epoch(joined);
+                self.wakeups.changes.request_resync();
+                self.wakeups.scheduler.wake();
+                // The new epoch changes this node's position among the nodes: recompute it with a heartbeat now.
+                self.membership.check_epoch_now();
+                true
+            }
+            // The next heartbeat detects the ended epoch again and retries.
+            Err(error) => {
+                tracing::warn!(%error, "joining with a new epoch failed; will retry");
+                false
+            }
+        }
+    }
+}

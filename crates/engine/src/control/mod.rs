@@ -1,0 +1,46 @@
+//! What people do: they change webhooks and tenants, force circuits, redeliver, cancel and erase, and ask what a delivery
+//! waits for. Each change is stored first, then applied to the cache, then to queued deliveries.
+
+mod circuits;
+mod erase;
+mod redrive;
+mod wait_reason;
+mod webhooks;
+
+use std::sync::Arc;
+
+use redrive_store::Store;
+
+pub(crate) use self::redrive::redrive_lane;
+pub use self::{
+    circuits::CircuitCounts,
+    redrive::{ReplayError, ReplayTo},
+    wait_reason::{GateStatus, WaitReason},
+    webhooks::ChangeError,
+};
+use crate::{
+    Settings,
+    clock::Clock,
+    cluster::membership::Membership,
+    coordinate::Coordinator,
+    dispatch::Dispatcher,
+    record::{Circuits, Recorder},
+    rollup_buffer::RollupBuffer,
+    routing::Router,
+    wakeups::Wakeups,
+};
+
+/// Carries out what people ask for.
+pub(crate) struct Control {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) rollups: Arc<RollupBuffer>,
+    pub(crate) wakeups: Arc<Wakeups>,
+}

@@ -1,0 +1,122 @@
+//! Changes of webhooks and tenants: stored first, then applied to the cache, then to queued deliveries.
+
+use redrive_core::{TenantId, WebhookId, webhook::Webhook};
+use redrive_store::{StoreError, Tenant, UpdateResult, Versioned};
+
+use super::Control;
+use crate::occurrences::webhook_disabled_by_change;
+
+/// Reason why a webhook was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError<E> {
+    /// The webhook or the tenant does not exist.
+    #[error("there is no such webhook")]
+    NotFound,
+    /// The change function rejected the change.
+    #[error("the change was refused")]
+    Rejected(E),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Control {
+    /// Stores a new webhook. Every event acknowledged from now on reaches it. Returns false if the tenant does not
+    /// exist.
+    pub(crate) async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
+        match self.store.create_webhook(webhook.clone()).await? {
+            UpdateResult::Updated { version } => {
+                if webhook.next_action_at().is_some() {
+                    self.wakeups.expiry.notify_one();
+                }
+                self.router.apply_local_change(webhook, version);
+                Ok(true)
+            }
+            UpdateResult::Stale | UpdateResult::NotFound => Ok(false),
+        }
+    }
+
+    /// Reads a webhook, changes it and stores it; retries on a concurrent change.
+    pub(crate) async fn change_webhook<E>(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<(), E>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        self.change_and_notify(tenant_id, id, change, false).await
+    }
+
+    /// Changes a webhook automatically: notifies the owner if the change disables it.
+    pub(crate) async fn change_webhook_automatically<E>(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<(), E>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        self.change_and_notify(tenant_id, id, change, true).await
+    }
+
+    async fn change_and_notify<E>(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+        mut change: impl FnMut(&mut Webhook) -> Result<(), E>,
+        report: bool,
+    ) -> Result<Webhook, ChangeError<E>> {
+        loop {
+            let Some(found) = self.store.webhook(tenant_id.clone(), id).await? else {
+                return Err(ChangeError::NotFound);
+            };
+            let Versioned { mut webhook, revision } = found;
+            let before = webhook.state.clone();
+            change(&mut webhook).map_err(ChangeError::Rejected)?;
+            webhook.updated_at = self.clock.now();
+            let disabled =
+                webhook_disabled_by_change(&before, &webhook, webhook.updated_at).filter(|_| report);
+            let reported = disabled.is_some();
+            match self.store.change_webhook(webhook.clone(), revision, disabled).await? {
+                UpdateResult::Updated { version } => {
+                    if reported {
+                        self.wakeups.notifier.notify_one();
+                    }
+                    self.router.apply_local_change(webhook.clone(), version);
+                    if !before.receives_events() && webhook.state.receives_events() {
+                        self.coordinator.local.clear_failing_since(webhook.id);
+                    }
+                    self.recorder.apply_webhook_change(webhook.id);
+                    if let Some(resolved) = self.router.webhook(webhook.id) {
+                        // Disabling the circuit breaker unblocks the webhook immediately.
+                        self.circuits.advance(&resolved);
+                    }
+                    return Ok(webhook);
+                }
+                UpdateResult::NotFound => return Err(ChangeError::NotFound),
+                UpdateResult::Stale => {}
+            }
+        }
+    }
+
+    /// Returns the maximum number of attempts of a webhook's deliveries; `None` if the webhook is not known.
+    pub(crate) async fn max_attempts(&self, webhook_id: WebhookId) -> Option<u32> {
+        let webhook = self.router.get_or_load(webhook_id).await;
+        webhook.ok().flatten().map(|webhook| webhook.retry_policy.max_attempts())
+    }
+
+    /// Changes a tenant's name and settings. Returns false if the tenant does not exist.
+    pub(crate) async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
+        let id = tenant.id.clone();
+        if !self.store.change_tenant(tenant).await? {
+            return Ok(false);
+        }
+        self.router.refresh(&id).await?;
+        self.dispatcher.tenant_changed(&id);
+        Ok(true)
+    }
+
+    /// Deletes a tenant whose webhooks are deleted. Returns false if the tenant does not exist.
+    pub(crate) async fn delete_tenant(&self, id: &TenantId) -> Result<bool, StoreError> {
+        let deleted = self.store.delete_tenant(id.clone(), self.clock.now()).await?;
+        self.router.refresh(id).await?;
+        Ok(deleted)
+    }
+}

@@ -1,0 +1,180 @@
+//! Runtime state of one webhook in memory.
+
+use redrive_core::{
+    TenantId, Time,
+    dispatch::gate::Scope,
+    protection::{
+        breaker::{Circuit, Counts, Transition},
+        limiter::Bucket,
+    },
+};
+use redrive_store::FailingChange;
+
+use super::{AttemptReport, BlockSnapshot, CircuitChange, RuntimeChange};
+use crate::routing::ResolvedWebhook;
+
+/// Runtime state of one webhook. Webhooks in the default state, which are most, have no entry.
+pub(super) struct WebhookEntry {
+    pub(super) tenant_id: TenantId,
+    pub(super) circuit: Circuit,
+    pub(super) bucket: Bucket,
+    /// End of the pause after a 429.
+    pub(super) paused_by_429_until: Option<Time>,
+    pub(super) failing_since: Option<Time>,
+    /// Time of the circuit's next timed transition.
+    pub(super) next_tick: Option<Time>,
+    /// Unstored transitions made here: of the circuit, and of starting or ceasing to fail.
+    pub(super) circuit_moves: UnstoredTransitions,
+    pub(super) failing_moves: UnstoredTransitions,
+    /// Whether its circuit changed here and Redis does not know yet.
+    pub(super) unsynced: bool,
+    /// Counts in Redis at the last refresh.
+    pub(super) counts: Option<Counts>,
+    /// Half-open probes in Redis: number sent, and number that succeeded.
+    pub(super) half_open_counts: Option<(u32, u32)>,
+    /// Scope of the token that a delivery waited for, and when it is due.
+    pub(super) token: Option<(Scope, Time)>,
+}
+
+/// Transitions made here. State read from the store is ignored until they are stored.
+#[derive(Default)]
+pub(super) struct UnstoredTransitions {
+    /// Number of transitions not stored yet.
+    unstored: u32,
+    /// Sequence number of the last transition, among all transitions made on this node.
+    last: u64,
+}
+
+impl UnstoredTransitions {
+    /// Records one more transition to store, and assigns it the next sequence number.
+    pub(super) fn record(&mut self, numbers: &mut u64) {
+        *numbers += 1;
+        self.last = *numbers;
+        self.unstored += 1;
+    }
+
+    /// Records that one of them was stored, or never will be.
+    pub(super) fn confirm(&mut self) {
+        self.unstored = self.unstored.saturating_sub(1);
+    }
+
+    /// Returns whether state read at this value of the node's sequence number is newer than all of these transitions.
+    pub(super) fn is_superseded_by(&self, numbers: u64) -> bool {
+        self.unstored == 0 && self.last <= numbers
+    }
+}
+
+impl WebhookEntry {
+    pub(super) fn new(webhook: &ResolvedWebhook, bucket: Bucket, now: Time) -> Self {
+        Self::with_circuit(webhook.tenant.id.clone(), Circuit::new(now), bucket)
+    }
+
+    /// Creates an entry with this circuit and otherwise default state.
+    pub(super) fn with_circuit(tenant_id: TenantId, circuit: Circuit, bucket: Bucket) -> Self {
+        Self {
+            tenant_id,
+            circuit,
+            bucket,
+            paused_by_429_until: None,
+            failing_since: None,
+            next_tick: None,
+            circuit_moves: UnstoredTransitions::default(),
+            failing_moves: UnstoredTransitions::default(),
+            unsynced: false,
+            counts: None,
+            half_open_counts: None,
+            token: None,
+        }
+    }
+
+    /// Returns until when sending is blocked, and otherwise the probe limit.
+    pub(super) fn block_state(&self, webhook: &ResolvedWebhook, now: Time) -> (Option<Time>, Option<usize>) {
+        let paused_by_429_until = self.paused_by_429_until.filter(|until| *until > now);
+        (
+            paused_by_429_until.max(self.circuit.to_saved().blocked_until()),
+            self.circuit.probe_limit(&webhook.breaker),
+        )
+    }
+
+    /// Compares the block state with the one before a merge.
+    pub(super) fn diff_block_state(
+        &self,
+        webhook: &ResolvedWebhook,
+        before: (Option<Time>, Option<usize>),
+        now: Time,
+    ) -> RuntimeChange {
+        match self.block_state(webhook, now) {
+            after if after == before => RuntimeChange::Unchanged,
+            (Some(until), _) => RuntimeChange::Blocked(until),
+            (None, probe_limit) => RuntimeChange::Unblocked(probe_limit),
+        }
+    }
+
+    /// Records the result of a request except for the circuit.
+    pub(super) fn record_change(
+        &mut self,
+        report: &AttemptReport,
+        now: Time,
+        numbers: &mut u64,
+    ) -> Option<FailingChange> {
+        self.paused_by_429_until = self.paused_by_429_until.max(report.pause_until);
+        let failing = match (report.success, self.failing_since) {
+            (Some(true), Some(_)) => {
+                self.failing_since = None;
+                Some(FailingChange::Recovered)
+            }
+            (Some(false), None) => {
+                self.failing_since = Some(now);
+                Some(FailingChange::Since(now))
+            }
+            _ => None,
+        };
+        if failing.is_some() {
+            self.failing_moves.record(numbers);
+        }
+        failing
+    }
+
+    /// Returns the block state where Redis decides and this entry is only a mirror.
+    pub(super) fn redis_snapshot(&self, webhook: &ResolvedWebhook, now: Time) -> BlockSnapshot {
+        let mut circuit = self.circuit.view(&webhook.breaker, now);
+        if let Some(counts) = self.counts {
+            (circuit.counts, circuit.error_percentage) = (counts, counts.error_percentage());
+        }
+        if let Some((attempts, successes)) = self.half_open_counts {
+            (circuit.half_open_attempts, circuit.half_open_successes) = (attempts, successes);
+        }
+        let due = |scope| self.token.filter(|(of, due)| *of == scope && *due > now).map(|(_, due)| due);
+        BlockSnapshot {
+            circuit,
+            paused_by_429_until: self.paused_by_429_until.filter(|until| *until > now),
+            failing_since: self.failing_since,
+            tokens: [due(Scope::Webhook), due(Scope::Tenant), due(Scope::Node)],
+        }
+    }
+
+    /// Returns the change to store if the circuit made a transition.
+    pub(super) fn take_change(
+        &mut self,
+        webhook: &ResolvedWebhook,
+        transition: Option<Transition>,
+    ) -> Option<CircuitChange> {
+        self.next_tick = self.circuit.next_tick(&webhook.breaker);
+        transition.map(|transition| CircuitChange {
+            webhook_id: webhook.id,
+            tenant_id: self.tenant_id.clone(),
+            transition,
+            saved: self.circuit.to_saved(),
+            probe_limit: self.circuit.probe_limit(&webhook.breaker),
+        })
+    }
+
+    pub(super) fn is_evictable(&self, webhook: &ResolvedWebhook, now: Time) -> bool {
+        self.circuit.is_idle(&webhook.breaker, now)
+            && webhook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
+            && self.paused_by_429_until.is_none_or(|until| until <= now)
+            && self.failing_since.is_none()
+            && !self.unsynced
+            && self.circuit_moves.unstored + self.failing_moves.unstored == 0
+    }
+}

@@ -1,0 +1,241 @@
+//! One delivery from its admission to its record. Every station is a component.
+
+use std::{sync::Arc, time::Duration};
+
+use redrive_core::{
+    FailureCategory,
+    delivery::{
+        decide::{DecisionEffects, should_disable},
+        response::{AttemptResponse, ResponseClass, SendFailure, classify},
+    },
+    protection::breaker::CallOutcome,
+    webhook::WebhookState,
+};
+use tokio::runtime::Handle;
+
+use crate::{
+    clock::Clock,
+    coordinate::{AttemptReport, Coordinator, ReportEffects},
+    dispatch::{
+        Admission, Dispatcher, Effects, EndWithoutAttempt, LeasedDelivery, REASON_GONE, UnsettledDelivery,
+    },
+    dns_suspects::DnsSuspects,
+    metrics::Metrics,
+    record::{CancelReason, Circuits, DecidedAttempt, Probe, Recorder, attempt::failure_category},
+    rollup_buffer::RollupBuffer,
+    routing::{ResolvedWebhook, Router},
+    send::{AttemptResult, PreSendCheck, Sender},
+    supervision::{FaultPoint, Faults},
+};
+
+/// Delay of a delivery that is released to the store because the connection limit of its address was reached.
+const CONNECTION_LIMIT_DELAY: Duration = Duration::from_secs(1);
+
+/// Takes deliveries through their attempts.
+pub(crate) struct Deliverer {
+    pub(crate) clock: Clock,
+    pub(crate) router: Arc<Router>,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) sender: Arc<Sender>,
+    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) rollups: Arc<RollupBuffer>,
+    pub(crate) dns_suspects: Arc<DnsSuspects>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Time of uninterrupted failure after which a webhook is disabled; `None` for never.
+    pub(crate) disable_after: Option<Duration>,
+    pub(crate) faults: Faults,
+    pub(crate) runtime: Handle,
+}
+
+/// An admission whose probe is a guard.
+struct Admitted {
+    admission: Admission,
+    probe: Option<Probe>,
+}
+
+impl Effects for Deliverer {
+    fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission) {
+        let probe = admission.probe_id.map(|id| Probe::new(&self.circuits, &admission.webhook, id));
+        let runtime = self.runtime.clone();
+        runtime.spawn(self.run(delivery, Admitted { admission, probe }));
+    }
+
+    fn end(&self, delivery: UnsettledDelivery, end: EndWithoutAttempt) {
+        self.recorder.record_without_attempt(delivery, end);
+    }
+}
+
+impl Deliverer {
+    /// Takes one delivery from its admission to its record. If its task panics, the guards return what it occupies, and
+    /// the delivery is released as one whose sender died.
+    async fn run(self: Arc<Self>, mut delivery: UnsettledDelivery, mut admitted: Admitted) {
+        delivery.begin_task();
+        self.faults.inject(FaultPoint::Check);
+        let webhook = admitted.admission.webhook.clone();
+        // 1. Check: what has changed since it was admitted?
+        let result = match self.sender.pre_send_check(&delivery, &webhook).await {
+            // 2. Send: render, sign, post through the guarded client.
+            Ok(PreSendCheck::Send) => self.sender.send_request(&delivery, &webhook).await,
+            Ok(PreSendCheck::Poison) => self.sender.failed_as_poison(&delivery),
+            not_sent => return self.end_unsent(delivery, admitted, not_sent).await,
+        };
+        if let AttemptResponse::Failed(SendFailure::ConnectionLimit) = result.response() {
+            return self.release_for_connection_limit(delivery, admitted).await;
+        }
+        // The request has ended, so its cluster-wide slot is free for another one.
+        drop(admitted.admission.slot.take());
+        // 3. Decide: what does the response mean for the delivery? Pure rules of core.
+        let response_class = classify(&result.response(), &webhook.retry_policy, self.clock.now());
+        self.faults.inject(FaultPoint::Classify);
+        let cancel = self.cancel_reason(&delivery);
+        let decided = self.recorder.decide(&delivery, &webhook, &response_class, cancel.is_some());
+        self.count_attempt(&webhook, &result, failure_category(&response_class));
+        // 4. Report: what does it mean for the endpoint, on every node?
+        let probe_id = admitted.probe.as_ref().map(Probe::id);
+        let report = build_report(probe_id, &result, &response_class, &decided, cancel.is_some());
+        let changed = self.coordinator.report_attempt(&webhook, report).await;
+        admitted.probe.take().into_iter().for_each(Probe::reported);
+        // 5. Apply, before the slot is free: nothing behind it is sent to a webhook that is disabled, paused or blocked.
+        let failed = failure_category(&response_class).is_some();
+        let disable_reason = self.disable_reason(&decided, &changed, failed);
+        self.circuits.apply_report_effects(&webhook, &changed);
+        // Queued deliveries return to the store and wait there until this outcome is recorded or refused. The webhook
+        // counts as disabled only after the store has confirmed it.
+        if disable_reason.is_some() {
+            self.dispatcher.park(&webhook, None);
+        }
+        if decided.pause_until.is_some() {
+            self.dispatcher.park(&webhook, decided.pause_until);
+        }
+        // 6. The response frees the webhook's slot, the commit of the outcome the node's.
+        delivery.free_webhook_slot();
+        // 7. Record the attempt, the outcome and what follows from it, in one transaction.
+        let circuit = admitted.admission.circuit;
+        self.recorder.record_attempt(
+            delivery,
+            DecidedAttempt {
+                webhook,
+                circuit,
+                result,
+                response_class,
+                decided,
+                cancel,
+                changed,
+                disable_reason,
+            },
+        );
+    }
+
+    /// Ends or releases a delivery that is not sent.
+    async fn end_unsent(
+        &self,
+        mut delivery: UnsettledDelivery,
+        admitted: Admitted,
+        check: Result<PreSendCheck, redrive_store::StoreError>,
+    ) {
+        self.return_admission(&mut delivery, admitted).await;
+        match check {
+            Ok(PreSendCheck::Finish(end)) => self.recorder.record_without_attempt(delivery, end),
+            Ok(PreSendCheck::LeaseLost) => self.recorder.drop_lost_lease(delivery, false),
+            Ok(PreSendCheck::LeaseUncertain | PreSendCheck::Send | PreSendCheck::Poison) => {
+                delivery.release()
+            }
+            Err(error) => {
+                tracing::warn!(
+                    delivery_id = %delivery.id, webhook_id = %delivery.webhook_id,
+                    tenant_id = %delivery.event.tenant_id, %error, "store access failed; delivery released"
+                );
+                delivery.release();
+            }
+        }
+    }
+
+    /// Releases a delivery to the store because the connection limit of its address was reached. No request was sent,
+    /// so this is not an attempt and says nothing about the endpoint.
+    async fn release_for_connection_limit(&self, mut delivery: UnsettledDelivery, admitted: Admitted) {
+        self.metrics.connection_limit.inc();
+        self.return_admission(&mut delivery, admitted).await;
+        delivery.delay_until(self.clock.now() + CONNECTION_LIMIT_DELAY);
+        delivery.release();
+    }
+
+    /// Returns the slots and the probe of a delivery that is not sent.
+    async fn return_admission(&self, delivery: &mut UnsettledDelivery, mut admitted: Admitted) {
+        drop(admitted.admission.slot.take());
+        if let Some(probe) = admitted.probe.take() {
+            probe.return_unused().await;
+        }
+        delivery.free_webhook_slot();
+    }
+
+    /// Returns why the delivery is cancelled unless it was delivered.
+    fn cancel_reason(&self, delivery: &LeasedDelivery) -> Option<CancelReason> {
+        if let Some(reason) = self.dispatcher.queues.cancel_reason(delivery.id) {
+            return Some(CancelReason { reason, by_request: true });
+        }
+        // The webhook was cached when the delivery was admitted, so one that is missing now was deleted since.
+        let webhook = self.router.webhook(delivery.webhook_id);
+        let state = webhook.as_ref().map_or(&WebhookState::Deleted, |webhook| &webhook.state);
+        state.cancel_reason().map(|reason| CancelReason { reason: reason.to_owned(), by_request: false })
+    }
+
+    /// Counts the attempt in the statistics of its webhook.
+    fn count_attempt(
+        &self,
+        webhook: &ResolvedWebhook,
+        result: &AttemptResult,
+        category: Option<FailureCategory>,
+    ) {
+        self.rollups.record_attempt(webhook, result.exchange.timings.total, category, self.clock.now());
+        if category == Some(FailureCategory::Dns) {
+            self.dns_suspects.add(webhook.id, &webhook.tenant.id);
+        }
+    }
+
+    /// Returns the reason to disable the webhook, if there is one.
+    fn disable_reason(
+        &self,
+        decided: &DecisionEffects,
+        changed: &ReportEffects,
+        failed: bool,
+    ) -> Option<String> {
+        if decided.disable_webhook {
+            return Some(REASON_GONE.to_owned());
+        }
+        let confirmed_now = self.clock.confirmed_now();
+        if !failed || !should_disable(changed.failing_since, self.disable_after, confirmed_now) {
+            return None;
+        }
+        let length = match self.disable_after.unwrap_or_default().as_secs() {
+            1 => "1 second".to_owned(),
+            86_400 => "1 day".to_owned(),
+            secs if secs % 86_400 == 0 => format!("{} days", secs / 86_400),
+            secs => format!("{secs} seconds"),
+        };
+        Some(format!("no delivery succeeded for {length}"))
+    }
+}
+
+/// Returns the report of an attempt for the circuit of its webhook.
+fn build_report(
+    probe: Option<u64>,
+    result: &AttemptResult,
+    response_class: &ResponseClass,
+    decided: &DecisionEffects,
+    cancelled: bool,
+) -> AttemptReport {
+    let category = failure_category(response_class);
+    // A request that was cut by the drain deadline, or failed after its cancellation, says nothing about the
+    // endpoint.
+    let cut_by_drain =
+        matches!(&result.exchange.result, Err(failed) if failed.failure == SendFailure::DrainDeadline);
+    let is_inconclusive = category.is_some() && (cancelled || cut_by_drain);
+    AttemptReport {
+        call: if is_inconclusive { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
+        probe,
+        success: (!is_inconclusive).then_some(category.is_none()),
+        pause_until: decided.pause_until,
+    }
+}

@@ -1,0 +1,91 @@
+//! Performs the actions that follow from a command, once the lock of the queues is free. The only place that does.
+
+use std::sync::{Arc, Weak};
+
+use redrive_core::dispatch::gate::Scope;
+
+use super::{
+    Deferral, DeferredDelivery, DispatchActions, Dispatcher, Effects, EndWithoutAttempt, ReleaseItem,
+    UnsettledDelivery,
+};
+
+/// A started delivery that may not be sent now.
+pub(super) type Deferred = (UnsettledDelivery, Deferral);
+
+impl Dispatcher {
+    /// Starts the deliveries that the gate admits, releases those that have to wait in the store, and wakes the
+    /// scheduler if there is capacity for more.
+    ///
+    /// Deliveries that are not admitted return to their queues, which may start others instead. The loop ends, because
+    /// each of them leaves its queue, or something holds it there.
+    pub(super) fn perform(self: &Arc<Self>, mut actions: DispatchActions) {
+        loop {
+            if actions.refill {
+                self.wakeups.scheduler.wake();
+            }
+            for delivery in std::mem::take(&mut actions.release) {
+                self.release_queue.add(ReleaseItem::queued(delivery));
+            }
+            if actions.start.is_empty() {
+                return;
+            }
+            // Guarded before anything can fail.
+            let start = actions.start.into_iter().map(|delivery| UnsettledDelivery::started(self, delivery));
+            let start: Vec<_> = start.collect();
+            // The engine is being dropped: guards that are dropped here change memory only.
+            let Some(effects) = self.effects() else { return };
+            let deferred = self.admit(start, &effects);
+            if deferred.is_empty() {
+                return;
+            }
+            actions = self.defer(deferred);
+        }
+    }
+
+    pub(super) fn effects(&self) -> Option<Arc<dyn Effects>> {
+        self.effects.get().and_then(Weak::upgrade)
+    }
+
+    /// Returns deliveries that were not admitted to their queues.
+    pub(super) fn defer(&self, deferred: Vec<Deferred>) -> DispatchActions {
+        let queued = deferred
+            .into_iter()
+            .map(|(delivery, deferral)| DeferredDelivery { delivery: delivery.into_queued(), deferral });
+        let actions = self.queues.defer(queued.collect());
+        // A deferred delivery may need an earlier wake-up than the one that is set.
+        self.wakeups.gate_timer.notify_one();
+        actions
+    }
+
+    /// Loads the webhook of a started delivery, which is not cached on this node, or was deleted.
+    pub(super) fn load_webhook_of(self: &Arc<Self>, delivery: UnsettledDelivery) {
+        let dispatcher = self.clone();
+        self.runtime.spawn(async move { dispatcher.start_unknown(delivery).await });
+    }
+
+    async fn start_unknown(self: Arc<Self>, mut delivery: UnsettledDelivery) {
+        match self.router.get_or_load(delivery.webhook_id).await {
+            Ok(Some(webhook)) if webhook.state.cancel_reason().is_none() => {
+                // The webhook is cached now: queue the delivery again.
+                let deferral = Deferral::Hold(Scope::Webhook, self.clock.now());
+                let actions = self.defer(vec![(delivery, deferral)]);
+                self.perform(actions);
+            }
+            Ok(webhook) => {
+                let reason = webhook.and_then(|webhook| webhook.state.cancel_reason().map(str::to_owned));
+                let reason = reason.unwrap_or_else(|| "the webhook is gone".into());
+                delivery.free_webhook_slot();
+                if let Some(effects) = self.effects() {
+                    effects.end(delivery, EndWithoutAttempt::for_inactive_webhook(reason));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    delivery_id = %delivery.id, webhook_id = %delivery.webhook_id,
+                    tenant_id = %delivery.event.tenant_id, %error, "store access failed; delivery released"
+                );
+                delivery.release();
+            }
+        }
+    }
+}

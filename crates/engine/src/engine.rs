@@ -1,0 +1,532 @@
+//! The facade of the engine: every verb is a line that calls a component.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use prometheus_client::metrics::counter::Counter;
+use redrive_core::{
+    DeliveryId, EventId, OperationId, TenantId, Time, WebhookId,
+    delivery::{bulk_operation::OperationAction, lane::Priority},
+    notification::{Occurrence, confirmation::MailPolicy},
+    protection::limiter::RateLimit,
+    statistics::traffic::{Resolution, Traffic},
+    webhook::Webhook,
+};
+use redrive_store::{
+    CancelResult, ConfirmationRequestResult, Delivery, Epoch, EraseResult, MinuteRollup, Node, Operation,
+    OperationRequest, OrderedPosition, RedriveResult, Store, StoreError, Tenant, WebhookFailures,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    BatchState, ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft,
+    GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayError,
+    ReplayTo, Router, Service, ServiceStatus, TenantInMemory, TokenReply, WaitReason,
+    clock::Clock,
+    cluster::timekeeping::Timekeeper,
+    control::Control,
+    deliver::Deliverer,
+    dispatch::Dispatcher,
+    publish::{PublishContext, Publisher},
+    services::{
+        notify::Notifier, operations::OperationRunner, pruner::Pruner, statistics::StatisticsService,
+    },
+    supervision::Supervisor,
+};
+#[cfg(feature = "fault_injection")]
+use crate::{FaultInjection, supervision::Faults};
+
+/// The components that the facade calls.
+pub(crate) struct Components {
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) timekeeper: Arc<Timekeeper>,
+    pub(crate) statistics: Arc<StatisticsService>,
+    pub(crate) pruner: Arc<Pruner>,
+    pub(crate) notifier: Arc<Notifier>,
+    pub(crate) operations: Arc<OperationRunner>,
+    pub(crate) supervisor: Arc<Supervisor>,
+    #[cfg(feature = "fault_injection")]
+    pub(crate) faults: Faults,
+    pub(crate) stop: CancellationToken,
+    /// Cancels requests in flight at the drain deadline.
+    pub(crate) cancel_requests: CancellationToken,
+    /// The dispatcher refers to it weakly.
+    pub(crate) _deliverer: Arc<Deliverer>,
+}
+
+/// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
+#[derive(Clone)]
+pub struct Engine(pub(crate) Arc<Components>);
+
+/// The parts of the engine.
+impl Engine {
+    /// Returns the cache of webhooks and tenants.
+    pub fn router(&self) -> &Router {
+        &self.0.control.router
+    }
+
+    /// Returns the clock that the engine uses.
+    pub fn clock(&self) -> &Clock {
+        &self.0.control.clock
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.0.control.store
+    }
+
+    /// Returns the current epoch of this node.
+    pub fn epoch(&self) -> Epoch {
+        self.0.control.membership.current_epoch().epoch
+    }
+
+    /// Returns a token that is cancelled when the engine stops.
+    pub fn stop_token(&self) -> CancellationToken {
+        self.0.stop.clone()
+    }
+
+    /// Returns the counter of this kind of internal error, for other crates.
+    pub fn internal_error_counter(&self, error: InternalError) -> Counter {
+        self.0.control.recorder.metrics.internal_error_counter(error).clone()
+    }
+}
+
+/// Supervision and load.
+impl Engine {
+    /// Starts a background service under the engine's supervision. It must end when [`Engine::stop_token`] is cancelled,
+    /// and not before.
+    pub fn run_service(&self, service: Service) {
+        self.0.supervisor.run(service);
+    }
+
+    /// Returns the background services of this node, ordered by name.
+    pub fn services(&self) -> Vec<ServiceStatus> {
+        self.0.supervisor.statuses()
+    }
+
+    /// Returns why the engine cannot go on; `None` while it can.
+    pub fn failure(&self) -> Option<EngineFailure> {
+        self.0.supervisor.failure()
+    }
+
+    /// Waits until the engine cannot go on: the process should exit, and be restarted.
+    pub async fn failed(&self) -> EngineFailure {
+        self.0.supervisor.failed().await
+    }
+
+    /// Returns the means to cause panics in services.
+    #[cfg(feature = "fault_injection")]
+    pub fn fault_injection(&self) -> &FaultInjection {
+        &self.0.faults.injection
+    }
+
+    /// Makes the dispatcher panic while its state is locked.
+    #[cfg(feature = "fault_injection")]
+    pub fn panic_in_dispatcher(&self) {
+        let dispatcher = self.0.dispatcher.clone();
+        tokio::spawn(async move { dispatcher.queues.panic_while_locked() });
+    }
+
+    /// Returns how many deliveries and requests this node holds, and their limits.
+    pub fn load(&self) -> Load {
+        self.0.dispatcher.queues.load()
+    }
+
+    /// Returns the counts of a tenant's deliveries in this node's memory.
+    pub fn in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
+        self.0.dispatcher.queues.tenant_in_memory(tenant_id)
+    }
+}
+
+/// Publishing.
+impl Engine {
+    /// Loads a tenant's webhooks if they are not cached. Events published one right after the other from then on keep
+    /// their order.
+    pub async fn preload_tenant(&self, tenant_id: &TenantId) -> Result<(), StoreError> {
+        self.router().load_tenant(tenant_id).await
+    }
+
+    /// Returns the webhooks of a tenant that the operator manages, without deleted ones.
+    pub async fn operator_webhooks(&self, tenant_id: &TenantId) -> Result<HashSet<WebhookId>, StoreError> {
+        self.preload_tenant(tenant_id).await?;
+        Ok(self.router().operator_webhooks(tenant_id))
+    }
+
+    /// Publishes an event. The event and all its deliveries are durable when this returns.
+    pub async fn publish(&self, draft: EventDraft) -> Result<PublishReceipt, PublishError> {
+        self.0.publisher.publish_for_tenant(draft, PublishContext::default()).await
+    }
+
+    /// Publishes an event of a batch.
+    pub async fn publish_in_batch(
+        &self,
+        draft: EventDraft,
+        batch: &BatchState,
+    ) -> Result<PublishReceipt, PublishError> {
+        let context = PublishContext { batch: Some(batch), position: None };
+        self.0.publisher.publish_for_tenant(draft, context).await
+    }
+
+    /// Publishes an event at its position in a sequence of publishes: it is stored after all earlier positions, and
+    /// fails if one of those fails. This is unrelated to ordered lanes, which order the deliveries to a webhook.
+    pub async fn publish_in_order(
+        &self,
+        draft: EventDraft,
+        position: OrderedPosition,
+    ) -> Result<PublishReceipt, PublishError> {
+        let context = PublishContext { position: Some(&position), batch: None };
+        self.0.publisher.publish_for_tenant(draft, context).await
+    }
+
+    /// Runs possibly expensive work of a tenant on one of the threads for checks. Fails if too many checks are
+    /// waiting.
+    pub async fn run_check<T: Send + 'static>(
+        &self,
+        tenant_id: &TenantId,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.0.publisher.checker.run_on_thread(tenant_id, job).await
+    }
+
+    /// Runs work of a known cost for a tenant: inline if it is cheap, otherwise on one of the threads for checks.
+    /// Fails if too many checks are waiting.
+    pub async fn run_counted<T: Send + 'static>(
+        &self,
+        tenant_id: &TenantId,
+        work: u64,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.0.publisher.checker.run_counted(tenant_id, work, job).await
+    }
+
+    /// Records work that the caller does on the runtime itself: at most [`MAX_INLINE_WORK`](crate::MAX_INLINE_WORK).
+    pub fn record_inline_work(&self, work: u64) {
+        self.0.publisher.checker.record_inline_work(work);
+    }
+}
+
+/// Webhooks and tenants.
+impl Engine {
+    /// Stores a new webhook. Every event acknowledged from now on reaches it. Returns false if the tenant does not
+    /// exist.
+    pub async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
+        self.0.control.create_webhook(webhook).await
+    }
+
+    /// Reads a webhook, changes it and stores it; retries on a concurrent change.
+    pub async fn change_webhook<E>(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<(), E>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        self.0.control.change_webhook(tenant_id, id, change).await
+    }
+
+    /// Returns the maximum number of attempts of a webhook's deliveries; `None` if the webhook is not known.
+    pub async fn max_attempts(&self, webhook_id: WebhookId) -> Option<u32> {
+        self.0.control.max_attempts(webhook_id).await
+    }
+
+    /// Loads these webhooks of a tenant into the cache unless they are there, with few store calls.
+    pub async fn load_webhooks(
+        &self,
+        tenant_id: &TenantId,
+        webhooks: &[WebhookId],
+    ) -> Result<(), StoreError> {
+        self.router().load_missing(tenant_id, webhooks).await
+    }
+
+    /// Changes a tenant's name and settings. Returns false if the tenant does not exist.
+    pub async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
+        self.0.control.change_tenant(tenant).await
+    }
+
+    /// Refreshes the cached event types of a tenant after a change.
+    pub async fn catalogue_changed(&self, tenant_id: &TenantId) -> Result<(), StoreError> {
+        self.router().refresh(tenant_id).await.map(drop)
+    }
+
+    /// Deletes a tenant whose webhooks are deleted. Returns false if the tenant does not exist.
+    pub async fn delete_tenant(&self, id: &TenantId) -> Result<bool, StoreError> {
+        self.0.control.delete_tenant(id).await
+    }
+}
+
+/// Deliveries.
+impl Engine {
+    /// Returns what a pending delivery waits for; `None` while its request is in flight.
+    pub async fn wait_reason(&self, delivery: &Delivery) -> Result<Option<WaitReason>, StoreError> {
+        self.0.control.wait_reason(delivery).await
+    }
+
+    /// Returns what blocks a webhook now. Returns `None` if the webhook does not exist.
+    pub async fn gate_status(&self, webhook_id: WebhookId) -> Result<Option<GateStatus>, StoreError> {
+        self.0.control.gate_status(webhook_id).await
+    }
+
+    /// Returns what blocks these webhooks of a tenant now; unknown ones are left out.
+    pub async fn gate_statuses(
+        &self,
+        tenant_id: &TenantId,
+        webhooks: &[WebhookId],
+    ) -> Result<HashMap<WebhookId, GateStatus>, StoreError> {
+        self.0.control.gate_statuses(tenant_id, webhooks).await
+    }
+
+    /// Makes a pending delivery due now, or creates a new round of an ended one.
+    pub async fn retry(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+        priority: Option<Priority>,
+    ) -> Result<RedriveResult, StoreError> {
+        self.0.control.retry(tenant_id, delivery_id, priority).await
+    }
+
+    /// Delivers an event again: creates one new round per webhook.
+    pub async fn replay(
+        &self,
+        tenant_id: TenantId,
+        event_id: EventId,
+        to: ReplayTo,
+        priority: Option<Priority>,
+    ) -> Result<Vec<DeliveryId>, ReplayError> {
+        self.0.control.replay(tenant_id, event_id, to, priority).await
+    }
+
+    /// Cancels a delivery. A request in flight is allowed to finish: a 2xx response still delivers it.
+    pub async fn cancel(
+        &self,
+        tenant_id: TenantId,
+        delivery_id: DeliveryId,
+        webhook_id: WebhookId,
+        reason: String,
+    ) -> Result<CancelResult, StoreError> {
+        self.0.control.cancel(tenant_id, delivery_id, webhook_id, reason).await
+    }
+
+    /// Erases the payload and metadata of an event permanently, and the endpoints' responses to it. Cancels its
+    /// pending deliveries; a request in flight is allowed to finish. Calling it again completes an interrupted
+    /// erasure.
+    pub async fn erase(&self, tenant_id: &TenantId, event_id: EventId) -> Result<EraseResult, StoreError> {
+        self.0.control.erase(tenant_id, event_id).await
+    }
+}
+
+/// Circuits and the cluster.
+impl Engine {
+    /// Resets or forces a webhook's circuit. Returns false if there is no such webhook.
+    pub async fn control_circuit(
+        &self,
+        tenant_id: &TenantId,
+        webhook_id: WebhookId,
+        action: CircuitAction,
+    ) -> Result<bool, StoreError> {
+        self.0.control.control_circuit(tenant_id, webhook_id, action).await
+    }
+
+    /// Returns the number of circuits in each state.
+    pub fn circuits(&self) -> CircuitCounts {
+        self.0.control.circuits()
+    }
+
+    /// Returns the number of due deliveries blocked by open circuits. Counts the first hundred circuits, and up to ten
+    /// thousand deliveries of each.
+    pub async fn blocked_deliveries(&self) -> Result<u64, StoreError> {
+        self.0.control.blocked_deliveries().await
+    }
+
+    /// Returns whether this node is the leader, which prunes for all. Two nodes may be for a moment.
+    pub fn is_leader(&self) -> bool {
+        self.0.control.membership.is_leader()
+    }
+
+    /// Returns whether any node serves this pool.
+    pub fn serves(&self, pool: &str) -> bool {
+        self.0.control.membership.serves(pool)
+    }
+
+    /// Returns all nodes of the cluster including this one, ordered by epoch; empty if the store is not shared.
+    pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        match self.0.control.membership.is_shared() {
+            true => Ok(self.store().heartbeat(Epoch::NONE).await?.nodes),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Registers a callback for API keys that may have been created or revoked on another node. It must not block.
+    pub fn on_keys_changed(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.0.control.wakeups.changes.on_keys(call);
+    }
+
+    /// Confirms the current time of the clock for all nodes; the others follow within seconds.
+    pub async fn confirm_clock(&self) -> Result<(), StoreError> {
+        self.0.timekeeper.confirm().await
+    }
+
+    /// Returns whether Redis responds; `None` if it is not configured.
+    pub fn redis_up(&self) -> Option<bool> {
+        self.0.control.coordinator.configured_redis().map(|redis| redis.is_up())
+    }
+
+    /// Returns whether Redis is configured and does not respond, so that every node works in fallback.
+    pub fn is_in_fallback(&self) -> bool {
+        self.redis_up() == Some(false)
+    }
+
+    /// Takes a token from a named bucket that all nodes share. Returns `None` if Redis is not configured or
+    /// unavailable.
+    pub async fn take_shared_token(&self, name: String, limit: RateLimit) -> Option<TokenReply> {
+        self.0.control.coordinator.redis()?.take_token(name, limit).await.ok()
+    }
+
+    /// Returns whether this node has every broker connection that it needs for tickets; `None` without a broker.
+    pub fn broker_up(&self) -> Option<bool> {
+        self.0.publisher.tickets.as_ref().map(|broker| broker.is_up())
+    }
+
+    /// Returns whether the broker accepts tickets from this node now: false if it is unavailable, late, full or
+    /// blocked.
+    pub fn issues_tickets(&self) -> bool {
+        self.0.publisher.tickets.as_ref().is_some_and(|broker| broker.issues_tickets())
+    }
+}
+
+/// Statistics and retention.
+impl Engine {
+    /// Returns the traffic of a tenant by minute or by hour from a time on; a start may appear in two parts. Counts of
+    /// other nodes from the last seconds are not included yet.
+    pub async fn traffic(
+        &self,
+        tenant_id: TenantId,
+        resolution: Resolution,
+        from: Time,
+    ) -> Result<Vec<(Time, Traffic)>, StoreError> {
+        self.0.statistics.traffic(tenant_id, resolution, from).await
+    }
+
+    /// Returns the failed attempts of a tenant from a time on, by webhook. Reads at most the latest `max` minutes with
+    /// a failure.
+    pub async fn failures(
+        &self,
+        tenant_id: TenantId,
+        from: Time,
+        max: usize,
+    ) -> Result<WebhookFailures, StoreError> {
+        self.0.statistics.failures(tenant_id, from, max).await
+    }
+
+    /// Returns rollups of webhooks by minute from a time on; a minute may appear in two parts. `for_tenant` is the
+    /// tenant that asked; `None` for the engine itself.
+    pub async fn rollups(
+        &self,
+        for_tenant: Option<&TenantId>,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+    ) -> Result<Vec<MinuteRollup>, StoreError> {
+        self.0.statistics.rollups(for_tenant, webhooks, from).await
+    }
+
+    /// Returns when each of these webhooks of a tenant last accepted a delivery; webhooks without a success are left
+    /// out.
+    pub async fn last_successes(
+        &self,
+        tenant_id: &TenantId,
+        webhooks: &[WebhookId],
+    ) -> Result<HashMap<WebhookId, Time>, StoreError> {
+        self.0.statistics.last_successes(tenant_id, webhooks).await
+    }
+
+    /// Returns when a webhook last accepted a delivery.
+    pub async fn last_success(
+        &self,
+        tenant_id: &TenantId,
+        webhook_id: WebhookId,
+    ) -> Result<Option<Time>, StoreError> {
+        self.0.statistics.last_success(tenant_id, webhook_id).await
+    }
+
+    /// Prunes everything that is past its retention now.
+    pub async fn prune(&self) -> Result<(), StoreError> {
+        self.0.pruner.prune().await
+    }
+}
+
+/// Notifications.
+impl Engine {
+    /// Returns whether this node's last email was sent; `None` if it sends none.
+    pub fn mail_up(&self) -> Option<bool> {
+        self.0.notifier.mail_up()
+    }
+
+    /// Records in the background that a request of a tenant was rejected because its quota is exhausted; at most once
+    /// per minute for each quota, since a tenant may be rejected very often.
+    pub fn quota_reached(
+        &self,
+        tenant_id: &TenantId,
+        reason: &'static str,
+        message: &str,
+        until: Option<Time>,
+    ) {
+        self.0.notifier.quota_reached(tenant_id, reason, message, until);
+    }
+
+    /// Records occurrences and wakes the notifier.
+    pub async fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> Result<(), StoreError> {
+        self.0.notifier.record_occurrences(occurrences).await
+    }
+
+    /// Returns the operator's email policy; `None` if this node sends no email.
+    pub fn mail_policy(&self) -> Option<&MailPolicy> {
+        self.0.notifier.mail_policy()
+    }
+
+    /// Requests a confirmation email for an address of a tenant, within the limits.
+    pub async fn request_confirmation(
+        &self,
+        tenant_id: TenantId,
+        address: &str,
+    ) -> Result<ConfirmationRequestResult, StoreError> {
+        self.0.notifier.request_confirmation(tenant_id, address).await
+    }
+}
+
+/// Bulk operations.
+impl Engine {
+    /// Creates an operation that starts now or at `start_at`. Returns `None` if the tenant has too many active
+    /// operations.
+    pub async fn begin_operation(
+        &self,
+        tenant_id: TenantId,
+        order: OperationRequest,
+        start_at: Option<Time>,
+        created_by: String,
+    ) -> Result<Option<Operation>, StoreError> {
+        self.0.operations.begin_operation(tenant_id, order, start_at, created_by).await
+    }
+
+    /// Pauses, resumes or cancels an operation.
+    pub async fn control_operation(
+        &self,
+        tenant_id: TenantId,
+        id: OperationId,
+        action: OperationAction,
+    ) -> Result<Operation, OperationActionError> {
+        self.0.operations.control_operation(tenant_id, id, action).await
+    }
+
+    /// Counts what an operation would select now, for a limited time, and returns the first deliveries.
+    pub async fn count_candidates(
+        &self,
+        tenant_id: &TenantId,
+        order: &OperationRequest,
+        sample: usize,
+    ) -> Result<DryRunCount, StoreError> {
+        self.0.operations.count_candidates(tenant_id, order, sample).await
+    }
+}

@@ -1,0 +1,115 @@
+//! Checks of an event before it is stored: the catalogue of its tenant, and the payload filters of webhooks.
+
+use std::sync::Arc;
+
+use redrive_core::{
+    WebhookId,
+    event::{Event, event_type},
+    routing::filter::{Filter, Payload},
+};
+use redrive_store::PublishResult;
+
+use super::{BatchState, PublishContext, PublishError, PublishReceipt, Publisher, checking::COMPILE_WORK};
+use crate::routing::{MatchedWebhooks, ResolvedWebhook, TypeStatus};
+
+impl Publisher {
+    /// Handles an event that the cached catalogue rejects. Returns the receipt of the original if it repeats an event
+    /// that was accepted before the catalogue changed. Returns `None` if the cached catalogue was outdated: check
+    /// again.
+    pub(super) async fn recheck_catalogue(
+        self: &Arc<Self>,
+        event: &Arc<Event>,
+        matched: MatchedWebhooks,
+        refused: PublishError,
+        batch: Option<&BatchState>,
+    ) -> Result<Option<PublishReceipt>, PublishError> {
+        // The check was not executed, so its failure says nothing about the event.
+        if matches!(refused, PublishError::Store(_) | PublishError::BatchTooCostly) {
+            return Err(refused);
+        }
+        let version = matched.version;
+        if event.idempotency_key.is_some() {
+            // Version -1 never matches, so this only checks the idempotency key and stores nothing.
+            let key_check_only = MatchedWebhooks { version: -1, webhooks: Vec::new(), ..matched };
+            let epoch = self.membership.current_epoch();
+            if let PublishResult::Duplicate { event_id } =
+                self.commit(&epoch, event, key_check_only, PublishContext::default()).await?
+            {
+                return Ok(Some(self.duplicate_receipt(event_id)));
+            }
+        }
+        // One refresh is enough for all rejected events of a batch.
+        if batch.is_some_and(|batch| batch.is_current(version)) {
+            return Err(refused);
+        }
+        // A rejected event is never committed, so no commit would detect an outdated catalogue.
+        self.router.refresh(&event.tenant_id).await?;
+        match self.router.version(&event.tenant_id) == Some(version) {
+            true => {
+                if let Some(batch) = batch {
+                    batch.set_current(version);
+                }
+                Err(refused)
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// Removes the webhooks whose filter rejects the payload. Parses the payload only if a webhook has a filter.
+    /// Redrive's own events, including test events, are not filtered.
+    pub(super) async fn apply_payload_filters(
+        &self,
+        event: &Arc<Event>,
+        only: Option<WebhookId>,
+        webhooks: &mut Vec<Arc<ResolvedWebhook>>,
+        batch: Option<&BatchState>,
+    ) -> Result<(), PublishError> {
+        let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
+        if passes_always || !webhooks.iter().any(|webhook| webhook.has_filter()) {
+            return Ok(());
+        }
+        let work = Filter::work(webhooks.iter().filter_map(|webhook| webhook.filter()), &event.data);
+        let (event, mut candidates) = (event.clone(), std::mem::take(webhooks));
+        let tenant_id = event.tenant_id.clone();
+        let filter_webhooks = move || {
+            let payload = Payload::new(&event.data);
+            candidates.retain(|webhook| webhook.passes_filter(&payload));
+            candidates
+        };
+        *webhooks = self.checker.run_work(&tenant_id, work, batch, filter_webhooks).await?;
+        Ok(())
+    }
+
+    /// Checks an event against the catalogue. Fails if its type or payload is not allowed.
+    pub(super) async fn check_event_type(
+        &self,
+        event: &Event,
+        status: &TypeStatus,
+        batch: Option<&BatchState>,
+    ) -> Result<(), PublishError> {
+        let rule = match status {
+            TypeStatus::Unrestricted => return Ok(()),
+            TypeStatus::Unregistered => return Err(PublishError::Unregistered(event.event_type.clone())),
+            TypeStatus::Registered(rule) if rule.is_archived() => {
+                return Err(PublishError::Archived(event.event_type.clone()));
+            }
+            TypeStatus::Registered(rule) => rule,
+        };
+        if !rule.has_schema() {
+            return Ok(());
+        }
+        if !rule.is_compiled() {
+            let compiled = rule.clone();
+            self.checker
+                .run_work(&event.tenant_id, COMPILE_WORK, batch, move || compiled.schema().is_some())
+                .await?;
+        }
+        let Some(schema) = rule.schema() else { return Ok(()) };
+        let (rule, data) = (rule.clone(), event.data.clone());
+        let work = schema.max_work(&data);
+        self.checker
+            .run_work(&event.tenant_id, work, batch, move || rule.check(&data))
+            .await?
+            .map_err(|violation| PublishError::SchemaViolation(violation.into_field_error("data")))
+    }
+}

@@ -1,0 +1,188 @@
+//! Publishing an event: check, fan out, reserve capacity, commit, hand over.
+//!
+//! The commit callback hands leased deliveries to the dispatcher even if the publisher has disconnected: a
+//! committed lease always reaches its lane.
+
+mod check;
+pub(crate) mod checking;
+mod commit;
+mod draft;
+mod plan;
+mod spans;
+
+use std::sync::Arc;
+
+use redrive_core::{
+    EventId, WebhookId,
+    event::{Event, event_type},
+};
+use redrive_store::{OrderedPosition, Publish, PublishResult, StoreError};
+
+pub use self::{
+    checking::{BatchState, MAX_BATCH_WORK, MAX_INLINE_WORK},
+    draft::{EventDraft, PublishError, PublishReceipt},
+};
+use crate::{
+    Settings,
+    clock::{self, Clock},
+    cluster::membership::Membership,
+    coordinate::Coordinator,
+    dispatch::Dispatcher,
+    metrics::Metrics,
+    publish::checking::Checker,
+    record::StoreMonitor,
+    routing::Router,
+    schedule::tickets::TicketBroker,
+    supervision::Faults,
+    trace::Tracer,
+    wakeups::Wakeups,
+};
+
+/// Maximum number of repeated fan-outs if the tenant's configuration keeps changing.
+const MAX_FAN_OUT_RETRIES: usize = 19;
+/// Number of times that a publish waits for a new epoch.
+const MAX_EPOCH_WAITS: usize = 3;
+
+/// Publishes events.
+pub(crate) struct Publisher {
+    pub(crate) store: Arc<dyn Publish>,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) monitor: Arc<StoreMonitor>,
+    /// `None` without a broker.
+    pub(crate) tickets: Option<Arc<TicketBroker>>,
+    pub(crate) checker: Arc<Checker>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tracer: Arc<Tracer>,
+    pub(crate) wakeups: Arc<Wakeups>,
+    pub(crate) faults: Faults,
+}
+
+/// The batch or the order that a publish belongs to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PublishContext<'a> {
+    pub(crate) position: Option<&'a OrderedPosition>,
+    pub(crate) batch: Option<&'a BatchState>,
+}
+
+impl Publisher {
+    /// Publishes an event of a tenant, which must not use the types reserved for Redrive. A test event does, and goes to
+    /// one webhook.
+    pub(crate) async fn publish_for_tenant(
+        self: &Arc<Self>,
+        draft: EventDraft,
+        context: PublishContext<'_>,
+    ) -> Result<PublishReceipt, PublishError> {
+        if event_type::is_reserved(&draft.event_type) && draft.only_webhook.is_none() {
+            return Err(PublishError::Reserved);
+        }
+        self.publish(draft, context).await
+    }
+
+    /// Publishes an event. The event and all its deliveries are durable when this returns.
+    pub(crate) async fn publish(
+        self: &Arc<Self>,
+        draft: EventDraft,
+        context: PublishContext<'_>,
+    ) -> Result<PublishReceipt, PublishError> {
+        let (event, only) = self.build_event(draft);
+        event.validate()?;
+        let event = Arc::new(event);
+        let publishing = self.trace_publish(&event);
+        let published = self.publish_event(&event, only, context).await;
+        if let Some(publishing) = publishing {
+            publishing.set_result(&published);
+        }
+        published
+    }
+
+    async fn publish_event(
+        self: &Arc<Self>,
+        event: &Arc<Event>,
+        only: Option<WebhookId>,
+        context: PublishContext<'_>,
+    ) -> Result<PublishReceipt, PublishError> {
+        let mut epoch_waits = 0;
+        for _ in 0..=MAX_FAN_OUT_RETRIES {
+            let subject = event.subject.as_deref();
+            let matched =
+                self.router.match_webhooks(&event.tenant_id, &event.event_type, subject, only).await?;
+            let Some(mut matched) = matched else { return Err(PublishError::NoTenant) };
+            matched.webhooks.retain(|webhook| !webhook.has_expired(self.clock.confirmed_now()));
+            self.apply_payload_filters(event, only, &mut matched.webhooks, context.batch).await?;
+            let deliveries = matched.webhooks.len();
+            // Redrive's own event types are in no catalogue.
+            if only.is_none()
+                && !event_type::is_reserved(&event.event_type)
+                && let Err(refused) = self.check_event_type(event, &matched.type_status, context.batch).await
+            {
+                match self.recheck_catalogue(event, matched, refused, context.batch).await? {
+                    Some(receipt) => return Ok(receipt),
+                    None => continue,
+                }
+            }
+            // Read after the checks, which may take a while: the epoch must be the current one.
+            let epoch = self.membership.current_epoch();
+            match self.commit(&epoch, event, matched, context).await? {
+                PublishResult::ConfigChanged => self.router.refresh(&event.tenant_id).await?,
+                PublishResult::New { sequence_number } => {
+                    self.metrics.published.inc();
+                    return Ok(PublishReceipt {
+                        event_id: event.id,
+                        timestamp: event.timestamp,
+                        sequence_number: Some(sequence_number),
+                        deliveries: Some(deliveries),
+                        duplicate: false,
+                    });
+                }
+                PublishResult::Duplicate { event_id } => return Ok(self.duplicate_receipt(event_id)),
+                PublishResult::KeyReused { event_id } => return Err(PublishError::KeyReused(event_id)),
+                PublishResult::NoTenant => return Err(PublishError::NoTenant),
+                PublishResult::Fenced => {
+                    epoch_waits += 1;
+                    if epoch_waits > MAX_EPOCH_WAITS || !self.membership.wait_for_new_epoch(&epoch).await {
+                        return Err(StoreError::Fenced.into());
+                    }
+                    true
+                }
+            };
+        }
+        Err(PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into())))
+    }
+
+    /// Builds the event, and returns it with its only recipient if it has one.
+    fn build_event(&self, draft: EventDraft) -> (Event, Option<WebhookId>) {
+        let now = self.clock.now();
+        let id = EventId::new(now, &clock::random_id_bytes());
+        let event = Event {
+            id,
+            tenant_id: draft.tenant_id,
+            event_type: draft.event_type,
+            data: draft.data,
+            timestamp: now,
+            idempotency_key: draft.idempotency_key,
+            source: draft.source,
+            subject: draft.subject,
+            priority: draft.priority,
+            metadata: draft.metadata,
+            trace: self.tracer.trace_of(id, draft.trace),
+            hops: draft.hops,
+        };
+        (event, draft.only_webhook)
+    }
+
+    fn duplicate_receipt(&self, event_id: EventId) -> PublishReceipt {
+        self.metrics.duplicates.inc();
+        PublishReceipt {
+            event_id,
+            timestamp: event_id.time(),
+            sequence_number: None,
+            deliveries: None,
+            duplicate: true,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Claims from the store: due lanes, as far as this node has capacity.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use redrive_core::{
+    TenantId, Time, WebhookId, cluster::ticket::displayed_due, delivery::lane::Lane,
+    security::egress_rules::HostKey,
+};
+use redrive_store::{ClaimedDelivery, LaneCapacity, LaneKey, StoreError};
+
+use super::{
+    Claimer,
+    reservation::{ClaimReservation, LaneDeliveries},
+};
+use crate::{
+    clock::monotonic_now,
+    cluster::membership::NodeEpoch,
+    dispatch::{LeasedDelivery, WebhookLimits},
+    routing::ResolvedWebhook,
+    supervision::FaultPoint,
+};
+
+/// Due lanes read per claim.
+const MAX_LANES: usize = 64;
+/// Maximum number of declined lanes that a claim reads past.
+const MAX_DECLINED_LANES: usize = 2_000;
+/// Approximate maximum of deliveries and payload bytes claimed per transaction.
+const MAX_CLAIM_DELIVERIES: usize = 4_000;
+const MAX_CLAIM_BYTES: usize = 8 << 20;
+
+/// Result of a claim.
+pub(crate) enum ClaimResult {
+    /// Deliveries were claimed, or more may be due: claim again immediately.
+    Claimed,
+    /// Nothing is due (or nothing fits) before this time.
+    Idle(Option<Time>),
+}
+
+impl Claimer {
+    /// Returns the delay of a webhook's first attempts.
+    pub(super) fn first_delay(&self, webhook_id: WebhookId) -> Duration {
+        self.router.webhook(webhook_id).map_or(Duration::ZERO, |webhook| webhook.retry_policy.first_delay())
+    }
+
+    /// Claims due deliveries from lanes of this node that need a refill and have capacity, and from lanes that
+    /// no node has claimed.
+    pub(crate) async fn claim_due(&self) -> Result<ClaimResult, StoreError> {
+        let epoch = self.membership.current_epoch();
+        self.release_idle_assignments(&epoch).await?;
+        if self.dispatcher.queues.is_draining() {
+            return Ok(ClaimResult::Idle(None));
+        }
+        let now = self.clock.now();
+        if self.membership.is_shared() {
+            // Expired parks are lifted first, so that this claim includes their lanes, which no node has claimed.
+            self.dispatcher.expire_blocks(now);
+        }
+        // Lanes that this node declined stay due in the store, so this claim reads past as many as were declined last
+        // time.
+        let max = MAX_LANES + self.declined_lanes.load(Relaxed).min(MAX_DECLINED_LANES);
+        let due = self.store.due_lanes(epoch.epoch, self.settings.pools.clone(), now, max).await?;
+        let more_due = due.lanes.len() >= max;
+        let mut declined = 0;
+        let to_refill = self.drop_unserved(self.dispatcher.queues.take_lanes_to_refill());
+        let mut reserved = ClaimReservation::new(self, &epoch, to_refill);
+        let capacities = &mut reserved.capacities;
+        for key in due.lanes {
+            if capacities.iter().map(|capacity| capacity.max_deliveries).sum::<usize>()
+                >= MAX_CLAIM_DELIVERIES
+            {
+                break;
+            }
+            let webhook = match self.router.get_or_load(key.webhook_id).await {
+                Ok(webhook) => webhook,
+                // One unreadable webhook must not block the others.
+                Err(StoreError::InvalidItem(why)) => {
+                    tracing::error!(webhook_id = %key.webhook_id, error = why, "reading a webhook failed; its deliveries stay queued");
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if webhook.as_ref().is_some_and(|webhook| !webhook.tenant.is_served()) {
+                declined += 1;
+                continue;
+            }
+            if capacities.iter().any(|capacity| capacity.key == key) {
+                continue;
+            }
+            let capacity = self.reserve_lane(webhook.as_deref(), key);
+            if capacity.max_deliveries == 0 && self.membership.is_shared() {
+                // Other nodes may have capacity.
+                self.dispatcher.queues.defer_lane(&capacity.key);
+                declined += 1;
+            } else {
+                // A lane without capacity is claimed as well: it is then reserved for this node, which requests a refill
+                // when it has capacity.
+                capacities.push(capacity);
+            }
+        }
+        let before = self.declined_lanes.swap(declined, Relaxed);
+        if capacities.is_empty() {
+            // All lanes read were declined: there may be more behind them.
+            let more_behind = declined >= max && before < declined;
+            return Ok(if more_behind { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) });
+        }
+        for capacity in capacities {
+            capacity.exclusive = self.claims_exclusively(&capacity.key);
+        }
+        let bytes = reserved.reserve_bytes(MAX_CLAIM_BYTES);
+        let _transfer = self.dispatcher.lease_transfers.begin();
+        let claims = self.store.claim(epoch.epoch, now, reserved.capacities.clone(), bytes).await?;
+        // A lane that is due but yields nothing is being written by a concurrent publish or claimed by another
+        // node, which wakes the scheduler when done.
+        let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
+        let mut claims = claims.into_iter();
+        reserved.set_claimed(|_| {
+            claims.next().map_or_else(Default::default, |claim| (claim.deliveries, claim.more))
+        });
+        self.faults.inject(FaultPoint::Claimed);
+        while let Some(lane) = reserved.next_lane() {
+            self.enqueue_claims(&epoch, lane);
+        }
+        Ok(if gave || more_due { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) })
+    }
+
+    /// Returns whether a claim from this lane assigns its webhook to this node.
+    fn claims_exclusively(&self, key: &LaneKey) -> bool {
+        let needs_assignment =
+            |webhook: Arc<ResolvedWebhook>| self.dispatcher.assignments.needs_assignment(&webhook);
+        self.membership.is_shared()
+            && (key.lane.is_ordered() || self.router.webhook(key.webhook_id).is_some_and(needs_assignment))
+    }
+
+    /// Releases assignments that are idle or no longer needed. Must not run concurrently with a claim: the claim could
+    /// take deliveries for an assignment that is being released, and two nodes would send to the webhook.
+    async fn release_idle_assignments(&self, epoch: &NodeEpoch) -> Result<(), StoreError> {
+        let now = monotonic_now();
+        let mut left = self.dispatcher.assignments.due_for_check(now);
+        left.retain(|webhook_id| self.dispatcher.may_unassign(*webhook_id, now));
+        if !left.is_empty() {
+            self.store.release_assignments(epoch.epoch, left.clone()).await?;
+            self.dispatcher.assignments.unassign(&left);
+        }
+        Ok(())
+    }
+
+    /// Drops lanes of tenants that have been routed to pools of other nodes.
+    fn drop_unserved(&self, capacities: Vec<LaneCapacity>) -> Vec<LaneCapacity> {
+        let is_served = |capacity: &LaneCapacity| {
+            self.router.webhook(capacity.key.webhook_id).is_none_or(|webhook| webhook.tenant.is_served())
+        };
+        let (served, others): (Vec<_>, Vec<_>) = capacities.into_iter().partition(is_served);
+        for capacity in &others {
+            self.dispatcher.enqueue_claimed(capacity, Vec::new(), false);
+        }
+        if !others.is_empty() {
+            // Nodes that serve these tenants cannot see lanes that are claimed here.
+            let (store, epoch) = (self.store.clone(), self.membership.current_epoch());
+            let webhooks = others.into_iter().map(|capacity| capacity.key.webhook_id).collect();
+            self.runtime.spawn(async move {
+                if let Err(error) = store.release_assignments(epoch.epoch, webhooks).await {
+                    tracing::warn!(%error, "releasing lanes that other nodes serve failed; will retry");
+                }
+            });
+        }
+        served
+    }
+
+    fn reserve_lane(&self, webhook: Option<&ResolvedWebhook>, key: LaneKey) -> LaneCapacity {
+        // Deliveries of a deleted webhook are claimed too, and ended one by one.
+        let unknown = TenantId::default();
+        let limits = match webhook {
+            Some(webhook) => {
+                self.circuits.unpark_for_due_probe(webhook);
+                self.dispatcher.assignments.webhook_limits(webhook)
+            }
+            None => WebhookLimits {
+                webhook_id: key.webhook_id,
+                tenant_id: &unknown,
+                max_in_flight: self.settings.webhook_max_in_flight as usize,
+                tenant_max_in_flight: usize::MAX,
+                host: HostKey::default(),
+            },
+        };
+        self.dispatcher.queues.reserve_lane(limits, key.lane)
+    }
+
+    fn enqueue_claims(&self, epoch: &Arc<NodeEpoch>, lane: LaneDeliveries) {
+        let LaneDeliveries { capacity, deliveries, more } = lane;
+        if capacity.exclusive && !deliveries.is_empty() {
+            self.dispatcher.assignments.assign(capacity.key.webhook_id);
+            if let Some(webhook) = self.router.webhook(capacity.key.webhook_id) {
+                self.circuits.advance(&webhook);
+            }
+        }
+        let delay = self.first_delay(capacity.key.webhook_id);
+        let delivery = |claimed| to_leased_delivery(claimed, epoch, &capacity.key.lane, delay);
+        let deliveries = deliveries.into_iter().map(delivery).collect();
+        self.dispatcher.enqueue_claimed(&capacity, deliveries, more);
+    }
+}
+
+/// Converts a claimed delivery. `delay` is the delay of its webhook's first attempts.
+pub(super) fn to_leased_delivery(
+    claimed: ClaimedDelivery,
+    epoch: &Arc<NodeEpoch>,
+    lane: &Lane,
+    delay: Duration,
+) -> LeasedDelivery {
+    LeasedDelivery {
+        id: claimed.id,
+        epoch: epoch.clone(),
+        webhook_id: claimed.webhook_id,
+        lane: lane.clone(),
+        event: claimed.event,
+        format: claimed.format,
+        attempt: claimed.attempt_count + 1,
+        created_at: claimed.created_at,
+        // The grace period for a ticket does not count as scheduled: the delivery is shown as late.
+        due: displayed_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
+        rescues: claimed.rescues,
+        sender_deaths: claimed.sender_deaths,
+        publish_started_at: None,
+    }
+}
