@@ -130,16 +130,3 @@ codes! {
         PayloadFormat::CloudeventsBinary = 4,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Statements of both stores compute the opposite of a kind as 3 minus its code.
-    #[test]
-    fn only_codes_of_opposite_kinds_add_up_to_three() {
-        for kind in NotificationKind::ALL {
-            assert_eq!(NotificationKind::from_code(3 - kind.code()), kind.opposite(), "{kind:?}");
-        }
-    }
-}

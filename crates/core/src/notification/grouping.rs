@@ -1,7 +1,8 @@
 //! Grouping of occurrences: the first is sent immediately, those that follow within an interval are sent together
 //! after it.
 //!
-//! Each kind and webhook has a state: the pending occurrences, and until when nothing is sent.
+//! Each kind and webhook has a state: the pending occurrences, and until when nothing is sent. A store reads the
+//! states of the affected groups, applies [`add_occurrences`] or [`take_due_groups`], and writes back what changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -76,8 +77,11 @@ impl GroupIntervals {
 /// Key of a group: tenant, webhook, kind.
 pub type GroupKey = (TenantId, Option<WebhookId>, NotificationKind);
 
+/// Groups by key, in locking order.
+pub type Groups = BTreeMap<GroupKey, GroupState>;
+
 /// Occurrences of one kind about one webhook or tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OccurrenceGroup {
     /// Number of occurrences.
     pub count: u64,
@@ -122,7 +126,7 @@ pub fn merge<'a>(
     merged
 }
 
-/// State of one group. The stores keep it in a row and must implement the same logic.
+/// State of one group. A store keeps it in a row, and reads and writes it as a whole.
 ///
 /// ```
 /// use redrive_core::{
@@ -154,10 +158,11 @@ pub struct GroupState {
 }
 
 impl GroupState {
-    /// Adds occurrences.
-    pub fn add_occurrences(&mut self, kind: NotificationKind, occurrences: OccurrenceGroup) {
+    /// Adds occurrences. Returns `false` if the state did not change: a lasting condition was reported again while
+    /// it is suppressed.
+    pub fn add_occurrences(&mut self, kind: NotificationKind, occurrences: OccurrenceGroup) -> bool {
         if !kind.counts_repeats() && occurrences.last_at < self.suppressed_until {
-            return;
+            return false;
         }
         match &mut self.open {
             Some((open, _)) => open.add(kind, occurrences),
@@ -166,6 +171,7 @@ impl GroupState {
                 self.open = Some((occurrences, due));
             }
         }
+        true
     }
 
     /// Takes the pending occurrences if they are due.
@@ -196,280 +202,88 @@ pub fn with_dead_count(occurrence: Occurrence, dead: Vec<(DeliveryId, String)>) 
     Some(Occurrence { count, facts, ..occurrence })
 }
 
-/// A group with pending occurrences.
-pub struct PendingGroup {
-    /// Key of the group.
-    pub key: GroupKey,
-    /// The pending occurrences.
-    pub group: OccurrenceGroup,
-    /// When they are due.
-    pub due: Time,
+fn opposite_key((tenant_id, webhook_id, kind): &GroupKey) -> Option<GroupKey> {
+    Some((tenant_id.clone(), *webhook_id, kind.opposite()?))
 }
 
 /// Returns these keys and those of the opposite kinds, in locking order.
 pub fn with_opposites(found: Vec<GroupKey>) -> BTreeSet<GroupKey> {
-    let counterpart =
-        |(tenant_id, webhook_id, kind): &GroupKey| Some((tenant_id.clone(), *webhook_id, kind.opposite()?));
-    let others: Vec<_> = found.iter().filter_map(counterpart).collect();
-    found.into_iter().chain(others).collect()
+    let opposites: Vec<_> = found.iter().filter_map(opposite_key).collect();
+    found.into_iter().chain(opposites).collect()
 }
 
-/// Returns the notifications that are due, without those whose opposite is pending and not due; in the order in
-/// which they are to be read.
-pub fn due_notifications(
-    open: Vec<PendingGroup>,
+/// Adds merged occurrences to the stored groups with their keys. A group that is not in `stored` is new. Returns the
+/// groups that changed and must be stored.
+pub fn add_occurrences(mut stored: Groups, occurrences: BTreeMap<GroupKey, OccurrenceGroup>) -> Groups {
+    let add = |(key, occurrences): (GroupKey, OccurrenceGroup)| {
+        let mut state = stored.remove(&key).unwrap_or_default();
+        state.add_occurrences(key.2, occurrences).then_some((key, state))
+    };
+    occurrences.into_iter().filter_map(add).collect()
+}
+
+/// Result of [`take_due_groups`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct DueGroups {
+    /// The notifications to send, in the order in which they are to be read.
+    pub notifications: Vec<Notification>,
+    /// The groups that changed and must be stored.
+    pub changed: Groups,
+}
+
+/// Takes the groups that are due and creates their notifications, at most one per id in `new_ids`.
+///
+/// A group whose opposite is pending and not due yet becomes due together with it. So it is no longer among the
+/// due groups, and cannot keep other groups out of a limited number of them. `stored` must include the opposites:
+/// see [`with_opposites`].
+pub fn take_due_groups(
+    stored: Groups,
     now: Time,
-    fresh: Vec<NotificationId>,
-) -> Vec<Notification> {
-    let waits: BTreeSet<GroupKey> =
-        open.iter().filter(|one| one.due > now).map(|one| one.key.clone()).collect();
-    let is_due = |one: &PendingGroup| {
-        let (tenant_id, webhook_id, kind) = &one.key;
-        let counterpart = kind.opposite().map(|other| (tenant_id.clone(), *webhook_id, other));
-        one.due <= now && counterpart.is_none_or(|other| !waits.contains(&other))
-    };
-    let mut due: Vec<_> = open.into_iter().filter(is_due).collect();
-    due.sort_by_key(|one| (one.group.last_at, one.key.2));
-    let mut ids = fresh;
+    intervals: &GroupIntervals,
+    new_ids: Vec<NotificationId>,
+) -> DueGroups {
+    let due_at = |state: &GroupState| state.open.as_ref().map(|(_, due)| *due);
+    let not_due: BTreeMap<GroupKey, Time> = stored
+        .iter()
+        .filter_map(|(key, state)| Some((key.clone(), due_at(state).filter(|due| *due > now)?)))
+        .collect();
+    let (mut due_groups, mut changed) = (Vec::new(), Groups::new());
+    for (key, mut state) in stored {
+        let Some((group, due)) = &mut state.open else { continue };
+        if *due > now {
+            continue;
+        }
+        match opposite_key(&key).and_then(|opposite| not_due.get(&opposite)) {
+            Some(later) => {
+                *due = *later;
+                changed.insert(key, state);
+            }
+            None => due_groups.push((group.last_at, key, state)),
+        }
+    }
+    due_groups.sort_by_key(|(last_at, key, _)| (*last_at, key.2));
+    let mut ids = new_ids;
     ids.sort_unstable();
-    let notification_id = |(one, id): (PendingGroup, NotificationId)| {
-        let (tenant_id, webhook_id, kind) = one.key;
-        let OccurrenceGroup { count, first_at, last_at, facts } = one.group;
-        Notification { id, tenant_id, webhook_id, kind, count, first_at, last_at, facts }
-    };
-    due.into_iter().zip(ids).map(notification_id).collect()
+    let mut notifications = Vec::new();
+    for ((_, key, mut state), id) in due_groups.into_iter().zip(ids) {
+        let (tenant_id, webhook_id, kind) = key.clone();
+        if let Some(group) = state.take_due(kind, now, intervals) {
+            let OccurrenceGroup { count, first_at, last_at, facts } = group;
+            notifications.push(Notification {
+                id,
+                tenant_id,
+                webhook_id,
+                kind,
+                count,
+                first_at,
+                last_at,
+                facts,
+            });
+            changed.insert(key, state);
+        }
+    }
+    DueGroups { notifications, changed }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn at(secs: u32) -> Time {
-        Time::from_secs(secs)
-    }
-
-    fn once(secs: u32) -> OccurrenceGroup {
-        let facts = OccurrenceDetails { message: Some(secs.to_string()), ..OccurrenceDetails::default() };
-        OccurrenceGroup { count: 1, first_at: at(secs), last_at: at(secs), facts }
-    }
-
-    fn cause(kind: NotificationKind, secs: u32, count: u32) -> Occurrence {
-        let OccurrenceGroup { facts, .. } = once(secs);
-        Occurrence { tenant_id: TenantId::default(), webhook_id: None, kind, at: at(secs), count, facts }
-    }
-
-    #[test]
-    fn first_occurrence_is_sent_immediately_and_later_ones_together() {
-        let (mut state, intervals, kind) =
-            (GroupState::default(), GroupIntervals::default(), NotificationKind::DeliveryDead);
-        state.add_occurrences(kind, once(1_000));
-        assert_eq!(state.take_due(kind, at(999), &intervals), None, "not before it happened");
-        assert_eq!(state.take_due(kind, at(1_000), &intervals), Some(once(1_000)));
-        for secs in 1_001..1_011 {
-            state.add_occurrences(kind, once(secs));
-            assert_eq!(state.take_due(kind, at(secs), &intervals), None);
-        }
-        assert_eq!(state.take_due(kind, at(4_599), &intervals), None);
-        let digest = state.take_due(kind, at(4_600), &intervals).unwrap();
-        assert_eq!((digest.count, digest.first_at, digest.last_at), (10, at(1_001), at(1_010)));
-        assert_eq!(digest.facts.message.as_deref(), Some("1010"), "facts of the last occurrence");
-        assert_eq!(
-            state.take_due(kind, at(90_000), &intervals),
-            None,
-            "nothing is sent without an occurrence"
-        );
-        state.add_occurrences(kind, once(90_000));
-        assert!(
-            state.take_due(kind, at(90_000), &intervals).is_some(),
-            "after the interval an occurrence is the first again"
-        );
-    }
-
-    #[test]
-    fn dead_count_excludes_redrives_own_events() {
-        let id = |n: u8| DeliveryId::from_bytes([n; 16]);
-        let dead = vec![
-            (id(2), "order.paid".to_owned()),
-            (id(1), "order.created".into()),
-            (id(3), "redrive.x".into()),
-        ];
-        let counted = with_dead_count(cause(NotificationKind::DeliveryDead, 5, 1), dead).unwrap();
-        assert_eq!((counted.count, counted.facts.delivery_id), (2, Some(id(2))), "the last counted delivery");
-        assert_eq!(counted.facts.event_type.as_deref(), Some("order.paid"));
-        assert_eq!(
-            with_dead_count(cause(NotificationKind::DeliveryDead, 5, 1), vec![(id(3), "redrive.x".into())]),
-            None
-        );
-    }
-
-    #[test]
-    fn opposite_kinds_are_sent_together_in_order() {
-        let webhook_id = WebhookId::from_bytes([1; 16]);
-        let open = |kind, secs, due| PendingGroup {
-            key: (TenantId::default(), Some(webhook_id), kind),
-            group: once(secs),
-            due: at(due),
-        };
-        let ids = || vec![NotificationId::from_bytes([2; 16]), NotificationId::from_bytes([1; 16])];
-        let flapping = || {
-            vec![
-                open(NotificationKind::CircuitRecovered, 9, 10),
-                open(NotificationKind::CircuitOpened, 8, 20),
-            ]
-        };
-        assert_eq!(due_notifications(flapping(), at(19), ids()), []);
-        let reported = due_notifications(flapping(), at(20), ids());
-        let reported: Vec<_> =
-            reported.iter().map(|notification| (notification.kind, notification.id.as_bytes()[0])).collect();
-        assert_eq!(reported, [(NotificationKind::CircuitOpened, 1), (NotificationKind::CircuitRecovered, 2)]);
-        let both = with_opposites(vec![open(NotificationKind::CircuitOpened, 8, 20).key]);
-        assert_eq!(
-            both.into_iter().map(|(_, _, kind)| kind).collect::<Vec<_>>(),
-            [NotificationKind::CircuitOpened, NotificationKind::CircuitRecovered]
-        );
-    }
-
-    #[test]
-    fn lasting_condition_is_sent_again_only_while_it_lasts() {
-        let (mut state, intervals, kind) =
-            (GroupState::default(), GroupIntervals::default(), NotificationKind::SecretRotationDue);
-        state.add_occurrences(kind, once(0));
-        state.add_occurrences(kind, once(10));
-        assert_eq!(state.take_due(kind, at(10), &intervals).unwrap().count, 1);
-        state.add_occurrences(kind, once(7 * 86_400));
-        assert_eq!(state.take_due(kind, at(100 * 86_400), &intervals), None, "the condition had ended");
-        state.add_occurrences(kind, once(7 * 86_400 + 10));
-        assert!(state.take_due(kind, at(7 * 86_400 + 10), &intervals).is_some());
-    }
-
-    #[test]
-    fn occurrences_are_merged_by_group_key() {
-        let mut other = cause(NotificationKind::DeliveryDead, 5, 1);
-        other.tenant_id = TenantId::parse("acme").unwrap();
-        let occurrences = [
-            cause(NotificationKind::DeliveryDead, 7, 2),
-            cause(NotificationKind::DeliveryDead, 3, 4),
-            cause(NotificationKind::QuotaReached, 7, 1),
-            cause(NotificationKind::QuotaReached, 8, 1),
-            other.clone(),
-        ];
-        let merged = merge(&occurrences);
-        assert_eq!(merged.len(), 3);
-        let dead = &merged[&(TenantId::default(), None, NotificationKind::DeliveryDead)];
-        assert_eq!((dead.count, dead.first_at, dead.last_at), (6, at(3), at(7)));
-        assert_eq!(dead.facts.message.as_deref(), Some("7"));
-        assert_eq!(merged[&(TenantId::default(), None, NotificationKind::QuotaReached)].count, 1);
-        assert_eq!(merged[&(other.tenant_id, None, NotificationKind::DeliveryDead)].count, 1);
-    }
-
-    /// The two group states of a circuit and what was sent about it, as the stores implement it.
-    #[derive(Debug, Default)]
-    struct Circuit {
-        opened: GroupState,
-        recovered: GroupState,
-        reported: (u64, u64),
-        last_sent: Option<NotificationKind>,
-    }
-
-    impl Circuit {
-        fn check(&mut self, now: u32) {
-            let waits = |state: &GroupState| state.open.as_ref().is_some_and(|(_, due)| *due > at(now));
-            if waits(&self.opened) || waits(&self.recovered) {
-                return;
-            }
-            let intervals = GroupIntervals::default();
-            let opened = self.opened.take_due(NotificationKind::CircuitOpened, at(now), &intervals);
-            let recovered = self.recovered.take_due(NotificationKind::CircuitRecovered, at(now), &intervals);
-            self.reported.0 += opened.as_ref().map_or(0, |group| group.count);
-            self.reported.1 += recovered.as_ref().map_or(0, |group| group.count);
-            let reported =
-                [(opened, NotificationKind::CircuitOpened), (recovered, NotificationKind::CircuitRecovered)];
-            let last =
-                reported.into_iter().filter_map(|(reported, kind)| Some((reported?.facts.message, kind)));
-            // At worst, several transitions at the same time are in the order of their kinds.
-            self.last_sent = last
-                .max_by_key(|(at, _)| at.as_ref().unwrap().parse::<u32>().unwrap())
-                .map_or(self.last_sent, |(_, kind)| Some(kind));
-        }
-    }
-
-    fn any_kind() -> impl Strategy<Value = NotificationKind> {
-        prop::sample::select(NotificationKind::ALL.to_vec())
-    }
-
-    proptest! {
-        #[test]
-        fn no_occurrence_is_lost_and_intervals_are_kept(
-            kind in any_kind(),
-            steps in prop::collection::vec((0..2_000u32, 1..5u32, any::<bool>()), 1..100),
-        ) {
-            let intervals = GroupIntervals::default();
-            let (mut state, mut now, mut caused, mut reported) = (GroupState::default(), 0, 0, Vec::new());
-            for (pass, count, check) in steps {
-                now += pass;
-                state.add_occurrences(kind, OccurrenceGroup { count: count.into(), ..once(now) });
-                caused += u64::from(count);
-                if reported.is_empty() {
-                    prop_assert!(state.open.as_ref().unwrap().1 <= at(now), "the first is due immediately");
-                }
-                if check {
-                    reported.extend(state.take_due(kind, at(now), &intervals).map(|group| (now, group)));
-                }
-            }
-            let end = now + 30 * 86_400;
-            reported.extend(state.take_due(kind, at(end), &intervals).map(|group| (end, group)));
-            for pair in reported.windows(2) {
-                prop_assert!(at(pair[1].0).duration_since(at(pair[0].0)) >= intervals.for_kind(kind));
-            }
-            if kind.counts_repeats() {
-                prop_assert_eq!(reported.iter().map(|(_, group)| group.count).sum::<u64>(), caused);
-            }
-            prop_assert_eq!(state.open, None);
-        }
-
-        #[test]
-        fn recovery_is_never_sent_before_its_opening(
-            transitions in prop::collection::vec((1..2_000u32, any::<bool>()), 1..100),
-        ) {
-            let mut circuit = Circuit::default();
-            let (mut now, mut is_open) = (0, false);
-            for (pass, check) in transitions {
-                now += pass;
-                is_open = !is_open;
-                match is_open {
-                    true => circuit.opened.add_occurrences(NotificationKind::CircuitOpened, once(now)),
-                    false => circuit.recovered.add_occurrences(NotificationKind::CircuitRecovered, once(now)),
-                }
-                if check {
-                    circuit.check(now);
-                    prop_assert!(circuit.reported.1 <= circuit.reported.0, "{circuit:?}");
-                }
-            }
-            circuit.check(now + 86_400);
-            prop_assert_eq!(circuit.reported.0 - circuit.reported.1, u64::from(is_open), "the last state was sent");
-            let last_sent = if is_open { NotificationKind::CircuitOpened } else { NotificationKind::CircuitRecovered };
-            prop_assert_eq!(circuit.last_sent, Some(last_sent));
-        }
-
-        #[test]
-        fn adding_occurrences_together_or_singly_is_equivalent(
-            kind in any_kind(), quiet in 0..100u32,
-            causes in prop::collection::vec((0..100u32, 1..5u32), 1..20),
-        ) {
-            prop_assume!(kind.counts_repeats());
-            let mut occurrences: Vec<_> = causes.into_iter().map(|(secs, count)| cause(kind, secs, count)).collect();
-            occurrences.sort_by_key(|occurrence| occurrence.at);
-            let mut together = GroupState { suppressed_until: at(quiet), ..GroupState::default() };
-            let mut apart = together.clone();
-            for group in merge(&occurrences).into_values() {
-                together.add_occurrences(kind, group);
-            }
-            for occurrence in &occurrences {
-                apart.add_occurrences(kind, OccurrenceGroup::from_occurrence(occurrence));
-            }
-            prop_assert_eq!(together, apart);
-        }
-    }
-}
+mod tests;

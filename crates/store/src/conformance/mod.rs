@@ -23,6 +23,7 @@ pub mod interleaving;
 pub mod lanes;
 pub mod maintenance;
 pub mod nodes;
+pub mod notification_groups;
 pub mod notifications;
 pub mod operations;
 pub mod order;
@@ -169,7 +170,6 @@ macro_rules! conformance_suite {
         }
         $crate::conformance_theme! { $open, notifications:
             first_occurrence_is_sent_immediately_and_later_ones_grouped,
-            grouping_matches_the_core_rules,
             lasting_condition_is_repeated_only_while_it_recurs,
             notification_is_claimed_once_and_again_after_its_claim_expires,
             concurrent_nodes_create_and_claim_each_notification_once,
@@ -181,6 +181,14 @@ macro_rules! conformance_suite {
             expiry_notification_has_the_number_of_deliveries,
             rejected_change_records_no_occurrence,
             deleted_tenant_gets_no_notifications,
+        }
+        $crate::conformance_theme! { $open, notification_groups:
+            random_sequences_match_the_core_rules,
+            occurrences_out_of_order_keep_the_last_details,
+            suppressed_lasting_condition_leaves_no_trace,
+            due_group_waits_for_its_opposite_without_delaying_others,
+            concurrent_occurrences_of_new_groups_are_all_counted,
+            occurrences_recorded_while_notifications_are_created_are_counted_once,
         }
         $crate::conformance_theme! { $open, nodes:
             exclusively_claimed_webhook_is_hidden_from_other_nodes,
@@ -505,6 +513,7 @@ mod tests {
             include_str!("email_addresses.rs"),
             include_str!("rollups.rs"),
             include_str!("nodes.rs"),
+            include_str!("notification_groups.rs"),
             include_str!("notifications.rs"),
             include_str!("operations.rs"),
             include_str!("order.rs"),

@@ -3,11 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeadReason, NotificationId, TenantId, Time, WebhookId,
-    notification::{
-        NotificationKind, Occurrence, OccurrenceDetails,
-        grouping::{GroupIntervals, GroupState, merge},
-    },
+    DeadReason, NotificationId, TenantId, Time,
+    notification::{Notification, NotificationKind, Occurrence, OccurrenceDetails, grouping::GroupIntervals},
     protection::breaker::{CircuitState, SavedCircuit},
     webhook::WebhookState,
 };
@@ -18,14 +15,14 @@ use crate::{
     StoredNotification, UpdateResult, WebhookEffects,
 };
 
-const MINUTE: i64 = 60_000;
+pub(super) const MINUTE: i64 = 60_000;
 
-fn intervals() -> GroupIntervals {
+pub(super) fn intervals() -> GroupIntervals {
     let minute = Duration::from_secs(60);
     GroupIntervals { usual: minute, circuit: minute, repeat_interval: minute, secret: minute }
 }
 
-fn cause(harness: &Harness, kind: NotificationKind, time: i64) -> Occurrence {
+pub(super) fn cause(harness: &Harness, kind: NotificationKind, time: i64) -> Occurrence {
     let facts = OccurrenceDetails {
         message: Some(format!("at {time} \u{0}\u{1f514}")),
         ..OccurrenceDetails::default()
@@ -34,32 +31,43 @@ fn cause(harness: &Harness, kind: NotificationKind, time: i64) -> Occurrence {
     Occurrence { tenant_id: harness.tenant_id.clone(), webhook_id, kind, at: at(time), count: 1, facts }
 }
 
-async fn record(harness: &Harness, occurrences: &[Occurrence]) {
+pub(super) async fn record(harness: &Harness, occurrences: &[Occurrence]) {
     harness.store().record_occurrences(occurrences.to_vec()).await.unwrap();
 }
 
 /// Creates the notifications that are due, and claims all that are to be sent by then.
-async fn send(harness: &Harness, time: i64) -> Vec<StoredNotification> {
+pub(super) async fn send(harness: &Harness, time: i64) -> Vec<StoredNotification> {
     create(harness, time).await;
     harness.store().claim_notifications(at(time), at(time), 1_000).await.unwrap()
 }
 
-async fn create(harness: &Harness, time: i64) -> usize {
-    let fresh = (0..200).map(|_| NotificationId::new(at(time), &harness.next())).collect();
+pub(super) async fn create(harness: &Harness, time: i64) -> usize {
+    create_up_to(harness, time, 200).await
+}
+
+/// Creates notifications that are due, with this number of ids.
+pub(super) async fn create_up_to(harness: &Harness, time: i64, ids: usize) -> usize {
+    let fresh = (0..ids).map(|_| NotificationId::new(at(time), &harness.next())).collect();
     harness.store().create_notifications(at(time), intervals(), fresh).await.unwrap()
 }
 
-/// Marks all notifications that are due by then as sent; returns their kinds and counts.
-async fn send_due(harness: &Harness, time: i64) -> Vec<(NotificationKind, u64)> {
-    let mut counts = Vec::new();
-    for sent in send(harness, time).await {
+/// Claims all notifications that were created by then, and marks them as sent.
+pub(super) async fn send_created(harness: &Harness, time: i64) -> Vec<Notification> {
+    let claimed = harness.store().claim_notifications(at(time), at(time), 1_000).await.unwrap();
+    for sent in &claimed {
         for channel in [Channel::Webhook, Channel::Email] {
             let done = ChannelResult::Done(ChannelStatus::Sent, None);
             harness.store().record_notification_result(sent.notification.id, channel, done).await.unwrap();
         }
-        counts.push((sent.notification.kind, sent.notification.count));
     }
-    counts
+    claimed.into_iter().map(|sent| sent.notification).collect()
+}
+
+/// Marks all notifications that are due by then as sent; returns their kinds and counts.
+async fn send_due(harness: &Harness, time: i64) -> Vec<(NotificationKind, u64)> {
+    create(harness, time).await;
+    let sent = send_created(harness, time).await;
+    sent.into_iter().map(|notification| (notification.kind, notification.count)).collect()
 }
 
 pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness: &mut Arc<Harness>) {
@@ -91,60 +99,6 @@ pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness
     let digest = &sent[0].notification;
     assert_eq!((digest.count, digest.first_at, digest.last_at), (10, at(2_000), at(2_009)));
     assert_eq!(digest.facts, cause(harness, NotificationKind::DeliveryDead, 2_009).facts);
-}
-
-pub async fn grouping_matches_the_core_rules(harness: &Arc<Harness>) {
-    let other = harness.new_webhook().await.id;
-    let mut groups = std::collections::BTreeMap::<_, GroupState>::new();
-    let mut random = 7u64;
-    let mut random_value = |sides: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % sides
-    };
-    let mut now = 0;
-    for _ in 0..150 {
-        now += random_value(20_000) as i64;
-        // Circuit kinds wait for their opposites and have a case of their own.
-        let occurrences: Vec<_> = (0..random_value(4))
-            .map(|_| {
-                let kind = NotificationKind::ALL[2 + random_value(5) as usize];
-                let time = (now - random_value(100) as i64).max(0);
-                let webhook_id = [Some(harness.webhook_id), Some(other), None][random_value(3) as usize];
-                Occurrence { webhook_id, count: 1 + random_value(3) as u32, ..cause(harness, kind, time) }
-            })
-            .collect();
-        for (key, group) in merge(&occurrences) {
-            groups.entry(key.clone()).or_default().add_occurrences(key.2, group);
-        }
-        record(harness, &occurrences).await;
-        if random_value(2) == 0 {
-            let mut expected = Vec::new();
-            for ((_, webhook_id, kind), state) in &mut groups {
-                let group = state.take_due(*kind, at(now), &intervals());
-                expected.extend(group.map(|group| (*kind, *webhook_id, group.count, group.facts)));
-            }
-            let mut reported: Vec<_> = Vec::new();
-            for stored in send(harness, now).await {
-                let notification = stored.notification;
-                for channel in [Channel::Webhook, Channel::Email] {
-                    let done = ChannelResult::Done(ChannelStatus::Sent, None);
-                    harness.store().record_notification_result(notification.id, channel, done).await.unwrap();
-                }
-                reported.push((
-                    notification.kind,
-                    notification.webhook_id,
-                    notification.count,
-                    notification.facts,
-                ));
-            }
-            let key = |reported: &(NotificationKind, Option<WebhookId>, u64, OccurrenceDetails)| {
-                (reported.0, reported.1)
-            };
-            expected.sort_by_key(key);
-            reported.sort_by_key(key);
-            assert_eq!(reported, expected, "at {now}");
-        }
-    }
 }
 
 pub async fn lasting_condition_is_repeated_only_while_it_recurs(harness: &Arc<Harness>) {
@@ -309,7 +263,7 @@ pub async fn flapping_circuit_is_grouped_and_ends_with_its_current_state(harness
     );
 }
 
-fn dead() -> NextState {
+pub(super) fn dead() -> NextState {
     NextState::Dead { reason: DeadReason::Permanent }
 }
 

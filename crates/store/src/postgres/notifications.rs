@@ -7,7 +7,7 @@ use redrive_core::{
     notification::{
         Notification, NotificationKind, Occurrence,
         grouping::{
-            self, GroupIntervals, GroupKey, OccurrenceGroup, PendingGroup, due_notifications, with_opposites,
+            self, DueGroups, GroupIntervals, GroupKey, GroupState, Groups, OccurrenceGroup, with_opposites,
         },
     },
 };
@@ -24,6 +24,11 @@ use crate::{
     codes::NO_WEBHOOK,
 };
 
+macro_rules! group_columns {
+    () => {
+        " tenant_id, webhook_id, kind, due, count, first_at, last_at, details, suppressed_until "
+    };
+}
 macro_rules! notification_columns {
     () => {
         " id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status, email_status, attempts,
@@ -31,42 +36,42 @@ macro_rules! notification_columns {
     };
 }
 
-/// Adds occurrences by the rules of `core::notification::grouping`. Rows are locked in the given order, which is
-/// that of their keys.
-const UPSERT_GROUP: &str = "INSERT INTO notification_groups AS s (tenant_id, webhook_id, kind, due, count, first_at, last_at,
-         details)
-     SELECT tenant_id, webhook_id, kind, first_at, count, first_at, last_at, details
-     FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
-         AS i(tenant_id, webhook_id, kind, count, first_at, last_at, details)
-     ON CONFLICT (tenant_id, webhook_id, kind) DO UPDATE SET
-         due = CASE WHEN s.due IS NULL THEN greatest(excluded.first_at, s.suppressed_until) ELSE s.due END,
-         count = CASE WHEN s.due IS NULL THEN excluded.count
-             WHEN s.kind = ANY($8::smallint[]) THEN s.count + excluded.count
-             ELSE greatest(s.count, excluded.count) END,
-         first_at = CASE WHEN s.due IS NULL THEN excluded.first_at ELSE least(s.first_at, excluded.first_at) END,
-         details = CASE WHEN s.due IS NULL OR excluded.last_at >= s.last_at THEN excluded.details ELSE s.details END,
-         last_at = CASE WHEN s.due IS NULL THEN excluded.last_at ELSE greatest(s.last_at, excluded.last_at) END
-     WHERE s.kind = ANY($8::smallint[]) OR excluded.last_at >= s.suppressed_until";
-/// The code of the opposite kind, for a kind that has one, is 3 minus its own code.
+/// Locks groups one after the other in the given order, which is that of their keys, and creates those that are
+/// missing. The update changes no value. It locks a row that another transaction inserted concurrently, which a
+/// `SELECT … FOR UPDATE` would not find.
+const LOCK_GROUPS: &str = concat!(
+    "INSERT INTO notification_groups AS s (tenant_id, webhook_id, kind, count, first_at, last_at, details)
+     SELECT tenant_id, webhook_id, kind, 0, 0, 0, '{}'
+     FROM unnest($1::text[], $2::uuid[], $3::smallint[]) AS i(tenant_id, webhook_id, kind)
+     ON CONFLICT (tenant_id, webhook_id, kind) DO UPDATE SET count = s.count
+     RETURNING",
+    group_columns!()
+);
+/// Every row exists and is locked. An upsert finds each row by its key, whatever the planner assumes about the
+/// table.
+const UPSERT_GROUPS: &str = concat!(
+    "INSERT INTO notification_groups (",
+    group_columns!(),
+    ")
+     SELECT * FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[],
+                          $7::bigint[], $8::text[], $9::bigint[])
+     ON CONFLICT (tenant_id, webhook_id, kind) DO UPDATE SET due = excluded.due, count = excluded.count,
+         first_at = excluded.first_at, last_at = excluded.last_at, details = excluded.details,
+         suppressed_until = excluded.suppressed_until"
+);
 const SELECT_DUE_GROUPS: &str =
-    "SELECT tenant_id, webhook_id, kind FROM notification_groups s WHERE due <= $1 AND NOT EXISTS (
-         SELECT 1 FROM notification_groups o WHERE o.tenant_id = s.tenant_id AND o.webhook_id = s.webhook_id
-         AND o.kind = 3 - s.kind
-             AND o.due > $1)
-     ORDER BY due LIMIT $2";
-const SELECT_PENDING_GROUP: &str =
+    "SELECT tenant_id, webhook_id, kind FROM notification_groups WHERE due <= $1 ORDER BY due LIMIT $2";
+/// Locks the pending ones of these groups in the given order, which is that of their keys.
+const LOCK_PENDING_GROUPS: &str = concat!(
     "SELECT s.* FROM unnest($1::text[], $2::uuid[], $3::smallint[]) AS i(tenant_id, webhook_id, kind)
      CROSS JOIN LATERAL (
-         SELECT s.tenant_id, s.webhook_id, s.kind, s.due, s.count, s.first_at, s.last_at, s.details
-         FROM notification_groups s
+         SELECT",
+    group_columns!(),
+    "FROM notification_groups s
          WHERE s.tenant_id = i.tenant_id AND s.webhook_id = i.webhook_id AND s.kind = i.kind AND s.due IS NOT NULL
          LIMIT 1
-         FOR UPDATE) s";
-const SUPPRESS_GROUP: &str =
-    "UPDATE notification_groups s SET due = NULL, details = '{}', suppressed_until = i.suppressed_until
-     FROM unnest($1::text[], $2::uuid[], $3::smallint[], $4::bigint[])
-     AS i(tenant_id, webhook_id, kind, suppressed_until)
-     WHERE s.tenant_id = i.tenant_id AND s.webhook_id = i.webhook_id AND s.kind = i.kind";
+         FOR UPDATE) s"
+);
 const INSERT_NOTIFICATION: &str =
     "INSERT INTO notifications (id, tenant_id, webhook_id, kind, count, first_at, last_at, details,
          next_attempt_at)
@@ -105,9 +110,11 @@ const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE ct
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
+    ("lock and create notification groups", LOCK_GROUPS),
+    ("write notification groups", UPSERT_GROUPS),
     ("due notification groups", SELECT_DUE_GROUPS),
-    ("pending notification groups", SELECT_PENDING_GROUP),
+    ("lock pending notification groups", LOCK_PENDING_GROUPS),
     ("next notification", SELECT_NEXT_DUE),
     ("claim notifications", CLAIM_NOTIFICATIONS),
     ("list notifications", LIST_NOTIFICATIONS),
@@ -121,17 +128,38 @@ pub(super) async fn record_occurrences(tx: &Session, occurrences: &[&Occurrence]
         return Ok(());
     }
     let merged = grouping::merge(occurrences.iter().copied());
-    let keys = Keys::from_keys(merged.keys());
-    let values = || merged.values();
-    let counts: Vec<_> = values().map(|occurrences| occurrences.count as i64).collect();
-    let first: Vec<_> = values().map(|occurrences| Col(occurrences.first_at)).collect();
-    let last: Vec<_> = values().map(|occurrences| Col(occurrences.last_at)).collect();
-    let facts = values().map(|occurrences| to_json(&occurrences.facts)).collect::<Result<Vec<_>, _>>()?;
-    let counted: Vec<_> =
-        NotificationKind::ALL.into_iter().filter(|kind| kind.counts_repeats()).map(Col).collect();
-    let Keys { tenants, webhooks, kinds } = &keys;
-    tx.execute(UPSERT_GROUP, &[tenants, webhooks, kinds, &counts, &first, &last, &facts, &counted]).await?;
-    Ok(())
+    let stored = lock_groups(tx, LOCK_GROUPS, merged.keys()).await?;
+    write_groups(tx, &grouping::add_occurrences(stored, merged)).await
+}
+
+/// Locks groups by one of the statements for it, and reads them.
+async fn lock_groups<'a>(
+    tx: &Session,
+    statement: &str,
+    keys: impl Iterator<Item = &'a GroupKey>,
+) -> Result<Groups, Failure> {
+    let Keys { tenants, webhooks, kinds } = Keys::from_keys(keys);
+    let rows = tx.query(statement, &[&tenants, &webhooks, &kinds]).await?;
+    rows.iter().map(|row| Ok((read_key(row)?, read_state(row)?))).collect()
+}
+
+/// Writes groups that are locked.
+async fn write_groups(tx: &Session, groups: &Groups) -> Result<(), Failure> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let Keys { tenants, webhooks, kinds } = Keys::from_keys(groups.keys());
+    let empty = OccurrenceGroup::default();
+    let due: Vec<_> = groups.values().map(|state| state.open.as_ref().map(|(_, due)| Col(*due))).collect();
+    let open = || groups.values().map(|state| state.open.as_ref().map_or(&empty, |(group, _)| group));
+    let counts: Vec<_> = open().map(|group| group.count as i64).collect();
+    let first: Vec<_> = open().map(|group| Col(group.first_at)).collect();
+    let last: Vec<_> = open().map(|group| Col(group.last_at)).collect();
+    let facts = open().map(|group| to_json(&group.facts)).collect::<Result<Vec<_>, _>>()?;
+    let suppressed: Vec<_> = groups.values().map(|state| Col(state.suppressed_until)).collect();
+    let values: [&(dyn ToSql + Sync); 9] =
+        [&tenants, &webhooks, &kinds, &due, &counts, &first, &last, &facts, &suppressed];
+    tx.execute(UPSERT_GROUPS, &values).await.map(drop)
 }
 
 /// Deletes the groups of a deleted tenant, which has no recipients any more.
@@ -182,7 +210,14 @@ impl Notifications for Postgres {
         intervals: GroupIntervals,
         new_ids: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.write(|tx| create(tx, now, &intervals, &new_ids)).await })
+        Box::pin(async move {
+            loop {
+                let created = self.write(|tx| create_batch(tx, now, &intervals, &new_ids)).await?;
+                if let Some(count) = created {
+                    return Ok(count);
+                }
+            }
+        })
     }
 
     fn claim_notifications(
@@ -256,36 +291,28 @@ impl Notifications for Postgres {
     }
 }
 
-async fn create(
+/// Creates the notifications of one batch of due groups. Returns their number, or `None` if every group of the batch
+/// was moved to the due time of its opposite or taken by another node, and other groups may be due.
+async fn create_batch(
     tx: Tx,
     now: Time,
     intervals: &GroupIntervals,
     new_ids: &[NotificationId],
-) -> Result<usize, Failure> {
-    let max = new_ids.len() as i64 / 2;
-    let due = tx.query(SELECT_DUE_GROUPS, &[&Col(now), &max]).await?;
+) -> Result<Option<usize>, Failure> {
+    // The opposites of due groups may need as many ids again.
+    let due = tx.query(SELECT_DUE_GROUPS, &[&Col(now), &(new_ids.len() as i64 / 2)]).await?;
     let due = due.iter().map(read_key).collect::<Result<Vec<_>, _>>()?;
     if due.is_empty() {
-        return Ok(0);
+        return Ok(Some(0));
     }
-    let keys = with_opposites(due);
-    let Keys { tenants, webhooks, kinds } = Keys::from_keys(keys.iter());
-    let open = tx.query(SELECT_PENDING_GROUP, &[&tenants, &webhooks, &kinds]).await?;
-    let read =
-        |row: &Row| Ok(PendingGroup { key: read_key(row)?, due: get(row, 3)?, group: read_folded(row, 4)? });
-    let open = open.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
-    let notifications = due_notifications(open, now, new_ids.to_vec());
-    let reported: Vec<GroupKey> = notifications
-        .iter()
-        .map(|notification| (notification.tenant_id.clone(), notification.webhook_id, notification.kind))
-        .collect();
-    let Keys { tenants, webhooks, kinds } = Keys::from_keys(reported.iter());
-    let quiet: Vec<_> = reported.iter().map(|(_, _, kind)| Col(now + intervals.for_kind(*kind))).collect();
-    tx.execute(SUPPRESS_GROUP, &[&tenants, &webhooks, &kinds, &quiet]).await?;
+    let stored = lock_groups(&tx, LOCK_PENDING_GROUPS, with_opposites(due).iter()).await?;
+    let DueGroups { notifications, changed } =
+        grouping::take_due_groups(stored, now, intervals, new_ids.to_vec());
+    write_groups(&tx, &changed).await?;
     for notification in &notifications {
         insert(&tx, notification, now).await?;
     }
-    Ok(notifications.len())
+    Ok(Some(notifications.len()).filter(|count| *count > 0))
 }
 
 async fn insert(tx: &Session, notification: &Notification, now: Time) -> Result<(), Failure> {
@@ -310,6 +337,15 @@ async fn insert(tx: &Session, notification: &Notification, now: Time) -> Result<
 fn read_key(row: &Row) -> Result<GroupKey, Failure> {
     let webhook_id: WebhookId = get(row, 1)?;
     Ok((get(row, 0)?, Some(webhook_id).filter(|webhook_id| *webhook_id != NO_WEBHOOK), get(row, 2)?))
+}
+
+/// Reads the state of a group from the columns after its key.
+fn read_state(row: &Row) -> Result<GroupState, Failure> {
+    let open = match get_opt(row, 3)? {
+        Some(due) => Some((read_folded(row, 4)?, due)),
+        None => None,
+    };
+    Ok(GroupState { open, suppressed_until: get(row, 8)? })
 }
 
 fn read_folded(row: &Row, from: usize) -> Result<OccurrenceGroup, Failure> {

@@ -5,7 +5,7 @@ use redrive_core::{
     notification::{
         Notification, Occurrence, OccurrenceDetails,
         grouping::{
-            self, GroupIntervals, GroupKey, OccurrenceGroup, PendingGroup, due_notifications, with_opposites,
+            self, DueGroups, GroupIntervals, GroupKey, GroupState, Groups, OccurrenceGroup, with_opposites,
         },
     },
 };
@@ -21,30 +21,17 @@ use crate::{
     codes::NO_WEBHOOK,
 };
 
-/// Adds an occurrence by the rules of `core::notification::grouping`.
+const SELECT_GROUP: &str =
+    "SELECT due, count, first_at, last_at, details, suppressed_until FROM notification_groups
+     WHERE tenant_id = ? AND webhook_id = ? AND kind = ?";
 const UPSERT_GROUP: &str =
     "INSERT INTO notification_groups (tenant_id, webhook_id, kind, due, count, first_at, last_at,
-         details)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7)
-     ON CONFLICT DO UPDATE SET
-         due = CASE WHEN due IS NULL THEN max(?4, suppressed_until) ELSE due END,
-         count = CASE WHEN due IS NULL THEN ?5 WHEN ?8 THEN count + ?5 ELSE max(count, ?5) END,
-         first_at = CASE WHEN due IS NULL THEN ?4 ELSE min(first_at, ?4) END,
-         details = CASE WHEN due IS NULL OR ?6 >= last_at THEN ?7 ELSE details END,
-         last_at = CASE WHEN due IS NULL THEN ?6 ELSE max(last_at, ?6) END
-     WHERE ?8 OR ?6 >= suppressed_until";
-/// The code of the opposite kind, for a kind that has one, is 3 minus its own code.
+         details, suppressed_until)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+     ON CONFLICT DO UPDATE SET due = excluded.due, count = excluded.count, first_at = excluded.first_at,
+         last_at = excluded.last_at, details = excluded.details, suppressed_until = excluded.suppressed_until";
 const SELECT_DUE_GROUPS: &str =
-    "SELECT tenant_id, webhook_id, kind FROM notification_groups s WHERE due <= ?1 AND NOT EXISTS (
-         SELECT 1 FROM notification_groups o WHERE o.tenant_id = s.tenant_id AND o.webhook_id = s.webhook_id
-         AND o.kind = 3 - s.kind
-             AND o.due > ?1)
-     ORDER BY due LIMIT ?2";
-const SELECT_PENDING_GROUP: &str = "SELECT due, count, first_at, last_at, details FROM notification_groups
-     WHERE tenant_id = ? AND webhook_id = ? AND kind = ? AND due IS NOT NULL";
-const SUPPRESS_GROUP: &str =
-    "UPDATE notification_groups SET due = NULL, details = '{}', suppressed_until = ?4
-     WHERE tenant_id = ?1 AND webhook_id = ?2 AND kind = ?3";
+    "SELECT tenant_id, webhook_id, kind FROM notification_groups WHERE due <= ? ORDER BY due LIMIT ?";
 const INSERT_NOTIFICATION: &str =
     "INSERT INTO notifications (id, tenant_id, webhook_id, kind, count, first_at, last_at, details,
          next_attempt_at)
@@ -68,24 +55,58 @@ const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE (t
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 5] =
-    [SELECT_DUE_GROUPS, SELECT_NEXT_DUE, CLAIM_NOTIFICATIONS, PRUNE_NOTIFICATIONS, DELETE_SUPPRESSED_GROUPS];
+pub(super) const BOUNDED_STATEMENTS: [&str; 6] = [
+    SELECT_GROUP,
+    SELECT_DUE_GROUPS,
+    SELECT_NEXT_DUE,
+    CLAIM_NOTIFICATIONS,
+    PRUNE_NOTIFICATIONS,
+    DELETE_SUPPRESSED_GROUPS,
+];
 
 /// Adds occurrences to their groups, in the transaction that caused them.
 pub(super) fn record_occurrences<'a>(
     transaction: &Transaction<'_>,
     occurrences: impl IntoIterator<Item = &'a Occurrence>,
 ) -> rusqlite::Result<()> {
-    for ((tenant_id, webhook_id, kind), occurrences) in grouping::merge(occurrences) {
+    let merged = grouping::merge(occurrences);
+    let stored = read_groups(transaction, merged.keys())?;
+    write_groups(transaction, &grouping::add_occurrences(stored, merged))
+}
+
+fn read_groups<'a>(
+    transaction: &Transaction<'_>,
+    keys: impl Iterator<Item = &'a GroupKey>,
+) -> rusqlite::Result<Groups> {
+    let mut stored = Groups::new();
+    for key in keys {
+        let (tenant_id, webhook_id, kind) = key;
+        let state = transaction
+            .prepare_cached(SELECT_GROUP)?
+            .query_row((tenant_id.as_str(), Col(webhook_id.unwrap_or(NO_WEBHOOK)), Col(*kind)), read_state)
+            .optional()?;
+        stored.extend(state.map(|state| (key.clone(), state)));
+    }
+    Ok(stored)
+}
+
+fn write_groups(transaction: &Transaction<'_>, groups: &Groups) -> rusqlite::Result<()> {
+    let empty = OccurrenceGroup::default();
+    for ((tenant_id, webhook_id, kind), state) in groups {
+        let (group, due) = match &state.open {
+            Some((group, due)) => (group, Some(Col(*due))),
+            None => (&empty, None),
+        };
         transaction.prepare_cached(UPSERT_GROUP)?.execute((
             tenant_id.as_str(),
             Col(webhook_id.unwrap_or(NO_WEBHOOK)),
-            Col(kind),
-            Col(occurrences.first_at),
-            occurrences.count as i64,
-            Col(occurrences.last_at),
-            to_json(&occurrences.facts)?,
-            kind.counts_repeats(),
+            Col(*kind),
+            due,
+            group.count as i64,
+            Col(group.first_at),
+            Col(group.last_at),
+            to_json(&group.facts)?,
+            Col(state.suppressed_until),
         ))?;
     }
     Ok(())
@@ -112,19 +133,11 @@ impl Notifications for Sqlite {
         new_ids: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
-            let due = transaction
-                .prepare_cached(SELECT_DUE_GROUPS)?
-                .query_map((Col(now), new_ids.len() as i64 / 2), read_key)?
-                .collect::<rusqlite::Result<Vec<GroupKey>>>()?;
-            let mut open = Vec::new();
-            for key in with_opposites(due) {
-                open.extend(read_open(transaction, key)?);
+            loop {
+                if let Some(count) = create_batch(transaction, now, &intervals, &new_ids)? {
+                    return Ok(count);
+                }
             }
-            let notifications = due_notifications(open, now, new_ids);
-            for notification in &notifications {
-                create(transaction, notification, now, &intervals)?;
-            }
-            Ok(notifications.len())
         })
     }
 
@@ -217,32 +230,46 @@ fn read_folded(row: &Row<'_>, from: usize) -> rusqlite::Result<OccurrenceGroup> 
     })
 }
 
-fn read_open(transaction: &Transaction<'_>, key: GroupKey) -> rusqlite::Result<Option<PendingGroup>> {
-    let (tenant_id, webhook_id, kind) = &key;
-    let open = transaction
-        .prepare_cached(SELECT_PENDING_GROUP)?
-        .query_row((tenant_id.as_str(), Col(webhook_id.unwrap_or(NO_WEBHOOK)), Col(*kind)), |row| {
-            Ok((get(row, 0)?, read_folded(row, 1)?))
-        })
-        .optional()?;
-    Ok(open.map(|(due, group)| PendingGroup { key, group, due }))
+fn read_state(row: &Row<'_>) -> rusqlite::Result<GroupState> {
+    let open = match get_opt(row, 0)? {
+        Some(due) => Some((read_folded(row, 1)?, due)),
+        None => None,
+    };
+    Ok(GroupState { open, suppressed_until: get(row, 5)? })
 }
 
-fn create(
+/// Creates the notifications of one batch of due groups. Returns their number, or `None` if every group of the batch
+/// was moved to the due time of its opposite, and other groups may be due.
+fn create_batch(
     transaction: &Transaction<'_>,
-    notification: &Notification,
     now: Time,
     intervals: &GroupIntervals,
-) -> rusqlite::Result<()> {
-    let (tenant, kind) = (notification.tenant_id.as_str(), Col(notification.kind));
-    let webhook = Col(notification.webhook_id.unwrap_or(NO_WEBHOOK));
-    let suppressed_until = Col(now + intervals.for_kind(notification.kind));
-    transaction.prepare_cached(SUPPRESS_GROUP)?.execute((tenant, webhook, kind, suppressed_until))?;
+    new_ids: &[NotificationId],
+) -> rusqlite::Result<Option<usize>> {
+    // The opposites of due groups may need as many ids again.
+    let due = transaction
+        .prepare_cached(SELECT_DUE_GROUPS)?
+        .query_map((Col(now), new_ids.len() as i64 / 2), read_key)?
+        .collect::<rusqlite::Result<Vec<GroupKey>>>()?;
+    if due.is_empty() {
+        return Ok(Some(0));
+    }
+    let stored = read_groups(transaction, with_opposites(due).iter())?;
+    let DueGroups { notifications, changed } =
+        grouping::take_due_groups(stored, now, intervals, new_ids.to_vec());
+    write_groups(transaction, &changed)?;
+    for notification in &notifications {
+        insert(transaction, notification, now)?;
+    }
+    Ok(Some(notifications.len()).filter(|count| *count > 0))
+}
+
+fn insert(transaction: &Transaction<'_>, notification: &Notification, now: Time) -> rusqlite::Result<()> {
     transaction.prepare_cached(INSERT_NOTIFICATION)?.execute((
         Col(notification.id),
-        tenant,
+        notification.tenant_id.as_str(),
         notification.webhook_id.map(Col),
-        kind,
+        Col(notification.kind),
         notification.count as i64,
         Col(notification.first_at),
         Col(notification.last_at),

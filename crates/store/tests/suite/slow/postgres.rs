@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use redrive_core::{
+    DeadReason,
+    notification::{NotificationKind, Occurrence, OccurrenceDetails},
+};
 use redrive_store::{
-    InitialState, OpenError, Store,
+    InitialState, NextState, OpenError, Outcome, Store,
     conformance::{Harness, Opened, Reopening, at},
     conformance_suite,
     postgres::{self, Options, Postgres},
@@ -168,6 +172,35 @@ async fn plans_use_indexes_on_empty_and_on_full_tables() {
     let emptied = "UPDATE pg_class SET reltuples = 0 WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace";
     database.execute(emptied).await;
     assert_plans(&database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn occurrences_of_a_batch_take_two_statements() {
+    let harness = Harness::new(open().await).await;
+    let statements = async || harness.store().stats().await.unwrap().statements;
+    let before = statements().await;
+    // The statistics are read by statements, too.
+    let of_stats = statements().await - before;
+    let record = async |next: NextState, groups: usize| {
+        let id = harness.leased(at(1)).await;
+        let occurrence = |_| Occurrence {
+            tenant_id: harness.tenant_id.clone(),
+            webhook_id: Some(harness.webhook_id()),
+            kind: NotificationKind::DeliveryDead,
+            at: at(2),
+            count: 1,
+            facts: OccurrenceDetails::default(),
+        };
+        let occurrences = (0..groups).map(occurrence).collect();
+        let before = statements().await;
+        harness.record(Outcome { occurrences, ..harness.outcome(id, 1, next, at(2)) }).await;
+        statements().await - before - of_stats
+    };
+    assert_eq!(record(NextState::Delivered, 0).await, 1, "a plain success");
+    let dead = || NextState::Dead { reason: DeadReason::Permanent };
+    let without = record(dead(), 0).await;
+    assert_eq!(record(dead(), 1).await, without + 2);
+    assert_eq!(record(dead(), 50).await, without + 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
