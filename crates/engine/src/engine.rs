@@ -16,20 +16,20 @@ use redrive_core::{
 };
 use redrive_store::{
     CancelResult, ConfirmationRequestResult, Delivery, Epoch, EraseResult, MinuteRollup, Node, Operation,
-    OperationRequest, OrderedPosition, RedriveResult, Store, StoreError, Tenant, WebhookFailures,
+    OperationRequest, RedriveResult, Store, StoreError, Tenant, WebhookFailures,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    BatchState, ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft,
-    GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayError,
-    ReplayTo, Router, Service, ServiceStatus, TenantInMemory, TokenReply, WaitReason,
+    ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft, GateStatus,
+    InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayError, ReplayTo, Router,
+    Service, ServiceStatus, TenantInMemory, TokenReply, WaitReason,
     clock::Clock,
     cluster::timekeeping::Timekeeper,
     control::Control,
     deliver::Deliverer,
     dispatch::Dispatcher,
-    publish::{PublishContext, Publisher},
+    publish::Publisher,
     services::{
         notify::Notifier, operations::OperationRunner, pruner::Pruner, statistics::StatisticsService,
     },
@@ -158,28 +158,18 @@ impl Engine {
 
     /// Publishes an event. The event and all its deliveries are durable when this returns.
     pub async fn publish(&self, draft: EventDraft) -> Result<PublishReceipt, PublishError> {
-        self.0.publisher.publish_for_tenant(draft, PublishContext::default()).await
+        self.0.publisher.publish_for_tenant(draft).await
     }
 
-    /// Publishes an event of a batch.
-    pub async fn publish_in_batch(
+    /// Publishes events of one tenant in this order, and returns their results in the same order. An event that is
+    /// invalid is refused alone. An event that cannot be stored now is refused with all that come after it, so that a
+    /// caller who repeats the rest keeps the order.
+    pub async fn publish_batch(
         &self,
-        draft: EventDraft,
-        batch: &BatchState,
-    ) -> Result<PublishReceipt, PublishError> {
-        let context = PublishContext { batch: Some(batch), position: None };
-        self.0.publisher.publish_for_tenant(draft, context).await
-    }
-
-    /// Publishes an event at its position in a sequence of publishes: it is stored after all earlier positions, and
-    /// fails if one of those fails. This is unrelated to ordered lanes, which order the deliveries to a webhook.
-    pub async fn publish_in_order(
-        &self,
-        draft: EventDraft,
-        position: OrderedPosition,
-    ) -> Result<PublishReceipt, PublishError> {
-        let context = PublishContext { position: Some(&position), batch: None };
-        self.0.publisher.publish_for_tenant(draft, context).await
+        tenant_id: &TenantId,
+        drafts: Vec<EventDraft>,
+    ) -> Vec<Result<PublishReceipt, PublishError>> {
+        self.0.publisher.publish_batch(tenant_id, drafts).await
     }
 
     /// Runs possibly expensive work of a tenant on one of the threads for checks. Fails if too many checks are

@@ -53,7 +53,7 @@ pub use dispatch::{Load, TenantInMemory};
 pub use engine::Engine;
 pub use mailer::{MailError, MailFuture, Mailed, Mailer, MailerHandle};
 pub use metrics::{BreakdownSettings, InternalError, Metrics};
-pub use publish::{BatchState, EventDraft, MAX_BATCH_WORK, MAX_INLINE_WORK, PublishError, PublishReceipt};
+pub use publish::{EventDraft, MAX_BATCH_WORK, MAX_INLINE_WORK, PublishError, PublishReceipt};
 pub use routing::{ResolvedWebhook, Router, TenantContext};
 pub use services::operations::{DryRunCount, OperationActionError};
 pub use settings::{RedisSettings, Settings, TicketSettings};

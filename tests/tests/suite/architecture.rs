@@ -396,11 +396,11 @@ const ENGINE_MODULES: [&str; 29] = [
 
 /// Returns the position of the module in `ENGINE_MODULES` that a path such as `cluster::membership::Membership` is in.
 fn engine_module(path: &str) -> Option<usize> {
-    let is_in = |module: &&str| {
-        path.strip_prefix(**module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    let is_in = |module: &str| {
+        path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
     };
-    let longest = ENGINE_MODULES.iter().filter(is_in).max_by_key(|module| module.len())?;
-    ENGINE_MODULES.iter().position(|module| module == longest)
+    let found = (0..ENGINE_MODULES.len()).filter(|index| is_in(ENGINE_MODULES[*index]));
+    found.max_by_key(|index| ENGINE_MODULES[*index].len())
 }
 
 /// Returns the paths that a list of imports names, with nested braces expanded: `a::{b, c::{d, e}}`.

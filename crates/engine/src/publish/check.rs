@@ -9,10 +9,49 @@ use redrive_core::{
 };
 use redrive_store::PublishResult;
 
-use super::{BatchState, PublishContext, PublishError, PublishReceipt, Publisher, checking::COMPILE_WORK};
+use super::{
+    BatchState, MAX_FAN_OUT_RETRIES, PublishError, PublishReceipt, Publisher, checking::COMPILE_WORK,
+    config_keeps_changing, stopped,
+};
 use crate::routing::{MatchedWebhooks, ResolvedWebhook, TypeStatus};
 
+/// Result of the checks of an event.
+pub(super) enum Checked {
+    /// These webhooks receive it.
+    Accepted(MatchedWebhooks),
+    /// It repeats an event that was accepted before the catalogue changed.
+    Duplicate(PublishReceipt),
+}
+
 impl Publisher {
+    /// Finds the webhooks that receive an event, and checks it against the tenant's catalogue and their filters.
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        event: &Arc<Event>,
+        only: Option<WebhookId>,
+        batch: Option<&BatchState>,
+    ) -> Result<Checked, PublishError> {
+        for _ in 0..=MAX_FAN_OUT_RETRIES {
+            let subject = event.subject.as_deref();
+            let matched =
+                self.router.match_webhooks(&event.tenant_id, &event.event_type, subject, only).await?;
+            let Some(mut matched) = matched else { return Err(PublishError::NoTenant) };
+            matched.webhooks.retain(|webhook| !webhook.has_expired(self.clock.confirmed_now()));
+            self.apply_payload_filters(event, only, &mut matched.webhooks, batch).await?;
+            // Redrive's own event types are in no catalogue.
+            let is_own = only.is_some() || event_type::is_reserved(&event.event_type);
+            let allowed = match is_own {
+                true => Ok(()),
+                false => self.check_event_type(event, &matched.type_status, batch).await,
+            };
+            let Err(refused) = allowed else { return Ok(Checked::Accepted(matched)) };
+            if let Some(receipt) = self.recheck_catalogue(event, matched, refused, batch).await? {
+                return Ok(Checked::Duplicate(receipt));
+            }
+        }
+        Err(config_keeps_changing())
+    }
+
     /// Handles an event that the cached catalogue rejects. Returns the receipt of the original if it repeats an event
     /// that was accepted before the catalogue changed. Returns `None` if the cached catalogue was outdated: check
     /// again.
@@ -32,9 +71,8 @@ impl Publisher {
             // Version -1 never matches, so this only checks the idempotency key and stores nothing.
             let key_check_only = MatchedWebhooks { version: -1, webhooks: Vec::new(), ..matched };
             let epoch = self.membership.current_epoch();
-            if let PublishResult::Duplicate { event_id } =
-                self.commit(&epoch, event, key_check_only, PublishContext::default()).await?
-            {
+            let reply = self.offer(&epoch, event, key_check_only, None).await;
+            if let PublishResult::Duplicate { event_id } = reply.unwrap_or_else(|_| Err(stopped()))? {
                 return Ok(Some(self.duplicate_receipt(event_id)));
             }
         }

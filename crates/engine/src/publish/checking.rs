@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -48,13 +48,11 @@ fn checking_slots() -> TenantSlots {
 
 /// State of one batch, shared by all its publishes: the work that its checks may still cost, and its progress.
 #[derive(Debug)]
-pub struct BatchState {
+pub(crate) struct BatchState {
     /// Remaining work budget.
     left: AtomicU64,
     /// Work done on the runtime since the last yield.
     inline: AtomicU64,
-    /// Whether an event was handed to the store since the last query.
-    handed_over: AtomicBool,
     /// Version of the tenant's configuration that was verified to be current.
     current_version: AtomicI64,
 }
@@ -64,34 +62,24 @@ impl Default for BatchState {
         Self {
             left: AtomicU64::new(MAX_BATCH_WORK),
             inline: AtomicU64::new(0),
-            handed_over: AtomicBool::new(false),
             current_version: AtomicI64::new(i64::MIN),
         }
     }
 }
 
 impl BatchState {
-    /// Counts work done on the runtime outside the engine, such as parsing the batch itself.
-    pub fn add_inline_work(&self, work: u64) {
+    /// Counts work done on the runtime.
+    pub(super) fn add_inline_work(&self, work: u64) {
         self.inline.fetch_add(work, Ordering::Relaxed);
     }
 
     /// Returns whether the batch should yield to other tasks, and resets the counter if so.
-    pub fn must_yield(&self) -> bool {
+    pub(super) fn must_yield(&self) -> bool {
         let must = self.inline.load(Ordering::Relaxed) > MAX_INLINE_WORK / 2;
         if must {
             self.inline.store(0, Ordering::Relaxed);
         }
         must
-    }
-
-    /// Returns whether an event was handed to the store since the last call.
-    pub fn take_handed_over(&self) -> bool {
-        self.handed_over.swap(false, Ordering::Relaxed)
-    }
-
-    pub(crate) fn hand_over(&self) {
-        self.handed_over.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_current(&self, version: i64) -> bool {
@@ -217,7 +205,5 @@ mod tests {
         assert!(!batch.must_yield());
         batch.add_inline_work(1);
         assert!(batch.must_yield() && !batch.must_yield(), "the work counter restarts at zero");
-        batch.hand_over();
-        assert!(batch.take_handed_over() && !batch.take_handed_over());
     }
 }

@@ -3,28 +3,27 @@
 use std::sync::Arc;
 
 use redrive_core::event::Event;
-use redrive_store::{IdempotencyReservation, InitialState, NewDelivery, NewEvent, PublishResult, StoreError};
+use redrive_store::{
+    IdempotencyReservation, InitialState, NewDelivery, NewEvent, OrderedPosition, PublishResult, StoreError,
+};
 use tokio::sync::oneshot;
 
-use super::{PublishContext, Publisher, plan::PlannedDeliveries};
+use super::{Publisher, plan::PlannedDeliveries};
 use crate::{
     clock, cluster::membership::NodeEpoch, routing::MatchedWebhooks, schedule::tickets::TicketItem,
     supervision::FaultPoint,
 };
 
 impl Publisher {
-    /// Commits an event with one fan-out and hands its leased deliveries to the dispatcher.
-    pub(super) async fn commit(
+    /// Offers an event with one fan-out to the store, which takes events in the order of these calls. The commit hands
+    /// its leased deliveries to the dispatcher, whether or not the caller awaits the reply.
+    pub(super) fn offer(
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
         matched: MatchedWebhooks,
-        context: PublishContext<'_>,
-    ) -> Result<PublishResult, StoreError> {
-        let position = context.position;
-        if let Some(ordered) = position {
-            ordered.order.wait_for_turn(ordered.position).await?;
-        }
+        position: Option<OrderedPosition>,
+    ) -> oneshot::Receiver<Result<PublishResult, StoreError>> {
         let started = clock::monotonic_now();
         let traced = self.tracer.nanos_if_sampled(event);
         // Open until the leases are handed to the dispatcher, so that the lease auditor does not suspect them.
@@ -56,7 +55,7 @@ impl Publisher {
                     initial_state: delivery.initial_state,
                 })
                 .collect(),
-            order: position.cloned(),
+            order: position,
         };
         let (reply_to, reply) = oneshot::channel();
         let (publisher, event) = (self.clone(), event.clone());
@@ -68,13 +67,7 @@ impl Publisher {
             let _ = reply_to.send(result);
         });
         self.store.publish(new, done);
-        if let Some(batch) = context.batch {
-            batch.hand_over();
-        }
-        if let Some(ordered) = position {
-            ordered.order.advance(ordered.position);
-        }
-        reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store has stopped".into())))
+        reply
     }
 
     /// Hands committed deliveries to the dispatcher, or frees the capacity that was reserved for them.

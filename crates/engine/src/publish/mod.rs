@@ -3,6 +3,7 @@
 //! The commit callback hands leased deliveries to the dispatcher even if the publisher has disconnected: a
 //! committed lease always reaches its lane.
 
+mod batch;
 mod check;
 pub(crate) mod checking;
 mod commit;
@@ -16,10 +17,11 @@ use redrive_core::{
     EventId, WebhookId,
     event::{Event, event_type},
 };
-use redrive_store::{OrderedPosition, Publish, PublishResult, StoreError};
+use redrive_store::{Publish, PublishResult, StoreError};
 
+use self::{check::Checked, checking::BatchState};
 pub use self::{
-    checking::{BatchState, MAX_BATCH_WORK, MAX_INLINE_WORK},
+    checking::{MAX_BATCH_WORK, MAX_INLINE_WORK},
     draft::{EventDraft, PublishError, PublishReceipt},
 };
 use crate::{
@@ -62,38 +64,26 @@ pub(crate) struct Publisher {
     pub(crate) faults: Faults,
 }
 
-/// The batch or the order that a publish belongs to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PublishContext<'a> {
-    pub(crate) position: Option<&'a OrderedPosition>,
-    pub(crate) batch: Option<&'a BatchState>,
-}
-
 impl Publisher {
     /// Publishes an event of a tenant, which must not use the types reserved for Redrive. A test event does, and goes to
     /// one webhook.
     pub(crate) async fn publish_for_tenant(
         self: &Arc<Self>,
         draft: EventDraft,
-        context: PublishContext<'_>,
     ) -> Result<PublishReceipt, PublishError> {
         if event_type::is_reserved(&draft.event_type) && draft.only_webhook.is_none() {
             return Err(PublishError::Reserved);
         }
-        self.publish(draft, context).await
+        self.publish(draft).await
     }
 
     /// Publishes an event. The event and all its deliveries are durable when this returns.
-    pub(crate) async fn publish(
-        self: &Arc<Self>,
-        draft: EventDraft,
-        context: PublishContext<'_>,
-    ) -> Result<PublishReceipt, PublishError> {
+    pub(crate) async fn publish(self: &Arc<Self>, draft: EventDraft) -> Result<PublishReceipt, PublishError> {
         let (event, only) = self.build_event(draft);
         event.validate()?;
         let event = Arc::new(event);
         let publishing = self.trace_publish(&event);
-        let published = self.publish_event(&event, only, context).await;
+        let published = self.publish_event(&event, only).await;
         if let Some(publishing) = publishing {
             publishing.set_result(&published);
         }
@@ -104,54 +94,54 @@ impl Publisher {
         self: &Arc<Self>,
         event: &Arc<Event>,
         only: Option<WebhookId>,
-        context: PublishContext<'_>,
     ) -> Result<PublishReceipt, PublishError> {
         let mut epoch_waits = 0;
         for _ in 0..=MAX_FAN_OUT_RETRIES {
-            let subject = event.subject.as_deref();
-            let matched =
-                self.router.match_webhooks(&event.tenant_id, &event.event_type, subject, only).await?;
-            let Some(mut matched) = matched else { return Err(PublishError::NoTenant) };
-            matched.webhooks.retain(|webhook| !webhook.has_expired(self.clock.confirmed_now()));
-            self.apply_payload_filters(event, only, &mut matched.webhooks, context.batch).await?;
+            let matched = match self.check(event, only, None).await? {
+                Checked::Accepted(matched) => matched,
+                Checked::Duplicate(receipt) => return Ok(receipt),
+            };
             let deliveries = matched.webhooks.len();
-            // Redrive's own event types are in no catalogue.
-            if only.is_none()
-                && !event_type::is_reserved(&event.event_type)
-                && let Err(refused) = self.check_event_type(event, &matched.type_status, context.batch).await
-            {
-                match self.recheck_catalogue(event, matched, refused, context.batch).await? {
-                    Some(receipt) => return Ok(receipt),
-                    None => continue,
-                }
-            }
             // Read after the checks, which may take a while: the epoch must be the current one.
             let epoch = self.membership.current_epoch();
-            match self.commit(&epoch, event, matched, context).await? {
-                PublishResult::ConfigChanged => self.router.refresh(&event.tenant_id).await?,
-                PublishResult::New { sequence_number } => {
-                    self.metrics.published.inc();
-                    return Ok(PublishReceipt {
-                        event_id: event.id,
-                        timestamp: event.timestamp,
-                        sequence_number: Some(sequence_number),
-                        deliveries: Some(deliveries),
-                        duplicate: false,
-                    });
-                }
-                PublishResult::Duplicate { event_id } => return Ok(self.duplicate_receipt(event_id)),
-                PublishResult::KeyReused { event_id } => return Err(PublishError::KeyReused(event_id)),
-                PublishResult::NoTenant => return Err(PublishError::NoTenant),
-                PublishResult::Fenced => {
+            let reply = self.offer(&epoch, event, matched, None).await;
+            match reply.unwrap_or_else(|_| Err(stopped())) {
+                Ok(PublishResult::ConfigChanged) => drop(self.router.refresh(&event.tenant_id).await?),
+                Ok(PublishResult::Fenced) => {
                     epoch_waits += 1;
                     if epoch_waits > MAX_EPOCH_WAITS || !self.membership.wait_for_new_epoch(&epoch).await {
                         return Err(StoreError::Fenced.into());
                     }
-                    true
                 }
-            };
+                result => return self.receipt(event, deliveries, result),
+            }
         }
-        Err(PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into())))
+        Err(config_keeps_changing())
+    }
+
+    /// Returns the receipt for a final result of the store.
+    fn receipt(
+        &self,
+        event: &Event,
+        deliveries: usize,
+        result: Result<PublishResult, StoreError>,
+    ) -> Result<PublishReceipt, PublishError> {
+        match result? {
+            PublishResult::New { sequence_number } => {
+                self.metrics.published.inc();
+                Ok(PublishReceipt {
+                    event_id: event.id,
+                    timestamp: event.timestamp,
+                    sequence_number: Some(sequence_number),
+                    deliveries: Some(deliveries),
+                    duplicate: false,
+                })
+            }
+            PublishResult::Duplicate { event_id } => Ok(self.duplicate_receipt(event_id)),
+            PublishResult::KeyReused { event_id } => Err(PublishError::KeyReused(event_id)),
+            PublishResult::NoTenant => Err(PublishError::NoTenant),
+            PublishResult::ConfigChanged | PublishResult::Fenced => Err(config_keeps_changing()),
+        }
     }
 
     /// Builds the event, and returns it with its only recipient if it has one.
@@ -185,4 +175,12 @@ impl Publisher {
             duplicate: true,
         }
     }
+}
+
+fn stopped() -> StoreError {
+    StoreError::Unavailable("the store has stopped".into())
+}
+
+fn config_keeps_changing() -> PublishError {
+    PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into()))
 }

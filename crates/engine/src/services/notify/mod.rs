@@ -33,7 +33,7 @@ use crate::{
     mailer::{MailError, Mailed, MailerHandle},
     metrics::Metrics,
     occurrences::occurrence,
-    publish::{EventDraft, PublishContext, PublishError, Publisher},
+    publish::{EventDraft, PublishError, Publisher},
     routing::Router,
     wakeups::Wakeups,
 };
@@ -347,7 +347,7 @@ impl Notifier {
             trace: None,
             hops: 0,
         };
-        match self.publisher.publish(draft, PublishContext::default()).await {
+        match self.publisher.publish(draft).await {
             // The webhook may have changed between two attempts; the event was then published with its earlier state.
             Ok(_) | Err(PublishError::KeyReused(_)) => Ok(ChannelResult::Done(ChannelStatus::Sent, None)),
             Err(PublishError::NoTenant) => unknown,
