@@ -14,27 +14,28 @@ use redrive_store::{DeliveryCursor, EventFilter};
 use serde_json::Value;
 
 use crate::{
-    api::{
-        self, Cursor, DeliveryQuery, EventExportQuery, EventOverrides, EventQuery, Query, TenantsQuery,
-        WebhookInput,
+    api::{Cursor, DeliveryQuery, EventExportQuery, EventQuery, Query, TenantsQuery, WebhookInput},
+    app::parse::{
+        cloudevents::{parse_attributes, parse_structured},
+        document::{EventOverrides, parse_document},
     },
-    http::cookie,
+    request::cookie,
     sources::message::MessageParser,
 };
 
 /// Parses a published document.
 pub fn event_document(body: &Bytes) -> Option<EventDraft> {
-    api::from_document(body, &TenantId::default(), &EventOverrides::default()).ok()
+    parse_document(body, &TenantId::default(), &EventOverrides::default()).ok()
 }
 
 /// Parses a CloudEvent in structured mode.
 pub fn structured_cloudevent(body: &Bytes) -> Option<EventDraft> {
-    api::structured_cloudevent(body, body, TenantId::default()).ok()
+    parse_structured(body, body, TenantId::default()).ok()
 }
 
 /// Parses a CloudEvent in binary mode.
 pub fn binary_cloudevent(attributes: BTreeMap<String, Value>, body: &Bytes) -> Option<EventDraft> {
-    api::binary_cloudevent(attributes, body, TenantId::default()).ok()
+    parse_attributes(attributes, body, TenantId::default()).ok()
 }
 
 /// A message from a queue.

@@ -13,6 +13,8 @@ pub mod fuzzing;
 pub mod http;
 pub mod mail;
 mod otlp;
+mod problem;
+mod request;
 pub mod sources;
 mod store;
 mod telemetry;

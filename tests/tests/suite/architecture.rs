@@ -1,6 +1,9 @@
 //! Architecture tests: forbidden APIs and dependencies per crate, found by scanning the sources.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -327,6 +330,72 @@ fn handlers_change_data_only_through_the_application_layer() {
         "store().replay",
     ];
     assert_eq!(find_violations(&["server"], &words, &["server/src/app/"]), [] as [String; 0]);
+}
+
+/// Modules of the server that must not import others, and what they must not import. A lower module holds what two of them
+/// share: `problem` and `request` for the API and the HTTP server, `app::parse` for the API and the sources.
+const MODULES_APART: [(&str, &[&str]); 5] = [
+    ("server/src/sources/", &["api", "dashboard", "http"]),
+    ("server/src/http/", &["api", "app", "dashboard", "sources"]),
+    ("server/src/api/", &["dashboard", "http", "sources"]),
+    ("server/src/app/", &["api", "dashboard", "http", "problem", "sources"]),
+    ("server/src/request/", &["api", "app", "dashboard", "http", "problem", "sources"]),
+];
+
+/// Returns the modules of its crate that code imports or names, such as `api` in `use crate::{api::AppState, app::App}`.
+fn modules_named_in(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, word) in code.match_indices("crate::") {
+        let rest = &code[at + word.len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            found.extend(first_segment(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut begin = 0;
+        for (index, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                ',' | '}' if depth == 0 => {
+                    found.extend(first_segment(list[begin..index].trim_start()));
+                    begin = index + 1;
+                    if c == '}' {
+                        break;
+                    }
+                }
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Returns the identifier at the beginning of a path.
+fn first_segment(path: &str) -> Option<String> {
+    let end = path.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(path.len());
+    (end > 0).then(|| path[..end].to_owned())
+}
+
+#[test]
+fn modules_of_the_server_do_not_import_each_other() {
+    let code = code_of("server");
+    let mut found = Vec::new();
+    for (folder, forbidden) in MODULES_APART {
+        let files: Vec<_> = code.iter().filter(|(file, _)| file.starts_with(folder)).collect();
+        assert!(!files.is_empty(), "no sources in {folder}");
+        for (file, code) in files {
+            let named = modules_named_in(code);
+            found.extend(
+                forbidden.iter().filter(|name| named.contains(**name)).map(|name| format!("{file}: {name}")),
+            );
+        }
+    }
+    assert_eq!(found, [] as [String; 0]);
+    let named = modules_named_in(
+        "use crate::{\n    api::{self, Problem},\n    app::App,\n};\nlet x = crate::http::serve();",
+    );
+    assert_eq!(named, ["api", "app", "http"].map(str::to_owned).into());
 }
 
 #[test]

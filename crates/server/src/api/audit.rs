@@ -10,11 +10,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Authorized, CanAdminister, Query},
+    extract::Query,
     page::{Page, Paging},
-    problem::{Problem, ReadProblems},
+    scope::{Authorized, CanAdminister},
     tenants::named,
 };
+use crate::problem::{Problem, ReadProblems};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))

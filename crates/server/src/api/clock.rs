@@ -9,10 +9,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Authorized, CanAdminister, OptionalJson},
+    extract::OptionalJson,
+    scope::{Authorized, CanAdminister},
+};
+use crate::{
+    app::clock::ClockStatus,
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::clock::ClockStatus;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(show_clock)).routes(routes!(confirm_clock))

@@ -10,11 +10,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     deliveries::{DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of, export_rows},
-    extract::{Authorized, CanRead, Query},
+    extract::Query,
     page::Page,
+    scope::{CanRead, Scoped},
+};
+use crate::{
+    app::dead_letters::{DeadStats, TopCounts},
     problem::{Problem, ReadProblems},
 };
-use crate::app::dead_letters::{DeadStats, TopCounts};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(stats)).routes(routes!(export))
@@ -27,10 +30,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<DeliveryQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(dead, cursor_of, DeliveryView::from)))
@@ -48,10 +49,8 @@ async fn list(
 )]
 async fn export(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<ExportQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<ExportQuery>>,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     export_rows(&app, tenant, &query, true)
 }
 
@@ -194,9 +193,7 @@ impl From<DeadStats> for StatsView {
 )]
 async fn stats(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<DeadQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeadQuery>>,
 ) -> Result<axum::Json<StatsView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.dead_stats(tenant, query.filter()).await?.into()))
 }

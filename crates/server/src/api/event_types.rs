@@ -14,9 +14,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    events::TenantQuery,
-    extract::{Authorized, CanOperate, CanRead, Id, Json, MAX_EVENT_TYPE_BODY_BYTES, Query, nullable},
+    extract::{Id, Json, MAX_EVENT_TYPE_BODY_BYTES, Query},
     page::{Page, Paging},
+    scope::{CanOperate, CanRead, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+};
+use crate::{
+    app::parse::json::nullable,
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 
@@ -48,6 +51,8 @@ pub(super) struct EventTypeInput {
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
 }
+
+tenant_parameter!(EventTypeInput);
 
 impl EventTypeInput {
     fn apply_to(&self, event_type: &mut EventType) {
@@ -128,12 +133,12 @@ impl std::str::FromStr for Name {
 )]
 async fn create(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanOperate>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+        CanOperate,
+        (),
+        Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant =
-        app.resolve_tenant(&actor, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let Some(name) = input.name.clone() else {
         return Err(FieldError::new("name", "is missing; name an event type, such as order.created").into());
     };
@@ -160,6 +165,8 @@ pub(crate) struct EventTypeQuery {
     tenant_id: Option<String>,
 }
 
+tenant_parameter!(EventTypeQuery);
+
 impl EventTypeQuery {
     /// Returns the requested page.
     pub(crate) fn paging(&self) -> Paging {
@@ -176,10 +183,8 @@ impl EventTypeQuery {
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<EventTypeQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<EventTypeQuery>>,
 ) -> Result<axum::Json<Page<EventTypeView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let listed = app.list_event_types(tenant.id, query.archived, paging.request()?).await?;
     Ok(axum::Json(paging.page(listed, |one| one.name.clone(), EventTypeView::from)))
@@ -192,13 +197,13 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(Name(name)): Id<Name>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(Name(name)), .. }: Scoped<CanRead, Id<Name>>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.event_type(tenant.id, name).await?.into()))
 }
+
+/// Request that changes an event type.
+type ChangeRequest = ScopedBody<CanOperate, Id<Name>, Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>>;
 
 /// Change an event type
 ///
@@ -210,13 +215,8 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanOperate>,
-    Id(Name(name)): Id<Name>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
+    ScopedBody { actor, tenant, path: Id(Name(name)), body: Json(input), .. }: ChangeRequest,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
-    let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.resolve_tenant(&actor, named).await?;
     if input.name.as_ref().is_some_and(|given| *given != name) {
         return Err(FieldError::new("name", "cannot be changed; register another event type instead").into());
     }
@@ -232,14 +232,8 @@ async fn patch(
     request_body = EventTypeInput,
     responses((status = 200, body = EventTypeView), ChangeProblems),
 )]
-async fn put(
-    state: State<AppState>,
-    who: Authorized<CanOperate>,
-    name: Id<Name>,
-    query: Query<TenantQuery>,
-    input: Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
-) -> Result<axum::Json<EventTypeView>, Problem> {
-    patch(state, who, name, query, input).await
+async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Json<EventTypeView>, Problem> {
+    patch(state, request).await
 }
 
 /// Delete an event type
@@ -252,11 +246,8 @@ async fn put(
 )]
 async fn delete(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanOperate>,
-    Id(Name(name)): Id<Name>,
-    Query(query): Query<TenantQuery>,
+    Scoped { actor, tenant, path: Id(Name(name)), .. }: Scoped<CanOperate, Id<Name>>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
     app.delete_event_type(&actor, tenant.id, name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

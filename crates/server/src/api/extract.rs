@@ -1,206 +1,27 @@
-//! Extractors for handlers: the authenticated caller, ids, query strings and JSON bodies, with descriptive errors.
+//! Extractors for handlers: ids, query strings and JSON bodies, with descriptive errors.
 
-use std::{fmt, marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc};
+use std::{str::FromStr, sync::Arc};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
     http::{Extensions, HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use bytes::Bytes;
-use redrive_core::{
-    FieldError, TenantId,
-    event::json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
-};
+use redrive_core::TenantId;
 use serde::{
     Deserialize, Deserializer,
-    de::{
-        DeserializeOwned, Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
-        value::MapAccessDeserializer,
-    },
+    de::{DeserializeOwned, Error as _, IntoDeserializer},
 };
 
-use super::{AppState, problem::Problem};
+use super::AppState;
 use crate::{
-    app::{Actor, App, AppError, Caller, Capability, Scope, session::is_token_of},
-    http::{
-        ClientAddr,
-        body::{BodyError, read_body},
-        cookie,
+    app::{
+        App, AppError, Caller,
+        parse::{PARSE_WORK_PER_BYTE, json::parse_object},
     },
+    problem::Problem,
+    request::body::read_body,
 };
-
-/// Permission that a handler requires. Each handler names one in its signature, so a caller without it is rejected
-/// before the body is read.
-pub(crate) trait RequiredScope: Send {
-    /// Returns an error if the caller lacks the permission.
-    fn check(caller: &Caller) -> Result<(), AppError>;
-}
-
-/// Permission to publish events.
-pub(super) struct CanPublish;
-/// Permission to read a tenant's data.
-pub(super) struct CanRead;
-/// Permission to create and change webhooks and their settings.
-pub(crate) struct ManagesEndpoints;
-/// Permission to resend and cancel deliveries.
-pub(super) struct Resends;
-/// Permission to rotate signing secrets.
-pub(super) struct RotatesSecrets;
-/// Permission to manage everything of a tenant, including what publishers depend on. Not granted to portal
-/// sessions.
-pub(super) struct CanOperate;
-/// Permission for everything, in any tenant.
-pub(super) struct CanAdminister;
-
-impl RequiredScope for CanPublish {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_scope(Scope::Publish)
-    }
-}
-
-impl RequiredScope for CanRead {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_scope(Scope::Read)
-    }
-}
-
-impl RequiredScope for ManagesEndpoints {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_scope(Scope::Manage)?;
-        caller.require_capability(Capability::ManageEndpoints)
-    }
-}
-
-impl RequiredScope for Resends {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_scope(Scope::Manage)?;
-        caller.require_capability(Capability::Resend)
-    }
-}
-
-impl RequiredScope for RotatesSecrets {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_scope(Scope::Manage)?;
-        caller.require_capability(Capability::Secrets)
-    }
-}
-
-impl RequiredScope for CanOperate {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_scope(Scope::Manage)?;
-        caller.reject_portal_session()
-    }
-}
-
-impl RequiredScope for CanAdminister {
-    fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_admin()
-    }
-}
-
-/// Authenticated caller that has the required permission.
-pub(crate) struct Authorized<N>(pub(crate) Actor, pub(crate) PhantomData<N>);
-
-impl<N: RequiredScope> FromRequestParts<AppState> for Authorized<N> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        // The rate limit middleware, if enabled, has already authenticated the caller.
-        let known = parts.extensions.get::<Arc<Caller>>().cloned();
-        let address = client_address(&parts.extensions);
-        let caller = match known {
-            Some(caller) => caller,
-            None => {
-                let caller = authenticate(&parts.headers, &parts.extensions, app)
-                    .await?
-                    .ok_or(AppError::Unauthorized)?;
-                parts.extensions.insert(caller.clone());
-                caller
-            }
-        };
-        N::check(&caller)?;
-        Ok(Self(Actor { caller, address }, PhantomData))
-    }
-}
-
-/// Returns the client's address.
-pub(crate) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
-    extensions.get::<ClientAddr>().map(|client| client.0)
-}
-
-/// Header with the CSRF token that dashboard pages send with every call.
-pub(crate) const CSRF_HEADER: &str = "x-redrive-token";
-
-/// Authenticates the API key in the headers or the session in the cookie, including its allowed networks. An error
-/// means that the store could not be queried for the session.
-pub(super) async fn authenticate(
-    headers: &HeaderMap,
-    extensions: &Extensions,
-    app: &App,
-) -> Result<Option<Arc<Caller>>, AppError> {
-    let from = client_address(extensions);
-    let Some(authorization) = headers.get(header::AUTHORIZATION) else {
-        let Some(cookie) = session_cookie(headers, extensions) else { return Ok(None) };
-        return Ok(app.session(cookie, from).await?.map(|session| session.caller));
-    };
-    let bearer = authorization.to_str().ok().and_then(|text| text.split_once(' '));
-    let key = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
-    Ok(key.and_then(|key| app.keys().caller(key, app.engine().clock().now(), from)))
-}
-
-/// Returns the session cookie if the request comes from a dashboard page. Browsers send the cookie with requests
-/// from any site, but only dashboard pages know the CSRF token that belongs to it, and they never have the origin
-/// `null`.
-fn session_cookie<'a>(headers: &'a HeaderMap, extensions: &Extensions) -> Option<&'a str> {
-    let (cookie, token) =
-        (cookie::session(headers, cookie::is_secure(extensions))?, headers.get(CSRF_HEADER)?.to_str().ok()?);
-    let is_hidden = headers.get(header::ORIGIN).is_some_and(|origin| origin == "null");
-    (is_token_of(token, cookie) && !is_hidden).then_some(cookie)
-}
-
-/// Deserializes a field so that null (clear it) differs from a missing field (leave it unchanged).
-pub(super) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    value: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(value).map(Some)
-}
-
-/// Deserializes like `nullable`, but accepts only a JSON object as the value.
-pub(super) fn nullable_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    value: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    object(value).map(Some)
-}
-
-/// Deserializes an object or null. Serde would otherwise also accept an array with the values in field order.
-pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    value: D,
-) -> Result<Option<T>, D::Error> {
-    let object = Option::<Object<T>>::deserialize(value)?;
-    Ok(object.map(|Object(value)| value))
-}
-
-struct Object<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        value.deserialize_map(ObjectVisitor(PhantomData))
-    }
-}
-
-struct ObjectVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-    type Value = Object<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
-    }
-}
 
 /// Id in the path. A malformed id gives the same `not_found` error as an unknown one.
 pub(super) struct Id<T>(pub T);
@@ -443,7 +264,7 @@ async fn parse<T: DeserializeOwned + Send + 'static>(
     body: Bytes,
 ) -> Result<T, Problem> {
     let work = PARSE_WORK_PER_BYTE * body.len() as u64;
-    app.engine().run_counted(tenant_id, work, move || json(&body)).await?
+    Ok(app.engine().run_counted(tenant_id, work, move || parse_object(&body)).await??)
 }
 
 /// Returns whether the headers announce a body.
@@ -471,113 +292,11 @@ impl FromRequest<AppState> for NoBody {
     }
 }
 
-/// Units of work per byte of a body: for a payload that is only skipped, and for one that is parsed into values.
-/// They include the second parse of an invalid body, which locates the error.
-pub(super) const SKIP_WORK_PER_BYTE: u64 = 2;
-pub(crate) const PARSE_WORK_PER_BYTE: u64 = 8;
-
-/// Maximum nesting of a body: that of a payload, plus an event in a list in an object.
-const MAX_BODY_NESTING: usize = MAX_PAYLOAD_NESTING + 3;
-
-/// Rejects a body that is nested too deeply before it is parsed. Otherwise the nesting could be as deep as the
-/// body is long, and the parser keeps a stack of that size.
-pub(super) fn check_nesting(body: &[u8]) -> Result<(), Problem> {
-    if !is_nested_deeper(body, MAX_BODY_NESTING) {
-        return Ok(());
-    }
-    let detail = format!(
-        "the body is nested too deeply: lists and objects may be nested {MAX_PAYLOAD_NESTING} levels deep in a payload"
-    );
-    Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", detail))
-}
-
-/// Parses a JSON object; an error names the field and the reason.
-pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    check_nesting(body)?;
-    // Serde would also accept an array with the values in field order.
-    let is_object = body.trim_ascii_start().starts_with(b"{");
-    if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-        let what = "the body must be a JSON object; the API documentation shows its fields";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", what));
-    }
-    // Tracking the path of a field costs time, so the body is parsed again with tracking only after an error.
-    let value = serde_json::from_slice(body).map_err(|error| {
-        let (error, path) = fault::<T>(body).unwrap_or((error, ".".into()));
-        // serde_json reports a number in place of an enum name as a syntax error, although the JSON is valid.
-        match error.is_syntax() && path != "." && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-            true => {
-                FieldError::new(path, "must be one of the strings listed in the API documentation").into()
-            }
-            false => bad_json(&error, &path),
-        }
-    })?;
-    Ok(value)
-}
-
-fn fault<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Option<(serde_json::Error, String)> {
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let error = serde_path_to_error::deserialize::<_, T>(&mut reader).err()?;
-    let path = error.path().to_string();
-    Some((error.into_inner(), path))
-}
-
-fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
-    let detail = error.to_string();
-    if error.is_syntax() || error.is_eof() {
-        let detail = format!("the body is not valid JSON: {detail}");
-        return Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail);
-    }
-    let index = detail.rfind(" at line ").unwrap_or(detail.len());
-    let message = &detail[..index];
-    // The message names a missing or unknown field; for other errors the field is where the parser stopped.
-    let named = ["missing field `", "unknown field `"].iter().find_map(|what| message.strip_prefix(what));
-    let named = named.and_then(|rest| rest.split('`').next());
-    let field = match (path, named) {
-        (".", None) => return Problem::new(StatusCode::BAD_REQUEST, "invalid_body", message),
-        (".", Some(named)) => named.to_owned(),
-        (path, Some(named)) if message.starts_with("missing") => format!("{path}.{named}"),
-        (path, _) => path.to_owned(),
-    };
-    // Redrive's own types begin the message with the field name, which must not appear twice.
-    let message = match message.split_once(": ") {
-        _ if message.starts_with("missing field") => "is missing",
-        Some((text, rest)) if field.starts_with(text) => rest,
-        _ => message,
-    };
-    FieldError::new(field, rephrase_json_error(message)).into()
-}
-
-/// Rephrases an error of serde_json for API users.
-fn rephrase_json_error(message: &str) -> String {
-    let Some((text, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
-    let wanted = match wanted {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a sequence" => "a list, such as [\"…\"]",
-        "a map" => "an object",
-        wanted if wanted.starts_with("struct ") => "an object",
-        wanted => wanted,
-    };
-    format!("{text}, expected {wanted}")
-}
-
 async fn read_raw(request: Request, max_bytes: usize) -> Result<RawRequest, Problem> {
     let (Parts { headers, .. }, body) = request.into_parts();
     check_content_type(&headers)?;
     let body = read_body(&headers, body, max_bytes).await?;
     Ok(RawRequest { headers, body })
-}
-
-impl From<BodyError> for Problem {
-    fn from(error: BodyError) -> Self {
-        let (status, code) = match error {
-            BodyError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            BodyError::TooSlow => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            BodyError::Incomplete => (StatusCode::BAD_REQUEST, "incomplete_body"),
-        };
-        Self::new(status, code, error.to_string())
-    }
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
@@ -598,54 +317,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use redrive_core::{protection::limiter::RateLimit, time::HumanDuration};
-
     use super::*;
-
-    #[derive(Debug, Default, Deserialize)]
-    #[serde(deny_unknown_fields, default)]
-    struct Input {
-        #[serde(deserialize_with = "nullable")]
-        name: Option<Option<String>>,
-        #[serde(deserialize_with = "nullable_object")]
-        rate_limit: Option<Option<RateLimit>>,
-        spans: Option<Vec<HumanDuration>>,
-    }
-
-    /// Generates nearly valid JSON, possibly truncated.
-    fn any_body() -> impl Strategy<Value = Vec<u8>> {
-        let value = "null|-?[0-9]{1,22}(\\.[0-9]{1,3})?(e[0-9]{1,3})?|\"\\PC{0,6}\"|\\[[0-9, ]{0,8}\\]|\\{\\}|\
-                     \\{\"(requests_per_minute|burst)\": ?[0-9]{1,12}\\}";
-        let field = (proptest::sample::select(&["name", "rate_limit", "spans", "é`: x"]), value)
-            .prop_map(|(name, value)| format!("\"{name}\": {value}"));
-        let body = (proptest::collection::vec(field, 0..3), 0..80usize).prop_map(|(fields, max)| {
-            let mut body = format!("{{{}}}", fields.join(",")).into_bytes();
-            body.truncate(max);
-            body
-        });
-        prop_oneof![3 => body, 1 => any::<Vec<u8>>(), 1 => any::<String>().prop_map(String::into_bytes)]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(5_000))]
-
-        #[test]
-        fn arbitrary_body_is_parsed_or_rejected_with_details(body in any_body()) {
-            match json::<Input>(&body) {
-                Ok(_) => {
-                    let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
-                    prop_assert!(value.is_object());
-                    let limit = value.get("rate_limit");
-                    prop_assert!(limit.is_none_or(|limit| limit.is_object() || limit.is_null()), "{}", value);
-                }
-                Err(problem) => {
-                    prop_assert_eq!(problem.status, 400);
-                    prop_assert!(!problem.detail.is_empty() && !problem.code.is_empty());
-                }
-            }
-        }
-    }
 
     #[test]
     fn repeated_list_parameters_are_merged() {
@@ -667,16 +339,5 @@ mod tests {
         {
             assert!(read(bad).unwrap_err().to_string().contains(why), "{bad}");
         }
-    }
-
-    #[test]
-    fn null_differs_from_missing_field() {
-        let read = |body: &str| json::<Input>(body.as_bytes()).unwrap();
-        assert_eq!((read("{}").name, read("{}").rate_limit), (None, None));
-        let cleared = read(r#"{"name": null, "rate_limit": null}"#);
-        assert_eq!((cleared.name, cleared.rate_limit), (Some(None), Some(None)));
-        let set = read(r#"{"rate_limit": {"requests_per_minute": 5}, "spans": ["1s"]}"#);
-        assert_eq!(set.rate_limit, Some(Some(RateLimit::per_minute(5))));
-        assert_eq!(set.spans, Some(vec![HumanDuration::secs(1)]));
     }
 }

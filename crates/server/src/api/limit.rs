@@ -8,8 +8,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{AppState, extract::authenticate, problem::Problem};
-use crate::app::throttle::RateLimitStatus;
+use super::{AppState, scope::authenticate};
+use crate::{app::throttle::RateLimitStatus, problem::Problem};
 
 /// Counts a call, rejects it with 429 if the key is over its rate limit, and adds the `ratelimit-*` headers.
 pub(super) async fn enforce_rate_limit(

@@ -15,7 +15,7 @@ mod operations;
 mod page;
 mod portal;
 mod preferences;
-mod problem;
+mod scope;
 mod secrets;
 mod status;
 mod tenants;
@@ -38,22 +38,15 @@ pub(crate) use self::{
         request_headers,
     },
     event_types::EventTypeQuery,
-    events::{
-        EventExportQuery, EventOverrides, EventQuery, export_rows as exported_events,
-        from_attributes as binary_cloudevent, from_document, from_raw_payload as bare_payload,
-        structured as structured_cloudevent,
-    },
-    extract::{
-        Authorized, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, PARSE_WORK_PER_BYTE, Query,
-        client_address,
-    },
+    events::{EventExportQuery, EventQuery, export_rows as exported_events},
+    extract::{Json, MAX_WEBHOOK_BODY_BYTES, Query},
     operations::OperationView,
     page::{Cursor, Paging},
-    problem::{Problem, name_request},
+    scope::{Authorized, ManagesEndpoints},
     tenants::{TenantsQuery, named},
     webhooks::{REDACTED, WebhookInput, validate_draft},
 };
-use crate::app::App;
+use crate::{app::App, problem::Problem};
 
 /// State shared by all handlers.
 pub type AppState = Arc<App>;

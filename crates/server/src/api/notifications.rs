@@ -9,10 +9,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Authorized, CanRead, Query},
+    extract::Query,
     page::{Page, Paging},
-    problem::{Problem, ReadProblems},
+    scope::{CanRead, Scoped},
 };
+use crate::problem::{Problem, ReadProblems};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))
@@ -115,10 +116,8 @@ impl From<StoredNotification> for NotificationView {
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(paging): Query<Paging>,
+    Scoped { tenant, query: Query(paging), .. }: Scoped<CanRead, (), Query<Paging>>,
 ) -> Result<axum::Json<Page<NotificationView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, paging.tenant_id.as_deref()).await?;
     let found = app.list_notifications(tenant, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(found, |one| one.notification.id, NotificationView::from)))
 }

@@ -7,7 +7,8 @@ use redrive_store::{DeliveryCursor, ListingPage, PageRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::problem::Problem;
+use super::scope::tenant_parameter;
+use crate::problem::Problem;
 
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 500;
@@ -29,6 +30,8 @@ pub(crate) struct Paging {
     /// Tenant to act for; admin keys only.
     pub(crate) tenant_id: Option<String>,
 }
+
+tenant_parameter!(Paging);
 
 /// Page of a listing.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -14,9 +14,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    events::TenantQuery,
-    extract::{Authorized, CanAdminister, Json, Query},
-    problem::{ChangeProblems, Problem, ReadProblems},
+    extract::Json,
+    scope::{Authorized, CanAdminister, Scoped, TenantQuery},
     tenants::{key_id, named},
 };
 use crate::{
@@ -24,7 +23,8 @@ use crate::{
         Capability,
         portal::{self, DEFAULT_TTL},
     },
-    http::BaseUrl,
+    problem::{ChangeProblems, Problem, ReadProblems},
+    request::BaseUrl,
 };
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -120,11 +120,11 @@ async fn create(
 )]
 async fn end(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanAdminister>,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    Query(query): Query<TenantQuery>,
+    Scoped { actor, tenant, path: axum::extract::Path(id), .. }: Scoped<
+        CanAdminister,
+        axum::extract::Path<String>,
+    >,
 ) -> Result<StatusCode, Problem> {
-    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
     app.close_portal(&actor, tenant.id, key_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

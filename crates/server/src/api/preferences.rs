@@ -15,12 +15,17 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    events::TenantQuery,
-    extract::{Authorized, CanAdminister, CanRead, Json, ManagesEndpoints, Query, nullable},
+    extract::{Json, Query},
     page::{Cursor, Page, Paging},
+    scope::{
+        CanAdminister, CanRead, ManagesEndpoints, Scoped, ScopedBody, TenantParameter, TenantQuery,
+        tenant_parameter,
+    },
+};
+use crate::{
+    app::{confirmations::AddressState, parse::json::nullable},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::confirmations::AddressState;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -127,6 +132,12 @@ pub(super) struct PreferencesChange {
     language: Option<Option<Language>>,
 }
 
+impl TenantParameter for PreferencesChange {
+    fn tenant_id(&self) -> Option<&str> {
+        None
+    }
+}
+
 impl PreferencesChange {
     pub(super) fn apply_to(self, notifications: &mut TenantPreferences) {
         if let Some(emails) = self.emails {
@@ -148,10 +159,8 @@ impl PreferencesChange {
 )]
 async fn get(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanRead>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, .. }: Scoped<CanRead>,
 ) -> Result<axum::Json<PreferencesView>, Problem> {
-    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
     let notifications = app.notification_preferences(tenant.id.clone()).await?;
     Ok(axum::Json(PreferencesView::load(&app, tenant.id, notifications).await?))
 }
@@ -167,11 +176,12 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<ManagesEndpoints>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<PreferencesChange>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+        ManagesEndpoints,
+        (),
+        Json<PreferencesChange>,
+    >,
 ) -> Result<axum::Json<PreferencesView>, Problem> {
-    let tenant = app.resolve_tenant(&actor, query.tenant_id.as_deref()).await?;
     let changed =
         app.change_notification_preferences(&actor, tenant.id.clone(), |now| input.apply_to(now)).await;
     Ok(axum::Json(PreferencesView::load(&app, tenant.id, changed.map_err(strip_field_prefix)?).await?))
@@ -227,10 +237,8 @@ impl Cursor for UnsubscriptionCursor {
 )]
 async fn list_unsubscribed(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanRead>,
-    Query(paging): Query<Paging>,
+    Scoped { tenant, query: Query(paging), .. }: Scoped<CanRead, (), Query<Paging>>,
 ) -> Result<axum::Json<Page<UnsubscriptionView>>, Problem> {
-    let tenant = app.resolve_tenant(&actor, paging.tenant_id.as_deref()).await?;
     let found = app.list_unsubscribed(tenant.id, paging.request()?).await?;
     Ok(axum::Json(paging.page(found, Unsubscription::cursor, UnsubscriptionView::from)))
 }
@@ -247,6 +255,8 @@ pub(super) struct AddressInput {
     tenant_id: Option<String>,
 }
 
+tenant_parameter!(AddressInput);
+
 /// Resend a confirmation email
 ///
 /// An address receives at most one per hour and 3 in 30 days, over all tenants; a tenant can send at most 20 per
@@ -257,10 +267,8 @@ pub(super) struct AddressInput {
 )]
 async fn resend_confirmation(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<ManagesEndpoints>,
-    Json(input): Json<AddressInput>,
+    Scoped { actor, tenant, body: Json(input), .. }: Scoped<ManagesEndpoints, (), (), Json<AddressInput>>,
 ) -> Result<axum::Json<AddressView>, Problem> {
-    let tenant = app.resolve_tenant(&actor, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
     Ok(axum::Json(app.resend_confirmation(&actor, tenant.id, &input.email).await?.into()))
 }
@@ -274,10 +282,8 @@ async fn resend_confirmation(
 )]
 async fn confirm(
     State(app): State<AppState>,
-    Authorized(actor, _): Authorized<CanAdminister>,
-    Json(input): Json<AddressInput>,
+    Scoped { actor, tenant, body: Json(input), .. }: Scoped<CanAdminister, (), (), Json<AddressInput>>,
 ) -> Result<axum::Json<AddressView>, Problem> {
-    let tenant = app.resolve_tenant(&actor, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
     Ok(axum::Json(app.confirm_as_operator(&actor, tenant.id, &input.email).await?.into()))
 }

@@ -7,9 +7,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Authorized, CanAdminister, OptionalJson},
-    problem::{ChangeProblems, Problem},
+    extract::OptionalJson,
+    scope::{Authorized, CanAdminister},
 };
+use crate::problem::{ChangeProblems, Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(rotate_master_key))

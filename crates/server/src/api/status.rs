@@ -14,10 +14,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Authorized, CanAdminister},
+    scope::{Authorized, CanAdminister},
+};
+use crate::{
+    app::status::Status,
     problem::{Problem, ReadProblems},
 };
-use crate::app::status::Status;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(status))

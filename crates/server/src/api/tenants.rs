@@ -21,12 +21,18 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Authorized, CanAdminister, Json, OptionalJson, Query, nullable, nullable_object, object},
+    extract::{Json, OptionalJson, Query},
     page::{Page, Paging},
     preferences::{PreferencesChange, TenantPreferencesView},
+    scope::{Authorized, CanAdminister},
+};
+use crate::{
+    app::{
+        Actor, AppError, NewKey, Scope,
+        parse::json::{nullable, nullable_object, object},
+    },
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{Actor, AppError, NewKey, Scope};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()

@@ -7,6 +7,24 @@ use redrive_store::StoreError;
 /// Error code of actions that need an erased payload.
 pub(crate) const CODE_PAYLOAD_ERASED: &str = "payload_erased";
 
+/// Error code of an invalid field.
+pub(crate) const CODE_INVALID_FIELD: &str = "invalid_field";
+
+/// Returns the stable code of a store error.
+pub(crate) fn store_error_code(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::TooSlow => "query_too_slow",
+        StoreError::OffsetTooFar => CODE_INVALID_FIELD,
+        StoreError::Overloaded => "overloaded",
+        StoreError::Busy(_) => "busy",
+        StoreError::Unavailable(_)
+        | StoreError::WriterEnded(_)
+        | StoreError::Fenced
+        | StoreError::OutOfOrder
+        | StoreError::InvalidItem(_) => "store_unavailable",
+    }
+}
+
 /// Error of a use case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppError {
@@ -19,6 +37,14 @@ pub enum AppError {
     /// A field of the request is invalid.
     #[error(transparent)]
     Invalid(#[from] FieldError),
+    /// The body is not valid JSON, or has the wrong shape.
+    #[error("{detail}")]
+    Malformed {
+        /// Stable error code.
+        code: &'static str,
+        /// Description with instructions.
+        detail: String,
+    },
     /// The published event violates the event type catalogue or its schema.
     #[error("{detail}")]
     SchemaViolation {
@@ -80,6 +106,29 @@ pub enum AppError {
 impl AppError {
     pub(crate) fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
         Self::Conflict { code, detail: detail.into() }
+    }
+
+    pub(crate) fn malformed(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::Malformed { code, detail: detail.into() }
+    }
+
+    /// Returns the stable error code, as in responses of the API and in messages that a source rejects.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden(_) => "forbidden",
+            Self::Invalid(_) => CODE_INVALID_FIELD,
+            Self::Malformed { code, .. }
+            | Self::SchemaViolation { code, .. }
+            | Self::Unprocessable { code, .. }
+            | Self::Conflict { code, .. } => code,
+            Self::NotFound(_) => "not_found",
+            Self::TooLarge(_) => "payload_too_large",
+            Self::BatchTooCostly(_) => "batch_too_costly",
+            Self::OverQuota { .. } => "quota_exceeded",
+            Self::TooManyExports { .. } => "too_many_exports",
+            Self::Store(error) => store_error_code(error),
+        }
     }
 
     fn invalid_event_type(code: &'static str, error: &PublishError) -> Self {

@@ -10,7 +10,7 @@ use redrive_core::{
 };
 use redrive_engine::clock::monotonic_now;
 
-use crate::http::connection_limit::address_group;
+use crate::request::address_group;
 
 /// Allows a burst of 10 failures, then one every six seconds.
 const FAILED_LOGINS: RateLimit = RateLimit { requests_per_minute: 10, burst: Some(10) };

@@ -22,6 +22,12 @@ impl App {
         Ok(caller.view_of(tenant_id))
     }
 
+    /// Returns the tenant in the path of a page. One that the caller may not view is reported as not found.
+    pub async fn resolve_tenant_in_path(&self, caller: &Caller, named: &str) -> Result<TenantView, AppError> {
+        let tenant_id = caller.resolve_tenant(Some(named)).map_err(|_| AppError::NotFound("tenant"))?;
+        self.resolve_tenant(caller, Some(tenant_id.as_str())).await
+    }
+
     /// Creates a tenant.
     pub async fn create_tenant(
         &self,

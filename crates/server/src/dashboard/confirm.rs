@@ -13,11 +13,12 @@ use super::{
     unsubscribe::{AddressPage, render_page},
 };
 use crate::{
-    api::{AppState, client_address},
+    api::AppState,
     mail::{
         links::Confirmation,
         texts::{MailTexts, fill_placeholders},
     },
+    request::client_address,
 };
 
 fn invalid_link() -> Result<Response, PageError> {

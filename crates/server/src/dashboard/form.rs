@@ -9,10 +9,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::page::PageError;
-use crate::{
-    api::{AppState, Problem},
-    http::body::read_body,
-};
+use crate::{api::AppState, problem::Problem, request::body::read_body};
 
 /// Maximum size of a form.
 const MAX_FORM_BYTES: usize = 8 * 1024;

@@ -20,13 +20,14 @@ use super::{
     viewer::{Viewer, home_url},
 };
 use crate::{
-    api::{AppState, Problem, client_address},
+    api::AppState,
     app::{
         App, AppError, Caller,
         auth::Role,
-        session::{self, Session, is_token_of, may_replace_unasked},
+        session::{self, SESSION_LIFETIME, Session, is_token_of, may_replace_unasked},
     },
-    http::cookie,
+    problem::Problem,
+    request::{client_address, cookie},
 };
 
 #[derive(Template)]
@@ -172,7 +173,8 @@ pub(super) async fn log_in(
         "" => home_url(&caller),
         next => next.to_owned(),
     };
-    let cookie = cookie::begin(&value, cookie::is_secure(&extensions)).ok_or_else(Problem::internal)?;
+    let cookie = cookie::begin(&value, SESSION_LIFETIME, cookie::is_secure(&extensions))
+        .ok_or_else(Problem::internal)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response())
 }
 

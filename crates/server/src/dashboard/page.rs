@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 
 use super::{format, viewer::Viewer};
 use crate::{
-    api::{AppState, Problem, Query},
+    api::{AppState, Query},
     app::{AppError, Capability},
+    problem::Problem,
 };
 
 /// Data of the layout around every page.

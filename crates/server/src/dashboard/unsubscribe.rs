@@ -12,11 +12,12 @@ use redrive_core::notification::preferences::Language;
 
 use super::page::{Html, PageError};
 use crate::{
-    api::{AppState, client_address},
+    api::AppState,
     mail::{
         links::UnsubscribeToken,
         texts::{MailTexts, fill_placeholders},
     },
+    request::client_address,
 };
 
 #[derive(Template)]

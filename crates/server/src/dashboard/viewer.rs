@@ -8,13 +8,14 @@ use redrive_core::TenantId;
 
 use super::page::{PageContext, PageError, allowed};
 use crate::{
-    api::{AppState, Problem, client_address},
+    api::AppState,
     app::{
         Actor, AppError, Caller, Capability, Scope, TenantView,
         auth::Role,
         session::{self, Session},
     },
-    http::cookie,
+    problem::Problem,
+    request::{client_address, cookie},
 };
 
 /// A logged-in viewer.
@@ -126,12 +127,8 @@ impl FromRequestParts<AppState> for TenantViewer {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
         allowed(viewer.by.require_scope(Scope::Read))?;
-        let missing = AppError::NotFound("tenant");
-        let tenant = path_param(parts, app, "tenant").await?;
-        let tenant_id = tenant.and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
-        let own =
-            viewer.by.resolve_tenant(Some(tenant_id.as_str())).map_err(|_| AppError::NotFound("tenant"))?;
-        let tenant = app.resolve_tenant(&viewer.by, Some(own.as_str())).await?;
+        let named = path_param(parts, app, "tenant").await?.ok_or(AppError::NotFound("tenant"))?;
+        let tenant = app.resolve_tenant_in_path(&viewer.by, &named).await?;
         Ok(Self { viewer, tenant, id: path_param(parts, app, "id").await? })
     }
 }

@@ -1,4 +1,4 @@
-//! Client address of a request, as an extension for handlers.
+//! Client address of a request, determined from the connection and the headers of trusted proxies.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,7 @@ use axum::http::HeaderMap;
 use redrive_core::security::forwarded;
 
 use super::HttpServer;
-
-/// Address of the client: of the connection, or behind a trusted proxy the address that it forwards. Every request
-/// has one as an extension.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientAddr(pub IpAddr);
+use crate::request::ClientAddr;
 
 impl HttpServer {
     /// Returns the client address. `Forwarded` is ignored, because a proxy that does not know it passes on its

@@ -1,13 +1,11 @@
 //! Connection limits, in total and per address; for clients behind a trusted proxy, a limit of requests.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+
+use crate::request::address_group;
 
 /// Limiter of connections.
 pub(super) struct ConnectionLimiter {
@@ -82,14 +80,6 @@ impl Drop for Counted {
                 counts.remove(&self.address);
             }
         }
-    }
-}
-
-/// Returns the address that is counted: for IPv6 the /64 network, since a client can use any address in it.
-pub(crate) fn address_group(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
-        address => address,
     }
 }
 

@@ -20,7 +20,7 @@ use tower_service::Service;
 use tracing::Instrument;
 
 use super::{
-    ClientAddr, HttpServer,
+    HttpServer,
     body::PacedBody,
     connection_limit::Counted,
     cors::Cors,
@@ -28,7 +28,10 @@ use super::{
     request_id::RequestId,
     timeouts::ConnectionTimer,
 };
-use crate::api::{self, Problem};
+use crate::{
+    problem::{Problem, name_request},
+    request::ClientAddr,
+};
 
 impl HttpServer {
     /// Handles a request that came over a connection from `peer`.
@@ -65,7 +68,7 @@ impl HttpServer {
             }
             log_failure(response.status(), &id, &method, &uri, client);
             if method != Method::HEAD {
-                api::name_request(&mut response, id.as_str());
+                name_request(&mut response, id.as_str());
             }
         }
         headers::finish(response.headers_mut(), &id, ResponseKind::for_path(uri.path()), self.tls.is_some());

@@ -1,15 +1,14 @@
 //! HTTP server: accepts connections, enforces connection limits and timeouts, and finishes open requests at
 //! shutdown.
 
-mod base_url;
-pub(crate) mod body;
+mod body;
 mod client;
-pub(crate) mod connection_limit;
-pub(crate) mod cookie;
+mod connection_limit;
 mod cors;
 mod exchange;
 mod headers;
 mod request_id;
+mod scheme;
 mod timeouts;
 mod tls;
 
@@ -36,19 +35,15 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub use self::request_id::RequestId;
 pub(crate) use self::tls::{CertificateWatcher, Tls};
-pub use self::{
-    base_url::{BaseUrl, Scheme},
-    client::ClientAddr,
-    request_id::RequestId,
-};
 use self::{
     connection_limit::{ConnectionLimiter, ConnectionPermit},
     cors::Cors,
     request_id::RequestIds,
     timeouts::{ClientTimeouts, ConnectionTimer, TimedStream},
 };
-use crate::config::Server;
+use crate::{config::Server, request::base_url::https_origin};
 
 /// Approximate maximum size of a request header; a single read may exceed it. hyper accepts at most 100 headers.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -93,7 +88,7 @@ impl HttpServer {
             body_timeout: settings.body_timeout.as_duration(),
             tls,
             trusted_proxies: settings.trusted_proxies.clone(),
-            public_https: settings.public_url.as_deref().and_then(base_url::https_origin),
+            public_https: settings.public_url.as_deref().and_then(https_origin),
             cors: Cors::new(&settings.cors_origins),
             ids: RequestIds::new(),
             failed,

@@ -34,7 +34,6 @@ use super::{
     reject::{RejectQueue, RejectReason},
 };
 use crate::{
-    api::Problem,
     app::{App, AppError},
     config::Source,
 };
@@ -177,7 +176,7 @@ impl AmqpSource {
 
     /// Parses a message: a large one on a checking thread, so that it does not delay other tasks of the runtime. While
     /// no thread is free, this message and all behind it stay unacknowledged.
-    async fn parse(&self, message: &Message) -> Result<EventDraft, Problem> {
+    async fn parse(&self, message: &Message) -> Result<EventDraft, AppError> {
         let engine = self.app.engine();
         let work = parse_work(&message.body);
         if work <= MAX_INLINE_WORK {
@@ -310,7 +309,7 @@ impl<'a> SourceSession<'a> {
         let Delivery { acker, properties, data, .. } = delivery;
         let message = Message { acker, properties, body: data.into() };
         match self.source.parse(&message).await {
-            Err(problem) => self.reject(message, reason(problem)),
+            Err(error) => self.reject(message, reason(&error)),
             Ok(draft) => {
                 let index = self.next_place;
                 self.next_place += 1;
@@ -332,7 +331,7 @@ impl<'a> SourceSession<'a> {
         let publishing = async move {
             let ordered = OrderedPosition { order: order.clone(), position };
             let result = app.publish_in_order(pending.draft.clone(), ordered).await;
-            match result.as_ref().err().map(|error| failure_action(error.clone())) {
+            match result.as_ref().err().map(failure_action) {
                 // The publish may have failed before it reached the store, which then would not reject later positions, so
                 // the order is broken here. Earlier positions are still stored: a message over the quota must not delay
                 // messages that are within it.
@@ -363,7 +362,7 @@ impl<'a> SourceSession<'a> {
                 self.is_trying = false;
                 self.resume_deferred();
             }
-            Err(error) => match failure_action(error.clone()) {
+            Err(error) => match failure_action(&error) {
                 PublishFailureAction::Reject(reason) => {
                     self.reject(pending.message, reason);
                     self.is_trying = false;
@@ -448,7 +447,7 @@ impl<'a> SourceSession<'a> {
             loop {
                 tokio::select! {
                     Some((pending, result)) = self.publishing.next() => match result {
-                        Err(error) if matches!(failure_action(error.clone()), PublishFailureAction::Retry(_)) => {}
+                        Err(error) if matches!(failure_action(&error), PublishFailureAction::Retry(_)) => {}
                         result => self.settle(pending, result),
                     },
                     Some(_) = self.closing.next() => {}
@@ -473,10 +472,10 @@ async fn ack(acker: Acker) -> Result<(), lapin::Error> {
     acker.ack(BasicAckOptions::default()).await.map(|_| ())
 }
 
-fn failure_action(error: AppError) -> PublishFailureAction {
+fn failure_action(error: &AppError) -> PublishFailureAction {
     match error {
         AppError::OverQuota { retry_after, .. } => {
-            PublishFailureAction::Retry(Some(Duration::from_secs(retry_after)))
+            PublishFailureAction::Retry(Some(Duration::from_secs(*retry_after)))
         }
         // The store works but will never accept this event.
         AppError::Store(StoreError::InvalidItem(_)) => {
@@ -488,15 +487,16 @@ fn failure_action(error: AppError) -> PublishFailureAction {
         | AppError::BatchTooCostly(_)
         | AppError::TooManyExports { .. } => PublishFailureAction::Retry(None),
         AppError::Invalid(_)
+        | AppError::Malformed { .. }
         | AppError::SchemaViolation { .. }
         | AppError::Unprocessable { .. }
         | AppError::Conflict { .. }
         | AppError::TooLarge(_)
         | AppError::Unauthorized
-        | AppError::Forbidden(_) => PublishFailureAction::Reject(reason(error.into())),
+        | AppError::Forbidden(_) => PublishFailureAction::Reject(reason(error)),
     }
 }
 
-fn reason(problem: Problem) -> RejectReason {
-    RejectReason { code: problem.code, detail: problem.detail }
+fn reason(error: &AppError) -> RejectReason {
+    RejectReason { code: error.code(), detail: error.to_string() }
 }

@@ -15,9 +15,13 @@ use redrive_core::{
 use redrive_engine::EventDraft;
 use serde_json::Value;
 
-use crate::api::{
-    EventOverrides, PARSE_WORK_PER_BYTE, Problem, bare_payload, binary_cloudevent, from_document,
-    structured_cloudevent,
+use crate::app::{
+    AppError,
+    parse::{
+        PARSE_WORK_PER_BYTE,
+        cloudevents::{parse_attributes, parse_structured},
+        document::{EventOverrides, parse_document, parse_raw_payload},
+    },
 };
 
 /// Prefixes of headers with CloudEvents attributes, in both spellings of the AMQP binding.
@@ -33,21 +37,21 @@ pub(crate) struct MessageParser {
 
 impl MessageParser {
     /// Parses a message into an event, with the trace and hop count of its headers.
-    pub(crate) fn parse(&self, properties: &BasicProperties, body: &Bytes) -> Result<EventDraft, Problem> {
+    pub(crate) fn parse(&self, properties: &BasicProperties, body: &Bytes) -> Result<EventDraft, AppError> {
         let draft = self.event(properties, body)?;
         Ok(EventDraft { trace: trace(properties).or(draft.trace), hops: hops_of(properties)?, ..draft })
     }
 
-    fn event(&self, properties: &BasicProperties, body: &Bytes) -> Result<EventDraft, Problem> {
+    fn event(&self, properties: &BasicProperties, body: &Bytes) -> Result<EventDraft, AppError> {
         let tenant_id = self.tenant_id.clone();
         let priority = properties.priority().and_then(message_priority);
         if is_structured(properties) {
-            let draft = structured_cloudevent(body, body, tenant_id)?;
+            let draft = parse_structured(body, body, tenant_id)?;
             return Ok(EventDraft { priority: priority.unwrap_or_default(), ..draft });
         }
         let attributes = attributes(properties)?;
         if attributes.contains_key("specversion") {
-            let draft = binary_cloudevent(attributes, body, tenant_id)?;
+            let draft = parse_attributes(attributes, body, tenant_id)?;
             return Ok(EventDraft { priority: priority.unwrap_or_default(), ..draft });
         }
         let named = match header(properties, "event-type")? {
@@ -61,12 +65,12 @@ impl MessageParser {
             subject,
             priority,
         };
-        let Some(event_type) = named else { return from_document(body, &tenant_id, &beside) };
+        let Some(event_type) = named else { return parse_document(body, &tenant_id, &beside) };
         let owned = |text: Option<&str>| text.map(Into::into);
         Ok(EventDraft {
             tenant_id,
             event_type,
-            data: bare_payload(body)?,
+            data: parse_raw_payload(body)?,
             idempotency_key: owned(beside.idempotency_key),
             source: owned(beside.source),
             subject: owned(beside.subject),
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "shorter to call")]
-    fn parse(properties: BasicProperties, body: &str) -> Result<EventDraft, Problem> {
+    fn parse(properties: BasicProperties, body: &str) -> Result<EventDraft, AppError> {
         reading(None).parse(&properties, &Bytes::copy_from_slice(body.as_bytes()))
     }
 
@@ -299,7 +303,7 @@ mod tests {
             assert_eq!((&*draft.event_type, &*draft.data), ("a.b", &b"[1, 2]"[..]));
             assert_eq!(draft.idempotency_key.as_deref(), Some("ce:/shop 7"));
             let xml = parse(with(&headers).with_content_type("text/xml".into()), "1").unwrap_err();
-            assert!(xml.detail.contains("datacontenttype"), "{}", xml.detail);
+            assert!(xml.to_string().contains("datacontenttype"), "{xml}");
         }
     }
 
@@ -343,18 +347,17 @@ mod tests {
             (with(&[("cloudEvents:specversion", "0.3")]), "1", "invalid_field", "specversion"),
             (plain().with_content_type(STRUCTURED.into()), "1", "invalid_json", "CloudEvent"),
         ] {
-            let problem = parse(properties, body).unwrap_err();
+            let error = parse(properties, body).unwrap_err();
             assert!(
-                problem.code == code && problem.detail.contains(expected),
-                "{body}: {} {}",
-                problem.code,
-                problem.detail
+                error.code() == code && error.to_string().contains(expected),
+                "{body}: {} {error}",
+                error.code()
             );
         }
         let mut table = FieldTable::default();
         table.insert("event-type".into(), AMQPValue::LongInt(7));
-        let problem = parse(plain().with_headers(table), "1").unwrap_err();
-        assert_eq!(problem.detail, "header event-type: must be a UTF-8 string");
+        let error = parse(plain().with_headers(table), "1").unwrap_err();
+        assert_eq!(error.to_string(), "header event-type: must be a UTF-8 string");
     }
 
     proptest! {

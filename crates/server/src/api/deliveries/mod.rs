@@ -22,13 +22,15 @@ pub(crate) use self::{
 };
 use super::{
     AppState,
-    events::TenantQuery,
     export::stream,
-    extract::{Authorized, CanRead, Id, Ids, OptionalJson, Query, Resends},
+    extract::{Id, Ids, OptionalJson, Query},
     page::{Page, Paging},
+    scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+};
+use crate::{
+    app::{App, AppError, TenantView, deliveries::DeliveryDetails},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{App, AppError, TenantView, deliveries::DeliveryDetails};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -74,10 +76,8 @@ pub(super) async fn list_of_event(
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<DeliveryQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
 }
 
@@ -121,10 +121,8 @@ const COLUMNS: &[&str] = &[
 )]
 async fn export(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<ExportQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<ExportQuery>>,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     export_rows(&app, tenant, &query, false)
 }
 
@@ -147,11 +145,12 @@ pub(crate) fn export_rows(
 )]
 async fn list_webhook_deliveries(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<DeliveryQuery>,
+    Scoped { tenant, path: Id(id), query: Query(query), .. }: Scoped<
+        CanRead,
+        Id<WebhookId>,
+        Query<DeliveryQuery>,
+    >,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     app.require_known_webhook(&tenant, id).await?;
     let filter = DeliveryFilter { webhooks: vec![id], ..query.filter()? };
     page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
@@ -164,11 +163,8 @@ async fn list_webhook_deliveries(
 )]
 async fn get(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<DeliveryId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<DeliveryId>>,
 ) -> Result<axum::Json<DeliveryView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.delivery(tenant, id).await?.into()))
 }
 
@@ -182,11 +178,8 @@ async fn get(
 )]
 async fn attempts(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<DeliveryId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<DeliveryId>>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let history = app.history(tenant.clone(), id).await?;
     let event = app.event(tenant, history.delivery.event_id).await?.event;
     let data = AttemptView::all(history, &event);
@@ -202,6 +195,8 @@ pub(super) struct TenantInput {
     pub(super) tenant_id: Option<String>,
 }
 
+tenant_parameter!(TenantInput);
+
 /// Options of a retry.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -211,6 +206,8 @@ pub(super) struct RetryInput {
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
 }
+
+tenant_parameter!(RetryInput);
 
 /// Result of a retry.
 #[derive(Serialize, ToSchema)]
@@ -238,13 +235,13 @@ impl From<DeliveryDetails> for RetryView {
 )]
 async fn retry(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<DeliveryId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<RetryInput>,
+    ScopedBody { actor, tenant, path: Id(id), body: OptionalJson(input), .. }: ScopedBody<
+        Resends,
+        Id<DeliveryId>,
+        OptionalJson<RetryInput>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let view = RetryView::from(app.retry(&caller, tenant, id, input.priority).await?);
+    let view = RetryView::from(app.retry(&actor, tenant, id, input.priority).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
 
@@ -256,16 +253,16 @@ async fn retry(
 )]
 async fn retry_webhook_delivery(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Ids(webhook_id, id): Ids<WebhookId, DeliveryId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<RetryInput>,
+    ScopedBody { actor, tenant, path: Ids(webhook_id, id), body: OptionalJson(input), .. }: ScopedBody<
+        Resends,
+        Ids<WebhookId, DeliveryId>,
+        OptionalJson<RetryInput>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     if app.delivery(tenant.clone(), id).await?.delivery.webhook_id != webhook_id {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }
-    let view = RetryView::from(app.retry(&caller, tenant, id, input.priority).await?);
+    let view = RetryView::from(app.retry(&actor, tenant, id, input.priority).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
 
@@ -279,13 +276,13 @@ async fn retry_webhook_delivery(
 )]
 async fn cancel(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<DeliveryId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    ScopedBody { actor, tenant, path: Id(id), .. }: ScopedBody<
+        Resends,
+        Id<DeliveryId>,
+        OptionalJson<TenantInput>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    app.cancel(&caller, tenant.clone(), id).await?;
+    app.cancel(&actor, tenant.clone(), id).await?;
     let view = DeliveryView::from(app.delivery(tenant, id).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }

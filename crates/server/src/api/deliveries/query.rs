@@ -5,7 +5,10 @@ use redrive_store::{CodeFilter, DeliveryFilter, StatusFilter};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::api::{export::Format, extract::List, page::Paging, problem::Problem};
+use crate::{
+    api::{export::Format, extract::List, page::Paging, scope::tenant_parameter},
+    problem::Problem,
+};
 
 /// Defines a query type with all filters of deliveries and additional fields.
 macro_rules! delivery_query {
@@ -51,6 +54,8 @@ macro_rules! delivery_query {
             pub(in crate::api) tenant_id: Option<String>,
             $($more)*
         }
+
+        tenant_parameter!($name);
 
         impl $name {
             pub(crate) fn filter(&self) -> Result<DeliveryFilter, Problem> {
@@ -126,6 +131,8 @@ pub(in crate::api) struct DeadQuery {
     /// The tenant to act for; admin keys only.
     pub(in crate::api) tenant_id: Option<String>,
 }
+
+tenant_parameter!(DeadQuery);
 
 impl DeadQuery {
     pub(in crate::api) fn filter(&self) -> DeliveryFilter {

@@ -1,22 +1,20 @@
-//! Publishing of CloudEvents: structured, batched, or binary with attributes in headers.
+//! CloudEvents over HTTP: the format of a request, and attributes in headers.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, StatusCode, header};
-use bytes::Bytes;
 use redrive_core::{
     FieldError, TenantId,
-    delivery::lane::Priority,
-    event::cloudevents::{self, BATCH, HEADER_PREFIX, ParsedCloudEvent, STRUCTURED},
+    event::cloudevents::{self, BATCH, HEADER_PREFIX, STRUCTURED},
 };
 use redrive_engine::EventDraft;
 use serde::Serialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::publish::{from_raw_payload, payload};
-use crate::api::{
-    extract::{RawRequest, check_nesting},
+use crate::{
+    api::extract::RawRequest,
+    app::{AppError, parse::cloudevents::parse_attributes},
     problem::Problem,
 };
 
@@ -96,29 +94,8 @@ pub(super) fn wrong_endpoint(mode: Mode) -> Problem {
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
 }
 
-/// Parses one CloudEvent in JSON format, which is a part of `body`, into an event to publish.
-pub(crate) fn structured(text: &[u8], body: &Bytes, tenant_id: TenantId) -> Result<EventDraft, Problem> {
-    check_nesting(text)?;
-    let mut members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(text).map_err(|error| {
-        let detail = format!("a CloudEvent is a JSON object: {error}");
-        Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
-    })?;
-    if members.contains_key("data_base64") {
-        let message =
-            "is not supported, because payloads are JSON; send data, or a reference to the binary content";
-        return Err(FieldError::new("data_base64", message).into());
-    }
-    let data = members.remove("data").map_or(Ok(Bytes::from_static(b"null")), |data| payload(data, body))?;
-    let read = |(name, raw): (Cow<'_, str>, &RawValue)| match serde_json::from_str::<Value>(raw.get()) {
-        Ok(value) => Ok((name.into_owned(), value)),
-        Err(_) => Err(FieldError::new(name.escape_debug().take(64).collect::<String>(), "is not valid JSON")),
-    };
-    let attributes = members.into_iter().map(read).collect::<Result<_, _>>()?;
-    Ok(draft(cloudevents::parse(attributes)?, data, tenant_id))
-}
-
 /// Parses a CloudEvent with its attributes in the headers into an event to publish.
-pub(super) fn binary(raw: &RawRequest, tenant_id: TenantId) -> Result<EventDraft, Problem> {
+pub(super) fn binary(raw: &RawRequest, tenant_id: TenantId) -> Result<EventDraft, AppError> {
     let mut attributes = BTreeMap::new();
     for (name, value) in &raw.headers {
         let Some(name) = name.as_str().strip_prefix(HEADER_PREFIX) else { continue };
@@ -129,43 +106,5 @@ pub(super) fn binary(raw: &RawRequest, tenant_id: TenantId) -> Result<EventDraft
         };
         attributes.insert(name.to_owned(), Value::String(text));
     }
-    from_attributes(attributes, &raw.body, tenant_id)
-}
-
-/// Creates an event to publish from CloudEvent attributes and data.
-pub(crate) fn from_attributes(
-    attributes: BTreeMap<String, Value>,
-    body: &Bytes,
-    tenant_id: TenantId,
-) -> Result<EventDraft, Problem> {
-    let data = match body.trim_ascii() {
-        b"" => Bytes::from_static(b"null"),
-        _ => from_raw_payload(body)?,
-    };
-    Ok(draft(cloudevents::parse(attributes)?, data, tenant_id))
-}
-
-/// Splits a batch into CloudEvents without parsing them.
-pub(super) fn items(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
-    check_nesting(body)?;
-    serde_json::from_slice(body).map_err(|error| {
-        let detail = format!("the body must be a JSON list of CloudEvents: {error}");
-        Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
-    })
-}
-
-fn draft(incoming: ParsedCloudEvent, data: Bytes, tenant_id: TenantId) -> EventDraft {
-    EventDraft {
-        tenant_id,
-        event_type: incoming.event_type,
-        data,
-        idempotency_key: Some(incoming.idempotency_key),
-        source: Some(incoming.source),
-        subject: incoming.subject,
-        metadata: Some(incoming.metadata),
-        priority: Priority::default(),
-        only_webhook: None,
-        trace: incoming.trace.map(Box::new),
-        hops: 0,
-    }
+    parse_attributes(attributes, &raw.body, tenant_id)
 }

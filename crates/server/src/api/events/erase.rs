@@ -5,14 +5,15 @@ use redrive_core::EventId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{EventView, TenantQuery};
+use super::EventView;
 use crate::{
     api::{
         AppState,
-        extract::{Authorized, CanOperate, Id, Json, Query},
-        problem::{ChangeProblems, Problem},
+        extract::{Id, Json},
+        scope::{CanOperate, Scoped, ScopedBody, TenantQuery, tenant_parameter},
     },
     app::App,
+    problem::{ChangeProblems, Problem},
 };
 
 /// Erase an event's payload
@@ -27,12 +28,9 @@ use crate::{
 )]
 pub(super) async fn erase(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanOperate>,
-    Id(id): Id<EventId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { actor, tenant, path: Id(id), .. }: Scoped<CanOperate, Id<EventId>>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(App::erase_event(&app, &caller, tenant.id, id).await?.into()))
+    Ok(axum::Json(App::erase_event(&app, &actor, tenant.id, id).await?.into()))
 }
 
 /// Selection of the payloads to erase.
@@ -46,6 +44,8 @@ pub(super) struct EraseInput {
     #[serde(default)]
     tenant_id: Option<String>,
 }
+
+tenant_parameter!(EraseInput);
 
 /// Result of an erase request.
 #[derive(Serialize, ToSchema)]
@@ -65,11 +65,8 @@ pub(super) struct ErasedView {
 )]
 pub(super) async fn erase_subject(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanOperate>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<EraseInput>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<CanOperate, (), Json<EraseInput>>,
 ) -> Result<axum::Json<ErasedView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let done = App::erase_subject(&app, &caller, tenant.id, input.subject).await?;
+    let done = App::erase_subject(&app, &actor, tenant.id, input.subject).await?;
     Ok(axum::Json(ErasedView { erased: done.erased, finished: done.finished }))
 }

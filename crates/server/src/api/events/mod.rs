@@ -20,19 +20,18 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::publish::MAX_BATCH;
 pub(super) use self::publish::PublishedView;
-pub(crate) use self::{
-    cloudevents::{from_attributes, structured},
-    publish::{EventOverrides, from_document, from_raw_payload},
-};
 use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},
     export::{Format, stream},
-    extract::{Authorized, CanRead, Id, List, OptionalJson, Query, Resends},
+    extract::{Id, List, OptionalJson, Query},
     page::{Page, Paging},
+    scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+};
+use crate::{
+    app::{App, TenantView},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{App, TenantView};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -139,6 +138,8 @@ macro_rules! event_query {
             $($more)*
         }
 
+        tenant_parameter!($name);
+
         impl $name {
             pub(crate) fn filter(&self) -> EventFilter {
                 EventFilter {
@@ -210,10 +211,8 @@ const COLUMNS: &[&str] = &[
 )]
 async fn export(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<EventExportQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<EventExportQuery>>,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     export_rows(&app, tenant, &query)
 }
 
@@ -234,22 +233,11 @@ pub(crate) fn export_rows(
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<EventQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<EventQuery>>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let events = app.list_events(tenant, query.filter(), paging.request()?).await?;
     Ok(axum::Json(paging.page_of(events, |stored| stored.event.id, EventView::from)))
-}
-
-/// Tenant to act for.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TenantQuery {
-    /// Tenant to act for; admin keys only.
-    pub(super) tenant_id: Option<String>,
 }
 
 /// Get an event
@@ -259,11 +247,8 @@ pub(super) struct TenantQuery {
 )]
 async fn get(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<EventId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<EventId>>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.event(tenant, id).await?.into()))
 }
 
@@ -274,11 +259,8 @@ async fn get(
 )]
 async fn deliveries(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<EventId>,
-    Query(paging): Query<Paging>,
+    Scoped { tenant, path: Id(id), query: Query(paging), .. }: Scoped<CanRead, Id<EventId>, Query<Paging>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, paging.tenant_id.as_deref()).await?;
     app.event(tenant.clone(), id).await?;
     list_of_event(&app, tenant, id, &paging).await.map(axum::Json)
 }
@@ -292,11 +274,8 @@ async fn deliveries(
 )]
 async fn attempts(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<EventId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<EventId>>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let event = app.event(tenant.clone(), id).await?.event;
     let histories = app.histories_of_event(tenant, id).await?;
     let data = histories.into_iter().flat_map(|history| AttemptView::all(history, &event)).collect();
@@ -318,6 +297,8 @@ pub(super) struct ReplayInput {
     #[serde(default)]
     tenant_id: Option<String>,
 }
+
+tenant_parameter!(ReplayInput);
 
 /// Result of a replay.
 #[derive(Serialize, ToSchema)]
@@ -341,12 +322,12 @@ pub(super) struct ReplayView {
 )]
 async fn replay(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<EventId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<ReplayInput>,
+    ScopedBody { actor, tenant, path: Id(id), body: OptionalJson(input), .. }: ScopedBody<
+        Resends,
+        Id<EventId>,
+        OptionalJson<ReplayInput>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let to = match input.webhook_ids {
         None => ReplayTo::All,
         Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {
@@ -356,6 +337,6 @@ async fn replay(
         }
         Some(ids) => ReplayTo::Webhooks(ids),
     };
-    let delivery_ids = App::replay(&app, &caller, tenant, id, to, input.priority).await?;
+    let delivery_ids = App::replay(&app, &actor, tenant, id, to, input.priority).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(ReplayView { event_id: id, delivery_ids })).into_response())
 }

@@ -1,13 +1,12 @@
 //! `POST /v1/events` and `/v1/events/batch`: parse and publish events.
 
 use std::{
+    borrow::Cow,
     future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::Poll,
 };
-
-use std::borrow::Cow;
 
 use axum::{
     extract::State,
@@ -15,29 +14,29 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use redrive_core::{
-    EventId, FieldError, TenantId, Time,
-    delivery::lane::Priority,
-    event::{
-        hops,
-        json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
-    },
-};
+use redrive_core::{EventId, FieldError, TenantId, Time, event::hops};
 use redrive_engine::{BatchState, EventDraft, MAX_INLINE_WORK, PublishReceipt};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    TenantQuery,
     cloudevents::{self, CloudEvent, Mode},
     trace,
 };
-use crate::api::{
-    AppState,
-    extract::{
-        Authorized, Batch, CanPublish, PARSE_WORK_PER_BYTE, Query, RawRequest, SKIP_WORK_PER_BYTE,
-        SinglePayload, check_nesting, json,
+use crate::{
+    api::{
+        AppState,
+        extract::{Batch, Query, RawRequest, SinglePayload},
+        scope::{Authorized, CanPublish, TenantQuery, resolve_tenant},
+    },
+    app::{
+        AppError,
+        parse::{
+            PARSE_WORK_PER_BYTE, SKIP_WORK_PER_BYTE,
+            cloudevents::{parse_structured, split_batch},
+            document::{BatchInput, EventInput, to_draft},
+            json::parse_object,
+        },
     },
     problem::{ChangeProblems, Problem},
 };
@@ -46,46 +45,6 @@ use crate::api::{
 pub(super) const MAX_BATCH: usize = 1_000;
 /// Units of work for publishing one event of a batch, in addition to parsing and validating it.
 const WORK_PER_EVENT: u64 = 4_096;
-
-/// An event to publish.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct EventInput<'a> {
-    /// Event type: segments separated by dots.
-    #[serde(borrow)]
-    #[schema(
-        value_type = String, example = "order.created", max_length = 256,
-        pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
-    )]
-    event_type: Cow<'a, str>,
-    /// Payload: any JSON value. It is delivered byte for byte.
-    #[serde(borrow)]
-    #[schema(value_type = serde_json::Value)]
-    data: &'a RawValue,
-    /// A repeated request with the same key returns the first event. Can also be sent as the header `Idempotency-Key`.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
-    idempotency_key: Option<Cow<'a, str>>,
-    /// Source of the event.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<String>, max_length = 512)]
-    source: Option<Cow<'a, str>>,
-    /// Subject of the event, such as the id of an order.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<String>, max_length = 512)]
-    subject: Option<Cow<'a, str>>,
-    /// Your own metadata; never sent to endpoints.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<&'a RawValue>,
-    /// Delivery priority; `normal` by default.
-    #[serde(default)]
-    priority: Option<Priority>,
-    /// Tenant to act for; admin keys only.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
-    tenant_id: Option<Cow<'a, str>>,
-}
 
 /// Acknowledgement of a published event.
 #[derive(Serialize, ToSchema)]
@@ -118,20 +77,6 @@ impl From<PublishReceipt> for PublishedView {
     }
 }
 
-/// Batch of events to publish.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BatchInput<'a> {
-    /// 1 to 1,000 events; each is accepted or rejected individually.
-    #[serde(borrow)]
-    #[schema(value_type = Vec<EventInput>, min_items = 1, max_items = 1000)]
-    events: Vec<&'a RawValue>,
-    /// Tenant to act for; admin keys only.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
-    tenant_id: Option<Cow<'a, str>>,
-}
-
 /// Result for one event of a batch.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
@@ -160,92 +105,13 @@ pub(crate) struct BatchView {
     data: Vec<BatchItem>,
 }
 
-fn draft(input: EventInput<'_>, body: &Bytes, tenant_id: TenantId) -> Result<EventDraft, Problem> {
-    let owned = |text: Option<Cow<'_, str>>| text.map(|text| text.into_owned().into_boxed_str());
-    let metadata = match input.metadata {
-        Some(raw) if raw.get() != "null" && !raw.get().starts_with('{') => {
-            return Err(FieldError::new("metadata", "must be a JSON object").into());
-        }
-        Some(raw) if raw.get() != "null" => Some(Bytes::copy_from_slice(raw.get().as_bytes())),
-        _ => None,
-    };
-    Ok(EventDraft {
-        tenant_id,
-        event_type: input.event_type.into_owned().into(),
-        data: payload(input.data, body)?,
-        idempotency_key: owned(input.idempotency_key),
-        source: owned(input.source),
-        subject: owned(input.subject),
-        metadata,
-        priority: input.priority.unwrap_or_default(),
-        only_webhook: None,
-        trace: None,
-        hops: 0,
-    })
-}
-
-/// Attributes of an event that come from outside its document. Values in the document take precedence.
-#[derive(Default)]
-pub(crate) struct EventOverrides<'a> {
-    /// Idempotency key.
-    pub(crate) idempotency_key: Option<&'a str>,
-    /// Source of the event.
-    pub(crate) source: Option<&'a str>,
-    /// Subject of the event.
-    pub(crate) subject: Option<&'a str>,
-    /// Delivery priority.
-    pub(crate) priority: Option<Priority>,
-}
-
-/// Parses an event document in this API's format that did not arrive through the API, for the given tenant.
-pub(crate) fn from_document(
-    body: &Bytes,
-    tenant_id: &TenantId,
-    beside: &EventOverrides<'_>,
-) -> Result<EventDraft, Problem> {
-    let mut input: EventInput<'_> = json(body)?;
-    if input.tenant_id.as_deref().is_some_and(|named| named != tenant_id.as_str()) {
-        let message =
-            format!("must be {tenant_id} or omitted, because events of this source belong to that tenant");
-        return Err(FieldError::new("tenant_id", message).into());
-    }
-    input.idempotency_key = input.idempotency_key.or(beside.idempotency_key.map(Cow::Borrowed));
-    input.source = input.source.or(beside.source.map(Cow::Borrowed));
-    input.subject = input.subject.or(beside.subject.map(Cow::Borrowed));
-    input.priority = input.priority.or(beside.priority);
-    draft(input, body, tenant_id.clone())
-}
-
-/// Parses a body that is the payload itself, without an event document around it.
-pub(crate) fn from_raw_payload(body: &Bytes) -> Result<Bytes, Problem> {
-    check_nesting(body)?;
-    let data: &RawValue = serde_json::from_slice(body.trim_ascii()).map_err(|error| {
-        let detail = format!("the body is not valid JSON: {error}");
-        Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
-    })?;
-    payload(data, body)
-}
-
-/// Returns the payload as a slice of the request body if it makes up most of it. A small payload in a large body
-/// is copied instead, because a slice would keep the whole body in memory while the event waits.
-pub(super) fn payload(data: &RawValue, body: &Bytes) -> Result<Bytes, Problem> {
-    const SPARE: usize = 1024;
-    let data = data.get().as_bytes();
-    if is_nested_deeper(data, MAX_PAYLOAD_NESTING) {
-        let message = format!("is nested too deeply; at most {MAX_PAYLOAD_NESTING} levels are allowed");
-        return Err(FieldError::new("data", message).into());
-    }
-    let is_most = body.len() <= data.len() + SPARE;
-    Ok(if is_most { body.slice_ref(data) } else { Bytes::copy_from_slice(data) })
-}
-
 /// Returns the number of Redrive deliveries that the request's events have passed through.
 fn hops_of(headers: &HeaderMap) -> Result<u8, FieldError> {
     // A header value that is not text is passed on as empty, which is not a valid count.
     hops::largest(headers.get_all(hops::HEADER).iter().map(|value| value.to_str().unwrap_or_default()))
 }
 
-fn header_key(raw: &RawRequest) -> Result<Option<&str>, Problem> {
+fn header_key(raw: &RawRequest) -> Result<Option<&str>, AppError> {
     let Some(value) = raw.headers.get("idempotency-key") else { return Ok(None) };
     let text = value.to_str().map_err(|_| FieldError::new("Idempotency-Key", "must be visible ASCII"))?;
     Ok(Some(text))
@@ -267,10 +133,10 @@ fn single(
     raw: &RawRequest,
     mode: Mode,
     tenant_id: TenantId,
-) -> Result<(EventDraft, Option<String>), Problem> {
+) -> Result<(EventDraft, Option<String>), AppError> {
     let mut draft = match mode {
         Mode::Plain => {
-            let mut input: EventInput<'_> = json(&raw.body)?;
+            let mut input: EventInput<'_> = parse_object(&raw.body)?;
             if let Some(key) = header_key(raw)? {
                 if input.idempotency_key.as_deref().is_some_and(|in_body| in_body != key) {
                     return Err(FieldError::new(
@@ -282,10 +148,10 @@ fn single(
                 input.idempotency_key = Some(Cow::Borrowed(key));
             }
             let named = input.tenant_id.take().map(Cow::into_owned);
-            return Ok((draft(input, &raw.body, tenant_id)?, named));
+            return Ok((to_draft(input, &raw.body, tenant_id)?, named));
         }
         Mode::Binary => cloudevents::binary(raw, tenant_id)?,
-        Mode::Structured | Mode::Batch => cloudevents::structured(&raw.body, &raw.body, tenant_id)?,
+        Mode::Structured | Mode::Batch => parse_structured(&raw.body, &raw.body, tenant_id)?,
     };
     if let Some(key) = header_key(raw)? {
         draft.idempotency_key = Some(key.into());
@@ -318,8 +184,7 @@ pub(super) async fn publish(
     let parse = move || (single(&raw, mode, tenant_id), raw);
     let (parsed, raw) = app.engine().run_counted(&owner, work, parse).await?;
     let (mut draft, named) = parsed?;
-    let named = named.as_deref().or(query.tenant_id.as_deref());
-    draft.tenant_id = app.resolve_tenant(&caller, named).await?.id;
+    draft.tenant_id = resolve_tenant(&app, &caller, named.as_deref(), query.tenant_id.as_deref()).await?.id;
     draft.trace = trace::from_headers(&raw.headers).or(draft.trace);
     draft.hops = hops_of(&raw.headers)?;
     let receipt = app.publish(draft).await?;
@@ -350,7 +215,7 @@ pub(super) async fn publish_batch(
     let (owner, body) = (caller.resolve_tenant(None)?, raw.body.clone());
     let work = SKIP_WORK_PER_BYTE * body.len() as u64;
     let (events, named) = app.engine().run_counted(&owner, work, move || split(&body, mode)).await??;
-    let tenant = app.resolve_tenant(&caller, named.as_deref().or(query.tenant_id.as_deref())).await?;
+    let tenant = resolve_tenant(&app, &caller, named.as_deref(), query.tenant_id.as_deref()).await?;
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(FieldError::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
@@ -364,7 +229,7 @@ pub(super) async fn publish_batch(
                 let draft = EventDraft { trace: trace.clone().or(draft.trace), hops, ..draft };
                 PendingItem::Publishing(Box::pin(publish_one(app.clone(), draft, batch.clone())))
             }
-            Err(problem) => PendingItem::Over(Err(problem)),
+            Err(error) => PendingItem::Over(Err(error)),
         });
         if work <= MAX_INLINE_WORK {
             batch.add_inline_work(work);
@@ -390,11 +255,11 @@ pub(super) async fn publish_batch(
 }
 
 /// Splits a batch into unparsed slices of its body, one per event, and returns the tenant named in it, if any.
-fn split(body: &Bytes, mode: Mode) -> Result<(Vec<Bytes>, Option<String>), Problem> {
+fn split(body: &Bytes, mode: Mode) -> Result<(Vec<Bytes>, Option<String>), AppError> {
     let (events, named) = match mode {
-        Mode::Batch => (cloudevents::items(body)?, None),
+        Mode::Batch => (split_batch(body)?, None),
         _ => {
-            let input: BatchInput<'_> = json(body)?;
+            let input: BatchInput<'_> = parse_object(body)?;
             (input.events, input.tenant_id.map(Cow::into_owned))
         }
     };
@@ -409,7 +274,7 @@ async fn parse_item(
     mode: Mode,
     tenant_id: &TenantId,
     work: u64,
-) -> Result<Result<EventDraft, Problem>, Problem> {
+) -> Result<Result<EventDraft, AppError>, AppError> {
     if work <= MAX_INLINE_WORK {
         app.engine().record_inline_work(work);
         return Ok(item(text, body, mode, tenant_id));
@@ -419,21 +284,21 @@ async fn parse_item(
 }
 
 /// Parses one event of a batch.
-fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<EventDraft, Problem> {
+fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<EventDraft, AppError> {
     if mode == Mode::Batch {
-        return cloudevents::structured(text, body, tenant_id.clone());
+        return parse_structured(text, body, tenant_id.clone());
     }
-    let event: EventInput<'_> = json(text)?;
+    let event: EventInput<'_> = parse_object(text)?;
     if event.tenant_id.is_some() {
         return Err(FieldError::new("tenant_id", "belongs beside events, not inside them").into());
     }
-    draft(event, body, tenant_id.clone())
+    to_draft(event, body, tenant_id.clone())
 }
 
 /// State of one event of a batch: being published, or finished.
 enum PendingItem {
-    Publishing(Pin<Box<dyn Future<Output = Result<PublishReceipt, Problem>> + Send>>),
-    Over(Result<PublishReceipt, Problem>),
+    Publishing(Pin<Box<dyn Future<Output = Result<PublishReceipt, AppError>> + Send>>),
+    Over(Result<PublishReceipt, AppError>),
 }
 
 /// Submits the events to the store in order, so that they wait together and share commits. An event whose check
@@ -441,7 +306,7 @@ enum PendingItem {
 async fn submit_in_order(
     mut under_way: Vec<PendingItem>,
     batch: &BatchState,
-) -> Vec<Result<PublishReceipt, Problem>> {
+) -> Vec<Result<PublishReceipt, AppError>> {
     let mut next = 0;
     poll_fn(|context| {
         while let Some(item) = under_way.get_mut(next) {
@@ -480,17 +345,20 @@ async fn publish_one(
     app: AppState,
     draft: EventDraft,
     batch: Arc<BatchState>,
-) -> Result<PublishReceipt, Problem> {
+) -> Result<PublishReceipt, AppError> {
     batch.add_inline_work(WORK_PER_EVENT);
-    Ok(app.publish_in_batch(draft, &batch).await?)
+    app.publish_in_batch(draft, &batch).await
 }
 
-fn batch_item(result: Result<PublishReceipt, Problem>) -> BatchItem {
+fn batch_item(result: Result<PublishReceipt, AppError>) -> BatchItem {
     match result {
         Ok(receipt) => BatchItem::Accepted {
             status: if receipt.duplicate { 200 } else { 202 },
             published: receipt.into(),
         },
-        Err(error) => BatchItem::Rejected { status: error.status, error },
+        Err(error) => {
+            let error = Problem::from(error);
+            BatchItem::Rejected { status: error.status, error }
+        }
     }
 }

@@ -10,8 +10,9 @@ use redrive_core::{
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::api::{
-    extract::{List, object},
+use crate::{
+    api::{extract::List, scope::tenant_parameter},
+    app::parse::json::object,
     problem::Problem,
 };
 
@@ -128,6 +129,8 @@ pub(in crate::api) struct RetryBatchInput {
     pub(super) tenant_id: Option<String>,
 }
 
+tenant_parameter!(RetryBatchInput);
+
 /// Bulk cancellation to start.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -140,6 +143,8 @@ pub(in crate::api) struct CancelBatchInput {
     /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
+
+tenant_parameter!(CancelBatchInput);
 
 /// Past events to deliver to a webhook.
 #[derive(Default, Deserialize, ToSchema)]
@@ -167,6 +172,8 @@ pub(in crate::api) struct BackfillInput {
     /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
+
+tenant_parameter!(BackfillInput);
 
 /// Filter for the dead letters to purge.
 #[derive(Deserialize, IntoParams)]
@@ -198,6 +205,8 @@ pub(in crate::api) struct PurgeQuery {
     /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
+
+tenant_parameter!(PurgeQuery);
 
 impl PurgeQuery {
     pub(super) fn selection(&self) -> Selection {

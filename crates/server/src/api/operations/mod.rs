@@ -25,12 +25,14 @@ use self::{
 use super::{
     AppState,
     deliveries::TenantInput,
-    events::TenantQuery,
-    extract::{Authorized, CanRead, Id, Json, MAX_SELECTION_BYTES, NoBody, OptionalJson, Query, Resends},
+    extract::{Id, Json, MAX_SELECTION_BYTES, NoBody, OptionalJson, Query},
     page::{Page, Paging},
+    scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery},
+};
+use crate::{
+    app::{Actor, App, TenantView, operations::backfill_selection},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{Actor, App, TenantView, operations::backfill_selection};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -57,12 +59,11 @@ fn accepted(view: OperationView) -> Response {
 
 async fn retry_batch(
     app: &App,
-    caller: &Actor,
+    actor: &Actor,
+    tenant: TenantView,
     among: OperationTarget,
-    query: TenantQuery,
     input: RetryBatchInput,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let order = OperationRequest {
         kind: OperationKind::Retry,
         among,
@@ -73,7 +74,7 @@ async fn retry_batch(
     if input.dry_run {
         return dry_run(app, tenant, order).await;
     }
-    let operation = app.begin_operation(caller, tenant, order, input.start_at).await?;
+    let operation = app.begin_operation(actor, tenant, order, input.start_at).await?;
     Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
 }
 
@@ -92,11 +93,13 @@ async fn retry_batch(
 )]
 async fn retry_dead(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<RetryBatchInput, MAX_SELECTION_BYTES>,
+    ScopedBody { actor, tenant, body: OptionalJson(input), .. }: ScopedBody<
+        Resends,
+        (),
+        OptionalJson<RetryBatchInput, MAX_SELECTION_BYTES>,
+    >,
 ) -> Result<Response, Problem> {
-    retry_batch(&app, &caller, OperationTarget::Dead, query, input).await
+    retry_batch(&app, &actor, tenant, OperationTarget::Dead, input).await
 }
 
 /// Retry deliveries in bulk
@@ -114,11 +117,13 @@ async fn retry_dead(
 )]
 async fn retry_deliveries(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<RetryBatchInput, MAX_SELECTION_BYTES>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+        Resends,
+        (),
+        Json<RetryBatchInput, MAX_SELECTION_BYTES>,
+    >,
 ) -> Result<Response, Problem> {
-    retry_batch(&app, &caller, OperationTarget::Deliveries, query, input).await
+    retry_batch(&app, &actor, tenant, OperationTarget::Deliveries, input).await
 }
 
 /// Waits briefly for the operation to finish; responds with 200 if it has completed, otherwise with 202.
@@ -146,11 +151,12 @@ async fn finished_or_pending(app: &App, operation: redrive_store::Operation) -> 
 )]
 async fn cancel_deliveries(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<CancelBatchInput, MAX_SELECTION_BYTES>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+        Resends,
+        (),
+        Json<CancelBatchInput, MAX_SELECTION_BYTES>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let order = OperationRequest {
         kind: OperationKind::Cancel,
         among: OperationTarget::Pending,
@@ -161,7 +167,7 @@ async fn cancel_deliveries(
     if input.dry_run {
         return dry_run(&app, tenant, order).await;
     }
-    let operation = app.begin_operation(&caller, tenant, order, None).await?;
+    let operation = app.begin_operation(&actor, tenant, order, None).await?;
     finished_or_pending(&app, operation).await
 }
 
@@ -190,11 +196,8 @@ pub(super) enum DoneOrDryRun {
 )]
 async fn purge(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Query(query): Query<PurgeQuery>,
-    NoBody: NoBody,
+    Scoped { actor, tenant, query: Query(query), .. }: Scoped<Resends, (), Query<PurgeQuery>, NoBody>,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let order = OperationRequest {
         kind: OperationKind::Purge,
         among: OperationTarget::Dead,
@@ -205,7 +208,7 @@ async fn purge(
     if query.dry_run == Some(true) {
         return dry_run(&app, tenant, order).await;
     }
-    let operation = app.begin_operation(&caller, tenant, order, None).await?;
+    let operation = app.begin_operation(&actor, tenant, order, None).await?;
     finished_or_pending(&app, operation).await
 }
 
@@ -224,12 +227,12 @@ async fn purge(
 )]
 async fn backfill(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<BackfillInput, MAX_SELECTION_BYTES>,
+    ScopedBody { actor, tenant, path: Id(id), body: Json(input), .. }: ScopedBody<
+        Resends,
+        Id<WebhookId>,
+        Json<BackfillInput, MAX_SELECTION_BYTES>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     app.check_backfill(&tenant, id).await?;
     if input.from.is_none() {
         return Err(FieldError::new(
@@ -248,7 +251,7 @@ async fn backfill(
     if input.dry_run {
         return dry_run(&app, tenant, order).await;
     }
-    let operation = app.begin_operation(&caller, tenant, order, input.start_at).await?;
+    let operation = app.begin_operation(&actor, tenant, order, input.start_at).await?;
     Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
 }
 
@@ -259,10 +262,8 @@ async fn backfill(
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(paging): Query<Paging>,
+    Scoped { tenant, query: Query(paging), .. }: Scoped<CanRead, (), Query<Paging>>,
 ) -> Result<axum::Json<Page<OperationView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, paging.tenant_id.as_deref()).await?;
     let found = app.list_operations(tenant, paging.request()?).await?;
     let now = app.engine().clock().now();
     Ok(axum::Json(paging.page_of(found, |one| one.id, |one| OperationView::new(one, now))))
@@ -275,24 +276,22 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<OperationId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<OperationId>>,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let found = app.operation(tenant, id).await?;
     Ok(axum::Json(OperationView::new(found, app.engine().clock().now())))
 }
 
+/// Request that controls a bulk operation.
+type ControlRequest = ScopedBody<Resends, Id<OperationId>, OptionalJson<TenantInput>>;
+
 async fn control(
     app: &App,
-    caller: &Actor,
-    id: OperationId,
-    tenant_id: Option<String>,
-    turn: OperationAction,
+    request: ControlRequest,
+    action: OperationAction,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    let tenant = app.resolve_tenant(caller, tenant_id.as_deref()).await?;
-    let turned = app.control_operation(caller, tenant, id, turn).await?;
+    let Scoped { actor, tenant, path: Id(id), .. } = request;
+    let turned = app.control_operation(&actor, tenant, id, action).await?;
     Ok(axum::Json(OperationView::new(turned, app.engine().clock().now())))
 }
 
@@ -305,12 +304,9 @@ async fn control(
 )]
 async fn cancel(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<OperationId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    request: ControlRequest,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    control(&app, &caller, id, input.tenant_id.or(query.tenant_id), OperationAction::Cancel).await
+    control(&app, request, OperationAction::Cancel).await
 }
 
 /// Pause a bulk operation
@@ -320,12 +316,9 @@ async fn cancel(
 )]
 async fn pause(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<OperationId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    request: ControlRequest,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    control(&app, &caller, id, input.tenant_id.or(query.tenant_id), OperationAction::Pause).await
+    control(&app, request, OperationAction::Pause).await
 }
 
 /// Resume a bulk operation
@@ -335,10 +328,7 @@ async fn pause(
 )]
 async fn resume(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<Resends>,
-    Id(id): Id<OperationId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    request: ControlRequest,
 ) -> Result<axum::Json<OperationView>, Problem> {
-    control(&app, &caller, id, input.tenant_id.or(query.tenant_id), OperationAction::Resume).await
+    control(&app, request, OperationAction::Resume).await
 }

@@ -15,11 +15,11 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         AppState,
-        events::TenantQuery,
-        extract::{Authorized, Id, Json, ManagesEndpoints, Query},
-        problem::{ChangeProblems, Problem},
+        extract::{Id, Json, Query},
+        scope::{Authorized, ManagesEndpoints, TenantQuery, resolve_tenant},
     },
     app::circuit::CircuitDetails,
+    problem::{ChangeProblems, Problem},
 };
 
 /// Maximum duration, in seconds, for which one request can force a circuit (30 days); unlimited if none is given.
@@ -148,8 +148,8 @@ pub(super) async fn act(
         // A circuit that is forced closed bypasses limits set by the operator, so portal sessions must not do it.
         caller.reject_portal_session()?;
     }
-    let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.resolve_tenant(&caller, named).await?;
+    let (in_body, in_query) = (input.tenant_id.as_deref(), query.tenant_id.as_deref());
+    let tenant = resolve_tenant(&app, &caller, in_body, in_query).await?;
     let action = |now| input.action(&caller.name, now);
     Ok(axum::Json(app.act_on_circuit(&caller, tenant, id, action).await?.into()))
 }

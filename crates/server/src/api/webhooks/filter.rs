@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
-use crate::api::{
-    AppState,
-    events::TenantQuery,
-    extract::{Authorized, CanRead, Id, PayloadJson, Query, nullable},
+use crate::{
+    api::{
+        AppState,
+        extract::{Id, PayloadJson},
+        scope::{CanRead, ScopedBody, TenantQuery, tenant_parameter},
+    },
+    app::parse::json::nullable,
     problem::{ChangeProblems, Problem},
 };
 
@@ -103,6 +106,8 @@ pub(crate) struct FilterTestInput {
     tenant_id: Option<String>,
 }
 
+tenant_parameter!(FilterTestInput);
+
 /// Result of a filter test.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FilterTestView {
@@ -123,12 +128,12 @@ pub(crate) struct FilterTestView {
 )]
 pub(super) async fn try_filter(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    PayloadJson(input): PayloadJson<FilterTestInput>,
+    ScopedBody { tenant, path: Id(id), body: PayloadJson(input), .. }: ScopedBody<
+        CanRead,
+        Id<WebhookId>,
+        PayloadJson<FilterTestInput>,
+    >,
 ) -> Result<axum::Json<FilterTestView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app.webhook(tenant.clone(), id).await?;
     let filter = match input.filter {
         Some(given) => given.map(|raw| Filter::parse(raw.get())).transpose()?,

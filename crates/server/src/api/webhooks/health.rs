@@ -12,11 +12,11 @@ use super::circuit::CircuitView;
 use crate::{
     api::{
         AppState,
-        events::TenantQuery,
-        extract::{Authorized, CanRead, Id, Query},
-        problem::{Problem, ReadProblems},
+        extract::Id,
+        scope::{CanRead, Scoped, TenantQuery},
     },
     app::health::{BacklogBreakdown, Health},
+    problem::{Problem, ReadProblems},
 };
 
 /// Health of a webhook.
@@ -162,10 +162,7 @@ impl HealthView {
 )]
 pub(super) async fn get(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<WebhookId>>,
 ) -> Result<axum::Json<HealthView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(HealthView::new(id, app.health(tenant, id).await?)))
 }

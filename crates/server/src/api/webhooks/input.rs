@@ -20,8 +20,12 @@ use utoipa::ToSchema;
 
 use super::{filter::FilterExpression, view::REDACTED};
 use crate::{
-    api::extract::{nullable, nullable_object, object},
-    app::{AppError, webhooks::disabled_by_request},
+    api::scope::tenant_parameter,
+    app::{
+        AppError,
+        parse::json::{nullable, nullable_object, object},
+        webhooks::disabled_by_request,
+    },
     config::SecretSetting as Unshown,
 };
 
@@ -102,6 +106,8 @@ pub(crate) struct WebhookInput {
     /// Tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
 }
+
+tenant_parameter!(WebhookInput);
 
 /// Authentication at the endpoint, sent as the header `Authorization`.
 #[derive(Clone, Deserialize, Serialize, ToSchema)]

@@ -29,16 +29,16 @@ use self::{input::InputState, view::WebhookView};
 pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
     AppState,
-    events::{PublishedView, TenantQuery},
-    extract::{
-        Authorized, CanRead, Id, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, OptionalJson,
-        OptionalPayloadJson, Query, RotatesSecrets,
-    },
+    events::PublishedView,
+    extract::{Id, Json, MAX_WEBHOOK_BODY_BYTES, OptionalJson, OptionalPayloadJson, Query},
     page::{Page, Paging},
     preferences::AddressView,
+    scope::{CanRead, ManagesEndpoints, RotatesSecrets, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+};
+use crate::{
+    app::{Actor, AppError, Capability, TenantView, webhooks::DEFAULT_OVERLAP},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{Actor, AppError, Capability, TenantView, webhooks::DEFAULT_OVERLAP};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -101,18 +101,18 @@ pub(crate) async fn validate_draft(
 )]
 async fn create(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+        ManagesEndpoints,
+        (),
+        Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant =
-        app.resolve_tenant(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
     input.requested_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
-    let webhook = app.create_webhook(&caller, tenant.clone(), input.new_spec()?, secret, state).await?;
+    let webhook = app.create_webhook(&actor, tenant.clone(), input.new_spec()?, secret, state).await?;
     let now = app.engine().clock().now();
-    let view = match caller.is_capable(Capability::Secrets) {
+    let view = match actor.is_capable(Capability::Secrets) {
         true => WebhookView::with_secret(webhook, None, now),
         false => WebhookView::new(webhook, None, now),
     };
@@ -141,6 +141,8 @@ pub(super) struct WebhookQuery {
     tenant_id: Option<String>,
 }
 
+tenant_parameter!(WebhookQuery);
+
 /// List webhooks
 ///
 /// With `active` or `event_type`, a page can have fewer items than `limit`; continue while there is a
@@ -151,10 +153,8 @@ pub(super) struct WebhookQuery {
 )]
 async fn list(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Query(query): Query<WebhookQuery>,
+    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<WebhookQuery>>,
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let webhooks = app.list_webhooks(tenant.clone(), paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
@@ -192,11 +192,8 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<CanRead>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<WebhookId>>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(view_now(&app, app.webhook(tenant, id).await?).await?))
 }
 
@@ -220,6 +217,9 @@ async fn change(
     Ok(view_now(app, app.update_webhook(actor, tenant_id, id, apply).await?).await?)
 }
 
+/// Request that changes a webhook.
+type ChangeRequest = ScopedBody<ManagesEndpoints, Id<WebhookId>, Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>>;
+
 /// Update a webhook
 ///
 /// Missing fields keep their value. Pending deliveries keep their body.
@@ -230,14 +230,9 @@ async fn change(
 )]
 async fn patch(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
+    ScopedBody { actor, tenant, path: Id(id), body: Json(input), .. }: ChangeRequest,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.resolve_tenant(&caller, named).await?;
-    change(&app, &caller, &tenant, id, &input).await.map(axum::Json)
+    change(&app, &actor, &tenant, id, &input).await.map(axum::Json)
 }
 
 /// Update a webhook
@@ -248,14 +243,8 @@ async fn patch(
     request_body = WebhookInput,
     responses((status = 200, body = WebhookView), ChangeProblems),
 )]
-async fn put(
-    state: State<AppState>,
-    who: Authorized<ManagesEndpoints>,
-    id: Id<WebhookId>,
-    query: Query<TenantQuery>,
-    input: Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
-) -> Result<axum::Json<WebhookView>, Problem> {
-    patch(state, who, id, query, input).await
+async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Json<WebhookView>, Problem> {
+    patch(state, request).await
 }
 
 /// Delete a webhook
@@ -267,12 +256,9 @@ async fn put(
 )]
 async fn delete(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
+    Scoped { actor, tenant, path: Id(id), .. }: Scoped<ManagesEndpoints, Id<WebhookId>>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = app.resolve_tenant(&caller, query.tenant_id.as_deref()).await?;
-    app.delete_webhook(&caller, &tenant, id).await?;
+    app.delete_webhook(&actor, &tenant, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -289,6 +275,8 @@ pub(super) struct RotateInput {
     tenant_id: Option<String>,
 }
 
+tenant_parameter!(RotateInput);
+
 /// Rotate a webhook's secret
 ///
 /// During the overlap every request carries one signature per live secret.
@@ -299,15 +287,15 @@ pub(super) struct RotateInput {
 )]
 async fn rotate_secret(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<RotatesSecrets>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<RotateInput>,
+    ScopedBody { actor, tenant, path: Id(id), body: OptionalJson(input), .. }: ScopedBody<
+        RotatesSecrets,
+        Id<WebhookId>,
+        OptionalJson<RotateInput>,
+    >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).as_duration();
-    let webhook = app.rotate_secret(&caller, &tenant, id, secret, overlap).await?;
+    let webhook = app.rotate_secret(&actor, &tenant, id, secret, overlap).await?;
     let last_success_at = app.last_success(&tenant, id).await?;
     let tenant_id = webhook.tenant_id.clone();
     let view = WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now());
@@ -325,6 +313,8 @@ pub(super) struct TestInput {
     tenant_id: Option<String>,
 }
 
+tenant_parameter!(TestInput);
+
 /// Send a test event
 ///
 /// Publishes a `redrive.test` event to this webhook only, through the normal pipeline. Returns a conflict if the
@@ -336,12 +326,12 @@ pub(super) struct TestInput {
 )]
 async fn test(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalPayloadJson(input): OptionalPayloadJson<TestInput>,
+    ScopedBody { tenant, path: Id(id), body: OptionalPayloadJson(input), .. }: ScopedBody<
+        ManagesEndpoints,
+        Id<WebhookId>,
+        OptionalPayloadJson<TestInput>,
+    >,
 ) -> Result<Response, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let data = match input.data {
         Some(data) => Bytes::from(data.get().to_owned()),
         None => Bytes::from_static(br#"{"message":"Hello from Redrive"}"#),

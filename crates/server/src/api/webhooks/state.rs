@@ -8,11 +8,11 @@ use crate::{
     api::{
         AppState,
         deliveries::TenantInput,
-        events::TenantQuery,
-        extract::{Authorized, Id, ManagesEndpoints, OptionalJson, Query},
-        problem::{ChangeProblems, Problem},
+        extract::{Id, OptionalJson},
+        scope::{ManagesEndpoints, ScopedBody, TenantQuery},
     },
     app::App,
+    problem::{ChangeProblems, Problem},
 };
 
 /// Pause a webhook
@@ -26,13 +26,13 @@ use crate::{
 )]
 pub(super) async fn pause(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    ScopedBody { actor, tenant, path: Id(id), .. }: ScopedBody<
+        ManagesEndpoints,
+        Id<WebhookId>,
+        OptionalJson<TenantInput>,
+    >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = App::pause_webhook(&app, &caller, &tenant, id).await?;
+    let webhook = App::pause_webhook(&app, &actor, &tenant, id).await?;
     Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
@@ -46,13 +46,13 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    ScopedBody { actor, tenant, path: Id(id), .. }: ScopedBody<
+        ManagesEndpoints,
+        Id<WebhookId>,
+        OptionalJson<TenantInput>,
+    >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = App::resume_webhook(&app, &caller, &tenant, id).await?;
+    let webhook = App::resume_webhook(&app, &actor, &tenant, id).await?;
     Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
@@ -66,14 +66,14 @@ pub(super) async fn resume(
 )]
 pub(super) async fn enable(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    ScopedBody { actor, tenant, path: Id(id), .. }: ScopedBody<
+        ManagesEndpoints,
+        Id<WebhookId>,
+        OptionalJson<TenantInput>,
+    >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app
-        .change_webhook(&caller, "webhook.enable", &tenant, id, |webhook| {
+        .change_webhook(&actor, "webhook.enable", &tenant, id, |webhook| {
             set_state(InputState::Active, webhook)
         })
         .await?;
@@ -90,14 +90,14 @@ pub(super) async fn enable(
 )]
 pub(super) async fn disable(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    ScopedBody { actor, tenant, path: Id(id), .. }: ScopedBody<
+        ManagesEndpoints,
+        Id<WebhookId>,
+        OptionalJson<TenantInput>,
+    >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app
-        .change_webhook(&caller, "webhook.disable", &tenant, id, |webhook| {
+        .change_webhook(&actor, "webhook.disable", &tenant, id, |webhook| {
             set_state(InputState::Disabled, webhook)
         })
         .await?;
@@ -115,13 +115,13 @@ pub(super) async fn disable(
 )]
 pub(super) async fn verify(
     State(app): State<AppState>,
-    Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    ScopedBody { actor, tenant, path: Id(id), .. }: ScopedBody<
+        ManagesEndpoints,
+        Id<WebhookId>,
+        OptionalJson<TenantInput>,
+    >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.resolve_tenant(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = app.verify_webhook(&caller, &tenant, id).await?;
+    let webhook = app.verify_webhook(&actor, &tenant, id).await?;
     Ok(axum::Json(view_now(&app, webhook).await?))
 }
 

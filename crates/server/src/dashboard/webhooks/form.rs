@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::{fields::Fields, show::name_of};
 use crate::{
     api::{
-        AppState, Authorized, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, Problem, Query, REDACTED,
-        WebhookInput, validate_draft,
+        AppState, Authorized, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, Query, REDACTED, WebhookInput,
+        validate_draft,
     },
     app::{AppError, Capability, Scope, TenantView, event_types::MAX_EVENT_TYPES},
     dashboard::{
@@ -22,6 +22,7 @@ use crate::{
         page::{Html, PageContext, PageError, allowed},
         viewer::TenantViewer,
     },
+    problem::Problem,
 };
 
 #[derive(Template)]
@@ -99,8 +100,7 @@ pub(in crate::dashboard) async fn check(
     Query(query): Query<CheckQuery>,
     input: Result<Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>, Problem>,
 ) -> Result<Response, Problem> {
-    let tenant_id = caller.resolve_tenant(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
-    let tenant = app.resolve_tenant(&caller, Some(tenant_id.as_str())).await?;
+    let tenant = app.resolve_tenant_in_path(&caller, &tenant).await?;
     let checked = match input {
         Ok(Json(input)) => validate_draft(&app, &caller, tenant, query.id, &input).await,
         Err(problem) => Err(problem),

@@ -102,7 +102,7 @@ async fn find_webhooks(
     app: &AppState,
     tenant: &TenantView,
     query: &ListQuery,
-) -> Result<Found, crate::api::Problem> {
+) -> Result<Found, crate::problem::Problem> {
     let cursor = Paging { cursor: query.cursor.clone(), ..Paging::default() };
     let mut after = cursor.request::<WebhookId>()?.after;
     let limit = if query.is_search() { SCAN_PAGE_SIZE } else { PAGE_SIZE as u32 + 1 };

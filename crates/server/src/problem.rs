@@ -1,4 +1,5 @@
-//! Error responses: RFC 9457 problem details with a stable `code` and instructions for the client.
+//! Error responses: RFC 9457 problem details with a stable `code` and instructions for the client. The HTTP server, the
+//! API and the dashboard respond with them; this module must not depend on any of the three.
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
@@ -14,7 +15,10 @@ use utoipa::{
     openapi::{Content, Ref, RefOr, Response as Documented, ResponseBuilder},
 };
 
-use crate::app::AppError;
+use crate::{
+    app::{AppError, CODE_INVALID_FIELD, store_error_code},
+    request::body::BodyError,
+};
 
 /// Error response, sent as `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -93,28 +97,25 @@ pub(crate) fn name_request(response: &mut Response, id: &str) {
 impl From<FieldError> for Problem {
     fn from(invalid: FieldError) -> Self {
         let field = invalid.field.clone().into_owned();
-        Self::new(StatusCode::BAD_REQUEST, "invalid_field", invalid.to_string()).field(field)
+        Self::new(StatusCode::BAD_REQUEST, CODE_INVALID_FIELD, invalid.to_string()).field(field)
     }
 }
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        let code = store_error_code(&error);
+        let unavailable = |detail: String| Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail);
         match error {
-            StoreError::TooSlow => Self::new(
-                unavailable,
-                "query_too_slow",
-                "the query timed out; narrow it by webhook_id, event_type or from/to",
-            ),
+            StoreError::TooSlow => {
+                unavailable("the query timed out; narrow it by webhook_id, event_type or from/to".into())
+            }
             StoreError::OffsetTooFar => {
                 FieldError::new("offset", "is too far for this filter; omit it and page with cursor").into()
             }
-            StoreError::Overloaded => Self::new(
-                unavailable,
-                "overloaded",
-                "the server is overloaded; nothing was stored, retry later",
-            ),
-            StoreError::Busy(detail) => Self::new(unavailable, "busy", detail).retry_after(2),
+            StoreError::Overloaded => {
+                unavailable("the server is overloaded; nothing was stored, retry later".into())
+            }
+            StoreError::Busy(detail) => unavailable(detail).retry_after(2),
             StoreError::Unavailable(_)
             | StoreError::WriterEnded(_)
             | StoreError::Fenced
@@ -122,48 +123,49 @@ impl From<StoreError> for Problem {
             | StoreError::InvalidItem(_) => {
                 // The engine logs a store outage once; here it is only a debug record per request.
                 tracing::debug!(%error, "request failed: store unavailable");
-                Self::new(
-                    unavailable,
-                    "store_unavailable",
-                    "the store is unavailable; nothing was acknowledged, retry later",
-                )
+                unavailable("the store is unavailable; nothing was acknowledged, retry later".into())
             }
         }
     }
 }
 
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        let (status, code) = match error {
+            BodyError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            BodyError::TooSlow => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
+            BodyError::Incomplete => (StatusCode::BAD_REQUEST, "incomplete_body"),
+        };
+        Self::new(status, code, error.to_string())
+    }
+}
+
 impl From<AppError> for Problem {
     fn from(error: AppError) -> Self {
-        let detail = error.to_string();
+        let (code, detail) = (error.code(), error.to_string());
+        let problem = |status: StatusCode| Self::new(status, code, detail);
         match error {
-            AppError::Unauthorized => Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail),
-            AppError::Forbidden(_) => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+            AppError::Unauthorized => problem(StatusCode::UNAUTHORIZED),
+            AppError::Forbidden(_) => problem(StatusCode::FORBIDDEN),
             AppError::Invalid(invalid) => invalid.into(),
-            AppError::SchemaViolation { code, field, .. } => {
-                Self::new(StatusCode::BAD_REQUEST, code, detail).field(field)
+            AppError::Malformed { .. } => problem(StatusCode::BAD_REQUEST),
+            AppError::SchemaViolation { field, .. } => problem(StatusCode::BAD_REQUEST).field(field),
+            AppError::Unprocessable { field: Some(field), .. } => {
+                problem(StatusCode::UNPROCESSABLE_ENTITY).field(field)
             }
-            AppError::Unprocessable { code, field, .. } => {
-                let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
-                match field {
-                    Some(field) => problem.field(field),
-                    None => problem,
-                }
-            }
-            AppError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "not_found", detail),
-            AppError::Conflict { code, .. } => Self::new(StatusCode::CONFLICT, code, detail),
-            AppError::TooLarge(_) => {
-                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", detail).field("data")
-            }
-            AppError::BatchTooCostly(_) => {
-                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "batch_too_costly", detail)
-            }
+            AppError::Unprocessable { field: None, .. } => problem(StatusCode::UNPROCESSABLE_ENTITY),
+            AppError::NotFound(_) => problem(StatusCode::NOT_FOUND),
+            AppError::Conflict { .. } => problem(StatusCode::CONFLICT),
+            AppError::TooLarge(_) => problem(StatusCode::PAYLOAD_TOO_LARGE).field("data"),
+            AppError::BatchTooCostly(_) => problem(StatusCode::PAYLOAD_TOO_LARGE),
             AppError::OverQuota { retry_after, .. } => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", detail).retry_after(retry_after)
+                problem(StatusCode::TOO_MANY_REQUESTS).retry_after(retry_after)
             }
-            AppError::TooManyExports { here, .. } => {
-                let status =
-                    if here { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
-                Self::new(status, "too_many_exports", detail).retry_after(5)
+            AppError::TooManyExports { here: true, .. } => {
+                problem(StatusCode::SERVICE_UNAVAILABLE).retry_after(5)
+            }
+            AppError::TooManyExports { here: false, .. } => {
+                problem(StatusCode::TOO_MANY_REQUESTS).retry_after(5)
             }
             AppError::Store(error) => error.into(),
         }
@@ -200,9 +202,9 @@ impl IntoResponse for Problem {
 }
 
 /// Error responses of requests that only read.
-pub(super) struct ReadProblems;
+pub(crate) struct ReadProblems;
 /// Error responses of requests that change something.
-pub(super) struct ChangeProblems;
+pub(crate) struct ChangeProblems;
 
 impl IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {

@@ -3,7 +3,7 @@
 //! The host is chosen by the client, so it is used only if it is valid, and only for links in the response to that
 //! client.
 
-use std::{convert::Infallible, net::IpAddr};
+use std::convert::Infallible;
 
 use axum::{
     extract::FromRequestParts,
@@ -11,11 +11,9 @@ use axum::{
 };
 use url::Url;
 
-use super::HttpServer;
-
 /// Scheme of a request as its client sees it. Every request has one as an extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scheme {
+pub(crate) enum Scheme {
     /// Without TLS.
     #[default]
     Http,
@@ -25,7 +23,7 @@ pub enum Scheme {
 
 impl Scheme {
     /// Returns the scheme as it is written in URLs.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Https => "https",
@@ -33,33 +31,10 @@ impl Scheme {
     }
 }
 
-impl HttpServer {
-    /// Returns the scheme of a request. Of `X-Forwarded-Proto` only the last value is used, and only from a trusted
-    /// proxy; earlier values were sent by clients. Without it, a request for the host of an `https` public URL counts
-    /// as TLS too: it came through a proxy that is not listed as trusted.
-    pub(super) fn scheme(&self, peer: IpAddr, headers: &HeaderMap) -> Scheme {
-        let is_public = || {
-            let request = only_host(headers).and_then(|host| base(Scheme::Https, host));
-            request.is_some() && request == self.public_https
-        };
-        let own = match self.tls.is_some() || self.public_https.is_some() && is_public() {
-            true => Scheme::Https,
-            false => Scheme::Http,
-        };
-        let line = headers.get_all("x-forwarded-proto").iter().next_back();
-        let Some(line) = line.filter(|_| self.trusts(peer)) else { return own };
-        match line.as_bytes().rsplit(|byte| *byte == b',').next().map(<[u8]>::trim_ascii) {
-            Some(name) if name.eq_ignore_ascii_case(b"https") => Scheme::Https,
-            Some(name) if name.eq_ignore_ascii_case(b"http") => Scheme::Http,
-            _ => own,
-        }
-    }
-}
-
 /// Scheme, host and port that a request was sent to, such as `https://hooks.example.com`. `None` if the request
 /// has no valid host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BaseUrl(pub Option<String>);
+pub(crate) struct BaseUrl(pub(crate) Option<String>);
 
 impl<S: Sync> FromRequestParts<S> for BaseUrl {
     type Rejection = Infallible;
@@ -76,13 +51,13 @@ impl<S: Sync> FromRequestParts<S> for BaseUrl {
 
 /// Returns the origin of an `https` public URL as browsers write it: without the default port, and with the host
 /// in its ASCII form. Returns `None` for any other URL.
-pub(super) fn https_origin(public_url: &str) -> Option<String> {
+pub(crate) fn https_origin(public_url: &str) -> Option<String> {
     let url = Url::parse(public_url).ok().filter(|url| url.scheme() == "https")?;
     Some(url.origin().ascii_serialization())
 }
 
 /// Returns the `Host` header, or `None` if there is none or more than one.
-fn only_host(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn only_host(headers: &HeaderMap) -> Option<&str> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next()?.to_str().ok()?;
     hosts.next().is_none().then_some(host)
@@ -91,7 +66,8 @@ fn only_host(headers: &HeaderMap) -> Option<&str> {
 /// Maximum length of a host name with a port.
 const MAX_HOST_BYTES: usize = 253 + 6;
 
-fn base(scheme: Scheme, host: &str) -> Option<String> {
+/// Returns the base URL of a host. Returns `None` if the host is not valid.
+pub(crate) fn base(scheme: Scheme, host: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
     if host.is_empty() || host.len() > MAX_HOST_BYTES || !host.bytes().all(plain) {
         return None;
@@ -103,69 +79,10 @@ fn base(scheme: Scheme, host: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue, Request};
-    use prometheus_client::metrics::counter::Counter;
+    use axum::http::Request;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Server;
-
-    fn surface(trusted: &str) -> std::sync::Arc<HttpServer> {
-        let trusted_proxies = vec![trusted.parse().unwrap()];
-        HttpServer::new(
-            axum::Router::new(),
-            &Server { trusted_proxies, ..Server::default() },
-            None,
-            Counter::default(),
-        )
-    }
-
-    fn scheme(peer: &str, lines: &[&str]) -> Scheme {
-        let name = HeaderName::from_static("x-forwarded-proto");
-        let mut headers = HeaderMap::new();
-        for line in lines {
-            headers.append(&name, HeaderValue::from_str(line).unwrap());
-        }
-        surface("10.0.0.0/8").scheme(peer.parse().unwrap(), &headers)
-    }
-
-    #[test]
-    fn forwarded_scheme_is_used_only_from_trusted_proxy() {
-        for lines in [&["https"][..], &["HTTPS"], &["http, https"], &["http", " https "]] {
-            assert_eq!(scheme("10.0.0.1", lines), Scheme::Https, "{lines:?}");
-            assert_eq!(scheme("192.0.2.1", lines), Scheme::Http, "{lines:?}");
-        }
-        for lines in [&[][..], &["http"], &["https, http"], &["gopher"], &[""], &["https://x"]] {
-            assert_eq!(scheme("10.0.0.1", lines), Scheme::Http, "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn request_for_https_public_url_counts_as_tls() {
-        let scheme = |public_url: &str, host: &str| {
-            let settings = Server { public_url: Some(public_url.into()), ..Server::default() };
-            let surface = HttpServer::new(axum::Router::new(), &settings, None, Counter::default());
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
-            surface.scheme("192.0.2.1".parse().unwrap(), &headers)
-        };
-        for (public_url, host) in [
-            ("https://hooks.example.com", "hooks.example.com"),
-            ("https://hooks.example.com:443/", "hooks.example.com"),
-            ("https://hooks.example.com", "Hooks.Example.com:443"),
-            ("https://b\u{fc}cher.example/hooks", "xn--bcher-kva.example"),
-            ("https://hooks.example.com:8443", "hooks.example.com:8443"),
-        ] {
-            assert_eq!(scheme(public_url, host), Scheme::Https, "{public_url} {host}");
-        }
-        for (public_url, host) in [
-            ("http://hooks.example.com", "hooks.example.com"),
-            ("https://hooks.example.com", "127.0.0.1:8080"),
-            ("https://hooks.example.com", "hooks.example.com:8443"),
-        ] {
-            assert_eq!(scheme(public_url, host), Scheme::Http, "{public_url} {host}");
-        }
-    }
 
     #[test]
     fn base_url_requires_valid_host() {

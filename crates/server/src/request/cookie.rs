@@ -1,10 +1,11 @@
 //! The session cookie, the only cookie there is. Over TLS its name begins with `__Host-`, so that browsers accept
 //! it only from this host and only over TLS.
 
+use std::time::Duration;
+
 use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 
 use super::Scheme;
-use crate::app::session::SESSION_LIFETIME;
 
 const NAME: &str = "redrive_session";
 const SECURE_NAME: &str = "__Host-redrive_session";
@@ -27,8 +28,8 @@ pub(crate) fn session(headers: &HeaderMap, secure: bool) -> Option<&str> {
 }
 
 /// Returns the header that sets the cookie. Scripts cannot read it, and other sites cannot send it with a change.
-pub(crate) fn begin(value: &str, secure: bool) -> Option<HeaderValue> {
-    written(value, SESSION_LIFETIME.as_secs(), secure)
+pub(crate) fn begin(value: &str, lifetime: Duration, secure: bool) -> Option<HeaderValue> {
+    written(value, lifetime.as_secs(), secure)
 }
 
 /// Returns the header that deletes the cookie.
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn cookie_is_http_only_and_same_site() {
-        let cookie = begin("abc", true).unwrap();
+        let cookie = begin("abc", Duration::from_secs(43_200), true).unwrap();
         assert_eq!(
             cookie,
             "__Host-redrive_session=abc; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"
