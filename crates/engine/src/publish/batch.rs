@@ -19,6 +19,9 @@ use super::{
 };
 use crate::cluster::membership::NodeEpoch;
 
+/// Units of work for publishing one event, in addition to parsing and checking it.
+const WORK_PER_EVENT: u64 = 4_096;
+
 /// Result of one event.
 type EventResult = Result<PublishReceipt, PublishError>;
 
@@ -60,21 +63,28 @@ impl Publisher {
                 break;
             }
             let offered = self.offer_all(&mut batch).await;
-            // The store has judged all of them by the same version, so those to be offered again are the last ones.
-            let (mut is_stale, mut fenced) = (false, None);
+            // The store refuses all events behind one that it does not take now. They are offered again after it, or
+            // fail with it.
+            let (mut is_stale, mut fenced, mut failed) = (false, None, None);
             for offer in offered {
-                let result = offer.reply.await.unwrap_or_else(|_| Err(stopped()));
-                match result {
+                let OfferedEvent { open, epoch, deliveries, reply } = offer;
+                match reply.await.unwrap_or_else(|_| Err(stopped())) {
                     Ok(PublishResult::ConfigChanged) => is_stale = true,
-                    Ok(PublishResult::Fenced) => fenced = Some(offer.epoch),
-                    Err(StoreError::OutOfOrder) if is_stale || fenced.is_some() => {}
+                    Ok(PublishResult::Fenced) => fenced = Some(epoch),
+                    Err(StoreError::OutOfOrder) if failed.is_none() => {}
                     result => {
-                        let receipt = self.receipt(&offer.open.event, offer.deliveries, result);
-                        batch.results[offer.open.index] = Some(receipt);
+                        let receipt = match (result, &failed) {
+                            (Err(StoreError::OutOfOrder), Some(error)) => Err(PublishError::clone(error)),
+                            (result, _) => self.receipt(&open.event, deliveries, result),
+                        };
+                        if let Err(error @ PublishError::Store(_)) = &receipt {
+                            failed.get_or_insert(error.clone());
+                        }
+                        batch.results[open.index] = Some(receipt);
                         continue;
                     }
                 }
-                batch.open.push(offer.open);
+                batch.open.push(open);
             }
             if is_stale && let Err(error) = self.router.refresh(tenant_id).await {
                 return batch.end(&error.into());
@@ -121,7 +131,9 @@ impl Publisher {
                     offered.push(OfferedEvent { open: next, epoch, deliveries, reply });
                 }
                 Ok(Checked::Duplicate(receipt)) => batch.results[next.index] = Some(Ok(receipt)),
-                Err(error @ (PublishError::Store(_) | PublishError::NoTenant)) => {
+                Err(
+                    error @ (PublishError::Store(_) | PublishError::NoTenant | PublishError::BatchTooCostly),
+                ) => {
                     // It may succeed later, so nothing behind it may be stored before it.
                     batch.results[next.index] = Some(Err(error.clone()));
                     for behind in open.by_ref() {
@@ -130,6 +142,7 @@ impl Publisher {
                 }
                 Err(refused) => batch.results[next.index] = Some(Err(refused)),
             }
+            batch.state.add_inline_work(WORK_PER_EVENT);
             if batch.state.must_yield() {
                 tokio::task::yield_now().await;
             }

@@ -1,21 +1,24 @@
 //! Publishes, reads and replays events.
 
-use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
-use redrive_engine::{BatchState, EventDraft, PublishReceipt, ReplayTo};
-use redrive_store::{EventFilter, ListingPage, OrderedPosition, PageRequest, StoredEvent};
+use std::collections::BTreeMap;
 
+use futures_util::future::join_all;
+use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
+use redrive_engine::{EventDraft, PublishReceipt, ReplayTo};
+use redrive_store::{EventFilter, ListingPage, PageRequest, StoreError, StoredEvent};
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, TenantView,
     audit::{AuditChange, AuditedAction},
+    quota::QuotaReservation,
 };
 
-/// Context in which an event is published: alone, at a position of an order, or in a batch.
-enum Part<'a> {
-    Alone,
-    OfOrder(OrderedPosition),
-    OfBatch(&'a BatchState),
+/// An event of a batch whose quota is reserved.
+struct ReservedEvent<'a> {
+    index: usize,
+    draft: EventDraft,
+    reserved: Option<QuotaReservation<'a>>,
 }
 
 impl App {
@@ -26,47 +29,82 @@ impl App {
 
     /// Publishes an event. Rejects a payload over the size limit.
     pub async fn publish(&self, draft: EventDraft) -> Result<PublishReceipt, AppError> {
-        self.publish_at(draft, Part::Alone).await
-    }
-
-    /// Publishes an event of a batch.
-    pub async fn publish_in_batch(
-        &self,
-        draft: EventDraft,
-        batch: &BatchState,
-    ) -> Result<PublishReceipt, AppError> {
-        self.publish_at(draft, Part::OfBatch(batch)).await
-    }
-
-    /// Publishes an event that must be stored after all earlier events of the same sequence of publishes. This is
-    /// unrelated to ordered lanes, which order the deliveries to a webhook.
-    pub async fn publish_in_order(
-        &self,
-        draft: EventDraft,
-        position: OrderedPosition,
-    ) -> Result<PublishReceipt, AppError> {
-        self.publish_at(draft, Part::OfOrder(position)).await
-    }
-
-    async fn publish_at(&self, draft: EventDraft, part: Part<'_>) -> Result<PublishReceipt, AppError> {
-        self.check_hops(draft.hops)?;
-        let max = self.rules.max_payload_bytes;
-        if draft.data.len() > max {
-            let size = draft.data.len();
-            return Err(AppError::TooLarge(format!(
-                "data is {size} bytes; at most {max} are allowed. Publish a reference to larger content instead"
-            )));
-        }
-        let mut reserved = self.check_event_quotas(&draft.tenant_id, draft.data.len()).await?;
-        let receipt = match part {
-            Part::OfOrder(position) => self.engine.publish_in_order(draft, position).await?,
-            Part::OfBatch(batch) => self.engine.publish_in_batch(draft, batch).await?,
-            Part::Alone => self.engine.publish(draft).await?,
-        };
+        let mut reserved = self.check_limits(&draft).await?;
+        let receipt = self.engine.publish(draft).await?;
         if let Some(reserved) = &mut reserved {
             reserved.position = receipt.sequence_number;
         }
         Ok(receipt)
+    }
+
+    /// Publishes events, those of each tenant in their order. The results have the order of the drafts. An event that is
+    /// invalid is refused alone; one that cannot be stored now, or is over a quota, is refused with all events of its
+    /// tenant that come after it.
+    pub async fn publish_batch(&self, drafts: Vec<EventDraft>) -> Vec<Result<PublishReceipt, AppError>> {
+        let mut results: Vec<_> = drafts.iter().map(|_| None).collect();
+        let mut tenants: BTreeMap<TenantId, Vec<ReservedEvent<'_>>> = BTreeMap::new();
+        let mut over_quota: BTreeMap<TenantId, AppError> = BTreeMap::new();
+        for (index, draft) in drafts.into_iter().enumerate() {
+            let tenant_id = draft.tenant_id.clone();
+            let checked = match over_quota.get(&tenant_id) {
+                Some(error) => Err(error.clone()),
+                None => self.check_limits(&draft).await,
+            };
+            match checked {
+                Ok(reserved) => {
+                    tenants.entry(tenant_id).or_default().push(ReservedEvent { index, draft, reserved })
+                }
+                Err(error) => {
+                    if let AppError::OverQuota { .. } = error {
+                        over_quota.insert(tenant_id, error.clone());
+                    }
+                    results[index] = Some(Err(error));
+                }
+            }
+        }
+        let publishing =
+            tenants.into_iter().map(|(tenant_id, events)| self.publish_reserved(tenant_id, events));
+        for (index, result) in join_all(publishing).await.into_iter().flatten() {
+            results[index] = Some(result);
+        }
+        let missing = || Err(AppError::Store(StoreError::Unavailable("the event was not published".into())));
+        results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
+    }
+
+    /// Publishes events of one tenant, and returns their results by index.
+    async fn publish_reserved(
+        &self,
+        tenant_id: TenantId,
+        events: Vec<ReservedEvent<'_>>,
+    ) -> Vec<(usize, Result<PublishReceipt, AppError>)> {
+        let (mut drafts, mut reservations) = (Vec::new(), Vec::new());
+        for ReservedEvent { index, draft, reserved } in events {
+            drafts.push(draft);
+            reservations.push((index, reserved));
+        }
+        let published = self.engine.publish_batch(&tenant_id, drafts).await;
+        let settle = |((index, mut reserved), result): (
+            (_, Option<QuotaReservation<'_>>),
+            Result<PublishReceipt, _>,
+        )| {
+            if let (Some(reserved), Ok(receipt)) = (&mut reserved, &result) {
+                reserved.position = receipt.sequence_number;
+            }
+            (index, result.map_err(AppError::from))
+        };
+        reservations.into_iter().zip(published).map(settle).collect()
+    }
+
+    /// Rejects an event that is over a limit. If the number of events per day is limited, reserves one.
+    async fn check_limits(&self, draft: &EventDraft) -> Result<Option<QuotaReservation<'_>>, AppError> {
+        self.check_hops(draft.hops)?;
+        let (max, size) = (self.rules.max_payload_bytes, draft.data.len());
+        if size > max {
+            return Err(AppError::TooLarge(format!(
+                "data is {size} bytes; at most {max} are allowed. Publish a reference to larger content instead"
+            )));
+        }
+        self.check_event_quotas(&draft.tenant_id, size).await
     }
 
     /// Rejects an event that has passed through too many deliveries, because its endpoints forward it in a loop.

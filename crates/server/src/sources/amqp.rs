@@ -1,11 +1,11 @@
 //! A RabbitMQ queue as a source: connects, consumes messages, publishes them as events, and acknowledges a message
 //! only after its event is committed.
 //!
-//! Messages are published in the order of arrival and wait for their commits concurrently, up to the prefetch
-//! count. If one cannot be stored now, all behind it fail too (see `PublishOrder`). They are deferred here,
-//! unacknowledged, and the first of them is retried after a delay. Once it is stored, the others follow in order.
+//! Messages are published in the order of arrival: what has arrived while a batch is committed is the next batch. If one
+//! cannot be stored now, all behind it fail too. They wait here, unacknowledged, and the first of them is retried
+//! after a delay. Once it is stored, the others follow in order.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -24,7 +24,7 @@ use redrive_engine::{
     amqp::{Broker, BrokerError, describe_error},
     clock,
 };
-use redrive_store::{OrderedPosition, PublishOrder, StoreError};
+use redrive_store::StoreError;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,8 @@ use crate::{
     config::Source,
 };
 
+/// Messages published as one batch.
+const MAX_BATCH_MESSAGES: usize = 1_000;
 /// Maximum delay between retries while the store is unavailable; short, so that recovery is noticed soon.
 const MAX_STORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Maximum delay between retries while a quota is reached; the quota may be raised at any time.
@@ -237,8 +239,6 @@ struct Message {
 
 /// A message whose event is not stored yet.
 struct PendingMessage {
-    /// Position among all messages of this connection.
-    position: u64,
     message: Message,
     draft: EventDraft,
 }
@@ -251,22 +251,21 @@ enum PublishFailureAction {
     Retry(Option<Duration>),
 }
 
+/// The result of a batch: each message with that of its event.
+type Published = Vec<(PendingMessage, Result<PublishReceipt, AppError>)>;
+
 /// The messages of one connection.
 struct SourceSession<'a> {
     source: &'a AmqpSource,
-    next_place: u64,
-    publishing: FuturesUnordered<BoxFuture<'a, (PendingMessage, Result<PublishReceipt, AppError>)>>,
+    /// Messages whose events are to be published, in the order of arrival.
+    waiting: VecDeque<PendingMessage>,
+    /// The running batch. There is at most one, so that no message overtakes another.
+    publishing: Option<BoxFuture<'a, Published>>,
     /// Running acknowledgements, and rejections that end with one.
     closing: FuturesUnordered<BoxFuture<'a, Result<(), lapin::Error>>>,
-    /// Deferred messages, by position.
-    held: BTreeMap<u64, PendingMessage>,
-    /// Order of the running publishes, and the number of positions used in it.
-    order: Arc<PublishOrder>,
-    in_order: u64,
-    /// Timer of the next retry of the first deferred message, and whether that retry is running.
+    /// Timer of the next batch after a failure.
     wake: Pin<Box<Sleep>>,
-    is_trying: bool,
-    /// Whether `wake` was set because of a failure.
+    /// Whether the last batch failed. The next one then has one message, and begins when `wake` ends.
     is_backing_off: bool,
     backoff: OutageBackoff,
 }
@@ -275,14 +274,10 @@ impl<'a> SourceSession<'a> {
     fn new(source: &'a AmqpSource) -> Self {
         Self {
             source,
-            next_place: 0,
-            publishing: FuturesUnordered::new(),
+            waiting: VecDeque::new(),
+            publishing: None,
             closing: FuturesUnordered::new(),
-            held: BTreeMap::new(),
-            order: Arc::default(),
-            in_order: 0,
             wake: Box::pin(sleep(Duration::ZERO)),
-            is_trying: false,
             is_backing_off: false,
             backoff: OutageBackoff::default(),
         }
@@ -291,12 +286,16 @@ impl<'a> SourceSession<'a> {
     /// Runs until the connection is lost. The number of messages is bounded by the prefetch count.
     async fn run(&mut self, consumer: &mut Consumer) -> Result<(), SessionError> {
         loop {
-            let is_stuck = !self.held.is_empty() && self.publishing.is_empty();
+            let is_idle = self.publishing.is_none();
+            let may_retry = self.is_backing_off && is_idle && !self.waiting.is_empty();
+            if is_idle && !self.is_backing_off {
+                self.publish(MAX_BATCH_MESSAGES);
+            }
             tokio::select! {
                 biased;
-                Some((pending, result)) = self.publishing.next() => self.settle(pending, result),
+                published = finish_batch(&mut self.publishing) => self.settle(published),
                 Some(closed) = self.closing.next() => closed?,
-                () = self.wake.as_mut(), if is_stuck => self.retry_first(),
+                () = self.wake.as_mut(), if may_retry => self.publish(1),
                 next = consumer.next() => match next {
                     Some(delivery) => self.handle_message(delivery?).await,
                     None => return Err(SessionError::Cancelled),
@@ -309,115 +308,79 @@ impl<'a> SourceSession<'a> {
         let Delivery { acker, properties, data, .. } = delivery;
         let message = Message { acker, properties, body: data.into() };
         match self.source.parse(&message).await {
-            Err(error) => self.reject(message, reason(&error)),
-            Ok(draft) => {
-                let index = self.next_place;
-                self.next_place += 1;
-                let pending = PendingMessage { position: index, message, draft };
-                // A new message must not overtake deferred ones.
-                if self.held.is_empty() && !self.is_trying {
-                    self.publish(pending)
-                } else {
-                    self.defer(pending)
-                }
-            }
+            Err(problem) => self.reject(message, reason(&problem)),
+            Ok(draft) => self.waiting.push_back(PendingMessage { message, draft }),
         }
+        self.show_waiting();
     }
 
-    fn publish(&mut self, pending: PendingMessage) {
+    /// Publishes up to `max` waiting messages as one batch.
+    fn publish(&mut self, max: usize) {
+        let pending: Vec<_> = self.waiting.drain(..max.min(self.waiting.len())).collect();
+        if pending.is_empty() {
+            return;
+        }
         let app = self.source.app.clone();
-        let (order, position) = (self.order.clone(), self.in_order);
-        self.in_order += 1;
         let publishing = async move {
-            let ordered = OrderedPosition { order: order.clone(), position };
-            let result = app.publish_in_order(pending.draft.clone(), ordered).await;
-            match result.as_ref().err().map(failure_action) {
-                // The publish may have failed before it reached the store, which then would not reject later positions, so
-                // the order is broken here. Earlier positions are still stored: a message over the quota must not delay
-                // messages that are within it.
-                Some(PublishFailureAction::Retry(_)) => order.break_off(position),
-                Some(PublishFailureAction::Reject(_)) | None => order.leave_out(position).await,
-            }
-            (pending, result)
+            let drafts = pending.iter().map(|pending| pending.draft.clone()).collect();
+            let results = app.publish_batch(drafts).await;
+            pending.into_iter().zip(results).collect()
         };
-        self.publishing.push(publishing.boxed());
+        self.publishing = Some(publishing.boxed());
     }
 
-    fn defer(&mut self, pending: PendingMessage) {
-        self.held.insert(pending.position, pending);
-        self.source.metrics.waiting.set(self.held.len() as i64);
+    /// Shows how many messages wait because events cannot be stored.
+    fn show_waiting(&self) {
+        let waiting = if self.is_backing_off { self.waiting.len() } else { 0 };
+        self.source.metrics.waiting.set(waiting as i64);
     }
 
-    fn settle(&mut self, pending: PendingMessage, result: Result<PublishReceipt, AppError>) {
-        let metrics = &self.source.metrics;
-        match result {
-            Ok(receipt) => {
-                if receipt.duplicate {
-                    metrics.duplicate.inc()
-                } else {
-                    metrics.published.inc()
-                };
-                let acker = pending.message.acker;
-                self.closing.push(ack(acker).boxed());
-                self.is_trying = false;
-                self.resume_deferred();
-            }
-            Err(error) => match failure_action(&error) {
-                PublishFailureAction::Reject(reason) => {
-                    self.reject(pending.message, reason);
-                    self.is_trying = false;
-                    self.resume_deferred();
+    /// Acknowledges, rejects or keeps each message of a batch by its result.
+    fn settle(&mut self, published: Published) {
+        self.publishing = None;
+        let (mut failed, mut retry) = (None, Vec::new());
+        for (pending, result) in published {
+            match result.map_err(|error| (failure_action(&error), error)) {
+                Ok(receipt) => {
+                    let metrics = &self.source.metrics;
+                    let counter = if receipt.duplicate { &metrics.duplicate } else { &metrics.published };
+                    counter.inc();
+                    self.closing.push(ack(pending.message.acker).boxed());
                 }
-                PublishFailureAction::Retry(at_least) => self.wait(pending, at_least, &error),
-            },
-        }
-    }
-
-    fn wait(&mut self, pending: PendingMessage, at_least: Option<Duration>, error: &AppError) {
-        // A message that failed only because of one before it starts no backoff of its own. Publishes that are in
-        // flight together fail together and count as one failure.
-        let is_own_failure = !matches!(error, AppError::Store(StoreError::OutOfOrder));
-        if is_own_failure && !self.is_backing_off {
-            self.is_backing_off = true;
-            if self.backoff.is_fresh() {
-                let source = &self.source.name;
-                tracing::warn!(source, %error, "source paused: events cannot be stored; will retry");
+                Err((PublishFailureAction::Reject(reason), _)) => self.reject(pending.message, reason),
+                Err((PublishFailureAction::Retry(at_least), error)) => {
+                    failed.get_or_insert((at_least, error));
+                    retry.push(pending);
+                }
             }
-            let wait = self.backoff.next_delay(clock::random_unit()).min(MAX_STORE_RETRY_DELAY);
-            let wait = at_least.map_or(wait, |at_least| at_least.min(MAX_QUOTA_RETRY_DELAY).max(wait));
-            self.wake = Box::pin(sleep(wait));
         }
-        self.is_trying = false;
-        self.defer(pending);
+        for pending in retry.into_iter().rev() {
+            self.waiting.push_front(pending);
+        }
+        match failed {
+            Some((at_least, error)) => self.back_off(at_least, &error),
+            None => self.resume(),
+        }
+        self.show_waiting();
     }
 
-    /// Retries the first deferred message alone, at the start of a new order.
-    fn retry_first(&mut self) {
-        if let Some((_, first)) = self.held.pop_first() {
-            (self.order, self.in_order, self.is_backing_off) = (Arc::default(), 0, false);
-            self.wake = Box::pin(sleep(Duration::ZERO));
-            self.is_trying = true;
-            self.publish(first);
+    fn back_off(&mut self, at_least: Option<Duration>, error: &AppError) {
+        if self.backoff.is_fresh() {
+            let source = &self.source.name;
+            tracing::warn!(source, %error, "source paused: events cannot be stored; will retry");
         }
+        self.is_backing_off = true;
+        let wait = self.backoff.next_delay(clock::random_unit()).min(MAX_STORE_RETRY_DELAY);
+        let wait = at_least.map_or(wait, |at_least| at_least.min(MAX_QUOTA_RETRY_DELAY).max(wait));
+        self.wake = Box::pin(sleep(wait));
     }
 
-    /// Publishes all deferred messages in order after one has succeeded, unless running publishes may still fail.
-    fn resume_deferred(&mut self) {
-        if !self.publishing.is_empty() || self.order.is_broken() {
-            return;
-        }
-        if self.held.is_empty() {
-            self.backoff.reset();
-            return;
-        }
+    fn resume(&mut self) {
         if !self.backoff.is_fresh() {
-            tracing::info!(source = self.source.name, waiting = self.held.len(), "source resumed");
+            tracing::info!(source = self.source.name, waiting = self.waiting.len(), "source resumed");
         }
+        self.is_backing_off = false;
         self.backoff.reset();
-        for pending in std::mem::take(&mut self.held).into_values() {
-            self.publish(pending);
-        }
-        self.source.metrics.waiting.set(0);
     }
 
     /// Acknowledges a message once it is stored in the reject queue.
@@ -434,7 +397,7 @@ impl<'a> SourceSession<'a> {
 
     /// Stops consuming and finishes running publishes, up to the timeout.
     async fn finish(&mut self, channel: Channel, consumer: &Consumer, timeout: Duration) {
-        self.held.clear();
+        self.waiting.clear();
         // RabbitMQ requeues messages that it still delivers when the connection closes, so a server that does not respond
         // to the cancellation need not be waited for.
         let tag = consumer.tag();
@@ -445,14 +408,16 @@ impl<'a> SourceSession<'a> {
         self.closing.push(cancelling.boxed());
         let finishing = async {
             loop {
+                let is_idle = self.publishing.is_none();
                 tokio::select! {
-                    Some((pending, result)) = self.publishing.next() => match result {
-                        Err(error) if matches!(failure_action(&error), PublishFailureAction::Retry(_)) => {}
-                        result => self.settle(pending, result),
-                    },
+                    published = finish_batch(&mut self.publishing) => {
+                        self.settle(published);
+                        // Messages that were not stored stay in their queue.
+                        self.waiting.clear();
+                    }
                     Some(_) = self.closing.next() => {}
                     // A message that cannot be moved to the reject queue stays in its queue, so shutdown need not wait for it.
-                    () = sleep(REJECT_FLUSH_TIMEOUT), if self.publishing.is_empty() => break,
+                    () = sleep(REJECT_FLUSH_TIMEOUT), if is_idle => break,
                     else => break,
                 }
             }
@@ -463,8 +428,18 @@ impl<'a> SourceSession<'a> {
     /// Waits for running publishes after the connection is lost. Their messages cannot be acknowledged any more;
     /// without the wait, a redelivered message could be published concurrently.
     async fn await_pending_publishes(&mut self) {
-        let publishing = async { while self.publishing.next().await.is_some() {} };
-        tokio::time::timeout(PUBLISH_FLUSH_TIMEOUT, publishing).await.ok();
+        if self.publishing.is_some() {
+            let publishing = finish_batch(&mut self.publishing);
+            tokio::time::timeout(PUBLISH_FLUSH_TIMEOUT, publishing).await.ok();
+        }
+    }
+}
+
+/// Waits for the running batch; for ever if there is none.
+async fn finish_batch(publishing: &mut Option<BoxFuture<'_, Published>>) -> Published {
+    match publishing {
+        Some(publishing) => publishing.await,
+        None => std::future::pending().await,
     }
 }
 

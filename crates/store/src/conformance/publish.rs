@@ -380,23 +380,8 @@ pub async fn failed_publish_breaks_off_its_order(harness: &Arc<Harness>) {
     assert_eq!(results[2..], [Err(StoreError::OutOfOrder), Err(StoreError::OutOfOrder)]);
     let unordered = unordered.await.unwrap();
     assert!(matches!(unordered, Ok(PublishResult::New { .. })), "{unordered:?}");
-    assert!(order.is_broken());
     let refused = harness.submit(ordered(&order, 5, 0)).await.unwrap();
     assert_eq!(refused, Err(StoreError::OutOfOrder), "a broken order stays broken");
     let next = harness.submit(ordered(&Arc::default(), 0, 0)).await.unwrap();
     assert_eq!(next, Ok(PublishResult::New { sequence_number: 4 }), "a new order is stored");
-}
-
-pub async fn failed_publish_does_not_refuse_earlier_events(harness: &Arc<Harness>) {
-    let order = Arc::new(PublishOrder::default());
-    // A publisher breaks off its order at an event that the store never receives, for example one over a quota.
-    order.break_off(2);
-    let results = [0, 1, 3].map(|position| {
-        let order = Some(OrderedPosition { order: order.clone(), position });
-        harness.submit(NewEvent { order, ..harness.new_event(at(0), InitialState::Waiting(at(0))) })
-    });
-    let [first, second, behind] = results;
-    assert_eq!(first.await.unwrap(), Ok(PublishResult::New { sequence_number: 1 }));
-    assert_eq!(second.await.unwrap(), Ok(PublishResult::New { sequence_number: 2 }));
-    assert_eq!(behind.await.unwrap(), Err(StoreError::OutOfOrder));
 }

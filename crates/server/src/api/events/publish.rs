@@ -1,12 +1,6 @@
 //! `POST /v1/events` and `/v1/events/batch`: parse and publish events.
 
-use std::{
-    borrow::Cow,
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::Poll,
-};
+use std::borrow::Cow;
 
 use axum::{
     extract::State,
@@ -15,7 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{EventId, FieldError, TenantId, Time, event::hops};
-use redrive_engine::{BatchState, EventDraft, MAX_INLINE_WORK, PublishReceipt};
+use redrive_engine::{EventDraft, MAX_INLINE_WORK, PublishReceipt};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -30,7 +24,7 @@ use crate::{
         scope::{Authorized, CanPublish, TenantQuery, resolve_tenant},
     },
     app::{
-        AppError,
+        Actor, AppError,
         parse::{
             PARSE_WORK_PER_BYTE, SKIP_WORK_PER_BYTE,
             cloudevents::{parse_structured, split_batch},
@@ -43,8 +37,6 @@ use crate::{
 
 /// Maximum number of events in one batch.
 pub(super) const MAX_BATCH: usize = 1_000;
-/// Units of work for publishing one event of a batch, in addition to parsing and validating it.
-const WORK_PER_EVENT: u64 = 4_096;
 
 /// Acknowledgement of a published event.
 #[derive(Serialize, ToSchema)]
@@ -194,7 +186,9 @@ pub(super) async fn publish(
 
 /// Publish up to 1,000 events
 ///
-/// Each event is accepted or rejected individually; `data` has the results in the order of the request.
+/// Each event is accepted or rejected individually; `data` has the results in the order of the request. With an admin
+/// key events may name different tenants; order is kept within a tenant. If an event cannot be stored now or is over a
+/// quota, the events of its tenant after it are rejected too: send them again in their order.
 #[utoipa::path(
     post, path = "/v1/events/batch", tag = "events", params(TenantQuery),
     request_body(content(
@@ -220,29 +214,29 @@ pub(super) async fn publish_batch(
         return Err(FieldError::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
     let (trace, hops) = (trace::from_headers(&raw.headers), hops_of(&raw.headers)?);
-    let batch = Arc::new(BatchState::default());
-    let mut under_way = Vec::with_capacity(events.len());
+    let (mut results, mut drafts, mut inline_work) = (Vec::with_capacity(events.len()), Vec::new(), 0);
     for event in &events {
         let work = parse_work(event, mode);
-        under_way.push(match parse_item(&app, event, &raw.body, mode, &tenant, work).await? {
+        let parsed = parse_item(&app, event, &raw.body, mode, &tenant, work).await?;
+        let parsed = match parsed {
+            Ok((draft, named)) => resolve_item(&app, &caller, draft, named).await,
+            Err(error) => Err(error),
+        };
+        match parsed {
             Ok(draft) => {
-                let draft = EventDraft { trace: trace.clone().or(draft.trace), hops, ..draft };
-                PendingItem::Publishing(Box::pin(publish_one(app.clone(), draft, batch.clone())))
+                drafts.push(EventDraft { trace: trace.clone().or(draft.trace), hops, ..draft });
+                results.push(None);
             }
-            Err(error) => PendingItem::Over(Err(error)),
-        });
-        if work <= MAX_INLINE_WORK {
-            batch.add_inline_work(work);
+            Err(error) => results.push(Some(batch_item(Err(error)))),
         }
-        if batch.must_yield() {
+        inline_work += if work <= MAX_INLINE_WORK { work } else { 0 };
+        if inline_work > MAX_INLINE_WORK / 2 {
+            inline_work = 0;
             tokio::task::yield_now().await;
         }
     }
-    app.preload_tenant(&tenant).await?;
-    let mut data = Vec::with_capacity(under_way.len());
-    for item in submit_in_order(under_way, &batch).await {
-        data.push(batch_item(item));
-    }
+    let mut published = app.publish_batch(drafts).await.into_iter().map(batch_item);
+    let data: Vec<_> = results.into_iter().filter_map(|result| result.or_else(|| published.next())).collect();
     let unavailable = StatusCode::SERVICE_UNAVAILABLE.as_u16();
     let lost =
         |item: &BatchItem| matches!(item, BatchItem::Rejected { status, .. } if *status == unavailable);
@@ -274,7 +268,7 @@ async fn parse_item(
     mode: Mode,
     tenant_id: &TenantId,
     work: u64,
-) -> Result<Result<EventDraft, AppError>, AppError> {
+) -> Result<Result<ParsedItem, AppError>, AppError> {
     if work <= MAX_INLINE_WORK {
         app.engine().record_inline_work(work);
         return Ok(item(text, body, mode, tenant_id));
@@ -283,71 +277,32 @@ async fn parse_item(
     Ok(app.engine().run_check(tenant_id, move || item(&text, &body, mode, &owner)).await?)
 }
 
+/// An event of a batch, and the tenant that it names, if any.
+type ParsedItem = (EventDraft, Option<String>);
+
 /// Parses one event of a batch.
-fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<EventDraft, AppError> {
+fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<ParsedItem, AppError> {
     if mode == Mode::Batch {
-        return parse_structured(text, body, tenant_id.clone());
+        return Ok((parse_structured(text, body, tenant_id.clone())?, None));
     }
-    let event: EventInput<'_> = parse_object(text)?;
-    if event.tenant_id.is_some() {
-        return Err(FieldError::new("tenant_id", "belongs beside events, not inside them").into());
-    }
-    to_draft(event, body, tenant_id.clone())
+    let mut event: EventInput<'_> = parse_object(text)?;
+    let named = event.tenant_id.take().map(Cow::into_owned);
+    Ok((to_draft(event, body, tenant_id.clone())?, named))
 }
 
-/// State of one event of a batch: being published, or finished.
-enum PendingItem {
-    Publishing(Pin<Box<dyn Future<Output = Result<PublishReceipt, AppError>> + Send>>),
-    Over(Result<PublishReceipt, AppError>),
-}
-
-/// Submits the events to the store in order, so that they wait together and share commits. An event whose check
-/// takes longer delays those after it. Yields to other tasks after every millisecond of work.
-async fn submit_in_order(
-    mut under_way: Vec<PendingItem>,
-    batch: &BatchState,
-) -> Vec<Result<PublishReceipt, AppError>> {
-    let mut next = 0;
-    poll_fn(|context| {
-        while let Some(item) = under_way.get_mut(next) {
-            if let PendingItem::Publishing(publishing) = item {
-                match publishing.as_mut().poll(context) {
-                    Poll::Ready(result) => {
-                        // Clear the flag that this event set: otherwise the next event, while still being checked, would count as
-                        // submitted and the one after it could overtake it.
-                        batch.take_handed_over();
-                        *item = PendingItem::Over(result);
-                    }
-                    Poll::Pending if batch.take_handed_over() => {}
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-            next += 1;
-            if batch.must_yield() {
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready(())
-    })
-    .await;
-    let mut results = Vec::with_capacity(under_way.len());
-    for item in under_way {
-        results.push(match item {
-            PendingItem::Publishing(publishing) => publishing.await,
-            PendingItem::Over(result) => result,
-        });
-    }
-    results
-}
-
-async fn publish_one(
-    app: AppState,
+/// Sets the tenant that an event of a batch names; only an admin may name others.
+async fn resolve_item(
+    app: &AppState,
+    caller: &Actor,
     draft: EventDraft,
-    batch: Arc<BatchState>,
-) -> Result<PublishReceipt, AppError> {
-    batch.add_inline_work(WORK_PER_EVENT);
-    app.publish_in_batch(draft, &batch).await
+    named: Option<String>,
+) -> Result<EventDraft, AppError> {
+    match named.filter(|named| *named != draft.tenant_id.as_str()) {
+        Some(named) => {
+            Ok(EventDraft { tenant_id: app.resolve_tenant(caller, Some(&named)).await?.id, ..draft })
+        }
+        None => Ok(draft),
+    }
 }
 
 fn batch_item(result: Result<PublishReceipt, AppError>) -> BatchItem {

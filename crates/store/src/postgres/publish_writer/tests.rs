@@ -59,7 +59,7 @@ fn events_before_a_broken_position_are_published() {
     let events = [event("acme", in_order(&order, 0))];
     let events: Vec<_> = events.iter().collect();
     // A later event, outside this batch, could not be stored.
-    order.break_off(1);
+    OrderedPosition { order, position: 1 }.break_off();
     assert_eq!(BatchProgress::new(&events).retain_free(vec![0]), [0]);
 }
 
