@@ -1,7 +1,7 @@
 //! Exports: a listing streamed as one CSV or NDJSON response. A failed export must abort the response; it must
 //! never end as if it were complete.
 
-mod csv;
+mod csv_rows;
 
 use std::{
     pin::Pin,
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
+use self::csv_rows::CsvRows;
 use crate::app::{AppError, export::Pages};
 
 /// Format of an export.
@@ -64,6 +65,17 @@ impl hyper::body::Body for ExportBody {
     }
 }
 
+/// Reason why an export ends before it is complete.
+#[derive(Debug, thiserror::Error)]
+enum ExportError {
+    /// The next page could not be read.
+    #[error(transparent)]
+    Read(#[from] AppError),
+    /// A row could not be written.
+    #[error(transparent)]
+    Csv(#[from] csv::Error),
+}
+
 /// Streams the pages as a response, with backpressure from the client. `columns` are the columns of a CSV export.
 pub(super) fn stream<P: Pages, V: Serialize + From<P::Row>>(
     name: &str,
@@ -96,23 +108,26 @@ async fn write<P: Pages, V: Serialize + From<P::Row>>(
     format: Format,
     columns: &[&str],
     send: &mpsc::Sender<Chunk>,
-) -> Result<(), AppError> {
-    if format == Format::Csv && send.send(Chunk::Rows(csv::head(columns).into())).await.is_err() {
-        return Ok(());
+) -> Result<(), ExportError> {
+    if format == Format::Csv {
+        let mut head = CsvRows::default();
+        head.add_head(columns)?;
+        if send.send(Chunk::Rows(head.into_bytes().into())).await.is_err() {
+            return Ok(());
+        }
     }
     while let Some(rows) = pages.next().await? {
-        let mut text = Vec::new();
-        for row in rows {
-            match format {
-                Format::Ndjson => {
-                    // Serializing a row that was just read from the store is not expected to fail.
-                    if serde_json::to_writer(&mut text, &V::from(row)).is_ok() {
-                        text.push(b'\n');
-                    }
+        let rows = rows.into_iter().map(V::from);
+        let text = match format {
+            Format::Ndjson => ndjson(rows),
+            Format::Csv => {
+                let mut text = CsvRows::default();
+                for row in rows {
+                    text.add(&row, columns)?;
                 }
-                Format::Csv => csv::row(&mut text, &V::from(row), columns),
+                text.into_bytes()
             }
-        }
+        };
         // An error means that the client has disconnected.
         if !text.is_empty() && send.send(Chunk::Rows(text.into())).await.is_err() {
             return Ok(());
@@ -123,6 +138,17 @@ async fn write<P: Pages, V: Serialize + From<P::Row>>(
     }
     let _ = send.send(Chunk::End).await;
     Ok(())
+}
+
+fn ndjson(rows: impl Iterator<Item = impl Serialize>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for row in rows {
+        // Serializing a row that was just read from the store is not expected to fail.
+        if serde_json::to_writer(&mut text, &row).is_ok() {
+            text.push(b'\n');
+        }
+    }
+    text
 }
 
 #[cfg(test)]

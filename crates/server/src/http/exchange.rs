@@ -3,8 +3,8 @@
 use std::{
     convert::Infallible,
     net::IpAddr,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    panic::AssertUnwindSafe,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -15,6 +15,7 @@ use axum::{
     response::IntoResponse,
 };
 use bytes::Bytes;
+use futures_util::FutureExt;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tower_service::Service;
 use tracing::Instrument;
@@ -128,16 +129,11 @@ impl HttpBody for CountedBody {
 
 /// Runs a handler and turns a panic into a 500 response, so that it ends only this request.
 async fn catch_panic(response: impl Future<Output = Result<Response<Body>, Infallible>>) -> Response<Body> {
-    let mut response = pin!(response);
-    let caught = std::future::poll_fn(|cx| {
-        // The future is not polled again after a panic, so its inconsistent state is never observed.
-        match catch_unwind(AssertUnwindSafe(|| response.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(Ok(response))) => Poll::Ready(Some(response)),
-            Err(_) => Poll::Ready(None),
-        }
-    });
-    caught.await.unwrap_or_else(|| Problem::internal().into_response())
+    // The future is not polled again after a panic, so its inconsistent state is never observed.
+    match AssertUnwindSafe(response).catch_unwind().await {
+        Ok(Ok(response)) => response,
+        Err(_) => Problem::internal().into_response(),
+    }
 }
 
 /// Returns the path for logs, without the token of an email link, which is a credential.

@@ -6,6 +6,7 @@ mod wire;
 
 use std::time::Duration;
 
+use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -17,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, ConfigError};
 use collector::Collector;
-use wire::Resource;
 
 /// Maximum number of queued spans. A span has a few hundred bytes.
 const MAX_QUEUED_SPANS: usize = 16_384;
@@ -89,7 +89,7 @@ impl Exporter {
             spans: queue,
             dropped: export_metrics.dropped.clone(),
         };
-        let resource = Resource::new(&settings.service_name, node);
+        let resource = wire::resource(&settings.service_name, node);
         Ok(Some((
             tracing,
             Self { spans, batch: Vec::new(), collector, resource, metrics: export_metrics, lost: None },

@@ -1,173 +1,81 @@
-//! Spans in OTLP's protobuf encoding, limited to the messages in use. The testkit decodes them with
-//! OpenTelemetry's own definitions.
+//! Spans as OTLP messages.
 
-use prost::{Message, Oneof};
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
+    common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value},
+    resource::v1::Resource,
+    trace::v1::{ResourceSpans, ScopeSpans, Span as OtlpSpan, Status, span, status::StatusCode},
+};
+use prost::Message;
 use redrive_engine::{Span, SpanKind, Value};
 
-#[derive(Clone, PartialEq, Message)]
-struct Request {
-    #[prost(message, repeated, tag = "1")]
-    resource_spans: Vec<ResourceSpans>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ResourceSpans {
-    #[prost(message, optional, tag = "1")]
-    resource: Option<Resource>,
-    #[prost(message, repeated, tag = "2")]
-    scope_spans: Vec<ScopeSpans>,
-}
-
-/// Service that created the spans.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Resource {
-    #[prost(message, repeated, tag = "1")]
-    attributes: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ScopeSpans {
-    #[prost(message, optional, tag = "1")]
-    scope: Option<Scope>,
-    #[prost(message, repeated, tag = "2")]
-    spans: Vec<WireSpan>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Scope {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    version: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct WireSpan {
-    #[prost(bytes = "vec", tag = "1")]
-    trace_id: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    span_id: Vec<u8>,
-    #[prost(string, tag = "3")]
-    trace_state: String,
-    #[prost(bytes = "vec", tag = "4")]
-    parent_span_id: Vec<u8>,
-    #[prost(string, tag = "5")]
-    name: String,
-    #[prost(int32, tag = "6")]
-    kind: i32,
-    #[prost(fixed64, tag = "7")]
-    start_time_unix_nano: u64,
-    #[prost(fixed64, tag = "8")]
-    end_time_unix_nano: u64,
-    #[prost(message, repeated, tag = "9")]
-    attributes: Vec<KeyValue>,
-    #[prost(message, optional, tag = "15")]
-    status: Option<Status>,
-    #[prost(fixed32, tag = "16")]
-    flags: u32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Status {
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(int32, tag = "3")]
-    code: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct KeyValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(message, optional, tag = "2")]
-    value: Option<AnyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AnyValue {
-    #[prost(oneof = "Kind", tags = "1, 2, 3")]
-    value: Option<Kind>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-enum Kind {
-    #[prost(string, tag = "1")]
-    Text(String),
-    #[prost(bool, tag = "2")]
-    Flag(bool),
-    #[prost(int64, tag = "3")]
-    Number(i64),
-}
-
-/// Response of a collector.
-#[derive(Clone, PartialEq, Message)]
-struct ExportResponse {
-    #[prost(message, optional, tag = "1")]
-    partial_success: Option<PartialSuccess>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct PartialSuccess {
-    #[prost(int64, tag = "1")]
-    rejected_spans: i64,
-}
-
-/// Status code of a failed span.
-const ERROR: i32 = 2;
-/// Flag of sampled traces.
+/// Flag of sampled traces, as in `traceparent`.
 const SAMPLED: u32 = 1;
 
-fn pair(key: &str, value: Value) -> KeyValue {
+fn attribute(key: &str, value: Value) -> KeyValue {
     let value = match value {
-        Value::Text(text) => Kind::Text(text),
-        Value::Number(number) => Kind::Number(number),
-        Value::Flag(flag) => Kind::Flag(flag),
+        Value::Text(text) => any_value::Value::StringValue(text),
+        Value::Number(number) => any_value::Value::IntValue(number),
+        Value::Flag(flag) => any_value::Value::BoolValue(flag),
     };
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }
 
-impl Resource {
-    pub(super) fn new(service: &str, node: &str) -> Self {
-        let text = |text: &str| Value::Text(text.to_owned());
-        let attributes = vec![
-            pair("service.name", text(service)),
-            pair("service.version", text(env!("CARGO_PKG_VERSION"))),
-            pair("service.instance.id", text(node)),
-        ];
-        Self { attributes }
-    }
+/// Returns the resource that creates the spans of this node.
+pub(super) fn resource(service: &str, node: &str) -> Resource {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let attributes = vec![
+        attribute("service.name", text(service)),
+        attribute("service.version", text(env!("CARGO_PKG_VERSION"))),
+        attribute("service.instance.id", text(node)),
+    ];
+    Resource { attributes, ..Resource::default() }
 }
 
-fn wire(span: Span) -> WireSpan {
-    WireSpan {
+fn to_message(span: Span) -> OtlpSpan {
+    let kind = match span.kind {
+        SpanKind::Internal => span::SpanKind::Internal,
+        SpanKind::Server => span::SpanKind::Server,
+        SpanKind::Client => span::SpanKind::Client,
+    };
+    OtlpSpan {
         trace_id: span.trace.as_bytes().to_vec(),
         span_id: span.id.as_bytes().to_vec(),
         trace_state: span.state.map(String::from).unwrap_or_default(),
         parent_span_id: span.parent.map(|parent| parent.as_bytes().to_vec()).unwrap_or_default(),
         name: span.name.to_owned(),
-        kind: match span.kind {
-            SpanKind::Internal => 1,
-            SpanKind::Server => 2,
-            SpanKind::Client => 3,
-        },
+        kind: kind.into(),
         start_time_unix_nano: span.start,
         end_time_unix_nano: span.end,
-        attributes: span.attributes.into_iter().map(|(key, value)| pair(key, value)).collect(),
-        status: span.error.map(|message| Status { message, code: ERROR }),
+        attributes: span.attributes.into_iter().map(|(key, value)| attribute(key, value)).collect(),
+        status: span.error.map(|message| Status { message, code: StatusCode::Error.into() }),
         flags: SAMPLED,
+        ..OtlpSpan::default()
     }
 }
 
 /// Encodes a batch as a request body.
 pub(super) fn encode(resource: &Resource, spans: Vec<Span>) -> Vec<u8> {
-    let scope = Scope { name: "redrive".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let spans = ScopeSpans { scope: Some(scope), spans: spans.into_iter().map(wire).collect() };
-    let of_this = ResourceSpans { resource: Some(resource.clone()), scope_spans: vec![spans] };
-    Request { resource_spans: vec![of_this] }.encode_to_vec()
+    let scope = InstrumentationScope {
+        name: "redrive".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let spans = ScopeSpans {
+        scope: Some(scope),
+        spans: spans.into_iter().map(to_message).collect(),
+        ..ScopeSpans::default()
+    };
+    let resource_spans = ResourceSpans {
+        resource: Some(resource.clone()),
+        scope_spans: vec![spans],
+        ..ResourceSpans::default()
+    };
+    ExportTraceServiceRequest { resource_spans: vec![resource_spans] }.encode_to_vec()
 }
 
 /// Returns the number of spans of a batch that the collector rejected.
 pub(super) fn rejected(response: &[u8]) -> u64 {
-    let response = ExportResponse::decode(response).unwrap_or_default();
+    let response = ExportTraceServiceResponse::decode(response).unwrap_or_default();
     response.partial_success.map_or(0, |partial| partial.rejected_spans.max(0).unsigned_abs())
 }
