@@ -9,22 +9,26 @@ use redrive_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, ConfigError, SecretSetting};
+use super::{Backend, ConfigError, SecretSetting, settings::section};
 
-/// Settings of the RabbitMQ server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Amqp {
-    /// URL `amqp://USER@HOST:PORT/VHOST`, or `amqps://…` with TLS. `None` if RabbitMQ is not used.
-    pub url: Option<AmqpUrl>,
-    /// Password of the RabbitMQ user.
-    pub password: Option<SecretSetting>,
-    /// File that holds the password.
-    pub password_file: Option<PathBuf>,
-    /// Prefix of the names of all queues and exchanges that are declared.
-    pub namespace: String,
-    /// Maximum number of unacknowledged tickets per queue and node.
-    pub prefetch: u16,
+section! {
+    /// Settings of the RabbitMQ server.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Amqp {
+        /// RabbitMQ server that announces ready deliveries to nodes that send: `amqp://USER@HOST:PORT/VHOST`, or
+        /// `amqps://…` with TLS; also `--amqp URL`. See [RabbitMQ](#rabbitmq).
+        pub url: Option<AmqpUrl>,
+        /// Password of the RabbitMQ server; overrides one in the URL.
+        pub password: Option<SecretSetting>,
+        /// File with the password, for secret mounts; not read if `amqp.password` is set.
+        pub password_file: Option<PathBuf>,
+        /// Prefix of the names of all exchanges and queues, so that several installations can share a virtual host; the
+        /// same on all nodes. 1 to 64 letters, digits, `.`, `_` and `-`.
+        pub namespace: String,
+        /// Maximum of unacknowledged tickets of one queue per node; each names up to 100 deliveries. 1 to 1000.
+        pub prefetch: u16,
+    }
 }
 
 impl Default for Amqp {

@@ -4,24 +4,30 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, SecretSetting};
+use super::{ConfigError, SecretSetting, settings::section};
 
-/// Archive for pruned data.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Archive {
-    /// Path of a folder, or `s3://BUCKET/PREFIX`. `None` for no archive.
-    pub url: Option<String>,
-    /// URL of the S3 service. `None` for Amazon S3.
-    pub endpoint: Option<String>,
-    /// Region of the bucket.
-    pub region: Option<String>,
-    /// Access key with write permission. `None` to use the machine's own role.
-    pub access_key_id: Option<String>,
-    /// Secret of the access key.
-    pub secret_access_key: Option<SecretSetting>,
-    /// File that holds the secret.
-    pub secret_access_key_file: Option<PathBuf>,
+section! {
+    /// Archive for pruned data.
+    #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Archive {
+        /// A folder, or `s3://BUCKET/PREFIX`: pruned data is [archived there](operations/retention.md#archive) first.
+        pub url: Option<String>,
+        /// Endpoint of the bucket, such as `https://minio.example.com`.
+        ///
+        /// Default: Amazon's
+        pub endpoint: Option<String>,
+        /// Region of the bucket.
+        ///
+        /// Default: `us-east-1`
+        pub region: Option<String>,
+        /// Access key with write permission; the machine's own role if none is set.
+        pub access_key_id: Option<String>,
+        /// Secret of the access key.
+        pub secret_access_key: Option<SecretSetting>,
+        /// File with the secret of the access key, for secret mounts.
+        pub secret_access_key_file: Option<PathBuf>,
+    }
 }
 
 /// Location of the archive.

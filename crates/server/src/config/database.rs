@@ -8,32 +8,40 @@ use redrive_store::postgres::Options;
 use serde::{Deserialize, Serialize};
 use url::{Url, form_urlencoded};
 
-use super::{ConfigError, SecretSetting};
+use super::{ConfigError, SecretSetting, settings::section};
 
-/// Settings of the store.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Database {
-    /// URL: `sqlite:PATH` or `postgres://USER@HOST:PORT/DATABASE`.
-    pub url: DatabaseUrl,
-    /// Password of the PostgreSQL user.
-    pub password: Option<SecretSetting>,
-    /// File that holds the password.
-    pub password_file: Option<PathBuf>,
-    /// Number of connections for writes.
-    pub write_connections: usize,
-    /// Number of connections for read-only queries.
-    pub read_connections: usize,
-    /// Timeout of connecting.
-    pub connect_timeout: HumanDuration,
-    /// Timeout of a write.
-    pub statement_timeout: HumanDuration,
-    /// Timeout of a read-only query.
-    pub query_timeout: HumanDuration,
-    /// Whether an older schema is migrated at startup.
-    pub auto_migrate: bool,
-    /// Whether to use a PostgreSQL server that can lose acknowledged events when it crashes.
-    pub allow_unsafe_durability: bool,
+section! {
+    /// Settings of the store.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Database {
+        /// The store: `sqlite:PATH`, whose folder is created if needed with access for its owner only, or
+        /// `postgres://USER@HOST:PORT/DATABASE`.
+        pub url: DatabaseUrl,
+        /// Password of the PostgreSQL server; overrides one in the URL.
+        pub password: Option<SecretSetting>,
+        /// File with the password, for secret mounts; not read if `database.password` is set.
+        pub password_file: Option<PathBuf>,
+        /// Connections of this node to PostgreSQL for scheduling and for administrative writes, half of them each;
+        /// opened on demand. Heartbeats, rescues, publishes and outcomes have [others](operations/postgres.md#sizing).
+        /// 2 to 1000.
+        pub write_connections: usize,
+        /// Connections of this node to PostgreSQL for listings and other reads of users; one tenant uses at most half
+        /// of them concurrently. 1 to 1000.
+        pub read_connections: usize,
+        /// Timeout for connecting to PostgreSQL. `100ms` to `5m`.
+        pub connect_timeout: HumanDuration,
+        /// Timeout of a PostgreSQL statement that writes, and of waiting for a connection. `100ms` to `5m`.
+        pub statement_timeout: HumanDuration,
+        /// Timeout of a PostgreSQL query; a longer one is stopped, so that it does not delay others. `100ms` to `5m`.
+        pub query_timeout: HumanDuration,
+        /// Whether a node migrates an older schema when it starts. `false`: the node does not start on an older one
+        /// before [`redrive migrate`](#the-schema) has run.
+        pub auto_migrate: bool,
+        /// Whether to use a PostgreSQL server that can lose acknowledged events when it crashes (`fsync` or
+        /// `full_page_writes` is off). For tests.
+        pub allow_unsafe_durability: bool,
+    }
 }
 
 impl Default for Database {

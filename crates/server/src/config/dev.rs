@@ -3,14 +3,19 @@
 use redrive_core::time::HumanDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Development settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Dev {
-    /// Factor by which the clock of retries runs faster than real time.
-    pub clock_speed: f64,
-    /// Simulated clock error of this machine: positive is ahead, negative is behind.
-    pub clock_skew: Skew,
+use super::settings::section;
+
+section! {
+    /// Development settings.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Dev {
+        /// Factor by which the clock of retries runs faster than the real one; `redrive dev` only.
+        pub clock_speed: f64,
+        /// Simulated offset of this machine's clock, ahead, or behind with a minus sign: `"-90s"`. To test the effects
+        /// of a wrong clock; `redrive dev` only.
+        pub clock_skew: Skew,
+    }
 }
 
 /// A signed duration with millisecond resolution, written as a number of seconds or a string such as `-90s`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Config, Profile, SETTINGS, secret::is_secret};
+use super::{Config, Profile, SETTINGS, Setting, settings::Kind};
 
 /// An effective setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,67 +24,41 @@ impl Config {
     pub fn effective_settings(&self, profile: Profile) -> Vec<EffectiveSetting> {
         let tree = |config: &Self| serde_json::to_value(config).unwrap_or_default();
         let (chosen, usual) = (tree(self), tree(&Self::defaults(profile)));
-        let shown = |setting: &super::Setting| {
-            let value = at(&chosen, setting.key);
+        let shown = |setting: &'static Setting| {
+            let value = at(&chosen, &setting.key);
             EffectiveSetting {
-                key: setting.key,
-                reason: setting.reason,
-                value: format_value(setting.key, value),
-                is_explicit: value != at(&usual, setting.key),
+                key: &setting.key,
+                reason: &setting.reason,
+                value: format_value(setting, value),
+                is_explicit: value != at(&usual, &setting.key),
             }
         };
         SETTINGS.iter().map(shown).collect()
     }
 }
 
-fn at<'a>(tree: &'a Value, key: &str) -> &'a Value {
+/// Returns the value of a setting in a serialized configuration.
+pub(super) fn at<'a>(tree: &'a Value, key: &str) -> &'a Value {
     key.split('.').fold(tree, |position, name| &position[name])
 }
 
-/// Returns whether a value is not shown at all. A command is hidden because it may contain a password.
-fn is_hidden(key: &str) -> bool {
-    let names_no_secret = ["amqp.url", "database.url", "redis.url"].contains(&key);
-    is_secret(key) && !names_no_secret || key == "secrets.master_key_command"
-}
-
-/// Returns whether a setting is a duration in seconds.
-fn is_span(key: &str) -> bool {
-    let last = key.rsplit('.').next().unwrap_or(key);
-    last.ends_with("timeout")
-        || key.starts_with("retention.")
-        || key.starts_with("notifications.")
-        || [
-            "server.drain_timeout",
-            "cluster.lease",
-            "secrets.rotation_reminder_after",
-            "audit.retention",
-            "events.idempotency_window",
-            "limits.caps.min_retry_delay",
-            "retry.schedule",
-            "retry.give_up_after",
-            "webhooks.disable_after",
-            "dev.clock_skew",
-        ]
-        .contains(&key)
-}
-
-fn format_value(key: &str, value: &Value) -> Option<String> {
+fn format_value(setting: &Setting, value: &Value) -> Option<String> {
     Some(match value {
         Value::Null => return None,
-        _ if is_hidden(key) => "set, not shown".to_owned(),
+        _ if matches!(setting.kind, Kind::Secret | Kind::Command) => "set, not shown".to_owned(),
         Value::Array(parts) if parts.is_empty() => "none".to_owned(),
         Value::Array(parts) => {
-            parts.iter().filter_map(|part| format_value(key, part)).collect::<Vec<_>>().join(", ")
+            parts.iter().filter_map(|part| format_value(setting, part)).collect::<Vec<_>>().join(", ")
         }
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         Value::String(text) => text.clone(),
         Value::Number(number) => match number.as_f64() {
-            Some(seconds) if is_span(key) => span(seconds),
-            Some(bytes) if key.ends_with("_bytes") => size(bytes),
+            Some(seconds) if setting.kind == Kind::Duration => span(seconds),
+            Some(bytes) if setting.key.ends_with("_bytes") => size(bytes),
             _ => number.to_string(),
         },
-        Value::Object(source) if key == "sources" => {
+        Value::Object(source) if setting.key == "sources" => {
             let [name, queue, url] =
                 ["name", "queue", "url"].map(|field| source[field].as_str().unwrap_or_default());
             format!("{name}: {queue} at {url}")
@@ -113,7 +87,7 @@ fn size(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Setting, load::parse};
+    use crate::config::load::parse;
 
     fn effective(file: &str, key: &str) -> (Option<String>, bool) {
         let config = parse(Profile::Serve, file, []).unwrap();
@@ -165,16 +139,12 @@ mod tests {
 
     #[test]
     fn duration_settings_are_recognized() {
-        for setting in SETTINGS {
-            let Setting { key, .. } = setting;
-            let file = format!("{key} = \"25h\"");
-            let takes_spans = parse(Profile::Dev, &file, []).is_ok_and(|config| {
+        for Setting { key, kind, .. } in SETTINGS.iter() {
+            let takes_durations = parse(Profile::Dev, &format!("{key} = \"25h\""), []).is_ok_and(|config| {
                 let tree = serde_json::to_value(config).unwrap();
                 at(&tree, key).as_f64() == Some(90_000.0)
             });
-            if takes_spans {
-                assert!(is_span(key), "{key}");
-            }
+            assert!(!takes_durations || *kind == Kind::Duration, "{key}");
         }
         assert_eq!([0.0, 0.25, 90.0, 120.0].map(span), ["0", "250 ms", "90 s", "2 min"]);
     }

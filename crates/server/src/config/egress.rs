@@ -13,36 +13,45 @@ use redrive_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, settings::section};
 
-/// Egress settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Egress {
-    /// Whether webhooks may use plain http.
-    pub allow_http: bool,
-    /// Networks that are allowed although they are not public.
-    pub allow_networks: Vec<IpNet>,
-    /// Networks that are denied; takes precedence over every other rule.
-    pub deny_networks: Vec<IpNet>,
-    /// The only hosts that may be called; empty allows all.
-    pub allow_hosts: Vec<HostPattern>,
-    /// Hosts that are denied; takes precedence over every other rule.
-    pub deny_hosts: Vec<HostPattern>,
-    /// The only ports that may be called; empty allows all except those of known non-HTTP services.
-    pub ports: Vec<PortRange>,
-    /// DNS servers to use instead of the system's.
-    pub dns_servers: Vec<SocketAddr>,
-    /// Timeout of connecting.
-    pub connect_timeout: HumanDuration,
-    /// Timeout of resolving a host.
-    pub dns_timeout: HumanDuration,
-    /// Maximum number of bytes that are read of a response.
-    pub max_response_bytes: usize,
-    /// Maximum requests in flight to one destination host, over all webhooks and tenants; 0 for no limit.
-    pub max_requests_per_host: usize,
-    /// Maximum open connections to one IP address, over all hosts; 0 for no limit.
-    pub max_connections_per_address: usize,
+section! {
+    /// Egress settings.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Egress {
+        /// Whether webhooks may use plain `http`. Off, since payloads would be sent unencrypted.
+        pub allow_http: bool,
+        /// Networks that webhooks may reach although they are not public, such as `["10.20.0.0/16"]`. None by default,
+        /// since untrusted users choose the URLs. `0.0.0.0/0` and `::/0` are rejected.
+        pub allow_networks: Vec<IpNet>,
+        /// Networks that are never reached, public ones included, such as `["203.0.113.0/24"]`; takes precedence over
+        /// everything else. An IPv4 network is also denied inside IPv6 addresses that embed IPv4.
+        pub deny_networks: Vec<IpNet>,
+        /// The only hosts that webhooks may call; empty for all. Does not open addresses that are not public. See
+        /// [egress rules](#egress-rules).
+        pub allow_hosts: Vec<HostPattern>,
+        /// Hosts that webhooks may not call; takes precedence over `egress.allow_hosts`.
+        pub deny_hosts: Vec<HostPattern>,
+        /// The only ports that webhooks may call, such as `["443", "8000-8999"]`; empty for all but those that are [not
+        /// for HTTP](#egress-rules).
+        pub ports: Vec<PortRange>,
+        /// DNS servers that resolve endpoints instead of the system's, such as `["10.0.0.2:53"]`; over UDP, and TCP for
+        /// long responses. The hosts file is used as well.
+        pub dns_servers: Vec<SocketAddr>,
+        /// Timeout for connecting to an endpoint, and again for the TLS handshake; within the attempt's own timeout.
+        pub connect_timeout: HumanDuration,
+        /// Timeout of DNS resolution.
+        pub dns_timeout: HumanDuration,
+        /// Maximum size that is read of a response, so that no endpoint can flood the server; 1 KiB of it is stored.
+        /// 1024 to 16777216.
+        pub max_response_bytes: usize,
+        /// Requests in flight to one destination host, over all webhooks and tenants, so that no third party is
+        /// flooded; nodes that share a store divide it. 0 for unlimited. See [below](#destination-limits).
+        pub max_requests_per_host: usize,
+        /// Open connections of one node to one IP address, over all hosts that resolve to it. 0 for unlimited.
+        pub max_connections_per_address: usize,
+    }
 }
 
 impl Egress {

@@ -6,71 +6,99 @@ use redrive_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, settings::section};
 
-/// Rate and concurrency limits.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Limits {
-    /// Send rate to one webhook that sets no limit of its own.
-    pub webhook: PerMinute,
-    /// Limits of a tenant that has none of its own.
-    pub tenant: TenantLimits,
-    /// Send rate of the whole cluster.
-    pub global: PerSecond,
+section! {
+    /// Rate and concurrency limits.
+    #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Limits {
+        /// Send rate to one webhook that sets no limit of its own.
+        pub webhook: WebhookRate,
+        /// Limits of a tenant that has none of its own.
+        pub tenant: TenantLimits,
+        /// Send rate of the whole cluster.
+        pub global: ClusterRate,
+        /// Rate of API calls by one key.
+        pub api: ApiRate,
+        /// Upper bounds on the settings of webhooks.
+        pub caps: Caps,
+    }
+}
+
+section! {
+    /// Send rate of a webhook.
+    #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct WebhookRate {
+        /// Rate limit of a webhook without its own. 1 to 6000000.
+        pub requests_per_minute: Option<u32>,
+        /// Requests of a webhook that may be sent together after idle time. 1 to 1000000.
+        ///
+        /// Default: one second of the rate
+        pub burst: Option<u32>,
+    }
+}
+
+section! {
     /// Rate of API calls by one key.
-    pub api: PerMinute,
-    /// Upper bounds on the settings of webhooks.
-    pub caps: Caps,
+    #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ApiRate {
+        /// Rate limit of API calls per key on this node; more is a [429](api.md#rate-limits). 1 to 6000000.
+        pub requests_per_minute: Option<u32>,
+        /// API calls of a key that are allowed together after idle time. 1 to 1000000.
+        ///
+        /// Default: one second of the rate
+        pub burst: Option<u32>,
+    }
 }
 
-/// A rate in requests per minute.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PerMinute {
-    /// Sustained rate. `None` for no limit.
-    pub requests_per_minute: Option<u32>,
-    /// Requests that may be sent immediately after idle time; defaults to one second of the rate.
-    pub burst: Option<u32>,
+section! {
+    /// Send rate of the cluster.
+    #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ClusterRate {
+        /// Send rate limit of the whole cluster, in requests per second, to protect the network around the server.
+        /// Unlimited unless set. 1 to 100000.
+        pub requests_per_second: Option<u32>,
+        /// Requests of the cluster that may be sent together after idle time. 1 to 1000000.
+        ///
+        /// Default: one second of the rate
+        pub burst: Option<u32>,
+    }
 }
 
-/// A rate in requests per second.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PerSecond {
-    /// Sustained rate. `None` for no limit.
-    pub requests_per_second: Option<u32>,
-    /// Requests that may be sent immediately after idle time; defaults to one second of the rate.
-    pub burst: Option<u32>,
-}
-
-/// Limits of one tenant.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TenantLimits {
-    /// Sustained send rate. `None` for no limit.
-    pub requests_per_minute: Option<u32>,
-    /// Requests that may be sent immediately after idle time; defaults to one second of the rate.
-    pub burst: Option<u32>,
-    /// Maximum requests in flight. `None` for no limit.
-    pub max_in_flight: Option<usize>,
+section! {
+    /// Limits of one tenant.
+    #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct TenantLimits {
+        /// Rate limit of a tenant without its own, over all its webhooks. 1 to 6000000.
+        pub requests_per_minute: Option<u32>,
+        /// Requests of a tenant that may be sent together after idle time. 1 to 1000000.
+        ///
+        /// Default: one second of the rate
+        pub burst: Option<u32>,
+        /// Maximum concurrency of a tenant without its own. 1 to 1000000.
+        pub max_in_flight: Option<usize>,
+    }
 }
 
 impl Limits {
     /// Returns the default send rate to one webhook.
     pub fn webhook_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
-        per_minute("limits.webhook", self.webhook)
+        per_minute("limits.webhook", self.webhook.requests_per_minute, self.webhook.burst)
     }
 
     /// Returns the default send rate of one tenant.
     pub fn tenant_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
-        let TenantLimits { requests_per_minute, burst, .. } = self.tenant;
-        per_minute("limits.tenant", PerMinute { requests_per_minute, burst })
+        per_minute("limits.tenant", self.tenant.requests_per_minute, self.tenant.burst)
     }
 
     /// Returns the send rate of the whole cluster.
     pub fn global_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
-        let PerSecond { requests_per_second, burst } = self.global;
+        let ClusterRate { requests_per_second, burst } = self.global;
         let max = REQUESTS_PER_MINUTE_RANGE.end() / 60;
         if let Some(rate) = requests_per_second
             && !(1..=max).contains(&rate)
@@ -84,7 +112,7 @@ impl Limits {
 
     /// Returns the rate at which one key may call the API.
     pub fn api_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
-        per_minute("limits.api", self.api)
+        per_minute("limits.api", self.api.requests_per_minute, self.api.burst)
     }
 
     /// Checks every limit.
@@ -102,8 +130,12 @@ impl Limits {
     }
 }
 
-fn per_minute(section: &str, limit: PerMinute) -> Result<Option<RateLimit>, ConfigError> {
-    checked(section, "requests_per_minute", limit.requests_per_minute, limit.burst)
+fn per_minute(
+    section: &str,
+    requests_per_minute: Option<u32>,
+    burst: Option<u32>,
+) -> Result<Option<RateLimit>, ConfigError> {
+    checked(section, "requests_per_minute", requests_per_minute, burst)
 }
 
 fn checked(
@@ -145,7 +177,7 @@ mod tests {
 
     #[test]
     fn rate_per_second_is_converted_to_per_minute() {
-        let global = PerSecond { requests_per_second: Some(1_000), burst: None };
+        let global = ClusterRate { requests_per_second: Some(1_000), burst: None };
         let limit = Limits { global, ..Limits::default() }.global_rate().unwrap().unwrap();
         assert_eq!((limit.requests_per_minute, limit.burst()), (60_000, 1_000));
     }
@@ -154,7 +186,7 @@ mod tests {
     fn invalid_limit_error_names_the_setting() {
         let message = |limits: Limits| limits.validate().unwrap_err().to_string();
         let webhook = |requests_per_minute, burst| {
-            message(Limits { webhook: PerMinute { requests_per_minute, burst }, ..Limits::default() })
+            message(Limits { webhook: WebhookRate { requests_per_minute, burst }, ..Limits::default() })
         };
         assert!(webhook(Some(0), None).starts_with("limits.webhook.requests_per_minute: is 0"));
         assert!(webhook(Some(60), Some(0)).starts_with("limits.webhook.burst: is 0"));
@@ -163,7 +195,7 @@ mod tests {
             "limits.webhook.burst: has no effect without limits.webhook.requests_per_minute; set both"
         );
         let global = |requests_per_second, burst| {
-            message(Limits { global: PerSecond { requests_per_second, burst }, ..Limits::default() })
+            message(Limits { global: ClusterRate { requests_per_second, burst }, ..Limits::default() })
         };
         assert!(global(Some(0), None).starts_with("limits.global.requests_per_second: is 0"));
         assert!(global(Some(u32::MAX), None).contains("from 1 to 100000"));

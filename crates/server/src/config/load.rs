@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::{Config, Profile, SETTINGS, env_name, secret, secret_files, sources};
+use super::{
+    Config, Profile, SETTINGS, env_name, secret, secret_files,
+    settings::{is_secret, setting},
+    sources,
+};
 
 /// Reason why the settings are rejected.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +76,8 @@ fn nearest(setting: &str) -> String {
         let spellings = [key, whole.as_str(), section, rest, last];
         spellings.iter().map(|known| strsim::damerau_levenshtein(known, &written)).min()
     };
-    let best = SETTINGS.iter().min_by_key(|known| distance(known.key));
-    best.map_or_else(String::new, |best| format!("; did you mean {}?", name(best.key)))
+    let best = SETTINGS.iter().min_by_key(|known| distance(&known.key));
+    best.map_or_else(String::new, |best| format!("; did you mean {}?", name(&best.key)))
 }
 
 /// Settings given by command-line flags.
@@ -124,10 +128,10 @@ fn read(
         if !name.starts_with("REDRIVE_") {
             continue;
         }
-        let Some(setting) = SETTINGS.iter().find(|setting| env_name(setting.key) == name) else {
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.env == name) else {
             return Err(ConfigError::Unknown { setting: name });
         };
-        set(&mut table, setting.key, env_value(setting.key, &value));
+        set(&mut table, &setting.key, env_value(&setting.key, &value));
     }
     let Overrides { role, listen, database_url, redis_url, amqp_url, pools } = flags;
     let given = [
@@ -164,7 +168,7 @@ fn reject_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
             {
                 reject_unknown(&format!("{key}."), inner)?;
             }
-            _ if SETTINGS.iter().any(|setting| setting.key == key) => {}
+            _ if setting(&key).is_some() => {}
             _ => return Err(ConfigError::Unknown { setting: key }),
         }
     }
@@ -174,7 +178,7 @@ fn reject_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
 /// Parses an environment variable. Node names and secrets are strings; other values are read as TOML, or else as
 /// strings.
 fn env_value(key: &str, value: &str) -> Value {
-    if key == "node" || secret::is_secret(key) {
+    if key == "node" || is_secret(key) {
         return Value::String(value.into());
     }
     let as_toml =
@@ -202,7 +206,7 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
         let setting = error.path().to_string();
         let message = error.into_inner().message().to_owned();
-        let reason = match secret::is_secret(&setting) {
+        let reason = match is_secret(&setting) {
             true => "must be a string in quotes".into(),
             false => sources::without_secrets(&setting, message.clone())
                 .unwrap_or_else(|| format!("{message}{}", hint(&setting))),
@@ -474,17 +478,17 @@ mod tests {
 
         #[test]
         fn any_value_is_accepted_or_rejected_with_setting_name(
-            setting in proptest::sample::select(SETTINGS), value in any_value(), dev: bool,
+            setting in proptest::sample::select(SETTINGS.as_slice()), value in any_value(), dev: bool,
         ) {
             let profile = if dev { Profile::Dev } else { Profile::Serve };
             let names = |error: &ConfigError| match error {
-                ConfigError::Invalid { setting: named, .. } => setting.key.starts_with(named.split('[').next().unwrap_or(named)) || named.starts_with(setting.key),
-                ConfigError::Unknown { setting: named } => named.starts_with(setting.key),
+                ConfigError::Invalid { setting: named, .. } => setting.key.starts_with(named.split('[').next().unwrap_or(named)) || named.starts_with(&setting.key),
+                ConfigError::Unknown { setting: named } => named.starts_with(&setting.key),
                 ConfigError::Syntax(_) => true,
                 ConfigError::File { .. } | ConfigError::SecretFile { .. } | ConfigError::Exposed { .. } => false,
             };
             let by_file = parse(profile, &format!("{} = {value}", setting.key), []);
-            let by_env = parse(profile, "", env(&[(&env_name(setting.key), &value)]));
+            let by_env = parse(profile, "", env(&[(setting.env.as_str(), value.as_str())]));
             for read in [by_file, by_env] {
                 match read.and_then(|config| config.validate(profile).map(|()| config)) {
                     // A validated configuration is usable.

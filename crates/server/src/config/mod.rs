@@ -1,20 +1,24 @@
 //! Settings from a file, the environment and flags: one struct per concern, validated once at startup.
-//! `settings.rs` lists every setting with its reason.
+//! `settings.rs` derives the list of all settings, with their documentation, from the structs.
 
 mod amqp;
 mod archive;
 mod database;
 mod dev;
+#[cfg(test)]
+mod documentation;
 mod effective;
 mod egress;
 mod limits;
 mod load;
 mod node;
 mod notifications;
+mod policies;
 mod redis;
 mod secret;
 mod secret_files;
 mod secrets;
+mod sections;
 mod server;
 mod settings;
 mod smtp;
@@ -26,7 +30,6 @@ use std::path::PathBuf;
 use redrive_core::{
     FieldError, Role,
     delivery::retry::{RetryConfig, RetryPolicy},
-    maintenance::retention::Retention as RetentionPeriods,
     protection::breaker::{BreakerConfig, BreakerPolicy},
     tenancy::check_pool,
     time::HumanDuration,
@@ -43,15 +46,17 @@ pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
 pub use effective::EffectiveSetting;
 pub use egress::Egress;
-pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
+pub use limits::{ApiRate, ClusterRate, Limits, TenantLimits, WebhookRate};
 pub use load::{ConfigError, Overrides, load};
 pub use notifications::Notifications;
 pub use redis::{Redis, RedisUrl};
 pub use secret::SecretSetting;
 pub use secret_files::ExposedFile;
 pub(crate) use secret_files::{fix_for, warn_if_exposed};
-pub use secrets::Secrets;
+pub use secrets::{KeyCommand, Secrets};
+pub use sections::{Audit, Auth, Cluster, Delivery, Events, Log, Metrics, Retention, Webhooks};
 pub use server::Server;
+use settings::section;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use smtp::{Smtp, SmtpTls};
 pub use sources::{Source, SourceKind};
@@ -66,185 +71,73 @@ pub enum Profile {
     Serve,
 }
 
-/// All settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// Role of this node.
-    pub role: Role,
-    /// Name of this node.
-    pub node: String,
-    /// Pools of tenants that this node sends for.
-    pub pools: Vec<String>,
-    /// The HTTP server.
-    pub server: Server,
-    /// The store.
-    pub database: Database,
-    /// The RabbitMQ server that carries tickets.
-    pub amqp: Amqp,
-    /// Cluster membership of this node.
-    pub cluster: Cluster,
-    /// The Redis server through which nodes share limits and circuits.
-    pub redis: Redis,
-    /// Authentication.
-    pub auth: Auth,
-    /// The master key that secrets are encrypted with.
-    pub secrets: Secrets,
-    /// The audit log.
-    pub audit: Audit,
-    /// Rules and limits of outgoing requests.
-    pub egress: Egress,
-    /// Concurrency and memory limits of deliveries.
-    pub delivery: Delivery,
-    /// Limits of published events.
-    pub events: Events,
-    /// Queues whose messages are published as events.
-    pub sources: Vec<Source>,
-    /// Retention periods.
-    pub retention: Retention,
-    /// Archive for pruned data.
-    pub archive: Archive,
-    /// Default retry policy.
-    pub retry: RetryConfig,
-    /// Default circuit breaker policy.
-    pub circuit_breaker: BreakerConfig,
-    /// Rate and concurrency limits.
-    pub limits: Limits,
-    /// Settings that apply to all webhooks.
-    pub webhooks: Webhooks,
-    /// The SMTP server for emails to owners.
-    pub smtp: Smtp,
-    /// Grouping of notifications to owners.
-    pub notifications: Notifications,
-    /// Log level and format.
-    pub log: Log,
-    /// Metrics by tenant, webhook and event type.
-    pub metrics: Metrics,
-    /// Export of spans.
-    pub tracing: Tracing,
-    /// Development settings.
-    pub dev: Dev,
-    /// The first secret setting in the configuration file and the file's path. `None` if the file holds no secret.
-    #[serde(skip)]
-    pub file_with_secret: Option<(String, PathBuf)>,
-}
-
-/// Membership of this node in the cluster on the same database.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cluster {
-    /// A node whose heartbeat does not change for this long is declared dead.
-    pub lease: HumanDuration,
-}
-
-/// Authentication.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Auth {
-    /// The admin key.
-    pub admin_key: Option<SecretSetting>,
-    /// File that holds the admin key.
-    pub admin_key_file: Option<PathBuf>,
-}
-
-/// The audit log.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Audit {
-    /// Retention of its entries.
-    pub retention: HumanDuration,
-}
-
-/// Concurrency and memory limits of deliveries.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Delivery {
-    /// Maximum requests in flight over all webhooks.
-    pub max_in_flight: usize,
-    /// Maximum requests in flight to one webhook that sets no limit of its own.
-    pub webhook_max_in_flight: u32,
-    /// Maximum deliveries in memory.
-    pub max_deliveries_in_memory: usize,
-    /// Maximum payload bytes in memory.
-    pub max_payload_bytes_in_memory: usize,
-    /// Maximum deliveries in memory per lane of a webhook.
-    pub max_deliveries_per_lane: usize,
-}
-
-/// Limits of published events.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Events {
-    /// Maximum payload size.
-    pub max_payload_bytes: usize,
-    /// Time during which an idempotency key is recognized.
-    pub idempotency_window: HumanDuration,
-    /// Maximum number of deliveries that an event may have passed through when it is published.
-    pub max_hops: u8,
-}
-
-/// Retention of ended data; 0 keeps it forever.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Retention {
-    /// Events with their deliveries and attempts.
-    pub events: HumanDuration,
-    /// Dead letters with their attempts.
-    pub dead_letters: HumanDuration,
-}
-
-impl Retention {
-    fn periods(&self) -> RetentionPeriods {
-        let period = |span: HumanDuration| Some(span.as_duration()).filter(|period| !period.is_zero());
-        RetentionPeriods { events: period(self.events), dead_letters: period(self.dead_letters) }
+section! {
+    /// All settings.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// Role of this node: `all`, `api` or `worker`; also `--role`. See [PostgreSQL and
+        /// clusters](#postgresql-and-clusters).
+        pub role: Role,
+        /// Name of this node, recorded with every attempt that it sends: 1 to 64 letters, digits, `.`, `_` and `-`.
+        ///
+        /// Default: the host's name
+        pub node: String,
+        /// Pools of tenants that this node sends for; also `--pool NAME`, once for each. See [pools](#pools).
+        pub pools: Vec<String>,
+        /// The HTTP server.
+        pub server: Server,
+        /// The store.
+        pub database: Database,
+        /// The RabbitMQ server that carries tickets.
+        pub amqp: Amqp,
+        /// Cluster membership of this node.
+        pub cluster: Cluster,
+        /// The Redis server through which nodes share limits and circuits.
+        pub redis: Redis,
+        /// Authentication.
+        pub auth: Auth,
+        /// The master key that secrets are encrypted with.
+        pub secrets: Secrets,
+        /// The audit log.
+        pub audit: Audit,
+        /// Rules and limits of outgoing requests.
+        pub egress: Egress,
+        /// Concurrency and memory limits of deliveries.
+        pub delivery: Delivery,
+        /// Limits of published events.
+        pub events: Events,
+        /// RabbitMQ queues whose messages are published as events: a table `[[sources]]` for each, see [ingestion from
+        /// RabbitMQ](ingestion.md).
+        pub sources: Vec<Source>,
+        /// Retention periods.
+        pub retention: Retention,
+        /// Archive for pruned data.
+        pub archive: Archive,
+        /// Default retry policy.
+        pub retry: RetryConfig,
+        /// Default circuit breaker policy.
+        pub circuit_breaker: BreakerConfig,
+        /// Rate and concurrency limits.
+        pub limits: Limits,
+        /// Settings that apply to all webhooks.
+        pub webhooks: Webhooks,
+        /// The SMTP server for emails to owners.
+        pub smtp: Smtp,
+        /// Grouping of notifications to owners.
+        pub notifications: Notifications,
+        /// Log level and format.
+        pub log: Log,
+        /// Metrics by tenant, webhook and event type.
+        pub metrics: Metrics,
+        /// Export of spans.
+        pub tracing: Tracing,
+        /// Development settings.
+        pub dev: Dev,
+        /// The first secret setting in the configuration file and the file's path. `None` if the file holds no secret.
+        #[serde(skip)]
+        pub file_with_secret: Option<(String, PathBuf)>,
     }
-
-    fn validate(&self) -> Result<(), ConfigError> {
-        let a_day = HumanDuration::secs(24 * 3600);
-        for (setting, span) in
-            [("retention.events", self.events), ("retention.dead_letters", self.dead_letters)]
-        {
-            if span < a_day && !span.as_duration().is_zero() {
-                let reason = "must be at least 1d, or 0 for ever".into();
-                return Err(ConfigError::Invalid { setting: setting.into(), reason });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Settings that apply to all webhooks.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Webhooks {
-    /// A webhook whose attempts have all failed for this long is disabled; 0 for never.
-    pub disable_after: HumanDuration,
-    /// Which webhooks must have a verified URL.
-    pub require_verification: RequireVerification,
-}
-
-/// Log level and format.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Log {
-    /// Level `error`, `warn`, `info` or `debug`, or a filter such as `info,redrive_engine=debug`.
-    pub level: String,
-    /// Format of log records: `text` or `json`.
-    pub format: LogFormat,
-}
-
-/// Additional metric breakdowns.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Metrics {
-    /// Deliveries by tenant.
-    pub by_tenant: bool,
-    /// Deliveries by webhook.
-    pub by_webhook: bool,
-    /// Deliveries by event type.
-    pub by_event_type: bool,
-    /// Maximum number of tenants, of webhooks and of event types that have their own series.
-    pub max_values: usize,
 }
 
 impl Config {

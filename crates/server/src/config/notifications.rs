@@ -3,18 +3,25 @@
 use redrive_core::{notification::grouping::GroupIntervals, time::HumanDuration};
 use serde::{Deserialize, Serialize};
 
-/// Intervals during which no further notification of a kind is sent about the same webhook.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Notifications {
-    /// Interval for dead deliveries and disabled webhooks.
-    pub group_interval: HumanDuration,
-    /// Interval for circuits.
-    pub circuit_group_interval: HumanDuration,
-    /// Interval for lasting conditions: DNS failures and quotas.
-    pub repeat_interval: HumanDuration,
-    /// Interval for secrets due for rotation.
-    pub secret_repeat_interval: HumanDuration,
+use super::settings::section;
+
+section! {
+    /// Intervals during which no further notification of a kind is sent about the same webhook.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Notifications {
+        /// Time for which further dead deliveries of a webhook, or further times that it was disabled, are
+        /// [grouped](notifications.md#grouping) after a notification; at least `1s`.
+        pub group_interval: HumanDuration,
+        /// Time for which a circuit that opens and recovers again is [grouped](notifications.md#grouping) after a
+        /// notification; at least `1s`.
+        pub circuit_group_interval: HumanDuration,
+        /// Time between repeated notifications about failing DNS resolution, or about a quota that is reached, while
+        /// that lasts.
+        pub repeat_interval: HumanDuration,
+        /// Time between repeated notifications about a secret that is due for rotation; at least `1s`.
+        pub secret_repeat_interval: HumanDuration,
+    }
 }
 
 impl Default for Notifications {

@@ -7,24 +7,28 @@ use redrive_engine::RedisSettings;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{Backend, ConfigError, SecretSetting, secret::read_file};
+use super::{Backend, ConfigError, SecretSetting, secret::read_file, settings::section};
 
-/// Settings of the shared Redis server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Redis {
-    /// URL `redis://USER@HOST:PORT/NUMBER`, or `rediss://…` with TLS. `None` if Redis is not used.
-    pub url: Option<RedisUrl>,
-    /// Password of the Redis user.
-    pub password: Option<SecretSetting>,
-    /// File that holds the password.
-    pub password_file: Option<PathBuf>,
-    /// File with the CA certificate to trust instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Prefix of all keys.
-    pub namespace: String,
-    /// Timeout of a reply, after which a node uses its local fallback.
-    pub timeout: HumanDuration,
+section! {
+    /// Settings of the shared Redis server.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Redis {
+        /// Redis (6 or later) or Valkey server through which nodes share limits and circuits: `redis://USER@HOST:PORT`,
+        /// or `rediss://…` with TLS; also `--redis URL`. See [Redis](operations/redis.md).
+        pub url: Option<RedisUrl>,
+        /// Password of the Redis server; overrides one in the URL.
+        pub password: Option<SecretSetting>,
+        /// File with the password, for secret mounts; not read if `redis.password` is set.
+        pub password_file: Option<PathBuf>,
+        /// PEM file with the certificate of the authority to trust for `rediss://`, instead of the system's.
+        pub ca_file: Option<PathBuf>,
+        /// Prefix of all keys, so that several installations can share one server; the same on all nodes. 1 to 64
+        /// letters, digits, `.`, `:`, `_` and `-`.
+        pub namespace: String,
+        /// Timeout of a reply, after which a node uses its local fallback. 10ms to 10s.
+        pub timeout: HumanDuration,
+    }
 }
 
 impl Default for Redis {

@@ -6,24 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, ConfigError};
 
-/// Returns whether a setting must not be shown.
-pub(super) fn is_secret(setting: &str) -> bool {
-    [
-        "amqp.password",
-        "amqp.url",
-        "archive.secret_access_key",
-        "auth.admin_key",
-        "database.password",
-        "database.url",
-        "redis.password",
-        "redis.url",
-        "secrets.master_key",
-        "tracing.otlp_headers",
-        "smtp.password",
-    ]
-    .contains(&setting)
-}
-
 /// The value of a secret setting, redacted in `Debug` and when serialized.
 #[derive(Clone, Deserialize)]
 pub struct SecretSetting(String);

@@ -9,7 +9,7 @@ use redrive_core::security::file_access::{FileAccess, ProcessIds};
 use rustix::process::{Gid, getegid, geteuid, getgroups};
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, Profile, secret::is_secret};
+use super::{Config, ConfigError, Profile, settings::is_secret};
 
 /// A secret file that other users can read or change.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,22 +5,29 @@ use std::path::PathBuf;
 use redrive_core::{security::vault::MasterKey, time::HumanDuration};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, SecretSetting, secret::read_file};
+use super::{ConfigError, SecretSetting, secret::read_file, settings::section};
 
-/// Settings of the master key that secrets are encrypted with.
+/// Command line that prints a key. It may contain a password, so the list of settings does not show it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Secrets {
-    /// The key itself.
-    pub master_key: Option<SecretSetting>,
-    /// File that holds the key.
-    pub master_key_file: Option<PathBuf>,
-    /// Command that prints the key.
-    pub master_key_command: Option<String>,
-    /// Files with additional keys that stored secrets may be encrypted with.
-    pub additional_master_key_files: Vec<PathBuf>,
-    /// Age of a webhook's secret after which its owner is reminded to rotate it; 0 for never.
-    pub rotation_reminder_after: HumanDuration,
+#[serde(transparent)]
+pub struct KeyCommand(String);
+
+section! {
+    /// Settings of the master key that secrets are encrypted with.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Secrets {
+        /// Key that encrypts secrets: 32 random bytes in base64. Create one with `redrive secrets new-key`.
+        pub master_key: Option<SecretSetting>,
+        /// File with the master key, for secret mounts.
+        pub master_key_file: Option<PathBuf>,
+        /// Command that prints the master key, for key managers; run by `sh -c` at the start.
+        pub master_key_command: Option<KeyCommand>,
+        /// Files with other master keys that may have encrypted secrets: the previous one, or the next one.
+        pub additional_master_key_files: Vec<PathBuf>,
+        /// Age of a webhook's secret at which its owner is [reminded](notifications.md) to rotate it; `0` for never.
+        pub rotation_reminder_after: HumanDuration,
+    }
 }
 
 impl Default for Secrets {
@@ -54,7 +61,7 @@ impl Secrets {
             return parse("secrets.master_key_file", &read_file("secrets.master_key_file", path)?).map(Some);
         }
         match &self.master_key_command {
-            Some(command) => parse("secrets.master_key_command", &printed_by(command)?).map(Some),
+            Some(command) => parse("secrets.master_key_command", &printed_by(&command.0)?).map(Some),
             None => Ok(None),
         }
     }
@@ -104,7 +111,7 @@ mod tests {
         std::fs::write(&path, format!("{}\n", *key.reveal())).unwrap();
         let file = Secrets { master_key_file: Some(path.clone()), ..Secrets::default() };
         let command = format!("cat {}", path.display());
-        let command = Secrets { master_key_command: Some(command), ..Secrets::default() };
+        let command = Secrets { master_key_command: Some(KeyCommand(command)), ..Secrets::default() };
         let text =
             Secrets { master_key: Some(SecretSetting::new(key.reveal().as_str())), ..Secrets::default() };
         for secrets in [&file, &command, &text] {
@@ -125,7 +132,7 @@ mod tests {
             message.starts_with("secrets.master_key: must be 32 random bytes")
                 && !message.contains("planted")
         );
-        let fails = Secrets { master_key_command: Some("exit 3".into()), ..Secrets::default() };
+        let fails = Secrets { master_key_command: Some(KeyCommand("exit 3".into())), ..Secrets::default() };
         assert!(fails.current().unwrap_err().to_string().contains("run it manually"));
     }
 }

@@ -10,38 +10,50 @@ use redrive_core::time::HumanDuration;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::ConfigError;
+use super::{ConfigError, settings::section};
 
-/// Settings of the HTTP server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Server {
-    /// Address and port to listen on.
-    pub listen: SocketAddr,
-    /// Time that requests in flight have to finish at shutdown.
-    pub drain_timeout: HumanDuration,
-    /// Maximum number of open connections.
-    pub max_connections: usize,
-    /// Maximum number of open connections from one address.
-    pub max_connections_per_address: usize,
-    /// Timeout of the TLS handshake, and separately of receiving a request's header.
-    pub header_timeout: HumanDuration,
-    /// Timeout of receiving a request body.
-    pub body_timeout: HumanDuration,
-    /// Maximum time without progress while a client reads its response.
-    pub write_timeout: HumanDuration,
-    /// Maximum idle time of a connection between two requests.
-    pub idle_timeout: HumanDuration,
-    /// PEM file with the certificate chain.
-    pub tls_cert: Option<PathBuf>,
-    /// PEM file with the certificate's private key.
-    pub tls_key: Option<PathBuf>,
-    /// Base URL of links to this server.
-    pub public_url: Option<String>,
-    /// Networks of the proxies whose forwarded client address is trusted.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Origins whose pages may call this API from a browser.
-    pub cors_origins: Vec<String>,
+section! {
+    /// Settings of the HTTP server.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Server {
+        /// IP address and port of the listener; port 0 picks a free one. Loopback by default: across a network, use
+        /// [TLS](#tls) or a proxy that terminates it.
+        pub listen: SocketAddr,
+        /// Time for requests in flight to finish at shutdown; equal to the default timeout of a request to an endpoint.
+        pub drain_timeout: HumanDuration,
+        /// Concurrent API connections; more wait to be accepted. 1 to 1000000.
+        pub max_connections: usize,
+        /// Concurrent API connections from one IPv4 address, or from one IPv6 network of 64 bits, so that no client
+        /// takes all of them; more are closed. Behind a trusted proxy concurrent requests are counted by the forwarded
+        /// address; more get a 503. 1 to 1000000.
+        pub max_connections_per_address: usize,
+        /// Timeout of a TLS handshake, and of the header of a request once it has begun. `100ms` to `1h`.
+        pub header_timeout: HumanDuration,
+        /// Timeout of a request body, which after the first 10 s must also arrive at 16 KiB a second at least;
+        /// otherwise the client gets a 408. `100ms` to `1h`.
+        pub body_timeout: HumanDuration,
+        /// Time for which a client may read nothing of its response, and total time if it reads less than 16 KB a
+        /// second. `100ms` to `1h`.
+        pub write_timeout: HumanDuration,
+        /// Time for which a connection may be idle between two requests; longer than the idle timeout of most proxies,
+        /// so that the proxy closes first. `100ms` to `1h`.
+        pub idle_timeout: HumanDuration,
+        /// PEM file with the certificate chain; with it the API serves [TLS](#tls) itself.
+        pub tls_cert: Option<PathBuf>,
+        /// PEM file with the certificate's private key, not encrypted.
+        pub tls_key: Option<PathBuf>,
+        /// Base URL of links for people, such as `https://hooks.example.com`; may have a path, but no query or
+        /// fragment. Unless set, a link begins [as the request](#behind-a-proxy) that created it.
+        pub public_url: Option<String>,
+        /// Networks of [proxies](#behind-a-proxy) whose forwarding headers are trusted, such as `["10.1.0.0/16"]`. None
+        /// by default, since any client can send `X-Forwarded-For` and `X-Forwarded-Proto`. `0.0.0.0/0` and `::/0` are
+        /// rejected.
+        pub trusted_proxies: Vec<IpNet>,
+        /// [Origins](#cors) whose pages may call the API from a browser, such as `["https://app.example.com"]`. None by
+        /// default, since keys do not belong in pages.
+        pub cors_origins: Vec<String>,
+    }
 }
 
 impl Default for Server {

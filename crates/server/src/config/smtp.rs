@@ -13,7 +13,7 @@ use redrive_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, SecretSetting, secret::read_file};
+use super::{ConfigError, SecretSetting, secret::read_file, settings::section};
 
 /// Encryption of the connection to the SMTP server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,46 +28,53 @@ pub enum SmtpTls {
     None,
 }
 
-/// Settings of the SMTP server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Smtp {
-    /// Host name or address. `None` if no emails are sent.
-    pub host: Option<String>,
-    /// Port; defaults to 587, 465 or 25, depending on `tls`.
-    pub port: Option<u16>,
-    /// Encryption of the connection.
-    pub tls: SmtpTls,
-    /// Whether emails and the password may be sent unencrypted to another machine.
-    pub allow_plaintext: bool,
-    /// File with the CA certificate to trust instead of the default ones.
-    pub ca_file: Option<PathBuf>,
-    /// User name. `None` to send without authentication.
-    pub username: Option<String>,
-    /// The password.
-    pub password: Option<SecretSetting>,
-    /// File that holds the password.
-    pub password_file: Option<PathBuf>,
-    /// Sender of emails: `Redrive <redrive@example.com>`.
-    pub from: Option<String>,
-    /// Timeout of one SMTP command.
-    pub timeout: HumanDuration,
-    /// Maximum number of emails per minute that this node sends.
-    pub max_per_minute: u32,
-    /// Language of emails to tenants that have not chosen one.
-    pub language: Language,
-    /// Whether an address receives notifications only after its holder has confirmed it.
-    pub confirm_addresses: bool,
-    /// Domains whose addresses need no confirmation.
-    pub trusted_domains: Vec<String>,
-    /// Maximum notification emails per hour for one tenant.
-    pub max_per_hour_per_tenant: u32,
-    /// Maximum notification emails per day for one tenant.
-    pub max_per_day_per_tenant: u32,
-    /// Maximum notification emails per hour to one address, over all tenants.
-    pub max_per_hour_per_address: u32,
-    /// Maximum notification emails per day to one address, over all tenants.
-    pub max_per_day_per_address: u32,
+section! {
+    /// Settings of the SMTP server.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Smtp {
+        /// SMTP server for [notifications](notifications.md) to owners; without one no emails are sent.
+        pub host: Option<String>,
+        /// Port of the SMTP server: 587 for `starttls`, 465 for `tls`, 25 for `none`.
+        ///
+        /// Default: by `smtp.tls`
+        pub port: Option<u16>,
+        /// `starttls`, `tls` (from the first byte on), or `none`, which is refused for other machines unless allowed.
+        pub tls: SmtpTls,
+        /// Whether emails and the password may be sent to another machine unencrypted.
+        pub allow_plaintext: bool,
+        /// PEM file with the authority to trust instead of the public ones.
+        pub ca_file: Option<PathBuf>,
+        /// User name for the SMTP server; without one there is no authentication.
+        pub username: Option<String>,
+        /// Password for the SMTP server. Prefer a file or the environment.
+        pub password: Option<SecretSetting>,
+        /// File with the password, for secret mounts; not read if `smtp.password` is set.
+        pub password_file: Option<PathBuf>,
+        /// Sender of emails, such as `Redrive <redrive@example.com>`; required with `smtp.host`.
+        pub from: Option<String>,
+        /// Timeout of one step of the SMTP dialogue. 100 ms to 15 s.
+        pub timeout: HumanDuration,
+        /// Emails per minute that this node sends. 1 to 100000.
+        pub max_per_minute: u32,
+        /// `en` or `de`: the language of emails to tenants without a preference.
+        pub language: Language,
+        /// Whether an address receives notifications only after its holder has
+        /// [confirmed](notifications.md#confirming-addresses) it; needs `server.public_url`.
+        pub confirm_addresses: bool,
+        /// Domains whose addresses need no confirmation, such as `["example.com"]`; subdomains are not included.
+        pub trusted_domains: Vec<String>,
+        /// Notification emails for one tenant in an hour, over all nodes; others are suppressed. 1 to 1000000.
+        pub max_per_hour_per_tenant: u32,
+        /// Notification emails for one tenant in a day, over all nodes; others are suppressed. 1 to 1000000.
+        pub max_per_day_per_tenant: u32,
+        /// Notification emails to one address in an hour, over all tenants and nodes; others are suppressed. 1 to
+        /// 1000000.
+        pub max_per_hour_per_address: u32,
+        /// Notification emails to one address in a day, over all tenants and nodes; others are suppressed. 1 to
+        /// 1000000.
+        pub max_per_day_per_address: u32,
+    }
 }
 
 impl Default for Smtp {

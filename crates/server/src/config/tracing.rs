@@ -8,26 +8,29 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{ConfigError, SecretSetting};
+use super::{ConfigError, SecretSetting, settings::section};
 
-/// Tracing settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tracing {
-    /// URL of an OTLP/HTTP collector. `None` if no spans are created.
-    pub otlp_endpoint: Option<String>,
-    /// Headers of requests to the collector, as `name=value,name=value`.
-    pub otlp_headers: Option<SecretSetting>,
-    /// File that holds the headers.
-    pub otlp_headers_file: Option<PathBuf>,
-    /// File with a CA certificate to trust in addition to the default ones.
-    pub ca_file: Option<PathBuf>,
-    /// Share of events that start a trace.
-    pub sample_ratio: f64,
-    /// Value of `service.name`.
-    pub service_name: String,
-    /// Timeout of sending one batch to the collector.
-    pub timeout: HumanDuration,
+section! {
+    /// Tracing settings.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Tracing {
+        /// Collector for [traces](operations/tracing.md) that accepts OTLP over HTTP, such as `http://127.0.0.1:4318`;
+        /// spans are posted to `/v1/traces` there. Without it no spans are recorded.
+        pub otlp_endpoint: Option<String>,
+        /// Headers for the collector, as `authorization=Bearer TOKEN,x-team=hooks`.
+        pub otlp_headers: Option<SecretSetting>,
+        /// File with the headers for the collector, for secret mounts.
+        pub otlp_headers_file: Option<PathBuf>,
+        /// PEM file with a certificate to trust for `https`, in addition to the usual authorities.
+        pub ca_file: Option<PathBuf>,
+        /// Share of events that start a trace, from 0 to 1. A publisher that sends a `traceparent` decides for itself.
+        pub sample_ratio: f64,
+        /// Name of this installation in traces.
+        pub service_name: String,
+        /// Timeout of the collector for one batch; `100ms` to `60s`.
+        pub timeout: HumanDuration,
+    }
 }
 
 impl Default for Tracing {

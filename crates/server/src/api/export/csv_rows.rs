@@ -7,12 +7,17 @@ use csv::{Terminator, Writer, WriterBuilder};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+/// Character before a formula, which makes spreadsheets show it as text.
+const ESCAPE: u8 = b'\'';
+
 /// Part of a CSV document in memory.
 pub(super) struct CsvRows(Writer<Vec<u8>>);
 
 impl Default for CsvRows {
     fn default() -> Self {
-        Self(WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new()))
+        // Cells that contain the comment character are quoted, so each cell with the escape of a formula is.
+        let builder = &mut WriterBuilder::new();
+        Self(builder.terminator(Terminator::CRLF).comment(Some(ESCAPE)).from_writer(Vec::new()))
     }
 }
 
@@ -30,7 +35,7 @@ impl CsvRows {
         for column in columns {
             let text = members.get(*column).map_or(Cow::Borrowed(""), |value| text_of(value.get()));
             match is_formula(&text) {
-                true => self.0.write_field(format!("'{text}"))?,
+                true => self.0.write_field([&[ESCAPE], text.as_bytes()].concat())?,
                 false => self.0.write_field(text.as_bytes())?,
             }
         }
@@ -101,7 +106,7 @@ mod tests {
             let cell = read(&line(&json!({"a": text}), &["a"])).remove(0);
             assert_eq!(cell, format!("'{text}"), "{text:?}");
         }
-        assert_eq!(line(&json!({"a": -1.5}), &["a"]), "'-1.5\r\n", "a payload may be a number");
+        assert_eq!(line(&json!({"a": -1.5}), &["a"]), "\"'-1.5\"\r\n", "a payload may be a number");
         assert_eq!(line(&json!({"a": "a=b"}), &["a"]), "a=b\r\n");
     }
 
