@@ -73,30 +73,30 @@ const REDIS_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 const SETTLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What every component may use, and what depends on nothing.
-struct Base {
-    store: Arc<dyn Store>,
-    clock: Clock,
-    settings: Arc<Settings>,
-    metrics: Arc<Metrics>,
-    wakeups: Arc<Wakeups>,
-    membership: Arc<Membership>,
-    faults: Faults,
-    runtime: Handle,
-    stop: CancellationToken,
+pub(crate) struct Base {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) wakeups: Arc<Wakeups>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) faults: Faults,
+    pub(crate) runtime: Handle,
+    pub(crate) stop: CancellationToken,
 }
 
 /// The components between the base and the facade.
-struct DataPath {
-    router: Arc<Router>,
-    coordinator: Arc<Coordinator>,
-    dispatcher: Arc<Dispatcher>,
-    circuits: Arc<Circuits>,
-    recorder: Arc<Recorder>,
-    rollups: Arc<RollupBuffer>,
-    deliverer: Arc<Deliverer>,
-    claimer: Arc<Claimer>,
-    publisher: Arc<Publisher>,
-    cancel_requests: CancellationToken,
+pub(crate) struct DataPath {
+    pub(crate) router: Arc<Router>,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) rollups: Arc<RollupBuffer>,
+    pub(crate) deliverer: Arc<Deliverer>,
+    pub(crate) claimer: Arc<Claimer>,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) cancel_requests: CancellationToken,
 }
 
 impl Engine {
@@ -134,6 +134,8 @@ impl Engine {
             stop,
         };
         let path = base.build_data_path(egress.clone(), tickets, link.is_some());
+        let effects: Arc<dyn Effects> = path.deliverer.clone();
+        path.dispatcher.set_effects(Arc::downgrade(&effects));
         let poisoned = path.dispatcher.queues.poisoned().clone();
         let supervisor =
             Supervisor::start(ServiceMetrics::new(registry), base.stop.clone(), poisoned, &base.faults);
@@ -144,14 +146,14 @@ impl Engine {
     /// Starts no new requests, releases queued deliveries, lets requests in flight finish until `deadline` and cuts
     /// the rest as failed attempts. Publishing continues; see [`Engine::stop`].
     pub async fn drain(&self, deadline: Duration) {
-        let (dispatcher, control) = (&self.0.dispatcher, &self.0.control);
+        let (dispatcher, store, clock) = (&self.0.dispatcher, &self.0.store, &self.0.control.clock);
         let queued = dispatcher.queues.drain();
         for part in queued.chunks(RELEASE_BATCH_SIZE) {
             // One group, unless the node has just rejoined.
             for group in part.chunk_by(|one, other| one.epoch.epoch == other.epoch.epoch) {
-                let (epoch, now) = (group[0].epoch.epoch, control.clock.now());
+                let (epoch, now) = (group[0].epoch.epoch, clock.now());
                 let due = group.iter().map(|delivery| (delivery.id, delivery.due)).collect();
-                if let Err(error) = control.store.release(epoch, now, due).await {
+                if let Err(error) = store.release(epoch, now, due).await {
                     tracing::warn!(%error, "shutdown with queued deliveries still leased; leases will be rescued");
                 }
             }
@@ -179,7 +181,7 @@ impl Engine {
         self.0.stop.cancel();
         self.0.supervisor.stopped().await;
         let epoch = control.membership.current_epoch().epoch;
-        if let Err(error) = control.store.rescue(epoch, control.clock.now(), usize::MAX >> 1).await {
+        if let Err(error) = self.0.store.rescue(epoch, control.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "ending the epoch failed; another node will end it");
         }
         // Outcomes that were not recorded refer to the recorder, which would keep the store open.
@@ -198,7 +200,8 @@ impl Base {
     fn build_dispatcher(&self, has_redis: bool) -> (Arc<Router>, Arc<Coordinator>, Arc<Dispatcher>) {
         let settings = &self.settings;
         let shares = Arc::new(LimitShares::new(settings.served_pools(), settings.global_rate_limit));
-        let router = Arc::new(Router::new(self.store.clone(), settings.clone(), shares.clone()));
+        let router =
+            Arc::new(Router::new(self.store.clone(), self.store.clone(), settings.clone(), shares.clone()));
         let local = Arc::new(LocalCoordinator::new(shares.clone()));
         let coordinator = Arc::new(Coordinator::new(local, has_redis, self.clock.clone()));
         let limits = DispatchLimits {
@@ -220,7 +223,7 @@ impl Base {
         (router, coordinator, Arc::new(dispatcher))
     }
 
-    fn build_data_path(
+    pub(crate) fn build_data_path(
         &self,
         egress: Client,
         tickets: Option<Arc<TicketBroker>>,
@@ -292,8 +295,6 @@ impl Base {
             faults: self.faults.clone(),
             runtime: self.runtime.clone(),
         });
-        let effects: Arc<dyn Effects> = deliverer.clone();
-        dispatcher.set_effects(Arc::downgrade(&effects));
         let claimer = Arc::new(Claimer {
             store: self.store.clone(),
             clock: self.clock.clone(),
@@ -366,7 +367,13 @@ impl Base {
             timekeeper_service.clone().run(timekeeping.for_next_run())
         }));
         let control = Arc::new(Control {
-            store: self.store.clone(),
+            erase: self.store.clone(),
+            history: self.store.clone(),
+            redrive: self.store.clone(),
+            runtime_state: self.store.clone(),
+            tenancy: self.store.clone(),
+            webhook_history: self.store.clone(),
+            webhooks: self.store.clone(),
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),
@@ -382,7 +389,9 @@ impl Base {
         let statistics = self.start_statistics(&path, &supervisor);
         let notifier = self.start_notifications(&path, &supervisor, &statistics);
         let pruner = Arc::new(Pruner {
-            store: self.store.clone(),
+            mail_addresses: self.store.clone(),
+            notifications: self.store.clone(),
+            prune: self.store.clone(),
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),
@@ -391,7 +400,8 @@ impl Base {
         });
         supervisor.start_service("pruner", Auxiliary, &pruner, Pruner::run);
         let operations = Arc::new(OperationRunner {
-            store: self.store.clone(),
+            history: self.store.clone(),
+            operations: self.store.clone(),
             clock: self.clock.clone(),
             membership: self.membership.clone(),
             router: path.router.clone(),
@@ -404,6 +414,7 @@ impl Base {
         });
         supervisor.start_service("bulk_operations", Auxiliary, &operations, OperationRunner::run);
         Ok(Components {
+            store: self.store.clone(),
             dispatcher: path.dispatcher,
             publisher: path.publisher,
             control,
@@ -449,7 +460,8 @@ impl Base {
         heartbeat.send_first_heartbeat().await;
         path.circuits.restore_runtime().await?;
         let feed = Arc::new(ChangeFeed {
-            store: self.store.clone(),
+            log: self.store.clone(),
+            runtime_state: self.store.clone(),
             router: path.router.clone(),
             coordinator: path.coordinator.clone(),
             dispatcher: path.dispatcher.clone(),
@@ -478,7 +490,8 @@ impl Base {
         path.coordinator.local.enter_fallback(self.clock.now());
         self.metrics.redis_fallback.set(1);
         let sync = Arc::new(RedisSync {
-            store: self.store.clone(),
+            change_log: self.store.clone(),
+            runtime_state: self.store.clone(),
             clock: self.clock.clone(),
             settings: settings.clone(),
             membership: self.membership.clone(),
@@ -529,7 +542,8 @@ impl Base {
         });
         supervisor.start_service("outcome_retry", Essential, &retrier, OutcomeRetrier::run);
         let auditor = Arc::new(LeaseAuditor {
-            store: self.store.clone(),
+            claims: self.store.clone(),
+            leases: self.store.clone(),
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),
@@ -602,7 +616,8 @@ impl Base {
         });
         supervisor.start_service("cancellation", Auxiliary, &cancellation, Cancellation::run);
         let maintenance = Arc::new(MaintenanceService {
-            store: self.store.clone(),
+            maintenance: self.store.clone(),
+            operations: self.store.clone(),
             clock: self.clock.clone(),
             stop: self.stop.clone(),
         });
@@ -629,7 +644,10 @@ impl Base {
         statistics: &Arc<StatisticsService>,
     ) -> Arc<Notifier> {
         let notifier = Arc::new(Notifier {
-            store: self.store.clone(),
+            config: self.store.clone(),
+            mail_addresses: self.store.clone(),
+            notifications: self.store.clone(),
+            tenancy: self.store.clone(),
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             router: path.router.clone(),
@@ -652,7 +670,9 @@ impl Base {
             );
         }
         let checks = Arc::new(WebhookChecks {
-            store: self.store.clone(),
+            notifications: self.store.clone(),
+            prune: self.store.clone(),
+            webhooks: self.store.clone(),
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),

@@ -90,7 +90,8 @@ impl Deliverer {
         let response_class = classify(&result.response(), &webhook.retry_policy, self.clock.now());
         self.faults.inject(FaultPoint::Classify);
         let cancel = self.cancel_reason(&delivery);
-        let decided = self.recorder.decide(&delivery, &webhook, &response_class, cancel.is_some());
+        let cancel_reason = cancel.as_ref().map(|cancel| cancel.reason.as_str());
+        let decided = self.recorder.decide(&delivery, &webhook, &response_class, cancel_reason);
         self.count_attempt(&webhook, &result, failure_category(&response_class));
         // 4. Report: what does it mean for the endpoint, on every node?
         let probe_id = admitted.probe.as_ref().map(Probe::id);

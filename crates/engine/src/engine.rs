@@ -40,6 +40,7 @@ use crate::{FaultInjection, supervision::Faults};
 
 /// The components that the facade calls.
 pub(crate) struct Components {
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) control: Arc<Control>,
@@ -76,7 +77,7 @@ impl Engine {
 
     /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.0.control.store
+        &self.0.store
     }
 
     /// Returns the current epoch of this node.
@@ -162,14 +163,15 @@ impl Engine {
     }
 
     /// Publishes events of one tenant in this order, and returns their results in the same order. An event that is
-    /// invalid is refused alone. An event that cannot be stored now is refused with all that come after it, so that a
-    /// caller who repeats the rest keeps the order.
+    /// invalid, or whose checks would exceed `max_work`, is refused alone. An event that cannot be stored now is refused
+    /// with all that come after it, so that a caller who repeats the rest keeps the order.
     pub async fn publish_batch(
         &self,
         tenant_id: &TenantId,
         drafts: Vec<EventDraft>,
+        max_work: u64,
     ) -> Vec<Result<PublishReceipt, PublishError>> {
-        self.0.publisher.publish_batch(tenant_id, drafts).await
+        self.0.publisher.publish_batch(tenant_id, drafts, max_work).await
     }
 
     /// Runs possibly expensive work of a tenant on one of the threads for checks. Fails if too many checks are

@@ -44,6 +44,8 @@ mod settings;
 mod spans;
 mod supervision;
 mod tenant_slots;
+#[cfg(test)]
+mod testing;
 mod trace;
 mod wakeups;
 

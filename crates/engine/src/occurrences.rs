@@ -2,7 +2,7 @@
 
 use redrive_core::{
     DeadReason, FailureCategory, TenantId, Time, WebhookId,
-    delivery::decide::{Decision, DecisionEffects},
+    delivery::{decide::DecisionEffects, outcome::Outcome},
     event::event_type,
     notification::{NotificationKind, Occurrence, OccurrenceDetails},
     protection::breaker::{CircuitState, Counts},
@@ -62,8 +62,8 @@ pub(crate) fn delivery_dead_by(
     message: Option<&str>,
     at: Time,
 ) -> Option<Occurrence> {
-    match decided.decision {
-        Decision::Dead(reason) => delivery_dead(delivery, reason, message, at),
+    match decided.outcome {
+        Outcome::Dead(reason) => delivery_dead(delivery, reason, message, at),
         _ => None,
     }
 }

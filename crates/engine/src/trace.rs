@@ -4,6 +4,7 @@
 //! for other events. Nothing waits: spans that do not fit into the exporter's queue are dropped and counted. A
 //! span contains no payload, no secret and no URL, since a URL's path may be a secret.
 
+use redrive_core::delivery::outcome::AttemptStatus;
 use std::time::Duration;
 
 use redrive_core::{
@@ -14,7 +15,7 @@ use redrive_core::{
     },
 };
 use redrive_egress::Timings;
-use redrive_store::{Attempt, AttemptStatus};
+use redrive_store::Attempt;
 
 use crate::{
     clock::Clock,

@@ -9,7 +9,9 @@ use redrive_core::{
     statistics::traffic::Resolution,
 };
 
-use crate::{AttemptStatus, ChannelStatus, MailScope};
+use redrive_core::delivery::outcome::AttemptStatus;
+
+use crate::{ChannelStatus, MailScope};
 
 /// Stored in place of a webhook id where a row is about the tenant as a whole.
 pub(crate) const NO_WEBHOOK: WebhookId = WebhookId::from_bytes([0; 16]);

@@ -54,7 +54,7 @@ pub trait Publish: Send + Sync {
 /// Recording outcomes.
 pub trait Record: Send + Sync {
     /// Records an outcome of a delivery that the caller's epoch has leased.
-    fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>);
+    fn record(&self, outcome: Arc<OutcomeRecord>, done: Completion<RecordResult>);
 }
 
 /// Claiming waiting deliveries.
@@ -93,24 +93,8 @@ pub trait Claim: Send + Sync {
         wanted: Vec<TicketEntry>,
         max_bytes: usize,
     ) -> StoreFuture<'_, Vec<ClaimedDelivery>>;
-    /// Returns leased deliveries to `waiting`, each due at the given time. Their lanes are no longer held.
-    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>)
-    -> StoreFuture<'_, usize>;
-    /// Returns leased deliveries whose tasks panicked to `waiting`, as [`Leases::release`] does, and counts a rescue and a
-    /// sender death for each.
-    fn release_panicked(
-        &self,
-        epoch: Epoch,
-        now: Time,
-        deliveries: Vec<(DeliveryId, Time)>,
-    ) -> StoreFuture<'_, usize>;
     /// Releases the assignments of these webhooks and all their lanes that the epoch holds.
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()>;
-    /// Returns what an epoch owns: up to `limit` leases after this one by id and, without `after`, up to `limit` lanes
-    /// that it holds and `limit` webhooks that are assigned to it.
-    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned>;
-    /// Records that a previously rescued delivery is about to be sent. Returns `false` if the lease is lost.
-    fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool>;
 }
 
 /// Cluster membership, and the rescue of dead nodes' leases.
@@ -128,18 +112,6 @@ pub trait Nodes: Send + Sync {
     fn end_epoch(&self, epoch: Epoch, heartbeats: i64) -> StoreFuture<'_, bool>;
     /// Ends an epoch and returns up to `limit` of its deliveries to `waiting`, due now.
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> StoreFuture<'_, BatchProgress>;
-    /// Returns the changes since a cursor, each once, including the caller's own; without a cursor, only a cursor to
-    /// start from. The cost does not grow with the age of transactions that other programs keep open. A store that is
-    /// not shared reports no changes.
-    fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes>;
-    /// Prunes changes before this cursor. A node that has not read them must resync.
-    fn prune_changes(&self, before: ChangeCursor) -> StoreFuture<'_, ()>;
-    /// Sets a callback that is called soon, at most a few hundred times a second, when another node (or this one) has
-    /// announced work or changes. A hint may be lost. The callback must not block.
-    fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>);
-    /// Sets a transport that carries every hint to the other nodes instead of the store. It returns `false` while it
-    /// cannot.
-    fn set_hint_transport(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>);
 }
 
 /// Runtime state that blocks webhooks: stored once per webhook, never on its deliveries.
@@ -159,68 +131,6 @@ pub trait RuntimeState: Send + Sync {
         circuit: SavedCircuit,
         occurrence: Option<Occurrence>,
     ) -> StoreFuture<'_, bool>;
-    /// Returns the periods in which the circuit of a tenant's webhook was open and that had not ended at `from`,
-    /// oldest first.
-    fn circuit_periods(
-        &self,
-        tenant_id: TenantId,
-        webhook_id: WebhookId,
-        from: Time,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<CircuitPeriod>>;
-    /// Returns the periods in which circuits of a tenant were open, last opened first.
-    fn incidents(
-        &self,
-        tenant_id: TenantId,
-        visibility: Visibility,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<Incident>>;
-    /// Returns up to `limit` of a tenant's webhooks whose circuits are not closed, or were set manually.
-    fn circuits(
-        &self,
-        tenant_id: TenantId,
-        visibility: Visibility,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<WebhookRuntime>>;
-    /// Returns the open periods of the circuits of several webhooks of a tenant in one read; webhooks without any are
-    /// left out.
-    fn circuit_periods_of(
-        &self,
-        tenant_id: TenantId,
-        webhooks: Vec<WebhookId>,
-        from: Time,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>>;
-    /// Returns the backlog of each of these webhooks; counts at most `max` of each kind. `for_tenant` is the tenant
-    /// that asked; `None` for the engine itself.
-    fn backlogs(
-        &self,
-        for_tenant: Option<TenantId>,
-        webhooks: Vec<WebhookId>,
-        now: Time,
-        max: usize,
-    ) -> StoreFuture<'_, Vec<(WebhookId, Backlog)>>;
-    /// Returns the webhooks of a tenant that have a backlog. Reads at most `look_at` webhooks.
-    fn backlogged(&self, tenant_id: TenantId, look_at: usize) -> StoreFuture<'_, BackloggedWebhooks>;
-    /// Returns the webhooks after this one that have waiting deliveries, each with the creation time of the oldest.
-    fn oldest_waiting(
-        &self,
-        after: Option<WebhookId>,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
-    /// Ends up to `limit` waiting deliveries of a webhook that were created before a time as expired. An occurrence is
-    /// recorded with their number and the last of them; deliveries of Redrive's own events do not count.
-    fn expire_deliveries(
-        &self,
-        webhook_id: WebhookId,
-        made_before: Time,
-        now: Time,
-        limit: usize,
-        occurrence: Option<Occurrence>,
-    ) -> StoreFuture<'_, BatchProgress>;
-    /// Returns the webhooks that are due to be disabled or verified, the longest due first. Verifications of the
-    /// tenants in `except` are left out.
-    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks>;
 }
 
 /// Statistics of webhooks and tenants, per minute and per hour.
@@ -272,8 +182,6 @@ pub trait Webhooks: Send + Sync {
     ) -> StoreFuture<'_, UpdateResult>;
     /// Returns a webhook unless it was deleted.
     fn webhook(&self, tenant_id: TenantId, id: WebhookId) -> StoreFuture<'_, Option<Versioned>>;
-    /// Returns webhooks of any tenant by id, including deleted ones: for claimed deliveries.
-    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
     /// Returns webhooks of a tenant by id, including deleted ones: for the tenant's own users.
     fn tenant_webhooks_by_id(
         &self,
@@ -287,24 +195,6 @@ pub trait Webhooks: Send + Sync {
         visibility: Visibility,
         page: PageRequest<WebhookId>,
     ) -> StoreFuture<'_, Vec<Webhook>>;
-    /// Returns the first `limit` changes after `version`; after version 0, everything that is not deleted. Returns
-    /// `None` if there is no such tenant.
-    fn config_changes(
-        &self,
-        tenant_id: TenantId,
-        version: i64,
-        limit: usize,
-    ) -> StoreFuture<'_, Option<ConfigChanges>>;
-    /// Returns the webhooks whose waiting deliveries are still to be cancelled, without their confidential fields.
-    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>>;
-    /// Cancels up to `limit` waiting deliveries of a webhook that no longer receives events.
-    fn cancel_pending(
-        &self,
-        webhook_id: WebhookId,
-        reason: String,
-        now: Time,
-        limit: usize,
-    ) -> StoreFuture<'_, BatchProgress>;
 }
 
 /// The catalogue of event types. Every change is a change of the tenant's configuration.
@@ -324,15 +214,6 @@ pub trait EventTypes: Send + Sync {
         archived: Option<bool>,
         page: PageRequest<String>,
     ) -> StoreFuture<'_, Vec<EventType>>;
-    /// Returns the first `limit` event types that changed after `revision`, in the order of their changes.
-    fn event_types_since(
-        &self,
-        tenant_id: TenantId,
-        revision: i64,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<VersionedType>>;
-    /// Returns the names of all event types of a tenant.
-    fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>>;
 }
 
 /// Tenants and API keys.
@@ -691,19 +572,6 @@ pub trait Maintenance: Send + Sync {
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize>;
     /// Creates the partitions for events up to this time, if the store has partitions.
     fn ensure_partitions(&self, until: Time) -> StoreFuture<'_, ()>;
-    /// Checks that the store can be written now.
-    fn ping(&self) -> StoreFuture<'_, ()>;
-    /// Returns the server settings that decide whether commits survive a crash; `None` for a store without a server.
-    fn durability(&self) -> StoreFuture<'_, Option<Durability>>;
-    /// Returns, for each pool with due deliveries in the store, since when the longest overdue one is due. Of the
-    /// lanes that nodes hold, at most a thousand are read.
-    fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>>;
-    /// Returns statistics for the metrics.
-    fn stats(&self) -> StoreFuture<'_, StoreStats>;
-    /// Returns how many tenants have more than `max` dead letters.
-    fn count_tenants_with_dead_letters_over(&self, max: usize) -> StoreFuture<'_, u64>;
-    /// Returns how many reads this process has run since the store was opened.
-    fn read_count(&self) -> u64;
 }
 
 /// Permanent erasure of payloads; the history stays.
@@ -787,6 +655,170 @@ pub struct StoreStats {
     pub webhooks: u64,
 }
 
+/// Leases that a node holds.
+pub trait Leases: Send + Sync {
+    /// Returns leased deliveries to `waiting`, each due at the given time. Their lanes are no longer held.
+    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>)
+    -> StoreFuture<'_, usize>;
+    /// Returns leased deliveries whose tasks panicked to `waiting`, as [`Leases::release`] does, and counts a rescue and a
+    /// sender death for each.
+    fn release_panicked(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize>;
+    /// Returns what an epoch owns: up to `limit` leases after this one by id and, without `after`, up to `limit` lanes
+    /// that it holds and `limit` webhooks that are assigned to it.
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned>;
+    /// Records that a previously rescued delivery is about to be sent. Returns `false` if the lease is lost.
+    fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool>;
+}
+
+/// The ordered log of configuration and runtime changes, and the hints that announce them.
+pub trait ChangeLog: Send + Sync {
+    /// Returns the changes since a cursor, each once, including the caller's own; without a cursor, only a cursor to
+    /// start from. The cost does not grow with the age of transactions that other programs keep open. A store that is
+    /// not shared reports no changes.
+    fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes>;
+    /// Prunes changes before this cursor. A node that has not read them must resync.
+    fn prune_changes(&self, before: ChangeCursor) -> StoreFuture<'_, ()>;
+    /// Sets a callback that is called soon, at most a few hundred times a second, when another node (or this one) has
+    /// announced work or changes. A hint may be lost. The callback must not block.
+    fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>);
+    /// Sets a transport that carries every hint to the other nodes instead of the store. It returns `false` while it
+    /// cannot.
+    fn set_hint_transport(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>);
+}
+
+/// The webhooks that nodes keep in memory.
+pub trait Config: Send + Sync {
+    /// Returns webhooks of any tenant by id, including deleted ones: for claimed deliveries.
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Returns the first `limit` changes after `version`; after version 0, everything that is not deleted. Returns
+    /// `None` if there is no such tenant.
+    fn config_changes(
+        &self,
+        tenant_id: TenantId,
+        version: i64,
+        limit: usize,
+    ) -> StoreFuture<'_, Option<ConfigChanges>>;
+}
+
+/// The event types that nodes keep in memory.
+pub trait EventTypeChanges: Send + Sync {
+    /// Returns the first `limit` event types that changed after `revision`, in the order of their changes.
+    fn event_types_since(
+        &self,
+        tenant_id: TenantId,
+        revision: i64,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<VersionedType>>;
+    /// Returns the names of all event types of a tenant.
+    fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>>;
+}
+
+/// What ends by time: deliveries that are too old, and webhooks.
+pub trait Expirations: Send + Sync {
+    /// Returns the webhooks after this one that have waiting deliveries, each with the creation time of the oldest.
+    fn oldest_waiting(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
+    /// Ends up to `limit` waiting deliveries of a webhook that were created before a time as expired. An occurrence is
+    /// recorded with their number and the last of them; deliveries of Redrive's own events do not count.
+    fn expire_deliveries(
+        &self,
+        webhook_id: WebhookId,
+        made_before: Time,
+        now: Time,
+        limit: usize,
+        occurrence: Option<Occurrence>,
+    ) -> StoreFuture<'_, BatchProgress>;
+    /// Returns the webhooks that are due to be disabled or verified, the longest due first. Verifications of the
+    /// tenants in `except` are left out.
+    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks>;
+}
+
+/// The waiting deliveries of inactive webhooks, which are cancelled in steps.
+pub trait Cancellations: Send + Sync {
+    /// Returns the webhooks whose waiting deliveries are still to be cancelled, without their confidential fields.
+    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Cancels up to `limit` waiting deliveries of a webhook that no longer receives events.
+    fn cancel_pending(
+        &self,
+        webhook_id: WebhookId,
+        reason: String,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, BatchProgress>;
+}
+
+/// What people are shown of circuits and backlogs.
+pub trait WebhookHistory: Send + Sync {
+    /// Returns the periods in which the circuit of a tenant's webhook was open and that had not ended at `from`,
+    /// oldest first.
+    fn circuit_periods(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        from: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<CircuitPeriod>>;
+    /// Returns the periods in which circuits of a tenant were open, last opened first.
+    fn incidents(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<Incident>>;
+    /// Returns up to `limit` of a tenant's webhooks whose circuits are not closed, or were set manually.
+    fn circuits(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<WebhookRuntime>>;
+    /// Returns the open periods of the circuits of several webhooks of a tenant in one read; webhooks without any are
+    /// left out.
+    fn circuit_periods_of(
+        &self,
+        tenant_id: TenantId,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>>;
+    /// Returns the backlog of each of these webhooks; counts at most `max` of each kind. `for_tenant` is the tenant
+    /// that asked; `None` for the engine itself.
+    fn backlogs(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<WebhookId>,
+        now: Time,
+        max: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Backlog)>>;
+    /// Returns the webhooks of a tenant that have a backlog. Reads at most `look_at` webhooks.
+    fn backlogged(&self, tenant_id: TenantId, look_at: usize) -> StoreFuture<'_, BackloggedWebhooks>;
+}
+
+/// Health of the store, and statistics for metrics.
+pub trait Health: Send + Sync {
+    /// Checks that the store can be written now.
+    fn ping(&self) -> StoreFuture<'_, ()>;
+    /// Returns the server settings that decide whether commits survive a crash; `None` for a store without a server.
+    fn durability(&self) -> StoreFuture<'_, Option<Durability>>;
+    /// Returns, for each pool with due deliveries in the store, since when the longest overdue one is due. Of the
+    /// lanes that nodes hold, at most a thousand are read.
+    fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>>;
+    /// Returns statistics for the metrics.
+    fn stats(&self) -> StoreFuture<'_, StoreStats>;
+    /// Returns how many tenants have more than `max` dead letters.
+    fn count_tenants_with_dead_letters_over(&self, max: usize) -> StoreFuture<'_, u64>;
+    /// Returns how many reads this process has run since the store was opened.
+    fn read_count(&self) -> u64;
+}
+
 /// Everything that a backend implements.
 pub trait Store:
     Publish
@@ -812,8 +844,14 @@ pub trait Store:
     + Prune
     + Erase
     + ArchiveOutbox
-    + Send
-    + Sync
+    + Leases
+    + ChangeLog
+    + Config
+    + EventTypeChanges
+    + Expirations
+    + Cancellations
+    + WebhookHistory
+    + Health
 {
 }
 
@@ -841,7 +879,13 @@ impl<T> Store for T where
         + Prune
         + Erase
         + ArchiveOutbox
-        + Send
-        + Sync
+        + Leases
+        + ChangeLog
+        + Config
+        + EventTypeChanges
+        + Expirations
+        + Cancellations
+        + WebhookHistory
+        + Health
 {
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     delivery::{
         DeadReason,
+        outcome::Outcome,
         response::{Failure, FailureCategory, ResponseClass},
         retry::{RetryPolicy, minimum_delay},
     },
@@ -46,33 +47,17 @@ pub struct AttemptContext<'a> {
     pub created_at: Time,
     /// The confirmed time: a delivery expires by it, not by a clock that may have jumped.
     pub confirmed_now: Time,
-    /// Whether the delivery was cancelled while the attempt was in flight.
-    pub cancel_requested: bool,
+    /// Why the delivery was cancelled while the attempt was in flight; `None` if it was not.
+    pub cancel: Option<&'a str>,
     /// The webhook's retry policy.
     pub policy: &'a RetryPolicy,
 }
 
-/// Next state of the delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The delivery succeeded.
-    Delivered,
-    /// The delivery is attempted again.
-    Retry {
-        /// Time of the next attempt.
-        at: Time,
-    },
-    /// The delivery is dead.
-    Dead(DeadReason),
-    /// The delivery was cancelled, and the attempt in flight failed.
-    Cancelled,
-}
-
 /// A decision and its effects on the webhook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionEffects {
-    /// Next state of the delivery.
-    pub decision: Decision,
+    /// What becomes of the delivery.
+    pub outcome: Outcome,
     /// Whether the endpoint is permanently gone, so that nothing more must be sent to it.
     pub disable_webhook: bool,
     /// End of the pause of all deliveries of the webhook, if the endpoint responded 429.
@@ -89,10 +74,10 @@ pub fn decide(
     match class {
         // A delivery that the endpoint accepted is delivered, even if it was cancelled in the meantime.
         ResponseClass::Success => {
-            DecisionEffects { decision: Decision::Delivered, disable_webhook: false, pause_until: None }
+            DecisionEffects { outcome: Outcome::Delivered, disable_webhook: false, pause_until: None }
         }
         ResponseClass::Failed(failure) => DecisionEffects {
-            decision: after_failure(context, failure, now, random),
+            outcome: after_failure(context, failure, now, random),
             disable_webhook: failure.gone,
             pause_until: pause_until(context.policy, failure, now),
         },
@@ -123,20 +108,20 @@ fn pause_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Tim
     Some(now + wait)
 }
 
-fn after_failure(context: &AttemptContext<'_>, failure: &Failure, now: Time, random: f64) -> Decision {
-    if context.cancel_requested {
-        return Decision::Cancelled;
+fn after_failure(context: &AttemptContext<'_>, failure: &Failure, now: Time, random: f64) -> Outcome {
+    if let Some(reason) = context.cancel {
+        return Outcome::Cancelled(reason.to_owned());
     }
     if let Some(reason) = no_retry_reason(context, failure) {
-        return Decision::Dead(reason);
+        return Outcome::Dead(reason);
     }
     let AttemptContext { attempt, created_at, confirmed_now, policy, .. } = *context;
     let delay = policy.delay(attempt, failure.category, failure.retry_after, random);
     if confirmed_now + delay >= give_up_at(created_at, policy) {
         // Mark it dead now: otherwise it would stay pending for a retry that is never made.
-        return Decision::Dead(DeadReason::Expired);
+        return Outcome::Dead(DeadReason::Expired);
     }
-    Decision::Retry { at: now + delay }
+    Outcome::Retry { at: now + delay }
 }
 
 /// Returns why no further attempt is made at any time. The most specific reason comes first.
@@ -177,7 +162,7 @@ mod tests {
 
     fn attempt_context(attempt: u32, policy: &RetryPolicy) -> AttemptContext<'_> {
         let (created_at, confirmed_now) = (created(), created());
-        AttemptContext { attempt, created_at, confirmed_now, cancel_requested: false, policy }
+        AttemptContext { attempt, created_at, confirmed_now, cancel: None, policy }
     }
 
     #[test]
@@ -187,18 +172,18 @@ mod tests {
         let failure = ResponseClass::Failed(failed(FailureCategory::ServerError));
         let decided = decide(&attempt_context(1, &policy), &failure, now, 0.5);
         assert!(
-            matches!(decided.decision, Decision::Retry { at } if at > now),
+            matches!(decided.outcome, Outcome::Retry { at } if at > now),
             "an unconfirmed jump expires nothing"
         );
         let confirmed = AttemptContext { confirmed_now: now, ..attempt_context(1, &policy) };
-        assert_eq!(decide(&confirmed, &failure, now, 0.5).decision, Decision::Dead(DeadReason::Expired));
+        assert_eq!(decide(&confirmed, &failure, now, 0.5).outcome, Outcome::Dead(DeadReason::Expired));
     }
 
     /// Decides `seconds` seconds after the delivery was created, with a jitter in the middle of its range.
-    fn decide_at(attempt: u32, failure: Failure, seconds: u64, policy: &RetryPolicy) -> Decision {
+    fn decide_at(attempt: u32, failure: Failure, seconds: u64, policy: &RetryPolicy) -> Outcome {
         let now = created() + Duration::from_secs(seconds);
         let context = AttemptContext { confirmed_now: now, ..attempt_context(attempt, policy) };
-        decide(&context, &ResponseClass::Failed(failure), now, 0.5).decision
+        decide(&context, &ResponseClass::Failed(failure), now, 0.5).outcome
     }
 
     #[test]
@@ -236,13 +221,13 @@ mod tests {
     fn failure_is_retried_after_policy_delay() {
         let policy = RetryPolicy::default();
         let decision = decide_at(2, failed(FailureCategory::ServerError), 10, &policy);
-        assert_eq!(decision, Decision::Retry { at: created() + Duration::from_secs(310) });
+        assert_eq!(decision, Outcome::Retry { at: created() + Duration::from_secs(310) });
         let request =
             Failure { retry_after: Some(Duration::from_secs(100)), ..failed(FailureCategory::RateLimit) };
         // Upward jitter only: the middle of 100 to 110 seconds.
         assert_eq!(
             decide_at(1, request, 0, &policy),
-            Decision::Retry { at: created() + Duration::from_secs(105) }
+            Outcome::Retry { at: created() + Duration::from_secs(105) }
         );
     }
 
@@ -250,7 +235,7 @@ mod tests {
     fn dead_reason_matches_failure() {
         let policy = RetryPolicy::default();
         let dead = |attempt, failure| match decide_at(attempt, failure, 0, &policy) {
-            Decision::Dead(reason) => Some(reason),
+            Outcome::Dead(reason) => Some(reason),
             _ => None,
         };
         let permanent = Failure { permanent: true, ..failed(FailureCategory::ClientError) };
@@ -268,22 +253,25 @@ mod tests {
         let policy = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
         let error = failed(FailureCategory::ServerError);
         assert_eq!(give_up_at(created(), &policy), created() + Duration::from_secs(5 * DAY));
-        assert_eq!(decide_at(1, error, 5 * DAY - 5, &policy), Decision::Dead(DeadReason::Expired));
+        assert_eq!(decide_at(1, error, 5 * DAY - 5, &policy), Outcome::Dead(DeadReason::Expired));
         let last = created() + Duration::from_secs(5 * DAY - 1);
-        assert_eq!(decide_at(1, error, 5 * DAY - 6, &policy), Decision::Retry { at: last });
-        assert_eq!(decide_at(10, error, 6 * DAY, &policy), Decision::Dead(DeadReason::Exhausted));
+        assert_eq!(decide_at(1, error, 5 * DAY - 6, &policy), Outcome::Retry { at: last });
+        assert_eq!(decide_at(10, error, 6 * DAY, &policy), Outcome::Dead(DeadReason::Exhausted));
     }
 
     #[test]
     fn cancel_request_loses_to_success_and_overrides_failure() {
         let policy = RetryPolicy::default();
-        let context = AttemptContext { cancel_requested: true, ..attempt_context(1, &policy) };
+        let context = AttemptContext { cancel: Some("by the test"), ..attempt_context(1, &policy) };
         let delivered =
-            DecisionEffects { decision: Decision::Delivered, disable_webhook: false, pause_until: None };
+            DecisionEffects { outcome: Outcome::Delivered, disable_webhook: false, pause_until: None };
         assert_eq!(decide(&context, &ResponseClass::Success, created(), 0.0), delivered);
         let gone = Failure { permanent: true, gone: true, ..failed(FailureCategory::ClientError) };
-        let cancelled =
-            DecisionEffects { decision: Decision::Cancelled, disable_webhook: true, pause_until: None };
+        let cancelled = DecisionEffects {
+            outcome: Outcome::Cancelled("by the test".into()),
+            disable_webhook: true,
+            pause_until: None,
+        };
         assert_eq!(decide(&context, &ResponseClass::Failed(gone), created(), 0.0), cancelled);
     }
 
@@ -305,13 +293,13 @@ mod tests {
                 let context = AttemptContext { confirmed_now: now, ..attempt_context(attempt, &policy) };
                 let decided = decide(&context, &ResponseClass::Failed(*failure), now, random);
                 prop_assert_eq!(decided.disable_webhook, failure.gone);
-                match decided.decision {
-                    Decision::Retry { at } => {
+                match decided.outcome {
+                    Outcome::Retry { at } => {
                         prop_assert!(attempt < policy.max_attempts());
                         prop_assert!(at >= now && at < give_up_at(created(), &policy));
                         now = at;
                     }
-                    Decision::Dead(_) => {
+                    Outcome::Dead(_) => {
                         ended = true;
                         break;
                     }
@@ -330,9 +318,9 @@ mod tests {
             let created_at = Time::from_millis(created);
             let confirmed_now = Time::from_millis(now);
             let context =
-                AttemptContext { attempt, created_at, confirmed_now, cancel_requested: false, policy: &policy };
+                AttemptContext { attempt, created_at, confirmed_now, cancel: None, policy: &policy };
             let decided = decide(&context, &ResponseClass::Failed(failure), Time::from_millis(now), random);
-            if let Decision::Retry { at } = decided.decision {
+            if let Outcome::Retry { at } = decided.outcome {
                 prop_assert!(at < give_up_at(created_at, &policy));
             }
         }

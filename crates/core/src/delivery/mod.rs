@@ -3,6 +3,7 @@
 pub mod bulk_operation;
 pub mod decide;
 pub mod lane;
+pub mod outcome;
 pub mod recovery;
 pub mod response;
 pub mod retry;

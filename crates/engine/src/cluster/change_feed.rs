@@ -8,7 +8,7 @@ use std::{
 };
 
 use redrive_core::{TenantId, WebhookId};
-use redrive_store::{Change, ChangeCursor, Hint, Store, StoreError};
+use redrive_store::{Change, ChangeCursor, ChangeLog, Hint, RuntimeState, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -51,7 +51,8 @@ impl CursorHistory {
 
 /// Applies the changes of other nodes.
 pub(crate) struct ChangeFeed {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) log: Arc<dyn ChangeLog>,
+    pub(crate) runtime_state: Arc<dyn RuntimeState>,
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -65,7 +66,7 @@ impl ChangeFeed {
     /// Subscribes to the store's hints, which wake the scheduler or the change feed.
     pub(crate) fn subscribe_to_hints(&self) {
         let wakeups = self.wakeups.clone();
-        self.store.on_hint(Box::new(move |hint| match hint {
+        self.log.on_hint(Box::new(move |hint| match hint {
             Hint::Work => wakeups.scheduler.wake(),
             Hint::Change => wakeups.changes.notify(),
         }));
@@ -99,7 +100,7 @@ impl ChangeFeed {
                 }
             }
             if let Some(old) = cursors.record(monotonic_now(), &cursor)
-                && let Err(error) = self.store.prune_changes(old).await
+                && let Err(error) = self.log.prune_changes(old).await
             {
                 tracing::debug!(%error, "pruning the change feed failed; will retry");
             }
@@ -112,7 +113,7 @@ impl ChangeFeed {
         since: &ChangeCursor,
         to_refresh: &mut BTreeSet<WebhookId>,
     ) -> Result<ChangeCursor, StoreError> {
-        let reported = self.store.changes(Some(since.clone())).await?;
+        let reported = self.log.changes(Some(since.clone())).await?;
         let mut webhooks_to_refresh = to_refresh.clone();
         let mut tenants: BTreeMap<TenantId, Vec<WebhookId>> = BTreeMap::new();
         let mut cancelled = Vec::new();
@@ -141,12 +142,12 @@ impl ChangeFeed {
 
     /// Reloads everything that is cached on this node.
     async fn resync(&self, to_refresh: &mut BTreeSet<WebhookId>) -> Result<ChangeCursor, StoreError> {
-        let cursor = self.store.changes(None).await?.cursor;
+        let cursor = self.log.changes(None).await?.cursor;
         let here = self.dispatcher.queues.webhooks();
         let mut webhooks_to_refresh: BTreeSet<WebhookId> =
             self.coordinator.local.tracked_webhooks().into_iter().collect();
         webhooks_to_refresh
-            .extend(self.store.list_runtime().await?.into_iter().map(|runtime| runtime.webhook_id));
+            .extend(self.runtime_state.list_runtime().await?.into_iter().map(|runtime| runtime.webhook_id));
         webhooks_to_refresh.extend(&here);
         let is_foreign = self.wakeups.changes.take_foreign();
         for tenant_id in self.router.tenants() {

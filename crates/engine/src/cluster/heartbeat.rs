@@ -230,3 +230,113 @@ impl HeartbeatSender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use redrive_core::{Role, Time};
+    use redrive_store::{BatchProgress, NewNode, StoreError, StoreFuture};
+
+    use super::*;
+    use crate::testing::{TestPath, draft};
+
+    /// A cluster as the test describes it.
+    #[derive(Default)]
+    struct FakeNodes {
+        view: Mutex<Option<ClusterView>>,
+        ended: Mutex<Vec<Epoch>>,
+        rescued: Mutex<Vec<Epoch>>,
+    }
+
+    impl Nodes for FakeNodes {
+        fn join(&self, _: NewNode, _: Time) -> StoreFuture<'_, Epoch> {
+            Box::pin(async { Ok(Epoch(99)) })
+        }
+
+        fn heartbeat(&self, _: Epoch) -> StoreFuture<'_, ClusterView> {
+            let view = self.view.lock().clone();
+            Box::pin(async { view.ok_or(StoreError::Unavailable("no connection".into())) })
+        }
+
+        fn is_shared(&self) -> bool {
+            true
+        }
+
+        fn other_epochs(&self, _: Epoch) -> StoreFuture<'_, Vec<Epoch>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn end_epoch(&self, epoch: Epoch, _: i64) -> StoreFuture<'_, bool> {
+            self.ended.lock().push(epoch);
+            Box::pin(async { Ok(true) })
+        }
+
+        fn rescue(&self, dead: Epoch, _: Time, _: usize) -> StoreFuture<'_, BatchProgress> {
+            self.rescued.lock().push(dead);
+            Box::pin(async { Ok(BatchProgress { changed: 0, finished: true }) })
+        }
+    }
+
+    fn view(epoch: Epoch, alive: bool) -> ClusterView {
+        let node = Node {
+            epoch,
+            incarnation: 0,
+            name: "other".into(),
+            role: Role::All,
+            pools: Vec::new(),
+            heartbeats: 1,
+        };
+        ClusterView { alive, nodes: vec![node], time: None, server: None }
+    }
+
+    fn sender(test: &TestPath, nodes: &Arc<FakeNodes>) -> HeartbeatSender {
+        let rescuer = Rescuer {
+            store: nodes.clone(),
+            clock: test.base.clock.clone(),
+            membership: test.base.membership.clone(),
+            wakeups: test.base.wakeups.clone(),
+            runtime: test.base.runtime.clone(),
+            stop: test.base.stop.clone(),
+            rescuing: Mutex::default(),
+        };
+        let timekeeper = Timekeeper {
+            store: test.base.store.clone(),
+            clock: test.base.clock.clone(),
+            membership: test.base.membership.clone(),
+            coordinator: test.path.coordinator.clone(),
+            dispatcher: test.path.dispatcher.clone(),
+            metrics: test.base.metrics.clone(),
+            wakeups: test.base.wakeups.clone(),
+            runtime: test.base.runtime.clone(),
+            stop: test.base.stop.clone(),
+        };
+        let (settings, dispatcher) = (test.base.settings.clone(), test.path.dispatcher.clone());
+        HeartbeatSender::new(settings, dispatcher, Arc::new(timekeeper), Arc::new(rescuer))
+    }
+
+    #[tokio::test]
+    async fn node_that_was_declared_dead_drops_its_queue_and_takes_a_new_epoch() {
+        let (test, nodes) = (TestPath::new().await, Arc::new(FakeNodes::default()));
+        // More than the webhook may have in flight, so that some are queued.
+        for n in 0..8 {
+            test.path.publisher.publish_for_tenant(draft(n)).await.unwrap();
+        }
+        assert!(test.path.dispatcher.queues.load().deliveries > 5);
+        let before = test.base.membership.current_epoch();
+        *nodes.view.lock() = Some(view(Epoch(7), false));
+        sender(&test, &nodes).send_first_heartbeat().await;
+        assert!(before.is_ended());
+        assert_eq!(test.base.membership.current_epoch().epoch, Epoch(99));
+        assert_eq!(test.path.dispatcher.queues.load().deliveries, 5, "what is in flight ends by itself");
+    }
+
+    #[tokio::test]
+    async fn failed_heartbeat_changes_nothing() {
+        let (test, nodes) = (TestPath::new().await, Arc::new(FakeNodes::default()));
+        let before = test.base.membership.current_epoch();
+        sender(&test, &nodes).send_first_heartbeat().await;
+        assert!(!before.is_ended());
+        assert_eq!(test.base.membership.current_epoch().epoch, before.epoch);
+        assert!(nodes.ended.lock().is_empty() && nodes.rescued.lock().is_empty());
+    }
+}

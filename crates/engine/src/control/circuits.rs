@@ -33,7 +33,7 @@ impl Control {
             self.circuits.apply_change(&webhook, &change);
             // Manual actions cause no notification.
             let stored = self
-                .store
+                .runtime_state
                 .set_circuit(change.tenant_id.clone(), webhook_id, change.saved.clone(), None)
                 .await;
             self.wakeups.scheduler.wake();
@@ -73,7 +73,7 @@ impl Control {
         const MAX_COUNTED_PER_CIRCUIT: usize = 10_000;
         let now = self.clock.now();
         let open = self.coordinator.local.webhooks_with_open_circuit(MAX_COUNTED_CIRCUITS);
-        let backlogs = self.store.backlogs(None, open, now, MAX_COUNTED_PER_CIRCUIT).await?;
+        let backlogs = self.webhook_history.backlogs(None, open, now, MAX_COUNTED_PER_CIRCUIT).await?;
         Ok(backlogs.iter().map(|(_, backlog)| backlog.due).sum())
     }
 }

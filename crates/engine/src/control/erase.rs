@@ -17,13 +17,12 @@ impl Control {
         tenant_id: &TenantId,
         event_id: EventId,
     ) -> Result<EraseResult, StoreError> {
-        let store = &self.store;
-        let erased = store.erase(tenant_id.clone(), event_id, self.clock.now()).await?;
+        let erased = self.erase.erase(tenant_id.clone(), event_id, self.clock.now()).await?;
         if erased == EraseResult::NotFound {
             return Ok(erased);
         }
         self.cancel_pending(tenant_id, event_id).await?;
-        while store.erase_responses(tenant_id.clone(), event_id, BATCH_SIZE).await? == BATCH_SIZE {
+        while self.erase.erase_responses(tenant_id.clone(), event_id, BATCH_SIZE).await? == BATCH_SIZE {
             tokio::task::yield_now().await;
         }
         Ok(erased)
@@ -36,7 +35,7 @@ impl Control {
             let filter =
                 DeliveryFilter { event_id: Some(event_id), status: pending, ..DeliveryFilter::default() };
             let page = PageRequest { after, offset: 0, limit: BATCH_SIZE as u32 };
-            let found = self.store.list_deliveries(tenant_id.clone(), filter, page).await?;
+            let found = self.history.list_deliveries(tenant_id.clone(), filter, page).await?;
             for delivery in &found.found {
                 self.cancel(tenant_id.clone(), delivery.id, delivery.webhook_id, REASON_ERASED.into())
                     .await?;

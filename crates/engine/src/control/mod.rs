@@ -9,7 +9,7 @@ mod webhooks;
 
 use std::sync::Arc;
 
-use redrive_store::Store;
+use redrive_store::{Erase, History, Redrive, RuntimeState, Tenancy, WebhookHistory, Webhooks};
 
 pub(crate) use self::redrive::redrive_lane;
 pub use self::{
@@ -32,7 +32,13 @@ use crate::{
 
 /// Carries out what people ask for.
 pub(crate) struct Control {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) erase: Arc<dyn Erase>,
+    pub(crate) history: Arc<dyn History>,
+    pub(crate) redrive: Arc<dyn Redrive>,
+    pub(crate) runtime_state: Arc<dyn RuntimeState>,
+    pub(crate) tenancy: Arc<dyn Tenancy>,
+    pub(crate) webhook_history: Arc<dyn WebhookHistory>,
+    pub(crate) webhooks: Arc<dyn Webhooks>,
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) membership: Arc<Membership>,

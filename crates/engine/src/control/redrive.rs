@@ -57,7 +57,7 @@ impl Control {
         delivery_id: DeliveryId,
         priority: Option<Priority>,
     ) -> Result<RedriveResult, StoreError> {
-        let Some(old) = self.store.delivery(tenant_id.clone(), delivery_id).await? else {
+        let Some(old) = self.history.delivery(tenant_id.clone(), delivery_id).await? else {
             return Ok(RedriveResult::NotFound);
         };
         let webhook = self.router.get_or_load(old.webhook_id).await?;
@@ -68,7 +68,7 @@ impl Control {
             priority,
             unless_purged: false,
         };
-        let redriven = self.store.retry(tenant_id, delivery_id, options, self.clock.now()).await?;
+        let redriven = self.redrive.retry(tenant_id, delivery_id, options, self.clock.now()).await?;
         self.wakeups.scheduler.wake();
         Ok(redriven)
     }
@@ -81,7 +81,7 @@ impl Control {
         to: ReplayTo,
         priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, ReplayError> {
-        let Some(stored) = self.store.event(tenant_id.clone(), event_id).await? else {
+        let Some(stored) = self.history.event(tenant_id.clone(), event_id).await? else {
             return Err(ReplayError::NotFound);
         };
         let urgent = priority.unwrap_or(stored.event.priority);
@@ -94,7 +94,7 @@ impl Control {
             }
             ReplayTo::Webhooks(ids) => self.rounds_for_webhooks(&tenant_id, event_id, ids, lane).await?,
         };
-        let replayed = self.store.replay(tenant_id, event_id, rounds, priority, self.clock.now()).await?;
+        let replayed = self.redrive.replay(tenant_id, event_id, rounds, priority, self.clock.now()).await?;
         self.wakeups.scheduler.wake();
         match replayed {
             ReplayResult::Done(deliveries) if deliveries.is_empty() => Err(ReplayError::NoTarget),
@@ -115,7 +115,7 @@ impl Control {
         let filter =
             DeliveryFilter { event_id: Some(event_id), tenant_managed_only, ..DeliveryFilter::default() };
         let page = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES };
-        let former = self.store.list_deliveries(tenant_id.clone(), filter, page).await?.found;
+        let former = self.history.list_deliveries(tenant_id.clone(), filter, page).await?.found;
         let mut webhooks: Vec<WebhookId> = former.into_iter().map(|delivery| delivery.webhook_id).collect();
         webhooks.sort_unstable();
         webhooks.dedup();
@@ -146,7 +146,7 @@ impl Control {
         ids.dedup();
         let mut rounds = Vec::with_capacity(ids.len());
         for id in ids {
-            let found = self.store.webhook(tenant_id.clone(), id).await?;
+            let found = self.webhooks.webhook(tenant_id.clone(), id).await?;
             let Some(Versioned { webhook, .. }) = found else { return Err(ReplayError::NoWebhook(id)) };
             let resolved = self.router.get_or_load(id).await?;
             rounds.push(NewRound {
@@ -168,7 +168,7 @@ impl Control {
         reason: String,
     ) -> Result<CancelResult, StoreError> {
         let now = self.clock.now();
-        let cancelled = self.store.cancel(tenant_id.clone(), delivery_id, reason.clone(), now).await?;
+        let cancelled = self.redrive.cancel(tenant_id.clone(), delivery_id, reason.clone(), now).await?;
         // The next delivery of an ordered lane may be due now.
         self.wakeups.scheduler.wake();
         match &cancelled {

@@ -24,7 +24,7 @@ impl Control {
     /// Stores a new webhook. Every event acknowledged from now on reaches it. Returns false if the tenant does not
     /// exist.
     pub(crate) async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
-        match self.store.create_webhook(webhook.clone()).await? {
+        match self.webhooks.create_webhook(webhook.clone()).await? {
             UpdateResult::Updated { version } => {
                 if webhook.next_action_at().is_some() {
                     self.wakeups.expiry.notify_one();
@@ -64,7 +64,7 @@ impl Control {
         report: bool,
     ) -> Result<Webhook, ChangeError<E>> {
         loop {
-            let Some(found) = self.store.webhook(tenant_id.clone(), id).await? else {
+            let Some(found) = self.webhooks.webhook(tenant_id.clone(), id).await? else {
                 return Err(ChangeError::NotFound);
             };
             let Versioned { mut webhook, revision } = found;
@@ -74,7 +74,7 @@ impl Control {
             let disabled =
                 webhook_disabled_by_change(&before, &webhook, webhook.updated_at).filter(|_| report);
             let reported = disabled.is_some();
-            match self.store.change_webhook(webhook.clone(), revision, disabled).await? {
+            match self.webhooks.change_webhook(webhook.clone(), revision, disabled).await? {
                 UpdateResult::Updated { version } => {
                     if reported {
                         self.wakeups.notifier.notify_one();
@@ -105,7 +105,7 @@ impl Control {
     /// Changes a tenant's name and settings. Returns false if the tenant does not exist.
     pub(crate) async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
         let id = tenant.id.clone();
-        if !self.store.change_tenant(tenant).await? {
+        if !self.tenancy.change_tenant(tenant).await? {
             return Ok(false);
         }
         self.router.refresh(&id).await?;
@@ -115,7 +115,7 @@ impl Control {
 
     /// Deletes a tenant whose webhooks are deleted. Returns false if the tenant does not exist.
     pub(crate) async fn delete_tenant(&self, id: &TenantId) -> Result<bool, StoreError> {
-        let deleted = self.store.delete_tenant(id.clone(), self.clock.now()).await?;
+        let deleted = self.tenancy.delete_tenant(id.clone(), self.clock.now()).await?;
         self.router.refresh(id).await?;
         Ok(deleted)
     }

@@ -1,7 +1,10 @@
 //! Ends of deliveries without a request.
 
-use redrive_core::{DeadReason, Time, delivery::decide, event::REASON_ERASED};
-use redrive_store::NextState;
+use redrive_core::{
+    DeadReason, Time,
+    delivery::{decide, outcome::Outcome},
+    event::REASON_ERASED,
+};
 
 use super::LeasedDelivery;
 use crate::routing::ResolvedWebhook;
@@ -14,7 +17,7 @@ pub(crate) const REASON_GONE: &str = "the endpoint returned 410 Gone";
 
 /// End of a delivery without a request.
 pub(crate) struct EndWithoutAttempt {
-    pub(crate) next: NextState,
+    pub(crate) outcome: Outcome,
     /// Whether the store must verify that the webhook is inactive.
     pub(crate) requires_inactive_webhook: bool,
 }
@@ -22,13 +25,13 @@ pub(crate) struct EndWithoutAttempt {
 impl EndWithoutAttempt {
     /// Creates a cancellation because the webhook is inactive, which the store verifies.
     pub(crate) fn for_inactive_webhook(reason: impl Into<String>) -> Self {
-        Self { next: NextState::Cancelled { reason: reason.into() }, requires_inactive_webhook: true }
+        Self { outcome: Outcome::Cancelled(reason.into()), requires_inactive_webhook: true }
     }
 }
 
-impl From<NextState> for EndWithoutAttempt {
-    fn from(next: NextState) -> Self {
-        Self { next, requires_inactive_webhook: false }
+impl From<Outcome> for EndWithoutAttempt {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, requires_inactive_webhook: false }
     }
 }
 
@@ -43,11 +46,11 @@ pub(crate) fn end_before_send(
         return Some(EndWithoutAttempt::for_inactive_webhook(reason));
     }
     if delivery.event.is_erased() {
-        return Some(NextState::Cancelled { reason: REASON_ERASED.into() }.into());
+        return Some(Outcome::Cancelled(REASON_ERASED.into()).into());
     }
     if webhook.has_expired(confirmed_now) {
         return Some(EndWithoutAttempt::for_inactive_webhook(REASON_EXPIRED));
     }
     let too_old = confirmed_now >= decide::give_up_at(delivery.created_at, &webhook.retry_policy);
-    too_old.then(|| NextState::Dead { reason: DeadReason::Expired }.into())
+    too_old.then(|| Outcome::Dead(DeadReason::Expired).into())
 }

@@ -9,9 +9,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use redrive_core::{TenantId, WebhookId};
-
-use super::DeliveryResult;
+use redrive_core::{TenantId, WebhookId, delivery::outcome::Outcome};
 
 /// Label value for everything beyond the cap.
 const OVERFLOW_LABEL: &str = "other";
@@ -63,7 +61,7 @@ impl<K: Eq + Hash> CappedFamily<K> {
         Self { kind, max_values: max, other: new_counters(&family, kind, OVERFLOW_LABEL), family, known }
     }
 
-    fn count<Q>(&self, key: &Q, outcome: DeliveryResult, count: u64)
+    fn count<Q>(&self, key: &Q, outcome: &Outcome, count: u64)
     where
         K: Borrow<Q> + for<'a> From<&'a Q>,
         Q: Eq + Hash + ToString + ?Sized,
@@ -76,27 +74,26 @@ impl<K: Eq + Hash> CappedFamily<K> {
                 None => None,
             };
             if let Some(counters) = counters {
-                counters[outcome as usize].inc_by(count);
+                counters[outcome.index()].inc_by(count);
                 return;
             }
         }
         let mut known = self.known.write();
         if !known.contains_key(key) && known.len() >= self.max_values {
             drop(known);
-            self.other[outcome as usize].inc_by(count);
+            self.other[outcome.index()].inc_by(count);
             return;
         }
         let counters = known
             .entry(K::from(key))
             .or_insert_with(|| new_counters(&self.family, self.kind, &key.to_string()));
-        counters[outcome as usize].inc_by(count);
+        counters[outcome.index()].inc_by(count);
     }
 }
 
 fn new_counters(family: &Family<Labels, Counter>, kind: &'static str, value: &str) -> [Counter; 4] {
-    DeliveryResult::ALL.map(|outcome| {
-        family.get_or_create(&Labels { kind, value: value.into(), outcome: outcome.name() }).clone()
-    })
+    Outcome::LABELS
+        .map(|outcome| family.get_or_create(&Labels { kind, value: value.into(), outcome }).clone())
 }
 
 /// Webhook id as a map key that can be created from a reference, as strings can.
@@ -142,7 +139,7 @@ impl Breakdowns {
     /// Counts `count` deliveries in each breakdown whose value is known.
     pub(super) fn count(
         &self,
-        outcome: DeliveryResult,
+        outcome: &Outcome,
         tenant_id: &TenantId,
         webhook_id: WebhookId,
         event_type: Option<&str>,
@@ -199,14 +196,14 @@ mod tests {
             let tenant_id = TenantId::parse(&format!("t{n}")).unwrap();
             let event_type = format!("type.{n}");
             by.count(
-                DeliveryResult::Dead,
+                &Outcome::Dead(redrive_core::DeadReason::Expired),
                 &tenant_id,
                 webhook(n),
                 Some(&event_type).filter(|_| n > 0).map(|x| &**x),
                 3,
             );
         }
-        by.count(DeliveryResult::Delivered, &TenantId::parse("t1").unwrap(), webhook(1), Some("type.1"), 1);
+        by.count(&Outcome::Delivered, &TenantId::parse("t1").unwrap(), webhook(1), Some("type.1"), 1);
         let text = rendered(&registry);
         for line in [
             "redrive_tenant_deliveries_total{tenant=\"t1\",status=\"dead\"} 3",

@@ -14,8 +14,8 @@ use prometheus_client::{
     registry::Registry,
 };
 use redrive_core::{
-    DeliveryStatus, FailureCategory, TenantId, WebhookId, dispatch::gate::WaitingOn, event::Event,
-    protection::breaker::CircuitState, security::egress_rules::EgressDenied,
+    DeadReason, FailureCategory, TenantId, WebhookId, delivery::outcome::Outcome, dispatch::gate::WaitingOn,
+    event::Event, protection::breaker::CircuitState, security::egress_rules::EgressDenied,
 };
 use redrive_egress::Timings;
 use redrive_store::PruneCounts;
@@ -72,39 +72,6 @@ fn attempt_numbers() -> Histogram {
     Histogram::new(ATTEMPT_BUCKETS)
 }
 
-/// Result for a delivery of an attempt, or of an end without a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeliveryResult {
-    Delivered,
-    /// The attempt failed and will be retried.
-    Failed,
-    Dead,
-    Cancelled,
-}
-
-impl DeliveryResult {
-    const ALL: [Self; 4] = [Self::Delivered, Self::Failed, Self::Dead, Self::Cancelled];
-
-    /// Returns the result for the status right after an attempt or an end.
-    fn from_status(now: DeliveryStatus) -> Self {
-        match now {
-            DeliveryStatus::Delivered => Self::Delivered,
-            DeliveryStatus::Dead => Self::Dead,
-            DeliveryStatus::Cancelled => Self::Cancelled,
-            DeliveryStatus::Pending | DeliveryStatus::InFlight => Self::Failed,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => DeliveryStatus::Delivered.name(),
-            Self::Failed => "failed",
-            Self::Dead => DeliveryStatus::Dead.name(),
-            Self::Cancelled => DeliveryStatus::Cancelled.name(),
-        }
-    }
-}
-
 /// Internal errors that should never occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InternalError {
@@ -136,19 +103,14 @@ const CATEGORIES: usize = FailureCategory::ALL.len();
 impl Deliveries {
     fn new(registry: &mut Registry) -> Self {
         let family = Family::<DeliveryLabels, Counter>::default();
-        let counters = DeliveryResult::ALL.map(|outcome| {
+        let counters = Outcome::LABELS.map(|status| {
             std::array::from_fn(|index| {
                 let category = FailureCategory::ALL.get(index).map_or("", |category| category.name());
-                let labels = DeliveryLabels { status: outcome.name(), failure_category: category };
+                let labels = DeliveryLabels { status, failure_category: category };
                 // Impossible combinations are not exported: a success has no category, and a failure always has one.
-                match (outcome, category) {
-                    (DeliveryResult::Delivered, "")
-                    | (DeliveryResult::Dead | DeliveryResult::Cancelled, _) => {
-                        family.get_or_create(&labels).clone()
-                    }
-                    (DeliveryResult::Failed, category) if !category.is_empty() => {
-                        family.get_or_create(&labels).clone()
-                    }
+                match (status, category) {
+                    ("delivered", "") | ("dead" | "cancelled", _) => family.get_or_create(&labels).clone(),
+                    ("failed", category) if !category.is_empty() => family.get_or_create(&labels).clone(),
                     _ => Counter::default(),
                 }
             })
@@ -161,8 +123,8 @@ impl Deliveries {
         Self(counters)
     }
 
-    fn counter(&self, outcome: DeliveryResult, category: Option<FailureCategory>) -> &Counter {
-        &self.0[outcome as usize][category.map_or(CATEGORIES, |category| category as usize)]
+    fn counter(&self, outcome: &Outcome, category: Option<FailureCategory>) -> &Counter {
+        &self.0[outcome.index()][category.map_or(CATEGORIES, |category| category as usize)]
     }
 }
 
@@ -219,8 +181,8 @@ impl Metrics {
     pub fn new(registry: &mut Registry, series: BreakdownSettings, has_redis: bool) -> Self {
         let numbers =
             Family::<OutcomeLabel, Histogram, fn() -> Histogram>::new_with_constructor(attempt_numbers);
-        let attempt_number = DeliveryResult::ALL.map(|result| {
-            let outcome = if result == DeliveryResult::Delivered { "success" } else { result.name() };
+        let attempt_number = Outcome::LABELS.map(|label| {
+            let outcome = if label == "delivered" { "success" } else { label };
             numbers.get_or_create(&OutcomeLabel { outcome }).clone()
         });
         registry.register(
@@ -415,15 +377,14 @@ impl Metrics {
         &self,
         event: &Event,
         webhook_id: WebhookId,
-        now: DeliveryStatus,
+        outcome: &Outcome,
         attempt: Option<(u32, Option<FailureCategory>)>,
     ) {
-        let outcome = DeliveryResult::from_status(now);
         self.deliveries.counter(outcome, attempt.and_then(|(_, failure)| failure)).inc();
         if let Some((number, _)) = attempt {
-            self.attempt_number[outcome as usize].observe(f64::from(number));
+            self.attempt_number[outcome.index()].observe(f64::from(number));
         }
-        if outcome == DeliveryResult::Dead {
+        if let Outcome::Dead(_) = outcome {
             self.dead.inc();
         }
         if let Some(by) = &self.by {
@@ -433,10 +394,11 @@ impl Metrics {
 
     /// Counts deliveries of a webhook that expired while they were blocked in the store.
     pub(crate) fn expired(&self, tenant_id: &TenantId, webhook_id: WebhookId, count: u64) {
+        let expired = Outcome::Dead(DeadReason::Expired);
         self.dead.inc_by(count);
-        self.deliveries.counter(DeliveryResult::Dead, None).inc_by(count);
+        self.deliveries.counter(&expired, None).inc_by(count);
         if let Some(by) = &self.by {
-            by.count(DeliveryResult::Dead, tenant_id, webhook_id, None, count);
+            by.count(&expired, tenant_id, webhook_id, None, count);
         }
     }
 
@@ -495,7 +457,7 @@ mod tests {
         }
         assert!(!text.contains("status=\"failed\",failure_category=\"\""), "a failure has a category");
         for category in FailureCategory::ALL {
-            metrics.deliveries.counter(DeliveryResult::Failed, Some(category)).inc();
+            metrics.deliveries.counter(&Outcome::Retry { at: Default::default() }, Some(category)).inc();
         }
         text.clear();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

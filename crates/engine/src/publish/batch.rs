@@ -50,13 +50,14 @@ struct Batch {
 
 impl Publisher {
     /// Publishes events of one tenant in this order, and returns their results in the same order. An event that is
-    /// invalid is refused alone. An event that cannot be stored now is refused with all that come after it.
+    /// invalid, or whose checks would exceed `max_work`, is refused alone. An event that cannot be stored now is refused with all that come after it.
     pub(crate) async fn publish_batch(
         self: &Arc<Self>,
         tenant_id: &TenantId,
         drafts: Vec<EventDraft>,
+        max_work: u64,
     ) -> Vec<EventResult> {
-        let mut batch = self.begin_batch(drafts);
+        let mut batch = self.begin_batch(drafts, max_work);
         let mut epoch_waits = 0;
         for _ in 0..=MAX_FAN_OUT_RETRIES {
             if batch.open.is_empty() {
@@ -100,8 +101,9 @@ impl Publisher {
     }
 
     /// Builds and validates the events. Those that are invalid have their result.
-    fn begin_batch(&self, drafts: Vec<EventDraft>) -> Batch {
-        let mut batch = Batch { results: Vec::new(), open: Vec::new(), state: BatchState::default() };
+    fn begin_batch(&self, drafts: Vec<EventDraft>, max_work: u64) -> Batch {
+        let state = BatchState::new(max_work);
+        let mut batch = Batch { results: Vec::new(), open: Vec::new(), state };
         for (index, draft) in drafts.into_iter().enumerate() {
             let (event, only) = self.build_event(draft);
             let valid = match event_type::is_reserved(&event.event_type) {
@@ -131,9 +133,7 @@ impl Publisher {
                     offered.push(OfferedEvent { open: next, epoch, deliveries, reply });
                 }
                 Ok(Checked::Duplicate(receipt)) => batch.results[next.index] = Some(Ok(receipt)),
-                Err(
-                    error @ (PublishError::Store(_) | PublishError::NoTenant | PublishError::BatchTooCostly),
-                ) => {
+                Err(error @ (PublishError::Store(_) | PublishError::NoTenant)) => {
                     // It may succeed later, so nothing behind it may be stored before it.
                     batch.results[next.index] = Some(Err(error.clone()));
                     for behind in open.by_ref() {
@@ -155,5 +155,105 @@ impl Batch {
     /// Returns the results; events that have none get this error.
     fn end(self, error: &PublishError) -> Vec<EventResult> {
         self.results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone()))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use parking_lot::Mutex;
+    use redrive_store::{Completion, NewEvent, Publish};
+
+    use super::*;
+    use crate::testing::{TestPath, draft};
+
+    /// A store that responds to publishes as the test says.
+    #[derive(Default)]
+    struct FakePublish {
+        results: Mutex<VecDeque<Result<PublishResult, StoreError>>>,
+        /// Payloads in the order in which they were offered.
+        offered: Mutex<Vec<String>>,
+    }
+
+    impl Publish for FakePublish {
+        fn publish(&self, event: NewEvent, done: Completion<PublishResult>) {
+            let payload = String::from_utf8_lossy(&event.event.data).into_owned();
+            let number = {
+                let mut offered = self.offered.lock();
+                offered.push(payload);
+                offered.len() as i64
+            };
+            let result = self.results.lock().pop_front();
+            done(result.unwrap_or(Ok(PublishResult::New { sequence_number: number })));
+        }
+    }
+
+    async fn publish(
+        results: impl IntoIterator<Item = Result<PublishResult, StoreError>>,
+        drafts: Vec<EventDraft>,
+    ) -> (Vec<EventResult>, Vec<String>, TestPath) {
+        let (test, store) = (TestPath::new().await, Arc::new(FakePublish::default()));
+        store.results.lock().extend(results);
+        let real = &test.path.publisher;
+        let publisher = Arc::new(Publisher {
+            store: store.clone(),
+            clock: real.clock.clone(),
+            settings: real.settings.clone(),
+            membership: real.membership.clone(),
+            router: real.router.clone(),
+            coordinator: real.coordinator.clone(),
+            dispatcher: real.dispatcher.clone(),
+            monitor: real.monitor.clone(),
+            tickets: None,
+            checker: real.checker.clone(),
+            metrics: real.metrics.clone(),
+            tracer: real.tracer.clone(),
+            wakeups: real.wakeups.clone(),
+            faults: real.faults.clone(),
+        });
+        let results = publisher.publish_batch(&TenantId::default(), drafts, u64::MAX).await;
+        let offered = store.offered.lock().clone();
+        (results, offered, test)
+    }
+
+    fn numbered(n: usize) -> String {
+        format!("{{\"n\":{n}}}")
+    }
+
+    #[tokio::test]
+    async fn stale_tail_is_offered_again_in_its_order() {
+        let new = |sequence_number| Ok(PublishResult::New { sequence_number });
+        let behind = || Err(StoreError::OutOfOrder);
+        let stale = [new(1), Ok(PublishResult::ConfigChanged), behind(), behind()];
+        let (results, offered, _test) = publish(stale, (0..4).map(draft).collect()).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        assert_eq!(offered, [0, 1, 2, 3, 1, 2, 3].map(numbered));
+    }
+
+    #[tokio::test]
+    async fn events_behind_a_failure_are_refused_with_it() {
+        let unavailable = StoreError::Unavailable("the disk is full".into());
+        let results = [
+            Ok(PublishResult::New { sequence_number: 1 }),
+            Err(unavailable.clone()),
+            Err(StoreError::OutOfOrder),
+        ];
+        let (results, offered, test) = publish(results, (0..3).map(draft).collect()).await;
+        assert!(results[0].is_ok());
+        let refused = Err(PublishError::Store(unavailable));
+        assert_eq!(results[1..], [refused.clone(), refused]);
+        assert_eq!(offered.len(), 3, "nothing is offered again");
+        let load = test.path.dispatcher.queues.load();
+        assert_eq!(load.deliveries, 1, "only what was committed occupies capacity");
+    }
+
+    #[tokio::test]
+    async fn invalid_event_is_refused_alone() {
+        let reserved = EventDraft { event_type: "redrive.circuit.opened".into(), ..draft(1) };
+        let (results, offered, _test) = publish([], vec![draft(0), reserved, draft(2)]).await;
+        assert!(results[0].is_ok() && results[2].is_ok());
+        assert_eq!(results[1], Err(PublishError::Reserved));
+        assert_eq!(offered, [0, 2].map(numbered));
     }
 }

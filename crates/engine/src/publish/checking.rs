@@ -57,10 +57,10 @@ pub(crate) struct BatchState {
     current_version: AtomicI64,
 }
 
-impl Default for BatchState {
-    fn default() -> Self {
+impl BatchState {
+    pub(super) fn new(max_work: u64) -> Self {
         Self {
-            left: AtomicU64::new(MAX_BATCH_WORK),
+            left: AtomicU64::new(max_work),
             inline: AtomicU64::new(0),
             current_version: AtomicI64::new(i64::MIN),
         }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn batch_beyond_its_budget_is_refused() {
-        let batch = BatchState::default();
+        let batch = BatchState::new(MAX_BATCH_WORK);
         assert_eq!(batch.charge(MAX_BATCH_WORK - 10), Ok(()));
         assert_eq!(batch.charge(11), Err(PublishError::BatchTooCostly));
         assert_eq!(batch.charge(10), Ok(()), "a smaller check still fits");
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn batch_yields_after_little_work() {
-        let batch = BatchState::default();
+        let batch = BatchState::new(MAX_BATCH_WORK);
         batch.add_inline_work(MAX_INLINE_WORK / 2);
         assert!(!batch.must_yield());
         batch.add_inline_work(1);

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use redrive_core::{
     AttemptId, FailureCategory,
-    delivery::{decide::Decision, response::ResponseClass},
+    delivery::{outcome::Outcome, response::ResponseClass},
     event::PayloadFormat,
     protection::breaker::CircuitState,
 };
 use redrive_egress::Timings;
-use redrive_store::{Attempt, AttemptStatus, NextState, PhaseTimings};
+use redrive_store::{Attempt, PhaseTimings};
 
 use super::Recorder;
 use crate::{
@@ -18,24 +18,6 @@ use crate::{
     routing::ResolvedWebhook,
     send::{AttemptResult, headers::header_lines},
 };
-
-pub(super) fn next_state(decision: &Decision, cancel: Option<String>) -> NextState {
-    match decision {
-        Decision::Delivered => NextState::Delivered,
-        Decision::Retry { at } => NextState::Retry { due: *at },
-        Decision::Dead(reason) => NextState::Dead { reason: *reason },
-        Decision::Cancelled => NextState::Cancelled { reason: cancel.unwrap_or_default() },
-    }
-}
-
-pub(super) fn attempt_status(decision: &Decision) -> AttemptStatus {
-    match decision {
-        Decision::Delivered => AttemptStatus::Success,
-        // `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`.
-        Decision::Dead(_) => AttemptStatus::Exhausted,
-        Decision::Retry { .. } | Decision::Cancelled => AttemptStatus::Failed,
-    }
-}
 
 pub(crate) fn failure_category(response_class: &ResponseClass) -> Option<FailureCategory> {
     match response_class {
@@ -63,12 +45,12 @@ impl Recorder {
         circuit: CircuitState,
         result: AttemptResult,
         category: Option<FailureCategory>,
-        decision: &Decision,
+        outcome: &Outcome,
     ) -> Attempt {
         let mut attempt = Attempt {
             id: result.id,
             number: delivery.attempt,
-            status: attempt_status(decision),
+            status: outcome.attempt_status(),
             failure_category: category,
             http_status_code: None,
             error_message: None,
@@ -78,10 +60,7 @@ impl Recorder {
             timings: to_phase_timings(&result.exchange.timings),
             scheduled_at: delivery.due,
             executed_at: result.executed_at,
-            next_retry_at: match decision {
-                Decision::Retry { at } => Some(*at),
-                _ => None,
-            },
+            next_retry_at: outcome.next_attempt_at(),
             circuit,
             worker: delivery.epoch.worker.clone(),
         };

@@ -10,6 +10,7 @@ mod results;
 mod store_monitor;
 mod webhook_changes;
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -21,11 +22,11 @@ use redrive_core::{
     event::REASON_ERASED,
     protection::breaker::CircuitState,
 };
-use redrive_store::{DisableWebhook, NextState, Outcome, Record, WebhookEffects};
+use redrive_store::{DisableWebhook, OutcomeRecord, Record, WebhookEffects};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use self::attempt::{failure_category, next_state};
+use self::attempt::failure_category;
 pub(crate) use self::{circuits::Circuits, probe::Probe, release::Releaser, store_monitor::StoreMonitor};
 use crate::{
     clock::{self, Clock},
@@ -47,7 +48,7 @@ pub(crate) const RECORD_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Outcome being recorded, with what is needed to decide again or to drop it.
 struct PendingOutcome {
-    outcome: Arc<Outcome>,
+    outcome: Arc<OutcomeRecord>,
     delivery: UnsettledDelivery,
     response_class: Option<(ResponseClass, Arc<ResolvedWebhook>)>,
 }
@@ -99,6 +100,27 @@ pub(crate) struct Recorder {
 pub(crate) struct UnrecordedOutcomes(Mutex<VecDeque<PendingOutcome>>);
 
 impl UnrecordedOutcomes {
+    /// Returns whether the store has accepted all outcomes.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// Returns how many outcomes are kept.
+    fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Keeps an outcome that the store did not accept.
+    fn keep(&self, pending: PendingOutcome) {
+        self.0.lock().push_back(pending);
+    }
+
+    /// Takes the outcome that has been kept for longest.
+    fn pop_first(&self) -> Option<PendingOutcome> {
+        self.0.lock().pop_front()
+    }
+
     /// Drops all outcomes: the epoch has ended, and other nodes have the deliveries.
     pub(crate) fn clear(&self) {
         let dropped = std::mem::take(&mut *self.0.lock());
@@ -113,13 +135,13 @@ impl Recorder {
         delivery: &LeasedDelivery,
         webhook: &ResolvedWebhook,
         response_class: &ResponseClass,
-        cancel_requested: bool,
+        cancel: Option<&str>,
     ) -> DecisionEffects {
         let context = AttemptContext {
             attempt: delivery.attempt,
             created_at: delivery.created_at,
             confirmed_now: self.clock.confirmed_now(),
-            cancel_requested,
+            cancel,
             policy: &webhook.retry_policy,
         };
         decide(&context, response_class, self.clock.now(), clock::random_unit())
@@ -147,7 +169,7 @@ impl Recorder {
         let (traced, timings) = (result.started_nanos, result.exchange.timings);
         let category = failure_category(&response_class);
         let mut attempt =
-            self.build_attempt(&delivery, &webhook, circuit, result, category, &decided.decision);
+            self.build_attempt(&delivery, &webhook, circuit, result, category, &decided.outcome);
         self.tracer.trace_attempt(&delivery, &webhook, traced, &attempt, &timings);
         if cancel.as_ref().is_some_and(|cancel| cancel.reason == REASON_ERASED) {
             // The response may repeat the erased payload.
@@ -163,14 +185,13 @@ impl Recorder {
         recorded.extend(disable_reason.as_ref().map(disabled_occurrence));
         let (saw_cancel, by_request) =
             (cancel.is_some(), cancel.as_ref().is_some_and(|cancel| cancel.by_request));
-        let next = next_state(&decided.decision, cancel.map(|cancel| cancel.reason));
-        let outcome = Outcome {
+        let record = OutcomeRecord {
             epoch: delivery.epoch.epoch,
             delivery_id: delivery.id,
             tenant_id: delivery.event.tenant_id.clone(),
             webhook_id: delivery.webhook_id,
-            requires_inactive_webhook: matches!(next, NextState::Cancelled { .. }) && !by_request,
-            next,
+            requires_inactive_webhook: matches!(decided.outcome, Outcome::Cancelled(_)) && !by_request,
+            outcome: decided.outcome,
             attempt: Some(attempt),
             saw_cancel,
             disable: disable_reason.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
@@ -179,7 +200,7 @@ impl Recorder {
             at: now,
         };
         self.submit(PendingOutcome {
-            outcome: Arc::new(outcome),
+            outcome: Arc::new(record),
             delivery,
             response_class: Some((response_class, webhook)),
         });
@@ -191,19 +212,19 @@ impl Recorder {
         delivery: UnsettledDelivery,
         end: EndWithoutAttempt,
     ) {
-        let EndWithoutAttempt { next, requires_inactive_webhook } = end;
+        let EndWithoutAttempt { outcome, requires_inactive_webhook } = end;
         let at = self.clock.now();
-        let dead_occurrence = match &next {
-            NextState::Dead { reason } => occurrences::delivery_dead(&delivery, *reason, None, at),
+        let dead_occurrence = match &outcome {
+            Outcome::Dead(reason) => occurrences::delivery_dead(&delivery, *reason, None, at),
             _ => None,
         };
-        let outcome = Outcome {
+        let record = OutcomeRecord {
             epoch: delivery.epoch.epoch,
             delivery_id: delivery.id,
             tenant_id: delivery.event.tenant_id.clone(),
             webhook_id: delivery.webhook_id,
             attempt: None,
-            next,
+            outcome,
             saw_cancel: true,
             requires_inactive_webhook,
             disable: None,
@@ -211,7 +232,7 @@ impl Recorder {
             occurrences: dead_occurrence.into_iter().collect(),
             at,
         };
-        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class: None });
+        self.submit(PendingOutcome { outcome: Arc::new(record), delivery, response_class: None });
     }
 
     /// Drops a delivery whose lease belongs to another node. If it `has_outcome`, that is discarded; otherwise nothing

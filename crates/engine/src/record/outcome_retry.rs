@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_store::{Maintenance, StoreError};
+use redrive_store::{Health, StoreError};
 
 use super::{RECORD_RETRY_INTERVAL, Recorder};
 use crate::supervision::{EngineFailure, Supervisor};
@@ -12,7 +12,7 @@ const STORE_PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watches a failed store, and records the kept outcomes when it recovers.
 pub(crate) struct OutcomeRetrier {
-    pub(crate) store: Arc<dyn Maintenance>,
+    pub(crate) store: Arc<dyn Health>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) supervisor: Arc<Supervisor>,
 }
@@ -58,9 +58,9 @@ impl OutcomeRetrier {
                 tracing::info!("store is accepting writes again; sending resumed");
             }
             // One by one, so that a panic loses at most one of them. Those that fail again are added at the end.
-            let count = self.recorder.unrecorded.0.lock().len();
+            let count = self.recorder.unrecorded.len();
             for _ in 0..count {
-                let Some(pending) = self.recorder.unrecorded.0.lock().pop_front() else { break };
+                let Some(pending) = self.recorder.unrecorded.pop_first() else { break };
                 self.recorder.submit(pending);
             }
             self.recorder.dispatcher.store_recovered();

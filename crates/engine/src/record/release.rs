@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use redrive_core::{TenantId, delivery::decide::delay_after_panic};
-use redrive_store::{Claim, StoreError};
+use redrive_store::{Leases, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::RECORD_RETRY_INTERVAL;
@@ -20,7 +20,7 @@ const MAX_CONCURRENT_RELEASES: usize = 4;
 
 /// Empties the dispatcher's queue of leases to be released.
 pub(crate) struct Releaser {
-    pub(crate) store: Arc<dyn Claim>,
+    pub(crate) store: Arc<dyn Leases>,
     pub(crate) clock: Clock,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) stop: CancellationToken,
@@ -81,5 +81,115 @@ impl Releaser {
             leased.iter().for_each(|item| item.mark_released());
         }
         is_done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, time::Duration};
+
+    use parking_lot::Mutex;
+    use redrive_core::{DeliveryId, Time};
+    use redrive_store::{Epoch, Owned, StoreFuture};
+
+    use super::*;
+    use crate::testing::TestPath;
+
+    /// Leases of a store that does not accept those of some deliveries.
+    #[derive(Default)]
+    struct FakeLeases {
+        refused: Mutex<BTreeSet<DeliveryId>>,
+        released: Mutex<Vec<DeliveryId>>,
+        panicked: Mutex<Vec<(DeliveryId, Time)>>,
+    }
+
+    impl FakeLeases {
+        fn accept(&self, deliveries: &[(DeliveryId, Time)]) -> Result<usize, StoreError> {
+            let refused = self.refused.lock();
+            if deliveries.iter().any(|(id, _)| refused.contains(id)) {
+                return Err(StoreError::Busy("the tenant is locked".into()));
+            }
+            self.released.lock().extend(deliveries.iter().map(|(id, _)| *id));
+            Ok(deliveries.len())
+        }
+    }
+
+    impl Leases for FakeLeases {
+        fn release(&self, _: Epoch, _: Time, due: Vec<(DeliveryId, Time)>) -> StoreFuture<'_, usize> {
+            Box::pin(async move { self.accept(&due) })
+        }
+
+        fn release_panicked(
+            &self,
+            _: Epoch,
+            _: Time,
+            due: Vec<(DeliveryId, Time)>,
+        ) -> StoreFuture<'_, usize> {
+            Box::pin(async move {
+                self.panicked.lock().extend(&due);
+                self.accept(&due)
+            })
+        }
+
+        fn owned_by(&self, _: Epoch, _: Option<DeliveryId>, _: usize) -> StoreFuture<'_, Owned> {
+            Box::pin(async { Ok(Owned::default()) })
+        }
+
+        fn mark_sending(&self, _: Epoch, _: DeliveryId) -> StoreFuture<'_, bool> {
+            Box::pin(async { Ok(true) })
+        }
+    }
+
+    fn releaser(test: &TestPath, store: &Arc<FakeLeases>) -> Arc<Releaser> {
+        Arc::new(Releaser {
+            store: store.clone(),
+            clock: test.base.clock.clone(),
+            dispatcher: test.path.dispatcher.clone(),
+            stop: test.base.stop.clone(),
+        })
+    }
+
+    async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        assert!(tokio::time::timeout(redrive_testkit::WAIT_TIMEOUT, waiting).await.is_ok(), "{what}");
+    }
+
+    #[tokio::test]
+    async fn tenants_whose_releases_fail_do_not_delay_others() {
+        let (test, store) = (TestPath::new().await, Arc::new(FakeLeases::default()));
+        let tenant = |n: usize| TenantId::parse(&format!("tenant-{n}")).unwrap();
+        // More locked tenants than releases that run at the same time, all before the free one in their order.
+        for n in 0..=MAX_CONCURRENT_RELEASES + 1 {
+            let leased = test.leased(&tenant(n), n as u8);
+            if n <= MAX_CONCURRENT_RELEASES {
+                store.refused.lock().insert(leased.id);
+            }
+            test.path.dispatcher.release_queue.add(ReleaseItem::unknown_to_dispatcher(leased));
+        }
+        let running = tokio::spawn(releaser(&test, &store).run());
+        wait_until("the free tenant's lease is released", || store.released.lock().len() == 1).await;
+        store.refused.lock().clear();
+        let all = MAX_CONCURRENT_RELEASES + 2;
+        wait_until("all leases are released", || store.released.lock().len() == all).await;
+        test.base.stop.cancel();
+        running.await.unwrap();
+        assert_eq!(test.to_release(), 0);
+    }
+
+    #[tokio::test]
+    async fn delivery_whose_task_failed_is_released_with_a_delay() {
+        let (test, store) = (TestPath::new().await, Arc::new(FakeLeases::default()));
+        test.started_delivery().await.release_failed();
+        let running = tokio::spawn(releaser(&test, &store).run());
+        wait_until("the lease is released", || test.path.dispatcher.queues.load().unsettled == 0).await;
+        test.base.stop.cancel();
+        running.await.unwrap();
+        let (_, due) = store.panicked.lock()[0];
+        assert!(due > test.base.clock.now(), "it is not due immediately");
+        assert_eq!(test.path.dispatcher.queues.load().deliveries, 0, "its capacity is free");
     }
 }

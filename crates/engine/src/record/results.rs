@@ -2,15 +2,10 @@
 
 use std::sync::Arc;
 
-use redrive_core::{
-    DeliveryStatus, delivery::decide::Decision, event::REASON_ERASED, protection::breaker::SavedCircuit,
-};
-use redrive_store::{NextState, Outcome, RecordResult, StoreError};
+use redrive_core::{delivery::outcome::Outcome, event::REASON_ERASED, protection::breaker::SavedCircuit};
+use redrive_store::{OutcomeRecord, RecordResult, StoreError};
 
-use super::{
-    PendingOutcome, Recorder,
-    attempt::{attempt_status, next_state},
-};
+use super::{PendingOutcome, Recorder};
 use crate::{metrics::InternalError, occurrences, supervision::FaultPoint};
 
 impl Recorder {
@@ -30,7 +25,7 @@ impl Recorder {
                 let disabled = pending.outcome.disable.is_some();
                 self.on_recorded(pending, disabled)
             }
-            Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, reason),
+            Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, &reason),
             Ok(RecordResult::WebhookNotInactive) => self.decide_without_webhook_cancel(pending),
             Ok(RecordResult::Fenced) => {
                 self.persist_effects(&pending.outcome);
@@ -40,7 +35,7 @@ impl Recorder {
             // The store will never accept this outcome as it is: retry without details.
             Err(StoreError::InvalidItem(why)) => self.retry_without_details(pending, &why),
             Err(_) => {
-                self.unrecorded.0.lock().push_back(pending);
+                self.unrecorded.keep(pending);
                 self.monitor.record_failure();
             }
         }
@@ -48,7 +43,7 @@ impl Recorder {
 
     /// Persists the circuit change of an outcome that was not recorded: its observation of the endpoint is still
     /// valid.
-    fn persist_effects(self: &Arc<Self>, outcome: &Outcome) {
+    fn persist_effects(self: &Arc<Self>, outcome: &OutcomeRecord) {
         if let Some(circuit) = &outcome.effects.circuit {
             let occurrence =
                 outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some()).cloned();
@@ -64,7 +59,7 @@ impl Recorder {
         }
     }
 
-    fn effects_stored(&self, outcome: &Outcome) {
+    fn effects_stored(&self, outcome: &OutcomeRecord) {
         if outcome.effects.circuit.is_some() {
             self.coordinator.local.circuit_stored(outcome.webhook_id);
         }
@@ -80,26 +75,21 @@ impl Recorder {
         if !outcome.occurrences.is_empty() {
             self.wakeups.notifier.notify_one();
         }
-        let status = match &outcome.next {
-            NextState::Delivered => DeliveryStatus::Delivered,
-            NextState::Retry { due } => {
-                self.wakeups.scheduler.wake_at(*due);
-                DeliveryStatus::Pending
-            }
-            NextState::Dead { .. } => DeliveryStatus::Dead,
-            NextState::Cancelled { .. } => DeliveryStatus::Cancelled,
-        };
+        if let Some(at) = outcome.outcome.next_attempt_at() {
+            self.wakeups.scheduler.wake_at(at);
+        }
+        let status = outcome.outcome.status();
         self.rollups.record_ended(&outcome.tenant_id, status, 1, outcome.at);
         let attempt = outcome.attempt.as_ref().map(|attempt| (attempt.number, attempt.failure_category));
         let (event, webhook_id) = (&pending.delivery.event, pending.delivery.webhook_id);
-        self.metrics.record_end(event, webhook_id, status, attempt);
+        self.metrics.record_end(event, webhook_id, &outcome.outcome, attempt);
         self.refresh_after_disable(outcome, disabled);
         self.log_outcome(&pending);
-        if status != DeliveryStatus::Pending {
+        if !outcome.outcome.still_waits() {
             let attempts = pending.delivery.attempt - u32::from(outcome.attempt.is_none());
             self.tracer.trace_end(&pending.delivery, status, attempts);
         }
-        pending.delivery.settle(status == DeliveryStatus::Pending);
+        pending.delivery.settle(outcome.outcome.still_waits());
     }
 
     /// Logs a dead delivery at info level, and a failed attempt at debug level.
@@ -107,8 +97,8 @@ impl Recorder {
         let PendingOutcome { outcome, delivery, .. } = pending;
         let failed = outcome.attempt.as_ref().and_then(|attempt| Some((attempt, attempt.failure_category?)));
         let failure_category = failed.map(|(_, category)| category.name());
-        match (&outcome.next, failed) {
-            (NextState::Dead { reason }, _) => tracing::info!(
+        match (&outcome.outcome, failed) {
+            (Outcome::Dead(reason), _) => tracing::info!(
                 delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
                 tenant_id = %outcome.tenant_id, attempt = delivery.attempt, reason = reason.name(), failure_category,
                 "delivery marked dead"
@@ -123,18 +113,18 @@ impl Recorder {
     }
 
     /// Decides again because the delivery was cancelled between the decision and its recording.
-    fn decide_again(self: &Arc<Self>, pending: PendingOutcome, reason: String) {
+    fn decide_again(self: &Arc<Self>, pending: PendingOutcome, reason: &str) {
         let PendingOutcome { outcome, delivery, response_class } = pending;
-        let mut outcome = Outcome::clone(&outcome);
+        let mut outcome = OutcomeRecord::clone(&outcome);
         outcome.saw_cancel = true;
         if let (Some((response_class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) {
-            let decided = self.decide(&delivery, webhook, response_class, true);
-            attempt.status = attempt_status(&decided.decision);
+            let decided = self.decide(&delivery, webhook, response_class, Some(reason));
+            attempt.status = decided.outcome.attempt_status();
             attempt.next_retry_at = None;
             if reason == REASON_ERASED {
                 attempt.response_body_sample = None;
             }
-            outcome.next = next_state(&decided.decision, Some(reason));
+            outcome.outcome = decided.outcome;
         }
         self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
     }
@@ -147,19 +137,16 @@ impl Recorder {
         let recorder = self.clone();
         self.runtime.spawn(async move {
             recorder.reload_webhook(&outcome.tenant_id, outcome.webhook_id).await;
-            let mut outcome = Outcome::clone(&outcome);
+            let mut outcome = OutcomeRecord::clone(&outcome);
             let (Some((class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) else {
                 return delivery.release();
             };
-            let decided = recorder.decide(&delivery, webhook, class, false);
-            attempt.status = attempt_status(&decided.decision);
-            attempt.next_retry_at = match decided.decision {
-                Decision::Retry { at } => Some(at),
-                _ => None,
-            };
+            let decided = recorder.decide(&delivery, webhook, class, None);
+            attempt.status = decided.outcome.attempt_status();
+            attempt.next_retry_at = decided.outcome.next_attempt_at();
             let error = attempt.error_message.as_deref();
             outcome.occurrences.extend(occurrences::delivery_dead_by(&delivery, &decided, error, outcome.at));
-            outcome.next = next_state(&decided.decision, None);
+            outcome.outcome = decided.outcome;
             outcome.requires_inactive_webhook = false;
             outcome.saw_cancel = false;
             recorder.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
@@ -168,7 +155,7 @@ impl Recorder {
 
     fn retry_without_details(self: &Arc<Self>, pending: PendingOutcome, why: &str) {
         let PendingOutcome { outcome, delivery, response_class } = pending;
-        let mut outcome = Outcome::clone(&outcome);
+        let mut outcome = OutcomeRecord::clone(&outcome);
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
                 tracing::error!(
@@ -193,5 +180,105 @@ impl Recorder {
                 delivery.release_failed();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use parking_lot::Mutex;
+    use redrive_store::{Completion, Record};
+
+    use super::*;
+    use crate::{
+        dispatch::EndWithoutAttempt,
+        record::{Recorder, UnrecordedOutcomes},
+        testing::TestPath,
+    };
+
+    /// A store that responds to outcomes as the test says.
+    #[derive(Default)]
+    struct FakeRecord {
+        results: Mutex<VecDeque<Result<RecordResult, StoreError>>>,
+        outcomes: Mutex<Vec<Arc<OutcomeRecord>>>,
+    }
+
+    impl Record for FakeRecord {
+        fn record(&self, outcome: Arc<OutcomeRecord>, done: Completion<RecordResult>) {
+            self.outcomes.lock().push(outcome);
+            let result = self.results.lock().pop_front();
+            done(result.unwrap_or(Ok(RecordResult::Recorded { config_version: None })));
+        }
+    }
+
+    fn recorder(test: &TestPath, store: &Arc<FakeRecord>) -> Arc<Recorder> {
+        let real = &test.path.recorder;
+        Arc::new(Recorder {
+            store: store.clone(),
+            clock: real.clock.clone(),
+            membership: real.membership.clone(),
+            router: real.router.clone(),
+            coordinator: real.coordinator.clone(),
+            dispatcher: real.dispatcher.clone(),
+            circuits: real.circuits.clone(),
+            monitor: real.monitor.clone(),
+            metrics: real.metrics.clone(),
+            rollups: real.rollups.clone(),
+            tracer: real.tracer.clone(),
+            wakeups: real.wakeups.clone(),
+            faults: real.faults.clone(),
+            runtime: real.runtime.clone(),
+            stop: real.stop.clone(),
+            unrecorded: UnrecordedOutcomes::default(),
+        })
+    }
+
+    async fn record_with(
+        results: impl IntoIterator<Item = Result<RecordResult, StoreError>>,
+    ) -> (TestPath, Arc<Recorder>, Arc<FakeRecord>) {
+        let (test, store) = (TestPath::new().await, Arc::new(FakeRecord::default()));
+        store.results.lock().extend(results);
+        let recorder = recorder(&test, &store);
+        let end: EndWithoutAttempt = Outcome::Cancelled("by the test".into()).into();
+        recorder.record_without_attempt(test.started_delivery().await, end);
+        (test, recorder, store)
+    }
+
+    #[tokio::test]
+    async fn recorded_outcome_frees_everything() {
+        let (test, recorder, store) = record_with([]).await;
+        let load = test.path.dispatcher.queues.load();
+        assert_eq!((load.deliveries, load.bytes, load.unsettled), (0, 0, 0));
+        assert!(recorder.unrecorded.is_empty());
+        assert_eq!(store.outcomes.lock().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn outcome_that_the_store_cannot_take_is_kept_with_its_slot() {
+        let (test, recorder, store) =
+            record_with([Err(StoreError::Unavailable("the disk is full".into()))]).await;
+        assert!(!recorder.unrecorded.is_empty());
+        assert_eq!(test.path.dispatcher.queues.load().unsettled, 1, "nothing is sent instead");
+        // As the outcome retrier does when the store responds again.
+        let pending = recorder.unrecorded.pop_first().unwrap();
+        recorder.submit(pending);
+        assert_eq!(test.path.dispatcher.queues.load().unsettled, 0);
+        assert_eq!(store.outcomes.lock().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn outcome_of_a_lost_lease_is_dropped() {
+        let (test, recorder, _) = record_with([Ok(RecordResult::Fenced)]).await;
+        assert!(recorder.unrecorded.is_empty());
+        assert_eq!(test.path.dispatcher.queues.load().unsettled, 0);
+        assert_eq!(test.to_release(), 0, "another node has the lease");
+    }
+
+    #[tokio::test]
+    async fn delivery_whose_outcome_is_invalid_is_released_as_failed() {
+        let (test, recorder, _) = record_with([Err(StoreError::InvalidItem("too large".into()))]).await;
+        assert!(recorder.unrecorded.is_empty());
+        assert_eq!(test.to_release(), 1);
     }
 }

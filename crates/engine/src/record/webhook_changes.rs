@@ -1,10 +1,11 @@
 //! Changes of webhooks and what they mean for deliveries: those of an inactive webhook end, those of a paused one are
 //! parked.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{DeliveryId, TenantId, WebhookId, webhook::WebhookState};
-use redrive_store::{NextState, Outcome, StoreError};
+use redrive_store::{OutcomeRecord, StoreError};
 
 use super::Recorder;
 use crate::dispatch::EndWithoutAttempt;
@@ -30,7 +31,7 @@ impl Recorder {
         reason: String,
     ) {
         if let Some(queued) = self.dispatcher.cancel(webhook_id, delivery_id, reason.clone()) {
-            self.record_without_attempt(queued, NextState::Cancelled { reason }.into());
+            self.record_without_attempt(queued, Outcome::Cancelled(reason).into());
         }
     }
 
@@ -66,7 +67,7 @@ impl Recorder {
 
     /// Reloads a webhook after an outcome that was to disable it, whether the store did so, refused, or did not record
     /// the outcome. Then resumes sending, or cancels its pending deliveries, by its stored state.
-    pub(crate) fn refresh_after_disable(self: &Arc<Self>, outcome: &Outcome, disabled: bool) {
+    pub(crate) fn refresh_after_disable(self: &Arc<Self>, outcome: &OutcomeRecord, disabled: bool) {
         let Some(disable) = &outcome.disable else { return };
         let (webhook_id, tenant_id) = (outcome.webhook_id, outcome.tenant_id.clone());
         if disabled {

@@ -12,7 +12,7 @@ use redrive_core::{
     TenantId,
     event::schema::{Schema, SchemaViolation},
 };
-use redrive_store::{Store, StoreError, VersionedType};
+use redrive_store::{EventTypeChanges, StoreError, VersionedType};
 
 /// Number of event types read per query.
 const PAGE_SIZE: usize = 64;
@@ -56,7 +56,7 @@ impl Catalogue {
     /// tenant's current one, and the caller refreshes again.
     pub(crate) async fn refresh(
         &self,
-        store: &dyn Store,
+        store: &dyn EventTypeChanges,
         tenant_id: &TenantId,
         version: i64,
     ) -> Result<Self, StoreError> {

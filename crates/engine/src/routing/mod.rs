@@ -24,7 +24,7 @@ use redrive_core::{
         caps::{Caps, EffectiveLimits},
     },
 };
-use redrive_store::{Store, StoreError};
+use redrive_store::{Config, EventTypeChanges, StoreError};
 
 pub(crate) use self::catalogue::TypeStatus;
 #[cfg(test)]
@@ -97,7 +97,8 @@ impl CacheEntry {
 /// Knows which webhooks receive an event and how to send to them: a cache of the webhooks of all tenants that were needed
 /// so far.
 pub struct Router {
-    store: Arc<dyn Store>,
+    store: Arc<dyn Config>,
+    event_types: Arc<dyn EventTypeChanges>,
     tenants: RwLock<HashMap<TenantId, Arc<RwLock<TenantConfig>>>>,
     by_id: RwLock<ById<WebhookId, CacheEntry>>,
     tenant_contexts: RwLock<HashMap<TenantId, Arc<TenantContext>>>,
@@ -106,9 +107,22 @@ pub struct Router {
 }
 
 impl Router {
-    pub(crate) fn new(store: Arc<dyn Store>, settings: Arc<Settings>, shares: Arc<LimitShares>) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Config>,
+        event_types: Arc<dyn EventTypeChanges>,
+        settings: Arc<Settings>,
+        shares: Arc<LimitShares>,
+    ) -> Self {
         let (tenants, by_id, tenant_contexts) = Default::default();
-        Self { store, tenants, by_id, tenant_contexts, shares, defaults: Defaults::new(settings) }
+        Self {
+            store,
+            event_types,
+            tenants,
+            by_id,
+            tenant_contexts,
+            shares,
+            defaults: Defaults::new(settings),
+        }
     }
 
     /// Checks a webhook's settings against this server's defaults and the operator's caps. Values unchanged from `old`
@@ -296,9 +310,9 @@ impl Router {
             let strict_event_types = changes.rules.strict_event_types;
             let catalogue = match catalogue.version == changes.event_types_version {
                 true => catalogue,
-                false => {
-                    Arc::new(catalogue.refresh(&*self.store, tenant_id, changes.event_types_version).await?)
-                }
+                false => Arc::new(
+                    catalogue.refresh(&*self.event_types, tenant_id, changes.event_types_version).await?,
+                ),
             };
             self.tenant_context(tenant_id).set(changes.rules);
             let update = CatalogueUpdate { catalogue, strict_event_types };
@@ -366,8 +380,9 @@ impl Router {
             reloaded.strict_event_types = changes.rules.strict_event_types;
             if !changes.more {
                 let catalogue = Catalogue::default();
-                reloaded.catalogue =
-                    Arc::new(catalogue.refresh(&*self.store, tenant_id, changes.event_types_version).await?);
+                reloaded.catalogue = Arc::new(
+                    catalogue.refresh(&*self.event_types, tenant_id, changes.event_types_version).await?,
+                );
                 reloaded.version = version;
                 break;
             }

@@ -226,3 +226,107 @@ pub(super) fn to_leased_delivery(
         publish_started_at: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use parking_lot::Mutex;
+    use redrive_core::delivery::lane::Priority;
+    use redrive_store::{Claim, DueLanes, Epoch, LaneClaim, StoreFuture, TicketEntry};
+
+    use super::*;
+    use crate::testing::{START, TestPath};
+
+    /// A store with one due lane, whose claims respond as the test says.
+    struct FakeClaims {
+        lane: LaneKey,
+        results: Mutex<Vec<Result<Vec<LaneClaim>, StoreError>>>,
+    }
+
+    impl Claim for FakeClaims {
+        fn due_lanes(&self, _: Epoch, _: Vec<String>, _: Time, _: usize) -> StoreFuture<'_, DueLanes> {
+            Box::pin(async { Ok(DueLanes { lanes: vec![self.lane.clone()], next_wake: None }) })
+        }
+
+        fn claim(
+            &self,
+            _: Epoch,
+            _: Time,
+            _: Vec<LaneCapacity>,
+            _: usize,
+        ) -> StoreFuture<'_, Vec<LaneClaim>> {
+            let result = self.results.lock().pop();
+            Box::pin(async { result.unwrap_or_else(|| Ok(Vec::new())) })
+        }
+
+        fn claim_tickets(
+            &self,
+            _: Epoch,
+            _: Time,
+            _: Time,
+            _: Vec<TicketEntry>,
+            _: usize,
+        ) -> StoreFuture<'_, Vec<ClaimedDelivery>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn release_assignments(&self, _: Epoch, _: Vec<WebhookId>) -> StoreFuture<'_, ()> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    fn claimer(test: &TestPath, results: Vec<Result<Vec<LaneClaim>, StoreError>>) -> Claimer {
+        let lane = Lane::Unordered { priority: Priority::Normal, retry: false };
+        let real = &test.path.claimer;
+        Claimer {
+            store: Arc::new(FakeClaims {
+                lane: LaneKey { webhook_id: test.webhook_id, lane },
+                results: Mutex::new(results),
+            }),
+            clock: real.clock.clone(),
+            settings: real.settings.clone(),
+            membership: real.membership.clone(),
+            router: real.router.clone(),
+            dispatcher: real.dispatcher.clone(),
+            circuits: real.circuits.clone(),
+            faults: real.faults.clone(),
+            runtime: real.runtime.clone(),
+            declined_lanes: AtomicUsize::new(0),
+        }
+    }
+
+    #[tokio::test]
+    async fn failed_claim_returns_its_capacity() {
+        let test = TestPath::new().await;
+        let claimer = claimer(&test, vec![Err(StoreError::Unavailable("restarting".into()))]);
+        assert!(claimer.claim_due().await.is_err());
+        let load = test.path.dispatcher.queues.load();
+        assert_eq!((load.deliveries, load.bytes), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn claimed_delivery_is_started_with_its_attempt_number() {
+        let test = TestPath::new().await;
+        let leased = test.leased(&TenantId::default(), 7);
+        let claimed = ClaimedDelivery {
+            id: leased.id,
+            webhook_id: leased.webhook_id,
+            event: leased.event,
+            format: leased.format,
+            attempt_count: 2,
+            created_at: START,
+            due: START,
+            rescues: 1,
+            sender_deaths: 0,
+            seq: 1,
+        };
+        let lane = Lane::Unordered { priority: Priority::Normal, retry: false };
+        let key = LaneKey { webhook_id: test.webhook_id, lane };
+        let claim = LaneClaim { key, deliveries: vec![claimed], more: false };
+        let claimer = claimer(&test, vec![Ok(vec![claim])]);
+        assert!(matches!(claimer.claim_due().await, Ok(ClaimResult::Claimed)));
+        let started = test.started.deliveries.lock();
+        assert_eq!((started.len(), started[0].attempt, started[0].rescues), (1, 3, 1));
+    }
+}

@@ -11,7 +11,7 @@ use redrive_core::{
     delivery::response::{AttemptResponse, SendFailure},
 };
 use redrive_egress::{Client, EgressFailure, Exchange, OutboundRequest, Timings};
-use redrive_store::Claim;
+use redrive_store::Leases;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::pre_send_check::PreSendCheck;
@@ -49,7 +49,7 @@ impl AttemptResult {
 
 /// Sends requests to endpoints.
 pub(crate) struct Sender {
-    pub(crate) store: Arc<dyn Claim>,
+    pub(crate) store: Arc<dyn Leases>,
     pub(crate) egress: Client,
     pub(crate) clock: Clock,
     /// `User-Agent` of requests.

@@ -1,7 +1,8 @@
 //! The last check before a request is sent: what has changed since the delivery was admitted?
 
 use redrive_core::delivery::decide;
-use redrive_store::{NextState, StoreError};
+use redrive_core::delivery::outcome::Outcome;
+use redrive_store::StoreError;
 
 use super::Sender;
 use crate::{
@@ -46,7 +47,7 @@ impl Sender {
         }
         // The delivery may have been cancelled since it was started.
         if let Some(reason) = self.dispatcher.queues.cancel_reason(delivery.id) {
-            return Ok(PreSendCheck::Finish(NextState::Cancelled { reason }.into()));
+            return Ok(PreSendCheck::Finish(Outcome::Cancelled(reason).into()));
         }
         // The checks above may have outlasted the send lease.
         Ok(if self.membership.node_may_send() { PreSendCheck::Send } else { PreSendCheck::LeaseUncertain })

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::DeliveryStatus;
-use redrive_store::{BatchProgress, Store};
+use redrive_store::{BatchProgress, Cancellations};
 use tokio_util::sync::CancellationToken;
 
 use crate::{clock::Clock, rollup_buffer::RollupBuffer, wakeups::Wakeups};
@@ -15,7 +15,7 @@ const BATCH_SIZE: usize = 1_000;
 
 /// Cancels what waits for webhooks that receive no more events.
 pub(crate) struct Cancellation {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Cancellations>,
     pub(crate) clock: Clock,
     pub(crate) rollups: Arc<RollupBuffer>,
     pub(crate) wakeups: Arc<Wakeups>,

@@ -1,5 +1,6 @@
 //! Expiry: gives up on deliveries that exceeded `give_up_after`, and disables webhooks past `expires_at`.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
@@ -8,7 +9,7 @@ use redrive_core::{
     notification::{NotificationKind, OccurrenceDetails},
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::{NextState, Store, StoreError};
+use redrive_store::{Expirations, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::verification::{Verifier, VerifyResult};
@@ -32,7 +33,7 @@ const BATCH_SIZE: usize = 500;
 
 /// Gives up on deliveries and webhooks that are too old.
 pub(crate) struct Expiry {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Expirations>,
     pub(crate) clock: Clock,
     pub(crate) router: Arc<Router>,
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -79,8 +80,7 @@ impl Expiry {
                 .is_some_and(|webhook| now >= decide::give_up_at(delivery.created_at, &webhook.retry_policy))
         });
         for delivery in expired_deliveries {
-            self.recorder
-                .record_without_attempt(delivery, NextState::Dead { reason: DeadReason::Expired }.into());
+            self.recorder.record_without_attempt(delivery, Outcome::Dead(DeadReason::Expired).into());
         }
     }
 

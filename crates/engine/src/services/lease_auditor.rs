@@ -9,7 +9,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use redrive_core::{DeliveryId, WebhookId};
-use redrive_store::{Claim, Epoch, LaneKey, StoreError};
+use redrive_store::{Claim, Epoch, LaneKey, Leases, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -51,7 +51,8 @@ impl Unknown {
 
 /// Recovers what this node owns in the store and does not know in memory.
 pub(crate) struct LeaseAuditor {
-    pub(crate) store: Arc<dyn Claim>,
+    pub(crate) claims: Arc<dyn Claim>,
+    pub(crate) leases: Arc<dyn Leases>,
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) membership: Arc<Membership>,
@@ -101,7 +102,7 @@ impl LeaseAuditor {
         }
         let (mut unknown, mut after, mut read) = (Unknown::default(), None, 0);
         while read < self.settings.max_deliveries {
-            let owned = self.store.owned_by(epoch, after, PAGE_SIZE).await?;
+            let owned = self.leases.owned_by(epoch, after, PAGE_SIZE).await?;
             read += owned.leases.len();
             let is_last = owned.leases.len() < PAGE_SIZE;
             after = owned.leases.last().copied();
@@ -147,7 +148,7 @@ impl LeaseAuditor {
                 Some(webhook) => self.dispatcher.resume_lane(webhook, &key.lane),
                 // The webhook was deleted: no node needs to claim the lane exclusively.
                 None => {
-                    let left = self.store.release_assignments(epoch, vec![key.webhook_id]).await;
+                    let left = self.claims.release_assignments(epoch, vec![key.webhook_id]).await;
                     left.unwrap_or_else(|error| tracing::debug!(%error, "lane is still claimed; will retry"));
                 }
             }
@@ -155,7 +156,7 @@ impl LeaseAuditor {
         let (leases, now) = (Vec::from_iter(leases), self.clock.now());
         for part in leases.chunks(PAGE_SIZE) {
             let due = part.iter().map(|id| (*id, now)).collect();
-            match self.store.release(epoch, now, due).await {
+            match self.leases.release(epoch, now, due).await {
                 Ok(released) => self.metrics.recovered("lease", released),
                 Err(error) => tracing::warn!(%error, "releasing unknown leases failed; will retry"),
             }

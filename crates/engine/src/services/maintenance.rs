@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_store::Store;
+use redrive_store::{Maintenance, Operations};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -19,7 +19,8 @@ const PARTITION_CHECK_EVERY: usize = 60;
 
 /// Keeps the tables that no tenant sees small.
 pub(crate) struct MaintenanceService {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) maintenance: Arc<dyn Maintenance>,
+    pub(crate) operations: Arc<dyn Operations>,
     pub(crate) clock: Clock,
     pub(crate) stop: CancellationToken,
 }
@@ -33,18 +34,19 @@ impl MaintenanceService {
                 () = self.stop.cancelled() => return,
             }
             if pass % PARTITION_CHECK_EVERY == 1
-                && let Err(error) = self.store.ensure_partitions(self.clock.now() + PARTITION_HORIZON).await
+                && let Err(error) =
+                    self.maintenance.ensure_partitions(self.clock.now() + PARTITION_HORIZON).await
             {
                 tracing::warn!(%error, "creating partitions for later events failed; will retry");
             }
             while matches!(
-                self.store.prune_idempotency_keys(self.clock.confirmed_now(), PRUNE_BATCH_SIZE).await,
+                self.maintenance.prune_idempotency_keys(self.clock.confirmed_now(), PRUNE_BATCH_SIZE).await,
                 Ok(PRUNE_BATCH_SIZE)
             ) {
                 tokio::task::yield_now().await;
             }
             let old = self.clock.confirmed_now().saturating_sub(OPERATION_RETENTION);
-            if let Err(error) = self.store.prune_operations(old, PRUNE_BATCH_SIZE).await {
+            if let Err(error) = self.operations.prune_operations(old, PRUNE_BATCH_SIZE).await {
                 tracing::warn!(%error, "pruning old bulk operations failed; will retry");
             }
         }

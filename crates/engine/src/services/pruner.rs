@@ -10,7 +10,9 @@ use redrive_core::{
     maintenance::retention::{Cutoffs, PruneBatchSizer, row_prune_cutoff},
     notification::{confirmation::UNCONFIRMED_RETENTION, mail_limit::USAGE_RETENTION},
 };
-use redrive_store::{PartitionDrop, PruneCounts, PruneRequest, Store, StoreError};
+use redrive_store::{
+    MailAddresses, Notifications, PartitionDrop, Prune, PruneCounts, PruneRequest, StoreError,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -39,7 +41,9 @@ const PARTITION_DROP_DELAY: Duration = Duration::from_millis(500);
 
 /// Prunes what is past its retention.
 pub(crate) struct Pruner {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) mail_addresses: Arc<dyn MailAddresses>,
+    pub(crate) notifications: Arc<dyn Notifications>,
+    pub(crate) prune: Arc<dyn Prune>,
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) membership: Arc<Membership>,
@@ -90,7 +94,7 @@ impl<'a> PruneRun<'a> {
         // Whole partitions first, which avoids deleting their rows one by one; not with an archive, which reads the
         // rows.
         let earliest = earliest(&cutoffs);
-        let keeps_months = self.pruner.store.has_partitions();
+        let keeps_months = self.pruner.prune.has_partitions();
         let by_month = keeps_months && !self.pruner.settings.archive;
         if let (true, Some(earliest)) = (by_month, earliest) {
             self.drop_months(earliest, false).await?;
@@ -127,7 +131,7 @@ impl<'a> PruneRun<'a> {
         let mut all = BTreeMap::new();
         loop {
             let after = all.last_key_value().map(|(tenant_id, _): (&TenantId, _)| tenant_id.clone());
-            let page = self.pruner.store.retention_by_tenant(after, PAGE_SIZE).await?;
+            let page = self.pruner.prune.retention_by_tenant(after, PAGE_SIZE).await?;
             let is_last = page.len() < PAGE_SIZE;
             all.extend(
                 page.into_iter().map(|(id, rules)| (id, server.for_tenant(&rules.quotas).cutoffs(now))),
@@ -173,15 +177,15 @@ impl<'a> PruneRun<'a> {
     ) -> Result<(), StoreError> {
         let Some(cutoff) = cutoffs.events else { return Ok(()) };
         let before = earliest.map_or(cutoff, |earliest| row_prune_cutoff(cutoff, earliest));
-        let store = &self.pruner.store;
-        if store.oldest_event(tenant_id.clone()).await?.is_none_or(|oldest| oldest >= before) {
+        let prune = &self.pruner.prune;
+        if prune.oldest_event(tenant_id.clone()).await?.is_none_or(|oldest| oldest >= before) {
             return Ok(());
         }
         let mut after = None;
         while !self.should_stop() {
             let started = monotonic_now();
             let request = self.prune_request(tenant_id, before, after);
-            let step = store.prune_events(request).await?;
+            let step = prune.prune_events(request).await?;
             self.record_counts(step.left);
             if step.finished {
                 break;
@@ -197,7 +201,7 @@ impl<'a> PruneRun<'a> {
         while !self.should_stop() {
             let started = monotonic_now();
             let request = self.prune_request(tenant_id, before, after);
-            let step = self.pruner.store.prune_dead(request).await?;
+            let step = self.pruner.prune.prune_dead(request).await?;
             self.record_counts(step.left);
             if step.finished {
                 break;
@@ -213,7 +217,7 @@ impl<'a> PruneRun<'a> {
         while busy_count < PARTITION_DROP_ATTEMPTS && !self.should_stop() {
             let started = monotonic_now();
             let rows = self.stride.rows();
-            match self.pruner.store.drop_oldest_partition(before, only_empty, rows).await? {
+            match self.pruner.prune.drop_oldest_partition(before, only_empty, rows).await? {
                 PartitionDrop::None => break,
                 PartitionDrop::Dropped { months } => {
                     self.months += months;
@@ -233,7 +237,7 @@ impl<'a> PruneRun<'a> {
     async fn periods(&mut self, cutoffs: &BTreeMap<TenantId, Cutoffs>) -> Result<(), StoreError> {
         let mut after = None;
         while !self.should_stop() {
-            let page = self.pruner.store.webhooks_with_periods(after, PAGE_SIZE).await?;
+            let page = self.pruner.prune.webhooks_with_periods(after, PAGE_SIZE).await?;
             let Some((last, _)) = page.last() else { break };
             after = Some(*last);
             let is_last = page.len() < PAGE_SIZE;
@@ -244,7 +248,7 @@ impl<'a> PruneRun<'a> {
                 .collect();
             loop {
                 let (started, rows) = (monotonic_now(), self.stride.rows());
-                let pruned_rows = self.pruner.store.prune_periods(old.clone(), rows).await?;
+                let pruned_rows = self.pruner.prune.prune_periods(old.clone(), rows).await?;
                 self.pause(started).await;
                 if pruned_rows < rows || self.should_stop() {
                     break;
@@ -264,7 +268,7 @@ impl<'a> PruneRun<'a> {
             (now.saturating_sub(UNCONFIRMED_RETENTION), now.saturating_sub(USAGE_RETENTION));
         while !self.should_stop() {
             let (started, rows) = (monotonic_now(), self.stride.rows());
-            if self.pruner.store.prune_email_addresses(unconfirmed, usage, rows).await? < rows {
+            if self.pruner.mail_addresses.prune_email_addresses(unconfirmed, usage, rows).await? < rows {
                 break;
             }
             self.pause(started).await;
@@ -277,7 +281,7 @@ impl<'a> PruneRun<'a> {
         let before = self.pruner.clock.confirmed_now().saturating_sub(NOTIFICATION_RETENTION);
         while !self.should_stop() {
             let (started, rows) = (monotonic_now(), self.stride.rows());
-            if self.pruner.store.prune_notifications(before, rows).await? < rows {
+            if self.pruner.notifications.prune_notifications(before, rows).await? < rows {
                 break;
             }
             self.pause(started).await;
@@ -288,7 +292,7 @@ impl<'a> PruneRun<'a> {
     async fn update_oldest_event(&self, cutoffs: &BTreeMap<TenantId, Cutoffs>) -> Result<(), StoreError> {
         let mut oldest: Option<Time> = None;
         for tenant_id in cutoffs.keys() {
-            let of_tenant = self.pruner.store.oldest_event(tenant_id.clone()).await?;
+            let of_tenant = self.pruner.prune.oldest_event(tenant_id.clone()).await?;
             oldest = match (oldest, of_tenant) {
                 (Some(oldest), Some(of_tenant)) => Some(oldest.min(of_tenant)),
                 (oldest, of_tenant) => oldest.or(of_tenant),
@@ -301,7 +305,7 @@ impl<'a> PruneRun<'a> {
     async fn reclaim_space(&mut self) -> Result<(), StoreError> {
         while !self.should_stop() {
             let started = monotonic_now();
-            if self.pruner.store.reclaim_space(RECLAIM_BYTES).await? == 0 {
+            if self.pruner.prune.reclaim_space(RECLAIM_BYTES).await? == 0 {
                 break;
             }
             self.pause(started).await;

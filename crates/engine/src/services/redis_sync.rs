@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::RedisError;
 use redrive_core::{Time, maintenance::backoff::OutageBackoff};
-use redrive_store::{Hint, Store};
+use redrive_store::{ChangeLog, Hint, RuntimeState};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
@@ -53,7 +53,8 @@ const STARTUP_GRACE: Duration = Duration::from_secs(1);
 
 /// Keeps the connection to Redis, and this node's state in step with it.
 pub(crate) struct RedisSync {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) change_log: Arc<dyn ChangeLog>,
+    pub(crate) runtime_state: Arc<dyn RuntimeState>,
     pub(crate) clock: Clock,
     pub(crate) settings: RedisSettings,
     pub(crate) membership: Arc<Membership>,
@@ -135,7 +136,7 @@ impl RedisSync {
     /// Leaves fallback: Redis decides from now on, and gets the circuits that changed during the outage.
     async fn on_redis_up(self: &Arc<Self>, redis: &Arc<RedisCoordinator>, outage: Duration) {
         let changed_by_peers = match outage > STARTUP_GRACE {
-            true => self.store.list_runtime().await.unwrap_or_default(),
+            true => self.runtime_state.list_runtime().await.unwrap_or_default(),
             false => Vec::new(),
         };
         let now = self.clock.now();
@@ -269,7 +270,7 @@ impl RedisSync {
     /// Routes the store's hints through Redis while it responds.
     pub(crate) fn route_hints_through_redis(self: &Arc<Self>, redis: &Arc<RedisCoordinator>) {
         let redis = redis.clone();
-        self.store.set_hint_transport(Box::new(move |hint| {
+        self.change_log.set_hint_transport(Box::new(move |hint| {
             redis.publish_hint(hint == Hint::Work, hint == Hint::Change)
         }));
     }

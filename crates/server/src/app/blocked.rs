@@ -134,7 +134,9 @@ mod tests {
         AttemptId, DeadReason, DeliveryId, EventId, FailureCategory, TenantId, WebhookId,
         delivery::lane::Priority, event::PayloadFormat, protection::breaker::CircuitState,
     };
-    use redrive_store::{AttemptStatus, PhaseTimings};
+    use redrive_store::PhaseTimings;
+
+    use redrive_core::delivery::outcome::AttemptStatus;
 
     use super::*;
 

@@ -38,9 +38,13 @@ impl App {
     }
 
     /// Publishes events, those of each tenant in their order. The results have the order of the drafts. An event that is
-    /// invalid is refused alone; one that cannot be stored now, or is over a quota, is refused with all events of its
-    /// tenant that come after it.
-    pub async fn publish_batch(&self, drafts: Vec<EventDraft>) -> Vec<Result<PublishReceipt, AppError>> {
+    /// invalid, or whose checks would exceed `max_work` with those before it, is refused alone; one that cannot be stored
+    /// now, or is over a quota, is refused with all events of its tenant that come after it.
+    pub async fn publish_batch(
+        &self,
+        drafts: Vec<EventDraft>,
+        max_work: u64,
+    ) -> Vec<Result<PublishReceipt, AppError>> {
         let mut results: Vec<_> = drafts.iter().map(|_| None).collect();
         let mut tenants: BTreeMap<TenantId, Vec<ReservedEvent<'_>>> = BTreeMap::new();
         let mut over_quota: BTreeMap<TenantId, AppError> = BTreeMap::new();
@@ -63,7 +67,7 @@ impl App {
             }
         }
         let publishing =
-            tenants.into_iter().map(|(tenant_id, events)| self.publish_reserved(tenant_id, events));
+            tenants.into_iter().map(|(tenant_id, events)| self.publish_reserved(tenant_id, events, max_work));
         for (index, result) in join_all(publishing).await.into_iter().flatten() {
             results[index] = Some(result);
         }
@@ -76,13 +80,14 @@ impl App {
         &self,
         tenant_id: TenantId,
         events: Vec<ReservedEvent<'_>>,
+        max_work: u64,
     ) -> Vec<(usize, Result<PublishReceipt, AppError>)> {
         let (mut drafts, mut reservations) = (Vec::new(), Vec::new());
         for ReservedEvent { index, draft, reserved } in events {
             drafts.push(draft);
             reservations.push((index, reserved));
         }
-        let published = self.engine.publish_batch(&tenant_id, drafts).await;
+        let published = self.engine.publish_batch(&tenant_id, drafts, max_work).await;
         let settle = |((index, mut reserved), result): (
             (_, Option<QuotaReservation<'_>>),
             Result<PublishReceipt, _>,

@@ -323,7 +323,8 @@ impl<'a> SourceSession<'a> {
         let app = self.source.app.clone();
         let publishing = async move {
             let drafts = pending.iter().map(|pending| pending.draft.clone()).collect();
-            let results = app.publish_batch(drafts).await;
+            // A message that is refused only because of its batch could not be retried in its order.
+            let results = app.publish_batch(drafts, u64::MAX).await;
             pending.into_iter().zip(results).collect()
         };
         self.publishing = Some(publishing.boxed());

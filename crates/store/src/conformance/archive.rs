@@ -1,5 +1,6 @@
 //! Archive: every pruned row is either in the store or in the archive, exactly once, wherever it is interrupted.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -13,7 +14,7 @@ use redrive_core::{
 use serde_json::Value;
 
 use super::{Harness, at, page};
-use crate::{InitialState, NextState, PruneCounts, PruneRequest, archive};
+use crate::{InitialState, PruneCounts, PruneRequest, archive};
 
 /// An archive in memory: objects by name.
 type Stored = BTreeMap<String, Vec<u8>>;
@@ -32,9 +33,9 @@ async fn publish_event(harness: &Harness, time: Time, index: usize) -> bool {
     let delivery_id = new.deliveries[0].id;
     harness.publish_new(new).await;
     match index {
-        1 => harness.ends(delivery_id, NextState::Delivered, time).await,
-        2 => harness.ends(delivery_id, NextState::Dead { reason: DeadReason::Exhausted }, time).await,
-        3 => harness.ends(delivery_id, NextState::Cancelled { reason: "enough".into() }, time).await,
+        1 => harness.ends(delivery_id, Outcome::Delivered, time).await,
+        2 => harness.ends(delivery_id, Outcome::Dead(DeadReason::Exhausted), time).await,
+        3 => harness.ends(delivery_id, Outcome::Cancelled("enough".into()), time).await,
         _ => {}
     }
     index > 0
@@ -100,7 +101,7 @@ pub async fn pruned_event_is_archived_completely(harness: &Arc<Harness>) {
     };
     let new = harness.fan_out(event, &[(harness.webhook_id, InitialState::Leased)]);
     harness.publish_new(new.clone()).await;
-    harness.ends(new.deliveries[0].id, NextState::Delivered, at(7)).await;
+    harness.ends(new.deliveries[0].id, Outcome::Delivered, at(7)).await;
     let kept = harness.new_event(at(1), InitialState::Waiting(at(9)));
     harness.publish_new(kept.clone()).await;
     assert!(prune(harness, at(100), 10).await);

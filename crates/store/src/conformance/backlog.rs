@@ -1,5 +1,6 @@
 //! Backlog: counted at bounded cost, and expired in bounded steps.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{
@@ -10,7 +11,7 @@ use redrive_core::{
 };
 
 use super::{END, FRESH, Harness, RETRY, at, closed, ids, order};
-use crate::{Backlog, BackloggedWebhooks, BatchProgress, InitialState, LaneKey, NextState, RedriveResult};
+use crate::{Backlog, BackloggedWebhooks, BatchProgress, InitialState, LaneKey, RedriveResult};
 
 /// Returns the backlog of the harness's webhook.
 async fn only(harness: &Harness, now: i64, max: usize) -> Backlog {
@@ -62,7 +63,7 @@ pub async fn deliveries_parked_too_long_expire_in_bounded_steps(harness: &Arc<Ha
     assert_eq!(harness.due_lanes(at(END)).await, [harness.lane_of(other_tenants)]);
     harness.set_state(harness.webhook_id, WebhookState::Active).await;
     assert_eq!(harness.claim_one(at(END)).await.id, young, "a younger delivery does not expire");
-    harness.ends(leased, NextState::Delivered, at(101)).await;
+    harness.ends(leased, Outcome::Delivered, at(101)).await;
     let again = harness.delivery_id(old[0].time());
     assert_eq!(
         harness.retry(old[0], harness.redrive_options(again), at(102)).await,

@@ -1,12 +1,13 @@
 //! Claims: in order, within limits, to one owner at a time.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use redrive_core::{DeliveryId, DeliveryStatus, event::Event, tenancy::DEFAULT_POOL};
 
 use super::{END, Harness, at, harness::FRESH, ids, together};
-use crate::{CancelResult, Epoch, InitialState, LaneCapacity, LaneKey, NextState, Owned, StoreError};
+use crate::{CancelResult, Epoch, InitialState, LaneCapacity, LaneKey, Owned, StoreError};
 
 /// Creates `count` deliveries to the harness's webhook, due one millisecond apart from `at(0)` on.
 async fn queue(harness: &Harness, count: i64) -> Vec<DeliveryId> {
@@ -197,7 +198,7 @@ pub async fn claim_contains_all_data_for_sending(harness: &Arc<Harness>) {
     assert_eq!((claimed.created_at, claimed.due), (at(5), at(7)));
     assert_eq!((claimed.attempt_count, claimed.rescues, claimed.sender_deaths), (0, 0, 0));
 
-    harness.ends(claimed.id, NextState::Retry { due: at(30) }, at(21)).await;
+    harness.ends(claimed.id, Outcome::Retry { at: at(30) }, at(21)).await;
     let claimed = harness.claim_one(at(40)).await;
     assert_eq!((claimed.attempt_count, claimed.due, claimed.created_at), (1, at(30), at(5)));
 }
@@ -223,7 +224,7 @@ pub async fn only_the_lease_owner_can_release(harness: &Arc<Harness>) {
     let other = harness.new_epoch().await;
     assert_eq!(harness.store().release(other, at(1), vec![(id, at(1))]).await.unwrap(), 0);
     assert_eq!(harness.due_lanes(at(END)).await, []);
-    harness.ends(id, NextState::Delivered, at(2)).await;
+    harness.ends(id, Outcome::Delivered, at(2)).await;
     assert_eq!(harness.store().release(harness.epoch, at(3), vec![(id, at(3))]).await.unwrap(), 0);
     assert_eq!(harness.status(id).await, DeliveryStatus::Delivered);
 }
@@ -249,7 +250,7 @@ pub async fn only_the_lease_owner_can_mark_sending(harness: &Arc<Harness>) {
     assert!(!mark(other, leased).await.unwrap());
     assert!(!mark(harness.epoch, waiting).await.unwrap());
     assert!(!mark(harness.epoch, harness.delivery_id(at(0))).await.unwrap());
-    harness.ends(leased, NextState::Delivered, at(1)).await;
+    harness.ends(leased, Outcome::Delivered, at(1)).await;
     assert!(!mark(harness.epoch, leased).await.unwrap());
 }
 

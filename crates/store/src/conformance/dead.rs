@@ -1,5 +1,6 @@
 //! Counts of dead letters.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
@@ -10,7 +11,7 @@ use redrive_core::{
 };
 
 use super::{Harness, at};
-use crate::{DeadCounts, DeadGroup, DeliveryFilter, InitialState, NextState, Outcome, PageRequest, Scan};
+use crate::{DeadCounts, DeadGroup, DeliveryFilter, InitialState, OutcomeRecord, PageRequest, Scan};
 
 const TYPES: [&str; 3] = ["order.created", "order.paid", "order.sent"];
 /// Age bounds that lie between the deaths created by `publish_samples`.
@@ -31,8 +32,8 @@ async fn publish_samples(harness: &Harness) -> Vec<(DeliveryId, DeadGroup)> {
         let category =
             [FailureCategory::ServerError, FailureCategory::ClientError, FailureCategory::Dns][n / 4 % 3];
         let died_at = at(1_000 + n as i64);
-        let outcome = harness.outcome(id, 1, NextState::Dead { reason }, died_at);
-        let mut outcome = Outcome { webhook_id, ..outcome };
+        let outcome = harness.outcome(id, 1, Outcome::Dead(reason), died_at);
+        let mut outcome = OutcomeRecord { webhook_id, ..outcome };
         outcome.attempt.as_mut().unwrap().failure_category = Some(category);
         harness.record(outcome).await;
         let age = BOUNDS.iter().filter(|bound| died_at <= at(**bound)).count() as u8;
@@ -126,8 +127,8 @@ pub async fn operator_managed_webhooks_can_be_excluded(harness: &Arc<Harness>) {
         let new = harness.fan_out(harness.event(at(1)), &[(webhook_id, InitialState::Leased)]);
         let id = new.deliveries[0].id;
         harness.publish_new(new).await;
-        let outcome = harness.outcome(id, 1, NextState::Dead { reason: DeadReason::Exhausted }, at(2));
-        harness.record(Outcome { webhook_id, ..outcome }).await;
+        let outcome = harness.outcome(id, 1, Outcome::Dead(DeadReason::Exhausted), at(2));
+        harness.record(OutcomeRecord { webhook_id, ..outcome }).await;
     }
     let page = || PageRequest { after: None, offset: 0, limit: 50 };
     let sorted = |mut webhooks: Vec<WebhookId>| {

@@ -1,5 +1,6 @@
 //! Erasure: the payload and every copy of it are deleted permanently; the history stays.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,8 +8,8 @@ use redrive_core::{DeliveryStatus, EventId, delivery::lane::Lane, event::Event};
 
 use super::{Harness, RETRY, at, page};
 use crate::{
-    EraseResult, IdempotencyReservation, InitialState, NewEvent, NewRound, NextState, PublishResult,
-    RedriveResult, ReplayResult, StoredEvent,
+    EraseResult, IdempotencyReservation, InitialState, NewEvent, NewRound, PublishResult, RedriveResult,
+    ReplayResult, StoredEvent,
 };
 
 const PAYLOAD: &[u8] = br#"{"email": "ada@example.com"}"#;
@@ -36,7 +37,7 @@ pub async fn erase_deletes_payload_and_keeps_history(harness: &Arc<Harness>) {
     let new = about(harness, "ada", 0, InitialState::Leased);
     let (event, delivery_id) = (new.event.clone(), new.deliveries[0].id);
     harness.publish_new(new).await;
-    harness.ends(delivery_id, NextState::Delivered, at(1)).await;
+    harness.ends(delivery_id, Outcome::Delivered, at(1)).await;
     assert_eq!(erase(harness, event.id, 5).await, EraseResult::Erased);
     let after = stored(harness, event.id).await;
     assert_eq!(after.erased_at, Some(at(5)));
@@ -70,7 +71,7 @@ pub async fn erase_by_another_tenant_changes_nothing(harness: &Arc<Harness>) {
     let new = about(harness, "ada", 0, InitialState::Leased);
     let (event_id, delivery_id) = (new.event.id, new.deliveries[0].id);
     harness.publish_new(new).await;
-    harness.ends(delivery_id, NextState::Delivered, at(1)).await;
+    harness.ends(delivery_id, Outcome::Delivered, at(1)).await;
     let store = harness.store();
     assert_eq!(store.erase(globex.clone(), event_id, at(5)).await.unwrap(), EraseResult::NotFound);
     assert_eq!(store.erase_responses(globex.clone(), event_id, 10).await.unwrap(), 0);
@@ -86,7 +87,7 @@ pub async fn erased_event_cannot_be_retried_or_replayed(harness: &Arc<Harness>) 
         harness.publish_new(new.clone()).await;
         assert_eq!(erase(harness, new.event.id, 5).await, EraseResult::Erased);
     }
-    harness.ends(over.deliveries[0].id, NextState::Delivered, at(6)).await;
+    harness.ends(over.deliveries[0].id, Outcome::Delivered, at(6)).await;
     for new in [over, pending] {
         let options = harness.redrive_options(harness.delivery_id(new.event.timestamp));
         assert_eq!(harness.retry(new.deliveries[0].id, options, at(10)).await, RedriveResult::Erased);
@@ -108,7 +109,7 @@ pub async fn claim_of_erased_event_shows_erasure(harness: &Arc<Harness>) {
     erase(harness, new.event.id, 5).await;
     let claimed = harness.claim_one(at(10)).await;
     assert!(claimed.event.is_erased());
-    harness.ends(claimed.id, NextState::Cancelled { reason: "gone".into() }, at(11)).await;
+    harness.ends(claimed.id, Outcome::Cancelled("gone".into()), at(11)).await;
 }
 
 pub async fn idempotency_key_of_erased_event_stays_taken(harness: &Arc<Harness>) {
@@ -160,8 +161,8 @@ pub async fn responses_are_erased_in_bounded_steps(harness: &Arc<Harness>) {
     let new = harness.fan_out(harness.event(at(0)), &to);
     harness.publish_new(new.clone()).await;
     for delivery in &new.deliveries {
-        let outcome = harness.outcome(delivery.id, 1, NextState::Delivered, at(1));
-        harness.record(crate::Outcome { webhook_id: delivery.webhook_id, ..outcome }).await;
+        let outcome = harness.outcome(delivery.id, 1, Outcome::Delivered, at(1));
+        harness.record(crate::OutcomeRecord { webhook_id: delivery.webhook_id, ..outcome }).await;
     }
     for step in [3, 3, 1, 0] {
         let erased =

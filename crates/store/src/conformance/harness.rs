@@ -2,6 +2,7 @@
 //!
 //! It uses no clock and no random values: a case names its times, so that a failure is reproducible.
 
+use redrive_core::delivery::outcome::{AttemptStatus, Outcome};
 use std::{
     any::Any,
     collections::BTreeSet,
@@ -29,11 +30,10 @@ use tokio::sync::oneshot;
 
 use super::{Opened, Reopen, history};
 use crate::{
-    Attempt, AttemptStatus, CancelResult, ClaimedDelivery, Delivery, DeliveryCursor, DeliveryFilter,
-    DueLanes, Epoch, InitialState, LaneCapacity, LaneClaim, LaneKey, NewDelivery, NewEvent, NewNode,
-    NextState, Outcome, PageRequest, PhaseTimings, PublishResult, RecordResult, RedriveOptions,
-    RedriveResult, StatusFilter, Store, StoreError, StoredAttempt, Tenant, UpdateResult, Versioned,
-    Visibility, WebhookEffects,
+    Attempt, CancelResult, ClaimedDelivery, Delivery, DeliveryCursor, DeliveryFilter, DueLanes, Epoch,
+    InitialState, LaneCapacity, LaneClaim, LaneKey, NewDelivery, NewEvent, NewNode, OutcomeRecord,
+    PageRequest, PhaseTimings, PublishResult, RecordResult, RedriveOptions, RedriveResult, StatusFilter,
+    Store, StoreError, StoredAttempt, Tenant, UpdateResult, Versioned, Visibility, WebhookEffects,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -314,15 +314,15 @@ impl Harness {
     }
 
     /// Returns an attempt whose result fits the next state of its delivery.
-    pub fn attempt(&self, number: u32, next: &NextState, time: Time) -> Attempt {
-        let success = *next == NextState::Delivered;
+    pub fn attempt(&self, number: u32, next: &Outcome, time: Time) -> Attempt {
+        let success = *next == Outcome::Delivered;
         Attempt {
             id: AttemptId::new(time, &self.next()),
             number,
             status: match next {
-                NextState::Delivered => AttemptStatus::Success,
-                NextState::Retry { .. } | NextState::Cancelled { .. } => AttemptStatus::Failed,
-                NextState::Dead { .. } => AttemptStatus::Exhausted,
+                Outcome::Delivered => AttemptStatus::Success,
+                Outcome::Retry { .. } | Outcome::Cancelled(_) => AttemptStatus::Failed,
+                Outcome::Dead(_) => AttemptStatus::Exhausted,
             },
             failure_category: (!success).then_some(FailureCategory::ServerError),
             http_status_code: Some(if success { 200 } else { 503 }),
@@ -340,7 +340,7 @@ impl Harness {
             scheduled_at: time,
             executed_at: time,
             next_retry_at: match next {
-                NextState::Retry { due } => Some(*due),
+                Outcome::Retry { at: due } => Some(*due),
                 _ => None,
             },
             circuit: CircuitState::Closed,
@@ -349,14 +349,14 @@ impl Harness {
     }
 
     /// Returns the outcome that the harness's node records after the given attempt of a delivery to its webhook.
-    pub fn outcome(&self, delivery_id: DeliveryId, number: u32, next: NextState, time: Time) -> Outcome {
-        Outcome {
+    pub fn outcome(&self, delivery_id: DeliveryId, number: u32, next: Outcome, time: Time) -> OutcomeRecord {
+        OutcomeRecord {
             epoch: self.epoch,
             delivery_id,
             tenant_id: self.tenant_id.clone(),
             webhook_id: self.webhook_id,
             attempt: Some(self.attempt(number, &next, time)),
-            next,
+            outcome: next,
             saw_cancel: false,
             requires_inactive_webhook: false,
             disable: None,
@@ -417,27 +417,30 @@ impl Harness {
     /// Creates a dead delivery to the harness's webhook.
     pub async fn dead(&self, time: Time) -> DeliveryId {
         let id = self.leased(time).await;
-        self.ends(id, NextState::Dead { reason: DeadReason::Exhausted }, time).await;
+        self.ends(id, Outcome::Dead(DeadReason::Exhausted), time).await;
         id
     }
 
     /// Submits an outcome without waiting; the result arrives on the channel.
-    pub fn submit_outcome(&self, outcome: Outcome) -> oneshot::Receiver<Result<RecordResult, StoreError>> {
+    pub fn submit_outcome(
+        &self,
+        outcome: OutcomeRecord,
+    ) -> oneshot::Receiver<Result<RecordResult, StoreError>> {
         let (sender, reply) = oneshot::channel();
         self.store().record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
         reply
     }
 
-    pub async fn try_record(&self, outcome: Outcome) -> Result<RecordResult, StoreError> {
+    pub async fn try_record(&self, outcome: OutcomeRecord) -> Result<RecordResult, StoreError> {
         self.submit_outcome(outcome).await.unwrap()
     }
 
-    pub async fn record(&self, outcome: Outcome) -> RecordResult {
+    pub async fn record(&self, outcome: OutcomeRecord) -> RecordResult {
         self.try_record(outcome).await.unwrap()
     }
 
     /// Records the state of a leased delivery after its first attempt.
-    pub async fn ends(&self, delivery_id: DeliveryId, next: NextState, time: Time) {
+    pub async fn ends(&self, delivery_id: DeliveryId, next: Outcome, time: Time) {
         let outcome = self.outcome(delivery_id, 1, next, time);
         assert_eq!(self.record(outcome).await, RecordResult::Recorded { config_version: None });
     }
@@ -659,9 +662,9 @@ impl Harness {
         assert!(claims.iter().all(|claim| !claim.more), "a claim returned less than its capacity");
         let mut replies = Vec::new();
         for claimed in claims.into_iter().flat_map(|claim| claim.deliveries) {
-            let outcome = self.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, now);
+            let outcome = self.outcome(claimed.id, claimed.attempt_count + 1, Outcome::Delivered, now);
             let (tenant_id, webhook_id) = (claimed.event.tenant_id.clone(), claimed.webhook_id);
-            replies.push(self.submit_outcome(Outcome { epoch, tenant_id, webhook_id, ..outcome }));
+            replies.push(self.submit_outcome(OutcomeRecord { epoch, tenant_id, webhook_id, ..outcome }));
         }
         for response in replies {
             assert_eq!(response.await.unwrap(), Ok(RecordResult::Recorded { config_version: None }));

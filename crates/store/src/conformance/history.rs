@@ -1,5 +1,6 @@
 //! Listings of events, deliveries and attempts: filters, pages without gaps or repeats, tenant isolation.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -15,8 +16,8 @@ use redrive_core::{
 
 use super::{Harness, at, page};
 use crate::{
-    CodeFilter, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, InitialState, ListingPage, NextState,
-    Outcome, PageRequest, RecordResult, StatusFilter, StoreError, StoredAttempt, StoredEvent,
+    CodeFilter, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, InitialState, ListingPage,
+    OutcomeRecord, PageRequest, RecordResult, StatusFilter, StoreError, StoredAttempt, StoredEvent,
     access_path::MAX_SKIPPED_ROWS,
 };
 
@@ -65,15 +66,15 @@ async fn publish_samples(harness: &Harness) -> [WebhookId; 2] {
 
 async fn apply_outcomes(harness: &Harness, id: DeliveryId, webhook_id: WebhookId, variant: i64) {
     let (next, category) = match variant {
-        2 => (NextState::Delivered, None),
-        3 => (NextState::Retry { due: at(9000) }, Some(FailureCategory::Timeout)),
-        4 => (NextState::Dead { reason: DeadReason::Permanent }, Some(FailureCategory::ClientError)),
-        5 => (NextState::Dead { reason: DeadReason::Exhausted }, Some(FailureCategory::Timeout)),
-        6 => (NextState::Cancelled { reason: "enough".into() }, Some(FailureCategory::Network)),
+        2 => (Outcome::Delivered, None),
+        3 => (Outcome::Retry { at: at(9000) }, Some(FailureCategory::Timeout)),
+        4 => (Outcome::Dead(DeadReason::Permanent), Some(FailureCategory::ClientError)),
+        5 => (Outcome::Dead(DeadReason::Exhausted), Some(FailureCategory::Timeout)),
+        6 => (Outcome::Cancelled("enough".into()), Some(FailureCategory::Network)),
         // Waiting since it was created, or leased.
         _ => return,
     };
-    let mut outcome = Outcome { webhook_id, ..harness.outcome(id, 1, next, at(100)) };
+    let mut outcome = OutcomeRecord { webhook_id, ..harness.outcome(id, 1, next, at(100)) };
     let attempt = outcome.attempt.as_mut().unwrap();
     attempt.failure_category = category;
     attempt.http_status_code = match (variant, webhook_id == harness.webhook_id) {
@@ -376,7 +377,7 @@ impl Noise {
                 let new = harness.fan_out(harness.event(at(n * 13 % 80)), &initial_states);
                 let id = new.deliveries[0].id;
                 harness.publish_new(new).await;
-                harness.ends(id, NextState::Dead { reason: DeadReason::Exhausted }, at(100)).await;
+                harness.ends(id, Outcome::Dead(DeadReason::Exhausted), at(100)).await;
                 if n % 2 == 0 {
                     let again = harness.delivery_id(id.time());
                     harness.retry(id, harness.redrive_options(again), at(200)).await;
@@ -511,7 +512,7 @@ pub async fn attempts_are_listed_first_to_last(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
     assert_eq!(harness.attempts(id).await, []);
     for number in 1..=12 {
-        let outcome = harness.outcome(id, number, NextState::Retry { due: at(0) }, at(1));
+        let outcome = harness.outcome(id, number, Outcome::Retry { at: at(0) }, at(1));
         harness.record(outcome).await;
         harness.claim_one(at(0)).await;
     }
@@ -529,16 +530,16 @@ pub async fn attempts_of_an_event_are_listed_oldest_delivery_first(harness: &Arc
     harness.publish_new(new.clone()).await;
     let (of_a, of_b) = (new.deliveries[0].id, new.deliveries[1].id);
     let try_it = |webhook_id, id, number, next| async move {
-        harness.record(Outcome { webhook_id, ..harness.outcome(id, number, next, at(1)) }).await;
+        harness.record(OutcomeRecord { webhook_id, ..harness.outcome(id, number, next, at(1)) }).await;
     };
-    try_it(a, of_a, 1, NextState::Retry { due: at(0) }).await;
+    try_it(a, of_a, 1, Outcome::Retry { at: at(0) }).await;
     harness.claim_one(at(0)).await;
-    try_it(a, of_a, 2, NextState::Delivered).await;
+    try_it(a, of_a, 2, Outcome::Delivered).await;
     let again = harness.delivery_id(at(0));
     harness.retry(of_a, harness.redrive_options(again), at(50)).await;
     harness.claim_one(at(50)).await;
-    try_it(a, again, 1, NextState::Delivered).await;
-    try_it(b, of_b, 1, NextState::Delivered).await;
+    try_it(a, again, 1, Outcome::Delivered).await;
+    try_it(b, of_b, 1, Outcome::Delivered).await;
 
     let attempts =
         harness.store().attempts_of_event(harness.tenant_id.clone(), new.event.id).await.unwrap().unwrap();

@@ -1,11 +1,12 @@
 //! Ordered lanes under random interleavings of all operations, reproducible from fixed seeds.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{DeadReason, DeliveryId, delivery::lane::Lane};
 
 use super::{END, Harness, at, order};
-use crate::{CancelResult, Epoch, NextState, Outcome, RecordResult, RedriveOptions, RedriveResult};
+use crate::{CancelResult, Epoch, OutcomeRecord, RecordResult, RedriveOptions, RedriveResult};
 
 const KEYS: [&str; 3] = ["", "a", "b"];
 const STEPS: usize = 350;
@@ -126,8 +127,8 @@ impl Interleaving<'_> {
     /// A dying node still records an outcome: it owns its leases until the rescue takes them away one by one.
     async fn record_late(&mut self, key: usize, id: DeliveryId, node: Epoch) {
         let entry = self.lines[key].get(id);
-        let late = self.harness.outcome(id, entry.attempts + 1, NextState::Delivered, at(self.now));
-        let response = self.harness.record(Outcome { epoch: node, saw_cancel: true, ..late }).await;
+        let late = self.harness.outcome(id, entry.attempts + 1, Outcome::Delivered, at(self.now));
+        let response = self.harness.record(OutcomeRecord { epoch: node, saw_cancel: true, ..late }).await;
         assert_eq!(response, DONE);
         entry.at = At::Over;
     }
@@ -135,9 +136,9 @@ impl Interleaving<'_> {
     async fn record(&mut self, key: usize, id: DeliveryId, node: Epoch) {
         let due = self.now + [0, 30, 300][self.chance.below(3)];
         let next = match self.chance.below(4) {
-            0 => NextState::Dead { reason: DeadReason::Exhausted },
-            1 => NextState::Retry { due: at(due) },
-            _ => NextState::Delivered,
+            0 => Outcome::Dead(DeadReason::Exhausted),
+            1 => Outcome::Retry { at: at(due) },
+            _ => Outcome::Delivered,
         };
         let line = &mut self.lines[key];
         assert_eq!(
@@ -150,14 +151,15 @@ impl Interleaving<'_> {
         let mut outcome = self.harness.outcome(id, entry.attempts, next.clone(), at(self.now));
         outcome.epoch = node;
         entry.at = match next {
-            NextState::Retry { .. } => At::Waiting { due },
+            Outcome::Retry { .. } => At::Waiting { due },
             _ => At::Over,
         };
         let mut response = self.harness.record(outcome.clone()).await;
         if let RecordResult::CancelRequested(reason) = response {
-            let decided = if next == NextState::Delivered { next } else { NextState::Cancelled { reason } };
+            let decided = if next == Outcome::Delivered { next } else { Outcome::Cancelled(reason) };
             self.lines[key].get(id).at = At::Over;
-            response = self.harness.record(Outcome { next: decided, saw_cancel: true, ..outcome }).await;
+            response =
+                self.harness.record(OutcomeRecord { outcome: decided, saw_cancel: true, ..outcome }).await;
         }
         assert_eq!(response, DONE);
     }

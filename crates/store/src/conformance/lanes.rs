@@ -1,5 +1,6 @@
 //! Lanes: which one a delivery waits in, and which nodes claim from it.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{
@@ -11,8 +12,8 @@ use redrive_core::{
 
 use super::{END, FRESH, Harness, RETRY, at, ids, order};
 use crate::{
-    DueLanes, InitialState, LaneKey, NewEvent, NewRound, NextState, PublishResult, RedriveOptions,
-    RedriveResult, ReplayResult, Tenant, UpdateResult,
+    DueLanes, InitialState, LaneKey, NewEvent, NewRound, PublishResult, RedriveOptions, RedriveResult,
+    ReplayResult, Tenant, UpdateResult,
 };
 
 fn free(priority: Priority, retry: bool) -> Lane {
@@ -30,13 +31,13 @@ pub async fn retry_moves_to_the_retry_lane(harness: &Arc<Harness>) {
         let claim = harness.claim_lane(fresh.clone(), at(0), 1).await;
         assert_eq!((ids(&claim.deliveries), claim.deliveries[0].event.priority), (vec![id], priority));
         for attempt in 1..3 {
-            harness.record(harness.outcome(id, attempt, NextState::Retry { due: at(50) }, at(1))).await;
+            harness.record(harness.outcome(id, attempt, Outcome::Retry { at: at(50) }, at(1))).await;
             assert_eq!(harness.due_lanes(at(50)).await, std::slice::from_ref(&retry));
             assert_eq!(ids(&harness.claim_lane(fresh.clone(), at(50), 1).await.deliveries), []);
             assert_eq!(ids(&harness.claim_lane(retry.clone(), at(50), 1).await.deliveries), [id]);
         }
         assert_eq!(harness.delivery(id).await.priority, priority);
-        harness.record(harness.outcome(id, 3, NextState::Delivered, at(51))).await;
+        harness.record(harness.outcome(id, 3, Outcome::Delivered, at(51))).await;
     }
 }
 
@@ -111,7 +112,7 @@ pub async fn new_round_can_have_another_priority(harness: &Arc<Harness>) {
     let shown = (harness.delivery(id).await.priority, harness.delivery(old).await.priority);
     assert_eq!(shown, (Priority::High, Priority::Normal));
     harness.claim_one(at(1)).await;
-    harness.ends(id, NextState::Dead { reason: DeadReason::Exhausted }, at(2)).await;
+    harness.ends(id, Outcome::Dead(DeadReason::Exhausted), at(2)).await;
 
     // Without a given priority, a retry keeps the priority of the delivery and a replay that of the event.
     let second = harness.delivery_id(at(0));
@@ -121,7 +122,7 @@ pub async fn new_round_can_have_another_priority(harness: &Arc<Harness>) {
     );
     assert_eq!(harness.delivery(second).await.priority, Priority::High);
     harness.claim_one(at(3)).await;
-    harness.ends(second, NextState::Delivered, at(4)).await;
+    harness.ends(second, Outcome::Delivered, at(4)).await;
     for (given, expected) in [(None, Priority::Normal), (Some(Priority::Low), Priority::Low)] {
         let (id, webhook_id, format) =
             (harness.delivery_id(at(0)), harness.webhook_id, PayloadFormat::Envelope);
@@ -133,7 +134,7 @@ pub async fn new_round_can_have_another_priority(harness: &Arc<Harness>) {
         assert_eq!(harness.delivery(id).await.priority, expected);
         let claim = harness.claim_lane(harness.own(free(expected, true)), at(5), 10).await;
         assert_eq!(ids(&claim.deliveries), [id]);
-        harness.ends(id, NextState::Delivered, at(6)).await;
+        harness.ends(id, Outcome::Delivered, at(6)).await;
     }
 }
 
@@ -235,7 +236,7 @@ pub async fn new_lanes_get_the_tenant_pool(harness: &Arc<Harness>) {
     assert_eq!(harness.due_lanes(at(END)).await, []);
     assert_eq!(due_lanes(harness, &["slow"], 0).await.lanes, [harness.lane()]);
     harness.claim_one(at(0)).await;
-    harness.ends(id, NextState::Retry { due: at(50) }, at(1)).await;
+    harness.ends(id, Outcome::Retry { at: at(50) }, at(1)).await;
     let query = due_lanes(harness, &["slow"], 1).await;
     assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(50))));
 }

@@ -1,5 +1,6 @@
 //! Store statistics and health.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
@@ -11,7 +12,7 @@ use redrive_core::{
 };
 
 use super::{Harness, RETRY, at, order};
-use crate::{InitialState, NextState};
+use crate::InitialState;
 
 pub async fn working_store_responds_to_ping(harness: &Arc<Harness>) {
     assert_eq!(harness.store().ping().await, Ok(()));
@@ -30,7 +31,7 @@ pub async fn stats_count_waiting_leased_and_dead_deliveries(harness: &Arc<Harnes
     harness.waiting(at(0), at(9000)).await;
     let id = harness.leased(at(0)).await;
     assert_eq!((stats().await.waiting, stats().await.leased), ([0, 2, 0], 1));
-    harness.ends(id, NextState::Dead { reason: DeadReason::Expired }, at(1)).await;
+    harness.ends(id, Outcome::Dead(DeadReason::Expired), at(1)).await;
     harness.claim_one(at(0)).await;
     let after = stats().await;
     assert_eq!((after.waiting, after.leased, after.dead), ([0, 1, 0], 1, 1));
@@ -78,7 +79,7 @@ pub async fn tenants_with_many_dead_letters_are_counted(harness: &Arc<Harness>) 
     assert_eq!((crowded(0).await, crowded(1).await), (0, 0));
     for _ in 0..3 {
         let id = harness.leased(at(0)).await;
-        harness.ends(id, NextState::Dead { reason: DeadReason::Expired }, at(1)).await;
+        harness.ends(id, Outcome::Dead(DeadReason::Expired), at(1)).await;
     }
     assert_eq!((crowded(0).await, crowded(2).await, crowded(3).await), (1, 1, 0), "the limit is exclusive");
 }

@@ -1,5 +1,6 @@
 //! Several nodes: assigned webhooks, cluster membership, and the change feed.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{
@@ -8,7 +9,7 @@ use redrive_core::{
 };
 
 use super::{Harness, RETRY, at, closed};
-use crate::{Change, ClaimedDelivery, ClusterView, Epoch, InitialState, LaneCapacity, NextState, Outcome};
+use crate::{Change, ClaimedDelivery, ClusterView, Epoch, InitialState, LaneCapacity, OutcomeRecord};
 
 /// Claims for an epoch from the fresh lane of the harness's webhook.
 async fn claim(
@@ -114,8 +115,8 @@ pub async fn unassigned_webhook_can_be_claimed_by_any_node(harness: &Arc<Harness
     let first = claim(harness, other, 0, 10, false).await.remove(0).id;
     assert_eq!(claim(harness, harness.epoch, 100, 10, true).await.len(), 1);
     // The node can still record deliveries that it leased before the webhook was assigned.
-    let outcome = harness.outcome(first, 1, NextState::Delivered, at(101));
-    harness.record(Outcome { epoch: other, ..outcome }).await;
+    let outcome = harness.outcome(first, 1, Outcome::Delivered, at(101));
+    harness.record(OutcomeRecord { epoch: other, ..outcome }).await;
 }
 
 pub async fn heartbeat_returns_the_cluster_view(harness: &Arc<Harness>) {

@@ -16,7 +16,7 @@ use super::{
     notifications::{MINUTE, cause, create, create_up_to, dead, intervals, record, send, send_created},
     together,
 };
-use crate::{Outcome, RecordResult};
+use crate::{OutcomeRecord, RecordResult};
 
 /// Model of the groups of a store.
 #[derive(Default)]
@@ -63,9 +63,9 @@ fn without_id(notification: Notification) -> Sent {
 }
 
 /// A random number generator with a fixed seed.
-struct Random(u64);
+struct NumberGenerator(u64);
 
-impl Random {
+impl NumberGenerator {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
@@ -77,7 +77,7 @@ pub async fn random_sequences_match_the_core_rules(harness: &mut Arc<Harness>) {
     const MAX_DELAY: u64 = 30_000;
     let tenants = [harness.tenant_id.clone(), harness.new_tenant("globex").await];
     let webhooks = [Some(harness.webhook_id), Some(harness.webhook_id()), None];
-    let (mut model, mut random, mut now) = (Model::default(), Random(7), 0);
+    let (mut model, mut random, mut now) = (Model::default(), NumberGenerator(7), 0);
     for step in 0..STEPS {
         now += random.below(20_000) as i64;
         let occurrences: Vec<_> = (0..random.below(5))
@@ -232,7 +232,7 @@ pub async fn occurrences_recorded_while_notifications_are_created_are_counted_on
         .into_iter()
         .map(|id| {
             let occurrences = vec![cause(harness, kind, 100)];
-            harness.submit_outcome(Outcome { occurrences, ..harness.outcome(id, 1, dead(), at(100)) })
+            harness.submit_outcome(OutcomeRecord { occurrences, ..harness.outcome(id, 1, dead(), at(100)) })
         })
         .collect();
     let work = |index: i64| {

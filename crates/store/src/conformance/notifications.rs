@@ -1,5 +1,6 @@
 //! Notifications: occurrences recorded with their cause, grouped, and claimed until they are sent.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
@@ -11,7 +12,7 @@ use redrive_core::{
 
 use super::{Harness, at, closed, page, together};
 use crate::{
-    Channel, ChannelResult, ChannelStatus, DisableWebhook, NextState, Outcome, PageRequest, RecordResult,
+    Channel, ChannelResult, ChannelStatus, DisableWebhook, OutcomeRecord, PageRequest, RecordResult,
     StoredNotification, UpdateResult, WebhookEffects,
 };
 
@@ -263,8 +264,8 @@ pub async fn flapping_circuit_is_grouped_and_ends_with_its_current_state(harness
     );
 }
 
-pub(super) fn dead() -> NextState {
-    NextState::Dead { reason: DeadReason::Permanent }
+pub(super) fn dead() -> Outcome {
+    Outcome::Dead(DeadReason::Permanent)
 }
 
 pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harness>) {
@@ -275,11 +276,14 @@ pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harn
     };
     // A retry: none of the occurrences took place.
     let retried = harness.leased(at(1)).await;
-    let next = NextState::Retry { due: at(100) };
-    harness.record(Outcome { occurrences: occurrences(), ..harness.outcome(retried, 1, next, at(5)) }).await;
+    let next = Outcome::Retry { at: at(100) };
+    harness
+        .record(OutcomeRecord { occurrences: occurrences(), ..harness.outcome(retried, 1, next, at(5)) })
+        .await;
     // An outcome from a node without the lease records no occurrence either.
     let epoch = harness.new_epoch().await;
-    let fenced = Outcome { epoch, occurrences: occurrences(), ..harness.outcome(retried, 2, dead(), at(5)) };
+    let fenced =
+        OutcomeRecord { epoch, occurrences: occurrences(), ..harness.outcome(retried, 2, dead(), at(5)) };
     assert_eq!(harness.record(fenced).await, RecordResult::Fenced);
     assert_eq!(send_due(harness, 10).await, []);
     let id = harness.leased(at(2)).await;
@@ -288,7 +292,7 @@ pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harn
         circuit: Some(Box::new(transition(CircuitState::Open, 5, 5))),
         ..WebhookEffects::default()
     };
-    let outcome = Outcome {
+    let outcome = OutcomeRecord {
         occurrences: occurrences(),
         effects,
         disable: Some(DisableWebhook { reason: "gone".into(), url }),
@@ -315,7 +319,7 @@ pub async fn concurrent_deaths_are_one_notification(harness: &Arc<Harness>) {
         let id = harness.leased(at(time)).await;
         let occurrences = vec![cause(harness, NotificationKind::DeliveryDead, time)];
         replies.push(
-            harness.submit_outcome(Outcome { occurrences, ..harness.outcome(id, 1, dead(), at(time)) }),
+            harness.submit_outcome(OutcomeRecord { occurrences, ..harness.outcome(id, 1, dead(), at(time)) }),
         );
     }
     for response in replies {

@@ -1,5 +1,6 @@
 //! Bulk operations: one node at a time, atomic steps, no duplicates, tenant isolation.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::BTreeSet, sync::Arc};
 
 use redrive_core::{
@@ -13,8 +14,8 @@ use redrive_core::{
 
 use super::{Harness, RETRY, at, page};
 use crate::{
-    CancelResult, Epoch, InitialState, NewRound, NextState, Operation, OperationProgress, OperationRequest,
-    OperationStep, Outcome, RecordResult, Scan, ScanCursor, StepResult, Task,
+    CancelResult, Epoch, InitialState, NewRound, Operation, OperationProgress, OperationRequest,
+    OperationStep, OutcomeRecord, RecordResult, Scan, ScanCursor, StepResult, Task,
 };
 
 async fn create(harness: &Harness, kind: OperationKind, start_at: Time) -> Operation {
@@ -171,15 +172,15 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     let settle = |after| harness.store().settle_operation(id, harness.epoch, after, 10);
     assert_eq!(settle(None).await.unwrap().open, 4);
     assert_eq!(harness.claim(at(20)).await.len(), 4);
-    harness.ends(new_ids[0], NextState::Delivered, at(30)).await;
-    harness.ends(new_ids[1], NextState::Dead { reason: redrive_core::DeadReason::Permanent }, at(30)).await;
-    harness.ends(new_ids[2], NextState::Cancelled { reason: "x".into() }, at(30)).await;
+    harness.ends(new_ids[0], Outcome::Delivered, at(30)).await;
+    harness.ends(new_ids[1], Outcome::Dead(redrive_core::DeadReason::Permanent), at(30)).await;
+    harness.ends(new_ids[2], Outcome::Cancelled("x".into()), at(30)).await;
     assert_eq!(settle(None).await.unwrap().open, 1);
     assert_eq!(settle(None).await.unwrap().open, 1, "settling is idempotent");
     let progress = find(harness, id).await.progress;
     assert_eq!((progress.delivered, progress.failed, progress.cancelled, progress.total), (1, 1, 1, Some(4)));
     assert_eq!(progress.errors.values().sum::<u64>(), 1);
-    harness.ends(new_ids[3], NextState::Delivered, at(31)).await;
+    harness.ends(new_ids[3], Outcome::Delivered, at(31)).await;
     assert_eq!(settle(None).await.unwrap().open, 0);
     harness.store().close_operation(id, harness.epoch, at(40)).await.unwrap();
     let over = find(harness, id).await;
@@ -211,7 +212,7 @@ pub async fn queued_deliveries_are_settled_in_pages(harness: &Arc<Harness>) {
 pub async fn purged_dead_letters_leave_the_list_and_stay_in_history(harness: &Arc<Harness>) {
     let (dead, kept) = (harness.dead(at(0)).await, harness.dead(at(1)).await);
     let arrived = harness.leased(at(0)).await;
-    harness.ends(arrived, NextState::Delivered, at(1)).await;
+    harness.ends(arrived, Outcome::Delivered, at(1)).await;
     let id = create_claimed(harness, OperationKind::Purge).await;
     let tasks = vec![Task::Purge(dead), Task::Purge(arrived), Task::Purge(dead)];
     assert_eq!(apply_step(harness, step(harness, id, tasks)).await, done(1));
@@ -253,8 +254,8 @@ pub async fn step_cancels_several_deliveries(harness: &Arc<Harness>) {
     assert_eq!(harness.status(leased).await, DeliveryStatus::Pending, "a leased delivery stays pending");
     assert_eq!(harness.cancel(leased, at(21)).await, CancelResult::Requested);
     assert_eq!(harness.due_lanes(at(9000)).await, [], "no lane is left");
-    let late = harness.outcome(leased, 1, NextState::Delivered, at(30));
-    let known = Outcome { saw_cancel: true, ..late };
+    let late = harness.outcome(leased, 1, Outcome::Delivered, at(30));
+    let known = OutcomeRecord { saw_cancel: true, ..late };
     assert_eq!(harness.record(known).await, RecordResult::Recorded { config_version: None });
 }
 
@@ -263,7 +264,7 @@ pub async fn backfill_sends_an_event_to_a_webhook_once(harness: &Arc<Harness>) {
     let had = harness.fan_out(event.clone(), &[(harness.webhook_id(), InitialState::Leased)]);
     let old = had.deliveries[0].webhook_id;
     harness.publish_new(had.clone()).await;
-    harness.ends(had.deliveries[0].id, NextState::Delivered, at(1)).await;
+    harness.ends(had.deliveries[0].id, Outcome::Delivered, at(1)).await;
     let id = create_claimed(harness, OperationKind::Backfill).await;
     let late = harness.webhook_id();
     let send = |webhook_id: WebhookId, event_id| {
@@ -314,9 +315,7 @@ pub async fn scan_returns_each_delivery_once_oldest_first(harness: &Arc<Harness>
     for (_, delivery_id) in
         all.iter().filter(|(webhook_id, delivery_id)| *webhook_id == a && delivery_id.time() < at(4))
     {
-        harness
-            .ends(*delivery_id, NextState::Dead { reason: redrive_core::DeadReason::Exhausted }, at(10))
-            .await;
+        harness.ends(*delivery_id, Outcome::Dead(redrive_core::DeadReason::Exhausted), at(10)).await;
     }
     let of = |wanted: fn(Time) -> bool, webhook_id: Option<WebhookId>| -> BTreeSet<DeliveryId> {
         let named = all

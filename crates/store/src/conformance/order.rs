@@ -1,5 +1,6 @@
 //! Ordered lanes: a delivery starts only after the previous one has ended, on any node and in every case.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
@@ -15,7 +16,7 @@ use redrive_core::{
 use super::{END, Harness, at, ids, order, page, together};
 use crate::{
     BatchProgress, CancelResult, DeliveryFilter, Epoch, InitialState, LaneClaim, LaneKey, NewRound,
-    NextState, Outcome, RecordResult, RedriveOptions, RedriveResult, ReplayResult,
+    OutcomeRecord, RecordResult, RedriveOptions, RedriveResult, ReplayResult,
 };
 
 const DONE: RecordResult = RecordResult::Recorded { config_version: None };
@@ -41,8 +42,8 @@ async fn take_as(harness: &Harness, epoch: Epoch, lane: &Lane, now: i64, capacit
     harness.claim_lane_as(epoch, harness.own(lane.clone()), at(now), capacity).await
 }
 
-async fn end_as(harness: &Harness, epoch: Epoch, id: DeliveryId, next: NextState, now: Time) {
-    let outcome = Outcome { epoch, ..harness.outcome(id, 1, next, now) };
+async fn end_as(harness: &Harness, epoch: Epoch, id: DeliveryId, next: Outcome, now: Time) {
+    let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, next, now) };
     assert_eq!(harness.record(outcome).await, DONE);
 }
 
@@ -73,7 +74,7 @@ pub async fn first_delivery_that_is_not_due_blocks_the_rest(harness: &Arc<Harnes
     assert_given(&take(harness, &a(), 500, 10).await, &line[..2], false);
     assert_eq!(harness.next_wake(at(500)).await, Some(at(700)), "the third delivery is first now");
     for id in &line[..2] {
-        harness.ends(*id, NextState::Delivered, at(510)).await;
+        harness.ends(*id, Outcome::Delivered, at(510)).await;
     }
     assert_eq!((harness.due_lanes(at(699)).await, harness.next_wake(at(0)).await), (vec![], Some(at(700))));
     assert_given(&take(harness, &a(), 700, 10).await, &line[2..], false);
@@ -104,14 +105,14 @@ pub async fn own_leases_block_an_ordered_lane(harness: &Arc<Harness>) {
         assert_given(&take(harness, &a(), 2, 10).await, &[], true);
         assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is held");
     }
-    harness.ends(line[0], NextState::Delivered, at(3)).await;
+    harness.ends(line[0], Outcome::Delivered, at(3)).await;
     assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is still held");
     assert_given(&take(harness, &a(), 4, 10).await, &line[1..2], false);
 
     // No further delivery is due, or none is left: `more` is false.
     assert_given(&take(harness, &a(), 5, 10).await, &[], false);
     assert_eq!(harness.next_wake(at(5)).await, Some(at(500)));
-    harness.ends(line[1], NextState::Delivered, at(6)).await;
+    harness.ends(line[1], Outcome::Delivered, at(6)).await;
     assert_given(&take(harness, &a(), 500, 10).await, &line[2..], false);
     assert_given(&take(harness, &a(), 501, 10).await, &[], false);
     let query = harness.due_lanes_for_default_pool(at(END)).await;
@@ -121,7 +122,7 @@ pub async fn own_leases_block_an_ordered_lane(harness: &Arc<Harness>) {
 pub async fn retry_stays_first_in_its_order(harness: &Arc<Harness>) {
     let line = line(harness, &a(), &[0, 0, 0]).await;
     assert_given(&take(harness, &a(), 1, 2).await, &line[..2], true);
-    harness.ends(line[0], NextState::Retry { due: at(500) }, at(2)).await;
+    harness.ends(line[0], Outcome::Retry { at: at(500) }, at(2)).await;
     // While the second delivery is leased, not even the first can be claimed.
     assert_given(&take(harness, &a(), 600, 10).await, &[], true);
     assert_eq!(harness.store().release(harness.epoch, at(3), vec![(line[1], at(0))]).await.unwrap(), 1);
@@ -165,11 +166,8 @@ pub async fn released_delivery_keeps_its_position(harness: &Arc<Harness>) {
 }
 
 pub async fn next_delivery_is_due_when_the_first_ends(harness: &Arc<Harness>) {
-    let ends = [
-        NextState::Delivered,
-        NextState::Dead { reason: DeadReason::Permanent },
-        NextState::Cancelled { reason: "enough".into() },
-    ];
+    let ends =
+        [Outcome::Delivered, Outcome::Dead(DeadReason::Permanent), Outcome::Cancelled("enough".into())];
     for (key, next) in ["a", "b", "c"].into_iter().zip(ends) {
         let (lane, other) = (order(key), harness.new_epoch().await);
         let line = line(harness, &lane, &[0, 0]).await;
@@ -179,7 +177,7 @@ pub async fn next_delivery_is_due_when_the_first_ends(harness: &Arc<Harness>) {
         harness.ends(line[0], next, at(11)).await;
         assert_eq!(harness.due_lanes(at(11)).await, [harness.own(lane.clone())]);
         assert_given(&take_as(harness, other, &lane, 11, 1).await, &line[1..], false);
-        end_as(harness, other, line[1], NextState::Delivered, at(12)).await;
+        end_as(harness, other, line[1], Outcome::Delivered, at(12)).await;
     }
 }
 
@@ -198,15 +196,15 @@ pub async fn next_delivery_is_due_when_the_leased_first_is_cancelled(harness: &A
             }
             "rescued" => assert_eq!(harness.rescue(node, at(11)).await, 1),
             _ => {
-                let next = NextState::Cancelled { reason: "enough".into() };
-                let outcome = Outcome { epoch: node, ..harness.outcome(line[0], 1, next, at(11)) };
-                assert_eq!(harness.record(Outcome { saw_cancel: true, ..outcome }).await, DONE);
+                let next = Outcome::Cancelled("enough".into());
+                let outcome = OutcomeRecord { epoch: node, ..harness.outcome(line[0], 1, next, at(11)) };
+                assert_eq!(harness.record(OutcomeRecord { saw_cancel: true, ..outcome }).await, DONE);
             }
         }
         assert_eq!(harness.status(line[0]).await, DeliveryStatus::Cancelled);
         assert_eq!(harness.due_lanes(at(11)).await, [harness.own(lane.clone())], "{key}");
         assert_given(&take_as(harness, other, &lane, 11, 1).await, &line[1..], false);
-        end_as(harness, other, line[1], NextState::Delivered, at(12)).await;
+        end_as(harness, other, line[1], Outcome::Delivered, at(12)).await;
     }
 }
 
@@ -222,7 +220,7 @@ pub async fn next_delivery_is_due_when_the_waiting_first_is_cancelled(harness: &
     assert_eq!(harness.cancel(line[3], at(21)).await, CancelResult::Done);
     let query = harness.due_lanes_for_default_pool(at(END)).await;
     assert_eq!((query.lanes, query.next_wake), (vec![], None), "an empty lane is deleted");
-    harness.ends(line[1], NextState::Delivered, at(22)).await;
+    harness.ends(line[1], Outcome::Delivered, at(22)).await;
     assert_given(&take(harness, &a(), 23, 10).await, &[], false);
 }
 
@@ -236,7 +234,7 @@ pub async fn next_delivery_is_due_when_the_first_expires_or_is_cancelled(harness
     );
     assert_eq!(harness.next_wake(at(0)).await, Some(at(60)));
     assert_given(&take(harness, &a(), 60, 10).await, &[next], false);
-    harness.ends(next, NextState::Delivered, at(61)).await;
+    harness.ends(next, Outcome::Delivered, at(61)).await;
 
     // One of two deliveries is cancelled before the webhook is enabled again.
     let line = line(harness, &a(), &[6000, 70]).await;
@@ -261,8 +259,8 @@ pub async fn redriven_delivery_goes_to_the_end_of_its_order(harness: &Arc<Harnes
         unless_purged: false,
     };
     take(harness, &a(), 1, 2).await;
-    harness.ends(line[0], NextState::Dead { reason: DeadReason::Exhausted }, at(2)).await;
-    harness.ends(line[1], NextState::Delivered, at(3)).await;
+    harness.ends(line[0], Outcome::Dead(DeadReason::Exhausted), at(2)).await;
+    harness.ends(line[1], Outcome::Delivered, at(3)).await;
     let retried = options();
     let id = retried.id;
     assert_eq!(harness.retry(line[0], retried, at(4)).await, RedriveResult::NewRound(id));
@@ -309,7 +307,7 @@ pub async fn unordered_deliveries_are_not_blocked_by_an_order(harness: &Arc<Harn
     let free = harness.waiting(at(5), at(5)).await;
     let retried = harness.waiting(at(6), at(6)).await;
     assert_eq!(ids(&harness.claim(at(10)).await), [free, retried]);
-    harness.ends(retried, NextState::Retry { due: at(20) }, at(11)).await;
+    harness.ends(retried, Outcome::Retry { at: at(20) }, at(11)).await;
     assert_eq!(harness.claim_one(at(20)).await.id, retried);
     assert_given(&take(harness, &a(), 9000, 10).await, &line, false);
     harness.waiting(at(7), at(7)).await;
@@ -366,11 +364,11 @@ pub async fn delivery_names_the_one_it_is_behind(harness: &Arc<Harness>) {
     }
     take(harness, &a(), 1, 1).await;
     assert_eq!(all().await, [None, first, first], "while the first delivery is leased");
-    harness.ends(line[0], NextState::Retry { due: at(500) }, at(2)).await;
+    harness.ends(line[0], Outcome::Retry { at: at(500) }, at(2)).await;
     assert_eq!(all().await, [None, first, first], "while the first delivery waits for its retry");
     take(harness, &a(), 500, 2).await;
     assert_eq!(all().await, [None, None, first], "a leased delivery is behind no other");
-    harness.record(harness.outcome(line[0], 2, NextState::Retry { due: at(900) }, at(501))).await;
+    harness.record(harness.outcome(line[0], 2, Outcome::Retry { at: at(900) }, at(501))).await;
     assert_eq!(
         predecessor(harness, line[0]).await,
         None,
@@ -409,7 +407,7 @@ pub async fn order_is_sent_by_one_node_at_a_time(harness: &Arc<Harness>) {
                 for one in take_as(&harness, epoch, &a(), 1, 3).await.deliveries {
                     // No other node may start a delivery of this lane until the outcomes of these are stored.
                     started.lock().unwrap().push(one.seq);
-                    end_as(&harness, epoch, one.id, NextState::Delivered, at(2)).await;
+                    end_as(&harness, epoch, one.id, Outcome::Delivered, at(2)).await;
                 }
             }
         }

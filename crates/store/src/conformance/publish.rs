@@ -1,5 +1,6 @@
 //! Publishing: each event atomically with its deliveries, in sequence, independent of others in its batch.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use redrive_core::{
 
 use super::{END, Harness, at, page, together};
 use crate::{
-    Delivery, DeliveryCursor, DeliveryFilter, InitialState, NewEvent, NextState, OrderedPosition, Outcome,
+    Delivery, DeliveryCursor, DeliveryFilter, InitialState, NewEvent, OrderedPosition, OutcomeRecord,
     PageRequest, PublishOrder, PublishResult, RecordResult, StoreError, StoredEvent, TicketEntry,
 };
 
@@ -282,8 +283,11 @@ pub async fn trace_of_an_event_survives_crashes_and_retries(harness: &Arc<Harnes
     assert_eq!(found, published);
     // The attempts fail, and a third node claims the retries.
     for id in &ids {
-        let failed = harness.outcome(*id, 1, NextState::Retry { due: at(30) }, at(25));
-        assert!(matches!(harness.record(Outcome { epoch, ..failed }).await, RecordResult::Recorded { .. }));
+        let failed = harness.outcome(*id, 1, Outcome::Retry { at: at(30) }, at(25));
+        assert!(matches!(
+            harness.record(OutcomeRecord { epoch, ..failed }).await,
+            RecordResult::Recorded { .. }
+        ));
     }
     let found = harness.claim_as(harness.new_epoch().await, at(30)).await;
     let found: HashMap<_, _> = found.iter().map(|one| (one.id, one.event.trace.clone())).collect();
@@ -348,7 +352,7 @@ type Waited<T> = Result<Result<T, tokio::sync::oneshot::error::RecvError>, tokio
 /// Records two outcomes, the first with a callback that panics. Returns the result of the second.
 async fn panicking_outcome_callback(harness: &Arc<Harness>) -> Waited<Result<RecordResult, StoreError>> {
     let (first, second) = (harness.leased(at(2)).await, harness.leased(at(2)).await);
-    let delivered = |id| harness.outcome(id, 1, NextState::Delivered, at(3));
+    let delivered = |id| harness.outcome(id, 1, Outcome::Delivered, at(3));
     let panicking = Box::new(|_| panic!("a callback panics on purpose"));
     harness.store().record(Arc::new(delivered(first)), panicking);
     tokio::time::timeout(CALLBACK_TIMEOUT, harness.submit_outcome(delivered(second))).await

@@ -1,5 +1,6 @@
 //! Recording outcomes: once, only by the owner of the lease, with any response bytes.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,17 +11,17 @@ use redrive_core::{
 
 use super::{END, Harness, at, harness::URL};
 use crate::{
-    CancelResult, DisableWebhook, InitialState, NextState, Outcome, PublishResult, RecordResult, StoreError,
+    CancelResult, DisableWebhook, InitialState, OutcomeRecord, PublishResult, RecordResult, StoreError,
 };
 
 const DONE: RecordResult = RecordResult::Recorded { config_version: None };
 
-fn dead() -> NextState {
-    NextState::Dead { reason: DeadReason::Exhausted }
+fn dead() -> Outcome {
+    Outcome::Dead(DeadReason::Exhausted)
 }
 
-fn cancelled() -> NextState {
-    NextState::Cancelled { reason: "enough".into() }
+fn cancelled() -> Outcome {
+    Outcome::Cancelled("enough".into())
 }
 
 async fn ask_to_cancel(harness: &Harness, id: DeliveryId) {
@@ -31,7 +32,7 @@ async fn ask_to_cancel(harness: &Harness, id: DeliveryId) {
 
 pub async fn delivered_ends_a_delivery(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
-    let outcome = harness.outcome(id, 1, NextState::Delivered, at(5));
+    let outcome = harness.outcome(id, 1, Outcome::Delivered, at(5));
     assert_eq!(harness.record(outcome.clone()).await, DONE);
     let ended = harness.delivery(id).await;
     assert_eq!((ended.status, ended.ended_at), (DeliveryStatus::Delivered, Some(at(5))));
@@ -51,7 +52,7 @@ pub async fn delivered_ends_a_delivery(harness: &Arc<Harness>) {
 
 pub async fn retry_returns_a_delivery_to_waiting(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
-    harness.ends(id, NextState::Retry { due: at(90) }, at(5)).await;
+    harness.ends(id, Outcome::Retry { at: at(90) }, at(5)).await;
     let waits = harness.delivery(id).await;
     assert_eq!((waits.status, waits.ended_at), (DeliveryStatus::Pending, None));
     assert_eq!((waits.due, waits.attempt_count), (Some(at(90)), 1));
@@ -67,7 +68,7 @@ pub async fn dead_ends_a_delivery_and_lists_it_as_dead_letter(harness: &Arc<Harn
     let mut died = Vec::new();
     for (n, reason) in (0..).zip(DeadReason::ALL) {
         let id = harness.leased(at(n)).await;
-        harness.ends(id, NextState::Dead { reason }, at(100)).await;
+        harness.ends(id, Outcome::Dead(reason), at(100)).await;
         let ended = harness.delivery(id).await;
         assert_eq!((ended.status, ended.ended_at), (DeliveryStatus::Dead, Some(at(100))));
         assert_eq!((ended.dead_reason, ended.due), (Some(reason), None));
@@ -90,10 +91,10 @@ pub async fn cancelled_ends_a_delivery_with_its_reason(harness: &Arc<Harness>) {
 
 pub async fn delivery_can_end_without_an_attempt(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
-    harness.ends(id, NextState::Retry { due: at(10) }, at(5)).await;
+    harness.ends(id, Outcome::Retry { at: at(10) }, at(5)).await;
     harness.claim_one(at(10)).await;
-    let next = NextState::Dead { reason: DeadReason::Expired };
-    let outcome = Outcome { attempt: None, ..harness.outcome(id, 2, next, at(11)) };
+    let next = Outcome::Dead(DeadReason::Expired);
+    let outcome = OutcomeRecord { attempt: None, ..harness.outcome(id, 2, next, at(11)) };
     assert_eq!(harness.record(outcome.clone()).await, DONE);
     let ended = harness.delivery(id).await;
     assert_eq!((ended.status, ended.dead_reason), (DeliveryStatus::Dead, Some(DeadReason::Expired)));
@@ -103,7 +104,7 @@ pub async fn delivery_can_end_without_an_attempt(harness: &Arc<Harness>) {
     assert_eq!(harness.record(outcome).await, RecordResult::AlreadyRecorded);
 
     let id = harness.leased(at(0)).await;
-    let outcome = Outcome { attempt: None, ..harness.outcome(id, 1, cancelled(), at(12)) };
+    let outcome = OutcomeRecord { attempt: None, ..harness.outcome(id, 1, cancelled(), at(12)) };
     assert_eq!(harness.record(outcome.clone()).await, DONE);
     assert_eq!(harness.record(outcome).await, RecordResult::AlreadyRecorded);
     assert_eq!(harness.status(id).await, DeliveryStatus::Cancelled);
@@ -112,9 +113,9 @@ pub async fn delivery_can_end_without_an_attempt(harness: &Arc<Harness>) {
 
 pub async fn success_after_failure_clears_the_failure(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
-    harness.ends(id, NextState::Retry { due: at(10) }, at(5)).await;
+    harness.ends(id, Outcome::Retry { at: at(10) }, at(5)).await;
     harness.claim_one(at(10)).await;
-    assert_eq!(harness.record(harness.outcome(id, 2, NextState::Delivered, at(11))).await, DONE);
+    assert_eq!(harness.record(harness.outcome(id, 2, Outcome::Delivered, at(11))).await, DONE);
     let ended = harness.delivery(id).await;
     assert_eq!((ended.attempt_count, ended.last_status_code), (2, Some(200)));
     assert_eq!((ended.failure_category, ended.last_error), (None, None));
@@ -123,7 +124,7 @@ pub async fn success_after_failure_clears_the_failure(harness: &Arc<Harness>) {
 }
 
 pub async fn repeated_outcome_is_recorded_once(harness: &Arc<Harness>) {
-    for next in [NextState::Delivered, NextState::Retry { due: at(END) }, dead(), cancelled()] {
+    for next in [Outcome::Delivered, Outcome::Retry { at: at(END) }, dead(), cancelled()] {
         let id = harness.leased(at(0)).await;
         let outcome = harness.outcome(id, 1, next, at(5));
         assert_eq!(harness.record(outcome.clone()).await, DONE);
@@ -137,7 +138,7 @@ pub async fn repeated_outcome_is_recorded_once(harness: &Arc<Harness>) {
 
 pub async fn repeated_outcome_is_detected_after_the_next_lease(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
-    let outcome = harness.outcome(id, 1, NextState::Retry { due: at(10) }, at(5));
+    let outcome = harness.outcome(id, 1, Outcome::Retry { at: at(10) }, at(5));
     assert_eq!(harness.record(outcome.clone()).await, DONE);
     harness.claim_one(at(10)).await;
     assert!(harness.store().mark_sending(harness.epoch, id).await.unwrap());
@@ -148,15 +149,15 @@ pub async fn repeated_outcome_is_detected_after_the_next_lease(harness: &Arc<Har
     let epoch = harness.new_epoch().await;
     let claimed = harness.claim_as(epoch, at(20)).await;
     assert_eq!(claimed[0].sender_deaths, 1, "and its sending mark is kept");
-    let next = Outcome { epoch, ..harness.outcome(id, 2, NextState::Delivered, at(21)) };
+    let next = OutcomeRecord { epoch, ..harness.outcome(id, 2, Outcome::Delivered, at(21)) };
     assert_eq!(harness.record(next).await, DONE);
 }
 
 pub async fn foreign_epoch_records_nothing(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
     let epoch = harness.new_epoch().await;
-    for next in [NextState::Delivered, NextState::Retry { due: at(10) }, dead(), cancelled()] {
-        let outcome = Outcome { epoch, ..harness.outcome(id, 1, next, at(5)) };
+    for next in [Outcome::Delivered, Outcome::Retry { at: at(10) }, dead(), cancelled()] {
+        let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, next, at(5)) };
         assert_eq!(harness.record(outcome).await, RecordResult::Fenced);
     }
     assert_eq!(harness.attempts(id).await, []);
@@ -164,34 +165,34 @@ pub async fn foreign_epoch_records_nothing(harness: &Arc<Harness>) {
     assert_eq!(harness.dead_list().await, []);
     let unknown = harness.delivery_id(at(0));
     assert_eq!(harness.record(harness.outcome(unknown, 1, dead(), at(5))).await, RecordResult::Fenced);
-    harness.ends(id, NextState::Delivered, at(6)).await;
+    harness.ends(id, Outcome::Delivered, at(6)).await;
 }
 
 pub async fn rescued_lease_records_nothing(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
     harness.rescue(harness.epoch, at(1)).await;
-    let late = || harness.outcome(id, 1, NextState::Delivered, at(2));
+    let late = || harness.outcome(id, 1, Outcome::Delivered, at(2));
     assert_eq!(harness.record(late()).await, RecordResult::Fenced, "while the delivery waits");
     let epoch = harness.new_epoch().await;
     assert_eq!(harness.claim_as(epoch, at(3)).await.len(), 1);
     assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when another node has the lease");
     assert_eq!(harness.attempts(id).await, []);
-    let outcome = Outcome { epoch, ..harness.outcome(id, 1, NextState::Delivered, at(4)) };
+    let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, Outcome::Delivered, at(4)) };
     assert_eq!(harness.record(outcome).await, DONE);
     assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when the delivery has ended");
     assert_eq!(harness.attempts(id).await.len(), 1);
 }
 
 pub async fn concurrent_cancellation_asks_to_decide_again(harness: &Arc<Harness>) {
-    for next in [cancelled(), NextState::Delivered] {
+    for next in [cancelled(), Outcome::Delivered] {
         let id = harness.leased(at(0)).await;
         ask_to_cancel(harness, id).await;
-        let outcome = harness.outcome(id, 1, NextState::Retry { due: at(10) }, at(5));
+        let outcome = harness.outcome(id, 1, Outcome::Retry { at: at(10) }, at(5));
         assert_eq!(harness.record(outcome.clone()).await, RecordResult::CancelRequested("enough".into()));
         assert_eq!(harness.attempts(id).await, []);
         assert_eq!(harness.record(outcome).await, RecordResult::CancelRequested("enough".into()));
         assert!(harness.store().mark_sending(harness.epoch, id).await.unwrap(), "the lease is still there");
-        let decided = Outcome { saw_cancel: true, ..harness.outcome(id, 1, next.clone(), at(6)) };
+        let decided = OutcomeRecord { saw_cancel: true, ..harness.outcome(id, 1, next.clone(), at(6)) };
         assert_eq!(harness.record(decided).await, DONE);
         assert!(harness.status(id).await.is_final());
         assert_eq!(harness.attempts(id).await.len(), 1);
@@ -206,7 +207,7 @@ pub async fn outcome_disables_an_active_webhook(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
     let stale = harness.new_event(at(1), InitialState::Leased);
     let before = harness.version();
-    let outcome = Outcome { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
+    let outcome = OutcomeRecord { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
     let version = match harness.record(outcome.clone()).await {
         RecordResult::Recorded { config_version: Some(version) } => version,
         other => panic!("{other:?}"),
@@ -233,7 +234,7 @@ pub async fn outcome_does_not_disable_an_inactive_webhook(harness: &Arc<Harness>
     for state in [by_owner, WebhookState::Deleted] {
         let id = harness.leased(at(0)).await;
         let version = harness.set_state(harness.webhook_id, state.clone()).await;
-        let outcome = Outcome { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
+        let outcome = OutcomeRecord { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
         assert_eq!(harness.record(outcome).await, DONE);
         assert_eq!(harness.status(id).await, DeliveryStatus::Dead, "the outcome is recorded anyway");
         let kept = harness.store().webhooks_by_id(vec![harness.webhook_id]).await.unwrap();
@@ -249,16 +250,16 @@ pub async fn webhook_with_changed_url_is_not_disabled(harness: &Arc<Harness>) {
     let mut changed = harness.stored_webhook(harness.webhook_id).await;
     changed.webhook.spec.url = "https://example.com/moved".into();
     harness.store().change_webhook(changed.webhook, changed.revision, None).await.unwrap();
-    let outcome = Outcome { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
+    let outcome = OutcomeRecord { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
     assert_eq!(harness.record(outcome).await, DONE);
     assert_eq!(harness.stored_webhook(harness.webhook_id).await.webhook.state, WebhookState::Active);
 }
 
 pub async fn cancel_for_inactive_webhook_requires_an_inactive_webhook(harness: &Arc<Harness>) {
     let because_ended =
-        |id| Outcome { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(5)) };
+        |id| OutcomeRecord { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(5)) };
     let (tried, untried) = (harness.leased(at(0)).await, harness.leased(at(0)).await);
-    let without_attempt = Outcome { attempt: None, saw_cancel: true, ..because_ended(untried) };
+    let without_attempt = OutcomeRecord { attempt: None, saw_cancel: true, ..because_ended(untried) };
     for outcome in [because_ended(tried), without_attempt.clone()] {
         assert_eq!(harness.record(outcome.clone()).await, RecordResult::WebhookNotInactive);
         assert_eq!(harness.status(outcome.delivery_id).await, DeliveryStatus::Pending);
@@ -270,7 +271,7 @@ pub async fn cancel_for_inactive_webhook_requires_an_inactive_webhook(harness: &
         RecordResult::WebhookNotInactive,
         "a paused webhook has not ended"
     );
-    let retry = harness.outcome(tried, 1, NextState::Retry { due: at(END) }, at(6));
+    let retry = harness.outcome(tried, 1, Outcome::Retry { at: at(END) }, at(6));
     assert_eq!(harness.record(retry).await, DONE, "the lease was kept");
 
     harness.set_state(harness.webhook_id, WebhookState::Disabled("410 Gone".into())).await;
@@ -283,29 +284,31 @@ pub async fn expired_webhook_counts_as_ended(harness: &Arc<Harness>) {
     let mut expiring = harness.stored_webhook(harness.webhook_id).await;
     expiring.webhook.spec.expires_at = Some(at(5));
     harness.store().change_webhook(expiring.webhook, expiring.revision, None).await.unwrap();
-    let cancel =
-        |time| Outcome { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(time)) };
+    let cancel = |time| OutcomeRecord {
+        requires_inactive_webhook: true,
+        ..harness.outcome(id, 1, cancelled(), at(time))
+    };
     assert_eq!(harness.record(cancel(4)).await, RecordResult::WebhookNotInactive);
     assert_eq!(harness.record(cancel(5)).await, DONE);
 }
 
 pub async fn invalid_outcome_does_not_fail_its_batch(harness: &Arc<Harness>) {
     let bad = harness.leased(at(0)).await;
-    harness.ends(bad, NextState::Retry { due: at(1) }, at(1)).await;
+    harness.ends(bad, Outcome::Retry { at: at(1) }, at(1)).await;
     harness.claim_one(at(1)).await;
     let mut good = Vec::new();
     for n in 0..100 {
         good.push(harness.leased(at(n)).await);
     }
     // The first attempt again under another id: its number is already used.
-    let refused = harness.outcome(bad, 1, NextState::Delivered, at(5));
+    let refused = harness.outcome(bad, 1, Outcome::Delivered, at(5));
     let mut replies = Vec::new();
     let mut bad_reply = None;
     for (n, id) in good.iter().enumerate() {
         if n == 50 {
             bad_reply = Some(harness.submit_outcome(refused.clone()));
         }
-        replies.push(harness.submit_outcome(harness.outcome(*id, 1, NextState::Delivered, at(5))));
+        replies.push(harness.submit_outcome(harness.outcome(*id, 1, Outcome::Delivered, at(5))));
     }
     for response in replies {
         assert_eq!(response.await.unwrap(), Ok(DONE));
@@ -314,7 +317,7 @@ pub async fn invalid_outcome_does_not_fail_its_batch(harness: &Arc<Harness>) {
     assert!(matches!(bad_reply, Err(StoreError::InvalidItem(_))), "{bad_reply:?}");
     assert_eq!(harness.status(bad).await, DeliveryStatus::Pending);
     assert_eq!(harness.attempts(bad).await.len(), 1);
-    let outcome = harness.outcome(bad, 2, NextState::Delivered, at(6));
+    let outcome = harness.outcome(bad, 2, Outcome::Delivered, at(6));
     assert_eq!(harness.record(outcome).await, DONE, "its lease was kept");
 }
 

@@ -1,5 +1,6 @@
 //! Retry, replay and cancel: one new round for an ended delivery, never two, and tenant isolation.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{
@@ -8,9 +9,7 @@ use redrive_core::{
 };
 
 use super::{END, Harness, RETRY, at, ids, together};
-use crate::{
-    CancelResult, Delivery, InitialState, LaneKey, NewEvent, NewRound, NextState, RedriveResult, ReplayResult,
-};
+use crate::{CancelResult, Delivery, InitialState, LaneKey, NewEvent, NewRound, RedriveResult, ReplayResult};
 
 async fn retry(
     harness: &Harness,
@@ -61,13 +60,13 @@ pub async fn retry_of_a_leased_delivery_changes_nothing(harness: &Arc<Harness>) 
     assert_eq!(retry(harness, id, unused, at(10)).await, RedriveResult::DueNow(id));
     assert_eq!(harness.due_lanes(at(END)).await, []);
     assert_eq!(find(harness, unused).await, None);
-    harness.ends(id, NextState::Delivered, at(20)).await;
+    harness.ends(id, Outcome::Delivered, at(20)).await;
 }
 
 pub async fn retry_of_an_ended_delivery_creates_a_new_round(harness: &Arc<Harness>) {
     let dead = harness.dead(at(0)).await;
     let delivered = harness.leased(at(0)).await;
-    harness.ends(delivered, NextState::Delivered, at(1)).await;
+    harness.ends(delivered, Outcome::Delivered, at(1)).await;
     let cancelled = harness.waiting(at(0), at(5000)).await;
     assert_eq!(harness.cancel(cancelled, at(1)).await, CancelResult::Done);
     for old in [dead, delivered, cancelled] {
@@ -91,7 +90,7 @@ pub async fn repeated_retries_create_one_round(harness: &Arc<Harness>) {
     assert_eq!(retry(harness, old, second, at(1)).await, RedriveResult::NewRound(second));
     assert_eq!(retry(harness, old, third, at(2)).await, RedriveResult::AlreadyRedriven(second));
     harness.claim_one(at(2)).await;
-    harness.ends(second, NextState::Delivered, at(3)).await;
+    harness.ends(second, Outcome::Delivered, at(3)).await;
     assert_eq!(
         retry(harness, old, third, at(4)).await,
         RedriveResult::AlreadyRedriven(second),
@@ -122,7 +121,7 @@ pub async fn rounds_are_numbered_in_sequence(harness: &Arc<Harness>) {
     new.deliveries[0].format = PayloadFormat::Data;
     harness.publish_new(new.clone()).await;
     let mut last = new.deliveries[0].id;
-    harness.ends(last, NextState::Delivered, at(1)).await;
+    harness.ends(last, Outcome::Delivered, at(1)).await;
     for number in 2..=4 {
         let id = harness.delivery_id(at(0));
         assert_eq!(retry(harness, last, id, at(1)).await, RedriveResult::NewRound(id));
@@ -133,7 +132,7 @@ pub async fn rounds_are_numbered_in_sequence(harness: &Arc<Harness>) {
         let claimed = harness.claim_one(at(1)).await;
         assert_eq!(claimed.format, PayloadFormat::Data, "a retry keeps the format of the first round");
         assert_eq!(claimed.attempt_count, 0, "attempts are counted from zero");
-        harness.ends(id, NextState::Delivered, at(1)).await;
+        harness.ends(id, Outcome::Delivered, at(1)).await;
         last = id;
     }
 }
@@ -141,9 +140,7 @@ pub async fn rounds_are_numbered_in_sequence(harness: &Arc<Harness>) {
 pub async fn replay_creates_a_round_for_each_webhook(harness: &Arc<Harness>) {
     let new = two_lanes(harness, [InitialState::Leased, InitialState::Leased]).await;
     for delivery in &new.deliveries {
-        harness
-            .ends(delivery.id, NextState::Dead { reason: redrive_core::DeadReason::Exhausted }, at(1))
-            .await;
+        harness.ends(delivery.id, Outcome::Dead(redrive_core::DeadReason::Exhausted), at(1)).await;
     }
     let rounds: Vec<_> = new.deliveries.iter().map(|one| round(harness, one.webhook_id)).collect();
     let created: Vec<_> = rounds.iter().map(|round| round.id).collect();
@@ -164,7 +161,7 @@ pub async fn replay_is_all_or_nothing(harness: &Arc<Harness>) {
     for initial_state in [InitialState::Leased, InitialState::Waiting(at(9000))] {
         let new = two_lanes(harness, [InitialState::Leased, initial_state]).await;
         let [over, pending] = &new.deliveries[..] else { panic!("two deliveries") };
-        harness.ends(over.id, NextState::Delivered, at(1)).await;
+        harness.ends(over.id, Outcome::Delivered, at(1)).await;
         for order in [[over, pending], [pending, over]] {
             let rounds = order.map(|one| round(harness, one.webhook_id));
             let response = replay(harness, new.event.id, &rounds, at(2)).await;
@@ -211,7 +208,7 @@ pub async fn cancel_of_a_leased_delivery_is_requested(harness: &Arc<Harness>) {
 pub async fn cancel_does_not_change_an_ended_delivery(harness: &Arc<Harness>) {
     let dead = harness.dead(at(0)).await;
     let delivered = harness.leased(at(0)).await;
-    harness.ends(delivered, NextState::Delivered, at(1)).await;
+    harness.ends(delivered, Outcome::Delivered, at(1)).await;
     let cancelled = harness.waiting(at(0), at(5000)).await;
     assert_eq!(harness.cancel(cancelled, at(1)).await, CancelResult::Done);
     for (id, status) in [
@@ -255,7 +252,7 @@ pub async fn retry_replay_and_cancel_are_isolated_by_tenant(harness: &Arc<Harnes
         }
     }
     assert_eq!(harness.dead_list().await, [dead]);
-    harness.ends(leased, NextState::Delivered, at(2)).await;
+    harness.ends(leased, Outcome::Delivered, at(2)).await;
 
     let unknown = harness.delivery_id(at(0));
     assert_eq!(retry(harness, unknown, harness.delivery_id(at(0)), at(1)).await, RedriveResult::NotFound);

@@ -1,11 +1,12 @@
 //! Rescue of dead nodes' leases: complete, with correct counts, and never returned to the dead node.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::DeliveryStatus;
 
 use super::{END, Harness, at};
-use crate::{BatchProgress, CancelResult, Epoch, NextState, Outcome, RecordResult};
+use crate::{BatchProgress, CancelResult, Epoch, OutcomeRecord, RecordResult};
 
 /// Leases the only due delivery to a new node that dies, after it started to send if `sending`.
 async fn claim_and_die(harness: &Harness, sending: bool) {
@@ -67,7 +68,7 @@ pub async fn attempt_clears_rescue_and_death_counts(harness: &Arc<Harness>) {
     let id = harness.waiting(at(0), at(0)).await;
     claim_and_die(harness, true).await;
     harness.claim_one(at(100)).await;
-    harness.ends(id, NextState::Retry { due: at(200) }, at(150)).await;
+    harness.ends(id, Outcome::Retry { at: at(200) }, at(150)).await;
     let claimed = harness.claim_one(at(200)).await;
     assert_eq!((claimed.rescues, claimed.sender_deaths), (0, 0));
 }
@@ -144,7 +145,7 @@ pub async fn rescue_without_leases_moves_nothing(harness: &Arc<Harness>) {
     let never = Epoch(harness.epoch.0 + 1000);
     let nothing = BatchProgress { changed: 0, finished: true };
     assert_eq!(harness.store().rescue(never, at(1), 10).await.unwrap(), nothing);
-    harness.ends(id, NextState::Delivered, at(2)).await;
+    harness.ends(id, Outcome::Delivered, at(2)).await;
     assert_eq!(harness.rescue(harness.epoch, at(3)).await, 0);
     assert_eq!(harness.store().rescue(harness.epoch, at(4), 10).await.unwrap(), nothing);
     assert_eq!(harness.status(id).await, DeliveryStatus::Delivered);
@@ -174,6 +175,6 @@ pub async fn leases_survive_reopening(harness: &mut Arc<Harness>) {
     assert_eq!(harness.rescue(harness.epoch, at(60)).await, 1);
     let claimed = &harness.claim_as(epoch, at(60)).await[0];
     assert_eq!((claimed.id, claimed.rescues, claimed.sender_deaths), (id, 1, 1));
-    let outcome = Outcome { epoch, ..harness.outcome(id, 1, NextState::Delivered, at(61)) };
+    let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, Outcome::Delivered, at(61)) };
     assert_eq!(harness.record(outcome).await, RecordResult::Recorded { config_version: None });
 }

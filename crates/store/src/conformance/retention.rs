@@ -1,5 +1,6 @@
 //! Retention: old data is pruned in steps of any size; newer, pending and other tenants' data stays.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::BTreeSet, sync::Arc};
 
 use redrive_core::{
@@ -9,8 +10,8 @@ use redrive_core::{
 
 use super::{Harness, at, closed, page, together};
 use crate::{
-    DeliveryCursor, DeliveryFilter, InitialState, NewEvent, NextState, PageRequest, PartitionDrop,
-    PruneCounts, PruneRequest, RedriveResult, ReplayResult,
+    DeliveryCursor, DeliveryFilter, InitialState, NewEvent, PageRequest, PartitionDrop, PruneCounts,
+    PruneRequest, RedriveResult, ReplayResult,
 };
 
 const DAY: i64 = 24 * 3600 * 1000;
@@ -92,13 +93,13 @@ async fn publish_with_history(harness: &Harness, time: Time, index: usize) -> (E
     let (event_id, delivery_id) = (new.event.id, new.deliveries[0].id);
     harness.publish_new(new).await;
     match index {
-        2 => harness.ends(delivery_id, NextState::Delivered, time).await,
-        3 => harness.ends(delivery_id, NextState::Retry { due: at(9_000) }, time).await,
-        4 => harness.ends(delivery_id, NextState::Dead { reason: DeadReason::Exhausted }, time).await,
-        5 => harness.ends(delivery_id, NextState::Cancelled { reason: "enough".into() }, time).await,
+        2 => harness.ends(delivery_id, Outcome::Delivered, time).await,
+        3 => harness.ends(delivery_id, Outcome::Retry { at: at(9_000) }, time).await,
+        4 => harness.ends(delivery_id, Outcome::Dead(DeadReason::Exhausted), time).await,
+        5 => harness.ends(delivery_id, Outcome::Cancelled("enough".into()), time).await,
         // Delivered, then redriven: the new round is pending.
         6 => {
-            harness.ends(delivery_id, NextState::Delivered, time).await;
+            harness.ends(delivery_id, Outcome::Delivered, time).await;
             let options = harness.redrive_options(harness.delivery_id(time));
             assert!(matches!(harness.retry(delivery_id, options, time).await, RedriveResult::NewRound(_)));
         }
@@ -149,7 +150,7 @@ pub async fn pending_deliveries_are_never_pruned(harness: &Arc<Harness>) {
         ],
     );
     harness.publish_new(both.clone()).await;
-    harness.ends(both.deliveries[0].id, NextState::Delivered, at(41)).await;
+    harness.ends(both.deliveries[0].id, Outcome::Delivered, at(41)).await;
     prune(harness, at(10_000)).await;
     prune_dead(harness, at(10_000), 100).await;
     for (index, (event_id, delivery_id)) in created {
@@ -164,7 +165,7 @@ pub async fn event_is_pruned_once_all_deliveries_have_ended(harness: &Arc<Harnes
     assert_eq!(prune(harness, at(1_000)).await, PruneCounts::default());
     let late = harness.claim_one(at(10)).await.id;
     assert_eq!(prune(harness, at(1_000)).await, PruneCounts::default(), "leased");
-    harness.ends(late, NextState::Delivered, at(11)).await;
+    harness.ends(late, Outcome::Delivered, at(11)).await;
     assert_eq!(prune(harness, at(1_000)).await, PruneCounts { events: 1, deliveries: 2, attempts: 2 });
     assert!(is_pruned(harness, event_id, first).await);
 }
@@ -193,9 +194,9 @@ pub async fn dead_letters_are_pruned_before_their_events(harness: &Arc<Harness>)
     harness.publish_new(both.clone()).await;
     let [dead, arrived] = [both.deliveries[0].id, both.deliveries[1].id];
     // The time of death counts, not the time of publishing.
-    harness.ends(dead, NextState::Dead { reason: DeadReason::Exhausted }, at(500)).await;
-    let outcome = harness.outcome(arrived, 1, NextState::Delivered, at(1));
-    harness.record(crate::Outcome { webhook_id: both.deliveries[1].webhook_id, ..outcome }).await;
+    harness.ends(dead, Outcome::Dead(DeadReason::Exhausted), at(500)).await;
+    let outcome = harness.outcome(arrived, 1, Outcome::Delivered, at(1));
+    harness.record(crate::OutcomeRecord { webhook_id: both.deliveries[1].webhook_id, ..outcome }).await;
     let (_, redriven) = publish_with_history(harness, at(1), 4).await;
     assert!(matches!(
         harness.retry(redriven, harness.redrive_options(harness.delivery_id(at(1))), at(2)).await,
@@ -226,7 +227,7 @@ pub async fn dead_letters_are_pruned_in_bounded_steps(harness: &Arc<Harness>) {
         // Some died late: they are scanned and stay.
         let id = harness.leased(at(n)).await;
         let died = if n % 5 == 0 { at(900) } else { at(n) };
-        harness.ends(id, NextState::Dead { reason: DeadReason::Exhausted }, died).await;
+        harness.ends(id, Outcome::Dead(DeadReason::Exhausted), died).await;
     }
     let step = harness.store().prune_dead(old(harness, at(500), None, 4)).await.unwrap();
     assert!(!step.finished && (1..=4).contains(&step.left.deliveries), "{step:?}");
@@ -239,8 +240,8 @@ pub async fn event_with_many_deliveries_is_pruned_in_several_steps(harness: &Arc
     let new = harness.fan_out(harness.event(at(0)), &to);
     harness.publish_new(new.clone()).await;
     for delivery in &new.deliveries {
-        let outcome = harness.outcome(delivery.id, 1, NextState::Delivered, at(1));
-        harness.record(crate::Outcome { webhook_id: delivery.webhook_id, ..outcome }).await;
+        let outcome = harness.outcome(delivery.id, 1, Outcome::Delivered, at(1));
+        harness.record(crate::OutcomeRecord { webhook_id: delivery.webhook_id, ..outcome }).await;
     }
     let step = harness.store().prune_events(old(harness, at(10), None, 10)).await.unwrap();
     assert_eq!(step.left.events, 0, "the event is deleted after its deliveries");
@@ -463,7 +464,7 @@ pub async fn partition_is_dropped_when_all_its_deliveries_have_ended(harness: &A
     let leased = harness.claim_one(at(9_000)).await.id;
     assert_eq!(leased, pending);
     assert_eq!(drop_months(harness, at(20 * DAY), false).await, 0, "a delivery is leased");
-    let outcome = harness.outcome(pending, 2, NextState::Delivered, at(9_001));
+    let outcome = harness.outcome(pending, 2, Outcome::Delivered, at(9_001));
     harness.record(outcome).await;
     assert_eq!(drop_months(harness, at(20 * DAY), true).await, 0, "the partition is not empty");
     assert_eq!(drop_months(harness, at(20 * DAY), false).await, 1);
@@ -495,7 +496,7 @@ pub async fn retry_during_partition_drop_keeps_it_or_is_not_found(harness: &Arc<
             RedriveResult::NewRound(round) => {
                 assert_eq!(dropped, 0);
                 harness.claim(at(2_000)).await;
-                harness.ends(round, NextState::Delivered, at(2_000)).await;
+                harness.ends(round, Outcome::Delivered, at(2_000)).await;
             }
             RedriveResult::NotFound => assert_eq!(dropped, 1),
             other => panic!("{other:?}"),

@@ -1,5 +1,6 @@
 //! Runtime state of webhooks (circuit, pause after a 429, failures): persisted, and obeyed by every claim.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
@@ -11,8 +12,8 @@ use redrive_core::{
 
 use super::{END, FRESH, Harness, RETRY, at, closed, ids, order};
 use crate::{
-    CancelResult, CircuitPeriod, FailingChange, Incident, InitialState, LaneCapacity, LaneKey, NextState,
-    Outcome, RecordResult, Visibility, WebhookEffects, WebhookRuntime,
+    CancelResult, CircuitPeriod, FailingChange, Incident, InitialState, LaneCapacity, LaneKey, OutcomeRecord,
+    RecordResult, Visibility, WebhookEffects, WebhookRuntime,
 };
 
 const DONE: RecordResult = RecordResult::Recorded { config_version: None };
@@ -53,8 +54,8 @@ async fn record_effects(harness: &Harness, webhook_id: WebhookId, effects: Webho
     let new = harness.fan_out(harness.event(at(0)), &[(webhook_id, InitialState::Leased)]);
     let id = new.deliveries[0].id;
     harness.publish_new(new).await;
-    let outcome = harness.outcome(id, 1, NextState::Delivered, at(1));
-    assert_eq!(harness.record(Outcome { webhook_id, effects, ..outcome }).await, DONE);
+    let outcome = harness.outcome(id, 1, Outcome::Delivered, at(1));
+    assert_eq!(harness.record(OutcomeRecord { webhook_id, effects, ..outcome }).await, DONE);
 }
 
 async fn pause(harness: &Harness, webhook_id: WebhookId, until: i64) {
@@ -173,9 +174,9 @@ pub async fn new_deliveries_do_not_wake_a_blocked_webhook(harness: &Arc<Harness>
     set(harness, harness.webhook_id, &open(1, 0, 500)).await;
 
     let (mut keys, _) = one_in_each(harness, harness.webhook_id).await;
-    harness.ends(leased[0], NextState::Retry { due: at(10) }, at(2)).await;
+    harness.ends(leased[0], Outcome::Retry { at: at(10) }, at(2)).await;
     harness.store().release(harness.epoch, at(2), vec![(leased[1], at(2))]).await.unwrap();
-    harness.ends(leased[2], NextState::Delivered, at(2)).await;
+    harness.ends(leased[2], Outcome::Delivered, at(2)).await;
     harness.retry(later, harness.redrive_options(harness.delivery_id(at(0))), at(3)).await;
     harness.retry(leased[2], harness.redrive_options(harness.delivery_id(at(0))), at(3)).await;
     assert_eq!(harness.rescue(other, at(4)).await, 1);
@@ -254,9 +255,9 @@ fn every_effect() -> WebhookEffects {
 
 pub async fn outcome_effects_are_stored_with_the_outcome(harness: &mut Arc<Harness>) {
     let id = harness.leased(at(0)).await;
-    let outcome = Outcome {
+    let outcome = OutcomeRecord {
         effects: every_effect(),
-        ..harness.outcome(id, 1, NextState::Retry { due: at(10) }, at(5))
+        ..harness.outcome(id, 1, Outcome::Retry { at: at(10) }, at(5))
     };
     assert_eq!(harness.record(outcome.clone()).await, DONE);
     let expected = WebhookRuntime {
@@ -288,8 +289,8 @@ pub async fn rejected_outcome_has_no_effects(harness: &Arc<Harness>) {
     let (id, off) = (harness.leased(at(0)).await, harness.leased(at(0)).await);
     let epoch = harness.new_epoch().await;
     let outcome =
-        |id| Outcome { effects: every_effect(), ..harness.outcome(id, 1, NextState::Delivered, at(5)) };
-    assert_eq!(harness.record(Outcome { epoch, ..outcome(id) }).await, RecordResult::Fenced);
+        |id| OutcomeRecord { effects: every_effect(), ..harness.outcome(id, 1, Outcome::Delivered, at(5)) };
+    assert_eq!(harness.record(OutcomeRecord { epoch, ..outcome(id) }).await, RecordResult::Fenced);
     assert_eq!(harness.cancel(off, at(1)).await, CancelResult::Requested);
     assert_eq!(harness.record(outcome(off)).await, RecordResult::CancelRequested("enough".into()));
     harness.rescue(harness.epoch, at(6)).await;

@@ -1,5 +1,6 @@
 //! Tenants and API keys.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{
@@ -227,7 +228,7 @@ pub async fn deleted_tenant_is_inactive_and_its_name_stays_reserved(harness: &mu
     let others = new_key(harness, Some(&other)).await;
     let (tenant_id, version) = (harness.tenant_id.clone(), harness.version());
     let delivered = harness.leased(at(1)).await;
-    harness.ends(delivered, crate::NextState::Delivered, at(2)).await;
+    harness.ends(delivered, Outcome::Delivered, at(2)).await;
     assert!(harness.store().delete_tenant(tenant_id.clone(), at(5)).await.unwrap());
     assert!(!harness.store().delete_tenant(tenant_id.clone(), at(6)).await.unwrap(), "once");
     Harness::reopen(harness).await;

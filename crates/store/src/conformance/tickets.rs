@@ -1,5 +1,6 @@
 //! Claims by ticket: only deliveries that wait in the named lane, once, and none that is blocked.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use redrive_core::{
 };
 
 use super::{END, Harness, at, closed, ids, together};
-use crate::{CancelResult, Epoch, InitialState, LaneCapacity, LaneKey, NextState, StoreError, TicketEntry};
+use crate::{CancelResult, Epoch, InitialState, LaneCapacity, LaneKey, StoreError, TicketEntry};
 
 const NEAR_FUTURE: i64 = 5_000;
 
@@ -53,11 +54,11 @@ pub async fn delivery_attempted_since_its_ticket_is_skipped(harness: &Arc<Harnes
     let id = harness.waiting(at(0), at(0)).await;
     let ticket = wanted(&harness.lane(), &[id]);
     assert_eq!(take(harness, 0, ticket.clone()).await, [id]);
-    harness.ends(id, NextState::Retry { due: at(100) }, at(1)).await;
+    harness.ends(id, Outcome::Retry { at: at(100) }, at(1)).await;
     assert_eq!(take(harness, 2, ticket.clone()).await, [], "a retry waits for its due time");
     let claimed = harness.claim_one(at(100)).await;
     assert_eq!((claimed.id, claimed.attempt_count), (id, 1));
-    harness.record(harness.outcome(id, 2, NextState::Delivered, at(101))).await;
+    harness.record(harness.outcome(id, 2, Outcome::Delivered, at(101))).await;
     assert_eq!(take(harness, 102, ticket).await, []);
 }
 

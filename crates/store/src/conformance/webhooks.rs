@@ -1,5 +1,6 @@
 //! Webhooks, the configuration version that fan-out is checked against, and cancelling pending deliveries.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
@@ -23,8 +24,8 @@ use redrive_core::{
 
 use super::{END, FRESH, Harness, RETRY, at, order, page, together};
 use crate::{
-    BatchProgress, DeliveryFilter, DueWebhooks, InitialState, NewEvent, NextState, PageRequest,
-    PublishResult, StoreError, UpdateResult, Versioned, Visibility,
+    BatchProgress, DeliveryFilter, DueWebhooks, InitialState, NewEvent, PageRequest, PublishResult,
+    StoreError, UpdateResult, Versioned, Visibility,
 };
 
 fn disabled() -> WebhookState {
@@ -312,7 +313,7 @@ pub async fn cancel_pending_works_in_bounded_steps(harness: &Arc<Harness>) {
     }
     assert_eq!(harness.store().webhooks_to_cancel_for().await.unwrap(), []);
     assert_eq!(harness.due_lanes(at(END)).await, [harness.lane_of(other_tenants)]);
-    harness.ends(leased, NextState::Delivered, at(80)).await;
+    harness.ends(leased, Outcome::Delivered, at(80)).await;
 }
 
 pub async fn cancel_pending_empties_every_lane(harness: &Arc<Harness>) {

@@ -1,10 +1,11 @@
 //! Outcomes of deliveries, to be recorded.
 
+use redrive_core::delivery::outcome::{AttemptStatus, Outcome};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId,
+    AttemptId, DeliveryId, FailureCategory, TenantId, Time, WebhookId,
     notification::Occurrence,
     protection::breaker::{CircuitState, SavedCircuit},
 };
@@ -46,28 +47,6 @@ pub struct Attempt {
     pub worker: Arc<str>,
 }
 
-/// Result of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptStatus {
-    /// 2xx response.
-    Success,
-    /// Failed; the delivery is retried, or was cancelled.
-    Failed,
-    /// Failed; the attempt after which the delivery is dead, whatever its `dead_reason`. The name is the API's value.
-    Exhausted,
-}
-
-impl AttemptStatus {
-    /// Returns the name used everywhere.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Failed => "failed",
-            Self::Exhausted => "exhausted",
-        }
-    }
-}
-
 /// Duration of each phase in microseconds; `None` if the phase did not happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimings {
@@ -85,7 +64,7 @@ pub struct PhaseTimings {
 
 /// Outcome of a leased delivery, recorded in one transaction.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct OutcomeRecord {
     /// Epoch of the lease's owner.
     pub epoch: Epoch,
     /// The delivery.
@@ -97,7 +76,7 @@ pub struct Outcome {
     /// The attempt; `None` if the delivery ended without one.
     pub attempt: Option<Attempt>,
     /// Next state of the delivery.
-    pub next: NextState,
+    pub outcome: Outcome,
     /// Whether the decision took a cancellation into account.
     pub saw_cancel: bool,
     /// Whether the delivery is cancelled because its webhook is inactive (`Webhook::is_inactive`). The store compares this
@@ -141,28 +120,6 @@ pub struct DisableWebhook {
     pub reason: String,
     /// The URL that was called: a webhook whose URL has changed since is not disabled.
     pub url: String,
-}
-
-/// State of a delivery after an outcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextState {
-    /// Ended: delivered.
-    Delivered,
-    /// Waiting for another attempt.
-    Retry {
-        /// Due time.
-        due: Time,
-    },
-    /// Ended: dead.
-    Dead {
-        /// Reason.
-        reason: DeadReason,
-    },
-    /// Ended: cancelled.
-    Cancelled {
-        /// Reason.
-        reason: String,
-    },
 }
 
 /// Result of recording an outcome.

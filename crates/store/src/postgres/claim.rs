@@ -23,7 +23,7 @@ use super::{
     tickets::TicketClaim,
 };
 use crate::{
-    Claim, ClaimedDelivery, DueLanes, Epoch, LaneCapacity, LaneClaim, LaneKey, Owned, StoreError,
+    Claim, ClaimedDelivery, DueLanes, Epoch, LaneCapacity, LaneClaim, LaneKey, Leases, Owned, StoreError,
     StoreFuture, TicketEntry,
 };
 
@@ -146,28 +146,6 @@ impl Claim for Postgres {
         own_task(async move { taking.run(&shared).await })
     }
 
-    fn release(
-        &self,
-        epoch: Epoch,
-        now: Time,
-        deliveries: Vec<(DeliveryId, Time)>,
-    ) -> StoreFuture<'_, usize> {
-        Box::pin(async move {
-            let released = self.write(|tx| leases::release(tx, epoch, now, &deliveries, 0)).await?;
-            self.shared.hints.work();
-            Ok(released)
-        })
-    }
-
-    fn release_panicked(
-        &self,
-        epoch: Epoch,
-        now: Time,
-        deliveries: Vec<(DeliveryId, Time)>,
-    ) -> StoreFuture<'_, usize> {
-        Box::pin(async move { self.write(|tx| leases::release(tx, epoch, now, &deliveries, 1)).await })
-    }
-
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
@@ -190,6 +168,30 @@ impl Claim for Postgres {
             self.shared.hints.work();
             Ok(())
         })
+    }
+}
+
+impl Leases for Postgres {
+    fn release(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize> {
+        Box::pin(async move {
+            let released = self.write(|tx| leases::release(tx, epoch, now, &deliveries, 0)).await?;
+            self.shared.hints.work();
+            Ok(released)
+        })
+    }
+
+    fn release_panicked(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        deliveries: Vec<(DeliveryId, Time)>,
+    ) -> StoreFuture<'_, usize> {
+        Box::pin(async move { self.write(|tx| leases::release(tx, epoch, now, &deliveries, 1)).await })
     }
 
     fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned> {

@@ -10,7 +10,8 @@ use super::{
     tenancy,
 };
 use crate::{
-    Change, EventType, EventTypes, PageRequest, RegisterResult, StoreFuture, UpdateResult, VersionedType,
+    Change, EventType, EventTypeChanges, EventTypes, PageRequest, RegisterResult, StoreFuture, UpdateResult,
+    VersionedType,
 };
 
 macro_rules! event_types {
@@ -65,7 +66,9 @@ impl EventTypes for Postgres {
             self.list_for(&tenant_id, |session| list(session, &tenant_id, archived, &page)).await
         })
     }
+}
 
+impl EventTypeChanges for Postgres {
     fn event_types_since(
         &self,
         tenant_id: TenantId,

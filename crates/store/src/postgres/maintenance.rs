@@ -15,7 +15,7 @@ use super::{
     session::{Failure, Tx},
 };
 use crate::{
-    Maintenance, StoreFuture, StoreStats,
+    Health, Maintenance, StoreFuture, StoreStats,
     error::StoreError,
     overdue::{HELD_LANES, UNHELD_LANES, earliest},
 };
@@ -30,10 +30,6 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 2] =
     [("overdue free lanes", UNHELD_LANES), ("overdue held lanes", HELD_LANES)];
 
 impl Maintenance for Postgres {
-    fn read_count(&self) -> u64 {
-        self.shared.read_count.load(Relaxed)
-    }
-
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
             let delete = "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
@@ -53,7 +49,9 @@ impl Maintenance for Postgres {
             shared.partitions.prepare(&shared.writers, from, until).await.map_err(StoreError::from)
         })
     }
+}
 
+impl Health for Postgres {
     fn ping(&self) -> StoreFuture<'_, ()> {
         // The server must accept writes: it must not be a replica or read-only. A full disk shows only at the next
         // write.
@@ -125,6 +123,10 @@ impl Maintenance for Postgres {
             let count: i64 = row.try_get(0).map_err(|error| StoreError::InvalidItem(error.to_string()))?;
             Ok(count.unsigned_abs())
         })
+    }
+
+    fn read_count(&self) -> u64 {
+        self.shared.read_count.load(Relaxed)
     }
 }
 

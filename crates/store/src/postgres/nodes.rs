@@ -12,7 +12,8 @@ use super::{
     write_on,
 };
 use crate::{
-    BatchProgress, ChangeCursor, Changes, ClusterView, Epoch, Hint, NewNode, Node, Nodes, StoreFuture,
+    BatchProgress, ChangeCursor, ChangeLog, Changes, ClusterView, Epoch, Hint, NewNode, Node, Nodes,
+    StoreFuture,
 };
 
 /// Epochs that have leases. There are many leases and few epochs: each epoch is found by an index lookup after the
@@ -74,7 +75,9 @@ impl Nodes for Postgres {
             Ok(step)
         })
     }
+}
 
+impl ChangeLog for Postgres {
     fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes> {
         Box::pin(async move {
             self.read(|session| {

@@ -4,6 +4,7 @@
 //! Plain successful deliveries, which are most outcomes, take one statement for a whole batch. The other outcomes
 //! share one transaction.
 
+use redrive_core::delivery::outcome::{AttemptStatus, Outcome};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -26,7 +27,7 @@ use super::{
     session::{Failure, Session, Tx},
     tenancy, undelivered, webhooks,
 };
-use crate::{Attempt, Completion, DisableWebhook, NextState, Outcome, Record, RecordResult, WebhookEffects};
+use crate::{Attempt, Completion, DisableWebhook, OutcomeRecord, Record, RecordResult, WebhookEffects};
 
 macro_rules! attempt_columns {
     () => {
@@ -129,13 +130,16 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
 ];
 
 impl Record for Postgres {
-    fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
+    fn record(&self, outcome: Arc<OutcomeRecord>, done: Completion<RecordResult>) {
         self.writer.record(outcome, done);
     }
 }
 
 /// Records a batch of outcomes.
-pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result<Vec<RecordResult>, Failure> {
+pub(super) async fn commit(
+    shared: &Shared,
+    outcomes: &[Arc<OutcomeRecord>],
+) -> Result<Vec<RecordResult>, Failure> {
     // Leases are locked in key order.
     let mut plain: Vec<_> = outcomes.iter().filter(|outcome| is_plain(outcome)).collect();
     plain.sort_by_key(|outcome| (outcome.epoch, outcome.delivery_id));
@@ -143,7 +147,7 @@ pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result
         true => HashSet::new(),
         false => delivered(shared, &plain).await?,
     };
-    let is_over = |outcome: &Outcome| is_plain(outcome) && over.contains(&outcome.delivery_id);
+    let is_over = |outcome: &OutcomeRecord| is_plain(outcome) && over.contains(&outcome.delivery_id);
     let rest: Vec<_> = outcomes.iter().filter(|outcome| !is_over(outcome)).collect();
     let mut recorded = Vec::new();
     if !rest.is_empty() {
@@ -151,7 +155,7 @@ pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result
         after(shared, &rest, &recorded);
     }
     let mut recorded = recorded.into_iter();
-    let mut result = |outcome: &Arc<Outcome>| match is_over(outcome) {
+    let mut result = |outcome: &Arc<OutcomeRecord>| match is_over(outcome) {
         true => Some(RecordResult::Recorded { config_version: None }),
         false => recorded.next(),
     };
@@ -159,16 +163,16 @@ pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result
 }
 
 /// Returns whether an outcome is a successful delivery without effects on its webhook.
-fn is_plain(outcome: &Outcome) -> bool {
-    outcome.next == NextState::Delivered
+fn is_plain(outcome: &OutcomeRecord) -> bool {
+    outcome.outcome == Outcome::Delivered
         && outcome.attempt.is_some()
         && outcome.disable.is_none()
         && outcome.effects == WebhookEffects::default()
 }
 
 /// Sends other nodes a hint if a recorded outcome changed a webhook or its runtime state.
-fn after(shared: &Shared, outcomes: &[&Arc<Outcome>], recorded: &[RecordResult]) {
-    let news = |(outcome, recorded): (&&Arc<Outcome>, &RecordResult)| {
+fn after(shared: &Shared, outcomes: &[&Arc<OutcomeRecord>], recorded: &[RecordResult]) {
+    let news = |(outcome, recorded): (&&Arc<OutcomeRecord>, &RecordResult)| {
         matches!(recorded, RecordResult::Recorded { .. })
             && (outcome.disable.is_some() || outcome.effects != WebhookEffects::default())
     };
@@ -183,7 +187,7 @@ struct Columns<'a> {
     deliveries: Vec<Col<DeliveryId>>,
     numbers: Vec<i32>,
     ids: Vec<Col<AttemptId>>,
-    statuses: Vec<Col<crate::AttemptStatus>>,
+    statuses: Vec<Col<AttemptStatus>>,
     categories: Vec<Option<Col<redrive_core::FailureCategory>>>,
     codes: Vec<Option<i16>>,
     errors: Vec<Option<&'a [u8]>>,
@@ -200,8 +204,11 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn from_outcomes(outcomes: &[(&'a Outcome, &'a Attempt)]) -> Self {
-        fn column<'a, T>(outcomes: &[(&'a Outcome, &'a Attempt)], of: impl Fn(&'a Attempt) -> T) -> Vec<T> {
+    fn from_outcomes(outcomes: &[(&'a OutcomeRecord, &'a Attempt)]) -> Self {
+        fn column<'a, T>(
+            outcomes: &[(&'a OutcomeRecord, &'a Attempt)],
+            of: impl Fn(&'a Attempt) -> T,
+        ) -> Vec<T> {
             outcomes.iter().map(|(_, attempt)| of(attempt)).collect()
         }
         let phase = |of: fn(&Attempt) -> Option<u32>| column(outcomes, |one| of(one).map(i64::from));
@@ -261,7 +268,10 @@ impl<'a> Columns<'a> {
 }
 
 /// Records plain successful deliveries by one statement. Returns those that were recorded.
-async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSet<DeliveryId>, Failure> {
+async fn delivered(
+    shared: &Shared,
+    outcomes: &[&Arc<OutcomeRecord>],
+) -> Result<HashSet<DeliveryId>, Failure> {
     let with_attempts: Vec<_> =
         outcomes.iter().filter_map(|outcome| Some((&***outcome, outcome.attempt.as_ref()?))).collect();
     let columns = Columns::from_outcomes(&with_attempts);
@@ -299,7 +309,7 @@ async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSe
 type Results = [Option<RecordResult>];
 
 /// Records outcomes of any kind in one transaction.
-async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<RecordResult>, Failure> {
+async fn record(tx: Tx, outcomes: &[&Arc<OutcomeRecord>]) -> Result<Vec<RecordResult>, Failure> {
     let mut results: Vec<_> = outcomes.iter().map(|_| None).collect();
     let mut leases = take(&tx, outcomes).await?;
     let (mut leased, mut missing) = (Vec::new(), Vec::new());
@@ -330,14 +340,17 @@ async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<RecordResult>,
     Ok(results.into_iter().map(|result| result.unwrap_or(RecordResult::Fenced)).collect())
 }
 
-/// Outcome whose lease was deleted.
+/// OutcomeRecord whose lease was deleted.
 struct Leased<'a> {
     at: usize,
-    outcome: &'a Outcome,
+    outcome: &'a OutcomeRecord,
     lease: Orphan,
 }
 
-async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<DeliveryId, Orphan>, Failure> {
+async fn take(
+    tx: &Session,
+    outcomes: &[&Arc<OutcomeRecord>],
+) -> Result<HashMap<DeliveryId, Orphan>, Failure> {
     // Leases are locked in key order.
     let mut outcomes = outcomes.to_vec();
     outcomes.sort_by_key(|outcome| (outcome.epoch, outcome.delivery_id));
@@ -353,7 +366,7 @@ async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<Delive
 /// before, or the lease belongs to another epoch.
 async fn explain_missing(
     tx: &Session,
-    missing: &[(usize, &Arc<Outcome>)],
+    missing: &[(usize, &Arc<OutcomeRecord>)],
     results: &mut Results,
 ) -> Result<(), Failure> {
     if missing.is_empty() {
@@ -379,7 +392,7 @@ async fn explain_missing(
     for (at, outcome) in missing {
         let again = match &outcome.attempt {
             Some(attempt) => attempts.contains(&(outcome.delivery_id, attempt.number as i32, attempt.id)),
-            None => statuses.get(&outcome.delivery_id) == Some(&status_after(&outcome.next)),
+            None => statuses.get(&outcome.delivery_id) == Some(&outcome.outcome.status()),
         };
         let result = match called_off.get(&outcome.delivery_id) {
             Some(reason) if !again => RecordResult::CancelRequested(reason.clone()),
@@ -431,13 +444,13 @@ async fn insert_attempts(tx: &Session, leased: &[Leased<'_>]) -> Result<HashSet<
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
-async fn is_recorded(tx: &Session, outcome: &Outcome, attempt: &Attempt) -> Result<bool, Failure> {
+async fn is_recorded(tx: &Session, outcome: &OutcomeRecord, attempt: &Attempt) -> Result<bool, Failure> {
     let known = "SELECT 1 FROM attempts WHERE delivery_id = $1 AND number = $2 AND id = $3";
     tx.exists(known, &[&Col(outcome.delivery_id), &(attempt.number as i32), &Col(attempt.id)]).await
 }
 
 /// Inserts a lease again, unchanged.
-async fn restore_lease(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Result<(), Failure> {
+async fn restore_lease(tx: &Session, outcome: &OutcomeRecord, lease: &Orphan) -> Result<(), Failure> {
     let Orphan { position, rescued, sending, cancel } = lease;
     tx.execute(
         RESTORE_LEASE,
@@ -457,15 +470,6 @@ async fn restore_lease(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Resul
     Ok(())
 }
 
-fn status_after(next: &NextState) -> DeliveryStatus {
-    match next {
-        NextState::Delivered => DeliveryStatus::Delivered,
-        NextState::Retry { .. } => DeliveryStatus::Pending,
-        NextState::Dead { .. } => DeliveryStatus::Dead,
-        NextState::Cancelled { .. } => DeliveryStatus::Cancelled,
-    }
-}
-
 /// Applies outcomes to deliveries whose leases were deleted.
 async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> Result<(), Failure> {
     if applied.is_empty() {
@@ -474,14 +478,14 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
     let outcomes: Vec<_> = applied.iter().map(|one| one.outcome).collect();
     let orders = lock(tx, applied).await?;
     update(tx, &outcomes).await?;
-    let (arrived, others): (Vec<&Outcome>, Vec<&Outcome>) =
-        outcomes.iter().partition(|outcome| outcome.next == NextState::Delivered);
-    let ids = |outcomes: Vec<&Outcome>| -> Vec<_> {
+    let (arrived, others): (Vec<&OutcomeRecord>, Vec<&OutcomeRecord>) =
+        outcomes.iter().partition(|outcome| outcome.outcome == Outcome::Delivered);
+    let ids = |outcomes: Vec<&OutcomeRecord>| -> Vec<_> {
         outcomes.into_iter().map(|outcome| Col(outcome.delivery_id)).collect()
     };
     undelivered::clear(tx, &ids(arrived)).await?;
     undelivered::record(tx, &ids(others)).await?;
-    let died = outcomes.iter().filter(|outcome| matches!(outcome.next, NextState::Dead { .. }));
+    let died = outcomes.iter().filter(|outcome| matches!(outcome.outcome, Outcome::Dead(_)));
     insert_dead_letter(tx, &died.map(|outcome| Col(outcome.delivery_id)).collect::<Vec<_>>()).await?;
     let retries: Vec<_> = applied.iter().filter_map(retry).collect();
     wait_for_retry(tx, retries).await?;
@@ -494,7 +498,7 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
             None => None,
         };
         let of = |kind| outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind);
-        if matches!(outcome.next, NextState::Dead { .. }) {
+        if matches!(outcome.outcome, Outcome::Dead(_)) {
             reported.extend(of(NotificationKind::DeliveryDead));
         }
         if config_version.is_some() {
@@ -544,7 +548,7 @@ async fn lock(tx: &Session, applied: &[Leased<'_>]) -> Result<Keys, Failure> {
 
 /// Returns the lane position of a delivery that is to be retried, and its due time.
 fn retry(one: &Leased<'_>) -> Option<(LanePosition, Time)> {
-    let NextState::Retry { due } = one.outcome.next else { return None };
+    let Outcome::Retry { at: due } = one.outcome.outcome else { return None };
     let LanePosition { delivery_id, webhook_id, lane, seq } = &one.lease.position;
     Some((
         LanePosition {
@@ -580,11 +584,11 @@ pub(super) async fn insert_dead_letter(tx: &Session, deliveries: &[Col<DeliveryI
     Ok(())
 }
 
-async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
-    fn column<'a, T>(outcomes: &[&'a Outcome], get: impl Fn(&'a Outcome) -> T) -> Vec<T> {
+async fn update(tx: &Session, outcomes: &[&OutcomeRecord]) -> Result<(), Failure> {
+    fn column<'a, T>(outcomes: &[&'a OutcomeRecord], get: impl Fn(&'a OutcomeRecord) -> T) -> Vec<T> {
         outcomes.iter().map(|outcome| get(outcome)).collect()
     }
-    let statuses: Vec<_> = outcomes.iter().map(|outcome| status_after(&outcome.next)).collect();
+    let statuses: Vec<_> = outcomes.iter().map(|outcome| outcome.outcome.status()).collect();
     let ended =
         outcomes.iter().zip(&statuses).map(|(outcome, status)| status.is_final().then_some(Col(outcome.at)));
     tx.execute(
@@ -593,12 +597,12 @@ async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
             &column(outcomes, |outcome| Col(outcome.delivery_id)),
             &statuses.iter().map(|status| Col(*status)).collect::<Vec<_>>(),
             &ended.collect::<Vec<_>>(),
-            &column(outcomes, |outcome| match &outcome.next {
-                NextState::Dead { reason } => Some(Col(*reason)),
+            &column(outcomes, |outcome| match &outcome.outcome {
+                Outcome::Dead(reason) => Some(Col(*reason)),
                 _ => None,
             }),
-            &column(outcomes, |outcome| match &outcome.next {
-                NextState::Cancelled { reason } => Some(reason.as_bytes()),
+            &column(outcomes, |outcome| match &outcome.outcome {
+                Outcome::Cancelled(reason) => Some(reason.as_bytes()),
                 _ => None,
             }),
             &column(outcomes, |outcome| outcome.attempt.as_ref().map(|attempt| attempt.number as i32)),
@@ -613,7 +617,7 @@ async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
 
 async fn disable_webhook(
     tx: &Session,
-    outcome: &Outcome,
+    outcome: &OutcomeRecord,
     disable: &DisableWebhook,
 ) -> Result<Option<i64>, Failure> {
     let Some(mut found) = webhooks::find(tx, &outcome.tenant_id, outcome.webhook_id).await? else {

@@ -20,8 +20,9 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, FailingChange, Incident,
-    Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, Expirations,
+    FailingChange, Incident, OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects,
+    WebhookHistory, WebhookRuntime,
 };
 
 const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
@@ -162,7 +163,9 @@ impl RuntimeState for Postgres {
             Ok(stored)
         })
     }
+}
 
+impl WebhookHistory for Postgres {
     fn circuit_periods(
         &self,
         tenant_id: TenantId,
@@ -172,37 +175,6 @@ impl RuntimeState for Postgres {
     ) -> StoreFuture<'_, Vec<CircuitPeriod>> {
         Box::pin(async move {
             self.list_for(&tenant_id, |session| circuit_periods(session, webhook_id, from, limit)).await
-        })
-    }
-
-    fn circuit_periods_of(
-        &self,
-        tenant_id: TenantId,
-        webhooks: Vec<WebhookId>,
-        from: Time,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>> {
-        Box::pin(async move {
-            let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            self.list_for(&tenant_id, |session| {
-                let (tenant_id, webhooks) = (&tenant_id, &webhooks);
-                async move {
-                    let limit = limit as i64;
-                    let rows = session
-                        .query(PERIODS_OF_SEVERAL, &[webhooks, &tenant_id.as_str(), &Col(from), &limit])
-                        .await?;
-                    let mut found: Vec<(WebhookId, Vec<CircuitPeriod>)> = Vec::new();
-                    for row in &rows {
-                        let (webhook_id, period) = (get(row, 4)?, read_period(row)?);
-                        match found.last_mut() {
-                            Some((last, periods)) if *last == webhook_id => periods.push(period),
-                            _ => found.push((webhook_id, vec![period])),
-                        }
-                    }
-                    Ok(found)
-                }
-            })
-            .await
         })
     }
 
@@ -251,6 +223,37 @@ impl RuntimeState for Postgres {
         })
     }
 
+    fn circuit_periods_of(
+        &self,
+        tenant_id: TenantId,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>> {
+        Box::pin(async move {
+            let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
+            self.list_for(&tenant_id, |session| {
+                let (tenant_id, webhooks) = (&tenant_id, &webhooks);
+                async move {
+                    let limit = limit as i64;
+                    let rows = session
+                        .query(PERIODS_OF_SEVERAL, &[webhooks, &tenant_id.as_str(), &Col(from), &limit])
+                        .await?;
+                    let mut found: Vec<(WebhookId, Vec<CircuitPeriod>)> = Vec::new();
+                    for row in &rows {
+                        let (webhook_id, period) = (get(row, 4)?, read_period(row)?);
+                        match found.last_mut() {
+                            Some((last, periods)) if *last == webhook_id => periods.push(period),
+                            _ => found.push((webhook_id, vec![period])),
+                        }
+                    }
+                    Ok(found)
+                }
+            })
+            .await
+        })
+    }
+
     fn backlogs(
         &self,
         for_tenant: Option<TenantId>,
@@ -271,7 +274,9 @@ impl RuntimeState for Postgres {
             self.list_for(&tenant_id, |session| backlog::list_for_tenant(session, &tenant_id, look_at)).await
         })
     }
+}
 
+impl Expirations for Postgres {
     fn oldest_waiting(
         &self,
         after: Option<WebhookId>,
@@ -367,7 +372,7 @@ pub(super) enum RuntimeLock {
 
 impl RuntimeLock {
     /// Returns the lock that an outcome needs for its webhook.
-    pub(super) fn for_outcome(outcome: &Outcome) -> Self {
+    pub(super) fn for_outcome(outcome: &OutcomeRecord) -> Self {
         let WebhookEffects { circuit, pause_until, failing } = &outcome.effects;
         match (circuit, pause_until, failing) {
             (None, None, None) if outcome.disable.is_none() => Self::Keep,
@@ -418,7 +423,7 @@ pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failu
 /// Applies the effects of an outcome to its webhook. The `webhook_runtime` row and the lanes must be locked.
 pub(super) async fn apply_effects<'a>(
     tx: &Session,
-    outcome: &'a Outcome,
+    outcome: &'a OutcomeRecord,
 ) -> Result<Option<&'a Occurrence>, Failure> {
     let (tenant_id, webhook_id, effects) = (&outcome.tenant_id, outcome.webhook_id, &outcome.effects);
     if *effects == WebhookEffects::default() {

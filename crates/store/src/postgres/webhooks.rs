@@ -22,8 +22,8 @@ use super::{
     tenancy,
 };
 use crate::{
-    BatchProgress, Change, ConfigChanges, PageRequest, RewrapProgress, Secrets, StoreFuture, UpdateResult,
-    Versioned, Visibility, Webhooks,
+    BatchProgress, Cancellations, Change, Config, ConfigChanges, PageRequest, RewrapProgress, Secrets,
+    StoreFuture, UpdateResult, Versioned, Visibility, Webhooks,
     sealed::{SealedVersion, SealedWebhook},
 };
 
@@ -86,14 +86,6 @@ impl Webhooks for Postgres {
         })
     }
 
-    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
-        Box::pin(async move {
-            let ids: Vec<_> = ids.into_iter().map(Col).collect();
-            let found = self.read(|session| sealed_by_ids(session, &ids)).await?;
-            self.shared.seals.open_all(found)
-        })
-    }
-
     fn tenant_webhooks_by_id(
         &self,
         tenant_id: TenantId,
@@ -119,21 +111,9 @@ impl Webhooks for Postgres {
             self.shared.seals.open_all(found)
         })
     }
+}
 
-    fn config_changes(
-        &self,
-        tenant_id: TenantId,
-        version: i64,
-        limit: usize,
-    ) -> StoreFuture<'_, Option<ConfigChanges>> {
-        Box::pin(async move {
-            let found = self.read(|session| config_changes(session, &tenant_id, version, limit)).await?;
-            let Some((version, more, rules, event_types_version, webhooks)) = found else { return Ok(None) };
-            let webhooks = self.shared.seals.open_all(webhooks)?;
-            Ok(Some(ConfigChanges { version, more, rules, event_types_version, webhooks }))
-        })
-    }
-
+impl Cancellations for Postgres {
     fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>> {
         Box::pin(async move {
             self.read(|session| async move {
@@ -152,6 +132,30 @@ impl Webhooks for Postgres {
         limit: usize,
     ) -> StoreFuture<'_, BatchProgress> {
         Box::pin(async move { self.write(|tx| cancel_batch(tx, webhook_id, &reason, now, limit)).await })
+    }
+}
+
+impl Config for Postgres {
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
+        Box::pin(async move {
+            let ids: Vec<_> = ids.into_iter().map(Col).collect();
+            let found = self.read(|session| sealed_by_ids(session, &ids)).await?;
+            self.shared.seals.open_all(found)
+        })
+    }
+
+    fn config_changes(
+        &self,
+        tenant_id: TenantId,
+        version: i64,
+        limit: usize,
+    ) -> StoreFuture<'_, Option<ConfigChanges>> {
+        Box::pin(async move {
+            let found = self.read(|session| config_changes(session, &tenant_id, version, limit)).await?;
+            let Some((version, more, rules, event_types_version, webhooks)) = found else { return Ok(None) };
+            let webhooks = self.shared.seals.open_all(webhooks)?;
+            Ok(Some(ConfigChanges { version, more, rules, event_types_version, webhooks }))
+        })
     }
 }
 

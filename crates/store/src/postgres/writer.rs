@@ -28,7 +28,7 @@ use super::{
     session::Failure,
 };
 use crate::{
-    Completion, Epoch, InitialState, NewEvent, OrderedPosition, Outcome, PublishResult, RecordResult,
+    Completion, Epoch, InitialState, NewEvent, OrderedPosition, OutcomeRecord, PublishResult, RecordResult,
     batch::{self, BatchItem, BisectingCommit, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
@@ -39,7 +39,7 @@ const MAX_SETTLE_DELAY: Duration = Duration::from_secs(5);
 
 /// Write that concerns a lease.
 enum LeaseWrite {
-    Outcome(Arc<Outcome>, Completion<RecordResult>),
+    OutcomeRecord(Arc<OutcomeRecord>, Completion<RecordResult>),
     /// Marks a delivery as about to be sent; after a crash there may be thousands of these concurrently.
     Sending(Epoch, DeliveryId, Completion<bool>),
 }
@@ -47,7 +47,7 @@ enum LeaseWrite {
 impl BatchItem for LeaseWrite {
     fn weight(&self) -> (usize, usize) {
         match self {
-            Self::Outcome(..) => (3, 512),
+            Self::OutcomeRecord(..) => (3, 512),
             Self::Sending(..) => (1, 64),
         }
     }
@@ -206,8 +206,8 @@ impl Writer {
         }
     }
 
-    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
-        self.enqueue_lease_write(LeaseWrite::Outcome(outcome, done));
+    pub(super) fn record(&self, outcome: Arc<OutcomeRecord>, done: Completion<RecordResult>) {
+        self.enqueue_lease_write(LeaseWrite::OutcomeRecord(outcome, done));
     }
 
     pub(super) fn mark(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
@@ -217,7 +217,7 @@ impl Writer {
     fn enqueue_lease_write(&self, note: LeaseWrite) {
         if let Err(unsent) = self.lease_writes.send(note) {
             match unsent.0 {
-                LeaseWrite::Outcome(_, done) => done(Err(closed())),
+                LeaseWrite::OutcomeRecord(_, done) => done(Err(closed())),
                 LeaseWrite::Sending(_, _, done) => done(Err(closed())),
             }
         }
@@ -245,7 +245,7 @@ async fn run_outcome_writer(shared: Arc<Shared>, mut waiting: mpsc::UnboundedRec
         let (mut outcomes, mut reported, mut marks) = (Vec::new(), Vec::new(), Vec::new());
         for note in batch {
             match note {
-                LeaseWrite::Outcome(outcome, done) => {
+                LeaseWrite::OutcomeRecord(outcome, done) => {
                     outcomes.push(outcome);
                     reported.push(done);
                 }
@@ -261,7 +261,10 @@ async fn run_outcome_writer(shared: Arc<Shared>, mut waiting: mpsc::UnboundedRec
     }
 }
 
-async fn record_all(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Vec<Result<RecordResult, StoreError>> {
+async fn record_all(
+    shared: &Shared,
+    outcomes: &[Arc<OutcomeRecord>],
+) -> Vec<Result<RecordResult, StoreError>> {
     let mut commit = BisectingCommit::new(outcomes.len());
     while let Some(range) = commit.next() {
         let slice = &outcomes[range.clone()];

@@ -15,7 +15,7 @@ use super::{
     writer::Claiming,
 };
 use crate::{
-    Claim, ClaimedDelivery, DueLanes, Epoch, LaneCapacity, LaneClaim, LaneKey, Owned, StoreError,
+    Claim, ClaimedDelivery, DueLanes, Epoch, LaneCapacity, LaneClaim, LaneKey, Leases, Owned, StoreError,
     StoreFuture, TicketEntry,
 };
 
@@ -124,6 +124,24 @@ impl Claim for Sqlite {
         Box::pin(async { taken.await?.ok_or(StoreError::Fenced) })
     }
 
+    fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
+        self.write(move |transaction| {
+            let mut left = transaction.prepare_cached(
+                "DELETE FROM webhook_assignments WHERE webhook_id = ?
+                 AND epoch = ?",
+            )?;
+            let mut let_go = transaction
+                .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook_id = ? AND held_by = ?")?;
+            for webhook_id in webhooks {
+                left.execute((Col(webhook_id), epoch.0))?;
+                let_go.execute((Col(webhook_id), epoch.0))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Leases for Sqlite {
     fn release(
         &self,
         epoch: Epoch,
@@ -140,22 +158,6 @@ impl Claim for Sqlite {
         deliveries: Vec<(DeliveryId, Time)>,
     ) -> StoreFuture<'_, usize> {
         self.write(move |transaction| release_all(transaction, epoch, now, deliveries, 1))
-    }
-
-    fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
-        self.write(move |transaction| {
-            let mut left = transaction.prepare_cached(
-                "DELETE FROM webhook_assignments WHERE webhook_id = ?
-                 AND epoch = ?",
-            )?;
-            let mut let_go = transaction
-                .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook_id = ? AND held_by = ?")?;
-            for webhook_id in webhooks {
-                left.execute((Col(webhook_id), epoch.0))?;
-                let_go.execute((Col(webhook_id), epoch.0))?;
-            }
-            Ok(())
-        })
     }
 
     fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned> {

@@ -9,7 +9,8 @@ use super::{
     transaction::WriteTransaction,
 };
 use crate::{
-    Change, EventType, EventTypes, PageRequest, RegisterResult, StoreFuture, UpdateResult, VersionedType,
+    Change, EventType, EventTypeChanges, EventTypes, PageRequest, RegisterResult, StoreFuture, UpdateResult,
+    VersionedType,
 };
 
 const COLUMNS: &str =
@@ -89,7 +90,9 @@ impl EventTypes for Sqlite {
                 .collect()
         })
     }
+}
 
+impl EventTypeChanges for Sqlite {
     fn event_types_since(
         &self,
         tenant_id: TenantId,

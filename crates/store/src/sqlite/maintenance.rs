@@ -13,15 +13,11 @@ use super::{
     convert::{Col, get},
 };
 use crate::{
-    Maintenance, StoreFuture, StoreStats,
+    Health, Maintenance, StoreFuture, StoreStats,
     overdue::{HELD_LANES, UNHELD_LANES, earliest},
 };
 
 impl Maintenance for Sqlite {
-    fn read_count(&self) -> u64 {
-        self.readers.count()
-    }
-
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(
@@ -35,7 +31,9 @@ impl Maintenance for Sqlite {
     fn ensure_partitions(&self, _until: Time) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
+}
 
+impl Health for Sqlite {
     fn ping(&self) -> StoreFuture<'_, ()> {
         // A write, since reads still succeed on a full disk; and one that changes a value, since SQLite writes nothing
         // otherwise. Nothing else uses `user_version`.
@@ -102,5 +100,9 @@ impl Maintenance for Sqlite {
             )?;
             rows.query_row([max as i64], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
         })
+    }
+
+    fn read_count(&self) -> u64 {
+        self.readers.count()
     }
 }

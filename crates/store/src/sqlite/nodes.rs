@@ -10,7 +10,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    BatchProgress, ChangeCursor, Changes, ClusterView, Epoch, Hint, NewNode, Node, Nodes, StoreFuture,
+    BatchProgress, ChangeCursor, ChangeLog, Changes, ClusterView, Epoch, Hint, NewNode, Node, Nodes,
+    StoreFuture,
 };
 
 impl Nodes for Sqlite {
@@ -91,7 +92,9 @@ impl Nodes for Sqlite {
             Ok(BatchProgress { changed: orphans.len(), finished })
         })
     }
+}
 
+impl ChangeLog for Sqlite {
     fn changes(&self, since: Option<ChangeCursor>) -> StoreFuture<'_, Changes> {
         if !self.shared {
             return Box::pin(async { Ok(Changes { cursor: ChangeCursor::at(0), changes: Vec::new() }) });

@@ -1,6 +1,7 @@
 //! Records the outcomes of leased deliveries. The lease is the right to record: an outcome whose lease cannot be
 //! deleted is not recorded.
 
+use redrive_core::delivery::outcome::Outcome;
 use std::sync::Arc;
 
 use redrive_core::{
@@ -19,10 +20,10 @@ use super::{
     transaction::WriteTransaction,
     webhooks,
 };
-use crate::{Attempt, Completion, DisableWebhook, NextState, Outcome, Record, RecordResult};
+use crate::{Attempt, Completion, DisableWebhook, OutcomeRecord, Record, RecordResult};
 
 impl Record for Sqlite {
-    fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
+    fn record(&self, outcome: Arc<OutcomeRecord>, done: Completion<RecordResult>) {
         self.writer.record(outcome, done);
     }
 }
@@ -30,7 +31,7 @@ impl Record for Sqlite {
 /// Records an outcome, and adds its occurrences to the list of those to report.
 pub(super) fn apply<'a>(
     transaction: &WriteTransaction<'_>,
-    outcome: &'a Outcome,
+    outcome: &'a OutcomeRecord,
     reported: &mut Vec<&'a Occurrence>,
 ) -> rusqlite::Result<RecordResult> {
     let Some(lease) = take_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
@@ -55,11 +56,11 @@ pub(super) fn apply<'a>(
         return Ok(RecordResult::AlreadyRecorded);
     }
     update_delivery(transaction, outcome)?;
-    match &outcome.next {
-        NextState::Delivered | NextState::Cancelled { .. } => {
+    match &outcome.outcome {
+        Outcome::Delivered | Outcome::Cancelled(_) => {
             lanes::wake_next_in_order(transaction, lease.webhook_id, &lease.lane)?;
         }
-        NextState::Retry { due } => {
+        Outcome::Retry { at: due } => {
             let lane = lease.lane.for_retry();
             let position = LanePosition {
                 delivery_id: outcome.delivery_id,
@@ -72,7 +73,7 @@ pub(super) fn apply<'a>(
                 .query_row([Col(outcome.delivery_id)], |row| get(row, 0))?;
             lanes::wait(transaction, &position, *due, created_at, RescueCounts::default())?;
         }
-        NextState::Dead { .. } => {
+        Outcome::Dead(_) => {
             insert_dead_letter(transaction, outcome.delivery_id)?;
             lanes::wake_next_in_order(transaction, lease.webhook_id, &lease.lane)?;
         }
@@ -83,7 +84,7 @@ pub(super) fn apply<'a>(
         None => None,
     };
     let of = |kind| outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind);
-    if matches!(outcome.next, NextState::Dead { .. }) {
+    if matches!(outcome.outcome, Outcome::Dead(_)) {
         reported.extend(of(NotificationKind::DeliveryDead));
     }
     if config_version.is_some() {
@@ -93,7 +94,7 @@ pub(super) fn apply<'a>(
 }
 
 /// Returns whether the stored webhook confirms that pending deliveries to it may be cancelled.
-fn webhook_is_inactive(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<bool> {
+fn webhook_is_inactive(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusqlite::Result<bool> {
     let stored = webhooks::by_id(transaction, outcome.webhook_id)?;
     Ok(stored.is_none_or(|webhook| webhook.is_inactive(outcome.at)))
 }
@@ -115,7 +116,7 @@ pub(super) fn insert_dead_letter(
 
 /// Determines the result of an outcome without a lease: it was recorded before, or the lease belongs to another
 /// epoch.
-fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<RecordResult> {
+fn without_lease(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusqlite::Result<RecordResult> {
     let again = match &outcome.attempt {
         Some(attempt) => is_recorded(transaction, outcome, attempt)?,
         None => {
@@ -123,7 +124,7 @@ fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::
                 .prepare_cached("SELECT status FROM deliveries WHERE id = ?")?
                 .query_row([Col(outcome.delivery_id)], |row| get::<DeliveryStatus>(row, 0))
                 .optional()?;
-            status == Some(status_after(&outcome.next))
+            status == Some(outcome.outcome.status())
         }
     };
     Ok(if again { RecordResult::AlreadyRecorded } else { RecordResult::Fenced })
@@ -131,7 +132,7 @@ fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::
 
 fn is_recorded(
     transaction: &Transaction<'_>,
-    outcome: &Outcome,
+    outcome: &OutcomeRecord,
     attempt: &Attempt,
 ) -> rusqlite::Result<bool> {
     transaction
@@ -150,7 +151,7 @@ struct Lease {
     cancel: Option<String>,
 }
 
-fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Option<Lease>> {
+fn take_lease(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusqlite::Result<Option<Lease>> {
     transaction
         .prepare_cached(
             "DELETE FROM leased WHERE delivery_id = ? AND epoch = ?
@@ -171,7 +172,11 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
 }
 
 /// Inserts a lease again, unchanged.
-fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease) -> rusqlite::Result<()> {
+fn restore_lease(
+    transaction: &Transaction<'_>,
+    outcome: &OutcomeRecord,
+    lease: &Lease,
+) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, rescues, deaths, sending, cancel)
@@ -193,7 +198,7 @@ fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease
 
 fn insert_attempt(
     transaction: &Transaction<'_>,
-    outcome: &Outcome,
+    outcome: &OutcomeRecord,
     attempt: &Attempt,
 ) -> rusqlite::Result<()> {
     let timings = &attempt.timings;
@@ -226,24 +231,15 @@ fn insert_attempt(
     Ok(())
 }
 
-fn status_after(next: &NextState) -> DeliveryStatus {
-    match next {
-        NextState::Delivered => DeliveryStatus::Delivered,
-        NextState::Retry { .. } => DeliveryStatus::Pending,
-        NextState::Dead { .. } => DeliveryStatus::Dead,
-        NextState::Cancelled { .. } => DeliveryStatus::Cancelled,
-    }
-}
-
-fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<()> {
-    let status = status_after(&outcome.next);
+fn update_delivery(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusqlite::Result<()> {
+    let status = outcome.outcome.status();
     let ended_at = status.is_final().then_some(Col(outcome.at));
-    let dead_reason = match &outcome.next {
-        NextState::Dead { reason } => Some(Col(*reason)),
+    let dead_reason = match &outcome.outcome {
+        Outcome::Dead(reason) => Some(Col(*reason)),
         _ => None,
     };
-    let cancel_reason = match &outcome.next {
-        NextState::Cancelled { reason } => Some(reason),
+    let cancel_reason = match &outcome.outcome {
+        Outcome::Cancelled(reason) => Some(reason),
         _ => None,
     };
     let Some(attempt) = &outcome.attempt else {
@@ -276,7 +272,7 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
 
 fn disable_webhook(
     transaction: &WriteTransaction<'_>,
-    outcome: &Outcome,
+    outcome: &OutcomeRecord,
     disable: &DisableWebhook,
 ) -> rusqlite::Result<Option<i64>> {
     let Some(mut found) = webhooks::find(transaction, &outcome.tenant_id, outcome.webhook_id)? else {

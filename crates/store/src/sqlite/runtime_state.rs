@@ -16,8 +16,9 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, FailingChange, Incident,
-    Outcome, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookRuntime,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, Expirations,
+    FailingChange, Incident, OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects,
+    WebhookHistory, WebhookRuntime,
 };
 
 /// Newest first, so that the cost of a page is proportional to its rows.
@@ -103,7 +104,9 @@ impl RuntimeState for Sqlite {
             Ok(stored)
         })
     }
+}
 
+impl WebhookHistory for Sqlite {
     fn circuit_periods(
         &self,
         tenant_id: TenantId,
@@ -114,27 +117,6 @@ impl RuntimeState for Sqlite {
         self.list_for(tenant_id, move |connection| {
             let mut newest_first = connection.prepare_cached(PERIODS)?;
             read_periods(newest_first.query((Col(webhook_id), limit as i64))?, from)
-        })
-    }
-
-    fn circuit_periods_of(
-        &self,
-        tenant_id: TenantId,
-        webhooks: Vec<WebhookId>,
-        from: Time,
-        limit: usize,
-    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>> {
-        self.list_for(tenant_id.clone(), move |connection| {
-            let mut newest_first = connection.prepare_cached(PERIODS_OF_TENANT)?;
-            let mut found = Vec::new();
-            for webhook_id in webhooks {
-                let rows = newest_first.query((Col(webhook_id), limit as i64, tenant_id.as_str()))?;
-                let periods = read_periods(rows, from)?;
-                if !periods.is_empty() {
-                    found.push((webhook_id, periods));
-                }
-            }
-            Ok(found)
         })
     }
 
@@ -167,6 +149,27 @@ impl RuntimeState for Sqlite {
         })
     }
 
+    fn circuit_periods_of(
+        &self,
+        tenant_id: TenantId,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<(WebhookId, Vec<CircuitPeriod>)>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            let mut newest_first = connection.prepare_cached(PERIODS_OF_TENANT)?;
+            let mut found = Vec::new();
+            for webhook_id in webhooks {
+                let rows = newest_first.query((Col(webhook_id), limit as i64, tenant_id.as_str()))?;
+                let periods = read_periods(rows, from)?;
+                if !periods.is_empty() {
+                    found.push((webhook_id, periods));
+                }
+            }
+            Ok(found)
+        })
+    }
+
     fn backlogs(
         &self,
         for_tenant: Option<TenantId>,
@@ -184,7 +187,9 @@ impl RuntimeState for Sqlite {
             backlog::list_for_tenant(connection, &tenant_id, look_at)
         })
     }
+}
 
+impl Expirations for Sqlite {
     fn oldest_waiting(
         &self,
         after: Option<WebhookId>,
@@ -292,7 +297,7 @@ pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
 /// Applies the effects of an outcome to its webhook.
 pub(super) fn apply_effects<'a>(
     transaction: &WriteTransaction<'_>,
-    outcome: &'a Outcome,
+    outcome: &'a OutcomeRecord,
 ) -> rusqlite::Result<Option<&'a Occurrence>> {
     let (tenant_id, webhook_id, effects) = (&outcome.tenant_id, outcome.webhook_id, &outcome.effects);
     match effects.failing {

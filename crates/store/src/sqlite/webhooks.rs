@@ -17,8 +17,8 @@ use super::{
     transaction::WriteTransaction,
 };
 use crate::{
-    BatchProgress, Change, ConfigChanges, PageRequest, RewrapProgress, Secrets, StoreFuture, UpdateResult,
-    Versioned, Visibility, Webhooks,
+    BatchProgress, Cancellations, Change, Config, ConfigChanges, PageRequest, RewrapProgress, Secrets,
+    StoreFuture, UpdateResult, Versioned, Visibility, Webhooks,
     sealed::{SealedVersion, SealedWebhook},
 };
 
@@ -70,11 +70,6 @@ impl Webhooks for Sqlite {
         Box::pin(async { self.seals.open_version(found.await?) })
     }
 
-    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
-        let found = self.read(move |connection| by_ids(connection, ids));
-        Box::pin(async { self.seals.open_all(found.await?) })
-    }
-
     fn tenant_webhooks_by_id(
         &self,
         tenant_id: TenantId,
@@ -107,6 +102,34 @@ impl Webhooks for Sqlite {
                 .query_map(values, read_webhook)?
                 .collect()
         });
+        Box::pin(async { self.seals.open_all(found.await?) })
+    }
+}
+
+impl Cancellations for Sqlite {
+    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE cancel_pending = 1"))?
+                .query_map((), |row| Ok(read_webhook(row)?.webhook))?
+                .collect()
+        })
+    }
+
+    fn cancel_pending(
+        &self,
+        webhook_id: WebhookId,
+        reason: String,
+        now: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, BatchProgress> {
+        self.write(move |transaction| cancel_batch(transaction, webhook_id, &reason, now, limit))
+    }
+}
+
+impl Config for Sqlite {
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
+        let found = self.read(move |connection| by_ids(connection, ids));
         Box::pin(async { self.seals.open_all(found.await?) })
     }
 
@@ -146,25 +169,6 @@ impl Webhooks for Sqlite {
             let webhooks = self.seals.open_all(webhooks)?;
             Ok(Some(ConfigChanges { version, more, rules, event_types_version, webhooks }))
         })
-    }
-
-    fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>> {
-        self.read(|connection| {
-            connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE cancel_pending = 1"))?
-                .query_map((), |row| Ok(read_webhook(row)?.webhook))?
-                .collect()
-        })
-    }
-
-    fn cancel_pending(
-        &self,
-        webhook_id: WebhookId,
-        reason: String,
-        now: Time,
-        limit: usize,
-    ) -> StoreFuture<'_, BatchProgress> {
-        self.write(move |transaction| cancel_batch(transaction, webhook_id, &reason, now, limit))
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     transaction::{Database, WriteError, WriteTransaction, in_transaction, store_error},
 };
 use crate::{
-    Completion, Epoch, LaneCapacity, LaneClaim, NewEvent, OrderedPosition, Outcome, PublishResult,
+    Completion, Epoch, LaneCapacity, LaneClaim, NewEvent, OrderedPosition, OutcomeRecord, PublishResult,
     RecordResult,
     batch::{self, BatchItem, CommitError, WaitingLimit, complete},
     error::StoreError,
@@ -48,7 +48,7 @@ enum Job {
 /// Write that shares its transaction with other queued writes.
 enum Write {
     Publish(NewEvent, Completion<PublishResult>),
-    Record(Arc<Outcome>, Completion<RecordResult>),
+    Record(Arc<OutcomeRecord>, Completion<RecordResult>),
     /// Marks a delivery as about to be sent; after a crash there may be thousands of these concurrently.
     Mark(Epoch, DeliveryId, Completion<bool>),
     /// Claims due deliveries; with many retries there are hundreds of claims per second.
@@ -124,7 +124,7 @@ impl Writer {
         self.submit(Write::Publish(event, done));
     }
 
-    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Completion<RecordResult>) {
+    pub(super) fn record(&self, outcome: Arc<OutcomeRecord>, done: Completion<RecordResult>) {
         self.submit(Write::Record(outcome, done));
     }
 

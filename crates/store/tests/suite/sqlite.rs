@@ -9,12 +9,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
     event::Event,
     webhook::confidential::{EndpointAuth, SecretString},
 };
 use redrive_store::{
-    DisableWebhook, EraseResult, InitialState, NewEvent, NextState, OpenError, Outcome, PruneRequest,
+    DisableWebhook, EraseResult, InitialState, NewEvent, OpenError, OutcomeRecord, PruneRequest,
     PublishResult, RecordResult, Store, StoreError,
     conformance::{Harness, Opened, Reopening, at, page},
     conformance_suite,
@@ -265,10 +266,10 @@ async fn damaged_row_fails_only_outcomes_that_need_it() {
         let id = new.deliveries[0].id;
         harness.publish_new(new).await;
         let disable = (n == 10).then(|| "410 Gone".to_owned());
-        let outcome = harness.outcome(id, 1, NextState::Delivered, at(n));
+        let outcome = harness.outcome(id, 1, Outcome::Delivered, at(n));
         responses.push((
             n,
-            Outcome {
+            OutcomeRecord {
                 webhook_id,
                 disable: disable.map(|reason| DisableWebhook { reason, url: String::new() }),
                 ..outcome
@@ -551,8 +552,8 @@ async fn failing_events_leave_no_rows_in_the_change_feed() {
             pause_until: Some(at(n + 1_000)),
             ..Default::default()
         };
-        let outcome = harness.outcome(id, 1, NextState::Retry { due: at(n + 500) }, at(n));
-        let recorded = harness.record(Outcome { effects: failing, ..outcome }).await;
+        let outcome = harness.outcome(id, 1, Outcome::Retry { at: at(n + 500) }, at(n));
+        let recorded = harness.record(OutcomeRecord { effects: failing, ..outcome }).await;
         assert!(matches!(recorded, RecordResult::Recorded { .. }), "{recorded:?}");
     }
     assert_eq!(count_changes(&path), 0);

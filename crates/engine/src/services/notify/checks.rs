@@ -12,7 +12,7 @@ use redrive_core::{
     statistics::rollup::Rollup,
     webhook::Webhook,
 };
-use redrive_store::{PageRequest, Store, StoreError, Visibility};
+use redrive_store::{Notifications, PageRequest, Prune, StoreError, Visibility, Webhooks};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -32,7 +32,9 @@ const PAGE_DELAY: Duration = Duration::from_millis(20);
 
 /// Checks webhooks for conditions that no event reports.
 pub(crate) struct WebhookChecks {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) notifications: Arc<dyn Notifications>,
+    pub(crate) prune: Arc<dyn Prune>,
+    pub(crate) webhooks: Arc<dyn Webhooks>,
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) membership: Arc<Membership>,
@@ -88,7 +90,7 @@ impl WebhookChecks {
                 }
             }
             if !occurrences.is_empty() {
-                self.store.record_occurrences(occurrences).await?;
+                self.notifications.record_occurrences(occurrences).await?;
                 self.wakeups.notifier.notify_one();
             }
         }
@@ -100,7 +102,7 @@ impl WebhookChecks {
         let Some(rotate_after) = self.settings.rotate_after else { return Ok(()) };
         let mut after = None;
         loop {
-            let tenants = self.store.retention_by_tenant(after, PAGE_SIZE).await?;
+            let tenants = self.prune.retention_by_tenant(after, PAGE_SIZE).await?;
             for (tenant_id, _) in &tenants {
                 match self.check_tenant_secrets(tenant_id, rotate_after).await {
                     Err(StoreError::InvalidItem(error)) => {
@@ -127,7 +129,7 @@ impl WebhookChecks {
         let mut after = None;
         loop {
             let page = PageRequest { after, offset: 0, limit: PAGE_SIZE as u32 };
-            let webhooks = self.store.list_webhooks(tenant_id.clone(), Visibility::All, page).await?;
+            let webhooks = self.webhooks.list_webhooks(tenant_id.clone(), Visibility::All, page).await?;
             let now = self.clock.now();
             let due = |webhook: &&Webhook| {
                 webhook.state.receives_events() && is_rotation_due(&webhook.secrets, rotate_after, now)
@@ -138,7 +140,7 @@ impl WebhookChecks {
             };
             let occurrences: Vec<_> = webhooks.iter().filter(due).map(reported).collect();
             if !occurrences.is_empty() {
-                self.store.record_occurrences(occurrences).await?;
+                self.notifications.record_occurrences(occurrences).await?;
                 self.wakeups.notifier.notify_one();
             }
             match webhooks.last() {

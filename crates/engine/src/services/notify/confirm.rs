@@ -38,7 +38,7 @@ impl Notifier {
             per_tenant: CONFIRMATIONS_PER_TENANT,
             per_mailbox: CONFIRMATIONS_PER_MAILBOX,
         };
-        let result = self.store.request_confirmation(reservation).await?;
+        let result = self.mail_addresses.request_confirmation(reservation).await?;
         self.metrics.notifications.count_confirmation_request(result);
         self.wakeups.confirmations.notify_one();
         Ok(result)
@@ -72,11 +72,11 @@ impl Notifier {
     /// can request another. In the opposite order a crash would send it twice, beyond the limits.
     async fn send_due_confirmation(&self, post: &MailerHandle) -> Result<Option<Time>, StoreError> {
         let now = self.clock.now();
-        let next = self.store.next_confirmation().await?;
+        let next = self.mail_addresses.next_confirmation().await?;
         if next.is_none_or(|next| next > now) {
             return Ok(next);
         }
-        for address in self.store.take_confirmations(now, 1).await? {
+        for address in self.mail_addresses.take_confirmations(now, 1).await? {
             self.send_confirmation(post, address).await?;
         }
         Ok(Some(now))
@@ -98,7 +98,7 @@ impl Notifier {
                     tracing::warn!(%tenant_id, error = why, "confirmation email not sent; will retry");
                     self.metrics.notifications.count_confirmation("retried");
                     let again = now + CONFIRMATION_RETRY_DELAY;
-                    return self.store.retry_confirmation(tenant_id, recipient, again).await;
+                    return self.mail_addresses.retry_confirmation(tenant_id, recipient, again).await;
                 }
                 why
             }

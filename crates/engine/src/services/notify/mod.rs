@@ -23,7 +23,10 @@ use redrive_core::{
     },
     webhook::Webhook,
 };
-use redrive_store::{Channel, ChannelResult, ChannelStatus, Store, StoreError, StoredNotification};
+use redrive_store::{
+    Channel, ChannelResult, ChannelStatus, Config, MailAddresses, Notifications, StoreError,
+    StoredNotification, Tenancy,
+};
 use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -67,7 +70,10 @@ const MAX_ERROR_CHARS: usize = 500;
 
 /// Creates notifications and sends them.
 pub(crate) struct Notifier {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) config: Arc<dyn Config>,
+    pub(crate) mail_addresses: Arc<dyn MailAddresses>,
+    pub(crate) notifications: Arc<dyn Notifications>,
+    pub(crate) tenancy: Arc<dyn Tenancy>,
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) router: Arc<Router>,
@@ -126,7 +132,7 @@ impl Notifier {
 
     /// Records occurrences and wakes the notifier.
     pub(crate) async fn record_occurrences(&self, occurrences: Vec<Occurrence>) -> Result<(), StoreError> {
-        self.store.record_occurrences(occurrences).await?;
+        self.notifications.record_occurrences(occurrences).await?;
         self.wakeups.notifier.notify_one();
         Ok(())
     }
@@ -155,17 +161,17 @@ impl Notifier {
     /// Creates and sends one step of due notifications. Returns when the next ones are due, if known.
     async fn send_due(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
         let now = self.clock.now();
-        let next = self.store.next_notification_at().await?;
+        let next = self.notifications.next_notification_at().await?;
         if next.is_none_or(|next| next > now) {
             return Ok(next);
         }
         let new_ids =
             (0..2 * BATCH_SIZE).map(|_| NotificationId::new(now, &clock::random_id_bytes())).collect();
         let created_count =
-            self.store.create_notifications(now, self.settings.group_intervals, new_ids).await?;
+            self.notifications.create_notifications(now, self.settings.group_intervals, new_ids).await?;
         let hold = if self.settings.mailer.is_some() { CLAIM_TTL_WITH_MAIL } else { CLAIM_TTL };
         let (taken, since) =
-            (self.store.claim_notifications(now, now + hold, BATCH_SIZE).await?, monotonic_now());
+            (self.notifications.claim_notifications(now, now + hold, BATCH_SIZE).await?, monotonic_now());
         let more = created_count + taken.len() > 0;
         let mut failed = None;
         // A notification that fails must not block the ones after it.
@@ -188,7 +194,7 @@ impl Notifier {
     ) -> Result<(), StoreError> {
         let id = notification.notification.id;
         let webhook = match notification.notification.webhook_id {
-            Some(webhook_id) => match self.store.webhooks_by_id(vec![webhook_id]).await {
+            Some(webhook_id) => match self.config.webhooks_by_id(vec![webhook_id]).await {
                 // The notification of an unreadable webhook is sent without its name.
                 Err(StoreError::InvalidItem(_)) => None,
                 found => found?.pop(),
@@ -210,7 +216,7 @@ impl Notifier {
                 tracing::error!(notification_id = %id, %tenant_id, error, "publishing a notification event failed permanently");
             }
             self.metrics.notifications.count(Channel::Webhook, &result);
-            self.store.record_notification_result(id, Channel::Webhook, result).await?;
+            self.notifications.record_notification_result(id, Channel::Webhook, result).await?;
         }
         Ok(())
     }
@@ -226,21 +232,21 @@ impl Notifier {
         let Some(post) = self.settings.mailer.clone() else {
             let unknown = ChannelResult::Done(ChannelStatus::NoRecipients, None);
             self.metrics.notifications.count(Channel::Email, &unknown);
-            return self.store.record_notification_result(id, Channel::Email, unknown).await;
+            return self.notifications.record_notification_result(id, Channel::Email, unknown).await;
         };
         let Ok(turn) = self.mailing.clone().try_acquire_owned() else {
             let later = ChannelResult::RetryAt(
                 self.clock.now() + MAIL_BUSY_DELAY,
                 "too many emails are being sent at the moment".into(),
             );
-            return self.store.record_notification_result(id, Channel::Email, later).await;
+            return self.notifications.record_notification_result(id, Channel::Email, later).await;
         };
         let (notifier, notification) = (self.clone(), notification.clone());
         self.runtime.spawn(async move {
             let left = MAIL_TIMEOUT.saturating_sub(monotonic_now().saturating_sub(since));
             let result = notifier.send_mail(&post, notification, webhook, left).await;
             notifier.metrics.notifications.count(Channel::Email, &result);
-            if let Err(error) = notifier.store.record_notification_result(id, Channel::Email, result).await {
+            if let Err(error) = notifier.notifications.record_notification_result(id, Channel::Email, result).await {
                 tracing::warn!(notification_id = %id, %error, "storing the result of an email failed; the email will be sent again");
             }
             drop(turn);
@@ -315,7 +321,7 @@ impl Notifier {
         if webhook.is_some_and(|one| is_operational(&one.spec.events) || one.spec.is_operator_managed()) {
             return unknown;
         }
-        let Some(tenant) = self.store.tenant(notification.tenant_id.clone()).await? else { return unknown };
+        let Some(tenant) = self.tenancy.tenant(notification.tenant_id.clone()).await? else { return unknown };
         let owner = webhook.and_then(|webhook| webhook.spec.owner.as_ref());
         if !(EffectivePreferences { tenant: &tenant.rules.notifications, owner }).wants(notification.kind) {
             return unknown;

@@ -143,7 +143,7 @@ impl CandidateScan {
             after: self.scanned,
             limit: PAGE_SIZE,
         };
-        let page = runner.store.scan_deliveries(self.tenant_id.clone(), scan).await?;
+        let page = runner.operations.scan_deliveries(self.tenant_id.clone(), scan).await?;
         self.exhausted = page.next.is_none();
         self.scanned = page.next.or(page.found.last().map(|(position, _)| *position)).or(self.scanned);
         for (position, candidate) in page.found {
@@ -162,7 +162,7 @@ impl CandidateScan {
         let to = selection.to.map_or(self.started_at, |to| to.min(self.started_at));
         let (from, after) = (selection.from, self.scanned.map(|seen| seen.event_id));
         let heads =
-            runner.store.scan_events(self.tenant_id.clone(), from, Some(to), after, PAGE_SIZE).await?;
+            runner.operations.scan_events(self.tenant_id.clone(), from, Some(to), after, PAGE_SIZE).await?;
         self.exhausted = heads.len() < PAGE_SIZE;
         if let Some(last) = heads.last() {
             self.scanned = Some(ScanCursor { event_id: last.id, delivery_id: None });
@@ -188,7 +188,7 @@ impl CandidateScan {
         head: &EventSummary,
     ) -> Result<bool, StoreError> {
         let Some(filter) = webhook.filter() else { return Ok(true) };
-        let Some(stored) = runner.store.event(self.tenant_id.clone(), head.id).await? else {
+        let Some(stored) = runner.history.event(self.tenant_id.clone(), head.id).await? else {
             return Ok(false);
         };
         let data = stored.event.data.clone();

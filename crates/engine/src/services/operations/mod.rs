@@ -12,7 +12,7 @@ use redrive_core::{
     delivery::bulk_operation::{MAX_ACTIVE_PER_TENANT, OperationAction, OperationState},
 };
 use redrive_store::{
-    Delivery, Operation, OperationProgress, OperationRequest, PageRequest, Store, StoreError,
+    Delivery, History, Operation, OperationProgress, OperationRequest, Operations, PageRequest, StoreError,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +39,8 @@ const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs bulk operations.
 pub(crate) struct OperationRunner {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) history: Arc<dyn History>,
+    pub(crate) operations: Arc<dyn Operations>,
     pub(crate) clock: Clock,
     pub(crate) membership: Arc<Membership>,
     pub(crate) router: Arc<Router>,
@@ -97,7 +98,7 @@ impl OperationRunner {
     ) -> Result<Option<Operation>, StoreError> {
         let now = self.clock.now();
         let page = PageRequest { after: None, offset: 0, limit: 500 };
-        let known = self.store.list_operations(tenant_id.clone(), page).await?;
+        let known = self.operations.list_operations(tenant_id.clone(), page).await?;
         // An operation scheduled for later does not count against the limit until it starts.
         let waits = |one: &&Operation| one.state.is_active() && one.start_at <= now;
         if known.iter().filter(waits).count() >= MAX_ACTIVE_PER_TENANT {
@@ -119,7 +120,7 @@ impl OperationRunner {
             progress: OperationProgress::default(),
             rate_since: None,
         };
-        self.store.create_operation(operation.clone()).await?;
+        self.operations.create_operation(operation.clone()).await?;
         self.wakeups.operations.notify_one();
         Ok(Some(operation))
     }
@@ -132,8 +133,11 @@ impl OperationRunner {
         action: OperationAction,
     ) -> Result<Operation, OperationActionError> {
         loop {
-            let found =
-                self.store.operation(tenant_id.clone(), id).await?.ok_or(OperationActionError::NotFound)?;
+            let found = self
+                .operations
+                .operation(tenant_id.clone(), id)
+                .await?
+                .ok_or(OperationActionError::NotFound)?;
             let to = found
                 .state
                 .apply(action, found.began_at.is_some())
@@ -143,9 +147,9 @@ impl OperationRunner {
             }
             let now = self.clock.now();
             // Fails if the state changed since it was read; then the loop reads it again.
-            if self.store.set_operation_state(tenant_id.clone(), id, found.state, to, now).await? {
+            if self.operations.set_operation_state(tenant_id.clone(), id, found.state, to, now).await? {
                 self.wakeups.operations.notify_one();
-                return self.store.operation(tenant_id, id).await?.ok_or(OperationActionError::NotFound);
+                return self.operations.operation(tenant_id, id).await?.ok_or(OperationActionError::NotFound);
             }
         }
     }
@@ -165,7 +169,7 @@ impl OperationRunner {
         }
         let mut deliveries = Vec::new();
         for id in source.first.iter().take(sample) {
-            deliveries.extend(self.store.delivery(tenant_id.clone(), *id).await?);
+            deliveries.extend(self.history.delivery(tenant_id.clone(), *id).await?);
         }
         Ok(DryRunCount { total: source.counted, complete, sample: deliveries })
     }
@@ -194,7 +198,7 @@ impl OperationRunner {
             return Ok(());
         }
         let (epoch, now) = (self.membership.current_epoch().epoch, self.clock.now());
-        for operation in self.store.claim_operations(epoch, held, now, capacity).await? {
+        for operation in self.operations.claim_operations(epoch, held, now, capacity).await? {
             self.set_running(operation.id, operation.state == OperationState::Running);
             tokio::spawn(self.clone().run_claimed(operation));
         }

@@ -49,7 +49,7 @@ impl OperationRunner {
         let mut pacer = None;
         let mut settling = Settling::from(self.clock.now());
         while !self.stop.is_cancelled() {
-            let found = self.store.operation(tenant_id.clone(), id).await?;
+            let found = self.operations.operation(tenant_id.clone(), id).await?;
             let Some(now) = found.filter(|found| found.held_by == Some(epoch)) else { return Ok(()) };
             self.set_running(id, now.state == OperationState::Running);
             if now.state == OperationState::Running {
@@ -66,7 +66,7 @@ impl OperationRunner {
                 settling = Settling::from(self.clock.now());
             }
             if self.settle_deliveries(id, epoch, &mut settling).await? {
-                return self.store.close_operation(id, epoch, self.clock.now()).await;
+                return self.operations.close_operation(id, epoch, self.clock.now()).await;
             }
             tokio::select! {
                 () = self.clock.sleep_until(settling.next) => {}
@@ -82,12 +82,12 @@ impl OperationRunner {
         let (tenant_id, id) = (operation.tenant_id.clone(), operation.id);
         let mut all = CandidateScan::new(tenant_id.clone(), operation.order.clone(), started, None);
         while all.count_page(self).await? {
-            let now = self.store.operation(tenant_id.clone(), id).await?;
+            let now = self.operations.operation(tenant_id.clone(), id).await?;
             if self.stop.is_cancelled() || now.is_none_or(|now| now.state != OperationState::Running) {
                 return Ok(false);
             }
         }
-        self.store.set_operation_total(id, epoch, all.counted).await?;
+        self.operations.set_operation_total(id, epoch, all.counted).await?;
         Ok(true)
     }
 
@@ -119,7 +119,7 @@ impl OperationRunner {
             then: batch.is_last.then_some(OperationState::Delivering),
             at: now,
         };
-        match self.store.step_operation(step).await? {
+        match self.operations.step_operation(step).await? {
             StepResult::ClaimLost => {
                 // The operation was paused or cancelled, or the claim lost; the next read of its state shows which.
                 // Tasks taken from the scan are read again.
@@ -161,7 +161,7 @@ impl OperationRunner {
         if now < settling.next {
             return Ok(false);
         }
-        let settled = self.store.settle_operation(id, epoch, settling.after, SETTLE_BATCH_SIZE).await?;
+        let settled = self.operations.settle_operation(id, epoch, settling.after, SETTLE_BATCH_SIZE).await?;
         settling.open += settled.open;
         settling.after = settled.next;
         let is_over = settled.next.is_none();

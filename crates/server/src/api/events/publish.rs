@@ -9,7 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{EventId, FieldError, TenantId, Time, event::hops};
-use redrive_engine::{EventDraft, MAX_INLINE_WORK, PublishReceipt};
+use redrive_engine::{EventDraft, MAX_BATCH_WORK, MAX_INLINE_WORK, PublishReceipt};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -235,7 +235,7 @@ pub(super) async fn publish_batch(
             tokio::task::yield_now().await;
         }
     }
-    let mut published = app.publish_batch(drafts).await.into_iter().map(batch_item);
+    let mut published = app.publish_batch(drafts, MAX_BATCH_WORK).await.into_iter().map(batch_item);
     let data: Vec<_> = results.into_iter().filter_map(|result| result.or_else(|| published.next())).collect();
     let unavailable = StatusCode::SERVICE_UNAVAILABLE.as_u16();
     let lost =

@@ -220,7 +220,7 @@ const PAYOUT_SENT: Kind = (
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::{collections::HashSet, sync::LazyLock};
 
     use proptest::prelude::*;
     use redrive_core::event::schema::Schema;
@@ -246,11 +246,14 @@ mod tests {
     proptest! {
         #[test]
         fn payloads_match_their_schemas(rolls in proptest::collection::vec(0.0..1.0f64, 1..50)) {
-            for sample in &ALL {
+            // Compiling a schema takes longer than checking a payload.
+            static SCHEMAS: LazyLock<Vec<Schema>> = LazyLock::new(|| {
+                ALL.iter().map(|sample| Schema::parse(&(sample.schema)().to_string()).unwrap()).collect()
+            });
+            for (sample, schema) in ALL.iter().zip(&*SCHEMAS) {
                 let mut rolls = rolls.iter().copied().cycle();
                 let (subject, data) = sample.generate(|| rolls.next().unwrap());
                 prop_assert!(!subject.is_empty());
-                let schema = Schema::parse(&(sample.schema)().to_string()).unwrap();
                 let checked = schema.check(data.to_string().as_bytes());
                 prop_assert!(checked.is_ok(), "{}: {data}: {checked:?}", sample.name);
             }

@@ -1,8 +1,9 @@
 //! Timeline of a delivery: its attempts with the duration of each phase, and the periods in which a circuit
 //! blocked it.
 
+use redrive_core::delivery::outcome::AttemptStatus;
 use redrive_core::{Time, event::Event};
-use redrive_store::{AttemptStatus, PhaseTimings, StoredAttempt};
+use redrive_store::{PhaseTimings, StoredAttempt};
 
 use crate::{
     api::{HeaderView, header_views, request_headers},

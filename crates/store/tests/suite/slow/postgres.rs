@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
     DeadReason,
     notification::{NotificationKind, Occurrence, OccurrenceDetails},
 };
 use redrive_store::{
-    InitialState, NextState, OpenError, Outcome, Store,
+    InitialState, OpenError, OutcomeRecord, Store,
     conformance::{Harness, Opened, Reopening, at},
     conformance_suite,
     postgres::{self, Options, Postgres},
@@ -181,7 +182,7 @@ async fn occurrences_of_a_batch_take_two_statements() {
     let before = statements().await;
     // The statistics are read by statements, too.
     let of_stats = statements().await - before;
-    let record = async |next: NextState, groups: usize| {
+    let record = async |next: Outcome, groups: usize| {
         let id = harness.leased(at(1)).await;
         let occurrence = |_| Occurrence {
             tenant_id: harness.tenant_id.clone(),
@@ -193,11 +194,11 @@ async fn occurrences_of_a_batch_take_two_statements() {
         };
         let occurrences = (0..groups).map(occurrence).collect();
         let before = statements().await;
-        harness.record(Outcome { occurrences, ..harness.outcome(id, 1, next, at(2)) }).await;
+        harness.record(OutcomeRecord { occurrences, ..harness.outcome(id, 1, next, at(2)) }).await;
         statements().await - before - of_stats
     };
-    assert_eq!(record(NextState::Delivered, 0).await, 1, "a plain success");
-    let dead = || NextState::Dead { reason: DeadReason::Permanent };
+    assert_eq!(record(Outcome::Delivered, 0).await, 1, "a plain success");
+    let dead = || Outcome::Dead(DeadReason::Permanent);
     let without = record(dead(), 0).await;
     assert_eq!(record(dead(), 1).await, without + 2);
     assert_eq!(record(dead(), 50).await, without + 2);
@@ -272,7 +273,7 @@ async fn ended_writers_are_reported_by_ping_and_fail_publishes() {
 async fn synchronous_commit(url: String) -> String {
     let options = Options { writers: 2, readers: 1, ..Options::at(url).with_vault(redrive_testkit::vault()) };
     let store = Postgres::open(&options).await.unwrap();
-    let durability = redrive_store::Maintenance::durability(&store).await.unwrap().unwrap();
+    let durability = redrive_store::Health::durability(&store).await.unwrap().unwrap();
     assert_eq!(durability.risk(), None);
     durability.synchronous_commit
 }
@@ -317,7 +318,7 @@ async fn server_without_fsync_is_refused() {
         assert!(noticed.contains(&format!("{setting} is off")), "{noticed}");
         let allowed = Options { allow_unsafe_durability: true, ..strict.clone() };
         let store = Postgres::open(&allowed).await.unwrap();
-        let risk = redrive_store::Maintenance::durability(&store).await.unwrap().unwrap().risk();
+        let risk = redrive_store::Health::durability(&store).await.unwrap().unwrap().risk();
         assert!(risk.is_some_and(|risk| risk.starts_with(setting)));
         server.execute(&format!("ALTER SYSTEM RESET {setting}")).await;
         server.execute("SELECT pg_reload_conf()").await;

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
+use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{DeliveryStatus, event::Event};
 use redrive_store::{
-    Change, Epoch, Hint, IdempotencyReservation, InitialState, LaneCapacity, LaneKey, NewEvent, NextState,
-    OpenError, Outcome, PublishResult, RecordResult, Store, StoreError,
+    Change, Epoch, Hint, IdempotencyReservation, InitialState, LaneCapacity, LaneKey, NewEvent, OpenError,
+    OutcomeRecord, PublishResult, RecordResult, Store, StoreError,
     conformance::{Harness, Opened, at, order, page},
     postgres::{Options, Postgres},
 };
@@ -61,7 +62,7 @@ async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -
     waited.await.unwrap_or_else(|_| panic!("not within {within:?}: {what}"));
 }
 
-async fn record(store: &dyn Store, outcome: Outcome) -> RecordResult {
+async fn record(store: &dyn Store, outcome: OutcomeRecord) -> RecordResult {
     let (sender, reply) = tokio::sync::oneshot::channel();
     store.record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
     reply.await.unwrap().unwrap()
@@ -74,14 +75,13 @@ async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> u
     let mut done = 0;
     for claim in store.claim(epoch, at(now), capacities, 1 << 20).await.unwrap() {
         for claimed in claim.deliveries {
-            let outcome =
-                harness.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, at(now));
-            let outcome = Outcome { epoch, webhook_id: claimed.webhook_id, ..outcome };
+            let outcome = harness.outcome(claimed.id, claimed.attempt_count + 1, Outcome::Delivered, at(now));
+            let outcome = OutcomeRecord { epoch, webhook_id: claimed.webhook_id, ..outcome };
             match record(store, outcome.clone()).await {
                 RecordResult::Recorded { .. } => {}
                 // It was cancelled concurrently, but has been delivered.
                 RecordResult::CancelRequested(_) => {
-                    let again = record(store, Outcome { saw_cancel: true, ..outcome }).await;
+                    let again = record(store, OutcomeRecord { saw_cancel: true, ..outcome }).await;
                     assert_eq!(again, RecordResult::Recorded { config_version: None });
                 }
                 other => panic!("{other:?}"),

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
     DeadReason, DeliveryId, KeyId, NotificationId, OperationId, TenantId, WebhookId,
     cluster::clock_discipline::ClockStep,
@@ -27,8 +28,8 @@ use redrive_core::{
 use redrive_store::{
     ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EventType, FailingChange,
     IdempotencyReservation, InitialState, LaneCapacity, LaneKey, MailReservation, MinuteRollup, NewEvent,
-    NewRound, NextState, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep,
-    Outcome, PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
+    NewRound, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord,
+    PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
     WebhookEffects,
     conformance::{FRESH, RETRY, at, closed, order},
 };
@@ -206,13 +207,13 @@ async fn record_claimed(node: &mut Node, operation: Operation) -> Result<(), Sto
         .into_iter()
         .zip(recorded)
         .filter(|(_, recorded)| matches!(recorded, RecordResult::CancelRequested(_)))
-        .map(|(outcome, _)| Outcome { saw_cancel: true, ..outcome })
+        .map(|(outcome, _)| OutcomeRecord { saw_cancel: true, ..outcome })
         .collect();
     record_all(node, &again).await.map(drop)
 }
 
-async fn record_all(node: &Node, outcomes: &[Outcome]) -> Result<Vec<RecordResult>, StoreError> {
-    let submit = |outcome: &Outcome| {
+async fn record_all(node: &Node, outcomes: &[OutcomeRecord]) -> Result<Vec<RecordResult>, StoreError> {
+    let submit = |outcome: &OutcomeRecord| {
         let (sender, reply) = oneshot::channel();
         node.store.record(Arc::new(outcome.clone()), Box::new(move |result| drop(sender.send(result))));
         reply
@@ -225,25 +226,25 @@ async fn record_all(node: &Node, outcomes: &[Outcome]) -> Result<Vec<RecordResul
     Ok(recorded)
 }
 
-fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> Outcome {
+fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> OutcomeRecord {
     let next = match operation {
-        Operation::RecordDelivered => NextState::Delivered,
-        Operation::RecordDead | Operation::RecordDisable => NextState::Dead { reason: DeadReason::Exhausted },
-        _ => NextState::Retry { due: at(node.pick(NOW as usize) as i64) },
+        Operation::RecordDelivered => Outcome::Delivered,
+        Operation::RecordDead | Operation::RecordDisable => Outcome::Dead(DeadReason::Exhausted),
+        _ => Outcome::Retry { at: at(node.pick(NOW as usize) as i64) },
     };
     let harness = &node.shared.harness;
     let outcome = harness.outcome(claimed.id, claimed.attempt_count + 1, next, at(NOW));
     let (tenant_id, webhook_id) = (claimed.event.tenant_id.clone(), claimed.webhook_id);
-    let outcome = Outcome { epoch: node.epoch, tenant_id: tenant_id.clone(), webhook_id, ..outcome };
+    let outcome = OutcomeRecord { epoch: node.epoch, tenant_id: tenant_id.clone(), webhook_id, ..outcome };
     match operation {
-        Operation::RecordDead => Outcome {
+        Operation::RecordDead => OutcomeRecord {
             occurrences: vec![cause(&tenant_id, webhook_id, NotificationKind::DeliveryDead)],
             ..outcome
         },
         Operation::RecordDisable => {
             let disable = DisableWebhook { reason: "gone".into(), url: "https://example.com/webhook".into() };
             let occurrences = vec![cause(&tenant_id, webhook_id, NotificationKind::WebhookDisabled)];
-            Outcome { disable: Some(disable), occurrences, ..outcome }
+            OutcomeRecord { disable: Some(disable), occurrences, ..outcome }
         }
         Operation::RecordEffects => {
             let failing = [FailingChange::Since(at(NOW)), FailingChange::Recovered][node.pick(2)];
@@ -253,7 +254,7 @@ fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> 
                 failing: Some(failing),
             };
             let occurrences = vec![cause(&tenant_id, webhook_id, NotificationKind::CircuitOpened)];
-            Outcome { effects, occurrences, ..outcome }
+            OutcomeRecord { effects, occurrences, ..outcome }
         }
         _ => outcome,
     }

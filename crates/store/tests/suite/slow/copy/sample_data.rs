@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
     AuditId, DeadReason, FailureCategory, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
     delivery::{
@@ -30,9 +31,9 @@ use redrive_core::{
 use redrive_store::{
     ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EndedCounts, EraseResult, EventType,
     FailingChange, IdempotencyReservation, InitialState, LaneKey, MailReservation, MinuteRollup, NewEvent,
-    NewRound, NextState, Operation, OperationProgress, OperationRequest, OperationStep, Outcome,
-    PruneRequest, RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant,
-    TenantRollup, WebhookEffects,
+    NewRound, Operation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord, PruneRequest,
+    RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant, TenantRollup,
+    WebhookEffects,
     conformance::{FRESH, Harness, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -248,7 +249,7 @@ async fn history(harness: &Harness) {
         harness.publish_new(new).await;
         for number in 1..=3 {
             let time = at(i64::from(number) * 1000);
-            let next = if number < 3 { NextState::Retry { due: time } } else { NextState::Delivered };
+            let next = if number < 3 { Outcome::Retry { at: time } } else { Outcome::Delivered };
             let mut outcome = harness.outcome(id, number, next, time);
             let attempt = outcome.attempt.as_mut().unwrap();
             attempt.response_body_sample = Some(Bytes::from_static(bytes));
@@ -318,7 +319,7 @@ async fn rounds(harness: &Harness) {
     let new = harness.redrive_options(harness.delivery_id(at(11)));
     assert!(matches!(harness.retry(again, new, at(12)).await, RedriveResult::NewRound(_)));
     let delivered = harness.leased(at(13)).await;
-    harness.ends(delivered, NextState::Delivered, at(14)).await;
+    harness.ends(delivered, Outcome::Delivered, at(14)).await;
     let event_id = harness.delivery(delivered).await.event_id;
     let round = NewRound {
         id: harness.delivery_id(at(13)),
@@ -334,7 +335,7 @@ async fn rounds(harness: &Harness) {
     let cancelled = harness.store().cancel(harness.tenant_id.clone(), cancelled, reason, at(17));
     assert_eq!(cancelled.await.unwrap(), CancelResult::Done);
     let failed = harness.leased(at(18)).await;
-    harness.ends(failed, NextState::Dead { reason: DeadReason::Permanent }, at(19)).await;
+    harness.ends(failed, Outcome::Dead(DeadReason::Permanent), at(19)).await;
 }
 
 /// Adds leases of a stopped node, some of them cancelled, and a lane that it holds.
@@ -429,8 +430,8 @@ async fn gates(harness: &Harness) {
         let new = harness.fan_out(harness.event(at(80)), &[(held, InitialState::Leased)]);
         let id = new.deliveries[0].id;
         harness.publish_new(new).await;
-        let outcome = harness.outcome(id, 1, NextState::Retry { due: at(90) }, at(81));
-        assert_eq!(harness.record(Outcome { webhook_id: held, effects, ..outcome }).await, DONE);
+        let outcome = harness.outcome(id, 1, Outcome::Retry { at: at(90) }, at(81));
+        assert_eq!(harness.record(OutcomeRecord { webhook_id: held, effects, ..outcome }).await, DONE);
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
+use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
     DeliveryStatus, TenantId, Time, WebhookId, protection::breaker::SavedCircuit,
     statistics::traffic::Resolution, webhook::WebhookState,
 };
 use redrive_store::{
-    DeliveryFilter, EventFilter, LaneCapacity, NewNode, NextState, Outcome, RecordResult, StatusFilter,
-    Store, StoreStats, Versioned, Visibility,
+    DeliveryFilter, EventFilter, LaneCapacity, NewNode, OutcomeRecord, RecordResult, StatusFilter, Store,
+    StoreStats, Versioned, Visibility,
     conformance::{Harness, at, closed, page},
 };
 
@@ -165,9 +166,9 @@ pub(crate) async fn deliver_all(store: &dyn Store, harness: &Harness) -> Vec<Str
             claims.extend(claimed);
             for claimed in claim.deliveries {
                 let outcome =
-                    harness.outcome(claimed.id, claimed.attempt_count + 1, NextState::Delivered, later());
+                    harness.outcome(claimed.id, claimed.attempt_count + 1, Outcome::Delivered, later());
                 let (tenant_id, webhook_id) = (claimed.event.tenant_id.clone(), claimed.webhook_id);
-                record(store, Outcome { epoch, tenant_id, webhook_id, ..outcome }).await;
+                record(store, OutcomeRecord { epoch, tenant_id, webhook_id, ..outcome }).await;
             }
         }
     }
@@ -181,7 +182,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, harness: &Harness) -> Vec<Str
     claims
 }
 
-async fn record(store: &dyn Store, outcome: Outcome) {
+async fn record(store: &dyn Store, outcome: OutcomeRecord) {
     let (sender, reply) = tokio::sync::oneshot::channel();
     store.record(Arc::new(outcome), Box::new(move |result| drop(sender.send(result))));
     assert_eq!(reply.await.unwrap(), Ok(RecordResult::Recorded { config_version: None }));

@@ -1,0 +1,102 @@
+//! What becomes of a delivery.
+
+use super::{DeadReason, DeliveryStatus};
+use crate::time::Time;
+
+/// What becomes of a delivery: decided once, and then recorded, counted and shown as it is.
+///
+/// ```
+/// use redrive_core::{
+///     DeliveryStatus, Time,
+///     delivery::outcome::{AttemptStatus, Outcome},
+/// };
+///
+/// let retry = Outcome::Retry { at: Time::from_secs(60) };
+/// assert_eq!(retry.status(), DeliveryStatus::Pending);
+/// assert_eq!(retry.attempt_status(), AttemptStatus::Failed);
+/// assert!(retry.still_waits());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It succeeded.
+    Delivered,
+    /// It is attempted again.
+    Retry {
+        /// Time of the next attempt.
+        at: Time,
+    },
+    /// It is dead.
+    Dead(DeadReason),
+    /// It was cancelled, for this reason.
+    Cancelled(String),
+}
+
+impl Outcome {
+    /// Labels of all outcomes in metrics, by [`Outcome::index`].
+    pub const LABELS: [&'static str; 4] = ["delivered", "failed", "dead", "cancelled"];
+
+    /// Returns the state of the delivery afterwards.
+    pub fn status(&self) -> DeliveryStatus {
+        match self {
+            Self::Delivered => DeliveryStatus::Delivered,
+            Self::Retry { .. } => DeliveryStatus::Pending,
+            Self::Dead(_) => DeliveryStatus::Dead,
+            Self::Cancelled(_) => DeliveryStatus::Cancelled,
+        }
+    }
+
+    /// Returns whether another attempt follows.
+    pub fn still_waits(&self) -> bool {
+        matches!(self, Self::Retry { .. })
+    }
+
+    /// Returns the time of the next attempt, if one follows.
+    pub fn next_attempt_at(&self) -> Option<Time> {
+        match self {
+            Self::Retry { at } => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// Returns the status of the attempt that led to this outcome.
+    pub fn attempt_status(&self) -> AttemptStatus {
+        match self {
+            Self::Delivered => AttemptStatus::Success,
+            // `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`.
+            Self::Dead(_) => AttemptStatus::Exhausted,
+            Self::Retry { .. } | Self::Cancelled(_) => AttemptStatus::Failed,
+        }
+    }
+
+    /// Returns the position of its label in [`Outcome::LABELS`].
+    pub fn index(&self) -> usize {
+        match self {
+            Self::Delivered => 0,
+            Self::Retry { .. } => 1,
+            Self::Dead(_) => 2,
+            Self::Cancelled(_) => 3,
+        }
+    }
+}
+
+/// Result of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptStatus {
+    /// 2xx response.
+    Success,
+    /// Failed; the delivery is retried, or was cancelled.
+    Failed,
+    /// Failed; the attempt after which the delivery is dead, whatever its `dead_reason`. The name is the API's value.
+    Exhausted,
+}
+
+impl AttemptStatus {
+    /// Returns the name used everywhere.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failed => "failed",
+            Self::Exhausted => "exhausted",
+        }
+    }
+}
