@@ -381,7 +381,7 @@ async fn batch_items_are_validated_separately() {
         17,
     ]});
     let items = entries(&api.post("/v1/events/batch", batch).await.expect(202));
-    assert_eq!(column(&items, "status"), [202, 400, 400, 400, 413, 202, 400, 400]);
+    assert_eq!(column(&items, "status"), [202, 400, 400, 400, 413, 202, 404, 400]);
     for item in &items {
         let taken = item["status"] == 202;
         assert_eq!((item["id"].is_string(), item["error"].is_null()), (taken, taken), "{item}");

@@ -19,18 +19,8 @@ async fn login_and_logout_work() {
 }
 
 #[tokio::test]
-async fn open_page_updates_live() {
-    on_a_fresh_server("live").await;
-}
-
-#[tokio::test]
 async fn pages_work_without_javascript() {
     on_a_fresh_server("no_javascript").await;
-}
-
-#[tokio::test]
-async fn untrusted_text_stays_text() {
-    on_a_fresh_server("untrusted_text").await;
 }
 
 #[tokio::test]
@@ -39,28 +29,8 @@ async fn webhook_is_created_tested_and_receives_events() {
 }
 
 #[tokio::test]
-async fn failing_endpoint_is_shown_and_its_circuit_reset() {
-    on_a_fresh_server("circuit").await;
-}
-
-#[tokio::test]
-async fn dead_letters_are_resent_and_delivered() {
-    on_a_fresh_server("dead_letters").await;
-}
-
-#[tokio::test]
-async fn objects_are_found_by_filters_and_pagination() {
-    on_a_fresh_server("filters").await;
-}
-
-#[tokio::test]
 async fn rotated_secret_is_shown_once() {
     on_a_fresh_server("secrets").await;
-}
-
-#[tokio::test]
-async fn portal_shows_only_its_tenant() {
-    on_a_fresh_server("portal").await;
 }
 
 mod extended {
@@ -69,5 +39,35 @@ mod extended {
     #[tokio::test]
     async fn pages_are_accessible_in_both_themes_and_on_a_phone() {
         on_a_fresh_server("accessibility").await;
+    }
+
+    #[tokio::test]
+    async fn dead_letters_are_resent_and_delivered() {
+        on_a_fresh_server("dead_letters").await;
+    }
+
+    #[tokio::test]
+    async fn open_page_updates_live() {
+        on_a_fresh_server("live").await;
+    }
+
+    #[tokio::test]
+    async fn untrusted_text_stays_text() {
+        on_a_fresh_server("untrusted_text").await;
+    }
+
+    #[tokio::test]
+    async fn portal_shows_only_its_tenant() {
+        on_a_fresh_server("portal").await;
+    }
+
+    #[tokio::test]
+    async fn failing_endpoint_is_shown_and_its_circuit_reset() {
+        on_a_fresh_server("circuit").await;
+    }
+
+    #[tokio::test]
+    async fn objects_are_found_by_filters_and_pagination() {
+        on_a_fresh_server("filters").await;
     }
 }

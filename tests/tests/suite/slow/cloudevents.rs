@@ -80,89 +80,6 @@ fn accepted(secret: &str, arrival: &ReceivedRequest) -> bool {
 }
 
 #[tokio::test]
-async fn sdk_reads_both_modes_on_every_attempt() {
-    // The first attempt of each delivery fails, so that there is a second one, read from the store.
-    let receiver = Receiver::with(|arrival| match arrival.header("x-webhook-attempt") {
-        Some("1") => Reply::status(500),
-        _ => Reply::status(200),
-    })
-    .await;
-    let redrive = Redrive::start().await;
-    let api = redrive.api();
-    let quick = json!({"schedule": [0, 0.05]});
-    let mut secrets = Vec::new();
-    for format in ["cloudevents", "cloudevents_binary"] {
-        let webhook = json!({"payload_format": format, "retry_config": quick, "events": ["order.*"]});
-        let webhook = api.create_webhook(&receiver.url_at(format), webhook).await;
-        assert_eq!(webhook["payload_format"], format);
-        secrets.push((format!("/{format}"), text(&webhook["secret"]).to_owned()));
-    }
-    let data = json!({"name": "Zoë ☃", "n": 1e300, "deep": [[1, null]]});
-    let full =
-        json!({"event_type": "order.created", "data": data, "source": "the shop", "subject": "100% \"süß\""});
-    let full = api.post("/v1/events", full).await.expect(202);
-    let bare = api.publish("order.paid", json!(null)).await;
-    let arrivals = receiver.wait_for(8).await;
-
-    for arrival in &arrivals {
-        let (_, secret) = secrets.iter().find(|(path, _)| **path == *arrival.path).unwrap();
-        assert!(accepted(secret, arrival), "{arrival:?}");
-        let content_type = if &*arrival.path == "/cloudevents" {
-            "application/cloudevents+json"
-        } else {
-            "application/json"
-        };
-        assert_eq!(arrival.header("content-type"), Some(content_type));
-        let same = |other: &&ReceivedRequest| {
-            other.path == arrival.path && other.webhook_id() == arrival.webhook_id()
-        };
-        let bodies: Vec<_> = arrivals.iter().filter(same).map(|other| &other.body).collect();
-        assert_eq!(bodies.len(), 2, "two attempts");
-        assert_eq!(bodies[0], bodies[1], "and the same bytes");
-    }
-    for (arrival, event) in arrivals.iter().zip(read_by_sdk(&arrivals).await) {
-        let attributes = &event["attributes"];
-        assert_eq!(attributes["id"], arrival.webhook_id());
-        assert_eq!(
-            (&attributes["specversion"], &attributes["datacontenttype"]),
-            (&json!("1.0"), &json!("application/json"))
-        );
-        if attributes["id"] == full["id"] {
-            assert_eq!(
-                (&attributes["type"], &attributes["source"]),
-                (&json!("order.created"), &json!("the%20shop"))
-            );
-            assert_eq!((&attributes["subject"], &event["data"]), (&json!("100% \"süß\""), &data));
-        } else {
-            assert_eq!((&attributes["id"], &attributes["type"]), (&bare["id"], &json!("order.paid")));
-            assert_eq!((&attributes["source"], attributes.get("subject")), (&json!("urn:redrive"), None));
-            assert_eq!(event["data"], Value::Null);
-        }
-        let published = if attributes["id"] == full["id"] { &full } else { &bare };
-        let seconds = |time: &Value| text(time).replace('T', " ")[..19].to_owned();
-        assert_eq!(seconds(&attributes["time"]), seconds(&published["timestamp"]));
-    }
-
-    // The history has the request that was sent.
-    for delivery in entries(&api.get(&format!("/v1/events/{}/deliveries", id(&full))).await.expect(200)) {
-        wait_for_status(&api, id(&delivery), "delivered").await;
-        let attempt = attempts_of(&api, id(&delivery)).await.remove(1);
-        let sent = attempt["request_headers"].as_array().unwrap();
-        let value = |name: &str| {
-            sent.iter()
-                .filter(|one| one["name"] == name)
-                .map(|one| text(&one["value"]).to_owned())
-                .collect::<Vec<_>>()
-        };
-        match &*value("content-type")[0] {
-            "application/json" => assert_eq!(value("ce-source"), ["the%2520shop"]),
-            other => assert_eq!((other, value("ce-id").len()), ("application/cloudevents+json", 0)),
-        }
-        assert_eq!(value("content-type").len(), 1);
-    }
-}
-
-#[tokio::test]
 async fn cloudevents_headers_are_reserved() {
     let redrive = Redrive::start().await;
     let webhook = json!({"url": "https://example.com/", "events": ["*"], "headers": {"Ce-Source": "mine"}});
@@ -174,66 +91,6 @@ async fn send(api: &Api, path: &str, request: &Value) -> ApiResponse {
     let headers: Vec<_> =
         request["headers"].as_object().unwrap().iter().map(|(name, value)| (&**name, text(value))).collect();
     api.raw("POST", path, &headers, text(&request["body"]).to_owned()).await
-}
-
-#[tokio::test]
-async fn events_written_by_the_sdk_are_published() {
-    let receiver = Receiver::start().await;
-    let redrive = Redrive::start().await;
-    let api = redrive.api();
-    api.create_webhook(&receiver.url(), json!({"payload_format": "cloudevents_binary"})).await;
-    let event = |number: u32, data: Value| {
-        let attributes = json!({
-            "type": "com.example.order", "source": format!("/shop/{number}"), "id": "same everywhere ☃", "subject": "ö 1",
-            "datacontenttype": "application/json", "comexampletrace": "a b", "number": number.to_string(),
-        });
-        json!({"attributes": attributes, "data": data})
-    };
-    let data = json!({"name": "Zoë", "list": [1, 2.5]});
-    let bare =
-        json!({"attributes": {"type": "com.example.bare", "source": "/bare", "id": "1"}, "data": {"n": 1}});
-    let written = sdk(WRITE, json!([event(1, data.clone()), event(2, json!({})), bare])).await;
-    let written = written.as_array().unwrap();
-
-    // An event in both modes is the same event; the same id from another source is another event.
-    let first = send(&api, "/v1/events", &written[0]).await.expect(202);
-    let again = send(&api, "/v1/events", &written[1]).await.expect(200);
-    assert_eq!((&again["id"], &again["duplicate"]), (&first["id"], &json!(true)));
-    let second = send(&api, "/v1/events", &written[3]).await.expect(202);
-    assert_ne!(second["id"], first["id"]);
-    assert_eq!(send(&api, "/v1/events", &written[2]).await.expect(200)["id"], second["id"]);
-    let third = send(&api, "/v1/events", &written[5]).await.expect(202);
-
-    let stored = api.get(&format!("/v1/events/{}", id(&first))).await.expect(200);
-    assert_eq!((&stored["event_type"], &stored["source"]), (&json!("com.example.order"), &json!("/shop/1")));
-    assert_eq!((&stored["subject"], &stored["data"]), (&json!("ö 1"), &data));
-    assert_eq!(stored["idempotency_key"], "ce:/shop/1 same everywhere ☃");
-    assert_eq!(
-        stored["metadata"],
-        json!({"cloudevents_id": "same everywhere ☃", "cloudevents_time": "2026-01-02T03:04:05Z", "comexampletrace": "a b", "number": "1"})
-    );
-    let arrivals = receiver.wait_for(3).await;
-    for (arrival, event) in arrivals.iter().zip(read_by_sdk(&arrivals).await) {
-        let (source, data) = match arrival.webhook_id() {
-            one if one == id(&first) => ("/shop/1", data.clone()),
-            two if two == id(&second) => ("/shop/2", json!({})),
-            three => (if three == id(&third) { "/bare" } else { "" }, json!({"n": 1})),
-        };
-        assert_eq!((&event["attributes"]["source"], &event["data"]), (&json!(source), &data));
-    }
-
-    // A batch, whose items are validated separately. The repeated item has the same bytes.
-    let body = text(&written[0]["body"]);
-    let broken = body.replace("\"1.0\"", "\"0.3\"");
-    let fresh = body.replace("same everywhere", "fresh");
-    assert!(broken != body && fresh != body);
-    let batch = format!(r#"[{body}, {broken}, {fresh}, {{"no": "event"}}, 7]"#);
-    let headers = [("content-type", "application/cloudevents-batch+json; charset=utf-8")];
-    let judged = api.raw("POST", "/v1/events/batch", &headers, batch).await.expect(202);
-    let judged = entries(&judged);
-    assert_eq!(column(&judged, "status"), [200, 400, 202, 400, 400]);
-    assert_eq!(judged[1]["error"]["field"], "specversion");
-    delivery_of(&api, &judged[2]).await;
 }
 
 #[tokio::test]
@@ -286,4 +143,152 @@ async fn invalid_cloudevents_are_rejected_with_their_field() {
     let headers = [("content-type", "application/cloudevents+json")];
     let made = api.raw("POST", "/v1/events?tenant_id=acme", &headers, event.to_string()).await.expect(202);
     api.get(&format!("/v1/events/{}?tenant_id=acme", id(&made))).await.expect(200);
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_written_by_the_sdk_are_published() {
+        let receiver = Receiver::start().await;
+        let redrive = Redrive::start().await;
+        let api = redrive.api();
+        api.create_webhook(&receiver.url(), json!({"payload_format": "cloudevents_binary"})).await;
+        let event = |number: u32, data: Value| {
+            let attributes = json!({
+                "type": "com.example.order", "source": format!("/shop/{number}"), "id": "same everywhere ☃", "subject": "ö 1",
+                "datacontenttype": "application/json", "comexampletrace": "a b", "number": number.to_string(),
+            });
+            json!({"attributes": attributes, "data": data})
+        };
+        let data = json!({"name": "Zoë", "list": [1, 2.5]});
+        let bare = json!({"attributes": {"type": "com.example.bare", "source": "/bare", "id": "1"}, "data": {"n": 1}});
+        let written = sdk(WRITE, json!([event(1, data.clone()), event(2, json!({})), bare])).await;
+        let written = written.as_array().unwrap();
+
+        // An event in both modes is the same event; the same id from another source is another event.
+        let first = send(&api, "/v1/events", &written[0]).await.expect(202);
+        let again = send(&api, "/v1/events", &written[1]).await.expect(200);
+        assert_eq!((&again["id"], &again["duplicate"]), (&first["id"], &json!(true)));
+        let second = send(&api, "/v1/events", &written[3]).await.expect(202);
+        assert_ne!(second["id"], first["id"]);
+        assert_eq!(send(&api, "/v1/events", &written[2]).await.expect(200)["id"], second["id"]);
+        let third = send(&api, "/v1/events", &written[5]).await.expect(202);
+
+        let stored = api.get(&format!("/v1/events/{}", id(&first))).await.expect(200);
+        assert_eq!(
+            (&stored["event_type"], &stored["source"]),
+            (&json!("com.example.order"), &json!("/shop/1"))
+        );
+        assert_eq!((&stored["subject"], &stored["data"]), (&json!("ö 1"), &data));
+        assert_eq!(stored["idempotency_key"], "ce:/shop/1 same everywhere ☃");
+        assert_eq!(
+            stored["metadata"],
+            json!({"cloudevents_id": "same everywhere ☃", "cloudevents_time": "2026-01-02T03:04:05Z", "comexampletrace": "a b", "number": "1"})
+        );
+        let arrivals = receiver.wait_for(3).await;
+        for (arrival, event) in arrivals.iter().zip(read_by_sdk(&arrivals).await) {
+            let (source, data) = match arrival.webhook_id() {
+                one if one == id(&first) => ("/shop/1", data.clone()),
+                two if two == id(&second) => ("/shop/2", json!({})),
+                three => (if three == id(&third) { "/bare" } else { "" }, json!({"n": 1})),
+            };
+            assert_eq!((&event["attributes"]["source"], &event["data"]), (&json!(source), &data));
+        }
+
+        // A batch, whose items are validated separately. The repeated item has the same bytes.
+        let body = text(&written[0]["body"]);
+        let broken = body.replace("\"1.0\"", "\"0.3\"");
+        let fresh = body.replace("same everywhere", "fresh");
+        assert!(broken != body && fresh != body);
+        let batch = format!(r#"[{body}, {broken}, {fresh}, {{"no": "event"}}, 7]"#);
+        let headers = [("content-type", "application/cloudevents-batch+json; charset=utf-8")];
+        let judged = api.raw("POST", "/v1/events/batch", &headers, batch).await.expect(202);
+        let judged = entries(&judged);
+        assert_eq!(column(&judged, "status"), [200, 400, 202, 400, 400]);
+        assert_eq!(judged[1]["error"]["field"], "specversion");
+        delivery_of(&api, &judged[2]).await;
+    }
+
+    #[tokio::test]
+    async fn sdk_reads_both_modes_on_every_attempt() {
+        // The first attempt of each delivery fails, so that there is a second one, read from the store.
+        let receiver = Receiver::with(|arrival| match arrival.header("x-webhook-attempt") {
+            Some("1") => Reply::status(500),
+            _ => Reply::status(200),
+        })
+        .await;
+        let redrive = Redrive::start().await;
+        let api = redrive.api();
+        let quick = json!({"schedule": [0, 0.05]});
+        let mut secrets = Vec::new();
+        for format in ["cloudevents", "cloudevents_binary"] {
+            let webhook = json!({"payload_format": format, "retry_config": quick, "events": ["order.*"]});
+            let webhook = api.create_webhook(&receiver.url_at(format), webhook).await;
+            assert_eq!(webhook["payload_format"], format);
+            secrets.push((format!("/{format}"), text(&webhook["secret"]).to_owned()));
+        }
+        let data = json!({"name": "Zoë ☃", "n": 1e300, "deep": [[1, null]]});
+        let full = json!({"event_type": "order.created", "data": data, "source": "the shop", "subject": "100% \"süß\""});
+        let full = api.post("/v1/events", full).await.expect(202);
+        let bare = api.publish("order.paid", json!(null)).await;
+        let arrivals = receiver.wait_for(8).await;
+
+        for arrival in &arrivals {
+            let (_, secret) = secrets.iter().find(|(path, _)| **path == *arrival.path).unwrap();
+            assert!(accepted(secret, arrival), "{arrival:?}");
+            let content_type = if &*arrival.path == "/cloudevents" {
+                "application/cloudevents+json"
+            } else {
+                "application/json"
+            };
+            assert_eq!(arrival.header("content-type"), Some(content_type));
+            let same = |other: &&ReceivedRequest| {
+                other.path == arrival.path && other.webhook_id() == arrival.webhook_id()
+            };
+            let bodies: Vec<_> = arrivals.iter().filter(same).map(|other| &other.body).collect();
+            assert_eq!(bodies.len(), 2, "two attempts");
+            assert_eq!(bodies[0], bodies[1], "and the same bytes");
+        }
+        for (arrival, event) in arrivals.iter().zip(read_by_sdk(&arrivals).await) {
+            let attributes = &event["attributes"];
+            assert_eq!(attributes["id"], arrival.webhook_id());
+            assert_eq!(
+                (&attributes["specversion"], &attributes["datacontenttype"]),
+                (&json!("1.0"), &json!("application/json"))
+            );
+            if attributes["id"] == full["id"] {
+                assert_eq!(
+                    (&attributes["type"], &attributes["source"]),
+                    (&json!("order.created"), &json!("the%20shop"))
+                );
+                assert_eq!((&attributes["subject"], &event["data"]), (&json!("100% \"süß\""), &data));
+            } else {
+                assert_eq!((&attributes["id"], &attributes["type"]), (&bare["id"], &json!("order.paid")));
+                assert_eq!((&attributes["source"], attributes.get("subject")), (&json!("urn:redrive"), None));
+                assert_eq!(event["data"], Value::Null);
+            }
+            let published = if attributes["id"] == full["id"] { &full } else { &bare };
+            let seconds = |time: &Value| text(time).replace('T', " ")[..19].to_owned();
+            assert_eq!(seconds(&attributes["time"]), seconds(&published["timestamp"]));
+        }
+
+        // The history has the request that was sent.
+        for delivery in entries(&api.get(&format!("/v1/events/{}/deliveries", id(&full))).await.expect(200)) {
+            wait_for_status(&api, id(&delivery), "delivered").await;
+            let attempt = attempts_of(&api, id(&delivery)).await.remove(1);
+            let sent = attempt["request_headers"].as_array().unwrap();
+            let value = |name: &str| {
+                sent.iter()
+                    .filter(|one| one["name"] == name)
+                    .map(|one| text(&one["value"]).to_owned())
+                    .collect::<Vec<_>>()
+            };
+            match &*value("content-type")[0] {
+                "application/json" => assert_eq!(value("ce-source"), ["the%2520shop"]),
+                other => assert_eq!((other, value("ce-id").len()), ("application/cloudevents+json", 0)),
+            }
+            assert_eq!(value("content-type").len(), 1);
+        }
+    }
 }

@@ -120,104 +120,6 @@ async fn node_frozen_past_its_lease_records_nothing_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rolling_restart_rejects_no_publish_and_sends_nothing_twice() {
-    let database = Postgres::shared().await;
-    let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
-    let mut nodes = nodes(&database.url(), 3).await;
-    for path in ["/free", "/ordered"] {
-        let ordering = if path == "/ordered" { "strict" } else { "none" };
-        let options = json!({"ordering_guarantee": ordering, "max_in_flight": 24});
-        nodes[0].api().create_webhook(&receiver.url_at(path), options).await;
-    }
-    let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(10));
-    for n in 0..3 {
-        receiver.wait_for(receiver.count() + 150).await;
-        // As a load balancer would: stop routing requests first, then send the signal.
-        let others: Vec<_> = (0..3).filter(|other| *other != n).map(|other| nodes[other].api()).collect();
-        load.use_nodes(others);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        nodes[n].signal("TERM");
-        assert!(nodes[n].wait_exit(redrive_testkit::WAIT_TIMEOUT).await.success());
-        nodes[n].restart().await;
-        load.use_nodes(apis(&nodes));
-    }
-    receiver.wait_for(receiver.count() + 150).await;
-    let refused = load.refused();
-    let acked = load.finish().await;
-    assert_eq!(refused, [] as [String; 0], "no publish failed");
-    let deliveries = wait_until_settled(&nodes[0].api()).await;
-    let arrivals = receiver.arrivals();
-    assert_no_loss(&acked, &deliveries, &arrivals, 2);
-    println!("rolling restart: {} events, {} requests", acked.len(), arrivals.len());
-    assert_eq!(arrivals.len(), deliveries.len(), "nothing was sent twice");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn database_restart_loses_nothing_and_nodes_resume() {
-    let mut server = Postgres::start().await;
-    let receiver = Receiver::start().await;
-    let nodes = nodes(&server.url(), 3).await;
-    nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 24})).await;
-    let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(5));
-    let mut slowest = Duration::ZERO;
-    for round in 0..5 {
-        receiver.wait_for(receiver.count() + 150).await;
-        match round % 2 {
-            0 => server.kill().await,
-            _ => server.stop().await,
-        }
-        server.start_again().await;
-        let back = Instant::now();
-        receiver.wait_for(receiver.count() + 20).await;
-        slowest = slowest.max(back.elapsed());
-    }
-    receiver.wait_for(receiver.count() + 100).await;
-    let acked = load.finish().await;
-    let deliveries = wait_until_settled(&nodes[0].api()).await;
-    let arrivals = receiver.arrivals();
-    let twice = duplicates(&deliveries, &arrivals);
-    println!(
-        "database restarted 5 times: {} events, 0 lost, {twice} duplicates, resumed after at most {slowest:?}",
-        acked.len()
-    );
-    assert_no_loss(&acked, &deliveries, &arrivals, 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn database_outage_declares_no_node_dead() {
-    let mut server = Postgres::start().await;
-    let (receiver, gate) = Receiver::latched(200).await;
-    let nodes = nodes(&server.url(), 3).await;
-    nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 24})).await;
-    let mut events = Vec::new();
-    for n in 0..12 {
-        events.push(nodes[n % 3].api().publish("outage", json!({"n": n})).await);
-    }
-    receiver.wait_for(12).await;
-    server.stop().await;
-    // The endpoint responds while no node can record the outcome.
-    gate.open();
-    let refused = nodes[0].api().try_post("/v1/events", json!({"event_type": "outage", "data": 1})).await;
-    assert_eq!(refused.unwrap().status, 503);
-    assert_eq!(nodes[1].api().get("/readyz").await.status, 503);
-    tokio::time::sleep(3 * LEASE).await;
-    server.start_again().await;
-    let api = nodes[0].api();
-    for event in &events {
-        let delivery = wait_for_event_status(&api, event, "delivered").await;
-        let attempts = attempts_of(&api, id(&delivery)).await;
-        assert_eq!(attempts.len(), 1, "{attempts:#?}");
-    }
-    assert_eq!(receiver.count(), 12, "completed requests are recorded and not sent again");
-    for node in &nodes {
-        assert!(!node.output().contains("rescued leases of a dead epoch"), "no node took over");
-    }
-    for node in &nodes {
-        assert_eq!(node.api().get("/readyz").await.status, 200);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn strict_order_holds_across_three_nodes() {
     const EVENTS: usize = 120;
     let database = Postgres::shared().await;
@@ -396,4 +298,106 @@ async fn skewed_node_clocks_have_no_effect() {
     let times = events.map(|event| redrive_tests::millis(&event["timestamp"]));
     assert!((times[0] - times[1]).abs() < 5_000, "both nodes use the database's clock: {times:?}");
     assert_eq!(receiver.count(), 4);
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rolling_restart_rejects_no_publish_and_sends_nothing_twice() {
+        let database = Postgres::shared().await;
+        let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
+        let mut nodes = nodes(&database.url(), 3).await;
+        for path in ["/free", "/ordered"] {
+            let ordering = if path == "/ordered" { "strict" } else { "none" };
+            let options = json!({"ordering_guarantee": ordering, "max_in_flight": 24});
+            nodes[0].api().create_webhook(&receiver.url_at(path), options).await;
+        }
+        let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(10));
+        for n in 0..3 {
+            receiver.wait_for(receiver.count() + 150).await;
+            // As a load balancer would: stop routing requests first, then send the signal.
+            let others: Vec<_> = (0..3).filter(|other| *other != n).map(|other| nodes[other].api()).collect();
+            load.use_nodes(others);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            nodes[n].signal("TERM");
+            assert!(nodes[n].wait_exit(redrive_testkit::WAIT_TIMEOUT).await.success());
+            nodes[n].restart().await;
+            load.use_nodes(apis(&nodes));
+        }
+        receiver.wait_for(receiver.count() + 150).await;
+        let refused = load.refused();
+        let acked = load.finish().await;
+        assert_eq!(refused, [] as [String; 0], "no publish failed");
+        let deliveries = wait_until_settled(&nodes[0].api()).await;
+        let arrivals = receiver.arrivals();
+        assert_no_loss(&acked, &deliveries, &arrivals, 2);
+        println!("rolling restart: {} events, {} requests", acked.len(), arrivals.len());
+        assert_eq!(arrivals.len(), deliveries.len(), "nothing was sent twice");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn database_restart_loses_nothing_and_nodes_resume() {
+        let mut server = Postgres::start().await;
+        let receiver = Receiver::start().await;
+        let nodes = nodes(&server.url(), 3).await;
+        nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 24})).await;
+        let load = PublishLoad::start(apis(&nodes), 6, Duration::from_millis(5));
+        let mut slowest = Duration::ZERO;
+        for round in 0..5 {
+            receiver.wait_for(receiver.count() + 150).await;
+            match round % 2 {
+                0 => server.kill().await,
+                _ => server.stop().await,
+            }
+            server.start_again().await;
+            let back = Instant::now();
+            receiver.wait_for(receiver.count() + 20).await;
+            slowest = slowest.max(back.elapsed());
+        }
+        receiver.wait_for(receiver.count() + 100).await;
+        let acked = load.finish().await;
+        let deliveries = wait_until_settled(&nodes[0].api()).await;
+        let arrivals = receiver.arrivals();
+        let twice = duplicates(&deliveries, &arrivals);
+        println!(
+            "database restarted 5 times: {} events, 0 lost, {twice} duplicates, resumed after at most {slowest:?}",
+            acked.len()
+        );
+        assert_no_loss(&acked, &deliveries, &arrivals, 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn database_outage_declares_no_node_dead() {
+        let mut server = Postgres::start().await;
+        let (receiver, gate) = Receiver::latched(200).await;
+        let nodes = nodes(&server.url(), 3).await;
+        nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 24})).await;
+        let mut events = Vec::new();
+        for n in 0..12 {
+            events.push(nodes[n % 3].api().publish("outage", json!({"n": n})).await);
+        }
+        receiver.wait_for(12).await;
+        server.stop().await;
+        // The endpoint responds while no node can record the outcome.
+        gate.open();
+        let refused = nodes[0].api().try_post("/v1/events", json!({"event_type": "outage", "data": 1})).await;
+        assert_eq!(refused.unwrap().status, 503);
+        assert_eq!(nodes[1].api().get("/readyz").await.status, 503);
+        tokio::time::sleep(3 * LEASE).await;
+        server.start_again().await;
+        let api = nodes[0].api();
+        for event in &events {
+            let delivery = wait_for_event_status(&api, event, "delivered").await;
+            let attempts = attempts_of(&api, id(&delivery)).await;
+            assert_eq!(attempts.len(), 1, "{attempts:#?}");
+        }
+        assert_eq!(receiver.count(), 12, "completed requests are recorded and not sent again");
+        for node in &nodes {
+            assert!(!node.output().contains("rescued leases of a dead epoch"), "no node took over");
+        }
+        for node in &nodes {
+            assert_eq!(node.api().get("/readyz").await.status, 200);
+        }
+    }
 }

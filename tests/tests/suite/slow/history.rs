@@ -320,42 +320,6 @@ async fn exports_are_whole(redrive: &Redrive) {
     assert!(grown < 48 << 10, "exports took {grown} KiB of memory");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unread_exports_are_aborted_and_free_their_slots() {
-    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_WRITE_TIMEOUT", "2s")).await;
-    let api = redrive.api();
-    publish_many(&api, 10_000, "export.this").await;
-    let mut unread = Vec::new();
-    for _ in 0..2 {
-        let mut stream = tokio::net::TcpStream::connect(redrive.address()).await.unwrap();
-        let key = redrive.key();
-        let head = format!(
-            "GET /v1/events/export HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        // The export has started once its first bytes are received.
-        let mut first = [0; 12];
-        stream.read_exact(&mut first).await.unwrap();
-        assert_eq!(&first, b"HTTP/1.1 200");
-        unread.push(stream);
-    }
-    let refused = api.get("/v1/dlq/export").await;
-    assert_eq!((refused.status, refused.json()["code"].clone()), (429, json!("too_many_exports")));
-    assert!(refused.header("retry-after").is_some());
-    // The clients neither read nor disconnect, but the write timeout frees their export slots.
-    while api.get("/v1/dlq/export").await.status != 200 {
-        tokio::task::yield_now().await;
-    }
-    // Both exports are aborted; reading the streams now must not yield a complete export.
-    let mut whole = 0;
-    for mut stream in unread {
-        let mut rest = Vec::new();
-        let _ = stream.read_to_end(&mut rest).await;
-        whole += usize::from(rest.ends_with(b"0\r\n\r\n"));
-    }
-    assert!(whole <= 1, "an aborted export does not end like a complete one");
-}
-
 mod extended {
     use super::*;
 
@@ -368,5 +332,41 @@ mod extended {
     #[tokio::test(flavor = "multi_thread")]
     async fn export_is_complete_under_writes_and_uses_little_memory() {
         exports_are_whole(&Redrive::start().await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn unread_exports_are_aborted_and_free_their_slots() {
+        let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_WRITE_TIMEOUT", "2s")).await;
+        let api = redrive.api();
+        publish_many(&api, 10_000, "export.this").await;
+        let mut unread = Vec::new();
+        for _ in 0..2 {
+            let mut stream = tokio::net::TcpStream::connect(redrive.address()).await.unwrap();
+            let key = redrive.key();
+            let head = format!(
+                "GET /v1/events/export HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // The export has started once its first bytes are received.
+            let mut first = [0; 12];
+            stream.read_exact(&mut first).await.unwrap();
+            assert_eq!(&first, b"HTTP/1.1 200");
+            unread.push(stream);
+        }
+        let refused = api.get("/v1/dlq/export").await;
+        assert_eq!((refused.status, refused.json()["code"].clone()), (429, json!("too_many_exports")));
+        assert!(refused.header("retry-after").is_some());
+        // The clients neither read nor disconnect, but the write timeout frees their export slots.
+        while api.get("/v1/dlq/export").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+        // Both exports are aborted; reading the streams now must not yield a complete export.
+        let mut whole = 0;
+        for mut stream in unread {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+            whole += usize::from(rest.ends_with(b"0\r\n\r\n"));
+        }
+        assert!(whole <= 1, "an aborted export does not end like a complete one");
     }
 }

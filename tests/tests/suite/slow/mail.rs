@@ -172,27 +172,6 @@ async fn muted_kind_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_dead_deliveries_are_grouped_into_few_emails() {
-    let smtp = Smtp::start(Protection::Plain);
-    let redrive =
-        Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_NOTIFICATIONS_GROUP_INTERVAL", "15s")).await;
-    let api = redrive.api();
-    let off = json!({"circuit_breaker_config": {"enabled": false}});
-    let (_receiver, _) = refusing(&api, off).await;
-    for batch in 0..10 {
-        let event = |n| json!({"event_type": "order.created", "data": {"n": batch * 1000 + n}});
-        let events: Vec<_> = (0..1000).map(event).collect();
-        api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
-    }
-    let counted = |emails: &[ReceivedMail]| emails.iter().map(count_in).sum::<u64>();
-    let emails = smtp.wait_until(|emails| counted(emails) >= 10_000).await;
-    assert_eq!(counted(&emails), 10_000, "each dead delivery is reported once");
-    assert!(emails.len() <= 6, "{} emails", emails.len());
-    let ids: std::collections::BTreeSet<_> = emails.iter().map(|email| email.header("Message-ID")).collect();
-    assert_eq!(ids.len(), emails.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn email_survives_an_smtp_outage_and_a_kill() {
     let smtp = Smtp::start(Protection::Plain);
     smtp.stop_listening();
@@ -311,38 +290,6 @@ async fn confirmations_are_resent_within_limits_and_admins_may_confirm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn confirmation_limits_hold_across_nodes_and_kills() {
-    let smtp = Smtp::start(Protection::Plain);
-    smtp.stop_listening();
-    let database = Postgres::shared().await;
-    let on = || setup(&smtp).database_url(database.url());
-    let (mut one, two) = tokio::join!(Redrive::start_with(on()), Redrive::start_with(on()));
-    let (a, b) = (one.api(), two.api());
-    for n in 0..4 {
-        a.post("/v1/tenants", json!({"id": format!("t{n}")})).await.expect(201);
-    }
-    // Every tenant sets the same mailbox on both nodes, in several spellings.
-    for n in 0..4 {
-        let named = |api: &Api, tag: &str| {
-            let (api, path) = (api.clone(), format!("/v1/notification-preferences?tenant_id=t{n}"));
-            let emails = json!({"emails": [format!("victim+{tag}{n}@example.com"), "Victim@example.com"]});
-            async move { api.patch(&path, emails).await }
-        };
-        tokio::join!(named(&a, "a"), named(&b, "b"));
-    }
-    one.kill();
-    smtp.resume_listening();
-    one.restart().await;
-    smtp.wait_for(1).await;
-    let named = json!({"emails": ["victim@example.com"]});
-    for api in [one.api(), two.api()] {
-        api.patch("/v1/notification-preferences", &named).await.expect(200);
-    }
-    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
-    assert_eq!(smtp.emails().len(), 1, "one confirmation per hour across tenants, nodes and kills");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn notifications_over_tenant_budget_are_listed_as_suppressed() {
     let smtp = Smtp::start(Protection::Plain);
     let limited = trusting_setup(&smtp).env("REDRIVE_SMTP_MAX_PER_HOUR_PER_TENANT", "2");
@@ -398,4 +345,64 @@ async fn test_email_is_sent_or_the_error_explained() {
     );
     let off = Command::new(binary()).args(["test-email", "--to", "jane@example.com"]).output().unwrap();
     assert!(!off.status.success() && message(&off).contains("email is not configured"), "{}", message(&off));
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn confirmation_limits_hold_across_nodes_and_kills() {
+        let smtp = Smtp::start(Protection::Plain);
+        smtp.stop_listening();
+        let database = Postgres::shared().await;
+        let on = || setup(&smtp).database_url(database.url());
+        let (mut one, two) = tokio::join!(Redrive::start_with(on()), Redrive::start_with(on()));
+        let (a, b) = (one.api(), two.api());
+        for n in 0..4 {
+            a.post("/v1/tenants", json!({"id": format!("t{n}")})).await.expect(201);
+        }
+        // Every tenant sets the same mailbox on both nodes, in several spellings.
+        for n in 0..4 {
+            let named = |api: &Api, tag: &str| {
+                let (api, path) = (api.clone(), format!("/v1/notification-preferences?tenant_id=t{n}"));
+                let emails =
+                    json!({"emails": [format!("victim+{tag}{n}@example.com"), "Victim@example.com"]});
+                async move { api.patch(&path, emails).await }
+            };
+            tokio::join!(named(&a, "a"), named(&b, "b"));
+        }
+        one.kill();
+        smtp.resume_listening();
+        one.restart().await;
+        smtp.wait_for(1).await;
+        let named = json!({"emails": ["victim@example.com"]});
+        for api in [one.api(), two.api()] {
+            api.patch("/v1/notification-preferences", &named).await.expect(200);
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+        assert_eq!(smtp.emails().len(), 1, "one confirmation per hour across tenants, nodes and kills");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn ten_thousand_dead_deliveries_are_grouped_into_few_emails() {
+        let smtp = Smtp::start(Protection::Plain);
+        let redrive =
+            Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_NOTIFICATIONS_GROUP_INTERVAL", "15s"))
+                .await;
+        let api = redrive.api();
+        let off = json!({"circuit_breaker_config": {"enabled": false}});
+        let (_receiver, _) = refusing(&api, off).await;
+        for batch in 0..10 {
+            let event = |n| json!({"event_type": "order.created", "data": {"n": batch * 1000 + n}});
+            let events: Vec<_> = (0..1000).map(event).collect();
+            api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+        }
+        let counted = |emails: &[ReceivedMail]| emails.iter().map(count_in).sum::<u64>();
+        let emails = smtp.wait_until(|emails| counted(emails) >= 10_000).await;
+        assert_eq!(counted(&emails), 10_000, "each dead delivery is reported once");
+        assert!(emails.len() <= 6, "{} emails", emails.len());
+        let ids: std::collections::BTreeSet<_> =
+            emails.iter().map(|email| email.header("Message-ID")).collect();
+        assert_eq!(ids.len(), emails.len());
+    }
 }

@@ -126,64 +126,6 @@ fn archive(folder: &std::path::Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pruned_events_are_archived_once_despite_kills() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("archive");
-    // A day passes in a second.
-    let setup = Setup::new()
-        .env("REDRIVE_DEV_CLOCK_SPEED", "86400")
-        .env("REDRIVE_RETENTION_EVENTS", "1d")
-        .env("REDRIVE_ARCHIVE_URL", path.display().to_string());
-    let mut redrive = Redrive::start_with(setup).await;
-    let receiver = Receiver::start().await;
-    redrive.api().create_webhook(&receiver.url(), json!({"headers": {"X-Token": "hush-hush"}})).await;
-    let mut published = BTreeSet::new();
-    for turn in 0..4_u64 {
-        for n in 0..15 {
-            let event = redrive.api().publish("order.created", json!({"turn": turn, "n": n})).await;
-            published.insert(id(&event).to_owned());
-        }
-        receiver.wait_for(published.len()).await;
-        // Kills at different points between publishing, pruning and archiving.
-        tokio::time::sleep(Duration::from_millis(1_100 + turn * 1_700)).await;
-        redrive.kill();
-        redrive.restart().await;
-    }
-    let api = redrive.api();
-    let mut lines = String::new();
-    for _ in 0..60 {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        lines = archive(&path, &["cat"]);
-        if lines.lines().filter(|line| line.contains("\"kind\":\"event\"")).count() >= published.len() {
-            break;
-        }
-    }
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    for kind in ["event", "delivery", "attempt"] {
-        let of: Vec<_> = lines.iter().filter(|line| line["kind"] == kind).collect();
-        let ids: BTreeSet<_> = of.iter().map(|line| id(line).to_owned()).collect();
-        assert_eq!(ids.len(), of.len(), "a {kind} is archived twice");
-        assert!(ids.len() >= published.len(), "{kind}: {} of {}", ids.len(), published.len());
-        if kind == "event" {
-            assert_eq!(ids, published);
-        }
-    }
-    assert!(
-        lines.iter().all(|line| !line.to_string().contains("hush-hush")),
-        "the archive contains a secret"
-    );
-    assert_eq!(api.get("/v1/events").await.expect(200)["data"], json!([]));
-
-    let name = archive(&path, &["list"]).split_whitespace().next().unwrap().to_owned();
-    let one = archive(&path, &["cat", &name]);
-    assert!(!one.is_empty() && one.lines().count() <= lines.len());
-    assert_eq!(archive(&path, &["cat", "--tenant", "unknown"]), "");
-    assert_eq!(archive(&path, &["cat", "--to", "2020-01-01T00:00:00Z"]), "");
-    let since = archive(&path, &["cat", "--from", "2020-01-01T00:00:00Z", "--tenant", "default"]);
-    assert_eq!(since.lines().count(), lines.len());
-}
-
 /// An S3-compatible server, stopped when dropped.
 struct Bucket {
     server: std::process::Child,
@@ -246,5 +188,63 @@ mod extended {
         let output = command.args(["archive", "cat"]).envs(settings).output().unwrap();
         let line: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((id(&line), &line["data"]), (id(&event), &json!({"n": 1})));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn pruned_events_are_archived_once_despite_kills() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("archive");
+        // A day passes in a second.
+        let setup = Setup::new()
+            .env("REDRIVE_DEV_CLOCK_SPEED", "86400")
+            .env("REDRIVE_RETENTION_EVENTS", "1d")
+            .env("REDRIVE_ARCHIVE_URL", path.display().to_string());
+        let mut redrive = Redrive::start_with(setup).await;
+        let receiver = Receiver::start().await;
+        redrive.api().create_webhook(&receiver.url(), json!({"headers": {"X-Token": "hush-hush"}})).await;
+        let mut published = BTreeSet::new();
+        for turn in 0..4_u64 {
+            for n in 0..15 {
+                let event = redrive.api().publish("order.created", json!({"turn": turn, "n": n})).await;
+                published.insert(id(&event).to_owned());
+            }
+            receiver.wait_for(published.len()).await;
+            // Kills at different points between publishing, pruning and archiving.
+            tokio::time::sleep(Duration::from_millis(1_100 + turn * 1_700)).await;
+            redrive.kill();
+            redrive.restart().await;
+        }
+        let api = redrive.api();
+        let mut lines = String::new();
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            lines = archive(&path, &["cat"]);
+            if lines.lines().filter(|line| line.contains("\"kind\":\"event\"")).count() >= published.len() {
+                break;
+            }
+        }
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for kind in ["event", "delivery", "attempt"] {
+            let of: Vec<_> = lines.iter().filter(|line| line["kind"] == kind).collect();
+            let ids: BTreeSet<_> = of.iter().map(|line| id(line).to_owned()).collect();
+            assert_eq!(ids.len(), of.len(), "a {kind} is archived twice");
+            assert!(ids.len() >= published.len(), "{kind}: {} of {}", ids.len(), published.len());
+            if kind == "event" {
+                assert_eq!(ids, published);
+            }
+        }
+        assert!(
+            lines.iter().all(|line| !line.to_string().contains("hush-hush")),
+            "the archive contains a secret"
+        );
+        assert_eq!(api.get("/v1/events").await.expect(200)["data"], json!([]));
+
+        let name = archive(&path, &["list"]).split_whitespace().next().unwrap().to_owned();
+        let one = archive(&path, &["cat", &name]);
+        assert!(!one.is_empty() && one.lines().count() <= lines.len());
+        assert_eq!(archive(&path, &["cat", "--tenant", "unknown"]), "");
+        assert_eq!(archive(&path, &["cat", "--to", "2020-01-01T00:00:00Z"]), "");
+        let since = archive(&path, &["cat", "--from", "2020-01-01T00:00:00Z", "--tenant", "default"]);
+        assert_eq!(since.lines().count(), lines.len());
     }
 }

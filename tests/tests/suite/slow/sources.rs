@@ -312,39 +312,6 @@ async fn nodes_share_a_queue_and_take_over_messages_of_a_killed_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn source_reconnects_after_broker_failures() {
-    let (mut rabbitmq, receiver) = (RabbitMq::start().await, Receiver::start().await);
-    let mut redrive = Redrive::start_with(source(&rabbitmq.url(), ", declare = true")).await;
-    redrive.api().create_webhook(&receiver.url(), Value::Null).await;
-    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
-    rabbitmq.publish_all("events", (0..50).map(numbered).collect()).await;
-    receiver.wait_for(10).await;
-    rabbitmq.kill().await;
-    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 0.0).await;
-    rabbitmq.start_again().await;
-    rabbitmq.publish_all("events", (50..100).map(numbered).collect()).await;
-    let started = Instant::now();
-    all_arrive(&receiver, 100).await;
-    println!("all there {:?} after the broker was back", started.elapsed());
-    // A broker that is briefly unresponsive is not treated as disconnected.
-    rabbitmq.freeze();
-    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
-    rabbitmq.thaw();
-    rabbitmq.publish_all("events", (100..110).map(numbered).collect()).await;
-    all_arrive(&receiver, 110).await;
-    // On a broker that restarts empty, the queues are declared again.
-    rabbitmq.restart_empty().await;
-    wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
-    rabbitmq.publish_all("events", (110..120).map(numbered).collect()).await;
-    all_arrive(&receiver, 120).await;
-    // An unresponsive broker does not prevent shutdown.
-    rabbitmq.freeze();
-    redrive.signal("TERM");
-    let status = redrive.wait_exit(WAIT_TIMEOUT / 2).await;
-    assert!(status.success(), "{status}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn repeated_disconnects_neither_lose_nor_duplicate() {
     const COUNT: usize = 600;
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);
@@ -504,34 +471,6 @@ async fn shutdown_finishes_consumed_messages_and_leaves_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broker_memory_alarm_delays_only_rejects() {
-    let (rabbitmq, receiver) = (RabbitMq::start_with_tls().await, Receiver::start().await);
-    for queue in ["events", "events.rejected"] {
-        rabbitmq.declare(queue).await;
-    }
-    let mut messages: Vec<_> = (0..30).map(numbered).collect();
-    messages.insert(3, (plain(), b"bad".to_vec()));
-    rabbitmq.publish_all("events", messages).await;
-    rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
-    // A user that may only read the one queue and publish rejects.
-    rabbitmq.ctl(&["add_user", "reader", "s3cret"]).await;
-    rabbitmq.ctl(&["set_permissions", "-p", "/", "reader", "^$", r"^amq\.default$", "^events$"]).await;
-    let url = rabbitmq.url().replace("guest:guest", "reader:s3cret");
-    let url = format!("{url}?cacertfile={}", rabbitmq.ca_path().display());
-    let redrive = Redrive::start_with(source(&url, "")).await;
-    redrive.api().create_webhook(&receiver.url(), Value::Null).await;
-    // The broker blocks publishers, which includes the reject.
-    let messages = || async { (rabbitmq.messages("events").await == 1).then_some(()) };
-    eventually("one message that is left", messages).await;
-    assert_eq!(rabbitmq.messages("events.rejected").await, 0);
-    rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1GB"]).await;
-    let rejected = eventually("the reject", || rabbitmq.get("events.rejected")).await;
-    assert_eq!(rejected.body, b"bad");
-    let empty = || async { (rabbitmq.messages("events").await == 0).then_some(()) };
-    eventually("an empty queue", empty).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn invalid_settings_are_refused_without_printing_the_password() {
     for (more, says) in [
         (", prefetch = 0", "sources[0].prefetch: must be from 1 to 5000"),
@@ -543,5 +482,70 @@ async fn invalid_settings_are_refused_without_printing_the_password() {
         let message =
             String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success() && message.contains(says) && !message.contains("hush"), "{message}");
+    }
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn source_reconnects_after_broker_failures() {
+        let (mut rabbitmq, receiver) = (RabbitMq::start().await, Receiver::start().await);
+        let mut redrive = Redrive::start_with(source(&rabbitmq.url(), ", declare = true")).await;
+        redrive.api().create_webhook(&receiver.url(), Value::Null).await;
+        wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+        rabbitmq.publish_all("events", (0..50).map(numbered).collect()).await;
+        receiver.wait_for(10).await;
+        rabbitmq.kill().await;
+        wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 0.0).await;
+        rabbitmq.start_again().await;
+        rabbitmq.publish_all("events", (50..100).map(numbered).collect()).await;
+        let started = Instant::now();
+        all_arrive(&receiver, 100).await;
+        println!("all there {:?} after the broker was back", started.elapsed());
+        // A broker that is briefly unresponsive is not treated as disconnected.
+        rabbitmq.freeze();
+        wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+        rabbitmq.thaw();
+        rabbitmq.publish_all("events", (100..110).map(numbered).collect()).await;
+        all_arrive(&receiver, 110).await;
+        // On a broker that restarts empty, the queues are declared again.
+        rabbitmq.restart_empty().await;
+        wait_for_metric(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+        rabbitmq.publish_all("events", (110..120).map(numbered).collect()).await;
+        all_arrive(&receiver, 120).await;
+        // An unresponsive broker does not prevent shutdown.
+        rabbitmq.freeze();
+        redrive.signal("TERM");
+        let status = redrive.wait_exit(WAIT_TIMEOUT / 2).await;
+        assert!(status.success(), "{status}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn broker_memory_alarm_delays_only_rejects() {
+        let (rabbitmq, receiver) = (RabbitMq::start_with_tls().await, Receiver::start().await);
+        for queue in ["events", "events.rejected"] {
+            rabbitmq.declare(queue).await;
+        }
+        let mut messages: Vec<_> = (0..30).map(numbered).collect();
+        messages.insert(3, (plain(), b"bad".to_vec()));
+        rabbitmq.publish_all("events", messages).await;
+        rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
+        // A user that may only read the one queue and publish rejects.
+        rabbitmq.ctl(&["add_user", "reader", "s3cret"]).await;
+        rabbitmq.ctl(&["set_permissions", "-p", "/", "reader", "^$", r"^amq\.default$", "^events$"]).await;
+        let url = rabbitmq.url().replace("guest:guest", "reader:s3cret");
+        let url = format!("{url}?cacertfile={}", rabbitmq.ca_path().display());
+        let redrive = Redrive::start_with(source(&url, "")).await;
+        redrive.api().create_webhook(&receiver.url(), Value::Null).await;
+        // The broker blocks publishers, which includes the reject.
+        let messages = || async { (rabbitmq.messages("events").await == 1).then_some(()) };
+        eventually("one message that is left", messages).await;
+        assert_eq!(rabbitmq.messages("events.rejected").await, 0);
+        rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1GB"]).await;
+        let rejected = eventually("the reject", || rabbitmq.get("events.rejected")).await;
+        assert_eq!(rejected.body, b"bad");
+        let empty = || async { (rabbitmq.messages("events").await == 0).then_some(()) };
+        eventually("an empty queue", empty).await;
     }
 }

@@ -199,13 +199,6 @@ async fn frozen_node_does_not_block_publishing() {
     assert_stalls_are_survived(Stall::Freeze, &database).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn partitioned_node_does_not_block_publishing() {
-    let database = Postgres::shared().await;
-    let proxy = Proxy::to(database.address()).await;
-    assert_stalls_are_survived(Stall::Partition(proxy), &database).await;
-}
-
 /// Creates a tenant, and returns a client with its own key.
 async fn tenant(api: &Api, name: &str) -> Api {
     api.post("/v1/tenants", json!({"id": name})).await.expect(201);
@@ -321,26 +314,6 @@ async fn wait_for_readiness(api: &Api, status: u16) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn node_is_not_ready_while_its_commits_wait_for_a_standby() {
-    let postgres = Postgres::start().await;
-    let redrive = Redrive::start_with(Setup::new().database_url(postgres.url())).await;
-    let api = redrive.api();
-    let publishers = Publishers::start(std::slice::from_ref(&api), "waiting");
-    publishers.wait_for_progress(20).await;
-    assert_eq!(api.get("/readyz").await.status, 200);
-    set_standbys(&postgres, "missing").await;
-    let reason = wait_for_readiness(&api, 503).await;
-    assert!(reason.contains("publishing has not progressed"), "{reason}");
-    assert!(reason.contains("commits that wait for a standby"), "{reason}");
-    set_standbys(&postgres, "").await;
-    wait_for_readiness(&api, 200).await;
-    publishers.wait_for_progress(20).await;
-    let acknowledged: HashSet<String> = publishers.finish().await.acknowledged.into_iter().collect();
-    let stored: usize = postgres.query("SELECT count(*) FROM events").await[0][0].parse().unwrap();
-    assert!(stored >= acknowledged.len(), "{stored} of {} are stored", acknowledged.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn listings_of_one_tenant_do_not_occupy_all_connections() {
     let database = Arc::new(Postgres::shared().await);
     let redrive = Redrive::start_with(node(&database.url(), "a")).await;
@@ -386,4 +359,35 @@ async fn listings_of_one_tenant_do_not_occupy_all_connections() {
     }
     assert!(responses.iter().any(|response| response.status == 503 && response.json()["code"] == "busy"));
     locking.await.unwrap();
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn partitioned_node_does_not_block_publishing() {
+        let database = Postgres::shared().await;
+        let proxy = Proxy::to(database.address()).await;
+        assert_stalls_are_survived(Stall::Partition(proxy), &database).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn node_is_not_ready_while_its_commits_wait_for_a_standby() {
+        let postgres = Postgres::start().await;
+        let redrive = Redrive::start_with(Setup::new().database_url(postgres.url())).await;
+        let api = redrive.api();
+        let publishers = Publishers::start(std::slice::from_ref(&api), "waiting");
+        publishers.wait_for_progress(20).await;
+        assert_eq!(api.get("/readyz").await.status, 200);
+        set_standbys(&postgres, "missing").await;
+        let reason = wait_for_readiness(&api, 503).await;
+        assert!(reason.contains("publishing has not progressed"), "{reason}");
+        assert!(reason.contains("commits that wait for a standby"), "{reason}");
+        set_standbys(&postgres, "").await;
+        wait_for_readiness(&api, 200).await;
+        publishers.wait_for_progress(20).await;
+        let acknowledged: HashSet<String> = publishers.finish().await.acknowledged.into_iter().collect();
+        let stored: usize = postgres.query("SELECT count(*) FROM events").await[0][0].parse().unwrap();
+        assert!(stored >= acknowledged.len(), "{stored} of {} are stored", acknowledged.len());
+    }
 }

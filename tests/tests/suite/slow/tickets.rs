@@ -41,65 +41,6 @@ async fn is_up(node: &Redrive, up: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broker_outages_and_a_killed_worker_lose_nothing() {
-    const IN_FLIGHT: usize = 16;
-    let (database, mut broker) = (Postgres::shared().await, RabbitMq::start().await);
-    let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(2))).await;
-    let (url, mq) = (database.url(), broker.url());
-    let api = start(&url, &mq, "api", "api").await;
-    let mut workers = Vec::new();
-    for name in ["a", "b"] {
-        workers.push(start(&url, &mq, name, "worker").await);
-    }
-    for node in workers.iter().chain([&api]) {
-        is_up(node, true).await;
-    }
-    for n in 0..3 {
-        let extra = json!({"max_in_flight": IN_FLIGHT});
-        api.api().create_webhook(&receiver.url_at(&format!("/{n}")), extra).await;
-    }
-    // Time for all nodes to see each other.
-    tokio::time::sleep(LEASE).await;
-    let load = PublishLoad::start(vec![api.api()], 6, Duration::from_millis(5));
-    receiver.wait_for(600).await;
-    assert!(metric(&api, "webhook_amqp_tickets_total", &tickets("published")).await > 0.0);
-    for restart in 0..2 {
-        broker.kill().await;
-        is_up(&api, false).await;
-        let ready = api.api().get("/readyz").await;
-        assert_eq!(ready.status, 200, "a node is ready without its broker");
-        receiver.wait_for(receiver.count() + 300).await;
-        match restart {
-            0 => broker.start_again().await,
-            _ => broker.restart_empty().await,
-        }
-        let back = Instant::now();
-        for node in workers.iter().chain([&api]) {
-            is_up(node, true).await;
-        }
-        println!("all nodes use the broker again after {:?}", back.elapsed());
-        let before = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
-        receiver.wait_for(receiver.count() + 300).await;
-        let after = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
-        assert!(after > before, "tickets are claimed again");
-    }
-    workers[1].kill();
-    receiver.wait_for(receiver.count() + 300).await;
-    let acked = load.finish().await;
-    let deliveries = wait_until_settled(&api.api()).await;
-    let arrivals = receiver.arrivals();
-    assert_no_loss(&acked, &deliveries, &arrivals, 3);
-    let twice = duplicates(&deliveries, &arrivals);
-    println!("{} events, 2 outages of the broker, 1 kill: {twice} duplicates", acked.len());
-    assert!(twice <= 3 * IN_FLIGHT, "only requests in flight at the kill may be repeated: {twice}");
-    for node in [&api, &workers[0]] {
-        let log = node.output();
-        assert_eq!(log.matches(UNAVAILABLE).count(), 2, "one log record per outage:\n{log}");
-        assert!(!log.contains("guest:guest") && !log.contains("lapin"), "{log}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn broker_with_single_process_store_is_refused_with_a_hint() {
     let output = Setup::new().arg("--amqp").arg("amqp://me:hunter2@127.0.0.1:1").run_to_end().await;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -109,4 +50,67 @@ async fn broker_with_single_process_store_is_refused_with_a_hint() {
         "{message}"
     );
     assert!(!message.contains("hunter2"), "{message}");
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn broker_outages_and_a_killed_worker_lose_nothing() {
+        const IN_FLIGHT: usize = 16;
+        let (database, mut broker) = (Postgres::shared().await, RabbitMq::start().await);
+        let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(2))).await;
+        let (url, mq) = (database.url(), broker.url());
+        let api = start(&url, &mq, "api", "api").await;
+        let mut workers = Vec::new();
+        for name in ["a", "b"] {
+            workers.push(start(&url, &mq, name, "worker").await);
+        }
+        for node in workers.iter().chain([&api]) {
+            is_up(node, true).await;
+        }
+        for n in 0..3 {
+            let extra = json!({"max_in_flight": IN_FLIGHT});
+            api.api().create_webhook(&receiver.url_at(&format!("/{n}")), extra).await;
+        }
+        // Time for all nodes to see each other.
+        tokio::time::sleep(LEASE).await;
+        let load = PublishLoad::start(vec![api.api()], 6, Duration::from_millis(5));
+        receiver.wait_for(600).await;
+        assert!(metric(&api, "webhook_amqp_tickets_total", &tickets("published")).await > 0.0);
+        for restart in 0..2 {
+            broker.kill().await;
+            is_up(&api, false).await;
+            let ready = api.api().get("/readyz").await;
+            assert_eq!(ready.status, 200, "a node is ready without its broker");
+            receiver.wait_for(receiver.count() + 300).await;
+            match restart {
+                0 => broker.start_again().await,
+                _ => broker.restart_empty().await,
+            }
+            let back = Instant::now();
+            for node in workers.iter().chain([&api]) {
+                is_up(node, true).await;
+            }
+            println!("all nodes use the broker again after {:?}", back.elapsed());
+            let before = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
+            receiver.wait_for(receiver.count() + 300).await;
+            let after = metric(&workers[0], "webhook_amqp_tickets_total", &tickets("claimed")).await;
+            assert!(after > before, "tickets are claimed again");
+        }
+        workers[1].kill();
+        receiver.wait_for(receiver.count() + 300).await;
+        let acked = load.finish().await;
+        let deliveries = wait_until_settled(&api.api()).await;
+        let arrivals = receiver.arrivals();
+        assert_no_loss(&acked, &deliveries, &arrivals, 3);
+        let twice = duplicates(&deliveries, &arrivals);
+        println!("{} events, 2 outages of the broker, 1 kill: {twice} duplicates", acked.len());
+        assert!(twice <= 3 * IN_FLIGHT, "only requests in flight at the kill may be repeated: {twice}");
+        for node in [&api, &workers[0]] {
+            let log = node.output();
+            assert_eq!(log.matches(UNAVAILABLE).count(), 2, "one log record per outage:\n{log}");
+            assert!(!log.contains("guest:guest") && !log.contains("lapin"), "{log}");
+        }
+    }
 }

@@ -267,48 +267,6 @@ async fn without_collector_only_the_publishers_context_is_forwarded() {
 }
 
 #[tokio::test]
-async fn hanging_or_unavailable_collector_blocks_nothing() {
-    let (receiver, gate) = (Receiver::start().await, Latch::closed());
-    let held = gate.clone();
-    let hanging = Collector::with(move |_| Reply::status(200).latched_by(&held)).await;
-    let setup = traced(&hanging, "1").env("REDRIVE_TRACING_TIMEOUT", "500ms");
-    let mut redrive = Redrive::start_with(setup).await;
-    let api = redrive.api();
-    let webhook = json!({"max_in_flight": 50, "circuit_breaker_config": {"enabled": false}});
-    api.create_webhook(&receiver.url(), webhook).await;
-    // More spans than fit in the export queue: each event has six.
-    let started = Instant::now();
-    let mut sent = 0;
-    for _ in 0..4 {
-        let events: Vec<_> = (0..1000).map(|n| json!({"event_type": "a", "data": n})).collect();
-        let response = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
-        sent += response["data"].as_array().unwrap().len();
-        receiver.wait_until("all of them", |arrivals| arrivals.len() >= sent).await;
-    }
-    println!("{sent} events delivered in {:?} while the collector hangs", started.elapsed());
-    let metric = async |outcome: &str| {
-        let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
-        let line = format!("redrive_spans_total{{outcome=\"{outcome}\"}} ");
-        let value =
-            metrics.lines().find_map(|one| one.strip_prefix(&line)).unwrap_or_else(|| panic!("{metrics}"));
-        value.parse::<u64>().unwrap()
-    };
-    assert!(metric("dropped").await > 0);
-    redrive.wait_output("exporting spans failed").await;
-    assert_eq!(redrive.output().matches("exporting spans failed").count(), 1);
-    // The collector recovers, which is logged once; queued spans are exported.
-    gate.open();
-    redrive.wait_output("span export recovered").await;
-    hanging.wait_until("spans that waited", |spans| spans.len() >= 512).await;
-    assert!(metric("exported").await > 0);
-    // The collector is gone for good: shutdown does not wait for it.
-    drop(hanging);
-    publish(&api, &[], json!({"event_type": "a", "data": 1})).await;
-    redrive.signal("TERM");
-    assert!(redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await.success());
-}
-
-#[tokio::test]
 async fn dead_delivery_is_marked_in_its_trace() {
     let (collector, receiver) = (Collector::start().await, Receiver::responding(404).await);
     let redrive = Redrive::start_with(traced(&collector, "1")).await;
@@ -322,4 +280,52 @@ async fn dead_delivery_is_marked_in_its_trace() {
     assert_eq!(the(&spans, "attempt").text("error.type"), "client_error");
     let delivery = the(&spans, "delivery");
     assert_eq!((delivery.text("redrive.status"), delivery.error.is_some()), ("dead", true));
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test]
+    async fn hanging_or_unavailable_collector_blocks_nothing() {
+        let (receiver, gate) = (Receiver::start().await, Latch::closed());
+        let held = gate.clone();
+        let hanging = Collector::with(move |_| Reply::status(200).latched_by(&held)).await;
+        let setup = traced(&hanging, "1").env("REDRIVE_TRACING_TIMEOUT", "500ms");
+        let mut redrive = Redrive::start_with(setup).await;
+        let api = redrive.api();
+        let webhook = json!({"max_in_flight": 50, "circuit_breaker_config": {"enabled": false}});
+        api.create_webhook(&receiver.url(), webhook).await;
+        // More spans than fit in the export queue: each event has six.
+        let started = Instant::now();
+        let mut sent = 0;
+        for _ in 0..4 {
+            let events: Vec<_> = (0..1000).map(|n| json!({"event_type": "a", "data": n})).collect();
+            let response = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+            sent += response["data"].as_array().unwrap().len();
+            receiver.wait_until("all of them", |arrivals| arrivals.len() >= sent).await;
+        }
+        println!("{sent} events delivered in {:?} while the collector hangs", started.elapsed());
+        let metric = async |outcome: &str| {
+            let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+            let line = format!("redrive_spans_total{{outcome=\"{outcome}\"}} ");
+            let value = metrics
+                .lines()
+                .find_map(|one| one.strip_prefix(&line))
+                .unwrap_or_else(|| panic!("{metrics}"));
+            value.parse::<u64>().unwrap()
+        };
+        assert!(metric("dropped").await > 0);
+        redrive.wait_output("exporting spans failed").await;
+        assert_eq!(redrive.output().matches("exporting spans failed").count(), 1);
+        // The collector recovers, which is logged once; queued spans are exported.
+        gate.open();
+        redrive.wait_output("span export recovered").await;
+        hanging.wait_until("spans that waited", |spans| spans.len() >= 512).await;
+        assert!(metric("exported").await > 0);
+        // The collector is gone for good: shutdown does not wait for it.
+        drop(hanging);
+        publish(&api, &[], json!({"event_type": "a", "data": 1})).await;
+        redrive.signal("TERM");
+        assert!(redrive.wait_exit(redrive_testkit::WAIT_TIMEOUT).await.success());
+    }
 }

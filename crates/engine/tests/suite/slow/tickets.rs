@@ -121,40 +121,6 @@ async fn invalid_ticket_is_rejected_without_blocking_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn node_without_capacity_leaves_tickets_in_broker() {
-    let broker = RabbitMq::shared().await;
-    let cluster = TestCluster::on(On::Postgres).await;
-    let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
-    let small = Settings { max_deliveries: 20, ..node("worker", Role::Worker, Some(&broker.url())) };
-    let worker = cluster.node(small).await;
-    for harness in [&api, &worker] {
-        harness.is_set_up(2).await;
-    }
-    let (receiver, gate) = Receiver::latched(200).await;
-    for _ in 0..20 {
-        api.create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(1)).await;
-    }
-    for n in 0..30 {
-        api.publish(n..n + 1).await;
-        if n == 0 {
-            worker
-                .eventually("the node has no capacity left", async || worker.engine.load().deliveries >= 15)
-                .await;
-        }
-    }
-    api.settle_time().await;
-    let kept = broker.messages(&queue(Priority::Normal)).await;
-    assert!(kept > 0, "the queue length shows the backlog");
-    assert!(worker.engine.load().deliveries <= 20);
-    gate.open();
-    api.clock.advance(CLAIM_GRACE);
-    api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
-    assert_eq!(receiver.count(), 600);
-    api.eventually("no ticket is left", async || broker.messages(&queue(Priority::Normal)).await == 0).await;
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn conflicting_queue_declaration_falls_back_to_store() {
     let broker = RabbitMq::shared().await;
     // Declared manually with other arguments.
@@ -177,197 +143,6 @@ async fn conflicting_queue_declaration_falls_back_to_store() {
     assert!(deleted.elapsed() < RECONNECT_TIMEOUT, "{:?}", deleted.elapsed());
     tickets_work(&api, &receiver, 10, 10).await;
     worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn restarted_broker_is_used_again() {
-    let mut broker = RabbitMq::start().await;
-    let (api, worker) = pair(&broker.url()).await;
-    let receiver = Receiver::start().await;
-    api.create_webhook(&receiver.url(), |_| {}).await;
-    tickets_work(&api, &receiver, 0, 10).await;
-    let mut published = 10;
-    for round in 0..3 {
-        // Publishing continues throughout.
-        let outage = async {
-            match round {
-                0 => broker.stop().await,
-                _ => broker.kill().await,
-            }
-            for harness in [&api, &worker] {
-                harness.broker_is(false).await;
-            }
-            let received = receiver.count();
-            api.publish(1_000 + received..1_010 + received).await;
-            // The clock does not advance: without a broker deliveries do not wait for the grace period.
-            receiver.wait_for(received + 10).await;
-            match round {
-                1 => broker.restart_empty().await,
-                _ => broker.start_again().await,
-            }
-            let back = Instant::now();
-            for harness in [&api, &worker] {
-                harness.broker_is(true).await;
-            }
-            assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
-        };
-        let publishing = async {
-            for n in published..published + 200 {
-                api.publish(n..n + 1).await;
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::join!(outage, publishing);
-        published += 210;
-        api.clock.advance(CLAIM_GRACE);
-        api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
-        tickets_work(&api, &receiver, published, 10).await;
-        published += 10;
-    }
-    assert_eq!(receiver.count(), published, "none was lost, none was sent twice");
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn memory_alarm_of_broker_diverts_deliveries_to_store() {
-    let broker = RabbitMq::start().await;
-    let (api, worker) = pair(&broker.url()).await;
-    let receiver = Receiver::start().await;
-    api.create_webhook(&receiver.url(), |_| {}).await;
-    tickets_work(&api, &receiver, 0, 10).await;
-    broker.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await;
-    // The first publish blocks the connection; the deliveries of its tickets are claimed from the store.
-    api.publish(10..20).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    api.clock.advance(CLAIM_GRACE);
-    receiver.wait_for(20).await;
-    // Later deliveries do not wait for tickets.
-    assert!(!api.engine.issues_tickets());
-    api.publish(20..60).await;
-    receiver.wait_for(60).await;
-    broker.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
-    let back = Instant::now();
-    api.eventually("tickets are published again", async || api.engine.issues_tickets()).await;
-    assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
-    tickets_work(&api, &receiver, 60, 20).await;
-    api.until("all are delivered", all_are(DeliveryStatus::Delivered, 80)).await;
-    assert_eq!(receiver.count(), 80, "none was sent twice");
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn cut_and_stalled_connections_lose_and_duplicate_nothing() {
-    let broker = RabbitMq::shared().await;
-    let (to_api, to_worker) = (Proxy::to(broker.address()).await, Proxy::to(broker.address()).await);
-    let cluster = TestCluster::on(On::Postgres).await;
-    let api = cluster.node(node("api", Role::Api, Some(&broker.url_through(&to_api)))).await;
-    let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url_through(&to_worker)))).await;
-    for harness in [&api, &worker] {
-        harness.is_set_up(2).await;
-    }
-    let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(2))).await;
-    api.create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(20)).await;
-    let cutting = async {
-        for round in 0..12 {
-            let proxy = if round % 2 == 0 { &to_api } else { &to_worker };
-            receiver.wait_for(30 * (round + 1)).await;
-            match round % 3 {
-                0 => proxy.cut(),
-                1 => {
-                    proxy.stall();
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                    proxy.cut();
-                    proxy.pass();
-                }
-                _ => {
-                    proxy.refuse();
-                    proxy.cut();
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                    proxy.pass();
-                }
-            }
-        }
-    };
-    let publishing = async {
-        for n in 0..1_000 {
-            api.publish(n..n + 1).await;
-            tokio::time::sleep(Duration::from_millis(3)).await;
-            if n % 50 == 0 {
-                api.clock.advance(CLAIM_GRACE);
-            }
-        }
-    };
-    tokio::join!(cutting, publishing);
-    api.clock.advance(CLAIM_GRACE);
-    api.until("all are delivered", all_are(DeliveryStatus::Delivered, 1_000)).await;
-    assert_eq!(receiver.count(), 1_000, "none was lost, none was sent twice");
-    for harness in [&api, &worker] {
-        harness.broker_is(true).await;
-    }
-    tickets_work(&api, &receiver, 1_000, 10).await;
-    assert_eq!(workers(&api).await, ["worker"]);
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn hanging_broker_is_bypassed_and_used_again() {
-    let mut broker = RabbitMq::start().await;
-    let (api, worker) = pair(&broker.url()).await;
-    let receiver = Receiver::start().await;
-    api.create_webhook(&receiver.url(), |_| {}).await;
-    tickets_work(&api, &receiver, 0, 10).await;
-    broker.freeze();
-    // Deliveries of unconfirmed tickets are claimed from the store; then no more tickets are sent.
-    api.publish(10..20).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    api.publish(20..120).await;
-    receiver.wait_for(110).await;
-    api.clock.advance(CLAIM_GRACE);
-    receiver.wait_for(120).await;
-    broker.thaw();
-    let back = Instant::now();
-    api.eventually("tickets are published again", async || api.engine.issues_tickets()).await;
-    worker.broker_is(true).await;
-    assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
-    tickets_work(&api, &receiver, 120, 20).await;
-    api.until("all are delivered", all_are(DeliveryStatus::Delivered, 140)).await;
-    assert_eq!(receiver.count(), 140, "none was sent twice");
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn node_starts_without_broker_and_uses_it_when_available() {
-    let mut broker = RabbitMq::start().await;
-    broker.kill().await;
-    let cluster = TestCluster::on(On::Postgres).await;
-    let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
-    let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url()))).await;
-    cluster_harness::one_heartbeat().await;
-    let receiver = Receiver::start().await;
-    api.create_webhook(&receiver.url(), |_| {}).await;
-    api.publish(0..20).await;
-    receiver.wait_for(20).await;
-    broker.start_again().await;
-    let back = Instant::now();
-    for harness in [&api, &worker] {
-        harness.broker_is(true).await;
-    }
-    assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
-    tickets_work(&api, &receiver, 20, 20).await;
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tickets_work_over_tls() {
-    let broker = RabbitMq::start_with_tls().await;
-    let url = format!("{}?cacertfile={}", broker.url(), broker.ca_path().display());
-    let (api, worker) = pair(&url).await;
-    let receiver = Receiver::start().await;
-    api.create_webhook(&receiver.url(), |_| {}).await;
-    tickets_work(&api, &receiver, 0, 10).await;
-    worker.assert_settled().await;
-    let untrusted = tickets(&broker.url()).broker.connect("testing").await.unwrap_err();
-    assert!(untrusted.to_string().contains("certificate"), "{untrusted}");
 }
 
 mod extended {
@@ -407,5 +182,233 @@ mod extended {
         tickets_work(&api, &receiver, published, 10).await;
         assert_eq!(receiver.count(), published + 10, "none was sent twice");
         worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn restarted_broker_is_used_again() {
+        let mut broker = RabbitMq::start().await;
+        let (api, worker) = pair(&broker.url()).await;
+        let receiver = Receiver::start().await;
+        api.create_webhook(&receiver.url(), |_| {}).await;
+        tickets_work(&api, &receiver, 0, 10).await;
+        let mut published = 10;
+        for round in 0..3 {
+            // Publishing continues throughout.
+            let outage = async {
+                match round {
+                    0 => broker.stop().await,
+                    _ => broker.kill().await,
+                }
+                for harness in [&api, &worker] {
+                    harness.broker_is(false).await;
+                }
+                let received = receiver.count();
+                api.publish(1_000 + received..1_010 + received).await;
+                // The clock does not advance: without a broker deliveries do not wait for the grace period.
+                receiver.wait_for(received + 10).await;
+                match round {
+                    1 => broker.restart_empty().await,
+                    _ => broker.start_again().await,
+                }
+                let back = Instant::now();
+                for harness in [&api, &worker] {
+                    harness.broker_is(true).await;
+                }
+                assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
+            };
+            let publishing = async {
+                for n in published..published + 200 {
+                    api.publish(n..n + 1).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::join!(outage, publishing);
+            published += 210;
+            api.clock.advance(CLAIM_GRACE);
+            api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
+            tickets_work(&api, &receiver, published, 10).await;
+            published += 10;
+        }
+        assert_eq!(receiver.count(), published, "none was lost, none was sent twice");
+        worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn node_starts_without_broker_and_uses_it_when_available() {
+        let mut broker = RabbitMq::start().await;
+        broker.kill().await;
+        let cluster = TestCluster::on(On::Postgres).await;
+        let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
+        let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url()))).await;
+        cluster_harness::one_heartbeat().await;
+        let receiver = Receiver::start().await;
+        api.create_webhook(&receiver.url(), |_| {}).await;
+        api.publish(0..20).await;
+        receiver.wait_for(20).await;
+        broker.start_again().await;
+        let back = Instant::now();
+        for harness in [&api, &worker] {
+            harness.broker_is(true).await;
+        }
+        assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
+        tickets_work(&api, &receiver, 20, 20).await;
+        worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn hanging_broker_is_bypassed_and_used_again() {
+        let mut broker = RabbitMq::start().await;
+        let (api, worker) = pair(&broker.url()).await;
+        let receiver = Receiver::start().await;
+        api.create_webhook(&receiver.url(), |_| {}).await;
+        tickets_work(&api, &receiver, 0, 10).await;
+        broker.freeze();
+        // Deliveries of unconfirmed tickets are claimed from the store; then no more tickets are sent.
+        api.publish(10..20).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        api.publish(20..120).await;
+        receiver.wait_for(110).await;
+        api.clock.advance(CLAIM_GRACE);
+        receiver.wait_for(120).await;
+        broker.thaw();
+        let back = Instant::now();
+        api.eventually("tickets are published again", async || api.engine.issues_tickets()).await;
+        worker.broker_is(true).await;
+        assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
+        tickets_work(&api, &receiver, 120, 20).await;
+        api.until("all are delivered", all_are(DeliveryStatus::Delivered, 140)).await;
+        assert_eq!(receiver.count(), 140, "none was sent twice");
+        worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn memory_alarm_of_broker_diverts_deliveries_to_store() {
+        let broker = RabbitMq::start().await;
+        let (api, worker) = pair(&broker.url()).await;
+        let receiver = Receiver::start().await;
+        api.create_webhook(&receiver.url(), |_| {}).await;
+        tickets_work(&api, &receiver, 0, 10).await;
+        broker.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await;
+        // The first publish blocks the connection; the deliveries of its tickets are claimed from the store.
+        api.publish(10..20).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        api.clock.advance(CLAIM_GRACE);
+        receiver.wait_for(20).await;
+        // Later deliveries do not wait for tickets.
+        assert!(!api.engine.issues_tickets());
+        api.publish(20..60).await;
+        receiver.wait_for(60).await;
+        broker.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
+        let back = Instant::now();
+        api.eventually("tickets are published again", async || api.engine.issues_tickets()).await;
+        assert!(back.elapsed() < RECONNECT_TIMEOUT, "{:?}", back.elapsed());
+        tickets_work(&api, &receiver, 60, 20).await;
+        api.until("all are delivered", all_are(DeliveryStatus::Delivered, 80)).await;
+        assert_eq!(receiver.count(), 80, "none was sent twice");
+        worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn cut_and_stalled_connections_lose_and_duplicate_nothing() {
+        let broker = RabbitMq::shared().await;
+        let (to_api, to_worker) = (Proxy::to(broker.address()).await, Proxy::to(broker.address()).await);
+        let cluster = TestCluster::on(On::Postgres).await;
+        let api = cluster.node(node("api", Role::Api, Some(&broker.url_through(&to_api)))).await;
+        let worker = cluster.node(node("worker", Role::Worker, Some(&broker.url_through(&to_worker)))).await;
+        for harness in [&api, &worker] {
+            harness.is_set_up(2).await;
+        }
+        let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(2))).await;
+        api.create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(20)).await;
+        let cutting = async {
+            for round in 0..12 {
+                let proxy = if round % 2 == 0 { &to_api } else { &to_worker };
+                receiver.wait_for(30 * (round + 1)).await;
+                match round % 3 {
+                    0 => proxy.cut(),
+                    1 => {
+                        proxy.stall();
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                        proxy.cut();
+                        proxy.pass();
+                    }
+                    _ => {
+                        proxy.refuse();
+                        proxy.cut();
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                        proxy.pass();
+                    }
+                }
+            }
+        };
+        let publishing = async {
+            for n in 0..1_000 {
+                api.publish(n..n + 1).await;
+                tokio::time::sleep(Duration::from_millis(3)).await;
+                if n % 50 == 0 {
+                    api.clock.advance(CLAIM_GRACE);
+                }
+            }
+        };
+        tokio::join!(cutting, publishing);
+        api.clock.advance(CLAIM_GRACE);
+        api.until("all are delivered", all_are(DeliveryStatus::Delivered, 1_000)).await;
+        assert_eq!(receiver.count(), 1_000, "none was lost, none was sent twice");
+        for harness in [&api, &worker] {
+            harness.broker_is(true).await;
+        }
+        tickets_work(&api, &receiver, 1_000, 10).await;
+        assert_eq!(workers(&api).await, ["worker"]);
+        worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn node_without_capacity_leaves_tickets_in_broker() {
+        let broker = RabbitMq::shared().await;
+        let cluster = TestCluster::on(On::Postgres).await;
+        let api = cluster.node(node("api", Role::Api, Some(&broker.url()))).await;
+        let small = Settings { max_deliveries: 20, ..node("worker", Role::Worker, Some(&broker.url())) };
+        let worker = cluster.node(small).await;
+        for harness in [&api, &worker] {
+            harness.is_set_up(2).await;
+        }
+        let (receiver, gate) = Receiver::latched(200).await;
+        for _ in 0..20 {
+            api.create_webhook(&receiver.url(), |webhook| webhook.spec.max_in_flight = Some(1)).await;
+        }
+        for n in 0..30 {
+            api.publish(n..n + 1).await;
+            if n == 0 {
+                worker
+                    .eventually("the node has no capacity left", async || {
+                        worker.engine.load().deliveries >= 15
+                    })
+                    .await;
+            }
+        }
+        api.settle_time().await;
+        let kept = broker.messages(&queue(Priority::Normal)).await;
+        assert!(kept > 0, "the queue length shows the backlog");
+        assert!(worker.engine.load().deliveries <= 20);
+        gate.open();
+        api.clock.advance(CLAIM_GRACE);
+        api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
+        assert_eq!(receiver.count(), 600);
+        api.eventually("no ticket is left", async || broker.messages(&queue(Priority::Normal)).await == 0)
+            .await;
+        worker.assert_settled().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn tickets_work_over_tls() {
+        let broker = RabbitMq::start_with_tls().await;
+        let url = format!("{}?cacertfile={}", broker.url(), broker.ca_path().display());
+        let (api, worker) = pair(&url).await;
+        let receiver = Receiver::start().await;
+        api.create_webhook(&receiver.url(), |_| {}).await;
+        tickets_work(&api, &receiver, 0, 10).await;
+        worker.assert_settled().await;
+        let untrusted = tickets(&broker.url()).broker.connect("testing").await.unwrap_err();
+        assert!(untrusted.to_string().contains("certificate"), "{untrusted}");
     }
 }

@@ -84,91 +84,9 @@ async fn virtual_hosts_are_isolated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dropped_virtual_host_is_removed() {
-    let vhost = RabbitMq::shared().await;
-    let proxy = Proxy::to(vhost.address()).await;
-    let url = vhost.url_through(&proxy);
-    let connect = || Connection::connect(&url, ConnectionProperties::default());
-    connect().await.unwrap().close(200, "".into()).await.unwrap();
-    drop(vhost);
-    assert!(connect().await.is_err());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 #[should_panic(expected = "the queue does not exist")]
 async fn publish_to_missing_queue_panics() {
     RabbitMq::shared().await.publish("nowhere", plain(), b"x").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn private_server_restarts_with_or_without_its_messages() {
-    let mut rabbitmq = RabbitMq::start().await;
-    let address = rabbitmq.address();
-    rabbitmq.declare("q").await;
-    rabbitmq.publish("q", plain(), b"kept").await;
-    rabbitmq.stop().await;
-    assert!(TcpStream::connect(address).is_err());
-    rabbitmq.start_again().await;
-    assert_eq!(rabbitmq.depth("q").await, 1);
-    rabbitmq.freeze();
-    let mut ask = Box::pin(rabbitmq.depth("q"));
-    assert!(tokio::time::timeout(Duration::from_millis(500), &mut ask).await.is_err());
-    drop(ask);
-    rabbitmq.thaw();
-    assert_eq!(rabbitmq.messages("q").await, 1);
-    rabbitmq.kill().await;
-    rabbitmq.start_again().await;
-    assert_eq!(rabbitmq.get("q").await.unwrap().body, b"kept");
-    rabbitmq.restart_empty().await;
-    assert_eq!(rabbitmq.address(), address);
-    assert_eq!(rabbitmq.ctl(&["list_queues", "name"]).await.trim(), "");
-    assert_eq!(rabbitmq.evaluate("1 + 1.").await, "2");
-    drop(rabbitmq);
-    assert!(TcpStream::connect(address).is_err());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_server_has_a_trusted_certificate() {
-    let rabbitmq = RabbitMq::start_with_tls().await;
-    assert!(rabbitmq.url().starts_with("amqps://"));
-    let ask = |ca: &Path| {
-        let address = rabbitmq.address().to_string();
-        let command = ["s_client", "-connect", &address, "-verify_return_error", "-verify_ip", "127.0.0.1"];
-        let ca = ["-CAfile", ca.to_str().unwrap(), "-no-CApath"];
-        let mut command = Command::new("openssl")
-            .args(command)
-            .args(ca)
-            .stdin(Stdio::null())
-            .output()
-            .expect("no `openssl`");
-        command.stdout.append(&mut command.stderr);
-        command
-    };
-    assert!(ask(&rabbitmq.ca_path()).status.success(), "{:?}", ask(&rabbitmq.ca_path()));
-    assert!(!ask(Path::new("/etc/ssl/certs/ca-certificates.crt")).status.success());
-    rabbitmq.declare("q").await;
-}
-
-/// Several processes concurrently find no server: one starts it, all use it, and it stops.
-#[tokio::test(flavor = "multi_thread")]
-async fn shared_server_is_started_once_and_stops_when_unused() {
-    if let Some(found) = std::env::var_os(SECOND_SELF) {
-        let vhost = RabbitMq::shared().await;
-        vhost.declare("q").await;
-        return fs::write(found, vhost.address().port().to_string()).unwrap();
-    }
-    let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
-    let paths: Vec<_> = (0..3).map(|n| found.path().join(n.to_string())).collect();
-    let test = "shared_server_is_started_once_and_stops_when_unused";
-    let selves: Vec<_> = paths.iter().map(|path| second_self(test, temp.path(), path)).collect();
-    selves.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
-    let mut ports: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    ports.dedup();
-    assert_eq!(ports.len(), 1, "{ports:?}");
-    wait_until("the folder is removed", WAIT_TIMEOUT, || is_empty(temp.path()));
-    assert!(TcpStream::connect(("127.0.0.1", ports[0].parse().unwrap())).is_err());
-    let mark = temp.path().join("redrive-test-rabbitmq");
-    wait_until("its last process has ended", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,4 +110,91 @@ async fn private_server_does_not_outlive_its_test() {
     let port = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
     wait_until("its last process has ended", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn private_server_restarts_with_or_without_its_messages() {
+        let mut rabbitmq = RabbitMq::start().await;
+        let address = rabbitmq.address();
+        rabbitmq.declare("q").await;
+        rabbitmq.publish("q", plain(), b"kept").await;
+        rabbitmq.stop().await;
+        assert!(TcpStream::connect(address).is_err());
+        rabbitmq.start_again().await;
+        assert_eq!(rabbitmq.depth("q").await, 1);
+        rabbitmq.freeze();
+        let mut ask = Box::pin(rabbitmq.depth("q"));
+        assert!(tokio::time::timeout(Duration::from_millis(500), &mut ask).await.is_err());
+        drop(ask);
+        rabbitmq.thaw();
+        assert_eq!(rabbitmq.messages("q").await, 1);
+        rabbitmq.kill().await;
+        rabbitmq.start_again().await;
+        assert_eq!(rabbitmq.get("q").await.unwrap().body, b"kept");
+        rabbitmq.restart_empty().await;
+        assert_eq!(rabbitmq.address(), address);
+        assert_eq!(rabbitmq.ctl(&["list_queues", "name"]).await.trim(), "");
+        assert_eq!(rabbitmq.evaluate("1 + 1.").await, "2");
+        drop(rabbitmq);
+        assert!(TcpStream::connect(address).is_err());
+    }
+
+    /// Several processes concurrently find no server: one starts it, all use it, and it stops.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn shared_server_is_started_once_and_stops_when_unused() {
+        if let Some(found) = std::env::var_os(SECOND_SELF) {
+            let vhost = RabbitMq::shared().await;
+            vhost.declare("q").await;
+            return fs::write(found, vhost.address().port().to_string()).unwrap();
+        }
+        let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
+        let paths: Vec<_> = (0..3).map(|n| found.path().join(n.to_string())).collect();
+        let test = "shared_server_is_started_once_and_stops_when_unused";
+        let selves: Vec<_> = paths.iter().map(|path| second_self(test, temp.path(), path)).collect();
+        selves.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+        let mut ports: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        ports.dedup();
+        assert_eq!(ports.len(), 1, "{ports:?}");
+        wait_until("the folder is removed", WAIT_TIMEOUT, || is_empty(temp.path()));
+        assert!(TcpStream::connect(("127.0.0.1", ports[0].parse().unwrap())).is_err());
+        let mark = temp.path().join("redrive-test-rabbitmq");
+        wait_until("its last process has ended", WAIT_TIMEOUT, || !is_consumed(mark.to_str().unwrap()));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn tls_server_has_a_trusted_certificate() {
+        let rabbitmq = RabbitMq::start_with_tls().await;
+        assert!(rabbitmq.url().starts_with("amqps://"));
+        let ask = |ca: &Path| {
+            let address = rabbitmq.address().to_string();
+            let command =
+                ["s_client", "-connect", &address, "-verify_return_error", "-verify_ip", "127.0.0.1"];
+            let ca = ["-CAfile", ca.to_str().unwrap(), "-no-CApath"];
+            let mut command = Command::new("openssl")
+                .args(command)
+                .args(ca)
+                .stdin(Stdio::null())
+                .output()
+                .expect("no `openssl`");
+            command.stdout.append(&mut command.stderr);
+            command
+        };
+        assert!(ask(&rabbitmq.ca_path()).status.success(), "{:?}", ask(&rabbitmq.ca_path()));
+        assert!(!ask(Path::new("/etc/ssl/certs/ca-certificates.crt")).status.success());
+        rabbitmq.declare("q").await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn dropped_virtual_host_is_removed() {
+        let vhost = RabbitMq::shared().await;
+        let proxy = Proxy::to(vhost.address()).await;
+        let url = vhost.url_through(&proxy);
+        let connect = || Connection::connect(&url, ConnectionProperties::default());
+        connect().await.unwrap().close(200, "".into()).await.unwrap();
+        drop(vhost);
+        assert!(connect().await.is_err());
+    }
 }

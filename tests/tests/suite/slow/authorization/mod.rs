@@ -11,6 +11,7 @@ mod table;
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join_all;
 use redrive_testkit::ApiResponse;
 use serde_json::Value;
 

@@ -114,90 +114,94 @@ async fn read_only_redis_counts_as_unavailable() {
     assert!(lines <= 4, "the outage is logged once:\n{}", node.output());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_redis_keeps_nodes_connected_and_loses_nothing() {
-    let (database, redis) = (Postgres::shared().await, Redis::start().await);
-    let proxy = Proxy::to(redis.address()).await;
-    let nodes = start(&database.url(), &redis.url_through(&proxy), &[]).await;
-    let receiver = Receiver::start().await;
-    let limit = json!({"rate_limit": {"requests_per_minute": 6_000, "burst": 100}});
-    for (path, extra) in [("/plain", Value::Null), ("/limited", limit)] {
-        nodes[0].api().create_webhook(&receiver.url_at(path), extra).await;
-    }
-    proxy.delay(Duration::from_millis(50));
-    let load = PublishLoad::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(10));
-    receiver.wait_for(400).await;
-    let acked = load.finish().await;
-    let deliveries = wait_until_settled(&nodes[0].api()).await;
-    assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 2);
-    assert_eq!(duplicates(&deliveries, &receiver.arrivals()), 0);
-    for node in &nodes {
-        shares(node, true).await;
-    }
-}
+mod extended {
+    use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn outage_of_redis_and_store_loses_nothing() {
-    let (mut postgres, mut redis) = (Postgres::start().await, Redis::start().await);
-    let nodes = start(&postgres.url(), &redis.url(), &[]).await;
-    let receiver = Receiver::start().await;
-    nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 8})).await;
-    let load = PublishLoad::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(20));
-    receiver.wait_for(100).await;
-    redis.kill().await;
-    postgres.stop().await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    postgres.start_again().await;
-    redis.start_again().await;
-    let before = receiver.count();
-    receiver.wait_for(before + 100).await;
-    for node in &nodes {
-        shares(node, true).await;
-    }
-    let acked = load.finish().await;
-    let deliveries = wait_until_settled(&nodes[0].api()).await;
-    assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn outage_of_all_dependencies_loses_nothing_and_recovers() {
-    let (mut postgres, mut redis, mut broker) =
-        (Postgres::start().await, Redis::start().await, RabbitMq::start().await);
-    let start = |name: &'static str, role: &'static str| {
-        let setup = node(&postgres.url(), name).role(role).arg("--redis").arg(redis.url());
-        Redrive::start_with(setup.arg("--amqp").arg(broker.url()))
-    };
-    let nodes = [start("api", "api").await, start("a", "worker").await, start("b", "worker").await];
-    let receiver = Receiver::start().await;
-    let limit = json!({"rate_limit": {"requests_per_minute": 60_000, "burst": 200}});
-    for (path, extra) in [("/plain", json!({"max_in_flight": 8})), ("/limited", limit)] {
-        nodes[0].api().create_webhook(&receiver.url_at(path), extra).await;
-    }
-    let load = PublishLoad::start(vec![nodes[0].api()], 6, Duration::from_millis(20));
-    receiver.wait_for(200).await;
-    // First the optional dependencies fail, then all of them.
-    for with_the_store in [false, true] {
-        redis.kill().await;
-        broker.kill().await;
-        if with_the_store {
-            postgres.stop().await;
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            postgres.start_again().await;
-        } else {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn outage_of_all_dependencies_loses_nothing_and_recovers() {
+        let (mut postgres, mut redis, mut broker) =
+            (Postgres::start().await, Redis::start().await, RabbitMq::start().await);
+        let start = |name: &'static str, role: &'static str| {
+            let setup = node(&postgres.url(), name).role(role).arg("--redis").arg(redis.url());
+            Redrive::start_with(setup.arg("--amqp").arg(broker.url()))
+        };
+        let nodes = [start("api", "api").await, start("a", "worker").await, start("b", "worker").await];
+        let receiver = Receiver::start().await;
+        let limit = json!({"rate_limit": {"requests_per_minute": 60_000, "burst": 200}});
+        for (path, extra) in [("/plain", json!({"max_in_flight": 8})), ("/limited", limit)] {
+            nodes[0].api().create_webhook(&receiver.url_at(path), extra).await;
+        }
+        let load = PublishLoad::start(vec![nodes[0].api()], 6, Duration::from_millis(20));
+        receiver.wait_for(200).await;
+        // First the optional dependencies fail, then all of them.
+        for with_the_store in [false, true] {
+            redis.kill().await;
+            broker.kill().await;
+            if with_the_store {
+                postgres.stop().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                postgres.start_again().await;
+            } else {
+                let before = receiver.count();
+                receiver.wait_for(before + 100).await;
+            }
+            redis.start_again().await;
+            broker.restart_empty().await;
+            let back = Instant::now();
+            for node in &nodes {
+                shares(node, true).await;
+            }
             let before = receiver.count();
             receiver.wait_for(before + 100).await;
+            println!("all nodes deliver again after {:?}", back.elapsed());
         }
-        redis.start_again().await;
-        broker.restart_empty().await;
-        let back = Instant::now();
+        let acked = load.finish().await;
+        let deliveries = wait_until_settled(&nodes[0].api()).await;
+        assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 2);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn slow_redis_keeps_nodes_connected_and_loses_nothing() {
+        let (database, redis) = (Postgres::shared().await, Redis::start().await);
+        let proxy = Proxy::to(redis.address()).await;
+        let nodes = start(&database.url(), &redis.url_through(&proxy), &[]).await;
+        let receiver = Receiver::start().await;
+        let limit = json!({"rate_limit": {"requests_per_minute": 6_000, "burst": 100}});
+        for (path, extra) in [("/plain", Value::Null), ("/limited", limit)] {
+            nodes[0].api().create_webhook(&receiver.url_at(path), extra).await;
+        }
+        proxy.delay(Duration::from_millis(50));
+        let load = PublishLoad::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(10));
+        receiver.wait_for(400).await;
+        let acked = load.finish().await;
+        let deliveries = wait_until_settled(&nodes[0].api()).await;
+        assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 2);
+        assert_eq!(duplicates(&deliveries, &receiver.arrivals()), 0);
         for node in &nodes {
             shares(node, true).await;
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn outage_of_redis_and_store_loses_nothing() {
+        let (mut postgres, mut redis) = (Postgres::start().await, Redis::start().await);
+        let nodes = start(&postgres.url(), &redis.url(), &[]).await;
+        let receiver = Receiver::start().await;
+        nodes[0].api().create_webhook(&receiver.url(), json!({"max_in_flight": 8})).await;
+        let load = PublishLoad::start(nodes.iter().map(Redrive::api).collect(), 6, Duration::from_millis(20));
+        receiver.wait_for(100).await;
+        redis.kill().await;
+        postgres.stop().await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        postgres.start_again().await;
+        redis.start_again().await;
         let before = receiver.count();
         receiver.wait_for(before + 100).await;
-        println!("all nodes deliver again after {:?}", back.elapsed());
+        for node in &nodes {
+            shares(node, true).await;
+        }
+        let acked = load.finish().await;
+        let deliveries = wait_until_settled(&nodes[0].api()).await;
+        assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 1);
     }
-    let acked = load.finish().await;
-    let deliveries = wait_until_settled(&nodes[0].api()).await;
-    assert_no_loss(&acked, &deliveries, &receiver.arrivals(), 2);
 }
